@@ -1,4 +1,4 @@
-"""A chunk that decodes to far more than belongs takes no memory for it, whatever its codec."""
+"""With any codec, a chunk that decodes to far too many bytes does not take their memory."""
 
 import json
 from collections.abc import Callable
@@ -121,9 +121,7 @@ def test_decoding_stops_at_the_length_that_belongs(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(BOMBS.keys() - {"blosc2", "lzf"}))
-def test_a_length_that_nobody_knows_is_bounded_too(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unknown_length_is_bounded_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As of the stream between two codecs, or of strings."""
     monkeypatch.setattr(bounds, "SMALL_TEXT", 2**16)
     monkeypatch.setattr(bounds, "GROWS_BY", 2)

@@ -1,4 +1,4 @@
-"""The command line does what Python does, and says so in ways that others can use."""
+"""The command line does what the library does, and reports it as text and JSON."""
 
 from __future__ import annotations
 
@@ -289,7 +289,7 @@ def test_scan_says_what_it_did() -> None:
     assert "2 files" in output
 
 
-def test_what_is_told_to_scan_reaches_the_library() -> None:
+def test_options_of_scan_reach_the_library() -> None:
     given = ("--drop-variables", "lat", "--loadable-variables", "", "--no-decode-cf")
     given += ("--combine", "nested", "--concat-dim", "time")
     done("scan", "2001.nc", "-o", "x.parquet", "--record-size", "5", *given)
@@ -411,7 +411,7 @@ def test_convert() -> None:
     assert run("convert", "refs.json", "refs.zarr", "--mode", "w-").exit_code == 1
 
 
-def test_verify_tells_what_is_gone() -> None:
+def test_verify_reports_missing_files() -> None:
     done("scan", "20*.nc", "-o", "refs.zarr")
     assert said("verify", "refs.zarr", "--against", "native", "--sample", "all")["ok"]
     Path("2002.nc").unlink()
@@ -434,7 +434,7 @@ def test_verify_does_not_call_ok_what_it_could_not_compare() -> None:
     assert run("verify", "small.json").exit_code == 0
 
 
-def test_diagnose_tells_what_does_not_combine() -> None:
+def test_diagnose_shows_what_does_not_combine() -> None:
     document = said("diagnose", "20*.nc")
     assert (document["files"], len(document["eras"]), document["blocks"]) == (2, 1, False)
     xr.load_dataset("2001.nc").isel(lat=slice(2)).drop_vars("lat").to_netcdf("2003.nc")

@@ -1,4 +1,4 @@
-"""The demonstration does what it says, and says what is missing."""
+"""The demo does what it reports, and names missing packages."""
 
 import json
 import sys
@@ -10,7 +10,7 @@ import xarray as xr
 from virtualds_cli import demo
 
 
-def test_demo_tells_the_truth(tmp_path: Path) -> None:
+def test_the_demo_reports_true_numbers(tmp_path: Path) -> None:
     said: list[str] = []
     picture = demo.run_demo(tmp_path, say=said.append)
     assert picture.read_bytes().startswith(b"\x89PNG")

@@ -1,4 +1,4 @@
-"""Where a file or set is, is settled once, where it is named; what reads it is asked once."""
+"""The location of a file or set, and its reader, are found once, where the user names it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sets of millions of references cost what is asked of them, in files, bytes and memory."""
+"""Sets of millions of references cost only what a read needs, in files, bytes and memory."""
 
 from __future__ import annotations
 

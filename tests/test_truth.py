@@ -1,4 +1,4 @@
-"""Ways in which a number could come out wrong, or a thing get lost, each of them closed."""
+"""No number comes out wrong and nothing is lost, in every known way for that to happen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Archives of scientific files as one dataset, without copying a byte.
+"""Open archives of scientific files as one xarray dataset, without copying data.
 
 >>> import virtualds
 >>> vds = virtualds.open_virtual_mfdataset("data/*.nc")  # doctest: +SKIP
@@ -43,8 +43,8 @@ from virtualds.source_file import SourceFile
 from virtualds.stores.open_source import open_source
 from virtualds.tree_accessor import VirtualDataTreeAccessor as _tree_accessor
 
-# importing these registers ``ds.virtual``, ``tree.virtual`` and what numpy's functions do with
-# virtual arrays
+# importing these registers ``ds.virtual``, ``tree.virtual`` and the numpy functions of virtual
+# arrays
 del _accessor, _comparison, _getitem, _implements, _tree_accessor
 
 __all__ = [
@@ -88,7 +88,7 @@ __all__ = [
     "zarr_store",
 ]
 
-# Pickles, reprs and error messages name public classes by the package, wherever they are defined.
+# pickles, reprs and error messages name public classes by the package
 for _public in __all__:
     if isinstance(_class := globals()[_public], type):
         _class.__module__ = __name__

@@ -1,4 +1,4 @@
-"""What a dataset of virtual arrays can do beyond any other: ``ds.virtual``."""
+"""The accessor of datasets: ``ds.virtual``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from virtualds.urls import normalise_url
 
 @xr.register_dataset_accessor("virtual")  # type: ignore[no-untyped-call]
 class VirtualDatasetAccessor:
-    """What a dataset of virtual arrays can do beyond any other: ``ds.virtual``.
+    """Methods and properties for a dataset of virtual arrays: ``ds.virtual``.
 
     Examples
     --------
@@ -53,10 +53,10 @@ class VirtualDatasetAccessor:
 
     @property
     def arrays(self) -> dict[Hashable, ManifestArray]:
-        """The virtual arrays, by name of their variables.
+        """The virtual arrays, by variable name.
 
-        Lazy variables of ``xr.open_dataset(url, engine="virtual")`` are among them, with and
-        without dask, as long as their values have only been selected, permuted or joined.
+        This includes lazy variables of ``xr.open_dataset(url, engine="virtual")``, with and without
+        dask, if their values were only selected, transposed or concatenated.
 
         Examples
         --------
@@ -69,7 +69,7 @@ class VirtualDatasetAccessor:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the references take in memory.
+        """Bytes of memory that the references take.
 
         Examples
         --------
@@ -81,7 +81,7 @@ class VirtualDatasetAccessor:
 
     @property
     def nchunks(self) -> int:
-        """Number of chunks of all virtual arrays, missing ones too.
+        """Number of chunks of all virtual arrays, including missing chunks.
 
         Examples
         --------
@@ -92,7 +92,7 @@ class VirtualDatasetAccessor:
 
     @property
     def sources(self) -> pd.DataFrame:
-        """The source files, a row each, with url, chunks, size in bytes and modification time.
+        """The source files as a table: url, number of chunks, size in bytes, modification time.
 
         Examples
         --------
@@ -102,17 +102,17 @@ class VirtualDatasetAccessor:
         return build_source_table(self.arrays.values())
 
     def rename_paths(self, change: Mapping[str, str] | Callable[[str], str]) -> xr.Dataset:
-        """Return the dataset with its references pointing at other places.
+        """Return the dataset with other urls in its references.
 
         Parameters
         ----------
         change : dict or callable
-            Old to new prefixes of urls, or a function of a url.
+            Old prefix of urls to new prefix, or a function of a url.
 
         Raises
         ------
         ValueError
-            No url begins with any of the prefixes.
+            No url begins with one of the prefixes.
 
         Examples
         --------
@@ -126,12 +126,12 @@ class VirtualDatasetAccessor:
         return self._map(lambda array: move_sources(array, renamed))
 
     def load(self) -> xr.Dataset:
-        """Return the dataset with all values in memory, whatever their size.
+        """Return the dataset with all values in memory, of any size.
 
         Raises
         ------
         ReadError
-            Bytes cannot be had, have changed, or do not decode.
+            Bytes cannot be read, have changed, or do not decode.
 
         Examples
         --------
@@ -140,7 +140,7 @@ class VirtualDatasetAccessor:
         (0, (12, 6, 8))
         """
         loaded = self._map(lambda array: array.read())
-        # xarray has an index of every dimension coordinate in memory
+        # xarray holds the indexes of dimension coordinates in memory
         without = loaded.coords.keys() - loaded.xindexes.keys()
         bare = [name for name in loaded.dims if name in without and loaded[name].dims == (name,)]
         return reduce(lambda ds, name: ds.set_xindex([name]), bare, loaded)
@@ -151,9 +151,9 @@ class VirtualDatasetAccessor:
         Parameters
         ----------
         chunks : as in `xarray.open_dataset`, optional
-            ``{}`` makes dask arrays with the chunks of the files, ``"auto"`` of as many whole ones
-            as make blocks of the size that dask is set to (``array.chunk-size``). Both keep to
-            chunks that differ in length.
+            ``{}`` makes dask arrays with the chunks of the files. ``"auto"`` joins whole chunks
+            into blocks of about dask's ``array.chunk-size``. Both follow chunks of different
+            lengths.
 
         Examples
         --------
@@ -187,68 +187,69 @@ class VirtualDatasetAccessor:
         storage_options: Mapping[str, Any] | None = None,
         **choices: Any,
     ) -> None:
-        """Write the references of the dataset; loaded variables go along.
+        """Write the references of the dataset, and the values of loaded variables.
 
         Lazy variables of ``xr.open_dataset(url, engine="virtual")``, with and without dask, are
-        written as references, as long as their values have only been selected, permuted or joined.
-        Values that are computed lazily are refused. Other lazy variables are read and written as
-        values, up to ``load_limit`` of `virtualds.set_options`.
+        written as references if their values were only selected, transposed or concatenated. Lazily
+        computed values are refused. Other lazy variables are read and written as values, up to
+        ``load_limit`` of `virtualds.set_options`.
 
         Parameters
         ----------
         url : str or path, or an object of Icechunk
-            Where to. The suffix chooses the format: ``.json``, or compressed ``.json.gz`` and
+            Where to write. The suffix chooses the format: ``.json``, or compressed ``.json.gz`` and
             ``.json.zst``, is kerchunk-json; ``.parquet`` or ``.parq``, a folder, is
             kerchunk-parquet; ``.zarr``, a folder, is zarr-v3; ``.icechunk`` is icechunk. Or a
             ``Repository``, ``Session`` or ``IcechunkStore`` of Icechunk.
         format : str, optional
-            Name of the format, where the suffix does not say it.
+            Name of the format, if the suffix does not give it.
         mode : {"w-", "w", "a", "replace-source"}, optional
             ``"w-"`` creates a set, ``"w"`` creates or replaces one, ``"a"`` appends, and
-            ``"replace-source"`` puts the dataset in place of what came from its sources before.
-            By default ``"a"`` where ``append_dim`` is given, else ``"w-"``. Readers see the old set
-            or the new one, whatever happens.
+            ``"replace-source"`` replaces the data of the sources that the set already has. The
+            default is ``"a"`` with ``append_dim``, else ``"w-"``. Readers always see either the old
+            set or the new one.
         append_dim : str, optional
-            Dimension to append along, as in `xarray.Dataset.to_zarr`; a set that does not exist is
-            created. For ``"replace-source"``, the one along which sources follow each other.
+            Dimension to append along, as in `xarray.Dataset.to_zarr`; the set is created if it does
+            not exist. For ``"replace-source"``, the dimension along which the sources are
+            concatenated.
         position : {"end", "start", "coordinate"}
-            Where to append: ``"coordinate"`` puts every part where its coordinate belongs.
+            Where to append: ``"coordinate"`` inserts each part at the position of its coordinate.
         on_duplicate : {"raise", "skip"}
-            What to do about positions that are in the set already: values of the coordinate, or
-            where there is none, the same elements of the same files.
+            What to do with positions that the set already has: equal coordinate values, or without
+            a coordinate, the same elements of the same files.
         conflict : {"raise", "retry"}
-            What to do if another writer changes the set meanwhile: raise `ConflictError`, or make
-            the change again to what the other has written.
+            What to do if another writer changes the set at the same time: raise `ConflictError`, or
+            repeat the change on the new state of the set.
         allow : str, path, or iterable of them, optional
-            Where the files that a set that grows refers to already may lie, as in
-            `open_virtual_dataset`: a remote set may refer to local files only if you say so.
+            Folders in which all files that a growing set refers to must lie, as in
+            `open_virtual_dataset`. A remote set may refer to local files only if they are allowed
+            here.
         storage_options : dict, optional
             Access options of the target, for fsspec.
         **choices
-            What the format lets one choose. Any: ``keep_query=True`` writes urls that have a
-            password, or a signature or token in their query, which is refused otherwise.
-            kerchunk-json: ``templates=True`` writes every folder
-            that sources lie in once, as a url template. kerchunk-parquet: ``record_size=`` is how
-            many references a record holds. zarr-v3: ``manifest=`` is the form of manifests
-            (``"inline"``, ``"json"`` or ``"parquet"``; by default by their size), and
-            ``relative_paths=True`` writes paths of sources relative to the set. icechunk:
-            ``message=`` and ``branch=`` of the commit, and ``rectilinear=True`` allows chunks that
-            differ in length.
+            Options of the format. All formats: ``keep_query=True`` also writes urls that contain a
+            password, signature or token, which are refused otherwise. kerchunk-json:
+            ``templates=True`` writes each source folder once, as a url template. kerchunk-parquet:
+            ``record_size=`` is the number of references per record. zarr-v3: ``manifest=`` is the
+            form of the manifests (``"inline"``, ``"json"`` or ``"parquet"``; by default their size
+            decides), and ``relative_paths=True`` writes source paths relative to the set. icechunk:
+            ``message=`` and ``branch=`` of the commit, and ``rectilinear=True`` allows chunks of
+            different lengths.
 
         Raises
         ------
         TypeError
-            The format has no such choice.
+            The format has no such option.
         UnsupportedError
             The format, or the store, cannot hold the dataset; nothing has been written.
         CombineError
-            The dataset does not go on with the set, or is in it already.
+            The dataset does not continue the set, or the set already has it.
         ConflictError
-            Another writer was faster; nothing has changed.
+            Another writer was faster; the set is unchanged.
         FileExistsError
-            The target exists and ``mode`` is ``"w-"``, or it is no reference set.
+            The target exists and ``mode`` is ``"w-"``, or the target is not a reference set.
         ValueError
-            No such format, mode or dimension.
+            The format, mode or dimension is unknown.
 
         Examples
         --------
@@ -281,39 +282,38 @@ class VirtualDatasetAccessor:
         storage_options: Mapping[str, Any] | None = None,
         checksums: bool = True,
     ) -> xr.Dataset:
-        """Copy the bytes that the dataset refers to, as they are, and return the copy opened.
+        """Copy the bytes that the dataset refers to, unchanged, and open the copy.
 
-        Nothing is decoded or compressed again. Sources are checked as they are when values are
-        read; bytes of which the references hold a checksum are verified.
+        Nothing is decoded or compressed again. Sources are checked as in any read; bytes with a
+        checksum in the references are verified.
 
         Parameters
         ----------
         url : str or path
-            The folder that the copy is to be.
+            The folder of the copy.
         layout : {"content", "chunks"}
-            ``"content"`` makes a reference set that holds its chunks itself, each under its hash
-            and once: whatever a virtual dataset may be. Chunks that an interrupted copy has left,
-            or that a set that is replaced holds, are not written again. ``"chunks"`` makes a new
-            plain Zarr v3 store that every reader of Zarr reads, of arrays that plain Zarr can
-            describe.
+            ``"content"`` makes a reference set that holds its chunks, each stored once under its
+            hash. It can hold any virtual dataset. Chunks that an interrupted copy, or the replaced
+            set, already stored are not written again. ``"chunks"`` makes a new plain Zarr v3 store
+            that every Zarr reader reads; it holds arrays that plain Zarr can describe.
         mode : {"w-", "w"}
-            ``"w-"`` creates the copy; ``"w"`` also adds a new snapshot to a set that is there.
+            ``"w-"`` creates the copy; ``"w"`` may also add a new snapshot to an existing set.
         storage_options : dict, optional
             Access options of the target, for fsspec.
         checksums : bool, default True
-            Whether the references of a set hold the CRC-32 of every chunk, which is verified when
-            it is read. A plain store has no place for them.
+            Whether the set stores the CRC-32 of every chunk, which readers verify. A plain store
+            has no place for checksums.
 
         Raises
         ------
         UnsupportedError
             The layout cannot hold the dataset; nothing has been written.
         FileExistsError
-            The target exists and ``mode`` is ``"w-"``, or it is no reference set.
+            The target exists and ``mode`` is ``"w-"``, or the target is not a reference set.
         ReadError
-            Bytes cannot be had, have changed, or are not those of which there is a checksum.
+            Bytes cannot be read, have changed, or do not match their checksum.
         ValueError
-            No such layout or mode.
+            The layout or mode is unknown.
 
         Examples
         --------
@@ -333,32 +333,31 @@ class VirtualDatasetAccessor:
     def verify(
         self, sample: float | None = 100, against: str = "fingerprint", *, seed: int = 0
     ) -> Verification:
-        """Look whether the sources are still what they were, and chunks what native readers read.
+        """Check that sources are unchanged, and that chunks equal what native readers read.
 
         Parameters
         ----------
         sample : int, float or None, default 100
-            For ``"native"``: how many chunks are decoded and compared, or which part of all of them
-            (a float up to 1.0), or None for all. They are spread evenly over variables and files.
+            For ``"native"``: number of chunks to compare, or a fraction of all chunks (a float up
+            to 1.0), or None for all. The sample is spread evenly over variables and files.
         against : {"fingerprint", "range", "native"}
-            ``"fingerprint"`` asks for every source file once: is it there, with the size, time and
-            etag that were noted? ``"range"`` looks, besides, whether all references lie within the
-            files as they are now. ``"native"`` decodes, besides, chunks of the sample, and compares
-            them bit for bit with what the library of the format reads at that place of that file,
-            as it is stored and as it is decoded.
+            ``"fingerprint"`` checks every source file once: does it exist, with the recorded size,
+            time and etag? ``"range"`` also checks that all references lie within the present files.
+            ``"native"`` also decodes a sample of chunks, and compares them bit for bit with what
+            the native library of the format reads at the same place, both as stored and as decoded.
         seed : int, default 0
-            Of the generator that draws the sample.
+            Random seed of the sample.
 
         Returns
         -------
         Verification
-            True in its ``ok`` if all of this was looked at and nothing found; else with a row for
-            every problem, among which is that there was nothing to compare. A bad file is no error.
+            Its ``ok`` is True if everything was checked and nothing is wrong; else it has a row for
+            each problem. No chunk to compare is a problem, too. A bad file raises no error.
 
         Raises
         ------
         ValueError
-            ``sample`` or ``against`` are none that there are.
+            ``sample`` or ``against`` has an unknown value.
 
         Examples
         --------
@@ -372,7 +371,7 @@ class VirtualDatasetAccessor:
 
     @property
     def not_virtual(self) -> dict[str, Any]:
-        """How many other variables are loaded, and the names of those that are not.
+        """Number of other variables with loaded values, and names of those without.
 
         Examples
         --------
@@ -386,7 +385,7 @@ class VirtualDatasetAccessor:
 
     @property
     def gaps(self) -> list[str]:
-        """Where coordinates of times, regular but for that, lack some.
+        """Gaps in coordinates of otherwise regular times.
 
         Examples
         --------

@@ -1,4 +1,4 @@
-"""The xarray backend: ``xr.open_dataset(x, engine="virtual")``, and trees and groups alike."""
+"""The xarray backend: ``engine="virtual"`` for datasets, trees and groups."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from virtualds.stores.access_rules import Allow
 from virtualds.urls import normalise_url, scheme_of
 
 OURS = (".refs.json", ".virtual.json", ".refs.parquet", ".refs.parq", ".refs.zarr")
-"""Ends of names that say that a file is a reference set, wherever it lies."""
+"""Suffixes of reference sets, local and remote."""
 
 DECODERS = (
     *("mask_and_scale", "decode_times", "concat_characters", "decode_coords"),
@@ -31,7 +31,7 @@ DECODERS = (
 
 
 class VirtualBackendEntrypoint(BackendEntrypoint):
-    """Opens reference sets, and the source files that virtualds parses.
+    """Opens reference sets, and source files of all known formats.
 
     Examples
     --------
@@ -76,11 +76,11 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
         storage_options : dict, optional
             Access options, for fsspec.
         parser : str, optional
-            Name of the format, where it is not to be found by the file's bytes.
+            Name of the format, if the first bytes of the file do not show it.
         on_error : {"raise", "skip", "keep"}
-            What to do about what cannot be read, as in `virtualds.open_virtual_dataset`.
+            What to do with variables that cannot be read, as in `virtualds.open_virtual_dataset`.
         allow : str, path, or iterable of them, optional
-            Where the files that a set refers to may lie, as in `virtualds.open_virtual_dataset`.
+            Folders in which the files of a set must lie, as in `virtualds.open_virtual_dataset`.
         snapshot : str, optional
             Id of an earlier snapshot of a set, as `virtualds.snapshots` lists them.
 
@@ -118,9 +118,9 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
 
     @make_strict("xr.open_groups(engine='virtual')", more=list_arguments(open_dataset))
     def open_groups_as_dict(self, filename_or_obj: Any, **options: Any) -> dict[str, xr.Dataset]:
-        """Open every group on its own, for `xarray.open_groups`.
+        """Open every group separately, for `xarray.open_groups`.
 
-        Parameters and errors are those of `open_dataset`. As other engines do, paths begin with
+        Parameters and errors are those of `open_dataset`. As with other engines, paths begin with
         ``"/"``, or are relative to ``group``, which is then ``"."``.
         """
         found = self._datasets(filename_or_obj, **options)
@@ -135,17 +135,17 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
         storage_options: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> dict[str, xr.Dataset]:
-        """Return a group and all below it as lazy datasets, by path."""
+        """Return a group and all groups below it as lazy datasets, by path."""
         location = _location_of(filename_or_obj, storage_options)
         decoders = {name: options.pop(name) for name in DECODERS if name in options}
         opening = OpenOptions(**options, below=True)
         return to_lazy_datasets(open_group(location, opening), opening.on_error, **decoders)
 
     def guess_can_open(self, filename_or_obj: Any) -> bool:
-        """Say whether it is a reference set: by its name, or a local folder by the file in it.
+        """Say whether the name, or the files in a local folder, show a reference set.
 
-        xarray asks engines in the order of their names, netCDF's first. Nothing is asked of a
-        server, and no other file is looked at.
+        xarray asks engines in alphabetical order, netCDF first. This method sends no request to a
+        server, and opens no other file.
         """
         if not isinstance(filename_or_obj, str | os.PathLike):
             return False

@@ -1,6 +1,6 @@
-"""What is too much: bounds of the memory that somebody else's file may make us take.
+"""Limits of the memory that a file may make this process take.
 
-Each is decided here, with one text, before the memory is taken.
+All limits and their messages are here; each is checked before the memory is taken.
 """
 
 from __future__ import annotations
@@ -18,21 +18,26 @@ from virtualds.options import get_options
 MOST_CHUNKS = 10**7
 """Chunks that a table may always have."""
 
-
 CHUNKS_PER_REFERENCE = 1000
-"""How many times its references a larger table may have chunks."""
-
+"""Chunks that a larger table may have for each of its references."""
 
 LARGEST_ELEMENT = 2**24
-"""Bytes of an element."""
-
+"""Bytes that one element may have."""
 
 SWELLS_BY = 1000
-"""How many times its bytes in files a large coordinate may have once it is decoded."""
-
+"""Decoded bytes that a large coordinate may have for each of its bytes in files."""
 
 ALWAYS = 2**26
-"""Bytes that may always be taken for a chunk or a coordinate, however low the limit is."""
+"""Bytes that a chunk or a coordinate may always take, however low the limit is."""
+
+SMALL_TEXT, GROWS_BY, LARGEST_TEXT = 2**26, 1000, 2**32
+"""Where the decoded length is unknown: bytes that are always decoded, further ones for each encoded
+byte, and the most that are ever decoded."""
+
+PIECE = 2**20
+"""Bytes that are decoded at a time where the result may be too long."""
+
+Buffer = bytes | bytearray | memoryview
 
 
 def demand_table(grid: tuple[int, ...], references: int, what: str) -> None:
@@ -43,7 +48,7 @@ def demand_table(grid: tuple[int, ...], references: int, what: str) -> None:
     Raises
     ------
     UnsupportedError
-        It would be.
+        The grid has too many chunks.
     """
     chunks = prod(grid)
     if references and chunks > max(MOST_CHUNKS, CHUNKS_PER_REFERENCE * references):
@@ -55,7 +60,7 @@ def demand_table(grid: tuple[int, ...], references: int, what: str) -> None:
 
 
 def demand_element(itemsize: int, what: str) -> None:
-    """Refuse elements that no array has, of which a single fill value would take much memory.
+    """Refuse elements so large that a single fill value would take much memory.
 
     Raises
     ------
@@ -70,12 +75,13 @@ def demand_element(itemsize: int, what: str) -> None:
 
 
 def demand_chunk(nbytes: int, taken: int, what: str) -> None:
-    """Refuse to decode a chunk that takes far more memory than what is wanted of it.
+    """Refuse to decode a chunk that takes far more memory than the part that is wanted.
 
     Raises
     ------
     UnsupportedError
-        It takes more than `set_options(load_limit=...)` and `ALWAYS` allow, and than the result.
+        It takes more than `set_options(load_limit=...)` and `ALWAYS` allow, and more than the
+        result.
     """
     if nbytes > max(_compute_limit(), taken):
         raise UnsupportedError(
@@ -87,7 +93,7 @@ def demand_chunk(nbytes: int, taken: int, what: str) -> None:
 
 
 def is_small_enough_to_load(nbytes: int) -> bool:
-    """Say whether the values of a coordinate are few enough to be loaded when it is opened."""
+    """Say whether the values of a coordinate are few enough to be loaded on opening."""
     return nbytes <= _compute_limit()
 
 
@@ -96,12 +102,12 @@ def _compute_limit() -> int:
 
 
 def demand_values(nbytes: int, what: str) -> None:
-    """Refuse to load the values of a coordinate unasked that are too many.
+    """Refuse to load a coordinate on opening that has too many values.
 
     Raises
     ------
     UnsupportedError
-        They are more than `set_options(load_limit=...)` and `ALWAYS` allow.
+        It has more bytes than `set_options(load_limit=...)` and `ALWAYS` allow.
     """
     if not is_small_enough_to_load(nbytes):
         raise UnsupportedError(
@@ -112,16 +118,16 @@ def demand_values(nbytes: int, what: str) -> None:
 
 
 def demand_backed(nbytes: int, stored: Callable[[], int], what: str) -> None:
-    """Refuse a coordinate that xarray would load for its index, and that is in no file.
+    """Refuse an index coordinate that is far larger than its bytes in files.
 
     Parameters
     ----------
     nbytes : int
-        Of its values.
+        Bytes of its values.
     stored : callable
-        Counts its bytes in files, which takes time; only a large coordinate is asked for them.
+        Counts its bytes in files, which takes time; called for large coordinates only.
     what : str
-        What to call it.
+        Its name in the message.
 
     Raises
     ------
@@ -135,25 +141,13 @@ def demand_backed(nbytes: int, stored: Callable[[], int], what: str) -> None:
         )
 
 
-Buffer = bytes | bytearray | memoryview
-
-
-SMALL_TEXT, GROWS_BY, LARGEST_TEXT = 2**26, 1000, 2**32
-"""Where nobody says how many bytes belong: so many are always decoded, beyond them so many times
-the length of what is encoded, and in no case more than the last."""
-
-
-PIECE = 2**20
-"""Bytes that are decoded at a time of what may be too long."""
-
-
 def gunzip(data: Buffer) -> bytes:
-    """Return the content of a gzip file (RFC 1952) that nobody knows the length of.
+    """Return the content of a gzip file (RFC 1952) of unknown decoded length.
 
     Raises
     ------
     OSError
-        It is damaged, or swells as no text does.
+        The file is damaged, or swells as no text does.
     """
     try:
         return decode_streams(partial(zlib.decompressobj, wbits=31), data, None)
@@ -164,21 +158,21 @@ def gunzip(data: Buffer) -> bytes:
 def decode_streams(
     decompressor: Callable[[], Any], data: Buffer, nbytes: int | None, *, lenient: bool = False
 ) -> bytes:
-    """Return what streams decode to that follow each other, and stop where they become too long.
+    """Decode streams that follow each other, and stop where the result becomes too long.
 
     Parameters
     ----------
     decompressor : callable
-        Returns what decompresses one stream, as ``bz2``, ``lzma`` and ``zlib`` have it.
+        Returns a decompressor of one stream, as ``bz2``, ``lzma`` and ``zlib`` have it.
     nbytes : int or None
-        How long the result is, None where only `limit_decoded_size` tells how long it can be.
+        Length of the result; None where only `limit_decoded_size` limits it.
     lenient : bool
-        Whether what follows a stream, and is none itself, is passed over, as ``bz2`` does.
+        Whether to ignore other bytes behind a stream, as ``bz2`` does.
 
     Raises
     ------
     ValueError
-        They decode to more.
+        The streams decode to more bytes.
     EOFError
         The last one does not end.
     """
@@ -198,20 +192,20 @@ def decode_streams(
 
 
 def decode_stream(stream: Any, data: Buffer, nbytes: int | None) -> bytes:
-    """Return what one stream decodes to, whatever follows it; see `decode_streams`."""
+    """Decode one stream and ignore the bytes behind it; see `decode_streams`."""
     most = limit_decoded_size(len(data)) if nbytes is None else nbytes
     return _decode_stream(stream, data, most, most)[0]
 
 
 def _decode_stream(stream: Any, data: Buffer, room: int, most: int) -> tuple[bytes, bytes]:
-    """Return what one stream decodes to, and what follows it."""
+    """Return the decoded bytes of one stream, and the bytes behind it."""
     parts: list[bytes] = []
     left = room + 1
     rest: Buffer = data
     while not stream.eof and left:
         parts.append(stream.decompress(rest, left))
         left -= len(parts[-1])
-        # zlib hands back what it did not take, the others keep it
+        # zlib returns input that it did not use, the others keep it
         rest = getattr(stream, "unconsumed_tail", b"")
         if not parts[-1] and not rest:
             break
@@ -219,18 +213,17 @@ def _decode_stream(stream: Any, data: Buffer, room: int, most: int) -> tuple[byt
         raise ValueError(f"decoded to more bytes than the {most} that belong")
     if not stream.eof:
         raise EOFError("the stream ends before its end mark")
-    # RFC 1952 lets zeros follow
+    # RFC 1952 allows zeros behind a stream
     return b"".join(parts), stream.unused_data.lstrip(b"\0")
 
 
 def demand_room(announced: int, nbytes: int | None, encoded: int) -> None:
-    """Refuse a length that encoded bytes say they decode to, before memory is taken.
+    """Refuse a wrong decoded length in the header of encoded bytes, before memory is taken.
 
     Raises
     ------
     ValueError
-        It is another one than ``nbytes``, or, where that is None, more than `limit_decoded_size`
-        allows.
+        The length is not ``nbytes``, or, where that is None, more than `limit_decoded_size` allows.
     """
     if announced != nbytes if nbytes is not None else announced > limit_decoded_size(encoded):
         raise ValueError(
@@ -240,5 +233,5 @@ def demand_room(announced: int, nbytes: int | None, encoded: int) -> None:
 
 
 def limit_decoded_size(nbytes: int) -> int:
-    """Return how many bytes may be decoded from ``nbytes`` where nobody says how many belong."""
+    """Return how many bytes ``nbytes`` may decode to where the decoded length is unknown."""
     return min(LARGEST_TEXT, SMALL_TEXT + GROWS_BY * nbytes)

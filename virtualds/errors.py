@@ -1,4 +1,4 @@
-"""What can go wrong, as a tree of types.
+"""The error classes.
 
 ::
 
@@ -10,8 +10,8 @@
     ├── AccessError(PermissionError)           a reference points where it may not
     └── ConflictError(RuntimeError)            another writer was faster
 
-Every message reads *where: what was found; what to do*. Whoever knows the file or the variable
-adds it with ``add_note`` on the way up.
+Every message reads *where: what was found; what to do*. Callers that know the file or the
+variable add it with ``add_note``.
 """
 
 import re
@@ -20,9 +20,10 @@ SIGNATURES = re.compile(
     r"(?i)([?&;](?:[a-z0-9_.-]*(?:signature|token|secret|credential|password)"
     r"|awsaccesskeyid|(?:api|access|subscription)[_-]?key|sig|auth|jwt)=)[^&#\s'\"<>)\]]+"
 )
-"""Parts of a query that let whoever has them in, and what belongs to them."""
+"""Query parameters that grant access; the group is the name, the rest the value."""
+
 PASSWORDS = re.compile(r"(://[^/?#\s:@'\"]*:)[^/?#\s@'\"]+(?=@)")
-"""Passwords before the host of a url (RFC 3986, section 3.2.1), and what comes before them."""
+"""Passwords before the host of a url (RFC 3986, section 3.2.1); the group is what comes before."""
 
 
 def without_secrets(text: str) -> str:
@@ -39,22 +40,22 @@ def without_secrets(text: str) -> str:
 
 
 class VirtualdsError(Exception):
-    """The root of all errors that virtualds raises itself; none shows a secret of a url."""
+    """The base class of the errors of virtualds; messages show no secrets of urls."""
 
     def __init__(self, *args: object) -> None:
         super().__init__(*(without_secrets(a) if isinstance(a, str) else a for a in args))
 
     def add_note(self, note: str, /) -> None:
-        """Add a line that says where."""
+        """Add a line that says where the error happened."""
         super().add_note(without_secrets(note))
 
 
 class UnsupportedError(VirtualdsError, NotImplementedError):
-    """The source holds, or the target would have to hold, something it cannot express."""
+    """The source holds something that virtualds cannot read, or that the target cannot hold."""
 
 
 class CombineError(VirtualdsError, ValueError):
-    """Arrays that do not belong together were asked to become one."""
+    """The arrays do not belong together and cannot be combined."""
 
 
 class FormatError(VirtualdsError, ValueError):
@@ -62,15 +63,15 @@ class FormatError(VirtualdsError, ValueError):
 
 
 class ReadError(VirtualdsError, OSError):
-    """Referenced bytes cannot be had, have changed, or do not decode."""
+    """Referenced bytes are missing, have changed, or do not decode."""
 
 
 class AccessError(VirtualdsError, PermissionError):
-    """A reference points to a place that this set of references may not read."""
+    """A reference points to a url that its reference set may not read."""
 
 
 class ConflictError(VirtualdsError, RuntimeError):
-    """Another writer was faster: what was to be replaced is no longer what was read."""
+    """Another writer was faster: the object has changed since it was read."""
 
 
 LIBRARY_ERRORS = (
@@ -83,11 +84,11 @@ LIBRARY_ERRORS = (
     OSError,
     TypeError,
 )
-"""What somebody else's code may raise about damaged bytes, beside what well-kept code does."""
+"""Errors that other libraries raise for damaged bytes without meaning to."""
 
 
 def cannot_hold(url: str, form: str, problems: list[str], remedy: str) -> UnsupportedError:
-    """Return an error that names everything that does not fit; nothing has been written."""
+    """Return the error that lists the properties that a format cannot hold."""
     listed = "\n".join(f"  {problem}" for problem in problems)
     return UnsupportedError(
         f"{url}: {form} cannot hold {len(problems)} properties of this dataset:\n{listed}\n{remedy}"
@@ -95,7 +96,7 @@ def cannot_hold(url: str, form: str, problems: list[str], remedy: str) -> Unsupp
 
 
 def exists_already(url: str, remedy: str = "remove anything else") -> FileExistsError:
-    """Return the error that says that a set is not created where something is, and the ways on."""
+    """Return the error for a new set whose url exists already; it says what to do."""
     return FileExistsError(
         f"{without_secrets(url)}: exists already; to replace a reference set, pass mode='w' "
         f"(--mode w); to append to it, pass append_dim= (virtualds append); or {remedy}"

@@ -1,8 +1,7 @@
 """Attributes as strict JSON, with the numpy types that JSON forgets.
 
-JSON has one kind of number and no infinities; a type is noted wherever reading would give another.
-Objects and lists are kept as they are. What lies in them is noted by where it lies, as a JSON
-pointer (RFC 6901).
+JSON has one kind of number and no infinities. A type is noted where reading the JSON would give
+another one; within objects and lists it is noted by its JSON pointer (RFC 6901).
 """
 
 from __future__ import annotations
@@ -21,15 +20,16 @@ import numpy as np
 from virtualds.errors import FormatError, UnsupportedError
 
 Types = str | Mapping[str, str]
-"""The numpy type of a value; or, of what lies in an object or a list, the types by pointer."""
-
+"""The numpy type of a value; or, for an object or a list, the types in it by pointer."""
 
 MOST_NESTED = 100
-"""Objects and lists that may lie in each other; those that hold themselves have no end."""
-
+"""Levels of nested objects and lists; an object that holds itself has no end."""
 
 MOST_BITS = 2**13
-"""Of an integer: Python neither writes nor reads those of more than 4300 digits as text."""
+"""Bits of an integer: Python writes and reads at most 4300 digits as text."""
+
+NON_FINITE = {"NaN": np.nan, "Infinity": np.inf, "-Infinity": -np.inf}
+"""Spellings in JSON of values that are no JSON numbers; Zarr has the same."""
 
 
 def to_json(attributes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Types]]:
@@ -38,7 +38,7 @@ def to_json(attributes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Ty
     Raises
     ------
     UnsupportedError
-        One of them has no form in JSON; it is named.
+        An attribute has no form in JSON; the message names it.
 
     Examples
     --------
@@ -61,16 +61,16 @@ def to_json(attributes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Ty
 
 
 def from_json(value: Any, kind: Types | None) -> Any:
-    """Bring an attribute back to the numpy types that were noted for it.
+    """Return an attribute with the numpy types that were noted for it.
 
     Raises
     ------
     FormatError
-        More objects and lists lie in each other than any writer of ours leaves.
+        Objects and lists are nested more deeply than `to_json` writes them.
     """
     if isinstance(kind, str):
         return _restore_type(value, np.dtype(kind))
-    # whoever changes what lies in an attribute changes it alone
+    # a copy, so that changes of the attribute do not reach the document
     found = _copy_json(value)
     for pointer, dtype in (kind or {}).items():
         *parents, last = (_unescape(part) for part in pointer.split("/")[1:])
@@ -83,13 +83,13 @@ def from_json(value: Any, kind: Types | None) -> Any:
 
 
 def _copy_json(value: Any, depth: int = 0) -> Any:
-    """Return a value of JSON that shares no object and no list with it."""
+    """Return a deep copy of a JSON value."""
     if not isinstance(value, dict | list):
         return value
     if depth == MOST_NESTED:
         raise FormatError(
-            f"an attribute in which more than {MOST_NESTED} objects and lists lie in each other; "
-            f"the metadata is damaged"
+            f"an attribute with more than {MOST_NESTED} nested objects and lists; the metadata is "
+            f"damaged"
         )
     if isinstance(value, dict):
         return {key: _copy_json(member, depth + 1) for key, member in value.items()}
@@ -97,11 +97,11 @@ def _copy_json(value: Any, depth: int = 0) -> Any:
 
 
 def _restore_type(value: Any, dtype: np.dtype[Any]) -> Any:
-    """Return a value of JSON, not an object, as a numpy type."""
+    """Return a JSON value, which is no object, as a numpy type."""
     if dtype.kind == "S":
         return np.bytes_(value.encode("latin-1"))
     if dtype.kind in "mM":
-        # as counts of their unit, as which there is a number for "not a time" too
+        # counts of the unit, which have a number for "not a time" too
         counts: Any = np.array(value, "i8").view(dtype)
         return counts if counts.ndim else counts[()]
     numbers = _to_numbers(value, dtype.kind == "c")
@@ -109,7 +109,7 @@ def _restore_type(value: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def _to_numbers(value: Any, is_complex: bool) -> Any:
-    """Return numbers as Python has them, in lists as deep as the array has axes."""
+    """Return Python numbers, in lists as deep as the array has axes."""
     if isinstance(value, str):
         return NON_FINITE.get(value, value)
     if not isinstance(value, list):
@@ -123,25 +123,25 @@ def _to_numbers(value: Any, is_complex: bool) -> Any:
 
 
 class _NoForm(Exception):
-    """A value has no form in JSON; its text goes on where the error speaks of it."""
+    """A value has no form in JSON; its text ends the sentence of the error."""
 
 
 def _format_value(value: Any) -> str:
     try:
         return f"{value!r:.200}"
     except (RecursionError, ValueError):
-        # too deep for Python to show, or a number of too many digits
+        # nested too deeply for repr, or a number with too many digits
         return f"its {type(value).__name__}"
 
 
 def _encode_attribute(value: Any, notes: dict[str, str]) -> Any:
-    """Return a whole attribute as JSON; numbers of numpy are noted, all of them."""
+    """Return an attribute as JSON; np.float64, a subclass of float, is noted too."""
     is_number = isinstance(value, np.float64)
     return _encode_numpy(value, "", notes) if is_number else _encode_value(value, "", notes)
 
 
 def _encode_value(value: Any, pointer: str, notes: dict[str, str], depth: int = 0) -> Any:
-    """Return a value as JSON, and note by its pointer what JSON forgets of it."""
+    """Return a value as JSON, and note by pointer the types that JSON forgets."""
     if value is None or isinstance(value, str | bool):
         return value
     if isinstance(value, int):
@@ -158,21 +158,21 @@ def _encode_value(value: Any, pointer: str, notes: dict[str, str], depth: int = 
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind not in "OUT":
         return _encode_numpy(value, pointer, notes)
     if depth == MOST_NESTED:
-        raise _NoForm(f": more than {MOST_NESTED} objects and lists lie in each other")
+        raise _NoForm(f": more than {MOST_NESTED} nested objects and lists")
     if isinstance(value, Mapping):
         return _encode_members(value, pointer, notes, depth)
     if isinstance(value, list | tuple):
         return [_encode_value(v, f"{pointer}/{i}", notes, depth + 1) for i, v in enumerate(value)]
     if isinstance(value, np.ndarray):
         return _encode_value(value.tolist(), pointer, notes, depth + 1)
-    raise _NoForm(f": {type(value).__name__} is no type of it" if pointer else "")
+    raise _NoForm(f": {type(value).__name__} is no JSON type" if pointer else "")
 
 
 def _encode_members(
     value: Mapping[Any, Any], pointer: str, notes: dict[str, str], depth: int
 ) -> dict[str, Any]:
     if odd := [key for key in value if not isinstance(key, str)]:
-        raise _NoForm(f", where keys are strings, and {odd[0]!r} is none")
+        raise _NoForm(f", where keys are strings, and {odd[0]!r} is not")
     return {
         str(key): _encode_value(v, f"{pointer}/{_escape(key)}", notes, depth + 1)
         for key, v in value.items()
@@ -188,11 +188,11 @@ def _encode_numpy(value: Any, pointer: str, notes: dict[str, str]) -> Any:
     if native.kind in "mM":
         notes[pointer] = native.str
         return np.asarray(value, native).view("i8").tolist()
-    raise _NoForm(f": {value.dtype} is no type of it" if pointer else "")
+    raise _NoForm(f": {value.dtype} is no JSON type" if pointer else "")
 
 
 def _encode_finite(value: Any) -> Any:
-    """Return numbers in strict JSON, where there are no NaN and infinities."""
+    """Return numbers in strict JSON, which has no NaN and no infinities."""
     if isinstance(value, list):
         return [_encode_finite(item) for item in value]
     if isinstance(value, complex):
@@ -214,12 +214,11 @@ def _unescape(part: str) -> str:
 
 
 def _find_key(holder: Any, part: str) -> Any:
-    """Return what a part of a pointer names in an object or a list."""
+    """Return the key of an object, or the index of a list, that a part of a pointer names."""
     return int(part) if isinstance(holder, list) else part
 
 
-NON_FINITE = {"NaN": np.nan, "Infinity": np.inf, "-Infinity": -np.inf}
-"""How JSON spells what it has no number for; Zarr does the same."""
+# ---------------------------------------------------------------------- numbers
 
 
 def encode_int(value: Any, dtype: np.dtype[Any]) -> bytes:
@@ -228,12 +227,12 @@ def encode_int(value: Any, dtype: np.dtype[Any]) -> bytes:
     Raises
     ------
     ValueError, TypeError, OverflowError
-        It is none of that type.
+        The value is not of that type.
     """
-    # writers without integers say 0.0
+    # writers without integers write 0.0
     if isinstance(value, str) or int(value) != value:
         raise ValueError("not an integer")
-    # numpy itself refuses what lies beyond the limits of a type
+    # numpy refuses values beyond the limits of the type
     return np.asarray(int(value), dtype).tobytes()
 
 
@@ -243,7 +242,7 @@ def encode_float(value: Any, dtype: np.dtype[Any]) -> bytes:
     Raises
     ------
     ValueError, TypeError
-        It is none of that type.
+        The value is not of that type.
     """
     if not isinstance(value, str):
         with np.errstate(over="ignore"):
@@ -257,50 +256,50 @@ def encode_float(value: Any, dtype: np.dtype[Any]) -> bytes:
 
 
 def to_scalar(value: Any, dtype: np.dtype[Any]) -> Any:
-    """Return an integer or float as a scalar of its type, in the byte order of the machine.
+    """Return an integer or float as a scalar of a type, in the byte order of the machine.
 
     Raises
     ------
     ValueError, TypeError, OverflowError
-        It is none of that type.
+        The value is not of that type.
 
     Examples
     --------
     >>> to_scalar("-Infinity", np.dtype(">f4")), to_scalar(7.0, np.dtype("i2"))
     (np.float32(-inf), np.int16(7))
     """
-    # Python reads what JSON has no number for, and true for 1; neither can be written again
+    # Python reads NaN, and takes true for 1; neither could be written again
     if isinstance(value, bool) or (isinstance(value, float) and not np.isfinite(value)):
-        raise ValueError(f"{value!r} is no number of JSON")
+        raise ValueError(f"{value!r} is no JSON number")
     native = dtype.newbyteorder("=")
     raw = (encode_float if dtype.kind == "f" else encode_int)(value, native)
     return np.frombuffer(raw, native)[0]
 
 
 def parse_json(text: str | bytes, where: str) -> Any:
-    """Return what a JSON text holds.
+    """Return the value of a JSON text.
 
     Parameters
     ----------
     text : str or bytes
     where : str
-        What errors begin with.
+        The beginning of error messages.
 
     Raises
     ------
     FormatError
-        It is no JSON, nested too deeply, or a key stands twice in an object: readers differ in
-        which of them they take.
+        The text is no JSON, is nested too deeply, or has a key twice in an object: readers differ
+        in which one they take.
     """
     try:
         with pause_garbage_collection():
             return json.loads(text, object_pairs_hook=_demand_distinct)
     except RecursionError as error:
-        raise FormatError(f"{where}: its JSON is nested too deeply; write it anew") from error
+        raise FormatError(f"{where}: the JSON is nested too deeply; write it anew") from error
     except FormatError as error:
         raise FormatError(f"{where}: {error}") from error
     except ValueError as error:
-        raise FormatError(f"{where}: it is no JSON ({error}); a reference set has JSON") from error
+        raise FormatError(f"{where}: not JSON ({error}); a reference set has JSON") from error
 
 
 def _demand_distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -313,7 +312,7 @@ def _demand_distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 @contextmanager
 def pause_garbage_collection() -> Iterator[None]:
-    """Look for no garbage meanwhile: there is none, and looking takes as long as the work."""
+    """Pause garbage collection, which finds nothing here and takes as long as the work."""
     before = gc.isenabled()
     gc.disable()
     try:

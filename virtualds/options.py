@@ -40,7 +40,7 @@ class Options:
 
 
 COUNTS = ("max_requests", "retries")
-"""Settings that are counted with: bytes and seconds may be any number."""
+"""Settings that are integers; bytes and seconds may be any number."""
 
 
 def _check_type(name: str, value: object, default: object) -> None:
@@ -51,7 +51,7 @@ def _check_type(name: str, value: object, default: object) -> None:
         kind, wanted = (Integral, "an integer") if name in COUNTS else (Real, "a number")
         fits = isinstance(value, kind) and not isinstance(value, bool)
     if not fits:
-        raise TypeError(f"set_options: {name} {value!r}: it is {wanted}, by default {default!r}")
+        raise TypeError(f"set_options: {name} {value!r}: give {wanted}, by default {default!r}")
 
 
 _current = Options()
@@ -73,33 +73,33 @@ class set_options:
     small_variable : int, default 16 KiB
         Coordinates of at most this many decoded bytes are loaded when a file is opened.
     check_sources : bool, default True
-        Compare size and modification time of a local source file with those noted when it was
-        scanned, each time it is read, and raise `ReadError` where they differ; of a remote one size
-        and etag, where the answer tells them.
+        On each read, compare size and modification time of a local source file with those noted
+        when it was scanned, and raise `ReadError` where they differ. Of a remote file, compare size
+        and etag, where the response has them.
     only_writer : bool, default False
-        Write reference sets to stores that know no conditional writes (Google Cloud, Azure, SFTP,
-        whatever fsspec knows besides S3), and to S3 servers that ignore them, where another writer
-        would not be noticed. Say so only if this process is the only one that changes them.
+        Write reference sets to stores without conditional writes (Google Cloud, Azure, SFTP and
+        all other fsspec file systems besides S3), and to S3 servers that ignore them. Other writers
+        are not noticed there, so set it only if no other process changes the sets.
     chunk_cache : int, default 128 MiB
-        Bytes of decoded chunks that the process keeps, the latest used ones. Only chunks of which a
-        part was asked for are kept; 0 keeps none.
+        Bytes of decoded chunks that the process keeps, the latest used ones. Only chunks that were
+        read in part are kept; 0 keeps none.
     max_requests : int, default 64
-        How many requests are under way to one host at a time.
+        How many requests one host gets at a time.
     retries : int, default 5
-        How often a request is sent again that failed for a reason that may pass (a timeout, a
-        broken connection, status 429 or 5xx), waiting longer each time.
+        How often a request is repeated after a passing failure (a timeout, a broken connection,
+        status 429 or 5xx), with a longer wait each time.
     request_timeout : float, default 600
-        Seconds that one request may take, whatever the length of its answer.
+        Seconds that one request may take, whatever the length of its response.
     least_rate : float, default 1024
-        Bytes per second: for every so many bytes that have come, a request may take one second
-        more. A slower answer ends as a timeout.
+        Bytes per second: for every so many bytes received, a request may take one second more. A
+        slower response ends as a timeout.
 
     Raises
     ------
     TypeError
         A setting is of another type: a number, or True and False.
     ValueError
-        An unknown name, or a limit that makes no sense.
+        A name is unknown, or a limit makes no sense.
 
     Examples
     --------

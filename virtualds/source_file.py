@@ -1,4 +1,4 @@
-"""Source files: where they lie, what shows that they changed, and checksums of their chunks."""
+"""Source files: url, fingerprint, access options, checksums of chunks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from virtualds.errors import without_secrets
 
 
 class StorageOptions(dict[str, Any]):
-    """Access options of a file, hashable, and silent about their values when printed."""
+    """Access options of a file: hashable, with a repr that hides their values."""
 
     @classmethod
     def of(cls, options: Mapping[str, Any] | None) -> StorageOptions | None:
@@ -57,11 +57,11 @@ class SourceFile(NamedTuple):
 
 
 PRESENT = 2**32
-"""What is added to a CRC-32 to say that it is there."""
+"""Added to a CRC-32, so that 0 means that there is no checksum."""
 
 
 def checksum_of(data: bytes | bytearray | memoryview) -> int:
-    """Return what a manifest says of a chunk of these bytes (CRC-32: RFC 1952, section 8).
+    """Return the checksum that a manifest stores for these bytes (CRC-32: RFC 1952, section 8).
 
     Examples
     --------
@@ -72,7 +72,7 @@ def checksum_of(data: bytes | bytearray | memoryview) -> int:
 
 
 def find_mismatch(data: bytes | bytearray | memoryview, expected: int) -> str | None:
-    """Return why bytes are not those of a checksum; None if they are, or if there is none.
+    """Return how bytes differ from a checksum; None if they match, or if it is 0.
 
     Examples
     --------
@@ -85,20 +85,20 @@ def find_mismatch(data: bytes | bytearray | memoryview, expected: int) -> str | 
 
 
 def compute_checksum_behind(head: bytes, whole: int, count: int) -> int:
-    """Return the checksum of the last ``count`` bytes of what begins with ``head``.
+    """Return the checksum of the last ``count`` bytes of data that begin with ``head``.
 
     Parameters
     ----------
     head : bytes
-        All that comes before them.
+        All bytes before them.
     whole : int
-        The checksum of everything.
+        The checksum of all the data.
     count : int
 
     Notes
     -----
-    A CRC is linear: that of two pieces is that of the first, continued over as many zeros as the
-    second has bytes, xor that of the second.
+    A CRC is linear: the CRC of two pieces is the CRC of the first, continued over as many zeros as
+    the second has bytes, xor the CRC of the second.
 
     Examples
     --------
@@ -112,12 +112,12 @@ def compute_checksum_behind(head: bytes, whole: int, count: int) -> int:
 
 
 def from_crc32(values: npt.ArrayLike | None) -> npt.NDArray[np.uint64]:
-    """Return the checksums of a manifest for bare CRC-32 values, among which None says none.
+    """Return the checksums of a manifest for CRC-32 values; None stands for no checksum.
 
     Raises
     ------
     ValueError
-        They are no integers of 32 bits.
+        The values are not integers of 32 bits.
 
     Examples
     --------
@@ -133,12 +133,12 @@ def from_crc32(values: npt.ArrayLike | None) -> npt.NDArray[np.uint64]:
         raise ValueError(f"checksums: {given.dtype} given; give integers, or None for none")
     if given.size and not 0 <= int(given.min()) <= int(given.max()) < PRESENT:
         raise ValueError(
-            f"checksums: {given.min()} to {given.max()} are no CRC-32; give 0 to 2**32 - 1"
+            f"checksums: {given.min()} to {given.max()} are not CRC-32 values; give 0 to 2**32 - 1"
         )
     return np.where(known, given.astype(np.uint64) + np.uint64(PRESENT), np.uint64(0))
 
 
 def sound(checksums: npt.NDArray[np.integer]) -> npt.NDArray[np.bool_]:
-    """Say which numbers are checksums, or say that there is none."""
+    """Say which numbers are valid checksums of a manifest: 0, or with `PRESENT`."""
     found: npt.NDArray[np.bool_] = (checksums == 0) | (checksums >> 32 == 1)
     return found

@@ -1,4 +1,4 @@
-"""What a tree of virtual arrays can do beyond any other: ``tree.virtual``."""
+"""The accessor of trees: ``tree.virtual``."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from virtualds.stores.errors import explain_write_errors
 from virtualds.urls import normalise_url
 
 OnDataset = Callable[[VirtualDatasetAccessor], xr.Dataset]
-"""What becomes of the dataset of a group."""
+"""A function that changes the dataset of one group."""
 
 
 @xr.register_datatree_accessor("virtual")  # type: ignore[no-untyped-call]
 class VirtualDataTreeAccessor:
-    """What a tree of virtual arrays can do beyond any other: ``tree.virtual``.
+    """Methods and properties for a tree of virtual arrays: ``tree.virtual``.
 
     Examples
     --------
@@ -51,9 +51,9 @@ class VirtualDataTreeAccessor:
 
     @property
     def _nodes(self) -> Iterator[tuple[str, VirtualDatasetAccessor]]:
-        """Every group with what can be done with its own variables."""
+        """Every group, with the accessor of its own variables."""
         for path, node in self._tree.subtree_with_keys:
-            # that of a larger tree which is inherited would be lost with the rest of it
+            # a variable inherited from outside of this tree would be lost
             dataset = node.to_dataset(inherit=node is self._tree)
             yield path, VirtualDatasetAccessor(dataset)
 
@@ -63,7 +63,7 @@ class VirtualDataTreeAccessor:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the references of all groups take in memory.
+        """Bytes of memory that the references of all groups take.
 
         Examples
         --------
@@ -74,7 +74,7 @@ class VirtualDataTreeAccessor:
 
     @property
     def nchunks(self) -> int:
-        """Number of chunks of all virtual arrays in all groups, missing ones too.
+        """Number of chunks of all virtual arrays in all groups, including missing chunks.
 
         Examples
         --------
@@ -85,7 +85,7 @@ class VirtualDataTreeAccessor:
 
     @property
     def sources(self) -> pd.DataFrame:
-        """The source files of all groups, as those of a dataset.
+        """The source files of all groups, as a table like that of a dataset.
 
         Examples
         --------
@@ -95,12 +95,12 @@ class VirtualDataTreeAccessor:
         return build_source_table(self._arrays)
 
     def rename_paths(self, change: Mapping[str, str] | Callable[[str], str]) -> xr.DataTree:
-        """Return the tree with its references pointing at other places.
+        """Return the tree with other urls in its references.
 
         Parameters
         ----------
         change : dict or callable
-            Old to new prefixes of urls, or a function of a url.
+            Old prefix of urls to new prefix, or a function of a url.
 
         Raises
         ------
@@ -118,12 +118,12 @@ class VirtualDataTreeAccessor:
         return self._map(lambda node: node.rename_paths(renamed))
 
     def load(self) -> xr.DataTree:
-        """Return the tree with all values in memory, whatever their size.
+        """Return the tree with all values in memory, of any size.
 
         Raises
         ------
         ReadError
-            Bytes cannot be had, have changed, or do not decode.
+            Bytes cannot be read, have changed, or do not decode.
 
         Examples
         --------
@@ -138,7 +138,8 @@ class VirtualDataTreeAccessor:
         Parameters
         ----------
         chunks : as in `xarray.open_datatree`, optional
-            As for ``ds.virtual.to_lazy``; of a mapping every group takes the dimensions it has.
+            As for ``ds.virtual.to_lazy``; each group uses the entries of a mapping for its
+            dimensions.
 
         Examples
         --------
@@ -170,7 +171,7 @@ class VirtualDataTreeAccessor:
         storage_options: Mapping[str, Any] | None = None,
         **choices: Any,
     ) -> None:
-        """Write the references of all groups as one set; loaded variables go along.
+        """Write the references of all groups as one set, and the values of loaded variables.
 
         Parameters
         ----------
@@ -179,24 +180,24 @@ class VirtualDataTreeAccessor:
         mode : {"w-", "w"}, optional
             ``"w-"``, the default, creates a set, ``"w"`` creates or replaces one.
         append_dim : None
-            Trees are not appended to; join them with `xarray.concat` and write the result.
+            Must be None. To append to a tree, join trees with `xarray.concat` and write the result.
         write_inherited_coords : bool, default False
-            Whether coordinates that a group has from the groups above it are written into it, too,
-            as in `xarray.DataTree.to_zarr`: who opens only this group has them then.
+            Whether to write coordinates that a group inherits into that group, too, as in
+            `xarray.DataTree.to_zarr`. A group that is opened alone has them then.
 
         Raises
         ------
         TypeError
-            The format has no such choice.
+            The format has no such option.
         UnsupportedError
-            The format, or the store, cannot hold the tree; nothing has been written. Or it was to
-            be appended.
+            The format, or the store, cannot hold the tree; nothing has been written. Or
+            ``append_dim`` was given.
         ConflictError
-            Another writer was faster; nothing has changed.
+            Another writer was faster; the set is unchanged.
         FileExistsError
-            The target exists and ``mode`` is ``"w-"``, or it is no reference set.
+            The target exists and ``mode`` is ``"w-"``, or the target is not a reference set.
         ValueError
-            No such format or mode.
+            The format or mode is unknown.
 
         Examples
         --------
@@ -227,7 +228,7 @@ class VirtualDataTreeAccessor:
         storage_options: Mapping[str, Any] | None = None,
         checksums: bool = True,
     ) -> xr.DataTree:
-        """Copy the bytes that all groups refer to, as they are, and return the copy opened.
+        """Copy the bytes that all groups refer to, unchanged, and open the copy.
 
         Parameters and errors are those of ``ds.virtual.materialize``.
 
@@ -247,10 +248,9 @@ class VirtualDataTreeAccessor:
     def verify(
         self, sample: float | None = 100, against: str = "fingerprint", *, seed: int = 0
     ) -> Verification:
-        """Look whether the sources of all groups are still what they were, each asked for once.
+        """Check that the sources of all groups are unchanged; each file is checked once.
 
-        Parameters and errors are those of ``ds.virtual.verify``; variables
-        are named by their paths.
+        Parameters and errors are those of ``ds.virtual.verify``; paths name the variables.
 
         Examples
         --------

@@ -1,7 +1,7 @@
-"""Urls: absolute, with a scheme, the rest taken to the letter.
+"""Urls: absolute, with a scheme, never unquoted.
 
-Names in archives hold colons, spaces, ``#`` and ``%``; as in fsspec, what follows the scheme is the
-name itself and is never unquoted.
+Names in archives hold colons, spaces, ``#`` and ``%``; as in fsspec, the text behind the scheme is
+the name itself.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def scheme_of(url: str) -> str:
 
 
 def host_of(url: str) -> str:
-    """Return scheme and host of a url: who is asked for it.
+    """Return scheme and host of a url: the server that serves it.
 
     Examples
     --------
@@ -71,7 +71,7 @@ def local_path(url: str) -> str:
 
 
 def join_url(base: str, relative: str) -> str:
-    """Return ``relative`` seen from the folder that ``base`` lies in."""
+    """Return the url of a path relative to the folder that ``base`` lies in."""
     if _is_in_archive(base):
         member, archive = split_archive_url(base)
         folder = member.rpartition("/")[0]
@@ -88,7 +88,7 @@ class ArchiveUrl(NamedTuple):
 
 
 def split_archive_url(url: str) -> ArchiveUrl:
-    """Return what the url of a file in an archive is made of.
+    """Return the parts of the url of a file in an archive.
 
     Examples
     --------
@@ -104,7 +104,7 @@ def _is_in_archive(url: str) -> bool:
 
 
 def join_path(folder: str, path: str) -> str:
-    """Return the url of what lies at a path below a folder.
+    """Return the url of a path below a folder.
 
     Examples
     --------
@@ -121,7 +121,7 @@ def join_path(folder: str, path: str) -> str:
 
 
 def name_of(url: str) -> str:
-    """Return the last part of a url; of the root of an archive, that of the archive.
+    """Return the last part of a url; for the root of an archive, the name of the archive.
 
     Examples
     --------
@@ -137,7 +137,7 @@ def name_of(url: str) -> str:
 
 
 def lies_under(path: str, folder: str) -> bool:
-    """Say whether a path is a folder's own or one within it.
+    """Say whether a path is a folder or lies in it.
 
     Examples
     --------

@@ -1,5 +1,5 @@
-"""The command line, a client of the library: only public ways in, imported when a command runs.
+"""The command line: a client that uses only the public library.
 
-It is a package beside the library, since whoever imports a part of that imports xarray. Help and
-completion have to answer at once.
+It is a package of its own, because importing a part of the library imports xarray, and help and
+completion have to answer at once. Commands import the library when they run.
 """

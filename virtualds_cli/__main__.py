@@ -1,4 +1,4 @@
-"""``python -m virtualds_cli``, for where the program is not on the path."""
+"""``python -m virtualds_cli``, for a program that is not on the path."""
 
 from virtualds_cli.program import main
 

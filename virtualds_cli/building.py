@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from virtualds_cli.options import MANY_FILES, said
-from virtualds_cli.output import facts, number
+from virtualds_cli.options import MANY_FILES, select_given
+from virtualds_cli.output import format_count, format_facts
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -22,13 +22,13 @@ DASK = click.option(
 )
 
 
-def opened(
+def open_files(
     files: Sequence[str], dask: str | None, options: Mapping[str, Any], **more: Any
 ) -> xr.Dataset:
-    """Return files as one dataset, opened as the options say."""
+    """Open files as one dataset."""
     import virtualds
 
-    chosen = keywords(options, MANY_FILES) | more
+    chosen = make_keywords(options, MANY_FILES) | more
     if dask is None:
         return virtualds.open_virtual_mfdataset(files, **chosen)
     if "parallel" in chosen:
@@ -37,19 +37,19 @@ def opened(
         return virtualds.open_virtual_mfdataset(files, parallel=client, **chosen)
 
 
-def keywords(options: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Return what was given of some options, as Python has it."""
-    chosen = said(options, names)
+def make_keywords(options: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Return the given options as keywords of Python."""
+    chosen = select_given(options, names)
     if dims := chosen.get("concat_dim"):
         chosen["concat_dim"] = dims[0] if len(dims) == 1 else dims
         chosen.setdefault("combine", "nested")
     if "coordinates" in chosen:
-        chosen["coordinates"] = _origins(chosen["coordinates"])
+        chosen["coordinates"] = _make_coordinates(chosen["coordinates"])
     return chosen
 
 
-def _origins(said: Mapping[str, tuple[str | None, str, str]]) -> dict[str, Any]:
-    """Return where coordinates come from, as Python has it."""
+def _make_coordinates(given: Mapping[str, tuple[str | None, str, str]]) -> dict[str, Any]:
+    """Return the sources of coordinates as keywords of Python."""
     import virtualds
 
     types: dict[str | None, Any] = {"int": int, "float": float}
@@ -57,7 +57,7 @@ def _origins(said: Mapping[str, tuple[str | None, str, str]]) -> dict[str, Any]:
         name: virtualds.FromName(text, types.get(form, form))
         if sign == "="
         else virtualds.FromAttribute(text, format=types.get(form, form))
-        for name, (form, sign, text) in said.items()
+        for name, (form, sign, text) in given.items()
     }
 
 
@@ -73,10 +73,10 @@ def _client(address: str) -> Iterator[Any]:
         yield client
 
 
-def summary(
+def summarise(
     target: str, form: str, dataset: xr.Dataset, seconds: float, added: Added | None = None
 ) -> dict[str, Any]:
-    """Return what was opened and written, for machines; ``added`` is what a set lacked of it."""
+    """Summarise the opened and written dataset as JSON; ``added`` is what an append added."""
     report = dataset.virtual.report
     return {
         "target": target,
@@ -94,18 +94,18 @@ def summary(
     }
 
 
-def in_words(document: Mapping[str, Any]) -> RenderableType:
-    """Return a summary for people."""
-    files = number(document["files"], "file")
+def format_summary(document: Mapping[str, Any]) -> RenderableType:
+    """Format a summary as text."""
+    files = format_count(document["files"], "file")
     parts = ((document["cached"], "from the cache"), (len(document["left_out"]), "left out"))
     notes = ", ".join(f"{count:,} {what}" for count, what in parts if count)
     dims = ", ".join(f"{name} {size:,}" for name, size in document["dims"].items())
     where = f"{document['target']}, {document['format']}"
     if not document["written"]:
-        said = {"unchanged": where, "added": "nothing; all data are in the set already"}
-        return facts({**said, "files": f"{files} ({notes})" if notes else files})
-    added = {"added": number(document["added"], "position")} if "added" in document else {}
-    return facts(
+        unchanged = {"unchanged": where, "added": "nothing; all data are in the set already"}
+        return format_facts({**unchanged, "files": f"{files} ({notes})" if notes else files})
+    added = {"added": format_count(document["added"], "position")} if "added" in document else {}
+    return format_facts(
         {
             "written": where,
             **added,

@@ -1,4 +1,4 @@
-"""What every command has: sections and examples in its help, ``--debug``, and ``--json``."""
+"""The class of all commands: help with sections and examples, ``--debug`` and ``--json``."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import click
 from virtualds_cli.options import SECTIONS, Function
 
 DEBUG = "virtualds.debug"
-"""Where it is kept that the traceback of an error is wanted."""
+"""Key of ``click.Context.meta``: show the traceback of an error."""
 JSON = "virtualds.json"
-"""Where it is kept that the report is for a machine."""
+"""Key of ``click.Context.meta``: print the report as JSON."""
 
 Examples = Sequence[tuple[str, str]]
-"""What somebody wants, and the line that does it."""
+"""Pairs of a purpose and the command line for it."""
 
 
 class Command(click.Command):
-    """A command whose help has its options in sections, and ends with examples.
+    """A command whose help shows options in sections, and ends with examples.
 
     Parameters
     ----------
     reports : bool
-        Whether it has a report, which can be had as JSON.
+        Whether the command prints a report, and so has ``--json``.
     examples : sequence of pairs of str
-        What somebody wants, and the line that does it.
+        Pairs of a purpose and the command line for it.
     """
 
     def __init__(self, *given: Any, reports: bool, examples: Examples, **more: Any) -> None:
@@ -37,7 +37,7 @@ class Command(click.Command):
         self.params.append(_flag("--debug", DEBUG, "Show the traceback of an error."))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options, those of a section together."""
+        """Write the options, grouped by section."""
         section_of = {name: title for title, names in SECTIONS.items() for name in names}
         sections: dict[str, list[tuple[str, str]]] = {"Options": []}
         for param in self.get_params(ctx):
@@ -50,7 +50,7 @@ class Command(click.Command):
                 formatter.write_dl(records)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the examples, line by line as they are."""
+        """Write the examples without wrapping their lines."""
         with formatter.section("Examples"):
             indent = " " * formatter.current_indent
             lines = (f"{indent}{purpose}:\n{indent}  $ {line}\n" for purpose, line in self.examples)
@@ -60,12 +60,12 @@ class Command(click.Command):
 def command(
     name: str, *, examples: Examples, reports: bool = True
 ) -> Callable[[Function], Command]:
-    """Make a function a command, whose help is the function's docstring."""
+    """Make a function a command; its docstring is the help."""
     return click.command(name, cls=Command, reports=reports, examples=examples)
 
 
 def _flag(name: str, key: str, text: str) -> click.Option:
-    """Return an option that is for the program to see, not for the command."""
+    """Return a flag that is stored in the context and not passed to the command."""
 
     def keep(ctx: click.Context, param: click.Parameter, value: bool) -> None:
         ctx.meta[key] = value

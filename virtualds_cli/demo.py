@@ -1,7 +1,7 @@
-"""The demonstration: a year of files scanned, written as references, read back, compared, drawn.
+"""The demo: scan a year of files, write references, read them back, compare, and draw a map.
 
-The archive is small but of the awkward kind that one meets: months of 28 to 31 days, and a provider
-that changed its compression half-way through the year.
+The archive is small but realistic: months of 28 to 31 days, and a compression that changes half-way
+through the year.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ SERIES_AT = {"lat": 52.5, "lon": 5.0}
 
 
 def run_demo(folder: str | Path, say: Callable[[str], object] = print) -> Path:
-    """Walk the main job of the library on a small archive made on the spot.
+    """Run the main steps of the library on a small generated archive.
 
     Parameters
     ----------
     folder : str or pathlib.Path
-        Where the archive, the references and the picture go. Made if it is not there; what an
-        earlier run left in it is written anew.
+        Folder for the archive, the references and the picture. Created if it does not exist; files
+        of an earlier run are replaced.
     say : callable
-        What takes each line of the report; ``print`` by default.
+        Called with each line of the report; ``print`` by default.
 
     Returns
     -------
@@ -48,7 +48,7 @@ def run_demo(folder: str | Path, say: Callable[[str], object] = print) -> Path:
     Raises
     ------
     ImportError
-        If netCDF4 or matplotlib, which only the demonstration needs, is not installed.
+        netCDF4 or matplotlib, which only the demo needs, is not installed.
     """
     folder = Path(folder).absolute()
     references = folder / "refs.json"
@@ -69,13 +69,13 @@ def run_demo(folder: str | Path, say: Callable[[str], object] = print) -> Path:
 def write_archive(folder: str | Path) -> list[Path]:
     """Write a year of daily temperatures as twelve netCDF4 files.
 
-    Each day is one chunk. That is what lets months of different lengths form one regular grid of
-    chunks, which is all that kerchunk JSON can hold.
+    Each day is one chunk, so that months of different lengths form one regular chunk grid, which
+    kerchunk JSON requires.
 
     Parameters
     ----------
     folder : str or pathlib.Path
-        Where the files go; made if it is not there.
+        Folder for the files; created if it does not exist.
 
     Returns
     -------
@@ -85,7 +85,7 @@ def write_archive(folder: str | Path) -> list[Path]:
     Raises
     ------
     ImportError
-        If netCDF4 is not installed.
+        netCDF4 is not installed.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -121,7 +121,7 @@ def invent_temperature(days: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
     lon = np.deg2rad(LON)[None, None, :]
     climate = 300.0 - 50.0 * np.sin(lat) ** 2
     continents = 4.0 * np.sin(2 * lon + 1.0) * np.cos(lat) ** 2
-    # The coldest day of the north comes some three weeks after the shortest.
+    # the coldest day of the north comes about three weeks after the shortest
     seasons = -18.0 * np.sin(lat) * np.cos(2 * np.pi * (day - 20) / 365)
     weather = 6.0 * np.sin(2 * lat) ** 2 * np.sin(6 * lon - day / 2.5 + 3 * np.sin(day / 9))
     return np.asarray(climate + continents + seasons + weather)
@@ -135,7 +135,7 @@ def draw_maps(ds: xr.Dataset, path: str | Path) -> Path:
     ds : xarray.Dataset
         With ``t2m(time, lat, lon)``.
     path : str or pathlib.Path
-        Where the picture goes.
+        Path of the picture.
 
     Returns
     -------
@@ -145,7 +145,7 @@ def draw_maps(ds: xr.Dataset, path: str | Path) -> Path:
     Raises
     ------
     ImportError
-        If matplotlib is not installed.
+        matplotlib is not installed.
     """
     try:
         from matplotlib.figure import Figure
@@ -248,6 +248,4 @@ def _write_temperature(nc: Any, days: npt.NDArray[np.int64], complevel: int) -> 
 
 
 def _missing_package_error(package: str) -> ImportError:
-    return ImportError(
-        f"the demonstration: {package} is not installed; pip install 'virtualds[demo]'"
-    )
+    return ImportError(f"the demo: {package} is not installed; pip install 'virtualds[demo]'")

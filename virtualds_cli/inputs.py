@@ -1,4 +1,4 @@
-"""Which files are meant on the command line."""
+"""The input files of a command."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from virtualds_cli.options import Decorator, Function, Url
 
 
 def files(function: Function) -> Function:
-    """Give a command the urls of files: arguments, and lists of them."""
+    """Add the arguments for files: urls, and a list of urls."""
     listed: Decorator = click.option(
         "-f",
         "--files-from",
@@ -21,17 +21,17 @@ def files(function: Function) -> Function:
     return click.argument("urls", nargs=-1, type=Url())(listed(function))
 
 
-def files_meant(
+def list_files(
     urls: Sequence[str], files_from: IO[str] | None, options: Mapping[str, Any] | None
 ) -> list[str]:
-    """Return the files of patterns and of a list, in the order in which they are given.
+    """Return the files of patterns and of a list, in the given order.
 
     Raises
     ------
     click.UsageError
-        No file was named.
+        No file was given.
     FileNotFoundError
-        A pattern has no file.
+        A pattern matches no file.
     """
     from virtualds.stores.glob import find_matching
 

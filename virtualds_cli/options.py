@@ -1,4 +1,4 @@
-"""The options of all commands: each is named like the keyword of Python that it is handed to."""
+"""The options of all commands; each has the name of the Python keyword that it sets."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ ATTRIBUTES = ("override", "drop", "identical", "no_conflicts", "drop_conflicts")
 
 
 class Url(click.ParamType):  # type: ignore[type-arg]  # older click has none
-    """A path, or a url; shells complete it as a path."""
+    """A path or a url, which shells complete as a path."""
 
     name = "url"
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Let the shell look for files."""
+        """Let the shell complete files."""
         return [CompletionItem(incomplete, type="file")]
 
 
 class Access(click.ParamType):  # type: ignore[type-arg]  # older click has none
-    """Access options: a JSON object, or one of them as ``key=value``."""
+    """Access options: a JSON object, or one option as ``key=value``."""
 
     name = "json or key=value"
 
@@ -64,7 +64,7 @@ class Access(click.ParamType):  # type: ignore[type-arg]  # older click has none
 
 
 class Age(click.ParamType):  # type: ignore[type-arg]  # older click has none
-    """A length of time: a number with a unit."""
+    """A duration: a number with a unit."""
 
     name = "age"
     UNITS = ("weeks", "days", "hours", "minutes", "seconds")
@@ -72,7 +72,7 @@ class Age(click.ParamType):  # type: ignore[type-arg]  # older click has none
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> timedelta:
-        """Return the time that is meant by ``30d`` or ``12 hours``."""
+        """Return the duration that ``30d`` or ``12 hours`` means."""
         if isinstance(value, timedelta):
             return value
         found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]+)", value)
@@ -83,14 +83,14 @@ class Age(click.ParamType):  # type: ignore[type-arg]  # older click has none
 
 
 class Part(click.ParamType):  # type: ignore[type-arg]  # older click has none
-    """How many of something: a number, a part of all below 1, or all."""
+    """A sample size: a number, a fraction below 1, or all."""
 
     name = "number|fraction|all"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> int | float:
-        """Return a number of them as an integer, and a part as a float, of which 1.0 is all."""
+        """Return a number as an integer, and a fraction as a float; 1.0 means all."""
         if value == "all":
             return 1.0
         try:
@@ -104,14 +104,14 @@ class Part(click.ParamType):  # type: ignore[type-arg]  # older click has none
 
 
 class Origin(click.ParamType):  # type: ignore[type-arg]  # older click has none
-    """Where a coordinate comes from: ``NAME[:FORMAT]=PATTERN`` or ``NAME[:FORMAT]@ATTRIBUTE``."""
+    """Source of a coordinate: ``NAME[:FORMAT]=PATTERN`` or ``NAME[:FORMAT]@ATTRIBUTE``."""
 
     name = "name=pattern"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, str | None, str, str]:
-        """Return name, format, whether it is a pattern (=) or an attribute (@), and this."""
+        """Return name, format, "=" or "@", and the pattern or attribute."""
         if not isinstance(value, str):
             return tuple(value)
         found = re.fullmatch(r"([^:=@]+)(?::([^=@]+))?([=@])(.+)", value)
@@ -123,14 +123,14 @@ class Origin(click.ParamType):  # type: ignore[type-arg]  # older click has none
 def _by_name(
     ctx: click.Context, param: click.Parameter, value: Iterable[tuple[str, ...]]
 ) -> dict[str, tuple[str, ...]] | None:
-    """Return what is said of coordinates, by their names."""
+    """Return the values by name of the coordinate."""
     return {name: (*rest,) for name, *rest in value} or None
 
 
 def _merged(
     ctx: click.Context, param: click.Parameter, value: Iterable[Mapping[str, Any]]
 ) -> dict[str, Any] | None:
-    """Return all access options that were given, the later ones in front."""
+    """Return all given access options; later ones take precedence."""
     return {key: found for one in value for key, found in one.items()} or None
 
 
@@ -331,7 +331,7 @@ OPTIONS: dict[str, Decorator] = {
         help="icechunk: allow chunks of different lengths.",
     ),
 }
-"""What is given to Python under a keyword, by that keyword."""
+"""All options, by the Python keyword that they set."""
 
 CHOICES = (
     "keep_query",
@@ -346,7 +346,7 @@ CHOICES = (
 """Format-specific options."""
 
 MERGING = ("data_vars", "coords", "compat", "join", "combine_attrs")
-"""How xarray makes one dataset of several."""
+"""How xarray combines datasets."""
 ONE_FILE = (
     "group",
     "drop_variables",
@@ -360,7 +360,7 @@ ONE_FILE = (
 COMBINING = ("combine", "concat_dim", "coordinates", "sort", "overlap", *MERGING, "attrs_file")
 """How files become one dataset."""
 WORKING = ("on_error", "retries", "cache", "parallel", "progress")
-"""Who opens files, and what is done about those that fail."""
+"""Which workers open the files, and what happens to files that fail."""
 MANY_FILES = (*COMBINING, *ONE_FILE, *WORKING)
 """The options of `virtualds.open_virtual_mfdataset`."""
 
@@ -371,11 +371,11 @@ SECTIONS = {
     "Writing": ("format", "mode", "position", "on_duplicate", "conflict", "target_options"),
     "Format-specific options": CHOICES,
 }
-"""Which options stand together in a help, and below which title."""
+"""The sections of the help, with their options."""
 
 
 def given(*names: str) -> Decorator:
-    """Give a command some of the options, shown in this order."""
+    """Add options to a command, shown in this order."""
 
     def decorated(function: Function) -> Function:
         for name in reversed(names):
@@ -385,6 +385,6 @@ def given(*names: str) -> Decorator:
     return decorated
 
 
-def said(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Return what was given of some options; for the others Python's defaults hold."""
+def select_given(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Return the options that were given; the others keep the defaults of Python."""
     return {name: values[name] for name in names if values.get(name) is not None}

@@ -1,6 +1,6 @@
-"""What is printed: reports for people or for machines, and errors.
+"""Printing reports, as text or JSON, and errors.
 
-Reports go to standard output, all else to standard error.
+Reports go to standard output, everything else to standard error.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 FAILED = 1
-"""Exit code of errors, and of those who found that something is not in order."""
+"""Exit code of errors, and of commands that found a problem."""
 NO_READER = 141
-"""Exit code of those whose reader has gone away: what shells say of a closed pipe."""
+"""Exit code after a closed pipe, as in shells."""
 UNBOUND = 100_000
-"""Columns of what is no terminal: nothing has to fit on a line."""
+"""Columns without a terminal: lines are not wrapped."""
 
 
-def for_machines() -> bool:
-    """Say whether JSON is asked for."""
+def is_json() -> bool:
+    """Say whether the report is printed as JSON."""
     return bool(click.get_current_context().meta.get(JSON))
 
 
 def report(document: Mapping[str, Any], *shown: RenderableType) -> None:
-    """Print what a command has to say: a JSON document, or what is shown to people."""
-    if for_machines():
-        say(json.dumps(_strict(document), indent=2, default=str, ensure_ascii=False))
+    """Print a report: the document as JSON, or ``shown`` as text."""
+    if is_json():
+        say(json.dumps(_to_strict_json(document), indent=2, default=str, ensure_ascii=False))
         return
     from rich.console import Console
 
@@ -48,24 +48,24 @@ def report(document: Mapping[str, Any], *shown: RenderableType) -> None:
     with console.capture() as captured:
         for part in shown:
             console.print(part, soft_wrap=isinstance(part, str))
-    # tables are padded to their full width
+    # rich pads tables to their full width
     say("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
-def end(is_well: bool) -> None:
-    """End the program, by an exit code that says whether what was looked at is in order."""
-    if not is_well:
+def exit_by(ok: bool) -> None:
+    """End the program with exit code 1 if a check failed."""
+    if not ok:
         raise click.exceptions.Exit(FAILED)
 
 
 def say(text: str) -> None:
     """Print a line of a report."""
-    with _while_read():
+    with _quiet_if_closed():
         click.echo(text)
 
 
-def facts(rows: Mapping[str, str]) -> RenderableType:
-    """Return names and what is to be said of them, below each other."""
+def format_facts(rows: Mapping[str, str]) -> RenderableType:
+    """Return names and values as a table of two columns."""
     from rich.table import Table
     from rich.text import Text
 
@@ -77,8 +77,8 @@ def facts(rows: Mapping[str, str]) -> RenderableType:
     return table
 
 
-def listing(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> RenderableType:
-    """Return rows below the names of their columns."""
+def format_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> RenderableType:
+    """Return a table with a header."""
     from rich.table import Table
     from rich.text import Text
 
@@ -90,35 +90,35 @@ def listing(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Renderable
     return table
 
 
-def table(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the rows of a table as JSON has them; times are in the form of ISO 8601."""
+def to_records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows of a table for JSON; times are in ISO 8601."""
     rows: list[dict[str, Any]] = json.loads(frame.to_json(orient="records", date_format="iso"))
     return rows
 
 
-def size(nbytes: int) -> str:
-    """Return a number of bytes as people read it."""
+def format_size(nbytes: int) -> str:
+    """Return a number of bytes with a unit."""
     from rich.filesize import decimal
 
     return decimal(nbytes)
 
 
-def number(count: int, thing: str) -> str:
-    """Return so many things.
+def format_count(count: int, thing: str) -> str:
+    """Return a number with its noun.
 
     Examples
     --------
-    >>> number(1, "file"), number(12000, "file")
+    >>> format_count(1, "file"), format_count(12000, "file")
     ('1 file', '12,000 files')
     """
     return f"{count:,} {thing}{'s' * (count != 1)}"
 
 
-def tell_error(error: BaseException) -> None:
-    """Print an error with its notes on standard error, and for machines on standard output."""
+def print_error(error: BaseException) -> None:
+    """Print an error with its notes to standard error, and with ``--json`` also as a report."""
     notes = [str(note) for note in getattr(error, "__notes__", [])]
     text = str(error) or type(error).__name__
-    if for_machines():
+    if is_json():
         kind = type(error).__name__
         report({"error": {"type": kind, "message": text, "notes": notes}})
     click.secho("error: ", fg="red", bold=True, nl=False, err=True)
@@ -126,36 +126,36 @@ def tell_error(error: BaseException) -> None:
 
 
 @contextmanager
-def warnings_told() -> Iterator[None]:
-    """Print warnings without the line of code that they come from."""
-    show: Callable[..., None] = _tell_warning
+def plain_warnings() -> Iterator[None]:
+    """Print warnings without a line of source code."""
+    show: Callable[..., None] = _print_warning
     with warnings.catch_warnings():
         warnings.showwarning = show
         yield
 
 
-def _tell_warning(message: Warning | str, *where: Any, **more: Any) -> None:
+def _print_warning(message: Warning | str, *where: Any, **more: Any) -> None:
     click.secho("warning: ", fg="yellow", bold=True, nl=False, err=True)
     click.echo(str(message), err=True)
 
 
 @contextmanager
-def _while_read() -> Iterator[None]:
-    """End the program quietly if nobody reads what it prints."""
+def _quiet_if_closed() -> Iterator[None]:
+    """End the program quietly if the pipe is closed."""
     try:
         yield
     except BrokenPipeError:
-        # what is flushed at the end has no reader either
+        # flushing at exit must not fail again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise click.exceptions.Exit(NO_READER) from None
 
 
-def _strict(value: Any) -> Any:
-    """Return a value as JSON has it, which knows no infinities: they become their names."""
+def _to_strict_json(value: Any) -> Any:
+    """Return a value for strict JSON: NaN and infinities become their names."""
     if isinstance(value, Mapping):
-        return {str(key): _strict(item) for key, item in value.items()}
+        return {str(key): _to_strict_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_strict(item) for item in value]
+        return [_to_strict_json(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return value

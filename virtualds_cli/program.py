@@ -1,4 +1,4 @@
-"""The program ``virtualds``: its commands, and how it ends."""
+"""The program ``virtualds``: its commands, errors and exit codes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import click
 
 from virtualds_cli.command import DEBUG
 from virtualds_cli.commands import COMMANDS
-from virtualds_cli.output import FAILED, tell_error, warnings_told
+from virtualds_cli.output import FAILED, plain_warnings, print_error
 
 INTERRUPTED = 130
-"""Exit code of those that are interrupted, as shells have it."""
+"""Exit code of an interrupted program, as in shells."""
 EXIT_CODES = {
     0: "success",
     FAILED: "an error; or verify or diagnose found a problem",
@@ -19,16 +19,24 @@ EXIT_CODES = {
     INTERRUPTED: "interrupted (Ctrl-C)",
 }
 
-TOLD = (OSError, ValueError, TypeError, NotImplementedError, ImportError, RuntimeError, MemoryError)
-"""What may come of files, of what is asked, and of what is installed: told without a traceback."""
+USER_ERRORS = (
+    OSError,
+    ValueError,
+    TypeError,
+    NotImplementedError,
+    ImportError,
+    RuntimeError,
+    MemoryError,
+)
+"""Errors that are printed without a traceback: files, arguments, missing packages."""
 
 
 class Program(click.Group):
-    """The commands; what goes wrong in one of them is told in one way."""
+    """The group of all commands; it prints their errors in one form."""
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run a command, and end with the exit code that says how it went."""
-        with warnings_told():
+        """Run a command, and set the exit code."""
+        with plain_warnings():
             try:
                 return super().invoke(ctx)
             except (click.ClickException, click.exceptions.Exit, click.Abort):
@@ -36,8 +44,8 @@ class Program(click.Group):
             except KeyboardInterrupt:
                 click.echo("\ninterrupted", err=True)
                 ctx.exit(INTERRUPTED)
-            except TOLD as error:
-                tell_error(error)
+            except USER_ERRORS as error:
+                print_error(error)
                 if ctx.meta.get(DEBUG):
                     click.echo("".join(traceback.format_exception(error)), err=True)
                 ctx.exit(FAILED)
@@ -47,7 +55,7 @@ class Program(click.Group):
         return list(self.commands)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write what exit codes mean."""
+        """Write the exit codes."""
         with formatter.section("Exit codes"):
             formatter.write_dl([(str(code), text) for code, text in EXIT_CODES.items()])
 

@@ -1,4 +1,4 @@
-"""What a set is, is told without its references."""
+"""A set is described without reading its references."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_sizes_are_added_up_where_they_are_known(archive_files: list[Path], tmp_
         assert (found.snapshots is not None) == (name == "a.zarr")
 
 
-def test_sets_of_others_are_looked_through_if_they_are_small(
+def test_small_sets_of_other_tools_are_searched_for_sources(
     archive_files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = tmp_path / "refs.parquet"

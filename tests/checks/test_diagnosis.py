@@ -1,4 +1,4 @@
-"""A diagnosis says the truth: what it says combines, combines; what it says blocks, raises."""
+"""A diagnosis is true: differences combine, cost or block as it says."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def native(files: list[Path], found: virtualds.Diagnosis, engine: str = "netcdf4
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_every_kind_of_archive_combines_as_it_is_diagnosed(name: str, archives: Archives) -> None:
+def test_every_kind_of_archive_combines_as_diagnosed(name: str, archives: Archives) -> None:
     files = archives.files(name)
     found = virtualds.diagnose(files)
     assert not found.blocks
@@ -260,7 +260,7 @@ def row_of(case: Case, found: virtualds.Diagnosis) -> virtualds.Difference:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_is_said_of_a_difference_is_what_becomes_of_it(name: str, written: Written) -> None:
+def test_a_difference_does_what_the_diagnosis_says(name: str, written: Written) -> None:
     case, files = CASES[name], written.files(name)
     found = virtualds.diagnose(files)
     assert found.joined == ("time",)
@@ -283,9 +283,7 @@ COSTING = [name for name, case in CASES.items() if case.verdict == "costs"]
 
 
 @pytest.mark.parametrize("name", COSTING)
-def test_formats_that_are_said_to_refuse_refuse_and_others_hold(
-    name: str, written: Written, tmp_path: Path
-) -> None:
+def test_formats_refuse_or_hold_as_diagnosed(name: str, written: Written, tmp_path: Path) -> None:
     case, files = CASES[name], written.files(name)
     found = virtualds.diagnose(files)
     row = row_of(case, found)
@@ -351,7 +349,7 @@ def test_files_that_overlap_after_others_that_only_interleave_are_found(tmp_path
     assert virtualds.diagnose(files).blocks
 
 
-def test_a_third_file_that_does_not_combine_is_told(tmp_path: Path) -> None:
+def test_a_third_file_that_does_not_combine_is_reported(tmp_path: Path) -> None:
     for number, seed in enumerate((0, 0, 1, 0)):
         mask = (("x",), numbers(6, seed=seed), {})
         make(tmp_path, number, {"time": 4, "x": 6}, t=t(), mask=mask, time=days(4 * number, 4))
@@ -367,7 +365,7 @@ def test_nothing_is_written_by_a_diagnosis(option: str, tmp_path: Path) -> None:
     assert not target.exists()
 
 
-def test_an_error_that_no_difference_explains_is_told(tmp_path: Path) -> None:
+def test_an_error_that_no_difference_explains_is_reported(tmp_path: Path) -> None:
     for number in range(3):
         mask = (("x",), numbers(6, seed=number), {})
         make(tmp_path, number, {"time": 4, "x": 6}, t=t(), mask=mask, time=days(4 * number, 4))
@@ -424,7 +422,7 @@ def test_eras_that_come_back_are_one(tmp_path: Path) -> None:
     assert len(found.differences) == 1
 
 
-def test_what_every_file_has_for_itself_makes_no_eras(tmp_path: Path) -> None:
+def test_facts_that_change_with_every_file_make_no_eras(tmp_path: Path) -> None:
     files = years(tmp_path, *({"attributes": {"history": f"made as number {n}"}} for n in range(6)))
     found = virtualds.diagnose(files)
     (era,), (row,) = found.eras, found.differences
@@ -452,7 +450,7 @@ PIECES = {
 
 @pytest.mark.parametrize("later", PIECES)
 @pytest.mark.parametrize("first", PIECES)
-def test_lengths_of_months_make_no_eras_whatever_else_changes(
+def test_lengths_of_months_make_no_eras_if_other_facts_change(
     first: str, later: str, tmp_path: Path
 ) -> None:
     cuts = [PIECES[first]] * 3 + [PIECES[later]] * 3
@@ -523,7 +521,7 @@ GAPS: dict[str, tuple[list[list[str]], tuple[str, str] | None]] = {
 
 
 @pytest.mark.parametrize("name", GAPS)
-def test_gaps_of_a_regular_axis_are_told(name: str, tmp_path: Path) -> None:
+def test_gaps_of_a_regular_axis_are_reported(name: str, tmp_path: Path) -> None:
     parts, gap = GAPS[name]
     files = [tmp_path / f"{n}.nc" for n in range(len(parts))]
     for path, values in zip(files, parts, strict=True):
@@ -546,7 +544,7 @@ def test_gaps_of_a_regular_axis_are_told(name: str, tmp_path: Path) -> None:
         assert "look for the missing files" in row.remedy
 
 
-def test_gaps_are_told_of_other_calendars_and_not_of_samples(tmp_path: Path) -> None:
+def test_gaps_are_reported_for_other_calendars_and_not_for_samples(tmp_path: Path) -> None:
     files = months_of(tmp_path, ["2001-02-01", "2001-03-01", "2001-05-01"], "noleap")
     (row,) = [r for r in virtualds.diagnose(files).differences if r.aspect == "gap"]
     assert (row.first_file, row.files) == (str(files[2]), 1)
@@ -614,7 +612,7 @@ def test_files_that_cannot_be_opened_are_an_era_of_their_own(tmp_path: Path) -> 
     assert str(tmp_path / "005.nc") in {row.first_file for row in rows}
 
 
-def test_an_archive_of_which_nothing_opens_is_diagnosed_too(tmp_path: Path) -> None:
+def test_an_archive_without_a_readable_file_is_diagnosed_too(tmp_path: Path) -> None:
     (tmp_path / "a.nc").write_text("nothing")
     found = virtualds.diagnose(tmp_path / "a.nc")
     assert found.blocks and found.joined == () and found.formats == ()
@@ -626,7 +624,7 @@ def test_a_file_that_is_given_twice_counts_twice(tmp_path: Path) -> None:
     assert [era.files for era in found.eras] == [2]
 
 
-def test_what_the_users_function_raises_is_told_of_the_file(tmp_path: Path) -> None:
+def test_an_error_of_the_users_function_names_the_file(tmp_path: Path) -> None:
     files = years(tmp_path, {}, {}, {})
 
     def refusing(ds: xr.Dataset) -> xr.Dataset:
@@ -696,7 +694,7 @@ GUESSES = {
 
 
 @pytest.mark.parametrize("name", GUESSES)
-def test_the_joined_dimension_is_found_and_told(name: str, archives: Archives) -> None:
+def test_the_joined_dimension_is_found_and_reported(name: str, archives: Archives) -> None:
     dims, reason = GUESSES[name]
     found = virtualds.diagnose(archives.files(name))
     assert sorted(found.joined) == sorted(dims)
@@ -781,7 +779,7 @@ BUILDS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("name", BUILDS)
-def test_an_archive_is_diagnosed_with_what_it_is_built_with(name: str, tmp_path: Path) -> None:
+def test_a_diagnosis_takes_the_options_of_a_build(name: str, tmp_path: Path) -> None:
     which, how, dims = BUILDS[name]
     files = [path for path in parts_without_time(tmp_path) if which in path.stem]
     found = virtualds.diagnose(files, **how)
@@ -795,7 +793,7 @@ def test_an_archive_is_diagnosed_with_what_it_is_built_with(name: str, tmp_path:
         assert (found.eras[0].start, found.eras[0].stop) == ("2001-01-01", "2001-01-03")
 
 
-def test_a_name_that_tells_nothing_is_told_of_its_file(tmp_path: Path) -> None:
+def test_a_name_without_a_value_is_reported_with_its_file(tmp_path: Path) -> None:
     files = [path for path in parts_without_time(tmp_path) if "r1" in path.stem]
     files.append(files[0].rename(tmp_path / "t_2001.nc"))
     found = virtualds.diagnose(files[1:], concat_dim="time", coordinates={"time": DAY})
@@ -814,9 +812,7 @@ def test_names_that_tell_the_same_time_overlap(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("parallel", [None, 2])
-def test_progress_is_told_of_the_files_that_are_looked_at(
-    parallel: int | None, tmp_path: Path
-) -> None:
+def test_progress_counts_the_examined_files(parallel: int | None, tmp_path: Path) -> None:
     files = years(tmp_path, *({} for _ in range(11)))
     files[5].write_text("nothing")
     told: list[virtualds.Progress] = []
@@ -829,7 +825,7 @@ def test_progress_is_told_of_the_files_that_are_looked_at(
     assert found == virtualds.diagnose(files)
 
 
-def test_what_a_diagnosis_has_opened_is_there_for_the_build(tmp_path: Path) -> None:
+def test_a_build_takes_from_the_cache_what_a_diagnosis_opened(tmp_path: Path) -> None:
     files = years(tmp_path, {}, {}, {})
     options = {"cache": tmp_path / "cache", "drop_variables": ["x"]}
     virtualds.diagnose(files, **options)
@@ -887,7 +883,7 @@ def test_a_fact_that_never_changes_takes_one_entry(archive_files: list[Path]) ->
     assert courses.eras([Fact("time", "values")]).tolist() == [0] * 500 + [1] * 500
 
 
-def test_structure_is_told_without_reading(archive_files: list[Path]) -> None:
+def test_structure_is_found_without_reading_values(archive_files: list[Path]) -> None:
     dataset = virtualds.open_virtual_dataset(archive_files[0])
     with no_reads():
         facts = list_facts(dataset)

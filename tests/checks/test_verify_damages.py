@@ -1,4 +1,4 @@
-"""Every damage is found by the cheapest look that can find it, and called by its name."""
+"""Every damage is found by the cheapest check that can find it, and named."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_the_chunk_that_does_not_decode_is_named(files: list[Path]) -> None:
     assert sum(dataset.virtual.verify(None, "native").compared.values()) == 23
 
 
-def test_what_reaches_past_the_end_is_named_once_a_file(files: list[Path]) -> None:
+def test_references_past_the_end_are_reported_once_per_file(files: list[Path]) -> None:
     dataset = opened(files)
     truncate(files[1])
     [row] = [p for p in dataset.virtual.verify(against="range").problems if p.kind == "range"]
@@ -131,7 +131,7 @@ def test_what_reaches_past_the_end_is_named_once_a_file(files: list[Path]) -> No
     assert "5 more chunks" in row.message
 
 
-def test_what_the_process_has_kept_does_not_hide_a_damage(tmp_path: Path) -> None:
+def test_the_chunk_cache_does_not_hide_damage(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.nc", "w") as file:
         file.create_dataset("v", data=numbers(64, 200), chunks=(64, 200), compression="gzip")
     dataset = virtualds.open_virtual_dataset(tmp_path / "a.nc")
@@ -221,7 +221,7 @@ def test_chunks_that_are_decoded_otherwise_differ(name: str, files: list[Path]) 
     assert all(f"h5netcdf: {what} t[" in problem.message for problem in found.problems)
 
 
-def test_files_of_which_nothing_was_noted_are_told_apart(files: list[Path], tmp_path: Path) -> None:
+def test_files_without_fingerprints_are_checked_by_range(files: list[Path], tmp_path: Path) -> None:
     offset, _ = chunk_of(files[0])
     zarray = {"shape": [2], "chunks": [1], "dtype": "|u1", "compressor": None, "filters": None,
               "fill_value": None, "order": "C", "zarr_format": 2}  # fmt: skip
@@ -237,7 +237,7 @@ def test_files_of_which_nothing_was_noted_are_told_apart(files: list[Path], tmp_
     cheap, full = (dataset.virtual.verify(against=look) for look in ("fingerprint", "range"))
     assert cheap.ok
     assert (cheap.files, cheap.fingerprinted) == (2, 0)
-    assert "2 only for existence" in str(cheap)
+    assert "; 2 only for existence" in str(cheap)
     [problem] = full.problems
     assert (problem.kind, problem.url, problem.chunk) == ("range", files[1].as_uri(), (1,))
 

@@ -1,4 +1,4 @@
-"""What is read through references is what native readers read, of every kind of source."""
+"""References read what native readers read, for every kind of source."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_every_chunk_of_a_case_equals_the_native_readers(name: str, archive: Arc
 
 
 @pytest.mark.parametrize("name", OF_NO_FORMAT)
-def test_what_nobody_else_reads_is_not_called_ok(name: str, archive: Archive) -> None:
+def test_files_without_a_native_reader_are_not_called_ok(name: str, archive: Archive) -> None:
     found = of_case(name, archive)
     assert not found.ok and not found.compared
     assert found.counts == {"not compared": found.sampled}
@@ -150,7 +150,7 @@ def test_remote_files_are_compared_where_readers_can(name: str, archive: Archive
     assert sum(found.compared.values()) > 0
 
 
-def test_what_reads_local_files_only_is_told(tmp_path: Path) -> None:
+def test_readers_of_local_files_only_are_named(tmp_path: Path) -> None:
     OTHERS["npy_of_fortran"].write(tmp_path / "a.npy")
     with counting_server(tmp_path) as (url, _):
         found = verified(f"{url}/a.npy")
@@ -194,7 +194,7 @@ def test_sets_are_compared_with_their_sources(
         assert found.sampled == sum(found.compared.values()) > 0
 
 
-def test_a_chunk_that_others_have_cut_is_compared(tmp_path: Path) -> None:
+def test_a_chunk_that_another_tool_has_cut_is_compared(tmp_path: Path) -> None:
     # as sets of others do with one uncompressed array
     xr.Dataset({"v": (("y", "x"), numbers(6, 5))}).to_netcdf(tmp_path / "a.nc")
     [whole] = virtualds.open_virtual_dataset(tmp_path / "a.nc")["v"].data.fragments

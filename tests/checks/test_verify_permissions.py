@@ -1,4 +1,4 @@
-"""A file that may not be read is unreachable, not missing: tried by a process of another user."""
+"""A file without read permission is unreachable, not missing: a process of another user tries."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("locked", ["a.nc", "."])
-def test_what_may_not_be_read_is_unreachable(locked: str, folder: Path) -> None:
+def test_a_file_without_permission_is_unreachable(locked: str, folder: Path) -> None:
     path = folder / "a.nc"
     xr.Dataset({"v": ("x", np.arange(5.0))}).to_netcdf(path, engine="h5netcdf")
     command = [sys.executable, "-c", CHILD, str(path), str(folder / locked)]

@@ -1,4 +1,4 @@
-"""A report says what was looked at and what was found, to people and to machines."""
+"""A report says what was checked and found, as text, HTML and JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GONE = Problem("s3://bucket/b.nc", "", None, "missing", "there is no such file")
 UNSEEN = Problem("s3://bucket/c.nc", "t", (0,), "not compared", "nobody reads it")
 
 
-def test_it_is_ok_only_if_all_was_looked_at() -> None:
+def test_it_is_ok_only_if_everything_was_checked() -> None:
     assert Verification("native", compared={"h5netcdf 1": 3}).ok
     assert not Verification("native", problems=(BAD,)).ok
     assert Verification("range").ok and not Verification("native").ok
@@ -66,8 +66,8 @@ def test_the_table_has_a_row_for_every_problem() -> None:
     assert Verification("native").to_dataframe().empty
 
 
-def test_there_is_no_problem_of_no_kind() -> None:
-    with pytest.raises(ValueError, match="no problem is of kind"):
+def test_a_problem_of_an_unknown_kind_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown kinds of problems"):
         Verification("native", problems=(BAD._replace(kind="odd"),))
     assert set(KINDS) >= {"missing", "size", "modified", "etag", "range", "not compared"}
 
@@ -75,7 +75,7 @@ def test_there_is_no_problem_of_no_kind() -> None:
 IN_MEMORY = "no chunk was compared: 0 lie in files, 0 are missing, 0 inline, and 4 variables are in"
 
 
-def test_what_holds_nothing_to_compare_says_so_and_is_not_called_ok(
+def test_nothing_to_compare_is_reported_and_not_called_ok(
     archive_files: list[Path],
 ) -> None:
     dataset = virtualds.open_virtual_dataset(archive_files[0], loadable_variables=["*"])
@@ -97,7 +97,7 @@ def test_what_holds_nothing_to_compare_says_so_and_is_not_called_ok(
 @pytest.mark.parametrize(
     "wrong", [{"against": "nothing"}, {"sample": 0}, {"sample": 2.0, "against": "native"}]
 )
-def test_a_wrong_call_raises(wrong: dict[str, Any], archive_files: list[Path]) -> None:
+def test_a_wrong_argument_raises(wrong: dict[str, Any], archive_files: list[Path]) -> None:
     dataset = virtualds.open_virtual_dataset(archive_files[0])
     with pytest.raises(ValueError, match=r"against 'nothing'|verify: "):
         dataset.virtual.verify(**wrong)
@@ -112,7 +112,7 @@ def test_lazy_variables_are_verified(chunks: Any, archive_files: list[Path]) -> 
 
 
 @pytest.mark.parametrize("chunks", [None, {}])
-def test_variables_that_others_read_are_not_called_ok(
+def test_variables_that_are_not_virtual_are_not_called_ok(
     chunks: Any, archive_files: list[Path]
 ) -> None:
     dataset = xr.open_dataset(archive_files[0], chunks=chunks)
@@ -151,7 +151,7 @@ DIFFERENCES: dict[str, tuple[Any, Any, str]] = {
 
 
 @pytest.mark.parametrize("name", DIFFERENCES)
-def test_differences_are_told_bit_by_bit(name: str) -> None:
+def test_differences_in_any_bit_are_found(name: str) -> None:
     ours, theirs, text = DIFFERENCES[name]
     assert find_difference(np.asarray(ours), np.asarray(theirs)) == text
 

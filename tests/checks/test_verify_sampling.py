@@ -1,4 +1,4 @@
-"""A sample is as large as was asked for, spread over everything, and the same every time."""
+"""A sample has the requested size, is spread over all chunks, and is the same every time."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_sample_is_spread_over_the_variable() -> None:
     assert [n // 100 for n in sorted(numbers)] == list(range(10))
 
 
-def test_chunks_that_do_not_exist_make_room_for_others() -> None:
+def test_missing_chunks_leave_their_share_to_others() -> None:
     present = np.random.default_rng(5).random(1000) < 0.5
     found = list(sample_chunks({"a": array(1000, present)}, 20, 0))
     assert len(found) == 20
@@ -67,7 +67,7 @@ def test_chunks_that_do_not_exist_make_room_for_others() -> None:
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 0.0, 1.5, True, "all", float("nan")])
-def test_what_is_no_sample_is_refused(wrong: Any) -> None:
+def test_an_impossible_sample_is_refused(wrong: Any) -> None:
     with pytest.raises(ValueError, match="sample="):
         demand_sample(wrong)
 

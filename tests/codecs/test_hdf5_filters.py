@@ -493,7 +493,7 @@ def test_noise_raises_nothing_but_codec_errors(
         (32017, (), r"32017 \(SZ\)"),
         (32024, (), r"32024 \(SZ3\)"),
         (32028, (), r"32028 \(SPERR\)"),
-        (12345, (), "12345: it is none of"),
+        (12345, (), "12345: not one of"),
     ],
 )
 def test_what_cannot_be_decoded_is_refused_by_name(

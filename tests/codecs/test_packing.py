@@ -189,7 +189,7 @@ def test_a_dtype_without_nan_cannot_hold_fill_values() -> None:
 @pytest.mark.parametrize("name", ["scale_factor", "add_offset"])
 @pytest.mark.parametrize("number", [10**30, -(10**30), 2**63])
 def test_integers_are_not_packed_by_numbers_beyond_their_type(name: str, number: int) -> None:
-    with pytest.raises(ValueError, match=f"{name} is outside of what int64 holds"):
+    with pytest.raises(ValueError, match=f"{name} is outside the range of int64"):
         Packing(np.dtype("i8"), **{name: number})
     Packing(np.dtype("f8"), **{name: number})
 

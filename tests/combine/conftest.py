@@ -1,4 +1,4 @@
-"""What tests of building share."""
+"""Fixtures of the tests of combining."""
 
 import threading
 

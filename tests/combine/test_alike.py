@@ -1,4 +1,4 @@
-"""Files joined as they are stored are what their datasets are joined to, or left to xarray."""
+"""Files joined as stored equal their datasets joined by xarray, or are left to xarray."""
 
 from __future__ import annotations
 
@@ -451,7 +451,7 @@ def files_of(tmp_path_factory: pytest.TempPathFactory) -> Files:
     way=st.sampled_from(list(WAYS)),
     options=st.fixed_dictionaries({}, optional=TOLD),
 )
-def test_files_of_which_one_may_be_of_another_kind_are_joined_to_what_their_datasets_are(
+def test_files_that_may_differ_in_kind_are_joined_like_their_datasets(
     files_of: Files,
     usual: str,
     other: str,

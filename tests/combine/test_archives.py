@@ -1,4 +1,4 @@
-"""Archives: whatever xarray combines natively, it combines virtually, to the same bits."""
+"""Archives that xarray combines natively combine virtually, to the same bits."""
 
 from __future__ import annotations
 

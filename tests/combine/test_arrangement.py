@@ -1,4 +1,4 @@
-"""Files in order, in grids and with overlaps: what xarray would make of their values."""
+"""Files in order, in grids and with overlaps combine as their values do in xarray."""
 
 from __future__ import annotations
 

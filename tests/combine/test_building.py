@@ -1,4 +1,4 @@
-"""Many files become one dataset: whoever opens them, whatever fails, however far it is."""
+"""Many files become one dataset: workers, failures and progress."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ WAYS: dict[str, Callable[[distributed.Client], AbstractContextManager[Any]]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_whoever_opens_the_files_the_result_is_the_same(
+def test_all_workers_give_the_same_result(
     way: str, files: list[Path], cluster: distributed.Client, tmp_path: Path
 ) -> None:
     bad = named(files, {3: garbage, 7: absent}, tmp_path)
@@ -163,7 +163,7 @@ def test_files_do_not_wait_for_processes(
     assert set(found["process"].values.tolist()) == {os.getpid()}
 
 
-def test_errors_name_files_in_their_order_whoever_is_done_first(tmp_path: Path) -> None:
+def test_errors_name_files_in_order_whichever_is_done_first(tmp_path: Path) -> None:
     paths = [tmp_path / "a.nc", tmp_path / "b.nc"]
     for path, times in zip(paths, [(0.0, 1.0), (1.0, 2.0)], strict=True):
         xr.Dataset({"v": ("time", [1.0, 2.0])}, {"time": list(times)}).to_netcdf(path)
@@ -204,7 +204,7 @@ def test_processes_start_with_what_they_need_imported() -> None:
     assert all(repr(name) in said.stdout for name in processes.PRELOADED)
 
 
-def test_a_daemon_is_told_that_it_starts_no_processes(files: list[Path]) -> None:
+def test_a_daemon_cannot_start_processes_and_the_error_says_so(files: list[Path]) -> None:
     options = {"combine": "nested", "concat_dim": "time", "parallel": 2}
     with (
         get_context("spawn").Pool(1) as pool,
@@ -376,7 +376,7 @@ def test_a_negative_number_of_retries_is_refused(files: list[Path]) -> None:
 
 
 @pytest.mark.parametrize("parallel", [None, 2, "dask"])
-def test_a_callback_is_told_how_far_it_is(
+def test_a_callback_receives_the_progress(
     parallel: Any, files: list[Path], cluster: distributed.Client, tmp_path: Path
 ) -> None:
     told: list[Progress] = []
@@ -390,7 +390,7 @@ def test_a_callback_is_told_how_far_it_is(
     assert told[-1].report == found.virtual.report
 
 
-def test_a_bar_is_shown_when_it_is_asked_for_and_not_where_nobody_looks(
+def test_a_bar_is_shown_on_request_and_not_without_a_terminal(
     files: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     open_all(files)

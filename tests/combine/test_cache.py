@@ -1,4 +1,4 @@
-"""What was opened once is not opened again, by the next job or one that was interrupted."""
+"""A cached file is not opened again, by the next job or a resumed one."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_folders_are_opened_each_time_since_they_may_change_inside(
         assert cached(open_all([store], cache=cache)) == 0
 
 
-def test_a_predicate_cannot_be_told_from_another(files: list[Path], cache: Path) -> None:
+def test_predicates_cannot_be_compared(files: list[Path], cache: Path) -> None:
     with pytest.raises(ValueError, match="loadable_variables is a function"):
         open_all(files, cache=cache, loadable_variables=lambda name, _: name == "v")
 
@@ -222,7 +222,7 @@ virtualds.open_virtual_mfdataset(
 @pytest.mark.full
 @pytest.mark.skipif(os.name == "nt", reason="kills as POSIX does")
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_a_job_that_was_killed_goes_on_where_it_was(
+def test_a_killed_job_resumes_where_it_stopped(
     how: signal.Signals, files: list[Path], cache: Path
 ) -> None:
     command = [sys.executable, "-c", SCRIPT, str(files[0].parent / "*.nc"), str(cache)]

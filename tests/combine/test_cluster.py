@@ -1,4 +1,4 @@
-"""A cluster of dask builds what one process builds, and holds the whole nowhere."""
+"""A dask cluster builds what one process builds, and no process holds all references."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Datasets that are joined as files, in pieces, are what xarray joins them to, or left to it."""
+"""Datasets joined as files, in pieces, equal those joined by xarray, or are left to xarray."""
 
 from __future__ import annotations
 

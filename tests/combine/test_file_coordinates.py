@@ -49,7 +49,9 @@ def date(text: str) -> np.datetime64:
         (r"(\d+)", int, "t_7.nc", 7),
     ],
 )
-def test_a_name_tells_a_value(pattern: str, form: Any, name: str, value: Any) -> None:
+def test_a_file_name_gives_a_coordinate_value(
+    pattern: str, form: Any, name: str, value: Any
+) -> None:
     found = FromName(pattern, form)(f"s3://bucket/2099/{name}", EMPTY)
     assert found == value
     assert type(found) is type(value)
@@ -73,9 +75,7 @@ def test_dates_beyond_nanoseconds_are_dates_all_the_same() -> None:
         (r"(?P<year>\d+)(?P<month>\d+)", "%Y%m", "for one group"),
     ],
 )
-def test_a_pattern_that_tells_nothing_is_refused_at_once(
-    pattern: str, form: Any, says: str
-) -> None:
+def test_a_pattern_without_a_meaning_is_refused_at_once(pattern: str, form: Any, says: str) -> None:
     with pytest.raises(ValueError, match=says) as error:
         FromName(pattern, form)
     assert repr(pattern) in str(error.value)
@@ -104,7 +104,7 @@ def test_a_pattern_that_tells_nothing_is_refused_at_once(
         (lambda url, ds: [1, 2], "file:///a.nc", "no dimension 'time', but there are 2 values"),
     ],
 )
-def test_what_tells_no_value_is_an_error_that_names_the_file(
+def test_a_missing_coordinate_value_is_an_error_that_names_the_file(
     source: Any, url: str, says: str
 ) -> None:
     dataset = xr.Dataset({"t": ("x", [1.0])}, attrs={"title": "a"})
@@ -260,5 +260,5 @@ def test_sources_travel_to_workers(source: Any) -> None:
     assert pickle.loads(pickle.dumps(FileCoordinates({"time": source}))).sources["time"] == source
 
 
-def test_a_pattern_is_told_by_its_repr() -> None:
+def test_the_repr_of_a_pattern_shows_the_pattern() -> None:
     assert re.search(r"FromName\(pattern='r\(", repr(FromName(r"r(\d+)", int)))

@@ -1,4 +1,4 @@
-"""What is kept of a file is what opening it gave, in everything; damage is always noticed."""
+"""A cached group equals the opened file in everything; damage is always noticed."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ HOSTILE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("which", HOSTILE)
-def test_what_somebody_put_there_makes_no_other_objects(which: str, entry: bytes) -> None:
+def test_a_foreign_entry_makes_no_other_objects(which: str, entry: bytes) -> None:
     group = HOSTILE[which]
     if isinstance(group, tuple):
         path, value = group

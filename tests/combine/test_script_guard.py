@@ -1,4 +1,4 @@
-"""Scripts that start processes: at their top that is one clear error, elsewhere it works."""
+"""Scripts may start processes, but at their top level that is one clear error."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def run(folder: Path, *command: str, stdin: str = "") -> subprocess.CompletedPro
 
 
 @pytest.mark.parametrize("form", few_quick(WITHOUT, ("at the top", "beside a guard")))
-def test_a_script_that_processes_would_run_again_is_told_so_at_once(
+def test_a_script_that_processes_would_run_again_is_refused_at_once(
     form: str, folder: Path
 ) -> None:
     (folder / "script.py").write_text(WITHOUT[form])

@@ -1,4 +1,4 @@
-"""Order and overlaps along one dimension: what plain dictionaries and xarray would make of it."""
+"""Order and overlaps along one dimension agree with plain dictionaries and xarray."""
 
 from __future__ import annotations
 

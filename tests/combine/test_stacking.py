@@ -228,7 +228,7 @@ SLIPS = [("tme", "time"), ("times", "time"), ("Time", "time")]
 @pytest.mark.product
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(("slip", "name"), SLIPS)
-def test_a_slip_of_a_dimension_is_told_with_those_there_are(
+def test_a_misspelt_dimension_is_reported_with_the_existing_ones(
     slip: str, name: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -242,7 +242,9 @@ def test_a_slip_of_a_dimension_is_told_with_those_there_are(
 
 
 @pytest.mark.parametrize(("slip", "name"), SLIPS)
-def test_trees_and_diagnoses_tell_a_slip_too(slip: str, name: str, tmp_path: Path) -> None:
+def test_trees_and_diagnoses_report_a_misspelt_dimension_too(
+    slip: str, name: str, tmp_path: Path
+) -> None:
     paths = written(tmp_path, [other_lengths(n) for n in range(3)])
     with pytest.raises(CombineError, match=f"did you mean {name!r}"):
         virtualds.open_virtual_mfdatatree(paths, concat_dim=slip)

@@ -1,4 +1,4 @@
-"""Sets that many processes write: all or nothing, and nobody holds the whole."""
+"""Sets that many processes write: all or nothing, and no process holds all references."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_a_build_that_was_interrupted_simply_runs_again(
     assert_identical(found, virtualds.open_virtual_mfdataset(files, **NESTED))
 
 
-def test_parts_that_somebody_removed_are_missed_before_the_commit(
+def test_removed_parts_are_noticed_before_the_commit(
     files: list[Path], tmp_path: Path, early: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = tmp_path / "refs.zarr"

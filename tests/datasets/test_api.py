@@ -1,4 +1,4 @@
-"""Opening one file and many: how they are named, combined, and what errors say."""
+"""Opening one file and many: names, combinations and errors."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_missing_file_is_not_found(url: str) -> None:
         open_one(url)
 
 
-def test_an_unknown_protocol_is_said() -> None:
+def test_an_unknown_protocol_is_named() -> None:
     with pytest.raises(FormatError, match="nonsense"):
         open_one("nonsense://bucket/a.nc")
 
@@ -296,5 +296,5 @@ def test_files_of_different_packing_are_decoded_each_by_its_own(tmp_path: Path) 
     assert len(found["v"].data.pipelines) == 3
     expected = xr.concat([xr.load_dataset(p) for p in paths], dim="x", data_vars="all")
     xr.testing.assert_identical(found.virtual.load(), expected)
-    with pytest.raises(UnsupportedError, match=r"packing differ.*0\.nc.*1\.nc"):
+    with pytest.raises(UnsupportedError, match=r"change.*1\.nc, unlike .*0\.nc"):
         found.virtual.to_manifest(tmp_path / "refs.json")

@@ -142,14 +142,14 @@ def test_single_days_go_between_others(tmp_path: Path, target: Path) -> None:
     append(written(tmp_path, "a", days(0).isel(time=[0, 2])), target)
     other = written(tmp_path, "b", days(0, 8).isel(time=[1, 5, 3]))
     if target.suffix != ".zarr":
-        with pytest.raises(virtualds.UnsupportedError, match="are no regular grid"):
+        with pytest.raises(virtualds.UnsupportedError, match="chunk lengths along 'time' vary"):
             append(other, target, position="coordinate")
         return
     append(other, target, position="coordinate")
     assert opened(target)["time"].dt.day.values.tolist() == [1, 2, 3, 4, 6]
 
 
-def test_what_was_there_is_not_looked_at(files: list[Path], target: Path) -> None:
+def test_an_append_does_not_read_existing_sources(files: list[Path], target: Path) -> None:
     append(files[0], target)
     append(files[1], target)
     files[0].unlink()
@@ -282,7 +282,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(
     assert_identical(opened(target), native(files[:1]))
 
 
-def test_other_units_of_time_are_told_in_those_of_the_set(
+def test_other_units_of_time_are_converted_to_those_of_the_set(
     files: list[Path], target: Path, tmp_path: Path
 ) -> None:
     append(files[0], target)

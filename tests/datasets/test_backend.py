@@ -95,7 +95,7 @@ FOLDERS: dict[str, tuple[Callable[[xr.Dataset, Path], Any], bool]] = {
 
 @pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning")
 @pytest.mark.parametrize("which", FOLDERS)
-def test_a_local_folder_is_told_by_the_file_that_makes_it_a_set(
+def test_a_local_set_is_recognised_by_its_metadata_file(
     which: str, archive: Archive, tmp_path: Path
 ) -> None:
     make, ours = FOLDERS[which]
@@ -125,7 +125,7 @@ def test_plain_zarr_stays_with_the_engine_of_zarr(tmp_path: Path) -> None:
     assert xr.backends.plugins.guess_engine(str(tmp_path / "s.zarr")) == "zarr"
 
 
-def test_guessing_opens_no_file_of_a_name_that_tells(tmp_path: Path) -> None:
+def test_guessing_opens_no_file_with_a_known_suffix(tmp_path: Path) -> None:
     opened: list[Any] = []
     sys.addaudithook(lambda event, args: opened.append(args) if event == "open" else None)
     ENGINE.guess_can_open(tmp_path / "a.refs.json")

@@ -1,4 +1,4 @@
-"""A set says the same in every format, and goes from one to the other without its data."""
+"""A set reads the same in every format, and is converted without reading its data."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_a_file_is_converted_without_being_opened_as_a_dataset(target: str, tmp_
     assert_identical(opened(tmp_path / f"refs{target}"), native([path]))
 
 
-def test_what_nobody_knows_is_not_converted(tmp_path: Path) -> None:
+def test_unknown_files_are_not_converted(tmp_path: Path) -> None:
     (tmp_path / "text.nc").write_text("nothing")
     for source in ("text.nc", "nothing.json", "nothing"):
         with pytest.raises((virtualds.FormatError, FileNotFoundError)):

@@ -1,4 +1,4 @@
-"""Virtual arrays in dask: where it cuts them, what it carries about, and who reads at a time."""
+"""Virtual arrays in dask: blocks, the size of tasks, and simultaneous reads."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def test_ten_million_references_in_memory_are_carried_once(kind: str, bound: int
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_tasks_are_small_whatever_the_format(suffix: str, tmp_path: Path) -> None:
+def test_tasks_are_small_in_every_format(suffix: str, tmp_path: Path) -> None:
     references(10).virtual.to_manifest(tmp_path / f"refs{suffix}")
     steps = {"time": 1, "y": -1, "x": -1}
     found = xr.open_dataset(tmp_path / f"refs{suffix}", engine="virtual", chunks=steps)["v"]

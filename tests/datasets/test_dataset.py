@@ -1,4 +1,4 @@
-"""Datasets of virtual arrays: what loads, what the accessor says, and that xarray combines them."""
+"""Datasets of virtual arrays: loading, the accessor, and combining in xarray."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file decodes alike whether or not one of its structure was decoded before."""
+"""A file decodes alike whether or not an alike file was decoded before."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ SECOND: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", SECOND)
-def test_values_are_those_of_the_file_whatever_was_opened_before(tmp_path: Path, name: str) -> None:
+def test_values_do_not_depend_on_files_opened_before(tmp_path: Path, name: str) -> None:
     virtualds.open_virtual_dataset(write(tmp_path / "first.nc", [0.0]))
     path = write(tmp_path / "second.nc", **SECOND[name])
     found = virtualds.open_virtual_dataset(path)

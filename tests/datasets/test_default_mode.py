@@ -1,4 +1,4 @@
-"""Nothing that is there is replaced unless somebody says so, whichever way a set is written."""
+"""Every way of writing replaces an existing set only on request."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def content(path: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_set_is_created_and_replaced_only_if_that_is_said(
+def test_a_set_is_created_and_replaced_only_on_request(
     way: str, archive_files: list[Path], tmp_path: Path
 ) -> None:
     write, name = WAYS[way]

@@ -1,4 +1,4 @@
-"""Empty files and pages of servers are called so, whoever was to read them."""
+"""Every parser reports empty files and pages of servers as such."""
 
 from __future__ import annotations
 

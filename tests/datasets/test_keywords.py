@@ -1,4 +1,4 @@
-"""Arguments that do not exist are told before any file is opened, with what was meant."""
+"""Unknown arguments are refused before any file is opened, with a suggestion."""
 
 from __future__ import annotations
 
@@ -116,9 +116,7 @@ KEYWORDS: dict[str, tuple[str, Callable[[Path], Any]]] = {
 
 
 @pytest.mark.parametrize("name", KEYWORDS)
-def test_a_keyword_that_does_not_exist_is_told_before_files_are_opened(
-    name: str, tmp_path: Path
-) -> None:
+def test_an_unknown_keyword_is_refused_before_files_are_opened(name: str, tmp_path: Path) -> None:
     message, call = KEYWORDS[name]
     with pytest.raises(TypeError) as caught:
         call(tmp_path)
@@ -144,7 +142,7 @@ VALUES: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("call", ["build", "diagnose"])
 @pytest.mark.parametrize("name", VALUES)
-def test_a_value_that_cannot_be_is_told_before_files_are_opened(name: str, call: str) -> None:
+def test_an_impossible_value_is_refused_before_files_are_opened(name: str, call: str) -> None:
     options, message = VALUES[name]
     if call == "diagnose":
         options = {"combine": "by_coords", **options} if name == "by coordinates" else options
@@ -222,7 +220,9 @@ OPENERS: dict[str, Callable[[Any, Path], Any]] = {
 
 @pytest.mark.parametrize("wrong", PATHS)
 @pytest.mark.parametrize("opener", OPENERS)
-def test_what_is_no_path_is_told_by_its_type(opener: str, wrong: str, tmp_path: Path) -> None:
+def test_an_argument_that_is_no_path_is_refused_by_type(
+    opener: str, wrong: str, tmp_path: Path
+) -> None:
     archive(tmp_path)
     given, kind = PATHS[wrong]
     with pytest.raises(TypeError, match=f"path.* got {kind}"):
@@ -340,7 +340,9 @@ OTHERWISE_NAMED = {"storage_options": "access options", "to": "file", "attrs_fil
     ("call", "keyword"),
     [(call, keyword) for call, (_, wrong) in WRONG.items() for keyword in wrong],
 )
-def test_a_wrong_value_is_told_with_its_keyword(call: str, keyword: str, tmp_path: Path) -> None:
+def test_a_wrong_value_is_reported_with_its_keyword(
+    call: str, keyword: str, tmp_path: Path
+) -> None:
     function, wrong = WRONG[call]
     told = OTHERWISE_NAMED.get(keyword, keyword)
     with pytest.raises((TypeError, ValueError), match=told) as caught:
@@ -362,14 +364,14 @@ def test_names_that_no_variable_has_are_none(tmp_path: Path) -> None:
     assert set(found.virtual.arrays) == {"t", "time"}
 
 
-def test_files_that_are_merged_for_want_of_a_dimension_are_told_so(tmp_path: Path) -> None:
+def test_an_error_says_that_files_without_a_dimension_are_merged(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="conflicting values") as caught:
         virtualds.open_virtual_mfdataset(archive(tmp_path), combine="nested")
     assert "concat_dim is not given, so they are merged" in "\n".join(caught.value.__notes__)
 
 
 @pytest.mark.parametrize("given", [[], [[]], ()])
-def test_an_empty_list_is_told(given: Any) -> None:
+def test_an_empty_list_is_refused(given: Any) -> None:
     with pytest.raises(FileNotFoundError, match="no files are given"):
         virtualds.open_virtual_mfdataset(given, **NESTED)
 
@@ -382,5 +384,5 @@ def test_a_set_does_not_begin_along_a_dimension_that_the_dataset_lacks(tmp_path:
 
 def test_a_sample_is_a_number_of_files(tmp_path: Path) -> None:
     for wrong in (0, 1.5, "x", True):
-        with pytest.raises(ValueError, match=r"sample .* it is a number of files"):
+        with pytest.raises(ValueError, match=r"sample .* give a number of files"):
             virtualds.diagnose(archive(tmp_path), sample=wrong)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Copies hold the bytes of their sources as they were, each once; the sources may go."""
+"""Copies hold the unchanged bytes of their sources, each once, and do not need the sources."""
 
 import json
 import os
@@ -146,7 +146,7 @@ def test_what_only_virtualds_can_describe_is_copied_by_content(tmp_path: Path) -
     native = xr.concat([first, second], "time", **how).isel(time=slice(2, 19), lat=slice(1, 5))
     with pytest.raises(UnsupportedError, match=r"(?s)t: .*layout='content'") as caught:
         virtual.virtual.materialize(tmp_path / "plain.zarr", layout="chunks")
-    assert "decode in 2 ways" in str(caught.value)
+    assert "use 2 encodings" in str(caught.value)
     assert not (tmp_path / "plain.zarr").exists()
     copy = virtual.virtual.materialize(tmp_path / "copy.zarr")
     for folder in ("one", "two"):
@@ -223,7 +223,7 @@ opened.virtual.materialize(sys.argv[2])
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there is no SIGKILL")
-def test_a_copy_that_was_killed_is_taken_up_where_it_stopped(
+def test_a_killed_copy_resumes_where_it_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, virtual = archive(tmp_path / "sources", STORAGE["zlib"], (2001,))

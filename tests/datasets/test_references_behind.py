@@ -1,4 +1,4 @@
-"""Datasets that xarray and dask read lazily are written as references, as far as they still are."""
+"""Lazy datasets of xarray and dask are written as references if they still refer to chunks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trees: what a file with groups becomes, and what becomes of it."""
+"""Trees: opening, combining and writing files with groups."""
 
 from __future__ import annotations
 
@@ -349,7 +349,7 @@ def test_many_files_are_opened_as_one_tree(tmp_path: Path) -> None:
         virtualds.open_virtual_mfdatatree(f"{tmp_path}/*.h5", concat_dim="time")
 
 
-def test_what_is_said_of_many_files_is_said_of_many_trees() -> None:
+def test_trees_of_many_files_take_the_options_of_datasets() -> None:
     of_trees = set(inspect.signature(virtualds.open_virtual_mfdatatree).parameters)
     of_datasets = set(inspect.signature(virtualds.open_virtual_mfdataset).parameters)
     # trees are nested, and are written as a whole; the rest of a dataset's options are xarray's

@@ -1,4 +1,4 @@
-"""zarr-python, and xarray's own engine for it, read whatever virtualds opens, through one store."""
+"""zarr-python, and the zarr engine of xarray, read everything that virtualds opens."""
 
 from __future__ import annotations
 
@@ -495,7 +495,7 @@ def test_workers_in_other_processes_read_it(archive: Archive) -> None:
     xr.testing.assert_identical(found, archive.native("padded_chunks"))
 
 
-def test_dask_tells_stores_apart_by_what_they_show(tmp_path: Path) -> None:
+def test_dask_distinguishes_stores_by_content(tmp_path: Path) -> None:
     from dask.base import tokenize
 
     one, same, other = (store_of(np.arange(3) + n) for n in (0, 0, 1))

@@ -199,15 +199,15 @@ def deep(levels: int = 200) -> Any:
 
 
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
-    "an object of Python": (lambda: {"a": [object()]}, "object is no type of it"),
-    "a set": (lambda: {"a": {1, 2}}, "set is no type of it"),
-    "keys that are numbers": (lambda: {"a": {1: "one"}}, "1 is none"),
-    "a list that holds itself": (endless, "lie in each other"),
-    "too many objects in each other": (deep, "lie in each other"),
+    "an object of Python": (lambda: {"a": [object()]}, "object is no JSON type"),
+    "a set": (lambda: {"a": {1, 2}}, "set is no JSON type"),
+    "keys that are numbers": (lambda: {"a": {1: "one"}}, "1 is not"),
+    "a list that holds itself": (endless, "nested objects and lists"),
+    "too many objects in each other": (deep, "nested objects and lists"),
     "an integer without end": (lambda: {"a": 10**5000}, "an integer of"),
-    "a long double": (lambda: {"a": np.longdouble(1)}, "no type of it"),
-    "a compound value": (lambda: {"a": np.zeros((), "i4,f4")[()]}, "no type of it"),
-    "a complex number of Python": (lambda: {"a": 1j}, "complex is no type of it"),
+    "a long double": (lambda: {"a": np.longdouble(1)}, "no JSON type"),
+    "a compound value": (lambda: {"a": np.zeros((), "i4,f4")[()]}, "no JSON type"),
+    "a complex number of Python": (lambda: {"a": 1j}, "complex is no JSON type"),
 }
 
 
@@ -230,7 +230,7 @@ def test_a_set_may_not_nest_without_end(tmp_path: Path) -> None:
     document = json.loads((path / "zarr.json").read_text())
     document["attributes"]["a"] = deep(900)
     (path / "zarr.json").write_text(json.dumps(document))
-    with pytest.raises(FormatError, match="lie in each other"):
+    with pytest.raises(FormatError, match="nested objects and lists"):
         xr.open_dataset(path, engine="virtual")
 
 

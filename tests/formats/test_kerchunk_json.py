@@ -39,10 +39,10 @@ CANNOT_BE_HELD = {
     # HDF5 pads the last chunk of the shorter variable with anything
     "unlimited_of_different_lengths": "regular",
     # two ways to decode in one array
-    "filter_mask_per_chunk": "codecs differ",
+    "filter_mask_per_chunk": "codecs change",
     "compound_types": "bytes between its members",
     "shorter_without_any_fill": "without gaps",
-    "virtual_datasets": "codecs differ",
+    "virtual_datasets": "codecs change",
     "zarr_v3": "permuted",
 }
 STORED_OTHERWISE = {

@@ -365,14 +365,14 @@ def test_a_failing_write_leaves_the_old_set(
     ds, _ = grid_of_chunks(tmp_path)
     before = sorted(os.listdir(tmp_path))
     count = iter(range(99))
-    record = write_record.record
+    record = write_record.encode_record
 
     def failing(*args: Any) -> bytes:
         if next(count) == at:
             raise KeyboardInterrupt
         return record(*args)
 
-    monkeypatch.setattr(kerchunk_parquet, "record", failing)
+    monkeypatch.setattr(kerchunk_parquet, "encode_record", failing)
     with pytest.raises(KeyboardInterrupt):
         ds.virtual.to_manifest(tmp_path / "refs.parquet", record_size=10, mode="w")
     assert lazy(tmp_path / "refs.parquet")["old"].values == [1.0]
@@ -643,7 +643,7 @@ def test_a_new_set_that_fails_in_a_store_is_not_there_and_can_be_created_again(
 ) -> None:
     ds, values = grid_of_chunks(tmp_path)
     url = "memory://bucket/refs.parquet"
-    record, calls = write_record.record, io.StringIO()
+    record, calls = write_record.encode_record, io.StringIO()
 
     def failing(*args: Any) -> bytes:
         if calls.write("x") and calls.tell() > 2:
@@ -651,7 +651,7 @@ def test_a_new_set_that_fails_in_a_store_is_not_there_and_can_be_created_again(
         return record(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(kerchunk_parquet, "record", failing)
+        patch.setattr(kerchunk_parquet, "encode_record", failing)
         with pytest.raises(KeyboardInterrupt):
             ds.virtual.to_manifest(url, record_size=10)
     with pytest.raises(FileNotFoundError, match="create it again"):

@@ -189,7 +189,7 @@ def assert_images_are_those_of_astropy(path: Path) -> None:
                 assert found.attrs[name] == hdu.header[name]
 
 
-def test_headers_of_every_number_of_cards_end_where_they_end(tmp_path: Path) -> None:
+def test_headers_with_any_number_of_cards_are_read(tmp_path: Path) -> None:
     path = tmp_path / "a.fits"
     values = image("f4").data
     counts = set()
@@ -279,7 +279,7 @@ def test_special_records_behind_the_last_part_are_passed_over(tmp_path: Path) ->
     )
 
 
-def test_a_part_behind_bytes_that_no_header_tells_of_is_not_dropped(tmp_path: Path) -> None:
+def test_a_header_after_bytes_of_no_part_is_an_error(tmp_path: Path) -> None:
     path = several(tmp_path / "a.fits")
     data = path.read_bytes()
     # the second part says that it has no elements
@@ -298,7 +298,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_no_image_is_refused_by_name(name: str, tmp_path: Path) -> None:
+def test_parts_that_are_no_images_are_refused_by_name(name: str, tmp_path: Path) -> None:
     make, what = REFUSED[name]
     fits.HDUList([image("i2"), make()]).writeto(tmp_path / "a.fits")
     with pytest.raises(UnsupportedError, match=what):
@@ -354,7 +354,7 @@ def test_a_header_without_its_end_does_not_take_in_the_next_one(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("keyword", ["BITPIX", "NAXIS2", "BZERO"])
-def test_what_data_are_read_by_stands_once_in_a_header(keyword: str, tmp_path: Path) -> None:
+def test_a_repeated_structural_keyword_is_an_error(keyword: str, tmp_path: Path) -> None:
     made = scaled("i2", BSCALE=0.5, BZERO=3.0)
     made.header.append(("OTHER", 1), end=True)
     made.writeto(tmp_path / "twice.fits")

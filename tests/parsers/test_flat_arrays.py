@@ -144,7 +144,7 @@ def test_one_array_of_objects_does_not_cost_the_others(tmp_path: Path) -> None:
     assert found.a.values.tolist() == [0, 1, 2, 3]
 
 
-def test_an_npz_file_with_something_else_is_told(tmp_path: Path) -> None:
+def test_an_npz_file_with_other_members_is_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
         buffer = io.BytesIO()
         np.save(buffer, np.arange(3))
@@ -244,7 +244,7 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("name", DAMAGED)
-def test_tensors_that_cannot_be_are_refused_by_name(name: str, tmp_path: Path) -> None:
+def test_impossible_tensors_are_refused_by_name(name: str, tmp_path: Path) -> None:
     header, kind, message = DAMAGED[name]
     with pytest.raises(kind, match=message):
         virtualds.open_virtual_dataset(_tensors(tmp_path / "a.safetensors", header))
@@ -276,7 +276,7 @@ def test_a_safetensors_header_beyond_the_file_is_an_error(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("dtype", ["<f4", ">f8", "u1", ">i2"])
-def test_a_flat_file_is_what_it_is_said_to_be(order: Any, dtype: str, tmp_path: Path) -> None:
+def test_a_flat_file_is_read_as_declared(order: Any, dtype: str, tmp_path: Path) -> None:
     values = (RNG.normal(size=(4, 5, 6)) * 9).astype(dtype)
     path = tmp_path / "a.bin"
     path.write_bytes(b"head" + values.tobytes(order) + b"tail")
@@ -321,13 +321,13 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_what_a_flat_file_cannot_be_is_told(name: str, tmp_path: Path) -> None:
+def test_impossible_flat_files_are_refused(name: str, tmp_path: Path) -> None:
     how, kind, message = MISTAKES[name]
     (tmp_path / "a.bin").write_bytes(bytes(20))
     with pytest.raises(kind, match=message):
         virtualds.open_flat(tmp_path / "a.bin", **({"dtype": "<i4"} | how))
 
 
-def test_a_flat_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_flat_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no such file"):
         virtualds.open_flat(tmp_path / "a.bin", dtype="<i4", shape=5)

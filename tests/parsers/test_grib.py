@@ -231,7 +231,7 @@ def test_members_of_an_ensemble_are_an_axis(tmp_path: Path) -> None:
     np.testing.assert_array_equal(ds.t, expected.t)
 
 
-def test_steps_are_told_in_their_unit(tmp_path: Path) -> None:
+def test_steps_are_read_in_their_unit(tmp_path: Path) -> None:
     path = tmp_path / "a.grib2"
     made = [
         message("regular_ll_pl_grib2", n, **SMALL, stepUnits="m", endStep=15 * n) for n in range(3)
@@ -369,7 +369,7 @@ DAMAGED: dict[str, tuple[str, dict[int, int], str]] = {
 
 
 @pytest.mark.parametrize("name", DAMAGED)
-def test_times_and_sections_that_cannot_be_are_damage(name: str, tmp_path: Path) -> None:
+def test_impossible_times_and_sections_are_damage(name: str, tmp_path: Path) -> None:
     case, changes, cause = DAMAGED[name]
     path = CASES[case].write(tmp_path / "a.grib")
     data = bytearray(path.read_bytes())

@@ -402,7 +402,7 @@ def _refused(which: str, folder: Path) -> Path:
 
 
 @refused
-def test_what_nobody_can_read_is_refused_by_name(which: str, tmp_path: Path) -> None:
+def test_unreadable_variables_are_refused_by_name(which: str, tmp_path: Path) -> None:
     path = _refused(which, tmp_path)
     with pytest.raises((UnsupportedError, FormatError)) as caught:
         virtual(path)
@@ -539,7 +539,7 @@ def _same(found: Any, expected: Any) -> bool:
 
 @pytest.mark.parametrize("limit", [0, 16384])
 @pytest.mark.parametrize("which", HEAPS)
-def test_what_only_h5py_reads_is_read_now_or_when_somebody_asks(
+def test_values_that_only_h5py_reads_are_loaded_or_deferred(
     which: str, limit: int, tmp_path: Path
 ) -> None:
     path = tmp_path / "a.h5"
@@ -569,7 +569,7 @@ def _odd_integers(path: Path) -> Path:
     return path
 
 
-def test_what_is_read_later_is_not_read_of_another_file(tmp_path: Path) -> None:
+def test_deferred_values_are_not_read_from_another_file(tmp_path: Path) -> None:
     path = _odd_integers(tmp_path / "a.h5")
     with virtualds.set_options(small_variable=0):
         first, second, third = (virtual(path)["v"] for _ in range(3))
@@ -589,7 +589,7 @@ def test_what_is_read_later_is_not_read_of_another_file(tmp_path: Path) -> None:
         ("external_files", "within_rows", "external_1.raw"),
     ],
 )
-def test_hdf5_fills_nothing_of_files_that_are_gone(
+def test_hdf5_fills_no_values_of_missing_files(
     case: str, variable: str, needed: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "a.nc"
@@ -602,7 +602,7 @@ def test_hdf5_fills_nothing_of_files_that_are_gone(
         np.asarray(second)
 
 
-def test_what_is_read_later_is_written_inline_or_refused(tmp_path: Path) -> None:
+def test_deferred_values_are_written_inline_or_refused(tmp_path: Path) -> None:
     path = _odd_integers(tmp_path / "a.h5")
     with virtualds.set_options(small_variable=0):
         later = virtual(path)
@@ -778,7 +778,7 @@ def test_a_truncated_file_is_a_format_error(keep: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"", b"CDF\x01 a classic netCDF file", b"{not json", b"\x89HDF", bytes(range(99))]
 )
-def test_what_is_no_known_file_is_a_format_error(content: bytes, tmp_path: Path) -> None:
+def test_an_unknown_file_is_a_format_error(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.nc").write_bytes(content)
     with pytest.raises(FormatError, match=r"a\.nc"):
         virtual(tmp_path / "a.nc")
@@ -1005,9 +1005,7 @@ AS_H5PY: dict[str, Fill] = {
 
 
 @pytest.mark.parametrize("which", AS_H5PY)
-def test_bytes_that_are_not_the_values_are_read_as_h5py_reads_them(
-    which: str, tmp_path: Path
-) -> None:
+def test_converted_values_are_those_of_h5py(which: str, tmp_path: Path) -> None:
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as file:
         AS_H5PY[which](file)
@@ -1047,7 +1045,7 @@ def _hdf5_library() -> Any:
 
 @pytest.mark.parametrize("constant", [False, True])
 @pytest.mark.parametrize("filters", ["shuffle", "deflate", "both"])
-def test_edges_that_no_filter_has_seen_are_known(
+def test_unfiltered_chunks_at_edges_are_recognised(
     filters: str, constant: bool, tmp_path: Path
 ) -> None:
     """H5Pset_chunk_opts(H5D_CHUNK_DONT_FILTER_PARTIAL_CHUNKS)."""

@@ -139,9 +139,7 @@ def test_an_axis_has_the_name_of_its_last_scale(
 
 
 @pytest.mark.parametrize("track_order", [False, True])
-def test_in_a_group_a_scale_has_the_name_that_it_has_there(
-    tmp_path: Path, track_order: bool
-) -> None:
+def test_a_scale_has_the_name_of_its_link_in_the_group(tmp_path: Path, track_order: bool) -> None:
     with h5py.File(tmp_path / "a.h5", "w", track_order=track_order) as file:
         one = scale(file, "x")
         file.create_group("g")["y"] = one

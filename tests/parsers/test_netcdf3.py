@@ -161,9 +161,7 @@ def test_the_records_of_an_only_variable_are_not_padded(kind: str, tmp_path: Pat
 
 
 @forms
-def test_records_that_nobody_counted_are_counted_by_the_size_of_the_file(
-    form: str, tmp_path: Path
-) -> None:
+def test_uncounted_records_are_counted_by_the_size_of_the_file(form: str, tmp_path: Path) -> None:
     path = write(tmp_path / "a.nc", form)
     expected = native(path)
     raw = bytearray(path.read_bytes())
@@ -196,7 +194,7 @@ def test_a_record_that_is_cut_off_is_an_error_and_no_fill(form: str, tmp_path: P
         kept.w.values  # noqa: B018
 
 
-def test_a_variable_of_more_than_its_header_can_say_is_read(tmp_path: Path) -> None:
+def test_a_variable_larger_than_its_header_can_express_is_read(tmp_path: Path) -> None:
     """Its vsize is 2**32 - 1, or less (specification, "Note on vsize")."""
     with netcdf_file(tmp_path / "small.nc", "w", version=2) as small:
         small.createDimension("x", 5)
@@ -297,7 +295,7 @@ SOUND = _sound()
 
 
 @pytest.mark.parametrize("number", range(len(FORMS)))
-def test_a_header_that_ends_says_how_much_it_needs(number: int) -> None:
+def test_a_cut_header_says_how_many_bytes_it_needs(number: int) -> None:
     raw = SOUND[number]
     begin = min(v.begin for v in parsed(raw).variables)
     for length in range(4, begin - 8):
@@ -359,11 +357,11 @@ DAMAGED = {
     ),
     "another type": (
         _header(0, *NONE, 0x0C, 1, "a", 7, 1, 0, *NONE),
-        "type 7, of 1 to 6",
+        "type 7, not one of 1 to 6",
     ),
     "no such dimension": (
         _header(0, 0x0A, 1, "a", 1, *NONE, 0x0B, 1, "v", 1, 5, *NONE, 4, 4, 0),
-        r"dimensions \[5\], of 1",
+        r"dimensions \[5\], and there are only 1",
     ),
     "records within": (
         _header(0, 0x0A, 2, "a", 1, "t", 0, *NONE, 0x0B, 1, "v", 2, 0, 1, *NONE, 4, 4, 0),
@@ -385,7 +383,7 @@ def test_a_damaged_header_is_an_error_that_says_where(name: str, tmp_path: Path)
     assert "a.nc: " in str(caught.value)
 
 
-def test_of_many_records_read_together_the_one_that_is_gone_is_named(tmp_path: Path) -> None:
+def test_a_missing_record_among_many_is_named(tmp_path: Path) -> None:
     path = write(tmp_path / "a.nc", records=FEW_RECORDS + 1)
     found = virtualds.open_virtual_dataset(path)
     assert found.w[::1].values.tolist() == native(path).w.values.tolist()

@@ -149,7 +149,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("kind", BROKEN)
-def test_a_broken_parser_is_named_and_harms_nobody(kind: str, toy: Path, tmp_path: Path) -> None:
+def test_a_broken_parser_is_named_and_others_work(kind: str, toy: Path, tmp_path: Path) -> None:
     module, entry, complaint = BROKEN[kind]
     bad = installed(tmp_path / "bad", "bad-plugin", module, entry)
     done = run(USE[1], tmp_path, bad, toy)  # type: ignore[index]

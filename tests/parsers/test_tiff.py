@@ -388,7 +388,7 @@ REFUSED: dict[str, tuple[Image, str]] = {
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_what_has_no_chunks_or_no_codec_is_refused_by_name(kind: str, tmp_path: Path) -> None:
+def test_images_without_chunks_or_codec_are_refused_by_name(kind: str, tmp_path: Path) -> None:
     image, what = REFUSED[kind]
     try:
         path = image.write(tmp_path / "a.tif")
@@ -435,7 +435,7 @@ def outcome(path: Path, expected: Any) -> str:
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("back", [0, 1])
-def test_pages_that_go_round_in_a_circle_come_to_an_end(back: int, tmp_path: Path) -> None:
+def test_circles_of_pages_come_to_an_end(back: int, tmp_path: Path) -> None:
     path = tmp_path / "a.tif"
     with tifffile.TiffWriter(path) as file:
         for _ in range(3):
@@ -591,7 +591,7 @@ PADDED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("compression", PADDED)
 @pytest.mark.parametrize("shape", [(50, 40), (50, 40, 3), (49, 31), (9, 31)])
-def test_what_a_strip_holds_beyond_the_image_is_dropped(
+def test_bytes_of_a_strip_beyond_the_image_are_dropped(
     shape: tuple[int, ...], compression: str, tmp_path: Path
 ) -> None:
     values = np.random.default_rng(2).integers(0, 20, shape).astype("u1")

@@ -96,10 +96,10 @@ def test_a_parser_that_scans_wrongly_is_found_out_by_its_native_reader(
     assert found.counts == {"differs": 4}, found
 
 
-def test_of_a_parser_that_names_no_native_reader_nothing_is_compared(
+def test_a_parser_without_native_reader_is_not_compared(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(toy_parser, "parser", replace(toy_parser.parser, natives=()))
     found = opened(file).virtual.verify(None, "native")
     assert found.counts == {"not compared": 4}, found
-    assert "no native reader is known of toy" in found.problems[0].message
+    assert "toy files have no known native reader" in found.problems[0].message

@@ -353,7 +353,7 @@ def test_a_store_that_cannot_be_listed_is_read_chunk_by_chunk(
 
 
 @both
-def test_what_can_neither_be_listed_nor_is_consolidated_is_refused(
+def test_a_store_without_listing_and_consolidation_is_refused(
     tmp_path: Path, website: str, version: int
 ) -> None:
     array = zarr.create_array(tmp_path / "s/a", shape=(4,), dtype="i4", zarr_format=version)
@@ -379,7 +379,7 @@ def with_an_unknown_codec(path: Path) -> None:
     metadata.write_text(json.dumps(document))
 
 
-def test_a_codec_that_nobody_knows_is_refused_by_name_and_the_rest_is_read(tmp_path: Path) -> None:
+def test_an_unknown_codec_is_refused_by_name_and_the_rest_is_read(tmp_path: Path) -> None:
     with_an_unknown_codec(tmp_path / "s")
     with pytest.raises(UnsupportedError, match="magic") as caught:
         virtualds.open_virtual_dataset(tmp_path / "s")
@@ -396,7 +396,7 @@ def test_a_codec_that_nobody_knows_is_refused_by_name_and_the_rest_is_read(tmp_p
     assert list(found) == ["plain"]
 
 
-def test_a_codec_of_version_2_that_nobody_knows_costs_one_variable(tmp_path: Path) -> None:
+def test_an_unknown_codec_of_version_2_costs_one_variable(tmp_path: Path) -> None:
     written(str(tmp_path / "s"), 2, consolidated=False)
     metadata = tmp_path / "s/t/.zarray"
     metadata.write_text(metadata.read_text().replace('"blosc"', '"magic"'))

@@ -310,7 +310,7 @@ def test_zfp_of_an_array_without_axes_is_that_of_one_number() -> None:
     assert bytes(codec.decode(stream, 8)) == np.float64(-7.25).tobytes()
 
 
-def test_only_what_decoding_needs_tells_pipelines_apart() -> None:
+def test_pipelines_differ_only_where_decoding_does() -> None:
     def codec(name: str, **config: Any) -> Any:
         return codec_from_zarr_v3(name, config, np.dtype("u1"), (3, 4))
 

@@ -109,7 +109,7 @@ DAMAGED_V2: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("name", DAMAGED_V2)
-def test_what_makes_no_sense_in_version_2_is_named(tmp_path: Path, name: str) -> None:
+def test_invalid_metadata_of_version_2_are_named(tmp_path: Path, name: str) -> None:
     changes, error, message = DAMAGED_V2[name]
     v2("<i4", 0).write(tmp_path / "s")
     with pytest.raises(error, match=message) as caught:
@@ -193,7 +193,7 @@ DAMAGED_V3: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("name", DAMAGED_V3)
-def test_what_is_not_known_in_version_3_is_named(tmp_path: Path, name: str) -> None:
+def test_unknown_metadata_of_version_3_are_named(tmp_path: Path, name: str) -> None:
     changes, error, message = DAMAGED_V3[name]
     v3("int32", 0).write(tmp_path / "s")
     with pytest.raises(error, match=message) as caught:
@@ -233,7 +233,7 @@ STRINGS: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("name", STRINGS)
-def test_many_strings_are_read_when_somebody_asks(tmp_path: Path, name: str) -> None:
+def test_many_strings_are_read_on_demand(tmp_path: Path, name: str) -> None:
     store, _ = STRINGS[name]
     store.write(tmp_path / "s")
     with virtualds.set_options(small_variable=0), counted_reads() as read:

@@ -47,7 +47,7 @@ def same_bytes(found: Any, expected: Any) -> None:
 
 
 @EVERY
-def test_what_is_stored_is_decoded_bit_for_bit(tmp_path: Path, name: str) -> None:
+def test_stored_values_are_decoded_bit_for_bit(tmp_path: Path, name: str) -> None:
     one = CASES[name]
     found = opened(one.write(tmp_path / "s"))
     same_bytes(found.a.values, one.expected)
@@ -93,7 +93,7 @@ def test_pipelines_survive_pickles(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["tenths", "tenths, big-endian", "cast and packed"])
-def test_parts_that_are_stored_otherwise_are_one_array(tmp_path: Path, name: str) -> None:
+def test_differently_stored_parts_are_one_array(tmp_path: Path, name: str) -> None:
     """Two pipelines in one array, each with the byte order that its numbers have."""
     one = CHAINS[name]
     plain = case(one.values, one.values.astype(one.values.dtype.newbyteorder(">")), BIG)
@@ -174,7 +174,7 @@ STORED = {
 
 
 @pytest.mark.parametrize("name", WRONG_STORED)
-def test_what_no_value_was_encoded_to_is_an_error(tmp_path: Path, name: str) -> None:
+def test_impossible_encoded_values_are_an_error(tmp_path: Path, name: str) -> None:
     one, words = WRONG_STORED[name]
     path = one.write(tmp_path / "s")
     next((path / "a/c").iterdir()).write_bytes(STORED[name])

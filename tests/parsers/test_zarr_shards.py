@@ -62,7 +62,7 @@ def test_a_part_is_read_by_its_own_bytes(tmp_path: Path) -> None:
     assert 4 <= store.nbytes <= 8
 
 
-def test_what_shards_hold_is_concatenated_and_written_everywhere(tmp_path: Path) -> None:
+def test_inner_chunks_are_concatenated_and_written_in_every_format(tmp_path: Path) -> None:
     for number in range(2):
         v3("int32", -5, sharded(LITTLE, ZSTD)).write(tmp_path / f"{number}.zarr")
     found = virtualds.open_virtual_mfdataset(

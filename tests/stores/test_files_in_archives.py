@@ -329,7 +329,7 @@ def test_members_are_bounded(tmp_path: Path) -> None:
         store.get_ranges(file, [(0, 4)])
     with pytest.raises(OSError, match="modified"):
         store.get_ranges(SourceFile(url, 3, mtime=5), [(0, 3)])
-    with pytest.raises(UnsupportedError, match="nothing is written into archives"):
+    with pytest.raises(UnsupportedError, match="does not write into archives"):
         store.write_file(url, b"", None)
 
 

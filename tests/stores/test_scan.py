@@ -5,8 +5,10 @@ import json
 import shutil
 import threading
 import weakref
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -31,8 +33,10 @@ from hypothesis import strategies as st
 import virtualds
 from virtualds.errors import AccessError, FormatError, UnsupportedError
 from virtualds.parsers import hdf5
+from virtualds.reading.prefetch import fetch_many
+from virtualds.reading.threads import run_all
 from virtualds.source_file import SourceFile
-from virtualds.stores import find_store, put_in_front
+from virtualds.stores import STORES, find_store
 from virtualds.stores.block_cache import (
     HELD_PAGES,
     LEAST,
@@ -343,7 +347,7 @@ def test_a_server_that_fails_on_the_way_is_no_damage_of_a_variable(large: Path) 
 
     with counting_server(large, Failing) as (url, _), pytest.raises(FormatError) as caught:
         virtualds.open_virtual_dataset(f"{url}/scattered.h5", on_error="skip")
-    assert "it cannot be opened (bytes " in str(caught.value)
+    assert "cannot be opened (bytes " in str(caught.value)
     assert "500" in str(caught.value)
 
 
@@ -385,11 +389,20 @@ class Bytes:
         return [self.data[offset : offset + length] for offset, length in ranges]
 
 
+@contextmanager
+def served(data: bytes) -> Iterator[Bytes]:
+    """Bytes are what lies at every url of the scheme `bytes`."""
+    store = Bytes(data)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(STORES, "bytes", store)  # type: ignore[arg-type]
+        yield store
+
+
 def group_over(data: bytes) -> Any:
     """What the parser finds in a file of which little is fetched at a time."""
     url = "bytes://a"
-    with put_in_front(url, Bytes(data)), hold_scan(url, None):  # type: ignore[arg-type]
-        source, _ = find_store(url).head(url, None, PAGE)
+    with served(data) as store, hold_scan(url, None):
+        source, _ = store.head(url, None, PAGE)
         return hdf5.read(source)
 
 
@@ -416,10 +429,7 @@ def test_an_attempt_with_nothing_missing_raises_what_it_raised() -> None:
         calls.append(1)
         raise KeyError("its own")
 
-    with (
-        put_in_front("bytes://a", Bytes(bytes(9))),  # type: ignore[arg-type]
-        pytest.raises(KeyError, match="its own"),
-    ):
+    with served(bytes(9)), pytest.raises(KeyError, match="its own"):
         read_remote(SourceFile("bytes://a", 9), work)
     assert calls == [1]
 
@@ -437,7 +447,7 @@ def test_an_attempt_in_which_something_was_missing_is_void_even_if_it_was_hidden
         found.append(part)
         return part
 
-    with put_in_front("bytes://a", Bytes(data)):  # type: ignore[arg-type]
+    with served(data):
         assert read_remote(SourceFile("bytes://a", len(data)), work) == data[:10]
     assert found == [b"nothing", data[:10]]
 
@@ -463,12 +473,81 @@ def test_nothing_is_held_when_a_file_is_scanned(folder: Path) -> None:
     assert found.sizes["time"] == 12
 
 
-# ---------------------------------------------------------------------- blocks
+# ---------------------------------------------------------------------- who sees what is held
+
+
+URL = "bytes://a"
 
 
 @pytest.fixture
 def data() -> bytes:
     return np.random.default_rng(5).bytes(3 * MIB + 77)
+
+
+def read_beginning() -> bytes:
+    """The first bytes of what is at the url now."""
+    store = find_store(URL)
+    file, _ = store.head(URL, None, PAGE)
+    return bytes(store.get_ranges(file, [(0, 9)])[0])
+
+
+def test_a_scan_changes_what_a_url_means_in_its_own_thread_alone(data: bytes) -> None:
+    with served(data) as store, ThreadPoolExecutor(1) as other:
+        with hold_scan(URL, None):
+            assert find_store(URL) is not store
+            assert find_store("bytes://b") is store
+            assert other.submit(find_store, URL).result() is store
+            inherited = copy_context()
+        assert find_store(URL) is store
+        assert inherited.run(find_store, URL) is store
+
+
+def test_threads_that_scan_one_url_hold_the_blocks_of_their_own_version(data: bytes) -> None:
+    with served(data) as store, ThreadPoolExecutor(1) as other, hold_scan(URL, None):
+        assert read_beginning() == data[:9]
+        store.data = data[::-1]
+
+        def scan_again() -> bytes:
+            with hold_scan(URL, None):
+                return read_beginning()
+
+        assert other.submit(scan_again).result() == data[::-1][:9]
+        asked = len(store.ranges)
+        [found] = find_store(URL).get_ranges(SourceFile(URL, len(data)), [(0, 9)])
+        assert found == data[:9]
+        assert len(store.ranges) == asked
+
+
+def test_threads_that_read_for_a_scan_read_what_it_holds(data: bytes) -> None:
+    threads, places = set(), [n * PAGE for n in range(64)]
+
+    def read(place: int) -> bytes:
+        threads.add(threading.current_thread())
+        [found] = find_store(URL).get_ranges(SourceFile(URL, len(data)), [(place, 9)])
+        return bytes(found)
+
+    with served(data) as store, hold_scan(URL, None):
+        fetch_ahead({SourceFile(URL, len(data)): [(0, len(data))]})
+        asked = len(store.ranges)
+        # those that wait for a host, and those that decode
+        assert fetch_many(places, lambda _: URL, read) == [data[n : n + 9] for n in places]
+        run_all(iter(places), read)
+        assert len(store.ranges) == asked
+    assert threads - {threading.current_thread()}
+
+
+def test_a_local_file_is_opened_without_a_scan(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*given: Any) -> None:
+        raise AssertionError(f"a scan of {given}")
+
+    monkeypatch.setattr("virtualds.stores.scan_cache.Scan.__init__", refuse)
+    found = virtualds.open_virtual_dataset(folder / "typical.nc")
+    assert found.sizes["time"] == 12
+
+
+# ---------------------------------------------------------------------- blocks
 
 
 def blocks_of(data: bytes, head: int = 0) -> tuple[Blocks, Bytes]:
@@ -554,9 +633,8 @@ def test_a_block_that_cannot_be_had_says_which(data: bytes) -> None:
 
 
 def test_ahead_is_fetched_only_of_what_is_scanned(data: bytes) -> None:
-    store = Bytes(data)
     other = SourceFile("bytes://other", 10)
-    with put_in_front("bytes://a", store):  # type: ignore[arg-type]
+    with served(data) as store:
         file = SourceFile("bytes://a", len(data))
         fetch_ahead({file: [(MIB, 5)]})
         assert not store.ranges

@@ -131,7 +131,7 @@ def test_a_file_that_has_no_room_is_told_by_the_name_of_the_set(name: str, tmp_p
     )
     code, _, message = done.stdout.partition(" ")
     assert int(code) == errno.EFBIG
-    assert f"file://{target}: it cannot be written" in message
+    assert f"file://{target}: cannot be written" in message
     assert "__virtualds__" not in message and not re.search(r"\.[0-9a-f]{16}", message)
     assert not target.exists()
 
@@ -158,7 +158,7 @@ def test_a_full_disk_is_told_by_the_name_of_the_set(name: str, small_disk: Path)
     with pytest.raises(OSError, match="make room") as caught:
         large.virtual.to_manifest(small_disk / name)
     assert caught.value.errno == errno.ENOSPC
-    assert f"file://{small_disk / name}: it cannot be written" in str(caught.value)
+    assert f"file://{small_disk / name}: cannot be written" in str(caught.value)
     assert os.listdir(small_disk) == []
 
 
@@ -170,7 +170,7 @@ def test_a_disk_that_takes_no_writes_is_told_by_the_name_of_the_set(
     with pytest.raises(OSError, match="takes no writes") as caught:
         written(str(small_disk / name))
     assert caught.value.errno == errno.EROFS
-    assert f"file://{small_disk / name}: it cannot be written" in str(caught.value)
+    assert f"file://{small_disk / name}: cannot be written" in str(caught.value)
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write all")

@@ -1,8 +1,8 @@
-"""The virtual array: shape, dtype, and fragments that say where its values lie.
+"""`ManifestArray`, the virtual array: building, reading, and looking at it.
 
-What keeps an array virtual (cropping, joining, permuting axes) are methods here; which numpy
-function does which of them is the table of `virtualds.arrays.numpy_functions`. Everything else
-reads the values that it needs.
+`virtualds.arrays.fragmented` has the methods that keep an array virtual, and
+`virtualds.arrays.numpy_functions` the numpy functions that use them. All other operations read the
+values that they need.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from virtualds.urls import normalise_url
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ManifestArray(FragmentedArray, DuckArray):
-    """An array whose values lie in chunks of files, read when they are asked for.
+    """An array whose values lie in chunks of files, read when needed.
 
     It is a duck array: xarray concatenates, merges, slices, transposes and reindexes it without
-    reading a byte. Anything else reads just the values that it needs.
+    reading a byte. All other operations read just the values that they need.
 
     Parameters
     ----------
@@ -139,8 +139,8 @@ class ManifestArray(FragmentedArray, DuckArray):
         cls, fragment: Fragment, pipeline: CodecPipeline, name: str = ""
     ) -> ManifestArray:
         """Return the array that one fragment covers, its values as stored."""
-        # xarray turns the byte order of numbers, and knows not how to turn that of compound types
-        # of text in another byte order xarray takes bytes for letters
+        # xarray swaps the byte order of numbers, but not of compound types; it misreads text in
+        # foreign byte order
         is_native = pipeline.dtype.names or pipeline.dtype.kind == "U"
         dtype = pipeline.decoded_dtype if is_native else pipeline.dtype
         return cls(fragment.shape, dtype, default_fill(dtype), (pipeline,), (fragment,), name)
@@ -163,7 +163,7 @@ class ManifestArray(FragmentedArray, DuckArray):
 
     @classmethod
     def unreadable(cls, shape: Sequence[int], dtype: npt.DTypeLike, reason: str) -> ManifestArray:
-        """Return an array that says ``reason`` when somebody asks for its values."""
+        """Return an array that raises an error with ``reason`` when its values are read."""
         return cls._of_bytes(tuple(shape), np.dtype(dtype), b"", (Unreadable(reason),))
 
     @classmethod
@@ -192,7 +192,7 @@ class ManifestArray(FragmentedArray, DuckArray):
         copy: bool = True,
     ) -> Any:
         """Convert the values: virtually where every value survives, else by reading them."""
-        # numpy says what "S" or "M8", without a length or unit, mean for these values
+        # numpy completes dtypes without a length or unit, such as "S" or "M8"
         kind = np.empty(0, self.dtype).astype(dtype, casting=casting).dtype
         if kind == self.dtype:
             return self
@@ -206,7 +206,7 @@ class ManifestArray(FragmentedArray, DuckArray):
     # ------------------------------------------------------------------ reading
 
     def read(self, key: tuple[Any, ...] | None = None) -> npt.NDArray[Any]:
-        """Read values whatever their size.
+        """Read values of any size.
 
         Parameters
         ----------
@@ -242,7 +242,7 @@ class ManifestArray(FragmentedArray, DuckArray):
         Raises
         ------
         UnsupportedError
-            It says how to go on.
+            The values have too many bytes; the message says what to do.
         """
         limit = get_options().load_limit
         if nbytes > limit:
@@ -257,7 +257,7 @@ class ManifestArray(FragmentedArray, DuckArray):
     # ------------------------------------------------------------------ being an object
 
     def copy(self, order: Any = "C") -> EagerArray:
-        """Return the array as one that gives values when it is indexed.
+        """Return an array that reads its values when it is indexed.
 
         `dask.array.from_array` takes a copy of an array and indexes it chunk by chunk, so that
         ``.chunk()`` of xarray has chunks of numpy.
@@ -293,11 +293,11 @@ class ManifestArray(FragmentedArray, DuckArray):
 
 
 class EagerArray(ManifestArray):
-    """A virtual array that gives values when it is indexed: what `ManifestArray.copy` returns."""
+    """A virtual array that reads its values when it is indexed; see `ManifestArray.copy`."""
 
     @property
     def chunks(self) -> tuple[tuple[int, ...], ...]:
-        """What `dask.array.from_array` makes whole multiples of, where it may choose."""
+        """The chunks whose multiples `dask.array.from_array` uses by default."""
         return self.blocks
 
     def __getitem__(self, key: Any) -> npt.NDArray[Any]:

@@ -1,8 +1,8 @@
-"""Comparisons of virtual arrays, answered by their references where these are enough.
+"""Comparisons of virtual arrays, by their references where that is enough.
 
-`xarray` finds out whether two arrays are equal by ``((a == b) | (isnull(a) & isnull(b))).all()``.
-For two arrays that refer to the same bytes that is true whatever the bytes are. So comparing gives
-an expression first, and only what its references cannot answer reads values.
+xarray compares two arrays by ``((a == b) | (isnull(a) & isnull(b))).all()``. For two arrays that
+refer to the same bytes that is always true. So a comparison is an expression first, and reads
+values only where references do not decide it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ CAN_BE_NULL = "fcMmV"
 
 @dataclass(frozen=True, eq=False)
 class Comparison(np.lib.mixins.NDArrayOperatorsMixin):
-    """A boolean array that is computed when somebody looks at it.
+    """A boolean array that is computed when its values are needed.
 
     Parameters
     ----------
     ufunc : numpy ufunc
         ``equal``, ``isnan``, ``isnat``, ``logical_and`` and so on.
     operands : tuple of ManifestArray or Comparison
-        What it is applied to; all of one shape.
+        Its operands, all of one shape.
     """
 
     ufunc: np.ufunc
@@ -91,7 +91,7 @@ class Comparison(np.lib.mixins.NDArrayOperatorsMixin):
         return func(*load_arguments(args, Comparison), **load_arguments(dict(kwargs), Comparison))
 
     def __getattr__(self, name: str) -> Any:
-        """Have whatever else an array has, by computing the values."""
+        """Return any other attribute of the computed values."""
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(np.asarray(self), name)
@@ -148,7 +148,7 @@ def _is_same(a: Any, b: Any) -> bool:
 
 
 def _defer(ufunc: np.ufunc) -> Callable[..., Any]:
-    """Return what makes an expression of virtual operands of one shape."""
+    """Return a function that makes an expression of virtual operands of one shape."""
 
     def deferred(*operands: Any) -> Any:
         virtual = all(isinstance(o, ManifestArray | Comparison) for o in operands)
@@ -160,7 +160,7 @@ def _defer(ufunc: np.ufunc) -> Callable[..., Any]:
 
 
 def _can_compute(ufunc: np.ufunc, operands: tuple[Any, ...]) -> bool:
-    """Say whether a ufunc takes these dtypes, so that what it does not take fails at once."""
+    """Say whether a ufunc takes these dtypes, so that others fail at once."""
     dtypes = [operand.dtype for operand in operands]
     if ufunc is np.equal and all(dtype.kind == "V" for dtype in dtypes):
         return True

@@ -1,4 +1,4 @@
-"""Laying virtual arrays end to end: fragments move together, tables of pipelines become one."""
+"""Concatenates virtual arrays: moves fragments, merges tables of pipelines, unifies fill values."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import CombineError
 
 Box = tuple[tuple[int, int], ...]
-"""Where a box begins and stops, per axis."""
-
+"""Start and stop of a box, per axis."""
 
 MOST_PIPELINES = np.iinfo(np.uint16).max + 1
+"""Pipelines that the column ``pipeline`` of a manifest can number."""
 
 
 def concatenate(arrays: Sequence[ManifestArray], axis: int = 0) -> ManifestArray:
@@ -44,7 +44,7 @@ def concatenate(arrays: Sequence[ManifestArray], axis: int = 0) -> ManifestArray
     shape = (*arrays[0].shape[:axis], starts[-1][axis], *arrays[0].shape[axis + 1 :])
     placed = zip(starts[:-1], arrays, strict=True)
     found = assemble(shape, dtype, fill, placed, (axis,), arrays[0].name)
-    # what may not be read joined may not be read either
+    # the type of the first array stays, with what it refuses to read
     return replace(arrays[0], **{f.name: getattr(found, f.name) for f in fields(found)})
 
 
@@ -61,9 +61,9 @@ def assemble(
     Parameters
     ----------
     shape, dtype, fill_value
-        Of the result.
+        Shape, dtype and fill value of the result.
     parts : pairs of a tuple of int and a ManifestArray
-        Where each begins; they do not overlap, and what none covers is ``fill_value``.
+        Each with its start; they do not overlap, and gaps between them are ``fill_value``.
     axes : iterable of int
         Along which neighbours are joined, so that few fragments are left.
     name : str
@@ -96,13 +96,13 @@ def assemble(
 
 
 def _convert(array: ManifestArray, dtype: np.dtype[Any]) -> ManifestArray:
-    """Return an array of ``dtype``; one that has to be read for it joins as values in memory."""
+    """Return an array of ``dtype``; if the conversion reads, its values become an inline chunk."""
     found = array.astype(dtype)
     return found if isinstance(found, ManifestArray) else ManifestArray.from_values(found)
 
 
 def _check_shapes(arrays: Sequence[ManifestArray], axis: int) -> int:
-    """Return the axis counted from the front, refusing arrays that cannot be laid end to end."""
+    """Return the axis counted from the front, and refuse arrays of different shapes."""
     if not arrays:
         raise CombineError("concatenate: no arrays were given; give at least one")
     first = arrays[0]
@@ -128,7 +128,7 @@ def _describe_place(array: ManifestArray) -> str:
 
 
 def _find_common_fill(arrays: Sequence[ManifestArray]) -> tuple[Any, Sequence[ManifestArray]]:
-    """Return one fill value for the gaps of all arrays, and the arrays brought to it."""
+    """Return one fill value for the gaps of all arrays, and the arrays converted to it."""
     gapped = [a for a in arrays if a.has_gaps]
     if not gapped:
         return arrays[0].fill_value, arrays
@@ -142,7 +142,7 @@ def _find_common_fill(arrays: Sequence[ManifestArray]) -> tuple[Any, Sequence[Ma
 
 
 def hold_gaps_as_chunks(array: ManifestArray) -> ManifestArray:
-    """Hold the gaps of an array as missing chunks, which have their fill value to themselves."""
+    """Turn the gaps of an array into missing chunks, which have their own fill value."""
     pipeline = CodecPipeline(
         array.dtype,
         fill=np.asarray(array.fill_value, array.dtype).tobytes(),
@@ -157,14 +157,14 @@ def hold_gaps_as_chunks(array: ManifestArray) -> ManifestArray:
 
 
 def _build_missing(box: Box, number: int) -> Fragment:
-    """Return a box that is one missing chunk of a pipeline."""
+    """Return a fragment of one missing chunk."""
     axes = tuple(ChunkAxis.regular(stop - start, stop - start) for start, stop in box)
     manifest = ChunkManifest.build((1,) * len(box), file=MISSING, pipeline=number)
     return Fragment(tuple(start for start, _ in box), axes, manifest)
 
 
 def _find_gaps(shape: tuple[int, ...], fragments: Sequence[Fragment]) -> Iterator[Box]:
-    """Cut the space that no fragment covers into boxes, axis after axis."""
+    """Yield boxes that make up the space that no fragment covers, axis after axis."""
     if not fragments:
         if 0 not in shape:
             yield tuple((0, n) for n in shape)
@@ -180,9 +180,9 @@ def _find_gaps(shape: tuple[int, ...], fragments: Sequence[Fragment]) -> Iterato
 
 
 def unify_fill(array: ManifestArray) -> ManifestArray:
-    """Return an array with one pipeline, where missing chunks are all that speaks against it.
+    """Return an array with one pipeline, if its pipelines differ only in the fill value.
 
-    Whatever lies in a reference set may be missing there.
+    Any chunk of a reference set may be missing.
     """
     pipelines = array.pipelines
     if len({replace(p, fill=None) for p in pipelines}) != 1 or len(pipelines) == 1:

@@ -1,4 +1,4 @@
-"""Values that lie in a file one after the other, as references."""
+"""Virtual arrays of values that lie one after the other in a file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from virtualds.source_file import SourceFile
 from virtualds.urls import local_path, scheme_of
 
 MOST_AXES = 64
-"""Axes that an array of numpy has at most."""
+"""Axes of a numpy array at most."""
 
 
 def build_flat_array(
@@ -70,7 +70,7 @@ def build_flat_array(
 def build_flat_variable(
     data: ManifestArray, dims: tuple[str, ...], source: SourceFile
 ) -> ManifestVariable:
-    """Return a variable of such an array, with its encoding."""
+    """Return a variable of an array from `build_flat_array`, with its encoding."""
     url = source.url
     encoding = {
         "dtype": data.dtype,
@@ -81,7 +81,7 @@ def build_flat_variable(
 
 
 def number_axes(name: str, ndim: int) -> tuple[str, ...]:
-    """Return names for the axes of an array that has none.
+    """Return numbered names for the axes of an array.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What a virtual array looks like, in text and in HTML: said by its references, nothing is read."""
+"""The text and HTML views of a virtual array, made from its references without reading."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from virtualds.source_file import SourceFile
 
 
 def format_summary(array: Any) -> str:
-    """Return how many chunks of how many files a virtual array is made of."""
+    """Return the numbers of chunks, files and fragments of a virtual array as text."""
     files, chunks = len(_list_sources(array)), array.nchunks
     parts = f" in {len(array.fragments)} fragments" if len(array.fragments) > 1 else ""
     of = f" of {files} file{'s' * (files != 1)}" if files else ""
@@ -20,7 +20,7 @@ def format_summary(array: Any) -> str:
 
 
 def format_table(array: Any) -> str:
-    """Return an HTML table of what a virtual array is."""
+    """Return an HTML table that describes a virtual array."""
     rows = {
         "Shape": array.shape,
         "Data type": array.dtype,
@@ -38,7 +38,7 @@ def format_table(array: Any) -> str:
 
 
 def _list_sources(array: Any) -> Sequence[SourceFile]:
-    """Return the files of an array; what lies in a reference set is not read to be looked at."""
+    """Return the files of an array; none where that would read a reference set."""
     if any(f.manifest.is_in_set for f in array.fragments):
         return ()
     found: Sequence[SourceFile] = array.sources

@@ -1,7 +1,7 @@
-"""What makes a class a duck array: numpy's protocols, operators and methods.
+"""The duck array: numpy's protocols, operators and methods.
 
-numpy asks an array in three ways: by its functions and ufuncs, which are tables here that other
-modules fill; by operators; and by methods. Whatever no table knows gets the values.
+numpy's functions and ufuncs are looked up in tables here, which other modules fill. Functions that
+are in no table get the values.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NUMPY_FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {}
 """What numpy's functions do with virtual arrays; filled by `virtualds.arrays.numpy_functions`,
 `virtualds.arrays.indexing` and `virtualds.arrays.comparison`."""
 UFUNCS: dict[np.ufunc, Callable[..., Any]] = {}
-"""What ufuncs do with virtual arrays, where they do not need the values at once."""
+"""What ufuncs do with virtual arrays without loading values at once."""
 
 
 def _make_loading_method(name: str) -> Callable[..., Any]:
@@ -32,9 +32,9 @@ def _make_loading_method(name: str) -> Callable[..., Any]:
 
 
 class DuckArray(np.lib.mixins.NDArrayOperatorsMixin):
-    """What numpy asks of an array, answered by tables or by loading.
+    """Implements numpy's protocols by the tables, or by loading the values.
 
-    Loading goes through ``__array__``, which may refuse to load much.
+    Loading calls ``__array__``, which may refuse too many bytes.
     """
 
     shape: tuple[int, ...]
@@ -63,7 +63,7 @@ class DuckArray(np.lib.mixins.NDArrayOperatorsMixin):
             if result is not NotImplemented:
                 return result
         if "out" in kwargs and kwargs.get("where", True) is True:
-            # values in files cannot be written: in place gives a new array of the same dtype
+            # values in files cannot be written: an in-place operation returns a new array
             kwargs["out"] = tuple(_make_blank(o) for o in kwargs["out"])
         return getattr(ufunc, method)(*load_arguments(inputs), **load_arguments(kwargs))
 
@@ -88,7 +88,7 @@ class DuckArray(np.lib.mixins.NDArrayOperatorsMixin):
         if getattr(other, "__array_ufunc__", True) is None:
             return NotImplemented
         found = UFUNCS[ufunc](self, other) if ufunc in UFUNCS else NotImplemented
-        # to numpy's operators what cannot be compared is unequal, where its ufuncs raise
+        # numpy's operators call incomparable values unequal, where its ufuncs raise
         return (
             compare(np.asarray(self), load_arguments(other)) if found is NotImplemented else found
         )
@@ -186,7 +186,7 @@ class DuckArray(np.lib.mixins.NDArrayOperatorsMixin):
 
 
 def load_arguments(value: Any, *kinds: type) -> Any:
-    """Replace every virtual array, and things of further kinds, in arguments by its values."""
+    """Replace virtual arrays, and objects of further types, in arguments by their values."""
     if isinstance(value, (DuckArray, *kinds)):
         return np.asarray(value)
     if isinstance(value, tuple | list):

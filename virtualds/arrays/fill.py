@@ -1,4 +1,4 @@
-"""The value of what no chunk covers."""
+"""Fill values: the values of space that no chunk covers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from virtualds.codecs.pipeline import CodecPipeline
 
 def default_fill(dtype: np.dtype[Any]) -> Any:
     """Return the value of space that nothing covers: NaN or NaT where there is one, else zero."""
-    # of one type it is one object, but for records, which may be changed
+    # cached, but not for records, which are mutable
     return _compute_fill(dtype) if dtype.names else _known_fill(dtype)
 
 

@@ -1,6 +1,6 @@
-"""Arrays of fragments: their shape, the boxes that cover them, and what keeps them virtual.
+"""Arrays of fragments: their properties, and the operations that keep them virtual.
 
-Cropping, permuting and repeating axes move numbers of chunks about, and read nothing.
+Cropping, permuting and repeating axes change numbers of chunks only, and read nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from virtualds.source_file import SourceFile
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FragmentedArray:
-    """What lies where in an array: the part of `virtualds.ManifestArray` that reads nothing."""
+    """The part of `virtualds.ManifestArray` that reads no values."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -50,7 +50,7 @@ class FragmentedArray:
             if len(set(shown)) < len(shown) or not set(shown) <= set(range(self.ndim)):
                 raise ValueError(
                     f"ManifestArray: chunks are stored with the axes {shown}, which are not "
-                    f"different axes of an array of {self.ndim}; mend the layout of the pipeline"
+                    f"different axes of an array of {self.ndim}; correct the layout of the pipeline"
                 )
 
     # ------------------------------------------------------------------ describing
@@ -67,7 +67,7 @@ class FragmentedArray:
 
     @property
     def label(self) -> str:
-        """What errors call the array: its name and shape."""
+        """The name and shape of the array, for errors."""
         return f"{self.name or 'virtual array'} {self.shape}"
 
     @property
@@ -114,9 +114,9 @@ class FragmentedArray:
 
     @property
     def listed_sources(self) -> tuple[SourceFile, ...]:
-        """The distinct files that chunks lie in, and what reference sets list besides them.
+        """The distinct files that chunks lie in, and other files that reference sets list.
 
-        Of arrays that lie in sets, these are known without reading all references.
+        For arrays in reference sets, they are known without reading all references.
         """
         return tuple(dict.fromkeys(file for f in self.fragments for file in f.manifest.listed))
 
@@ -131,7 +131,7 @@ class FragmentedArray:
         return not self.has_gaps or all(fills_with(p, self.fill_value) for p in self.pipelines)
 
     def same_references(self, other: FragmentedArray) -> bool:
-        """Say whether both have the same values for sure, because they are the same bytes."""
+        """Say whether both refer to the same bytes, and so have the same values."""
         return self is other or (
             self.shape == other.shape
             and self.dtype == other.dtype
@@ -230,7 +230,7 @@ class FragmentedArray:
         )
 
     def keep(self, axis: int, runs: Sequence[tuple[int, int]]) -> Self:
-        """Forget everything along an axis but some stretches; the rest becomes fill."""
+        """Keep some stretches of an axis; the rest becomes fill."""
         kept = []
         for start, stop in runs:
             parts = (f.crop(axis, start, stop) for f in self.fragments)

@@ -1,7 +1,7 @@
-"""A group of variables as a file holds it: names, dimensions, attributes and data as stored.
+"""Groups and variables as a file stores them: names, dimensions, attributes and data.
 
-Every way in (a parser, a reference format) returns a `ManifestGroup`; every way out takes one.
-Values are as stored: CF decoding is a matter of the dataset built from it.
+Parsers and reference formats return a `ManifestGroup`, and writers take one. Values are as stored:
+CF decoding happens when a dataset is built from the group.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from virtualds.errors import FormatError, VirtualdsError
 
 
 class Deferred(Protocol):
-    """Values that the library of a file reads when somebody asks for them."""
+    """Values that the library of a file format reads when needed."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -42,7 +42,7 @@ class ManifestVariable:
         Name of every axis.
     data : ManifestArray, numpy.ndarray or Deferred
         The values as stored. Where no byte range can hold them (strings of varying length lie in a
-        heap) they are in memory if they are few, and else read when somebody asks.
+        heap), few values are in memory, and many are read when needed.
     attributes : dict
         As in the file, packing attributes among them.
     encoding : dict
@@ -96,9 +96,8 @@ class ManifestGroup:
     encoding : dict
         ``unlimited_dims`` and the like.
     problems : dict of str to VirtualdsError
-        What could not be read, and why: names of variables, which refuse to be read, of groups,
-        which are not there, and of attributes as CDL writes them, ``"variable:attribute"`` or
-        ``":attribute"``.
+        Errors by name: of variables, whose values cannot be read, of groups, which are left out,
+        and of attributes in the spelling of CDL, ``"variable:attribute"`` or ``":attribute"``.
 
     Raises
     ------
@@ -167,7 +166,7 @@ class ManifestGroup:
 
 
 def normalise_group_path(path: str | None, below: Callable[[str], Collection[str]]) -> str:
-    """Return the path of a group without slashes that mean nothing.
+    """Return the path of a group without superfluous slashes.
 
     ``below`` takes the path of a group and returns the names of the groups in it.
 
@@ -191,7 +190,7 @@ def normalise_group_path(path: str | None, below: Callable[[str], Collection[str
 
 
 def name_axes(shape: Sequence[int], names: Sequence[str | None]) -> tuple[str, ...]:
-    """Return names of all axes, those that have none after their length, each another one.
+    """Return distinct names of all axes; axes without a name are named after their length.
 
     Examples
     --------

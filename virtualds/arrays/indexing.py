@@ -1,7 +1,7 @@
-"""What indexing a virtual array gives: another one where that pays, else the values.
+"""Indexing of virtual arrays: the result is virtual where that pays, else values.
 
-Axes that are indexed independently of each other stay virtual as long as the result is not cut into
-many more pieces than its source; points are always read.
+Orthogonal indexing stays virtual as long as the result has not many more pieces than its source;
+pointwise indexing reads.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.projection import Ints, count_from_front, find_runs
 
 FREE_SLABS = 64
-"""Slabs that an integer index may leave and stay virtual, however few chunks it meets."""
+"""Slabs that a virtual result may always have, however few chunks its source has."""
 
 
 def getitem(array: ManifestArray, key: Any) -> Any:
@@ -99,7 +99,7 @@ def _to_int(key: Any) -> int:
 
 
 def _positions_of(mask: npt.NDArray[np.bool_], array: ManifestArray, axis: int) -> list[Ints]:
-    """Return where a mask of the axes from ``axis`` on is true, per axis."""
+    """Return the positions, per axis, where a mask of the axes from ``axis`` on is true."""
     shape = array.shape[axis : axis + mask.ndim]
     if mask.shape != shape:
         raise IndexError(
@@ -144,7 +144,7 @@ def _are_apart(full: list[Any], gap: int) -> bool:
 
 
 def _index_orthogonally(array: ManifestArray, full: list[Any]) -> Any:
-    """Index every axis by itself: virtually if it pays, else by reading."""
+    """Index each axis independently: virtually if it pays, else by reading."""
     if (virtual := _index_virtually(array, full)) is not None:
         return virtual
     counts = [_count_elements(k, n) for k, n in zip(full, array.shape, strict=True)]
@@ -155,7 +155,7 @@ def _index_orthogonally(array: ManifestArray, full: list[Any]) -> Any:
 def select_virtually(
     array: ManifestArray, key: tuple[Any, ...], together: bool
 ) -> ManifestArray | None:
-    """Return what a key selects as a virtual array, None if that would have to be read.
+    """Return the selection of a key as a virtual array, None if it must be read.
 
     Parameters
     ----------
@@ -173,7 +173,7 @@ def select_virtually(
 
 
 def _select_together(array: ManifestArray, key: list[Ints]) -> ManifestArray | None:
-    """Index by arrays that broadcast, if each of them varies along an axis of its own."""
+    """Index by arrays that broadcast, if each varies along a different axis."""
     ndim = len(np.broadcast_shapes(*(k.shape for k in key)))
     key = [_drop_repetition(k) for k in key]
     along = [[j for j, n in enumerate(k.shape) if n != 1] for k in key]
@@ -215,7 +215,7 @@ def _index_virtually(array: ManifestArray, full: list[Any]) -> ManifestArray | N
 
 
 Segment = tuple[int, int, int]
-"""Elements ``start`` to ``stop``, shown so many times each."""
+"""Elements ``start`` to ``stop``, and how many times each is shown."""
 
 
 def _list_segments(key: Any, size: int, axis: int) -> list[Segment]:
@@ -244,8 +244,8 @@ def _cut_positions(positions: Ints) -> list[Segment]:
 def _count_slabs(fragment: Fragment, segments: list[list[Segment]]) -> int:
     """Return how many slabs a fragment shows once every axis is cut into these stretches.
 
-    What is shown many times counts once: it is read once, and where an outer join leaves a gap,
-    xarray shows the last element until the gap is filled.
+    Repeated elements count once: they are read once, and in the gaps of an outer join xarray
+    repeats the last element until the gap is filled.
     """
     return prod(
         _count_slabs_along(cut, start, along)

@@ -1,4 +1,4 @@
-"""What numpy's functions do with virtual arrays: the table of `NUMPY_FUNCTIONS`.
+"""numpy's functions for virtual arrays, entered in `NUMPY_FUNCTIONS`.
 
 A function that is not listed, or that returns `NotImplemented`, gets the values.
 """
@@ -23,8 +23,9 @@ from virtualds.chunks.projection import find_runs
 from virtualds.errors import CombineError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
 FREE_STRETCHES = 64
-"""Pieces that a mask may leave and stay virtual, however few chunks it meets."""
+"""Pieces that a masked virtual array may always have, however few chunks its source has."""
 
 
 def implements(*functions: Callable[..., Any]) -> Callable[[Function], Function]:
@@ -172,7 +173,7 @@ def reshape(array: ManifestArray, /, shape: Any, *args: Any, **kwargs: Any) -> A
 
 @implements(np.ravel)
 def ravel(array: ManifestArray, order: Any = "C") -> Any:
-    """Lay all elements along one axis: virtually where no more than one axis is longer than one."""
+    """Lay all elements along one axis: virtually where at most one axis is longer than one."""
     return np.reshape(array, array.size) if order in ("C", "A", "K") else NotImplemented
 
 
@@ -202,7 +203,7 @@ def full_like(
     shape: Any = None,
     **kwargs: Any,
 ) -> Any:
-    """Return an array of one value, without a byte behind it."""
+    """Return an array of one value, without chunks."""
     kind = np.dtype(array.dtype if dtype is None else dtype)
     if np.ndim(fill_value) or kind.hasobject:
         return np.full(array.shape if shape is None else shape, fill_value, kind)
@@ -249,7 +250,7 @@ def size(array: ManifestArray, axis: int | None = None) -> int:
 
 @implements(np.may_share_memory, np.shares_memory)
 def shares_memory(*args: Any, **kwargs: Any) -> bool:
-    """Return that arrays share no memory: virtual ones have none."""
+    """Return False: virtual arrays have no memory to share."""
     return False
 
 
@@ -301,7 +302,7 @@ def pad(array: ManifestArray, pad_width: Any, mode: Any = "constant", **kwargs: 
     widths = np.broadcast_to(pad_width, (array.ndim, 2))
     if array.ndim == 0 or widths.dtype.kind not in "iu" or widths.min() < 0:
         return NotImplemented
-    # numpy says what becomes of a value that the dtype does not hold
+    # numpy converts the value to the dtype
     fill = np.pad(np.zeros(1, array.dtype), (1, 0), constant_values=constant)[0]
     shape = tuple(int(n) for n in widths.sum(axis=1) + array.shape)
     part = tuple(widths[:, 0].tolist()), _convert_fill(array, fill)

@@ -1,4 +1,4 @@
-"""What a parser is: how a source format is recognised, what scans it, and who else reads it.
+"""The record of a parser: how to detect a source format, scan it, and read it natively.
 
 A source format is one module with one such record, and one line in the table of the package
 `virtualds.parsers`. The checks compare values with those of the native readers in the record.
@@ -34,11 +34,11 @@ class ReadSource(Protocol):
 
 
 class CannotError(Exception):
-    """A native reader cannot tell the values that are asked for; it says why."""
+    """A native reader cannot read the values; the message says why."""
 
 
 class NativeRegion(NamedTuple):
-    """A region of a variable, as a native reader is asked for it.
+    """A region of a variable for a native reader to read.
 
     ``shape`` is that of the variable. ``offset`` is where the chunk begins in the file, in bytes,
     and ``has_codecs`` says whether the chunk is encoded. ``decoded`` asks for values by the CF
@@ -129,7 +129,7 @@ def region_of(array: Any, wanted: NativeRegion) -> Array:
 
 
 def stored_values(array_of: Callable[[NativeRegion], Any]) -> ReadNative:
-    """Return what reads regions of arrays of a library that knows no CF conventions."""
+    """Return a function that reads regions of a library's arrays, for values as stored."""
     return lambda wanted: None if wanted.decoded else region_of(array_of(wanted), wanted)
 
 

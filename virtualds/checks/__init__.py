@@ -1,1 +1,1 @@
-"""What an archive or a set is, how its files differ, and whether references are still valid."""
+"""Checks: describe a set, diagnose an archive, verify references."""

@@ -1,4 +1,4 @@
-"""What a reference set or a source file is, told without reading its references or its data."""
+"""Describing a reference set or a source file without reading references or data."""
 
 from __future__ import annotations
 
@@ -25,14 +25,13 @@ from virtualds.errors import without_secrets
 from virtualds.formats import Format
 from virtualds.source_file import SourceFile
 from virtualds.stores.access_rules import Allow
-from virtualds.stores.scan_cache import hold_scan
 
 LOOKED_THROUGH = 2**21
-"""References that are looked through for their files, where a set does not list these."""
+"""Most references that are searched for source files, where a set does not list its files."""
 
 
 class Sources(NamedTuple):
-    """Source files: how many, their bytes if all sizes are known, and the first one."""
+    """Source files: their number, their total size if all sizes are known, and the first url."""
 
     number: int
     nbytes: int | None
@@ -41,7 +40,7 @@ class Sources(NamedTuple):
 
 @dataclass(frozen=True)
 class Description:
-    """What a reference set or a source file is.
+    """A description of a reference set or a source file.
 
     Parameters
     ----------
@@ -49,14 +48,14 @@ class Description:
     format : str
         Name of the format, or of the parser.
     tree : xarray.DataTree
-        All that is in it.
+        The contents: variables as virtual arrays.
     references : int
-        Chunks of all variables, missing ones too.
+        Chunks of all variables, including missing chunks.
     sources : Sources, optional
-        The files that references lead to, those aside which a set holds itself; None if only the
-        references would tell, and there are too many of them.
+        The source files that the references point to, without files of the set itself. None if the
+        set does not list its files and has too many references to search.
     snapshots : pandas.DataFrame, optional
-        As `virtualds.snapshots` lists them; None of a format that keeps none.
+        As `virtualds.snapshots` lists them; None if the format keeps no snapshots.
     """
 
     url: str
@@ -77,7 +76,7 @@ def describe(
     allow: Allow = None,
     snapshot: str | None = None,
 ) -> Description:
-    """Return what a reference set, or a source file, is.
+    """Describe a reference set or a source file.
 
     Parameters
     ----------
@@ -89,7 +88,7 @@ def describe(
     FileNotFoundError, AccessError, FormatError, UnsupportedError
         As `virtualds.open_virtual_datatree`.
     ReadError
-        The values of a coordinate cannot be had; ``loadable_variables=[]`` asks for none.
+        The values of a coordinate cannot be read; ``loadable_variables=[]`` loads none.
 
     Examples
     --------
@@ -101,7 +100,7 @@ def describe(
         *(group, None, parser, "keep", allow, snapshot, loadable_variables), below=True
     )
     location = Location.of_url(url, storage_options)
-    with hold_scan(location.url, location.options):
+    with location.hold_scan():
         found = reader, source = reader_of(location, parser)
         whole = open_group(location, opening, found)
         tree = to_virtual_tree(whole, opening)
@@ -126,7 +125,7 @@ def _list_manifests(group: ManifestGroup) -> Iterable[ChunkManifest]:
 
 
 def _find_sources(manifests: Iterable[ChunkManifest], own: str | None) -> Sources | None:
-    """Return the source files of manifests, but for those in the folder of a set."""
+    """Return the source files of manifests, without files in the folder of the set."""
     catalogues: dict[Hashable, tuple[SourceSummary, ChunkManifest]] = {}
     files: dict[SourceFile, None] = {}
     for manifest in manifests:
@@ -143,7 +142,7 @@ def _find_sources(manifests: Iterable[ChunkManifest], own: str | None) -> Source
     if len(catalogues) == 1 and not files:
         [(catalogue, _)] = catalogues.values()
         return Sources(catalogue.number, catalogue.nbytes, catalogue.first)
-    # the same file may be known to several of them, by names that differ
+    # several catalogues may list the same file under different names
     for _, manifest in catalogues.values():
         files |= dict.fromkeys(manifest.listed)
     sizes = [file.size for file in files if file.size is not None]

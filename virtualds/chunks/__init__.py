@@ -1,1 +1,1 @@
-"""Which bytes: chunk axes, manifests and fragments."""
+"""Chunk axes, manifests and fragments: which bytes hold an array."""

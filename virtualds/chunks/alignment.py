@@ -1,7 +1,7 @@
-"""Blocks of whole chunks: where dask may cut an array so that no chunk is decoded twice.
+"""Blocks of whole chunks for dask, and the one chunk grid that fragments share.
 
-A block of dask lies between planes that go all the way through the array. A plane is good where no
-fragment has a chunk on both of its sides.
+A dask block lies between planes through the whole array. A plane is good where it cuts no chunk of
+any fragment, so that no chunk is decoded twice.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from virtualds.options import MIB
 LARGE_BLOCK = 128 * MIB
 """Bytes of a block above which chunks are cut, where fragments share too few edges."""
 
-
 Lengths = tuple[int, ...]
 
-
 Cuts = Sequence[tuple[int, ChunkAxis]]
+"""The axes of fragments along one axis of the array, each with its start."""
 
 
 def find_whole_blocks(
@@ -32,8 +31,8 @@ def find_whole_blocks(
 ) -> tuple[Lengths, ...]:
     """Return the lengths of the smallest blocks that hold whole chunks, per axis.
 
-    Where fragments share so few edges that such a block would be huge, an axis is cut as the
-    fragment is that is longest there. What lies in no fragment is cut as long as the longest block.
+    Where fragments share so few edges that such a block would be huge, an axis is cut like its
+    longest fragment. Gaps between fragments are cut as long as the longest block.
 
     Examples
     --------
@@ -58,13 +57,13 @@ def find_whole_blocks(
 
 
 def to_preferred_chunks(lengths: Lengths) -> int | Lengths:
-    """Return lengths as one number where only the last is less, as xarray's backends say it."""
+    """Return lengths as one number where only the last is less, as xarray's backends do."""
     regular = all(n == lengths[0] for n in lengths[:-1]) and lengths[-1] <= lengths[0]
     return lengths[0] if regular else lengths
 
 
 def snap_blocks(lengths: Lengths, whole: Lengths) -> Lengths:
-    """Return blocks whose edges are moved back to those of whole blocks.
+    """Return blocks whose edges are moved back to edges of whole blocks.
 
     Examples
     --------
@@ -114,7 +113,7 @@ def _find_edges_of_longest(size: int, cuts: Cuts) -> Ints:
 
 
 def _cut_gaps(edges: Ints, cuts: Cuts) -> Ints:
-    """Cut stretches in which no fragment lies as long as the longest block elsewhere."""
+    """Cut gaps between fragments as long as the longest block elsewhere."""
     if not cuts:
         return edges
     covered = np.zeros(edges.size - 1, bool)
@@ -125,6 +124,9 @@ def _cut_gaps(edges: Ints, cuts: Cuts) -> Ints:
         return edges
     gaps = zip(edges[:-1][~covered].tolist(), edges[1:][~covered].tolist(), strict=True)
     return np.unique(np.concatenate([edges, *(np.arange(a, b, step) for a, b in gaps)]))
+
+
+# ---------------------------------------------------------------------- shared grids
 
 
 def find_regular_chunks(
@@ -203,8 +205,8 @@ def _find_axis_lengths(size: int, cuts: Sequence[tuple[int, ChunkAxis]]) -> Ints
 def _fill_gaps(size: int, begin: Ints, length: Ints) -> Ints:
     """Return the lengths of chunks, and of those that fill the gaps before and behind them.
 
-    A gap is cut into chunks as long as the one before it, or else behind it, so that nobody has to
-    hold one chunk as long as the gap.
+    A gap is cut into chunks as long as the one before it, or else behind it, so that no chunk is as
+    long as the gap.
     """
     bounds = np.concatenate([[0], begin + length])
     gaps = np.concatenate([begin, [size]]) - bounds
@@ -221,6 +223,6 @@ def _fill_gaps(size: int, begin: Ints, length: Ints) -> Ints:
 
 
 def find_origin(fragment: Fragment, axes: Sequence[ChunkAxis]) -> tuple[int, ...]:
-    """Return the place of a fragment's first chunk, counted in the chunks of a mesh per axis."""
+    """Return the number, per axis of a mesh, of the chunk where a fragment begins."""
     pairs = zip(axes, fragment.start, strict=True)
     return tuple(int(axis.locate(np.array([start]))[0]) for axis, start in pairs)

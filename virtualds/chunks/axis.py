@@ -1,15 +1,15 @@
-"""How an axis is cut into chunks: pure integers and slices, no I/O.
+"""Chunk axes: how an axis is cut into chunks; pure integers, no I/O.
 
 An axis of an array is cut into *slabs*, one per chunk along it. A slab shows some logical elements
-of the array; the stored chunk behind it may be longer than what it shows, because it was padded,
-is longer than its array, or has been cropped. Three numbers per slab say it all:
+of the array; its stored chunk may be longer, because it was padded, is longer than its array, or
+has been cropped. Three numbers describe a slab:
 
 - ``edges[i] .. edges[i + 1]`` are the logical elements that slab ``i`` shows,
 - ``encoded[i]`` is the length of the stored chunk along this axis,
 - ``inset[i]`` is how many leading elements of the stored chunk are hidden.
 
 `RegularAxis` holds the common case in four integers whatever its length; `IrregularAxis` holds the
-three columns. Both answer the same questions, so nobody else needs to know which one it is.
+three columns. Both have the same methods.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from virtualds.chunks.projection import (
 )
 
 LONGEST_AXIS = 2**62
-"""Elements that no axis has, so that sums of two positions are 64-bit integers."""
+"""More elements than an axis may have, so that sums of two positions are 64-bit integers."""
 
 
 class ChunkAxis(ABC):
@@ -81,8 +81,8 @@ class ChunkAxis(ABC):
     def chunk(self) -> int | None:
         """The chunk length of a grid that starts at a chunk's first element, or None.
 
-        This is what a Zarr v2 ``.zarray`` can say: every chunk of one length, the last one padded
-        (or, where it is the only one, of exactly the axis's length).
+        A Zarr v2 ``.zarray`` can hold such a grid: every chunk has one length, the last one is
+        padded (or, where it is the only one, has exactly the length of the axis).
         """
 
     @staticmethod
@@ -148,7 +148,7 @@ class ChunkAxis(ABC):
         return ChunkAxis.from_slabs(shown, encoded, hidden), slice(first, final + 1)
 
     def project(self, key: AxisKey, start: int = 0) -> Projection:
-        """Say what ``key`` takes from each slab, this axis beginning at ``start`` of the array."""
+        """Return what ``key`` takes from each slab; the axis begins at ``start`` of the array."""
         if isinstance(key, slice):
             if key.step == 1:
                 return self._project_range(key.start, key.stop, start)
@@ -271,7 +271,7 @@ class RegularAxis(ChunkAxis):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IrregularAxis(ChunkAxis):
-    """An axis whose slabs are written down one by one."""
+    """An axis with any slabs, held in three columns."""
 
     edges: Ints
     encoded: npt.NDArray[np.integer]

@@ -21,15 +21,12 @@ from virtualds.chunks.projection import Ints, compact
 from virtualds.source_file import SourceFile, StorageOptions
 
 MISSING = -1
-"""The file code of a chunk that does not exist: it reads as its fill value."""
-
+"""The file code of a missing chunk, which reads as its fill value."""
 
 INLINE = -2
-"""The file code of a chunk held in the manifest; its offset counts `ChunkManifest.inline`."""
-
+"""The file code of a chunk held in the manifest; its offset is its index in `inline`."""
 
 Column = npt.NDArray[np.integer]
-
 
 COLUMNS = {
     "file": np.int32,
@@ -38,6 +35,22 @@ COLUMNS = {
     "pipeline": np.uint16,
     "checksum": np.uint64,
 }
+"""The columns of a manifest, with their dtypes."""
+
+KEPT = 4
+"""Joined tables that are kept for the next arrays: those of a dataset come one after the other."""
+
+SMALL_COLUMN = 1024
+"""Values of a column, or entries of a table, up to which packing does not pay."""
+
+SAMPLE = 2**16
+"""Values that are packed in every way to find the shortest."""
+
+Item = TypeVar("Item", bound=Hashable)
+
+Values = npt.NDArray[np.integer]
+
+Flat = npt.NDArray[np.int64]
 
 
 class Reference(NamedTuple):
@@ -51,7 +64,7 @@ class Reference(NamedTuple):
 
 
 def digest(files: Sequence[SourceFile]) -> tuple[str, list[Any]]:
-    """Return what tells tables of files apart: a hash of names, and the few access options."""
+    """Return the identity of a table of files: a hash of the names, and the access options."""
     options: dict[StorageOptions | None, int] = {}
     lines = [repr((*f[:-1], options.setdefault(f.options, len(options)))) for f in files]
     text = "\n".join(lines).encode("utf-8", "surrogatepass")
@@ -61,7 +74,7 @@ def digest(files: Sequence[SourceFile]) -> tuple[str, list[Any]]:
 def as_grid_column(name: str, value: Any, shape: tuple[int, ...]) -> Column:
     """Return a column over the grid, of integers that it can hold."""
     if type(value) is int:
-        # too large a number is told of below
+        # too large a number is refused below
         with suppress(OverflowError):
             return constant_column(name, value, shape)
     return settle_column(_as_column(name, np.asarray(value)), shape)
@@ -69,9 +82,9 @@ def as_grid_column(name: str, value: Any, shape: tuple[int, ...]) -> Column:
 
 @lru_cache(4096)
 def constant_column(name: str, value: int, shape: tuple[int, ...]) -> Column:
-    """Return a column of one value, which nobody can write to.
+    """Return a read-only column of one value.
 
-    It is what broadcasting returns, in a tenth of the time, and mostly the same for many files.
+    It equals the result of broadcasting, in a tenth of the time, and is cached for many files.
     """
     kind = np.dtype(COLUMNS[name])
     raw = value.to_bytes(kind.itemsize, sys.byteorder, signed=kind.kind == "i")
@@ -86,7 +99,7 @@ def column_of_rows(name: str, rows: Sequence[int], shape: tuple[int, ...]) -> Co
 
 
 def settle_column(column: Column, shape: tuple[int, ...]) -> Column:
-    """Give a column the shape of the grid, holding one that does not change as one number."""
+    """Give a column the shape of the grid; a constant one is held as one number."""
     spread = np.broadcast_to(column, shape)
     if column.size and column.ndim and (column == column.flat[0]).all():
         return np.broadcast_to(column.reshape(-1)[0], shape)
@@ -117,13 +130,13 @@ def take_rows(column: Column, ids: Ints, axis: int) -> Column:
 
 
 def take_compact(column: Column, change: Callable[[Column], Column]) -> Column:
-    """Change a column element by element at the cost of the memory it takes."""
+    """Change a column element by element, each stored element once."""
     return np.broadcast_to(change(compact(column)), column.shape)
 
 
 def renumber_files(file: Column, numbers: Sequence[int]) -> Column:
     """Return the column ``file`` where the files have other numbers."""
-    # negative codes count from the end, so that they stand for themselves
+    # negative codes index from the end of the table, and stay as they are
     table = np.array([*numbers, INLINE, MISSING], np.int32)
     return take_compact(file, lambda column: table[column])
 
@@ -150,16 +163,12 @@ def _is_constant(parts: Sequence[Column], axis: int) -> bool:
     return all(np.array_equal(head, part[layer]) for part in parts[1:] if part.shape[axis])
 
 
-Item = TypeVar("Item", bound=Hashable)
-
-
-KEPT = 4
-"""Joined tables that are held for the next array; arrays of a dataset come one after the other."""
+# ---------------------------------------------------------------------- tables of files
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class JoinedTable(Generic[Item]):
-    """Tables joined into one, each item once, and where in it the items of each table are.
+    """Tables joined into one, with each item once.
 
     Parameters
     ----------
@@ -167,7 +176,7 @@ class JoinedTable(Generic[Item]):
     items : tuple
         The items of all parts, in the order in which they come first.
     numbers : tuple of lists of int
-        For every part the numbers that its items have in ``items``.
+        For every part the indices of its items in ``items``.
     """
 
     parts: tuple[tuple[Item, ...], ...]
@@ -176,9 +185,9 @@ class JoinedTable(Generic[Item]):
 
     @classmethod
     def of(cls, parts: Sequence[tuple[Item, ...]]) -> JoinedTable[Item]:
-        """Return tables as one; that of the same items in the same order is made once.
+        """Join tables; the result for the same parts is made once.
 
-        A hundred variables of a million files would hold a hundred equal tables of a million.
+        Otherwise a hundred variables of a million files would hold a hundred equal tables.
         """
         for known in tuple(_known):
             if known._is_of(parts):
@@ -190,7 +199,7 @@ class JoinedTable(Generic[Item]):
         return made
 
     def _is_of(self, parts: Sequence[tuple[Item, ...]]) -> bool:
-        """Say whether these are the very parts, without a look at what is in the items."""
+        """Say whether these are the same parts, comparing items by identity."""
         return len(parts) == len(self.parts) and all(
             part is own or (len(part) == len(own) and all(map(is_, part, own)))
             for part, own in zip(parts, self.parts, strict=True)
@@ -198,31 +207,20 @@ class JoinedTable(Generic[Item]):
 
 
 def drop_repeated_tables(tables: Iterable[tuple[Item, ...]]) -> list[tuple[Item, ...]]:
-    """Return every table once that several arrays share."""
+    """Return tables without repetition, compared by identity."""
     return list({id(table): table for table in tables}.values())
 
 
 _known: deque[JoinedTable[Any]] = deque(maxlen=KEPT)
 
 
-Values = npt.NDArray[np.integer]
-
-
-Flat = npt.NDArray[np.int64]
-
-
-SMALL_COLUMN = 1024
-"""Values of a column, or entries of a table, up to which packing would not pay."""
-
-
-SAMPLE = 2**16
-"""Values that are packed in every way to find the one that takes least."""
+# ---------------------------------------------------------------------- packing
 
 
 class PackedColumn(NamedTuple):
-    """A column as differences from what was expected of it, less the least of them, compressed.
+    """A column as compressed differences from expected values, less the least difference.
 
-    ``way`` counts `ENCODERS`; ``width`` is the bytes of a difference, whose first bytes stand
+    ``way`` is an index of `ENCODERS`; ``width`` is the bytes of a difference. All first bytes stand
     before all second ones.
     """
 
@@ -237,7 +235,7 @@ class PackedColumn(NamedTuple):
 class SmallColumn(NamedTuple):
     """A column of few values: their dtype, and their bytes in C order.
 
-    To pickle an array itself takes numpy ten times the bytes and the time.
+    numpy's own pickle of an array takes ten times the bytes and the time.
     """
 
     shape: tuple[int, ...]
@@ -252,7 +250,7 @@ def pack(column: Values, steps: Values | None = None) -> int | SmallColumn | Pac
     ----------
     column : integer array
     steps : integer array that broadcasts to it, optional
-        By how much a value, in C order, may exceed the one before.
+        Expected differences between neighbouring values in C order.
     """
     if column.size == 1:
         return int(column.flat[0])
@@ -267,9 +265,9 @@ def pack(column: Values, steps: Values | None = None) -> int | SmallColumn | Pac
 
 
 def unpack(packed: int | SmallColumn | PackedColumn, steps: Values | None = None) -> Values:
-    """Return what `pack` was given, as integers of some width.
+    """Return the column that `pack` was given, as integers of any width.
 
-    It has the shape that it had; one value broadcasts to it.
+    It has the same shape; a single value has none, and broadcasts.
     """
     if isinstance(packed, int):
         return np.array(packed, np.min_scalar_type(packed))
@@ -288,7 +286,7 @@ def unpack(packed: int | SmallColumn | PackedColumn, steps: Values | None = None
 
 
 def _find_rises(steps: Values | None, shape: tuple[int, ...]) -> Flat | None:
-    """Return by how much every value may be exceeded by the next, None if nobody knows."""
+    """Return the expected differences between neighbours, None where they are unknown."""
     if steps is None or np.broadcast_shapes(steps.shape, shape) != shape:
         return None
     return np.broadcast_to(steps, shape).astype(np.int64).reshape(-1)
@@ -299,7 +297,7 @@ def _encode_level(flat: Flat, rises: Flat | None) -> Flat:
 
 
 def _encode_differences(flat: Flat, rises: Flat | None) -> Flat:
-    # the first one would be as large as the value; any that are there are better
+    # the first difference would be as large as the value; any other one packs better
     found = np.empty_like(flat)
     np.subtract(flat[1:], flat[:-1], out=found[1:])
     found[0] = found[1]
@@ -319,8 +317,7 @@ ENCODERS: tuple[Callable[[Flat, Flat | None], Flat], ...] = (
     _encode_differences,
     _encode_unexpected,
 )
-"""What of a column is written down: its values, how they rise, how that differs from steps."""
-
+"""Ways to encode a column: values, differences, and differences from the expected ones."""
 
 EXPECTED = ENCODERS.index(_encode_unexpected)
 
@@ -328,7 +325,7 @@ EXPECTED = ENCODERS.index(_encode_unexpected)
 def _pack_column(flat: Flat, rises: Flat | None, way: int, shape: tuple[int, ...]) -> PackedColumn:
     rest = ENCODERS[way](flat, rises)
     least = int(rest.min())
-    # the range of 64-bit integers wraps around, and back again when it is unpacked
+    # 64-bit integers may wrap around here, and wrap back when they are unpacked
     small = (rest - least).view(np.uint64)
     width = np.min_scalar_type(int(small.max())).itemsize
     planes = np.ascontiguousarray(small.astype(f"<u{width}").view(np.uint8).reshape(-1, width).T)
@@ -346,10 +343,10 @@ def narrow(column: Values) -> Values:
 
 
 def pack_table(table: Any) -> Any:
-    """Return a table of files in few bytes, for `unpack_table`: urls begin alike."""
+    """Return a table of files in few bytes, for `unpack_table`; similar urls compress well."""
     return zlib.compress(pickle.dumps(table), 1) if len(table) > SMALL_COLUMN else table
 
 
 def unpack_table(packed: Any) -> Any:
-    """Return what `pack_table` was given."""
+    """Return the table that `pack_table` was given."""
     return pickle.loads(zlib.decompress(packed)) if isinstance(packed, bytes) else packed

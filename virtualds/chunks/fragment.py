@@ -1,4 +1,4 @@
-"""A fragment: a box of an array, cut into chunks by axes, with a manifest."""
+"""Fragments: boxes of an array, cut into chunks, each with a manifest."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Fragment:
         if grid != self.manifest.shape or len(self.start) != len(self.axes):
             raise ValueError(
                 f"Fragment: axes of {grid} chunks at {self.start} with a manifest of "
-                f"{self.manifest.shape}; they are to agree"
+                f"{self.manifest.shape}; give both the same grid"
             )
 
     @property
@@ -66,7 +66,7 @@ class Fragment:
         return replace(self, start=start)
 
     def crop(self, axis: int, start: int, stop: int) -> Fragment | None:
-        """Return what lies between two positions of the array, moved there; None if nothing."""
+        """Return the part between two positions of the array, moved by the first; None if empty."""
         low = max(start, self.start[axis])
         high = min(stop, self.stop[axis])
         if high <= low:
@@ -126,7 +126,7 @@ def join_fragments(fragments: Sequence[Fragment], axis: int) -> tuple[Fragment, 
 def _can_join(left: Fragment, right: Fragment, axis: int) -> bool:
     return (
         left.stop[axis] == right.start[axis]
-        # what lies in a reference set stays there
+        # joining would load the references of a set
         and not left.manifest.is_in_set
         and not right.manifest.is_in_set
         and _drop_axis(left.start, axis) == _drop_axis(right.start, axis)

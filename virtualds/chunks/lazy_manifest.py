@@ -1,7 +1,7 @@
-"""A manifest whose columns lie in a reference set and are read when somebody needs them.
+"""Lazy manifests, whose columns lie in a reference set and are read when needed.
 
-Cropping, permuting and repeating axes only change how chunks are counted, as in a strided array;
-whatever needs a column reads the references of the chunks that are left.
+Cropping, permuting and repeating axes only change how chunks are counted, as in a strided array.
+Access to a column reads the references of the remaining chunks.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class LazyManifest(ChunkManifest):
 
     @property
     def pipeline(self) -> Column:
-        """All of the column, which is one number unless the table has several."""
+        """The whole column, which is one number unless the table has several."""
         if self._table.has_pipelines:
             return self.loaded().pipeline
         return np.broadcast_to(np.array(self._only, COLUMNS["pipeline"]), self._shape)
@@ -167,7 +167,7 @@ class LazyManifest(ChunkManifest):
 
     @property
     def sources(self) -> tuple[SourceFile, ...]:
-        """All files that the chunks lie in; looked through block by block."""
+        """All files that the chunks lie in, found block by block."""
         found: dict[SourceFile, None] = {}
         for _, part in iterate_blocks(self):
             found |= dict.fromkeys(part.files)
@@ -180,14 +180,14 @@ class LazyManifest(ChunkManifest):
 
     @property
     def catalogue(self) -> SourceSummary | None:
-        """What the set says of all these files at once, None if they have to be listed."""
+        """The set's summary of all these files, None if they have to be listed."""
         return self._table.catalogue()
 
     # ------------------------------------------------------------------ what is not
 
     @property
     def counting(self) -> RowCounting:
-        """Which rows of which table the chunks are, for those who write it down."""
+        """The table and the rows of the chunks, for writers."""
         return RowCounting(self._table, self._shape, self._strides, self._base, self._renumbered)
 
     @property
@@ -215,7 +215,7 @@ class LazyManifest(ChunkManifest):
                 _replace_item(self._strides, axis, stride * step),
                 self._base + start * stride,
             )
-        # a missing chunk has the pipeline of the last one, as it has where columns are in memory
+        # a missing chunk has the pipeline of the last one, as with columns in memory
         last = np.full_like(ids, self._shape[axis] - 1)
         kept = np.unique(np.where(ids < 0, last, ids) if self._table.has_pipelines else ids)
         kept = kept[kept >= 0]
@@ -251,7 +251,7 @@ class LazyManifest(ChunkManifest):
         return self.loaded().with_files(change)
 
     def pruned(self) -> ChunkManifest:
-        """Return the manifest: what it does not need it does not hold."""
+        """Return the manifest itself, which holds nothing that it does not need."""
         return self
 
     def with_pipelines(self, numbers: Sequence[int]) -> ChunkManifest:
@@ -281,7 +281,7 @@ class LazyManifest(ChunkManifest):
         return self.loaded()._map(change)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle where the columns lie, not what they hold."""
+        """Pickle the place of the columns, not their values."""
         return {name: getattr(self, name) for name in LazyManifest.__slots__}
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""Where the bytes of every chunk lie: columns over a chunk grid.
+"""Manifests: columns over a chunk grid that say where the bytes of each chunk lie.
 
 A manifest has one row per chunk. Its columns are arrays with the shape of the chunk grid; along an
 axis where a column does not change it is broadcast (stride 0) and takes no memory. Two primitives
@@ -130,8 +130,8 @@ class ChunkManifest:
     ) -> ChunkManifest:
         """Build a manifest of a few chunks of one file, in C order, checking every reference.
 
-        It is what `build` makes of the same numbers, in a third of the time: what a scan of many
-        files is made of.
+        It equals the result of `build`, in a third of the time, which counts in scans of many
+        files.
 
         Raises
         ------
@@ -265,7 +265,7 @@ class ChunkManifest:
         """
         files: dict[SourceFile, int] = {}
         numbers = [files.setdefault(file, len(files)) for file, _ in places]
-        # the codes of what lies in no file count from the end
+        # the codes of missing and inline chunks index from the end of the table
         table = np.array([*numbers, INLINE, MISSING], np.int32)
         shift = np.array([*(begin for _, begin in places), 0, 0], np.int64)
         offset = compact(self.offset) + shift[compact(self.file)]
@@ -325,7 +325,7 @@ class ChunkManifest:
         return replace(self, **columns)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle what stands behind broadcast axes once, in few bytes."""
+        """Pickle the elements behind broadcast axes once, in few bytes."""
         columns = {name: compact(getattr(self, name)) for name in COLUMNS}
         packed = {name: pack(column) for name, column in columns.items() if name != "offset"}
         packed["offset"] = pack(columns["offset"], columns["length"])

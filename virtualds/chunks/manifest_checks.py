@@ -1,4 +1,4 @@
-"""What must hold of the references of a manifest, checked when it is built."""
+"""Checks of the references of a manifest, made when it is built."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def check_references(manifest: References) -> None:
 
 
 def _lies_in_one_file(manifest: References) -> bool:
-    """Say whether all chunks lie in the only file, and are none of them wrong."""
+    """Say whether all chunks lie in the only file, and all references are valid."""
     file = compact(manifest.file)
     if file.size != 1 or file.flat[0] != 0 or len(manifest.files) != 1:
         return False
@@ -63,7 +63,7 @@ def _check_places(manifest: References) -> None:
             f"files; {MISSING} is a missing chunk, {INLINE} an inline one"
         )
     sizes = [f.size if f.size is not None else 2**62 for f in manifest.files]
-    # negative codes count from the end; what is held inline is counted, not measured
+    # negative codes index from the end; offsets of inline chunks are indices, not bytes
     ends = np.array([*sizes, len(manifest.inline), 2**62])[file]
     inside = (offset >= 0) & np.where(
         file == INLINE, offset < ends, (length > 0) & (offset <= ends - length)

@@ -1,4 +1,4 @@
-"""What a selection takes of a chunked axis: pure integers and slices, no I/O."""
+"""Projections: what a selection takes of a chunked axis; pure integers, no I/O."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
 
-
 AxisKey = slice | Ints
-"""What selects along one axis: a slice with start, stop and positive step, or rising positions."""
+"""A key of one axis: a slice with start, stop and positive step, or rising positions."""
 
 
 class Slabs(NamedTuple):
@@ -34,7 +33,7 @@ class SlabRun(NamedTuple):
 
 
 class Slices(Sequence[slice]):
-    """Slices that are made when they are asked for: of a million slabs few are, one by one.
+    """A sequence of slices that are made on access: of a million slabs, few are needed.
 
     Parameters
     ----------
@@ -138,7 +137,7 @@ def compute_strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def compact(column: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
-    """Return the one element that stands behind each broadcast axis, so that it can be counted."""
+    """Return a column with one element along each broadcast axis, its elements in memory."""
     return column[tuple(slice(0, 1) if step == 0 else slice(None) for step in column.strides)]
 
 
@@ -151,10 +150,10 @@ def narrow_column(column: Ints) -> npt.NDArray[np.integer]:
 
 
 def find_distinct(numbers: npt.NDArray[np.integer[Any]], count: int) -> Ints:
-    """Return the different ones of numbers from 0 to below ``count``, rising."""
+    """Return the distinct numbers, from 0 to below ``count``, rising."""
     if count > 16 * numbers.size:
         return np.unique(numbers).astype(np.int64)
-    # many times as fast, as long as there is not much to look through
+    # many times as fast for a small count
     met = np.zeros(count, bool)
     met[numbers] = True
     return np.flatnonzero(met)

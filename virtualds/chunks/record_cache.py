@@ -1,7 +1,7 @@
-"""Tables of references in records: files of so many rows, read when somebody needs one of them.
+"""Records of Parquet sets: files with rows of references, read when needed and kept.
 
-Parquet sets differ in what their records say; that a row lies in record ``row // size``, and that
-the records used last are kept, is the same for all of them.
+In all Parquet sets a row lies in record ``row // size``, and the records used last are kept; the
+contents of records differ.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from virtualds.chunks.projection import Ints
 from virtualds.errors import FormatError
 
 CACHED = 2**21
-"""Rows that the records of one set keep in memory."""
+"""Rows of one set that are kept in memory."""
 
 SETS = 8
-"""Sets that a process keeps open for pickles that come in."""
+"""Sets that a process keeps open for unpickled arrays."""
 
 Record = TypeVar("Record")
 
 
 class RecordCache(Generic[Record]):
-    """The records that were used last, by what they are called.
+    """The records that were used last, by name.
 
     Parameters
     ----------
     most : int
-        How many are kept.
+        Records that are kept.
     """
 
     def __init__(self, most: int) -> None:
@@ -67,10 +67,10 @@ def name_opening() -> str:
 
 
 def share_opening(kind: type[Record], name: str, state: Mapping[str, Any]) -> Record:
-    """Return what was pickled of an opening as an object that its pickles share in a process.
+    """Return the unpickled object of an opening, which all its pickles share in a process.
 
-    So every task of dask finds the records that others have read. What has been opened anew is
-    something else: the set may have changed.
+    So dask tasks share the records that they read. A new opening is another object, since the set
+    may have changed.
     """
 
     def made() -> Record:
@@ -111,13 +111,13 @@ def read_rows(ids: Ints, size: int, rows: Callable[[int, Ints], ChunkManifest]) 
 def read_parquet(data: bytes, url: str, dictionaries: Sequence[str] = ()) -> Any:
     """Return the content of a Parquet file as an Arrow table, some columns as dictionaries.
 
-    Only this thread touches the bytes. A thread of Arrow that lets go of them needs Python, and one
-    that is late finds it gone, which ends the whole process with a crash.
+    Only this thread touches the bytes. A thread of Arrow that releases them needs the interpreter;
+    after the interpreter has ended, that would crash the process.
 
     Raises
     ------
     FormatError
-        It is none.
+        The file is not Parquet.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -130,4 +130,4 @@ def read_parquet(data: bytes, url: str, dictionaries: Sequence[str] = ()) -> Any
         )
         return file.read(use_threads=False)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise FormatError(f"{url}: it is no Parquet file ({error}); write it anew") from error
+        raise FormatError(f"{url}: not a Parquet file ({error}); write it anew") from error

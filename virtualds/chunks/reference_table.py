@@ -1,4 +1,4 @@
-"""Tables of references that lie in a reference set, as lazy manifests count them."""
+"""Tables of references in a reference set, which lazy manifests read."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ BLOCK_CHUNKS = 2**20
 def iterate_blocks(
     manifest: ChunkManifest, start: int = 0, most: int = BLOCK_CHUNKS
 ) -> Iterator[tuple[Ints, ChunkManifest]]:
-    """Yield the numbers of chunks and the chunks, as many as are looked through at a time.
+    """Yield the numbers of chunks and the chunks, block by block.
 
-    Whoever needs all chunks of a manifest gets them here, so that a set of a few bytes that counts
-    thousands of millions of chunks keeps nobody busy for long.
+    Callers that need all chunks of a manifest use this, so that a small set that claims thousands
+    of millions of chunks is refused soon.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ def iterate_blocks(
     Raises
     ------
     UnsupportedError
-        The manifest is almost empty, as far as it has been looked through.
+        The blocks so far are almost empty.
     """
     references, what = 0, f"the first chunks of a grid {manifest.shape} that lies in a set"
     for begin in range(start, manifest.size, most):
@@ -49,7 +49,7 @@ def iterate_blocks(
 
 
 class SourceSummary(NamedTuple):
-    """What a set says of its files all at once, without judging one by one what they are.
+    """A set's summary of its files, without a look at each of them.
 
     ``name`` tells the list from others. ``nbytes`` is None where not all sizes are known.
     """
@@ -65,28 +65,28 @@ class ReferenceTable(Protocol):
 
     @property
     def has_pipelines(self) -> bool:
-        """Whether it says of every chunk which pipeline decodes it; else there is number 0."""
+        """Whether every chunk has its own pipeline number; else all have number 0."""
 
     def load(self, ids: Ints) -> ChunkManifest:
         """Return the chunks of these numbers, in their shape, with the files that they lie in."""
 
     def listed(self) -> tuple[SourceFile, ...]:
-        """Return all files that chunks lie in, and others of the same set perhaps."""
+        """Return all files that chunks lie in, and maybe other files of the set."""
 
     def catalogue(self) -> SourceSummary | None:
-        """Return what is said of these files at once, None if they have to be listed."""
+        """Return the summary of these files, None if they have to be listed."""
 
 
 @dataclass(frozen=True)
 class TiledReferences:
-    """The references of manifests that lie beside each other on one grid; elsewhere are none.
+    """The references of manifests side by side on one grid; other chunks are missing.
 
     Parameters
     ----------
     grid : tuple of int
         Chunks per axis.
     parts : tuple of pairs of a tuple of int and a ChunkManifest
-        In which chunk of the grid each begins. They do not overlap.
+        The chunk of the grid where each begins. They do not overlap.
     """
 
     grid: tuple[int, ...]
@@ -117,7 +117,7 @@ class TiledReferences:
         return tuple(dict.fromkeys(file for _, part in self.parts for file in part.listed))
 
     def catalogue(self) -> None:
-        """Return nothing: the parts have their files."""
+        """Return None: the parts list their files."""
 
 
 class RowCounting(NamedTuple):

@@ -1,7 +1,7 @@
-"""Chunks of one length at equal distances in one file: computed, not held.
+"""Strided manifests: chunks of one length at equal distances in one file.
 
 Records of a classic netCDF file lie like this, a million of them for each variable. Three numbers
-say where; a column of offsets is made of those chunks that somebody asks for.
+describe them; offsets are computed for the chunks that are needed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class StridedReferences:
     Raises
     ------
     FormatError
-        They do not lie inside the file.
+        The chunks do not lie inside the file.
     """
 
     file: SourceFile
@@ -44,7 +44,7 @@ class StridedReferences:
     has_pipelines: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        # what lies between two sound chunks is sound
+        # if the first and the last chunk are valid, all between them are
         self.load(np.array([0, self.count - 1], np.int64))
 
     def load(self, ids: Ints) -> ChunkManifest:
@@ -59,13 +59,13 @@ class StridedReferences:
         return (self.file,)
 
     def catalogue(self) -> None:
-        """Return nothing: there is no list of files to be told about."""
+        """Return None: there is one file, and no list."""
 
 
 class StridedManifest(LazyManifest):
     """A manifest that counts the chunks of an `StridedReferences`.
 
-    It is as cheap to ask as columns are, and becomes columns where it is joined with others.
+    Access is as cheap as with columns; joining it with other manifests makes columns.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""The codecs: one file per family, and here the list of them.
+"""The codecs: how bytes become values.
 
-A codec knows its own names (`virtualds.codecs.codec.Codec`): a new one is a file and a line in
-`CODECS`.
+Each family of codecs has a file; each codec knows its own names (`virtualds.codecs.codec.Codec`).
+A new codec is a file and a line in `CODECS`.
 """
 
 from __future__ import annotations
@@ -69,16 +69,15 @@ CODECS: tuple[type[Codec], ...] = (
     CastValues,
     BitFields,
 )
-"""Every codec with code of its own; `Numcodecs` stands for all of numcodecs, and for those that
-other packages bring to it."""
+"""Every codec with its own class; `Numcodecs` stands for those of numcodecs and its plugins."""
 
 REGISTRY = Registry((*CODECS, Numcodecs))
-"""Which codec has which name; everything else asks here."""
-UNSUPPORTED_HDF5_FILTERS = {305: "LZO", 32017: "SZ", 32024: "SZ3", 32028: "SPERR", 32029: "HTJ2K"}
-"""Registered filters whose chunks no Python package decodes as HDF5 does, by their names.
+"""The codecs by name."""
 
-SZ3 is decoded by imagecodecs in another version of its format, and asked for this one ends the
-process.
+UNSUPPORTED_HDF5_FILTERS = {305: "LZO", 32017: "SZ", 32024: "SZ3", 32028: "SPERR", 32029: "HTJ2K"}
+"""Names of registered filters whose chunks no Python package decodes as HDF5 does.
+
+imagecodecs decodes another version of SZ3's format; given HDF5's version, it ends the process.
 """
 
 
@@ -115,13 +114,13 @@ def codec_from_zarr_v3(
     Parameters
     ----------
     name : str
-        What it is called there.
+        The codec's name.
     config : mapping
         Its configuration.
     dtype : dtype
-        Of the array that it encodes, or that has become the bytes that it encodes.
+        Data type of the array whose elements, or bytes, it encodes.
     shape : tuple of int, optional
-        Of the chunks that it encodes, where all of them have the same.
+        Shape of the chunks that it encodes, where all have the same.
 
     Raises
     ------
@@ -142,7 +141,7 @@ def codec_from_zarr_v3(
 
 
 def find_zarr_v3_maker(name: str) -> Make:
-    """Return what makes the codec that Zarr v3 calls by a name.
+    """Return the function that makes the codec of a Zarr v3 name.
 
     Raises
     ------
@@ -157,13 +156,13 @@ def find_zarr_v3_maker(name: str) -> Make:
 
 def _unknown(kind: Kind, name: object) -> UnsupportedError:
     return UnsupportedError(
-        f"codec {name!r}: it is none of {known_names(kind)}; open the data with zarr-python"
+        f"codec {name!r}: not one of {known_names(kind)}; open the data with zarr-python"
     )
 
 
 @contextmanager
 def _explain_bad_parameters(what: str, where: str) -> Iterator[None]:
-    """Say of parameters of which no codec is made that they make no sense."""
+    """Turn the errors of a codec's constructor into a `FormatError`."""
     try:
         yield
     except VirtualdsError:
@@ -197,22 +196,22 @@ def codec_from_hdf5(number: int, values: Sequence[int], itemsize: int) -> Codec:
             f" ({UNSUPPORTED_HDF5_FILTERS[number]})" if number in UNSUPPORTED_HDF5_FILTERS else ""
         )
         raise UnsupportedError(
-            f"HDF5 filter {number}{name}: it is none of {known_names('hdf5')}; load the variable "
-            f"through h5py, or leave it out with drop_variables"
+            f"HDF5 filter {number}{name}: not one of {known_names('hdf5')}; load the variable "
+            f"with h5py, or leave it out with drop_variables"
         )
     with _explain_bad_parameters(f"HDF5 filter {number}: its client data {tuple(values)}", "file"):
         return make(values, itemsize)
 
 
 def codec_from_tiff(number: int, page: Any) -> Codec:
-    """Return the codec of a page of TIFF.
+    """Return the codec of a TIFF page.
 
     Parameters
     ----------
     number : int
-        What stands in the tag Compression (TIFF 6.0, section 8).
+        Value of the tag Compression (TIFF 6.0, section 8).
     page : TiffPage
-        The page, as tifffile tells it.
+        The page, from tifffile.
 
     Raises
     ------
@@ -225,16 +224,16 @@ def codec_from_tiff(number: int, page: Any) -> Codec:
 def predictor_from_tiff(
     number: int, shape: tuple[int, int, int], dtype: np.dtype[Any]
 ) -> OfOneType:
-    """Return the codec of a predictor of TIFF; its ``dtype`` is that of what it makes.
+    """Return the codec of a TIFF predictor; its ``dtype`` is that of its encoded samples.
 
     Parameters
     ----------
     number : int
-        What stands in the tag Predictor (TIFF 6.0, section 14).
+        Value of the tag Predictor (TIFF 6.0, section 14).
     shape : tuple of int
         Rows, pixels and samples of a chunk.
     dtype : dtype
-        Of the samples, in the byte order of the file.
+        Data type of the samples, in the byte order of the file.
 
     Raises
     ------
@@ -248,19 +247,19 @@ def _tiff_maker(kind: Kind, number: int) -> Make:
     make = REGISTRY.maker(kind, number)
     if make is None:
         raise UnsupportedError(
-            f"{kind} {number}: it is none of {known_names(kind)}; read the file with tifffile's "
+            f"{kind} {number}: not one of {known_names(kind)}; read the file with tifffile's "
             f"asarray()"
         )
     return make
 
 
 def known_names(kind: Kind) -> list[str | int]:
-    """Return what codecs are called by one kind of format, in order."""
+    """Return the sorted names of all codecs in one kind of format."""
     return REGISTRY.names(kind)
 
 
 def array_serialisers() -> frozenset[str]:
-    """Return the names in Zarr v3 of the codecs that make bytes of an array."""
+    """Return the Zarr v3 names of the array-to-bytes codecs."""
     return REGISTRY.array_serialisers
 
 

@@ -1,16 +1,16 @@
-"""Chunks that are cut into blocks, which are compressed one by one: HDF5's LZ4 and bitshuffle.
+"""HDF5's LZ4 and bitshuffle: chunks in blocks that are compressed one by one.
 
 - LZ4: HDF5 filter 32004; client data: block size. In Zarr ``imagecodecs_lz4h5``, as imagecodecs
   calls it.
 - bitshuffle: HDF5 filter 32008; client data: two of version, bytes per element, elements per block
   (0 for the default), compressor (0 none, 2 LZ4, 3 zstd), level. Without a compressor it is
-  ``imagecodecs_bitshuffle`` in Zarr v2, and that behind ``numcodecs.`` in Zarr v3, where the bare
-  name is that of a codec of arrays; with one it has no name there but ours.
+  ``imagecodecs_bitshuffle`` in Zarr v2, and ``numcodecs.imagecodecs_bitshuffle`` in Zarr v3, where
+  the bare name means an array codec; with a compressor Zarr has only our name for it.
 
 All numbers within a chunk are big-endian: its length (8 bytes), the length of its blocks (4), and
-before each block how long it is once compressed (4). An LZ4 block that is as long as what it
-decodes to is stored as it is ("HDF5 LZ4 filter" of The HDF Group's hdf5_plugins). Bitshuffle ends
-with what fills no eight elements, stored as it is (``bshuf_h5filter.c`` of kiyo-masui/bitshuffle).
+before each block its compressed length (4). An LZ4 block as long as its decoded bytes is stored
+uncompressed ("HDF5 LZ4 filter" of The HDF Group's hdf5_plugins). Bitshuffle stores the last
+elements, fewer than eight, unshuffled at the end (``bshuf_h5filter.c`` of kiyo-masui/bitshuffle).
 """
 
 from __future__ import annotations
@@ -35,17 +35,26 @@ from virtualds.codecs.libraries import (
 from virtualds.errors import UnsupportedError
 
 Decompress = Callable[[memoryview, int], Buffer]
+
 HEADER = 12
+"""Bytes of the header of a chunk."""
+
 LARGEST = 2**31
-"""Bytes of elements, and elements of blocks, are fewer: filters are told by 32 bits."""
+"""Bytes of an element, and elements of a block, are fewer: client data have 32 bits."""
+
 LENGTH = 4
-"""Bytes before each block."""
+"""Bytes of the length before each block."""
+
 TARGET = 8192
-"""Bytes of a block of bitshuffle, where nobody asked for another size."""
+"""Bytes of a block of bitshuffle by default."""
+
 FEWEST = 128
-"""Elements of a block of bitshuffle at least, where nobody asked for another size."""
+"""Elements of a block of bitshuffle by default, at least."""
+
 COMPRESSORS = {0: "", 2: "lz4", 3: "zstd"}
 """Compressors by their number in bitshuffle's client data."""
+
+DECOMPRESS: dict[str, Decompress] = {"lz4": lz4_block, "zstd": zstd}
 
 
 @dataclass(frozen=True)
@@ -69,13 +78,13 @@ class Lz4Blocks(Codec):
         whole, rest = divmod(size, block)
         lengths = [block] * whole + [rest] * (rest > 0)
         parts = list(_decompress_blocks(self, view, lengths, _decode_lz4_or_stored))
-        # copied once more only where there are several blocks
+        # a single block needs no copy
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 @dataclass(frozen=True)
 class Bitshuffle(Codec):
-    """Bits of equal rank, gathered within blocks of elements.
+    """Elements whose bits of equal rank are gathered within blocks.
 
     Parameters
     ----------
@@ -105,11 +114,11 @@ class Bitshuffle(Codec):
 
     @classmethod
     def from_hdf5(cls, values: Sequence[int], itemsize: int) -> Codec:
-        """Build the codec from client data; with a compressor it is another one."""
+        """Build the codec from client data: `BitshuffleBlocks` where they name a compressor."""
         size, block, number = [*values[2:5], *(itemsize, 0, 0)[len(values[2:5]) :]]
         if number not in COMPRESSORS:
             raise UnsupportedError(
-                f"HDF5 filter 32008 (bitshuffle) with compressor {number}: it is none of "
+                f"HDF5 filter 32008 (bitshuffle) with compressor {number}: not one of "
                 f"{COMPRESSORS}; leave the variable out with drop_variables"
             )
         if number:
@@ -124,7 +133,7 @@ class Bitshuffle(Codec):
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         check_length(self, len(data), nbytes)
-        # what fills no eight elements lies behind the blocks as it is
+        # the last elements, fewer than eight, are not shuffled
         end = len(data) // (8 * self.itemsize) * 8 * self.itemsize
         view = memoryview(data)
         shuffled = _unshuffle_bits(view[:end], self.itemsize, self.block)
@@ -153,7 +162,7 @@ class BitshuffleBlocks(Codec):
         if not 0 < self.itemsize < LARGEST or self.compressor not in DECOMPRESS:
             raise UnsupportedError(
                 f"bitshuffle: compressor {self.compressor!r} of elements of {self.itemsize} bytes "
-                f"is none of {sorted(DECOMPRESS)}; leave the variable out with drop_variables"
+                f"is not one of {sorted(DECOMPRESS)}; leave the variable out with drop_variables"
             )
 
     @classmethod
@@ -172,7 +181,7 @@ class BitshuffleBlocks(Codec):
         size, block = _parse_header(self, view, nbytes)
         eight = 8 * self.itemsize
         if block % eight:
-            raise CodecError(f"bitshuffle: blocks of {block} bytes are no multiple of {eight}")
+            raise CodecError(f"bitshuffle: blocks of {block} bytes are not a multiple of {eight}")
         whole, rest = divmod(size // eight * eight, block)
         lengths = [block] * whole + [rest] * (rest > 0)
         tail = size % eight
@@ -184,7 +193,7 @@ class BitshuffleBlocks(Codec):
 
 
 def _parse_header(codec: Codec, data: memoryview, nbytes: int | None) -> tuple[int, int]:
-    """Return how long a chunk is, and each of its blocks."""
+    """Return the length of a chunk, and of its blocks."""
     if len(data) < HEADER:
         raise CodecError(f"{codec.zarr_v2_id}: {len(data)} bytes hold no header of {HEADER}")
     size, block = int.from_bytes(data[:8], "big"), int.from_bytes(data[8:HEADER], "big")
@@ -202,7 +211,7 @@ def _decompress_blocks(
 ) -> Iterator[Buffer]:
     """Yield the blocks of a chunk, decompressed to ``lengths``.
 
-    The stored lengths are checked: the compressors never see a byte that is not the block's.
+    Stored lengths are checked, so that decompressors get the bytes of their block only.
     """
     place = HEADER
     for length in lengths:
@@ -224,9 +233,6 @@ def _decode_lz4_or_stored(data: memoryview, nbytes: int) -> Buffer:
     return data if len(data) == nbytes else lz4_block(data, nbytes)
 
 
-DECOMPRESS: dict[str, Decompress] = {"lz4": lz4_block, "zstd": zstd}
-
-
 @cache
 def _import_imagecodecs() -> Any:
     try:
@@ -237,9 +243,9 @@ def _import_imagecodecs() -> Any:
 
 
 def _unshuffle_bits(data: Buffer, itemsize: int, block: int) -> Buffer:
-    """Return elements whose bits were gathered in blocks of ``block`` elements.
+    """Undo bitshuffle in blocks of ``block`` elements.
 
-    Without imagecodecs Blosc does it, whose bits lie in the same order, two thirds as fast.
+    Without imagecodecs Blosc does it: same order of bits, two thirds as fast.
     """
     size = block or max(TARGET // itemsize // 8 * 8, FEWEST)
     library = _import_imagecodecs()

@@ -1,10 +1,10 @@
-"""Blosc2: each chunk is a contiguous frame, of one super-chunk or of one b2nd array.
+"""Blosc2: each chunk is one contiguous frame, a super-chunk or a b2nd array.
 
 HDF5 filter 32026, registered with The HDF Group; client data: revision, version, type size, chunk
-size, level, shuffle, compressor, and the chunk's shape where it is a b2nd array. The frame says all
-that decoding needs (``README_CFRAME_FORMAT.rst`` and ``README_B2ND_METALAYER.rst`` of c-blosc2).
-Zarr has no name for frames, so that they have one of their own there: ``virtualds_blosc2_frame`` in
-Zarr v2, ``virtualds.blosc2_frame`` in Zarr v3.
+size, level, shuffle, compressor, and the chunk's shape where it is a b2nd array. The frame holds
+all that decoding needs (``README_CFRAME_FORMAT.rst`` and ``README_B2ND_METALAYER.rst`` of
+c-blosc2). Zarr has no name for frames; here they are ``virtualds_blosc2_frame`` in Zarr v2 and
+``virtualds.blosc2_frame`` in Zarr v3.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BLOSC2_ERRORS = (
     OverflowError,
     SystemError,
 )
-"""What blosc2 raises for damaged frames, whose dtypes are Python, and sizes may be negative."""
+"""Errors of blosc2 for damaged frames: dtypes are parsed as Python, sizes may be negative."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Blosc2Frame(Codec):
         blosc2 = import_package("blosc2", "blosc2")
         frame = bytes(data)
         try:
-            # the frame is not copied, and kept alive by what is made of it
+            # without a copy: the chunk keeps the frame alive
             chunk = blosc2.schunk_from_cframe(frame, copy=False)
             if chunk.nchunks != 1:
                 raise CodecError(f"blosc2: {chunk.nchunks} chunks in the frame of one")
@@ -64,7 +64,7 @@ class Blosc2Frame(Codec):
             raise CodecError(f"blosc2: {error}") from error
 
     def _array(self, array: Any, nbytes: int | None) -> Buffer:
-        """Return a b2nd array, whose blocks lie in an order of their own and may be padded."""
+        """Decode a b2nd array, whose blocks are not in C order and may be padded."""
         if array.nbytes > array.schunk.nbytes:
             raise CodecError(f"blosc2: {array.nbytes} bytes of {array.schunk.nbytes} in the frame")
         check_length(self, int(array.nbytes), nbytes)

@@ -1,8 +1,8 @@
-"""Numbers that were stored as another type: by value, with every rounding and limit laid down.
+"""Numbers that were cast to another type, with defined rounding and limits.
 
-Zarr v3 ``cast_value``, registered in zarr-extensions. Casts that keep every value are numpy's; the
-others are those of cast-value-rs, with which zarr-python casts. Zarr v2 has a name for the former,
-``astype``; the latter have one of their own there: ``virtualds_cast_values``.
+Zarr v3 ``cast_value``, registered in zarr-extensions. numpy does the casts that keep every value;
+cast-value-rs, which zarr-python uses, does the others. In Zarr v2 the former are ``astype``, the
+latter ``virtualds_cast_values``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ TYPES = {
     **{f"{kind}int{8 * n}": f"{kind or 'i'}{n}" for kind in ("", "u") for n in (1, 2, 4, 8)},
     **{f"float{8 * n}": f"f{n}" for n in (2, 4, 8)},
 }
-"""Types that are cast, by their names in Zarr v3."""
+"""numpy types by their Zarr v3 names."""
+
 ROUNDINGS = (
     "nearest-even",
     "towards-zero",
@@ -32,10 +33,13 @@ ROUNDINGS = (
     "towards-negative",
     "nearest-away",
 )
+
 OUT_OF_RANGE = ("error", "clamp", "wrap")
+
 DIRECTIONS = ("encode", "decode")
+
 DEFAULTS = {"rounding": ROUNDINGS[0], "out_of_range": OUT_OF_RANGE[0], "scalar_map": {}}
-"""What the configuration may leave out beside ``data_type``, and what it means then."""
+"""Defaults of the configuration; ``data_type`` has none."""
 
 
 @dataclass(frozen=True)
@@ -45,16 +49,16 @@ class CastValues(Codec):
     Parameters
     ----------
     decoded, encoded : str
-        Their type, and the one they are stored as; byte order included.
+        Types of the values and of the stored numbers, byte order included.
     rounding, out_of_range : str
-        How to cast what the other type does not have, there and back.
+        How to cast values that the other type does not have.
     scalar_map : str
         Values that stand for others, by direction, as JSON.
 
     Raises
     ------
     ValueError
-        A type is no number's, a word is not known, or a value is none of its type.
+        A type is not numeric, a word is unknown, or a value is not of its type.
     """
 
     decoded: str
@@ -73,8 +77,8 @@ class CastValues(Codec):
                 raise ValueError(f"cast_value: {name} is neither integer nor float")
         if self.rounding not in ROUNDINGS or self.out_of_range not in OUT_OF_RANGE:
             raise ValueError(
-                f"cast_value: rounding {self.rounding!r} is to be one of {ROUNDINGS}, "
-                f"out_of_range {self.out_of_range!r} one of {OUT_OF_RANGE}"
+                f"cast_value: rounding {self.rounding!r}, out_of_range {self.out_of_range!r}; give "
+                f"one of {ROUNDINGS} and one of {OUT_OF_RANGE}"
             )
         if self.out_of_range == "wrap" and np.dtype(self.encoded).kind == "f":
             raise ValueError(f"cast_value: floats ({self.encoded}) do not wrap")
@@ -94,7 +98,7 @@ class CastValues(Codec):
     def from_registry(
         cls, config: Mapping[str, Any], dtype: np.dtype[Any], shape: tuple[int, ...] | None
     ) -> Self:
-        """Build it from the configuration of ``cast_value``."""
+        """Build the codec from the configuration of ``cast_value``."""
         if unknown := config.keys() - {"data_type", *DEFAULTS}:
             raise ValueError(f"{min(unknown)!r} is not known")
         said = {"decoded": dtype.str, "encoded": _type_of(config["data_type"])}
@@ -113,7 +117,7 @@ class CastValues(Codec):
     def in_chain(self, itemsize: int) -> dict[str, Any]:
         said = {name: self._parameters[name] for name in DEFAULTS}
         told = {name: way for name, way in said.items() if way != DEFAULTS[name]}
-        # the names of numpy are those of Zarr v3
+        # numpy and Zarr v3 have the same names
         kind = np.dtype(self.encoded).name
         return {"name": self.registered_name, "configuration": {"data_type": kind, **told}}
 
@@ -128,7 +132,7 @@ class CastValues(Codec):
         }
 
     def _map(self, direction: str) -> dict[Any, Any]:
-        """Return what stands for what when arrays are encoded or decoded, as Python's numbers."""
+        """Return the scalar map of one direction as Python numbers."""
         pairs = json.loads(self.scalar_map).get(direction) or []
         types = (np.dtype(self.decoded), np.dtype(self.encoded))
         key, value = types if direction == "encode" else types[::-1]
@@ -136,7 +140,7 @@ class CastValues(Codec):
 
     @cached_property
     def _keeps_values(self) -> bool:
-        """Whether every stored number has its like in the type it is decoded to."""
+        """Whether the decoded type holds every stored number."""
         stored, shown = (np.dtype(n).newbyteorder("=") for n in (self.encoded, self.decoded))
         wider = np.can_cast(stored, shown) and stored.itemsize < shown.itemsize
         return (stored == shown or wider) and not self._map("decode")
@@ -162,7 +166,7 @@ class CastValues(Codec):
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         stored, shown = np.dtype(self.encoded), np.dtype(self.decoded)
         if len(data) % stored.itemsize:
-            raise CodecError(f"cast_value: {len(data)} bytes are no whole numbers of {stored}")
+            raise CodecError(f"cast_value: {len(data)} bytes are not a whole number of {stored}")
         count = len(data) // stored.itemsize
         check_length(self, count * shown.itemsize, nbytes)
         numbers = np.frombuffer(data, stored)
@@ -170,7 +174,7 @@ class CastValues(Codec):
         return found.astype(shown, copy=False).view(np.uint8).data
 
     def _cast(self, numbers: Any) -> Any:
-        """Cast as zarr-python does; numbers have to have the byte order of the machine."""
+        """Cast as zarr-python does, in the byte order of the machine."""
         library = import_package("cast_value_rs", "cast_value that rounds, wraps, clamps or maps")
         try:
             return library.cast_array(
@@ -185,11 +189,11 @@ class CastValues(Codec):
 
 
 def _type_of(said: Any) -> str:
-    """Return the type of numbers that Zarr v3 spells, in numpy's spelling."""
+    """Return the numpy name of a Zarr v3 data type."""
     name = said["name"] if isinstance(said, Mapping) else said
     if name not in TYPES:
         raise UnsupportedError(
-            f"codec 'cast_value': data_type {said!r} is none of {list(TYPES)}; open the data with "
-            f"zarr-python"
+            f"codec 'cast_value': data_type {said!r} is not one of {list(TYPES)}; open the data "
+            f"with zarr-python"
         )
     return np.dtype(TYPES[name]).str

@@ -1,9 +1,9 @@
-"""CF packing: from the numbers that a file stores to the values that they mean.
+"""CF packing: scale, offset and fill values.
 
 The attributes ``scale_factor``, ``add_offset``, ``_FillValue``, ``missing_value`` and ``_Unsigned``
 (CF conventions 1.12, sections 2.5.1 and 8.1; NetCDF Users Guide, appendix A) say how the values of
-a variable were packed. The result is bit for bit what `xarray.open_dataset` gives for that file;
-which dtype that is, xarray itself has said when the file was opened.
+a variable were packed. The result is bit for bit what `xarray.open_dataset` gives for that file,
+in the dtype that xarray chose when the file was opened.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PACKING_ATTRIBUTES = (
     "add_offset",
     "dtype",
 )
-"""The attributes that decoding uses up; ``dtype`` is xarray's own, for booleans."""
+"""Attributes that decoding removes; ``dtype`` is xarray's own, for booleans."""
 
 
 class Decoding(Protocol):
@@ -46,16 +46,16 @@ class Packing:
     Parameters
     ----------
     dtype : numpy dtype
-        Of the values.
+        Dtype of the values.
     integer : numpy dtype or None
-        What stored integers are to be taken for (``_Unsigned``).
+        Dtype that stored integers are converted to first (``_Unsigned``).
     fills : tuple of numpy scalar
         Stored numbers that mean "no value", of `integer` where that is given.
     scale_factor, add_offset : numpy scalar or None
         Factor and summand, applied in this order.
     attributes : dict
-        The attributes that said so, as they stand in the file. Two packings that decode alike are
-        equal, however they were spelled.
+        The attributes of the packing, as in the file. They are not compared: packings that decode
+        alike are equal.
     """
 
     dtype: np.dtype[Any]
@@ -71,13 +71,13 @@ class Packing:
         if self.dtype.kind in "iu":
             for name in ("scale_factor", "add_offset"):
                 if not _is_in_range(getattr(self, name), self.dtype):
-                    raise ValueError(f"Packing: {name} is outside of what {self.dtype} holds")
+                    raise ValueError(f"Packing: {name} is outside the range of {self.dtype}")
 
     @classmethod
     def from_attributes(
         cls, stored: np.dtype[Any], attributes: Mapping[str, Any], dtype: np.dtype[Any]
     ) -> Packing | None:
-        """Read the packing of a variable stored as ``stored`` and decoded as ``dtype``."""
+        """Return the packing of a variable stored as ``stored`` and decoded to ``dtype``."""
         found = {name: attributes[name] for name in PACKING_ATTRIBUTES if name in attributes}
         if not found:
             return None
@@ -105,7 +105,7 @@ class Packing:
             absent = out == self.fills[0]
             for fill in self.fills[1:]:
                 absent |= out == fill
-            # integers that count time units stay integers, of which the least is NaT
+            # integers that count time units stay integers; the least one is NaT
             out[absent] = np.nan if self.dtype.kind in "fc" else np.iinfo(np.int64).min
         if self.scale_factor is not None:
             out *= self.scale_factor
@@ -120,7 +120,7 @@ class Packing:
 
 
 def _is_in_range(number: Any, dtype: np.dtype[Any]) -> bool:
-    """Say whether a number, if it is a Python integer, is one of an integer dtype."""
+    """Say whether an integer dtype holds a number; only Python integers are checked."""
     limits = np.iinfo(dtype)
     return not isinstance(number, int) or bool(limits.min <= number <= limits.max)
 
@@ -139,7 +139,7 @@ def _find_unsigned_dtype(stored: np.dtype[Any], unsigned: Any) -> np.dtype[Any] 
 def _find_fill_values(
     found: Mapping[str, Any], stored: np.dtype[Any], integer: np.dtype[Any] | None
 ) -> tuple[Any, ...]:
-    """Return the distinct stored numbers that mean "no value", in a settled order."""
+    """Return the distinct stored numbers that mean "no value", sorted."""
     values: list[Any] = []
     raw = _to_scalar(found.get("_FillValue"))
     for name in ("_FillValue", "missing_value"):
@@ -152,10 +152,10 @@ def _find_fill_values(
 
 
 def _to_integer(value: Any, stored: np.dtype[Any], integer: np.dtype[Any]) -> Any:
-    """Return the attribute ``_FillValue`` as a number of the dtype that ``_Unsigned`` asks for.
+    """Return the attribute ``_FillValue`` in the dtype that ``_Unsigned`` asks for.
 
-    As xarray does it: to unsigned by its bytes, in the byte order of the file, as a Python number,
-    which is compared in the dtype of the values; to signed by its value.
+    As in xarray: to unsigned by its bytes, in the byte order of the file, as a Python number, which
+    is compared in the dtype of the values; to signed by its value.
     """
     if integer.kind == "u":
         return np.array(value).astype(stored).view(integer).item()

@@ -1,6 +1,7 @@
 """CF time: stored numbers that mean dates or durations.
 
-What a date is, xarray decides; so xarray decodes it, and nothing else below the datasets uses it.
+xarray decodes them, as calendars are its subject. No other module below `virtualds.datasets` uses
+xarray.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ UNITS = {
     "microseconds": "us",
     "nanoseconds": "ns",
 }
-"""numpy's names of the units in which xarray counts durations."""
+"""numpy's names of xarray's units of durations."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class TimePacking:
                 decode_times=xr.coders.CFDatetimeCoder(time_unit=unit),
                 decode_timedelta=xr.coders.CFTimedeltaCoder(time_unit=unit, decode_via_units=True),
             )
-            # xarray looks at the first and the last one only, until somebody asks for all
+            # lazy until here: xarray has decoded only the first and the last value
             found = decoded.values
         except (ValueError, OverflowError) as error:
             raise CodecError(f"{self.units!r}: {error}") from error
@@ -76,8 +77,8 @@ class TimePacking:
         values: npt.NDArray[Any] = found.astype(self.dtype)
         if found.dtype != self.dtype and not _is_same(values, found):
             raise CodecError(
-                f"{self.units!r}: some of the values are finer than {self.dtype}, which is what "
-                f"xarray said they are; load the variable with loadable_variables"
+                f"{self.units!r}: some values are finer than {self.dtype}, the dtype that xarray "
+                f"chose; load the variable with loadable_variables"
             )
         return values.reshape(stored.shape)
 

@@ -15,34 +15,38 @@ from virtualds.codecs.codec import Codec, CodecError, check_length
 
 Checksum = Callable[[Buffer], int]
 
-
 Registers = npt.NDArray[np.uint32]
 
-
 POLYNOMIAL = 0x82F63B78
-"""Castagnoli's, its highest power in the lowest bit."""
-
+"""Castagnoli's polynomial, its highest power in the lowest bit."""
 
 ALL_BITS = 0xFFFFFFFF
-"""What a register begins with, and what is added at the end."""
-
+"""Start value of a register, and xor of the result."""
 
 FEW_BYTES = 2**16
 """Bytes from which on numpy is faster than a loop."""
 
-
 LANE = 1024
-"""Bytes of a part of the data, where numpy takes all parts a byte further at a time."""
+"""Bytes of a lane; numpy updates the registers of all lanes at once, byte by byte."""
+
+ROW = 360
+"""Words that Fletcher-32 sums at a time: so few that no partial sum overflows 32 bits."""
+
+ROWS = 65536
+"""Rows whose sums by column do not overflow 32 bits."""
+
+FEW_WORDS = 2**17
+"""Bytes below which numcodecs' Fletcher-32 is faster, though it does not release the GIL."""
 
 
 @dataclass(frozen=True)
 class Crc32c(Codec):
-    """Four bytes of checksum.
+    """A chunk with four bytes of CRC-32C.
 
     Parameters
     ----------
     location : str
-        ``end`` or ``start``: where they stand.
+        ``end`` or ``start``: where the checksum is.
     """
 
     location: str = "end"
@@ -84,7 +88,7 @@ class Crc32c(Codec):
 
 @cache
 def find_crc32c() -> Checksum:
-    """Return the fastest way to the checksum that is installed."""
+    """Return the fastest CRC-32C that is installed."""
     for library in (_import_fastcrc, _import_google):
         try:
             return library()
@@ -94,7 +98,7 @@ def find_crc32c() -> Checksum:
 
 
 def _import_fastcrc() -> Checksum:
-    # iSCSI is where this checksum comes from
+    # CRC-32C comes from iSCSI
     from fastcrc.crc32 import iscsi
 
     checksum: Checksum = iscsi
@@ -108,10 +112,10 @@ def _import_google() -> Checksum:
 
 
 def crc32c(data: Buffer) -> int:
-    """Return the checksum by numpy alone: lanes side by side, then joined.
+    """Return the CRC-32C with numpy alone: lanes side by side, then joined.
 
-    A register is linear in what it began with and in the data, so that the register of two parts
-    is that of the first, taken over as many zeros as the second has bytes, plus that of the second.
+    A register is linear in its start value and in the data: the register of two parts is that of
+    the first, updated with as many zeros as the second has bytes, plus that of the second.
 
     Examples
     --------
@@ -132,7 +136,7 @@ def crc32c(data: Buffer) -> int:
 
 
 def _update_bytewise(register: int, data: bytes) -> int:
-    """Take a register over byte by byte."""
+    """Update a register byte by byte."""
     table = _build_table().tolist()
     for byte in data:
         register = table[(register ^ byte) & 0xFF] ^ register >> 8
@@ -140,13 +144,13 @@ def _update_bytewise(register: int, data: bytes) -> int:
 
 
 def _update_registers(registers: Registers, data: Any, table: Registers) -> Registers:
-    """Take registers over a byte each."""
+    """Update registers with one byte each."""
     found: Registers = table[(registers ^ data) & np.uint32(0xFF)] ^ (registers >> np.uint32(8))
     return found
 
 
 def _apply_tables(tables: Registers, register: Registers) -> Registers:
-    """Apply a linear map that is given for every byte of a register."""
+    """Apply a linear map, given by a table for each byte of a register."""
     parts = register.astype("<u4").view(np.uint8)
     found: Registers = np.bitwise_xor.reduce(tables[np.arange(4), parts], keepdims=True)
     return found
@@ -154,7 +158,7 @@ def _apply_tables(tables: Registers, register: Registers) -> Registers:
 
 @cache
 def _build_table() -> Registers:
-    """Return what registers of one byte become."""
+    """Return what registers of one byte become after a byte."""
     table = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         table = (table >> np.uint32(1)) ^ (table & np.uint32(1)) * np.uint32(POLYNOMIAL)
@@ -163,28 +167,19 @@ def _build_table() -> Registers:
 
 @cache
 def _build_lane_tables() -> Registers:
-    """Return what a register becomes over a lane of zeros, for each of its bytes."""
+    """Return what a register becomes after a lane of zeros, for each of its bytes."""
     found = np.arange(256, dtype=np.uint32) << np.arange(0, 32, 8, dtype=np.uint32)[:, None]
     for _ in range(LANE):
         found = _update_registers(found, np.uint32(0), _build_table())
     return found
 
 
-ROW = 360
-"""Words that are summed at a time: so few that no partial sum overflows 32 bits."""
-
-
-ROWS = 65536
-"""Rows whose sums by column do not overflow 32 bits."""
-
-
-FEW_WORDS = 2**17
-"""Bytes below which numcodecs is faster, though no other thread runs meanwhile."""
+# ---------------------------------------------------------------------- Fletcher-32
 
 
 @dataclass(frozen=True)
 class Fletcher32(Codec):
-    """Four bytes of checksum at the end of the chunk."""
+    """A chunk with four bytes of Fletcher-32 at its end."""
 
     zarr_v2_id: ClassVar[str] = "fletcher32"
     hdf5_filter: ClassVar[int | None] = 3
@@ -212,7 +207,7 @@ class Fletcher32(Codec):
         if 0 < len(body) < FEW_WORDS and not len(body) % 2 and _is_verified(data):
             return body
         found = fletcher32(body)
-        # HDF5 before 1.6.3 wrote both halves with their bytes swapped, and reads either
+        # HDF5 before 1.6.3 wrote both halves with swapped bytes; later versions read both
         swapped = int.from_bytes(view[-4:-2], "big") | int.from_bytes(view[-2:], "big") << 16
         if found not in (stored, swapped):
             raise CodecError(f"fletcher32: checksum {found:#010x}, the chunk says {stored:#010x}")
@@ -220,12 +215,12 @@ class Fletcher32(Codec):
 
 
 def fletcher32(data: Buffer) -> int:
-    """Return the checksum of ``data``.
+    """Return the Fletcher-32 of ``data``.
 
     Both sums are taken modulo 65535 as weighted sums over rows of words, so that numpy does the
     adding: with ``n`` words ``w[i]``, the sums are ``sum(w)`` and ``sum((n - i) * w[i])``. Words
-    are taken as if they were little-endian, which numpy adds faster: to swap the bytes of a word is
-    to multiply it by 256 modulo 65535.
+    are read as little-endian, which numpy adds faster: swapping the bytes of a word multiplies it
+    by 256 modulo 65535.
     """
     raw = np.frombuffer(data, np.uint8)
     if raw.size % 2:
@@ -247,7 +242,7 @@ def fletcher32(data: Buffer) -> int:
 
 
 def _is_verified(data: Buffer) -> bool:
-    """Whether numcodecs finds the checksum right; it takes no odd number of bytes."""
+    """Say whether numcodecs accepts the checksum; it takes even numbers of bytes only."""
     try:
         _import_numcodecs().decode(data)
     except RuntimeError:
@@ -263,8 +258,8 @@ def _import_numcodecs() -> Any:
 
 
 def _fold(value: int) -> int:
-    """Reduce modulo 65535 the way repeated folding does: a sum that is not zero never becomes it.
+    """Reduce modulo 65535 as repeated folding does: a sum that is not zero never becomes zero.
 
-    ``weight`` has been reduced on the way, so it may be zero where the true sum is not.
+    ``weight`` was reduced before, so it may be zero where the true sum is not.
     """
     return (value - 1) % 65535 + 1

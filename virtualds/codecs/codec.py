@@ -1,4 +1,4 @@
-"""What a codec is: it takes the bytes of one chunk one step back towards its values."""
+"""The base class of codecs: one step of decoding a chunk."""
 
 from __future__ import annotations
 
@@ -25,46 +25,41 @@ NO_FILTERS: dict[str, Any] = {
     "complevel": 0,
     "fletcher32": False,
 }
-"""What xarray's netCDF4 backend says of a variable without filters."""
-
+"""The encoding of a variable without filters in xarray's netCDF4 backend."""
 
 Order = Literal["<", ">", "="]
-"""Of the bytes of a number."""
-
+"""Byte order of a number."""
 
 ONLY_VIRTUALDS = "virtualds_"
-"""What ids begin with that no other reader of Zarr v2 knows."""
-
+"""Prefix of Zarr v2 ids that only virtualds knows."""
 
 NUMCODECS, OURS = "numcodecs.", "virtualds."
-"""What names in Zarr v3 begin with that come from Zarr v2, and those that only virtualds knows."""
-
+"""Prefixes of Zarr v3 names: ids of Zarr v2, and codecs that only virtualds knows."""
 
 Kind = Literal["zarr_v2", "zarr_v3", "hdf5", "tiff", "tiff_predictor"]
-"""Who names codecs."""
-
+"""Formats that name codecs."""
 
 Make = Callable[..., "Codec"]
-"""Makes a codec of what stands beside its name; `Name` says what it takes."""
+"""Makes a codec from its configuration; `Name` describes the arguments."""
 
 
 class Name(NamedTuple):
-    """What one kind of format calls a codec.
+    """The name of a codec in one kind of format.
 
     Parameters
     ----------
     kind : str
-        Who calls it so.
+        The kind of format.
     name : str or int
         The id or name in Zarr; the number of the HDF5 filter, the TIFF compression or predictor.
     make : callable
-        Makes the codec of what stands beside the name:
+        Makes the codec; its arguments are:
 
         - ``zarr_v2``: the configuration;
-        - ``zarr_v3``: the configuration, the data type of what is encoded, and the shape of chunks,
-          None where they have several;
+        - ``zarr_v3``: the configuration, the data type of the array, and the shape of chunks, None
+          where they have several;
         - ``hdf5``: the client data, and the bytes per element;
-        - ``tiff``: the page, as tifffile tells it;
+        - ``tiff``: the page, from tifffile;
         - ``tiff_predictor``: the rows, pixels and samples of a chunk, and their data type.
     """
 
@@ -74,7 +69,7 @@ class Name(NamedTuple):
 
 
 class CodecError(Exception):
-    """Bytes that do not decode; the reader adds which chunk of which file they are."""
+    """Bytes that do not decode; the reader adds the file and the chunk."""
 
 
 class Codec(ABC):
@@ -83,31 +78,30 @@ class Codec(ABC):
     Parameters that only matter when writing (a compression level) are kept, so that metadata can
     be written again, and are left out of comparisons.
 
-    A codec says itself what others call it: the class variables are its names, and beside each
-    name is a method that takes the configuration which stands there.
+    The class variables are the codec's names; for each name a method takes its configuration.
     """
 
     __slots__ = ()
 
     zarr_v2_id: ClassVar[str]
     zarr_v3_name: ClassVar[str | None] = None
-    """Its name in Zarr v3, where that is not the one of Zarr v2 behind a prefix."""
+    """Name in Zarr v3 besides the Zarr v2 id behind a prefix."""
     registered_name: ClassVar[str | None] = None
-    """Its name in Zarr v3 with a configuration of its own there, which `from_registry` takes."""
+    """Name in the Zarr v3 registry, whose configuration `from_registry` takes."""
     only_virtualds: ClassVar[bool] = False
-    """Whether ``zarr_v2_id`` is a name that no other reader of Zarr knows."""
+    """Whether only virtualds knows ``zarr_v2_id``."""
     hdf5_filter: ClassVar[int | None] = None
-    """Its HDF5 filter identification value."""
+    """HDF5 filter identification value."""
     tiff_compressions: ClassVar[tuple[int, ...]] = ()
-    """Its numbers in the TIFF tag Compression."""
+    """Numbers in the TIFF tag Compression."""
     is_filter: ClassVar[bool] = False
-    """Whether Zarr v2 lists it among the filters even where it comes last."""
+    """Whether Zarr v2 lists the codec among the filters even where it comes last."""
     serialises: ClassVar[bool] = False
-    """Whether Zarr v3 counts it among the codecs that make bytes of an array."""
+    """Whether it is an array-to-bytes codec in Zarr v3."""
 
     @classmethod
     def names(cls) -> Iterator[Name]:
-        """Yield what others call it, and what makes it of the configuration that they write."""
+        """Yield the names of the codec, each with the function that makes the codec."""
         yield Name("zarr_v2", cls.zarr_v2_id, cls.from_zarr_v2)
         yield Name("zarr_v3", cls.prefixed_name(), cls.from_zarr_v3)
         if cls.zarr_v3_name is not None:
@@ -120,16 +114,15 @@ class Codec(ABC):
 
     @classmethod
     def brought(cls, kind: Kind, name: str | int) -> Make | None:
-        """Return what makes it under a name that another package brings, None if none does."""
+        """Return the function that makes the codec of a plugin's name, None if there is none."""
         return None
 
     @classmethod
     def prefixed_name(cls) -> str:
-        """Return its name in Zarr v3 that is made of the one in Zarr v2.
+        """Return the Zarr v3 name that is made of the Zarr v2 id.
 
-        What Zarr v2 calls by a name of numcodecs has that name behind ``numcodecs.`` in Zarr v3,
-        and what only virtualds decodes stands behind ``virtualds.``, which no other reader takes
-        for something else.
+        The prefix is ``numcodecs.`` for ids of numcodecs, and ``virtualds.`` for ids that only
+        virtualds knows, so that no other reader confuses them.
         """
         if cls.only_virtualds:
             return OURS + cls.zarr_v2_id.removeprefix(ONLY_VIRTUALDS)
@@ -148,66 +141,66 @@ class Codec(ABC):
     def from_zarr_v3(
         cls, config: Mapping[str, Any], dtype: np.dtype[Any], shape: tuple[int, ...] | None
     ) -> Self:
-        """Build the codec from its Zarr v3 configuration; what it encodes is of ``dtype``."""
+        """Build the codec from its Zarr v3 configuration; it encodes data of ``dtype``."""
         return cls.from_zarr_v2({**config, "id": cls.zarr_v2_id})
 
     @classmethod
     def from_registry(
         cls, config: Mapping[str, Any], dtype: np.dtype[Any], shape: tuple[int, ...] | None
     ) -> Self:
-        """Build the codec from the configuration that stands beside its ``registered_name``."""
+        """Build the codec from the configuration of its ``registered_name``."""
         raise NotImplementedError(f"{cls.__name__} has a registered name and no from_registry")
 
     @classmethod
     def from_hdf5(cls, values: Sequence[int], itemsize: int) -> Codec:
-        """Build the codec from the client data of its HDF5 filter, by default of none."""
+        """Build the codec from the client data of its HDF5 filter; the default ignores them."""
         return cls.from_zarr_v2({"id": cls.zarr_v2_id})
 
     @classmethod
     def from_tiff(cls, page: Any) -> Codec:
-        """Build the codec from a page of tifffile, by default of nothing that the page says."""
+        """Build the codec from a page of tifffile; the default ignores the page."""
         return cls.from_zarr_v2({"id": cls.zarr_v2_id})
 
     def to_zarr_v3(self, itemsize: int) -> dict[str, Any]:
-        """Return a Zarr v3 name and configuration; elements have ``itemsize`` bytes."""
+        """Return the Zarr v3 name and configuration for elements of ``itemsize`` bytes."""
         config = self.to_zarr_v2()
         del config["id"]
         return {"name": self.zarr_v3_name or self.prefixed_name(), "configuration": config}
 
     def in_chain(self, itemsize: int) -> dict[str, Any]:
-        """Return its entry in a chain of Zarr v3, where data type and byte order are known."""
+        """Return the entry in a Zarr v3 codec chain, which has data type and byte order."""
         return self.in_order("<").to_zarr_v3(itemsize)
 
     @property
     def maps_arrays(self) -> bool:
-        """Whether Zarr v3 counts it among the codecs that make arrays of arrays."""
+        """Whether it is an array-to-array codec in Zarr v3."""
         return False
 
     @property
     def heeds_memory(self) -> bool:
-        """Whether those who know it take elements in the order of memory, not in that of axes."""
+        """Whether other readers apply it in memory order, not in the order of the axes."""
         return self.maps_arrays or self.serialises
 
     def filtered(self, dtype: np.dtype[Any]) -> np.dtype[Any] | None:
-        """Return the type of what it makes of an array; None if it takes that for another type."""
+        """Return the dtype after encoding an array of ``dtype``; None if it takes another dtype."""
         return dtype
 
     def in_order(self, order: Order) -> Self:
-        """Return the codec that takes and makes numbers of one byte order."""
+        """Return the same codec for numbers of one byte order."""
         return self
 
     @property
     def encoding(self) -> dict[str, Any]:
-        """What xarray's netCDF backends put into ``Variable.encoding`` for it."""
+        """The entries for it that xarray's netCDF backends put into ``Variable.encoding``."""
         return {}
 
     def encoded_size(self, nbytes: int) -> int | None:
-        """Return how long ``nbytes`` are once encoded, or None where that depends on the data."""
+        """Return the encoded length of ``nbytes``, or None where it depends on the data."""
         return None
 
     @abstractmethod
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
-        """Return the decoded bytes, ``nbytes`` of them where that is known.
+        """Return the decoded bytes, ``nbytes`` of them where the length is known.
 
         Raises
         ------
@@ -217,7 +210,7 @@ class Codec(ABC):
 
     @property
     def fills(self) -> bool:
-        """Whether `decode_into` makes no memory of its own."""
+        """Whether `decode_into` allocates no memory for the result."""
         return False
 
     def decode_into(self, data: Buffer, out: Bytes) -> None:
@@ -235,7 +228,7 @@ class Codec(ABC):
 
 @dataclass(frozen=True)
 class SelfDescribing(Codec):
-    """A codec whose streams say all that decoding needs to know.
+    """A codec whose streams hold all that decoding needs.
 
     Parameters
     ----------
@@ -247,7 +240,7 @@ class SelfDescribing(Codec):
 
     @classmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        """Keep the configuration for those who encode."""
+        """Keep the configuration, which only encoders need."""
         return cls(json.dumps(dict(config), sort_keys=True))
 
     def to_zarr_v2(self) -> dict[str, Any]:
@@ -256,40 +249,40 @@ class SelfDescribing(Codec):
 
 
 class OfOneType(Codec):
-    """A codec of numbers of one type, which takes them in the order of the axes."""
+    """A codec of numbers of one dtype, in the order of the axes."""
 
     dtype: str
 
     @property
     def heeds_memory(self) -> bool:
-        """It takes elements in the order of the axes."""
+        """False: it takes elements in the order of the axes."""
         return False
 
     def filtered(self, dtype: np.dtype[Any]) -> np.dtype[Any] | None:
-        """Return its own type, the only one that it takes."""
+        """Return its own dtype, the only one that it takes."""
         return dtype if dtype == np.dtype(self.dtype) else None
 
 
 @dataclass(frozen=True)
 class Shaped(OfOneType):
-    """A codec of arrays that Zarr v3 registers, and whose streams have the shape of the chunk.
+    """A registered Zarr v3 array codec whose streams have the shape of the chunk.
 
-    Where a chunk has other axes than the array shows, its name in the registry does not say what
-    it decodes to. There, and in Zarr v2, it has a name of its own, with shape and type.
+    Where a chunk has other axes than the array shows, the registered name does not determine the
+    decoded shape. There, and in Zarr v2, our own name carries shape and dtype.
 
     Parameters
     ----------
     shape : tuple of int
-        Of a chunk as it is encoded, in C order.
+        Shape of an encoded chunk, in C order.
     dtype : str
-        Of its numbers.
+        Dtype of its numbers.
     config : str
-        Its configuration in the registry, as JSON.
+        The configuration in the registry, as JSON.
 
     Raises
     ------
     ValueError
-        It does not encode such chunks.
+        The codec does not encode such chunks.
     """
 
     shape: tuple[int, ...]
@@ -305,7 +298,7 @@ class Shaped(OfOneType):
 
     @classmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        """Build it for chunks of the shape and type that stand beside its configuration."""
+        """Build the codec from its configuration and the shape and dtype beside it."""
         shape = tuple(map(int, config["shape"]))
         return cls.from_registry(config["configuration"], np.dtype(config["dtype"]), shape)
 
@@ -313,26 +306,26 @@ class Shaped(OfOneType):
     def from_registry(
         cls, config: Mapping[str, Any], dtype: np.dtype[Any], shape: tuple[int, ...] | None
     ) -> Self:
-        """Build it from its configuration in the registry, for chunks of a type and shape."""
+        """Build the codec for chunks of a dtype and shape, from its registered configuration."""
         if shape is None:
             raise UnsupportedError(
                 f"codec {cls.registered_name!r}: it needs chunks of one shape, on a regular grid; "
-                f"open the data with a library that knows it"
+                f"open the data with the library that wrote them"
             )
         return cls(shape, dtype.newbyteorder("<").str, json.dumps(dict(config), sort_keys=True))
 
     def to_zarr_v2(self) -> dict[str, Any]:
-        """Return shape and type too."""
+        """Return the configuration with shape and dtype."""
         what = {"shape": list(self.shape), "dtype": self.dtype}
         return {"id": self.zarr_v2_id, **what, "configuration": self.parameters}
 
     def in_chain(self, itemsize: int) -> dict[str, Any]:
-        """Return its entry as the registry has it, of chunks of its shape."""
+        """Return the entry with the registered name and configuration."""
         return {"name": self.registered_name, "configuration": self.parameters}
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """Its configuration in the registry."""
+        """The configuration in the registry."""
         return dict(json.loads(self.config))
 
 
@@ -343,13 +336,13 @@ def check_length(codec: Codec, found: int, expected: int | None) -> None:
 
 
 def import_package(name: str, what: str, extra: str = "filters", use: str = "decoding it") -> Any:
-    """Return a package that an extra brings.
+    """Import a package of an extra.
 
     Raises
     ------
     UnsupportedError
-        It is not installed; ``what`` says in the message which codec or file needs it, and ``use``
-        what for.
+        The package is not installed. In the message ``what`` names the codec or file that needs it,
+        and ``use`` the purpose.
     """
     try:
         return import_module(name)
@@ -361,12 +354,12 @@ def import_package(name: str, what: str, extra: str = "filters", use: str = "dec
 
 @dataclass(frozen=True)
 class Unreadable(Codec):
-    """A step that cannot be taken back.
+    """A step that cannot be decoded.
 
     Parameters
     ----------
     reason : str
-        Why, and what to do.
+        The message of the error: why, and what to do.
     """
 
     reason: str

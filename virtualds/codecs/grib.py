@@ -1,7 +1,8 @@
-"""Sections of GRIB messages: whether their numbers agree, before ecCodes takes them at their word.
+"""GRIB messages: decoded with ecCodes, after a check that their sections agree.
 
 WMO Manual on Codes, volume I.2, FM 92: edition 1 (sections 1 to 4), edition 2 (sections 3, 5, 6 and
-7; templates 5.0, 5.2, 5.3 and 5.4). What contradicts itself there may end the process in ecCodes.
+7; templates 5.0, 5.2, 5.3 and 5.4). ecCodes may end the process for sections that contradict each
+other.
 """
 
 from __future__ import annotations
@@ -20,19 +21,21 @@ from virtualds.bounds import Buffer
 from virtualds.codecs.codec import Codec, CodecError, check_length, import_package
 
 JPEG_2000 = b"\xff\x4f\xff\x51"
-"""Markers that such an image begins with (ITU-T T.800, table A.2)."""
-
+"""First markers of a JPEG 2000 image (ITU-T T.800, table A.2)."""
 
 UNITS = frozenset({*range(8), *range(10, 15), 254})
 """Units of time of edition 1 (code table 4)."""
 
-
 LEAST_LENGTHS = {1: 28, 2: 32, 3: 6, 4: 11}
 """Bytes that sections of edition 1 have at least."""
 
-
 MOST_BITS = 63
 """Bits of a packed number."""
+
+ECCODES_MISSING = float(np.finfo(np.float32).max)
+"""Stands for a missing value while a message is decoded; cfgrib takes the same number."""
+
+_LOCK = Lock()
 
 
 class ContradictionError(ValueError):
@@ -40,7 +43,7 @@ class ContradictionError(ValueError):
 
 
 def check_first_edition(message: bytes) -> None:
-    """Refuse a message of edition 1 whose sections do not fill it, or whose time is none.
+    """Refuse a message of edition 1 whose sections do not fill it, or whose time is invalid.
 
     Raises
     ------
@@ -72,7 +75,7 @@ def check_second_edition(message: memoryview, points: int | None) -> None:
     message : memoryview
         From ``GRIB`` to ``7777``.
     points : int, optional
-        Of the grid, where they are known.
+        Number of points of the grid, where it is known.
 
     Raises
     ------
@@ -180,16 +183,15 @@ TEMPLATES: dict[int, Callable[[memoryview, memoryview, int], None]] = {
     3: _check_groups,
     4: _check_floats,
 }
-"""What is known of ways to pack, by the number of the template (code table 5.0)."""
+"""Checks of packed values by the number of the template (code table 5.0)."""
 
 
-ECCODES_MISSING = float(np.finfo(np.float32).max)
-"""What stands for a missing value while a message is decoded; cfgrib takes the same number."""
+# ---------------------------------------------------------------------- the codec
 
 
 @dataclass(frozen=True)
 class GribMessage(Codec):
-    """One message with one field: its values as little-endian floats of 4 bytes."""
+    """A message with one field, decoded to little-endian floats of 4 bytes."""
 
     zarr_v2_id: ClassVar[str] = "virtualds_grib"
     only_virtualds: ClassVar[bool] = True
@@ -205,7 +207,7 @@ class GribMessage(Codec):
         eccodes = import_package("eccodes", "grib", "grib")
         # ecCodes searches a message for its end
         if bytes(data[:4]) != b"GRIB" or bytes(data[-4:]) != b"7777":
-            raise CodecError(f"grib: {len(data)} bytes are no message from GRIB to 7777")
+            raise CodecError(f"grib: {len(data)} bytes are not a message from GRIB to 7777")
         _check(data, None if nbytes is None else nbytes // 4)
         with _lock_eccodes():
             try:
@@ -228,7 +230,7 @@ class GribMessage(Codec):
 
 
 def _check(data: Buffer, points: int | None) -> None:
-    """Refuse a message that contradicts itself: ecCodes might end the process."""
+    """Refuse a message that contradicts itself, for which ecCodes might end the process."""
     try:
         if data[7] == 2:
             check_second_edition(memoryview(data), points)
@@ -240,12 +242,9 @@ def _check(data: Buffer, points: int | None) -> None:
 
 @cache
 def _is_thread_safe() -> bool:
-    """Say whether ecCodes was built to be used by several threads."""
+    """Say whether ecCodes was built for several threads."""
     eccodes = import_package("eccodes", "grib", "grib")
     return "ECCODES_THREADS" in str(eccodes.codes_get_features())
-
-
-_LOCK = Lock()
 
 
 def _lock_eccodes() -> Any:

@@ -1,14 +1,13 @@
-"""Numbers of fewer bits than their type has: HDF5's own filters nbit and scaleoffset.
+"""HDF5's filters nbit and scaleoffset: numbers with fewer bits than their type.
 
 - nbit: HDF5 filter 5; client data: number of values, flag "nothing to pack", elements in a chunk,
   class, then for an atomic type size, byte order, precision, offset.
 - scaleoffset: HDF5 filter 6; client data: scale type, scale factor, elements in a chunk, class,
   size, sign, byte order, flag "has a fill value", fill value in words of 32 bits, lowest first.
 
-Both are named in the HDF5 file format, IV.A.2.l, and laid down by what ``H5Znbit.c`` and
-``H5Zscaleoffset.c`` write: the bits of the elements in order, most significant first, without a
-gap. Zarr has no name for either, so that they have names of their own there: ``virtualds_nbit``
-and ``virtualds_scaleoffset`` in Zarr v2, with a dot in Zarr v3.
+The HDF5 file format, IV.A.2.l, names both; ``H5Znbit.c`` and ``H5Zscaleoffset.c`` define them: the
+bits of the elements in order, most significant first, without a gap. Zarr has no name for either;
+here they are ``virtualds_nbit`` and ``virtualds_scaleoffset`` in Zarr v2, with a dot in Zarr v3.
 """
 
 from __future__ import annotations
@@ -26,34 +25,43 @@ from virtualds.codecs.codec import Codec, CodecError, check_length
 from virtualds.errors import UnsupportedError
 
 Unsigned = npt.NDArray[np.unsignedinteger[Any]]
+
 ATOMIC = 1
 """Class of nbit's client data; arrays are 2, compounds 3."""
+
 FLOAT = 1
 """Class of scaleoffset's client data; integers are 0."""
+
 BY_DECIMALS, BY_BITS = 0, 2
 """Scale types: decimal digits that floats keep, bits that integers take."""
+
 HEADER = 21
 """Bytes before scaleoffset's bits: 4 of their number, 1 of the minimum's size, 16 for it."""
+
 SIZES = (1, 2, 4, 8)
+"""Bytes of the elements that are decoded."""
+
 ROWS = 8192
 """Rows of eight numbers that are unpacked at a time: few enough for the cache."""
+
 WORD = 8
+"""Bytes of the longest word that bits are read with."""
 
 
 @dataclass(frozen=True)
 class Nbit(Codec):
     """The significant bits of integers or floats; the others are zero.
 
-    Decoding yields the elements as their HDF5 type lays them out: nothing is shifted or extended by
-    a sign.
+    Decoding yields the elements in the layout of their HDF5 type, neither shifted nor extended by a
+    sign.
 
     Parameters
     ----------
     dtype : str
         Unsigned integers of the size and byte order of the elements.
     precision, offset : int
-        Number of significant bits, and how many lie below them. Where all are significant, the
-        elements are stored as they are.
+        Number of significant bits, and of the bits below them. Where all bits are significant, the
+        elements are not packed.
     elements : int
         Elements per chunk.
     """
@@ -119,7 +127,7 @@ class Nbit(Codec):
         check_length(self, self.elements * dtype.itemsize, nbytes)
         found = unpack_bits(data, self.elements, self.precision, dtype.itemsize)
         found <<= self.offset
-        # copied once more only where the byte order is foreign
+        # no copy in the byte order of the machine
         return found.astype(dtype, copy=False).view(np.uint8).data
 
 
@@ -130,9 +138,9 @@ class ScaleOffset(Codec):
     Parameters
     ----------
     dtype : str
-        Of the elements.
+        Dtype of the elements.
     factor : int
-        Decimal digits that floats keep; bits that integers take, 0 if every chunk says how many.
+        Decimal digits that floats keep; bits that integers take, 0 if each chunk has its own.
     elements : int
         Elements per chunk.
     fill : int or None
@@ -151,7 +159,7 @@ class ScaleOffset(Codec):
     def __post_init__(self) -> None:
         kind = np.dtype(self.dtype)
         if kind.kind not in "iuf" or kind.itemsize not in SIZES or self.elements < 0:
-            raise ValueError(f"{self.elements} elements of {kind} are no numbers that are scaled")
+            raise ValueError(f"{self.elements} elements of {kind} cannot be scaled")
         if self.fill is not None and not 0 <= self.fill < 1 << 8 * kind.itemsize:
             raise ValueError(f"the bits of the fill value, {self.fill}, are out of bounds")
 
@@ -164,9 +172,9 @@ class ScaleOffset(Codec):
     def from_hdf5(cls, values: Sequence[int], itemsize: int) -> Self:
         if len(values) != 20 or _kind_of(values) is None or values[6] > 1:
             raise UnsupportedError(
-                f"HDF5 filter 6 (scaleoffset) with client data {tuple(values)}: it is neither "
-                f"that of integers of {SIZES} bytes nor that of floats of 4 or 8; leave the "
-                f"variable out with drop_variables"
+                f"HDF5 filter 6 (scaleoffset) with client data {tuple(values)}: only "
+                f"integers of {SIZES} bytes and floats of 4 or 8 are decoded; leave the variable "
+                f"out with drop_variables"
             )
         factor = values[1] - (values[1] >> 31 << 32)
         fill = (values[8] | values[9] << 32) % (1 << 8 * values[4]) if values[7] else None
@@ -195,12 +203,12 @@ class ScaleOffset(Codec):
         else:
             found = unpack_bits(view[HEADER:], self.elements, bits, dtype.itemsize)
             found = self._restored(found, bits, least, dtype)
-        # copied once more only where the byte order is foreign
+        # no copy in the byte order of the machine
         stored = np.dtype(f"u{dtype.itemsize}").newbyteorder(dtype.byteorder)
         return found.astype(stored, copy=False).view(np.uint8).data
 
     def _header(self, data: memoryview, itemsize: int) -> tuple[int, Unsigned]:
-        """Return how many bits an element takes, and those of the minimum as an array of one."""
+        """Return the bits per element, and the bits of the minimum as an array of one."""
         if len(data) < HEADER:
             raise CodecError(f"{self.zarr_v2_id}: {len(data)} bytes hold no header of {HEADER}")
         bits = int.from_bytes(data[:4], "little")
@@ -216,7 +224,7 @@ class ScaleOffset(Codec):
         filled = found == (1 << bits) - 1
         if dtype.kind == "f":
             native = dtype.newbyteorder("=")
-            # in the precision of the elements, as HDF5 computes; damage may be NaN or infinite
+            # HDF5 computes in the precision of the elements; damage may give NaN or infinity
             with np.errstate(all="ignore"):
                 values = found.view(f"i{dtype.itemsize}").astype(native)
                 values /= np.float64(_compute_power_of_ten(self.factor)).astype(native)
@@ -230,21 +238,21 @@ class ScaleOffset(Codec):
 
 
 def unpack_bits(data: Buffer, count: int, bits: int, itemsize: int) -> Unsigned:
-    """Return the numbers of a stream of bits, in which each takes ``bits`` of them.
+    """Return the numbers of a stream of bits, ``bits`` of them per number.
 
-    Eight numbers take ``bits`` whole bytes: rows of a table, in which a number of the same place
-    always lies in the same bytes. The stream is copied once, so that a word can be read at its end.
+    Eight numbers take ``bits`` bytes and make a row of a table, in which the numbers of one column
+    lie in the same bytes. The stream is copied once, so that a word can be read at its end.
 
     Parameters
     ----------
     data : buffer
-        The stream, most significant bit first; what follows the numbers is ignored.
+        The stream, most significant bit first; bytes behind the numbers are ignored.
     count : int
-        How many numbers there are.
+        Number of numbers.
     bits : int
-        From 0 to ``8 * itemsize``.
+        Bits per number, from 0 to ``8 * itemsize``.
     itemsize : int
-        Of the numbers that are returned, in bytes.
+        Bytes of each returned number.
 
     Raises
     ------
@@ -283,7 +291,7 @@ def _unpack_rows(stream: npt.NDArray[np.uint8], bits: int, out: Unsigned) -> Non
 
 
 def _read_full_width(data: Buffer, count: int, itemsize: int) -> Unsigned:
-    """Return numbers that take all of their bits: they lie as the machine held them that wrote."""
+    """Return numbers that take all of their bits, which HDF5 stores little-endian."""
     if len(data) < count * itemsize:
         raise CodecError(f"{len(data)} bytes hold no {count} numbers of {itemsize} bytes")
     return np.frombuffer(data, f"<u{itemsize}", count)
@@ -297,10 +305,10 @@ def _compute_power_of_ten(exponent: int) -> float:
 
 
 def _kind_of(values: Sequence[int]) -> str | None:
-    """Return the kind of the elements of scaleoffset's client data, None if there is none."""
+    """Return the dtype kind in scaleoffset's client data, None if they are not known."""
     scale, size, signed = values[0], values[4], values[5]
     if values[3] == FLOAT:
         return "f" if scale == BY_DECIMALS and size in (4, 8) else None
-    # a negative factor is none
+    # a negative factor means that each chunk has its own
     known = scale == BY_BITS and size in SIZES and (values[1] <= 8 * size or values[1] >> 31)
     return "ui"[signed] if known and signed < 2 else None

@@ -1,4 +1,4 @@
-"""Inflating zlib streams with the fastest library that is installed."""
+"""Inflates zlib streams with the fastest library that is installed."""
 
 from __future__ import annotations
 
@@ -11,23 +11,20 @@ from typing import Any
 from virtualds.bounds import Buffer
 
 SPARE = 64
-"""Bytes of room beyond the last one, in which libraries like zlib find the end of the stream."""
-
-
-# ---------------------------------------------------------------------- deflate
+"""Bytes of room beyond the last one, which libraries like zlib need to find the end."""
 
 
 @dataclass(frozen=True)
 class Inflater:
-    """A library for streams of a known length, whatever follows them.
+    """A library for streams of a known decoded length; it ignores bytes behind them.
 
     Parameters
     ----------
     zlib, gzip : callable
-        Take a stream and the decoded length; the result may have another one. Of several gzip
+        Take a stream and the decoded length; the result may have another length. Of several gzip
         members only the first is decoded.
     damage : tuple of exception types
-        What they raise.
+        Errors that they raise.
     """
 
     zlib: Callable[[Buffer, int], Buffer]
@@ -62,7 +59,7 @@ def _wrap_zlib_like(module: Any) -> Inflater:
     def inflate(wbits: int, data: Buffer, nbytes: int) -> bytes:
         stream = module.decompressobj(wbits)
         found: bytes = stream.decompress(data, nbytes + SPARE)
-        # only at the end of a stream is its checksum looked at
+        # the checksum is checked at the end of the stream only
         if not stream.eof:
             raise module.error("the stream is longer than its room, or ends before its end mark")
         return found

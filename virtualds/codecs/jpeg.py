@@ -1,9 +1,9 @@
-"""JPEG: images of 8 bits per sample.
+"""JPEG and JPEG-LS images.
 
-Streams are laid down by ITU-T T.81; what TIFF makes of them, with tables kept in the header, by
-TIFF Technical Note 2. imagecodecs calls them ``imagecodecs_jpeg`` in Zarr v2. Zarr v3 ``jpeg``,
-registered in zarr-extensions, makes one image of a chunk; in Zarr v2 that has a name of its own,
-``virtualds_jpeg``, since what is called ``imagecodecs_jpeg`` may have any shape.
+JPEG streams: ITU-T T.81; in TIFF, with tables in its header: TIFF Technical Note 2. Their Zarr v2
+id is imagecodecs' ``imagecodecs_jpeg``. Zarr v3 ``jpeg``, registered in zarr-extensions, is one
+image per chunk; its Zarr v2 id is ``virtualds_jpeg``, since ``imagecodecs_jpeg`` may have any
+shape. JPEG-LS (ITU-T T.87) is HDF5 filter 32018, and ``imagecodecs_jpegls`` in Zarr v2.
 """
 
 from __future__ import annotations
@@ -23,22 +23,17 @@ from virtualds.errors import UnsupportedError
 FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """Second bytes of the markers before a frame header (ITU-T T.81, table B.1)."""
 
-
 APP14 = 0xEE
-"""That of Adobe's marker, whose segment ends with how colours were transformed."""
-
+"""Second byte of Adobe's marker, whose segment ends with the colour transform."""
 
 END = b"\xff\xd9"
 """Marker behind an image."""
 
-
 BARE = frozenset({0x01, *range(0xD0, 0xD9)})
-"""Second bytes of markers that no segment follows."""
-
+"""Second bytes of markers without a segment."""
 
 TRANSFORMS = {0: "rgb", 1: "ycbcr"}
-"""What three components are, by the number in Adobe's marker."""
-
+"""Colours of three components, by the number in Adobe's marker."""
 
 SUBSAMPLING: dict[Any, Any] = {
     "4:4:4": [[1, 1], [1, 1], [1, 1]],
@@ -46,22 +41,28 @@ SUBSAMPLING: dict[Any, Any] = {
     "4:4:0": [[1, 2], [1, 1], [1, 1]],
     "4:2:0": [[2, 2], [1, 1], [1, 1]],
 }
-"""Sampling factors of components, by what drafts of the registry called them."""
-
+"""Sampling factors of components, by their names in drafts of the registry."""
 
 KEYS = {"quality", "encoded_color_space", "subsampling"}
-
+"""Keys of the configuration of ``jpeg``."""
 
 LONGEST_SIDE = 65535
 """Lines of an image, and samples of a line."""
 
-
 YCBCR, RGB, CMYK, GRAY = 6, 2, 5, 1
 """Photometric interpretations of TIFF."""
 
-
 CONTIGUOUS = 1
 """TIFF's planar configuration where the samples of a pixel lie side by side."""
+
+JPEGLS_END = b"\xff\xd9"
+"""Marker behind a JPEG-LS image (annex C); a bit stuffed behind 0xff keeps it out of the data."""
+
+START_OF_FRAME = b"\xff\xf7"
+"""Marker before the frame header of JPEG-LS."""
+
+MOST = 2**20
+"""More bytes than JPEG-LS makes of one: a bit is a run of at most 32768 elements."""
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,9 @@ class Jpeg(Codec):
     tables : bytes or None
         Tables that the image refers to and does not hold.
     stored : int or None
-        Photometric interpretation of what was compressed; None is what the image says.
+        Photometric interpretation of the compressed samples; None takes it from the image.
     shown : int or None
-        That of what is decoded; None is the same.
+        Photometric interpretation of the decoded samples; None is the same.
     """
 
     tables: bytes | None = None
@@ -89,14 +90,14 @@ class Jpeg(Codec):
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
         if config.get("header") is not None:
             raise UnsupportedError(
-                f"{cls.zarr_v2_id}: images without a header of their own are not decoded; open the "
-                f"data with zarr-python and imagecodecs"
+                f"{cls.zarr_v2_id}: images without their own header are not decoded; open the data "
+                f"with zarr-python and imagecodecs"
             )
         tables = config.get("tables")
         tables = base64.b64decode(tables) if isinstance(tables, str) else tables
         colours = config.get("colorspace_jpeg"), config.get("colorspace_data")
         if not isinstance(tables, bytes | None) or not all(_is_colours(one) for one in colours):
-            raise ValueError(f"{colours} are no colours, or its tables no bytes")
+            raise ValueError(f"{colours} are not colour spaces, or the tables are not bytes")
         return cls(tables, *colours)
 
     @classmethod
@@ -123,7 +124,7 @@ class Jpeg(Codec):
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         imagecodecs = import_package("imagecodecs", "jpeg", "images")
-        # a damaged header would have memory allotted for another image
+        # a damaged header would make the decoder allocate memory for another image
         head = parse_jpeg_header(memoryview(data))
         pixels = head.lines * head.samples
         if nbytes is not None and (nbytes % pixels or not 1 <= nbytes // pixels <= 4):
@@ -190,9 +191,9 @@ class JpegChunk(Shaped):
 
 
 def _check_whole(data: Buffer) -> None:
-    """Refuse a truncated image: libjpeg would fill up what it lacks.
+    """Refuse a truncated image, which libjpeg would fill up.
 
-    Within the data of an image there is no end marker (ITU-T T.81, B.1.1.5).
+    The data of an image hold no end marker (ITU-T T.81, B.1.1.5).
     """
     if END not in bytes(data):
         raise CodecError("jpeg: the image has no end")
@@ -204,7 +205,7 @@ def _check_quality(quality: Any) -> None:
 
 
 def _check_colours(components: int, config: Mapping[str, Any]) -> None:
-    """Refuse colours, and resolutions of them, that an image of so many components cannot have."""
+    """Refuse colours and subsamplings that do not fit the number of components."""
     colours, said = config.get("encoded_color_space"), config.get("subsampling")
     factors: Any = SUBSAMPLING.get(said, said) if isinstance(said, str) else said
     if components == 1:
@@ -222,18 +223,18 @@ def _check_colours(components: int, config: Mapping[str, Any]) -> None:
 
 
 class ImageHeader(NamedTuple):
-    """What comes before the data of an image."""
+    """The header of a JPEG image."""
 
     lines: int
     samples: int
     components: int
     bits: int
     transform: int
-    """Of colours, as Adobe's marker has it; -1 where there is none."""
+    """Colour transform of Adobe's marker; -1 without one."""
 
 
 def parse_jpeg_header(data: memoryview) -> ImageHeader:
-    """Return what the frame header says (ITU-T T.81, B.2.2), and Adobe's marker before it.
+    """Parse the frame header (ITU-T T.81, B.2.2), and Adobe's marker before it.
 
     Raises
     ------
@@ -260,21 +261,12 @@ def _find_segments(data: memoryview) -> Iterator[tuple[int, int]]:
     while place + 9 < len(data) and data[place] == 0xFF:
         marker = data[place + 1]
         yield marker, place
-        # segments say how long they are; before a marker there may be any number of 0xFF
+        # segments hold their length; before a marker there may be any number of 0xFF
         length = int.from_bytes(data[place + 2 : place + 4], "big")
         place += 1 if marker == 0xFF else 2 if marker in BARE else 2 + length
 
 
-JPEGLS_END = b"\xff\xd9"
-"""Marker behind an image (annex C); a bit that is stuffed behind 0xff keeps it out of the data."""
-
-
-START_OF_FRAME = b"\xff\xf7"
-"""Marker before the frame header."""
-
-
-MOST = 2**20
-"""More than JPEG-LS makes of a byte: a bit is a run of 32768 elements at most."""
+# ---------------------------------------------------------------------- JPEG-LS
 
 
 @dataclass(frozen=True)
@@ -302,10 +294,10 @@ class JpegLs(Codec):
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         imagecodecs = import_package("imagecodecs", "jpegls")
-        # a damaged header would have memory allotted for another image
+        # a damaged header would make the decoder allocate memory for another image
         check_length(self, _count_image_bytes(memoryview(data)), nbytes)
         if JPEGLS_END not in bytes(data):
-            # CharLS would look for the end of a number beyond them
+            # CharLS would read beyond the bytes
             raise CodecError("jpegls: the image has no end")
         try:
             out: bytes = imagecodecs.jpegls_decode(bytes(data)).tobytes()
@@ -316,7 +308,7 @@ class JpegLs(Codec):
 
 
 def _count_image_bytes(data: memoryview) -> int:
-    """Return how many bytes the image has, according to its frame header."""
+    """Return the decoded bytes of an image, from its frame header."""
     place = 2
     while place + 10 <= len(data):
         if data[place : place + 2] == START_OF_FRAME:
@@ -328,6 +320,6 @@ def _count_image_bytes(data: memoryview) -> int:
             if size > MOST * len(data):
                 raise CodecError(f"jpegls: {size} bytes of an image out of {len(data)}")
             return size
-        # other segments say how long they are, the two bytes that say it included
+        # other segments hold their length, which counts its own two bytes
         place += 2 + int.from_bytes(data[place + 2 : place + 4], "big")
     raise CodecError(f"jpegls: {len(data)} bytes hold no frame header")

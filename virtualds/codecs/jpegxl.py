@@ -1,10 +1,9 @@
-"""JPEG XL: images of integers or floats, of several frames, with loss or without.
+"""JPEG XL images of integers or floats, of one or more frames.
 
 Zarr v3 ``jpegxl``, registered in zarr-extensions: a chunk is one image, whose frames, lines,
-samples of a line, and channels are its axes; those of one frame and of one channel are left out.
-In Zarr v2 it has a name of its own, ``virtualds_jpegxl``. The decoder knows neither what shape
-belongs there nor which integers, so that the headers are read here (ISO/IEC 18181-1, annex D; boxes
-around them: ISO/IEC 18181-2).
+samples of a line, and channels are its axes, without axes of one frame or one channel. Its Zarr v2
+id is ``virtualds_jpegxl``. The decoder does not know the expected shape and dtype, so the headers
+are read here (ISO/IEC 18181-1, annex D; boxes around them: ISO/IEC 18181-2).
 """
 
 from __future__ import annotations
@@ -19,9 +18,11 @@ from virtualds.bounds import Buffer
 from virtualds.codecs.codec import CodecError, Shaped, check_length, import_package
 
 EXPONENTS = {"|u1": 0, "<u2": 0, "<f2": 5, "<f4": 8}
-"""Bits of the exponent, by the types that images have; integers have none."""
+"""Bits of the exponent by dtype; integers have none."""
+
 EXTRA = {1: 0, 2: 1, 3: 0, 4: 1}
-"""Channels that are no colours, by the number of all."""
+"""Channels that are not colours, by the number of all channels."""
+
 KEYS = {
     "bitspersample",
     "decodingspeed",
@@ -33,13 +34,19 @@ KEYS = {
     "transfer",
     "usecontainer",
 }
+"""Keys of the configuration of ``jpegxl``."""
+
 BARE = b"\xff\x0a"
-"""What a codestream begins with."""
+"""First bytes of a codestream."""
+
 HEADERS = 128
-"""Bytes of a codestream that hold more than what is read of its headers."""
+"""Bytes of a codestream that hold all headers that are read."""
+
 LENGTHS = ((1, 9), (1, 13), (1, 18), (1, 30))
+
 RATIOS = ((1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))
-"""Of the samples of a line to the lines, by their number less one."""
+"""Ratios of samples per line to lines, by their number less one."""
+
 TICKS = ((100, 0), (1000, 0), (1, 10), (1, 30)), ((1, 0), (1001, 0), (1, 8), (1, 10))
 LOOPS = ((0, 0), (0, 3), (0, 16), (0, 32))
 INTEGER_BITS = ((8, 0), (10, 0), (12, 0), (1, 6))
@@ -48,22 +55,22 @@ CHANNELS = ((0, 0), (1, 0), (2, 4), (1, 12))
 
 
 class ImageHeader(NamedTuple):
-    """What an image says of itself."""
+    """The header of a JPEG XL image."""
 
     lines: int
     samples: int
     bits: int = 8
     exponent: int = 0
-    """Bits of the exponent of floats; of integers 0."""
+    """Bits of the exponent of floats; 0 for integers."""
     extra: int = 0
-    """Channels that are no colours."""
+    """Channels that are not colours."""
     frames: bool = False
-    """Whether there may be more than one."""
+    """Whether there may be more than one frame."""
 
 
 @dataclass(frozen=True)
 class JpegXlChunk(Shaped):
-    """A chunk as one JPEG XL image, which says all that decoding it needs."""
+    """A chunk as one JPEG XL image, whose header holds all that decoding needs."""
 
     zarr_v2_id: ClassVar[str] = "virtualds_jpegxl"
     registered_name: ClassVar[str | None] = "jpegxl"
@@ -73,7 +80,7 @@ class JpegXlChunk(Shaped):
         if self.dtype not in EXPONENTS:
             raise ValueError(f"jpegxl: {self.dtype} is none of {list(EXPONENTS)}")
         sound = len(self.shape) in (2, 3, 4) and prod(self._channels) in EXTRA
-        # axes of one frame and of one channel are left out
+        # chunks have no axes of one frame or one channel
         if not sound or 1 in self._frames + self._channels:
             raise ValueError(f"jpegxl: chunks of {self.shape} are no images")
         if unknown := self.parameters.keys() - KEYS:
@@ -111,7 +118,7 @@ class JpegXlChunk(Shaped):
         return out
 
     def _check(self, head: ImageHeader) -> None:
-        """Refuse an image of other pixels than the chunk, before memory is allotted for it."""
+        """Refuse an image that does not fit the chunk, before memory is allocated for it."""
         first = len(self._frames)
         found, expected = head[:2], self.shape[first : first + 2]
         extra = EXTRA[prod(self._channels)]
@@ -146,29 +153,29 @@ class _Bits:
         return found
 
     def number(self, *ways: tuple[int, int]) -> int:
-        """Return one of four ways to say a number: what is added, and how many bits follow."""
+        """Read a number in one of four ways, each with a summand and a number of bits."""
         least, count = ways[self.take(2)]
         return least + self.take(count)
 
 
 def parse_jpegxl_header(data: bytes) -> ImageHeader:
-    """Return what the headers of an image say.
+    """Parse the headers of an image.
 
     Raises
     ------
     CodecError
-        It is no image, or is cut off.
+        The bytes are no image, or are cut off.
     """
     bits = _Bits(_find_codestream(data)[len(BARE) :])
     lines, samples = _read_size(bits)
-    # usual ones are not said
+    # a flag for default metadata
     if bits.take(1):
         return ImageHeader(lines, samples)
     frames = bool(bits.take(1)) and _is_animated(bits)
     is_float = bits.take(1)
     depth = bits.number(*(FLOAT_BITS if is_float else INTEGER_BITS))
     exponent = bits.take(4) + 1 if is_float else 0
-    # whether 16 bits suffice to decode it
+    # flag: 16 bits suffice for decoding
     bits.take(1)
     return ImageHeader(lines, samples, depth, exponent, bits.number(*CHANNELS), frames)
 
@@ -181,7 +188,7 @@ def _find_codestream(data: bytes) -> bytes:
         start = place + 8
         if length == 1:
             length, start = int.from_bytes(data[start : start + 8], "big"), start + 8
-        # one in parts has their numbers in front
+        # a partial codestream begins with its number
         start += 4 if kind == b"jxlp" else 0
         if kind in (b"jxlc", b"jxlp") and data[start : start + 2] == BARE:
             return data[start : start + HEADERS]
@@ -208,8 +215,8 @@ def _read_length(bits: _Bits, eights: int) -> int:
 
 
 def _is_animated(bits: _Bits) -> bool:
-    """Say whether there are several frames; what else is said is passed over."""
-    # how it is turned, which is for those who display it
+    """Say whether there may be several frames, and skip the other fields."""
+    # orientation, for display only
     bits.take(3)
     if bits.take(1):
         _read_size(bits)

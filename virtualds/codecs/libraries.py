@@ -1,7 +1,7 @@
-"""The libraries that decompress, of each kind the fastest that is installed.
+"""The fastest installed libraries for zstd, LZ4, bzip2, LZMA and Blosc.
 
-Which one is the fastest was measured: ``docs/performance.md``. What they raise for damaged bytes is
-in `DAMAGE`; the codecs, which know what a chunk should have become, turn it into their own error.
+``docs/performance.md`` has the measurements. For damaged bytes the libraries raise `DECODE_ERRORS`,
+which the codecs turn into `CodecError`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from virtualds.bounds import PIECE, Buffer, decode_streams, demand_room, limit_d
 
 Bytes = npt.NDArray[np.uint8]
 
-
 DECODE_ERRORS: tuple[type[Exception], ...] = (
     RuntimeError,
     ValueError,
@@ -29,24 +28,19 @@ DECODE_ERRORS: tuple[type[Exception], ...] = (
     MemoryError,
     lzma.LZMAError,
 )
-"""What is raised for damaged bytes; a damaged length asks for more memory than there is."""
-
+"""Errors for damaged bytes; a damaged length may ask for more memory than there is."""
 
 CONTEXT_BYTES = 2**18
 """Bytes from which on numcodecs' zstd, which makes a context for every call, is as fast."""
 
-
 RATIO = 256
-"""More than LZ4 makes of a byte."""
-
+"""More bytes than LZ4 makes of one."""
 
 STORED_BYTES, STORED_BITS = 0x11, 0x14
 """Blosc's flags of blocks that are not split, and whose bytes, or bits, are shuffled."""
 
-
 LARGEST_FRAME = 2**24
-"""Bytes that Blosc is asked to unshuffle at most: it takes memory of thrice its block."""
-
+"""Bytes that Blosc unshuffles at most: it takes memory of thrice its block."""
 
 _threads = threading.local()
 
@@ -55,15 +49,15 @@ _threads = threading.local()
 
 
 def zstd(data: Buffer, nbytes: int | None) -> Buffer:
-    """Return what zstd frames decode to.
+    """Decode zstd frames.
 
     numcodecs makes a context for every call, which takes longer than a chunk of 100 KB; zstandard
-    keeps the one of the thread. Whatever it does not decode to ``nbytes`` is left to numcodecs.
+    keeps one for each thread. Data that zstandard does not decode to ``nbytes`` go to numcodecs.
     """
     library = _import_zstandard()
     if library is not None and nbytes:
         try:
-            # a damaged length asks for no memory
+            # no memory is taken for a damaged length
             if library.frame_content_size(data) in (-1, nbytes):
                 found: bytes = _get_decompressor(library).decompress(
                     data, max_output_size=nbytes, allow_extra_data=False
@@ -86,7 +80,7 @@ def _demand_end(library: Any, data: Buffer, most: int) -> None:
                 if most < 0:
                     raise ValueError("decoded to more bytes than belong")
     except library.ZstdError:
-        # numcodecs says what is wrong
+        # numcodecs raises the error
         return
 
 
@@ -100,7 +94,7 @@ def _import_zstandard() -> Any:
 
 
 def zstd_into(data: Buffer, out: Bytes) -> None:
-    """Decode zstd frames to as many bytes as there is memory for, which is contiguous."""
+    """Decode zstd frames into contiguous memory that they fill."""
     if out.size >= CONTEXT_BYTES and _has_zstd_size(data, out.size):
         _import_numcodecs_zstd()(data, out)
         return
@@ -111,7 +105,7 @@ def zstd_into(data: Buffer, out: Bytes) -> None:
 
 
 def _has_zstd_size(data: Buffer, nbytes: int) -> bool:
-    """Say whether the first frame says that it decodes to so many bytes."""
+    """Say whether the header of the first frame gives this decoded length."""
     library = _import_zstandard()
     if library is None:
         return False
@@ -139,21 +133,21 @@ def _import_numcodecs_zstd() -> Callable[..., Buffer]:
 
 
 def lz4(data: Buffer, nbytes: int | None, out: Bytes | None = None) -> Buffer:
-    """Return what an LZ4 block behind its decoded length, as numcodecs frames it, decodes to.
+    """Decode an LZ4 block behind its decoded length, as numcodecs frames it.
 
-    The length takes four bytes, little-endian. What is decoded lies in ``out``, if that is given.
+    The length takes four bytes, little-endian. The result lies in ``out``, if that is given.
     """
     size = int.from_bytes(data[:4], "little")
     demand_room(size, nbytes, len(data))
     if size > RATIO * len(data):
         raise ValueError(
-            f"{len(data)} bytes say they decode to {size}, more than LZ4 makes of them"
+            f"{len(data)} bytes say they decode to {size}, more than LZ4 can make of them"
         )
     return _import_numcodecs_lz4()(data, out)
 
 
 def lz4_block(data: Buffer, nbytes: int) -> Buffer:
-    """Return what a bare LZ4 block decodes to."""
+    """Decode a bare LZ4 block."""
     return lz4(b"".join((nbytes.to_bytes(4, "little"), data)), nbytes)
 
 
@@ -169,12 +163,12 @@ def _import_numcodecs_lz4() -> Callable[..., Buffer]:
 
 
 def bzip2(data: Buffer, nbytes: int | None) -> bytes:
-    """Return what bzip2 streams decode to."""
+    """Decode bzip2 streams."""
     return decode_streams(bz2.BZ2Decompressor, data, nbytes, lenient=True)
 
 
 def lzma_streams(data: Buffer, nbytes: int | None, config: Mapping[str, Any]) -> bytes:
-    """Return what LZMA streams decode to that numcodecs has encoded with a configuration."""
+    """Decode LZMA streams that numcodecs encoded with a configuration."""
     form = config.get("format", lzma.FORMAT_XZ)
     chain = config.get("filters") if form == lzma.FORMAT_RAW else None
     make = partial(lzma.LZMADecompressor, format=form, filters=chain)
@@ -185,10 +179,10 @@ def lzma_streams(data: Buffer, nbytes: int | None, config: Mapping[str, Any]) ->
 
 
 def blosc(data: Buffer, nbytes: int | None, out: Bytes | None = None) -> Buffer:
-    """Return what a Blosc chunk decodes to; it lies in ``out``, if that is given.
+    """Decode a Blosc chunk; the result lies in ``out``, if that is given.
 
-    A chunk that is shorter than its header says is refused: Blosc would read past its end. Blosc
-    chunk format 2: bytes 4 to 8 hold the decoded length, 12 to 16 that of the chunk.
+    A chunk shorter than its header says is refused: Blosc would read past its end. Blosc chunk
+    format 2: bytes 4 to 8 hold the decoded length, 12 to 16 the length of the chunk.
     """
     decoded, encoded = (int.from_bytes(data[i : i + 4], "little") for i in (4, 12))
     if len(data) < 16 or encoded > len(data):
@@ -201,10 +195,10 @@ def blosc(data: Buffer, nbytes: int | None, out: Bytes | None = None) -> Buffer:
 
 
 def unshuffle_stored(data: Buffer, out: Bytes, itemsize: int, block: int, flags: int) -> None:
-    """Have Blosc unshuffle bytes or bits, as a chunk of blocks that compression left as they were.
+    """Unshuffle bytes or bits with Blosc, given a chunk of uncompressed blocks.
 
-    A block that is as long as what it decodes to is stored: each stands behind its length. All
-    blocks have ``block`` bytes, but the last may be shorter.
+    Blosc takes a block as uncompressed where it is as long as its decoded bytes; each block stands
+    behind its length. All blocks have ``block`` bytes; the last may be shorter.
 
     Parameters
     ----------
@@ -242,8 +236,8 @@ def unshuffle_stored(data: Buffer, out: Bytes, itemsize: int, block: int, flags:
 def _import_blosc() -> Any:
     from numcodecs import blosc
 
-    # Blosc's threads are one pool of the whole process, behind a lock, and chunks are decoded side
-    # by side already. Who said True keeps it.
+    # Blosc has one pool of threads for the process, behind a lock, and chunks are decoded in
+    # parallel already. A user's True stays.
     if blosc.use_threads is None:
         blosc.use_threads = False
     return blosc

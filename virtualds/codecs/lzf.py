@@ -1,8 +1,8 @@
-"""LZF: the small and fast compressor that h5py brings along.
+"""LZF, the compressor that h5py brings.
 
 HDF5 filter 32000, registered with The HDF Group by h5py; client data: revision of the filter,
-version of LibLZF, bytes of a chunk. In Zarr it has the name that imagecodecs gives it,
-``imagecodecs_lzf``, without imagecodecs' header.
+version of LibLZF, bytes of a chunk. In Zarr it is imagecodecs' ``imagecodecs_lzf``, without
+imagecodecs' header.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from virtualds.codecs.codec import Codec, CodecError, check_length, import_packa
 from virtualds.errors import UnsupportedError
 
 MOST = 140
-"""How many times its length a stream can decode to: three bytes may stand for 264."""
+"""Times its length that a stream can decode to: three bytes may stand for 264."""
 
 
 @dataclass(frozen=True)
 class Lzf(Codec):
-    """One LZF stream, which does not say how long it gets."""
+    """An LZF stream, which does not hold its decoded length."""
 
     zarr_v2_id: ClassVar[str] = "imagecodecs_lzf"
     zarr_v3_name: ClassVar[str | None] = "imagecodecs_lzf"
@@ -46,7 +46,7 @@ class Lzf(Codec):
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         imagecodecs = import_package("imagecodecs", "lzf")
         if not len(data):
-            # the decoder looks at the first byte before it looks for the end
+            # the decoder reads the first byte before it checks the length
             raise CodecError("lzf: there are no bytes")
         room = MOST * len(data) if nbytes is None else nbytes
         try:

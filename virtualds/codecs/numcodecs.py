@@ -1,7 +1,7 @@
-"""Codecs that numcodecs knows: zstd, lz4, bzip2, Blosc and their like.
+"""The codecs of numcodecs: zstd, lz4, bzip2, Blosc and others.
 
 Zarr v2 ids as listed; Zarr v3 names are ``numcodecs.<id>``, or, for zstd and Blosc, the bare id,
-whose configurations are laid down by the Zarr v3 codec specifications.
+whose configurations the Zarr v3 codec specifications define.
 HDF5 filters 32015 (zstd; client data: level), 307 (bzip2; client data: block size in units of
 100 000 bytes) and 32001 (Blosc; client data: revision, version, type size, chunk size, level,
 shuffle, compressor), registered with The HDF Group.
@@ -42,64 +42,78 @@ from virtualds.codecs.libraries import (
 from virtualds.errors import LIBRARY_ERRORS, UnsupportedError
 
 SELF_DESCRIBING = frozenset({"zstd", "lz4", "blosc", "bz2"})
-"""Codecs whose streams say all that decoding needs."""
+"""Codecs whose streams hold all that decoding needs."""
+
 TAKEN = {
     "astype": "decode_dtype",
     "delta": "dtype",
     "fixedscaleoffset": "dtype",
     "quantize": "dtype",
 }
-"""Filters of arrays that are told the data type they take, and what they call it."""
+"""Array filters with a parameter for the dtype that they take, by its name."""
+
 MADE = {
     "astype": "encode_dtype",
     "delta": "astype",
     "fixedscaleoffset": "astype",
     "quantize": "astype",
 }
-"""What they call the data type that they make; it is the one they take where they are not told."""
+"""Their parameter for the dtype that they make; by default the dtype that they take."""
+
 PACKBITS = (np.dtype("?"), np.dtype("u1"))
-"""What the filter ``packbits`` takes and makes."""
+"""The dtypes that the filter ``packbits`` takes and makes."""
+
 ARRAY_IDS = TAKEN.keys() | {"bitround", "packbits"}
-"""Codecs that in Zarr v3 make arrays of arrays."""
+"""Array-to-array codecs of Zarr v3."""
+
 CHECKSUMS = frozenset({"adler32", "crc32", "jenkins_lookup3"})
-"""Codecs that put four bytes beside the data, and verify them."""
+"""Codecs that add four bytes to the data and verify them."""
+
 NUMCODECS_IDS = SELF_DESCRIBING | {"lzma", "base64"} | CHECKSUMS | ARRAY_IDS
+"""Codecs of numcodecs that are decoded without a plugin."""
+
 NUMCODECS_ERRORS: tuple[type[Exception], ...] = (*DECODE_ERRORS, *LIBRARY_ERRORS, SyntaxError)
-"""What numcodecs raises for bytes, or for parameters, that make no sense to it."""
+"""Errors of numcodecs for bytes, or parameters, that make no sense."""
+
 NUMCODECS_GROUP = "numcodecs.codecs"
-"""The entry point group through which other packages bring codecs to numcodecs."""
+"""The entry point group of numcodecs' plugins."""
+
 BLOSC_SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
-"""Blosc's ways to shuffle in the order of their numbers in Zarr v2."""
+"""Blosc's shuffles in the order of their numbers in Zarr v2."""
+
 BLOSC_COMPRESSORS = ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd")
 """Blosc's compressors in the order of their numbers in its HDF5 filter."""
+
 BLOSC_DECODED = frozenset(BLOSC_COMPRESSORS) - {"snappy"}
-"""Those that numcodecs is built with."""
+"""Blosc's compressors that numcodecs is built with."""
+
 DIRECT: dict[str, Callable[[Buffer, int | None], Buffer]] = {
     "zstd": zstd,
     "lz4": lz4,
     "blosc": blosc,
     "bz2": bzip2,
 }
-"""Codecs that are decoded without the ceremony of a codec of numcodecs, which small chunks feel,
-or which would not stop at the length that is expected."""
+"""Codecs that are decoded without numcodecs' codec objects, which cost time for small chunks, or
+do not stop at the expected length."""
+
 INTO: dict[str, Callable[[Buffer, Bytes], object]] = {
     "zstd": zstd_into,
     "lz4": lambda data, out: lz4(data, out.size, out),
     "blosc": lambda data, out: blosc(data, out.size, out),
 }
-"""Those that decode into memory that is there."""
+"""Codecs that decode into given memory."""
 
 
 @dataclass(frozen=True)
 class Numcodecs(Codec):
-    """A codec of numcodecs: one class for all of them, which has the names of each.
+    """Any codec of numcodecs: one class with the names of all of them.
 
     Parameters
     ----------
     id : str
         Its name in numcodecs.
     parameters : str
-        What decoding needs to know, as JSON.
+        The parameters that decoding needs, as JSON.
     config : str
         The whole configuration, as JSON.
     """
@@ -136,12 +150,12 @@ class Numcodecs(Codec):
         dtype: np.dtype[Any],
         shape: tuple[int, ...] | None,
     ) -> Self:
-        """Return the codec that Zarr v3 calls by its name in numcodecs behind ``numcodecs.``."""
+        """Return the codec of the Zarr v3 name ``numcodecs.<name>``."""
         said = dict(config)
         if name in TAKEN:
             said[TAKEN[name]] = config.get(TAKEN[name]) or dtype.str
         for table in (TAKEN, MADE):
-            # who asks for it later expects a type
+            # raises here for a name that is no dtype
             np.dtype(said.get(table.get(name, "")) or dtype)
         return cls.from_zarr_v2({**said, "id": name})
 
@@ -232,7 +246,7 @@ class Numcodecs(Codec):
 def _bitround_from_zarr_v3(
     config: Mapping[str, Any], dtype: np.dtype[Any], shape: tuple[int, ...] | None
 ) -> Numcodecs:
-    """Return the codec that Zarr v3 calls ``bitround``; what is rounded stays as it is."""
+    """Return the codec of Zarr v3 ``bitround``; rounded values stay rounded."""
     return Numcodecs.from_zarr_v2({"keepbits": int(config["keepbits"]), "id": "bitround"})
 
 
@@ -255,7 +269,7 @@ def _bzip2_from_hdf5(values: Sequence[int], itemsize: int) -> Numcodecs:
 
 def _blosc_from_hdf5(values: Sequence[int], itemsize: int) -> Numcodecs:
     """Return the codec of HDF5 filter 32001."""
-    # older writers leave out what equals the default
+    # older writers leave out defaults
     level, shuffle, number = [*values[4:7], *(5, 1, 0)[len(values[4:7]) :]]
     name = BLOSC_COMPRESSORS[number] if number < len(BLOSC_COMPRESSORS) else f"compressor {number}"
     if name not in BLOSC_DECODED:
@@ -270,14 +284,14 @@ def _blosc_from_hdf5(values: Sequence[int], itemsize: int) -> Numcodecs:
 def _zstd_from_zarr_v3(
     config: Mapping[str, Any], dtype: np.dtype[Any], shape: tuple[int, ...] | None
 ) -> Numcodecs:
-    """Return the codec that Zarr v3 calls ``zstd``."""
+    """Return the codec of Zarr v3 ``zstd``."""
     return Numcodecs.from_zarr_v2({**config, "id": "zstd"})
 
 
 def _blosc_from_zarr_v3(
     config: Mapping[str, Any], dtype: np.dtype[Any], shape: tuple[int, ...] | None
 ) -> Numcodecs:
-    """Return the codec that Zarr v3 calls ``blosc``, without the type size, which only encodes."""
+    """Return the codec of Zarr v3 ``blosc``, without the type size, which only encoders need."""
     known = {name: config[name] for name in ("cname", "clevel", "blocksize") if name in config}
     shuffle = BLOSC_SHUFFLES.index(config.get("shuffle", "noshuffle"))
     return Numcodecs.from_zarr_v2({**known, "shuffle": shuffle, "id": "blosc"})
@@ -292,13 +306,15 @@ REGISTERED: dict[str, Make] = {
     "blosc": _blosc_from_zarr_v3,
     "zstd": _zstd_from_zarr_v3,
 }
-"""Names that the Zarr v3 codec specifications and the registry zarr-extensions give."""
+"""Names in the Zarr v3 codec specifications and the registry zarr-extensions."""
+
 HDF5_FILTERS: dict[int, Make] = {
     307: _bzip2_from_hdf5,
     32001: _blosc_from_hdf5,
     32015: _zstd_from_hdf5,
 }
 """HDF5 filter identification values."""
+
 TIFF_COMPRESSIONS: dict[int, Make] = {
     34925: lambda page: Numcodecs.from_zarr_v2({"id": "lzma"}),
     34926: _zstd_from_tiff,
@@ -308,7 +324,7 @@ TIFF_COMPRESSIONS: dict[int, Make] = {
 
 
 def _blosc_to_zarr_v3(config: Mapping[str, Any], itemsize: int) -> dict[str, Any]:
-    """Return Blosc's configuration in Zarr v3, where all is said that Zarr v2 may leave out."""
+    """Return Blosc's configuration in Zarr v3, where no parameter may be left out."""
     # numcodecs shuffles bits for -1 where elements are single bytes
     shuffle = config.get("shuffle", 1)
     shuffle = (2 if itemsize == 1 else 1) if shuffle == -1 else shuffle
@@ -327,12 +343,12 @@ def _decode(name: str, parameters: str, data: Buffer) -> memoryview:
     Raises
     ------
     CodecError
-        The parameters make no sense, or not for these bytes: they stand in the file as they do.
+        The parameters make no sense, or not for these bytes.
     """
     try:
         out = memoryview(_make_codec(parameters or json.dumps({"id": name})).decode(data))
         if "O" in out.format:
-            raise TypeError("it makes Python objects, which are no numbers")
+            raise TypeError("it makes Python objects, which are not numbers")
         return out.cast("B")
     except NUMCODECS_ERRORS as error:
         said = f", {parameters}" if parameters else ""

@@ -1,8 +1,7 @@
-"""A few bits of every number, side by side, least significant bit first.
+"""Zarr v3 ``packbits``: a few bits of each number, least significant bit first.
 
-Zarr v3 ``packbits``, registered in zarr-extensions. The filter of numcodecs that has this name in
-Zarr v2 begins with the most significant bit of a byte, and is another; this one has a name of its
-own there: ``virtualds_bit_fields``.
+Registered in zarr-extensions. Zarr v2 ``packbits`` is another codec, of numcodecs, which begins
+with the most significant bit; there this one is ``virtualds_bit_fields``.
 """
 
 from __future__ import annotations
@@ -18,8 +17,11 @@ from virtualds.codecs.codec import CodecError, OfOneType
 from virtualds.codecs.libraries import Bytes
 
 PADDING_BYTE = {"none": (0, 0), "first_byte": (1, 0), "last_byte": (0, 1)}
-"""Bytes before and behind the bits, which say how many bits fill up the last byte of these."""
+"""Bytes before and behind the bits, for the number of padding bits in their last byte."""
+
 KEYS = {"padding_encoding", "first_bit", "last_bit"}
+"""Keys of the configuration of ``packbits``."""
+
 NUMBERS = 2**16
 """Numbers that are unpacked at a time: a multiple of eight, so that they begin with a byte."""
 
@@ -28,22 +30,22 @@ NUMBERS = 2**16
 class BitFields(OfOneType):
     """Some of the bits of booleans, integers, floats or parts of complex numbers.
 
-    Decoding yields little-endian numbers, whose bits below are zero, and above either zero or, of
-    signed integers, like the highest one.
+    Decoding yields little-endian numbers. Bits below the stored ones are zero; bits above are zero,
+    or, for signed integers, equal to the highest stored one.
 
     Parameters
     ----------
     dtype : str
-        Of the numbers.
+        Dtype of the numbers.
     first_bit, last_bit : int
         The lowest and the highest bit that is stored.
     padding : str
-        Where the number of bits stands that fill up the last byte: a key of `PADDING_BYTE`.
+        Where the number of padding bits stands: a key of `PADDING_BYTE`.
 
     Raises
     ------
     ValueError
-        There are no such numbers, bits or places.
+        The dtype, the bits or the padding are invalid.
     """
 
     dtype: str
@@ -61,7 +63,7 @@ class BitFields(OfOneType):
             raise ValueError(f"packbits: {self.dtype} is no number")
         if not 0 <= self.first_bit <= self.last_bit < self._all_bits:
             raise ValueError(
-                f"packbits: bits {self.first_bit} to {self.last_bit} of {self._all_bits} are none"
+                f"packbits: bits {self.first_bit} to {self.last_bit} are outside {self._all_bits}"
             )
         if self.padding not in PADDING_BYTE:
             raise ValueError(f"packbits: padding {self.padding!r} is none of {list(PADDING_BYTE)}")
@@ -75,7 +77,7 @@ class BitFields(OfOneType):
     def from_registry(
         cls, config: Mapping[str, Any], dtype: np.dtype[Any], shape: tuple[int, ...] | None
     ) -> Self:
-        """Build it from the configuration of ``packbits``."""
+        """Build the codec from the configuration of ``packbits``."""
         if unknown := config.keys() - KEYS:
             raise ValueError(f"{min(unknown)!r} is not known")
         first, last = config.get("first_bit"), config.get("last_bit")
@@ -113,7 +115,7 @@ class BitFields(OfOneType):
 
     @property
     def _width(self) -> int:
-        """Bits that are stored of a number or part of one."""
+        """Stored bits of a number, or of either part of a complex one."""
         return self.last_bit - self.first_bit + 1
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
@@ -126,21 +128,21 @@ class BitFields(OfOneType):
         filled = 8 * packed.size - count * self._width
         if count < 0 or not 0 <= filled < 8 or padding not in (None, filled):
             raise CodecError(
-                f"packbits: {packed.size} bytes, of which {padding} bits are said to fill up, hold "
-                f"other than {count} numbers of {self._width} bits"
+                f"packbits: {packed.size} bytes with {padding} padding bits do not hold {count} "
+                f"numbers of {self._width} bits"
             )
         return self._unpacked(packed, count, each).data
 
     def _packed(self, data: Bytes) -> tuple[Bytes, int | None]:
-        """Return the bits alone, and how many of them are said to fill up the last byte."""
+        """Return the packed bytes, and the number of padding bits where it is stored."""
         before, behind = PADDING_BYTE[self.padding]
         if data.size < before + behind:
-            raise CodecError("packbits: no bytes, where one says how many bits fill up the last")
+            raise CodecError("packbits: no bytes, where one holds the number of padding bits")
         packed = data[before : data.size - behind]
         return packed, int(data[0 if before else -1]) if before or behind else None
 
     def _unpacked(self, packed: Bytes, count: int, each: int) -> Bytes:
-        """Return the bytes of all numbers; each takes so many."""
+        """Return the bytes of ``count`` numbers of ``each`` bytes."""
         width, all_bits = self._width, self._all_bits
         if all_bits == 1:
             return np.unpackbits(packed, count=count, bitorder="little")
@@ -169,5 +171,5 @@ def _count_bits(dtype: np.dtype[Any]) -> int:
 
 def _demand_int(value: Any) -> int:
     if type(value) is not int:
-        raise ValueError(f"packbits: {value!r} counts no bits")
+        raise ValueError(f"packbits: {value!r} is not a number of bits")
     return value

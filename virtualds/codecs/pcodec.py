@@ -1,7 +1,7 @@
-"""Pcodec: numbers in bins, after differences where these are smaller.
+"""Pcodec, a codec for numbers.
 
-Zarr v2 id ``pcodec``, Zarr v3 name ``numcodecs.pcodec``. Streams are of pco's standalone format,
-which names the type of its numbers, and ends with a mark.
+Zarr v2 id ``pcodec``, Zarr v3 name ``numcodecs.pcodec``. Streams have pco's standalone format,
+which holds the type of its numbers and ends with a mark.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from virtualds.bounds import Buffer, limit_decoded_size
 from virtualds.codecs.codec import CodecError, SelfDescribing, check_length, import_package
 
 TYPES = ("f4", "f8", "i4", "i8", "i2", "u4", "u8", "u2", "f2", "i1", "u1")
-"""What numbers of a stream may be."""
+"""Dtypes that a stream may have."""
+
 OTHER_TYPE = "does not match"
-"""What pco says of memory for numbers of another type."""
+"""Part of pco's error for memory of another dtype."""
 
 
 @dataclass(frozen=True)
@@ -37,13 +38,13 @@ class Pcodec(SelfDescribing):
 
 
 def _decode_numbers(standalone: Any, data: bytes, most: int) -> bytes:
-    """Decode numbers of whichever type they are into memory for ``most`` bytes of them.
+    """Decode numbers of any type into memory of ``most`` bytes.
 
-    Asked for new memory, pco takes as much as a stream says.
+    The memory is taken here: pco would take as much as a stream asks for.
     """
     told = CodecError("pcodec: numbers of no type that is known")
     for name in TYPES:
-        # one number more, so that what is longer shows
+        # one number more shows a stream that is too long
         room = np.empty(most // np.dtype(name).itemsize + 1, name)
         try:
             progress = standalone.simple_decompress_into(data, room)

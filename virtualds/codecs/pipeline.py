@@ -1,4 +1,4 @@
-"""A codec pipeline: from the bytes of one chunk to values in the order of the array's axes."""
+"""Codec pipelines: from the bytes of one chunk to values in the order of the array's axes."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class CodecPipeline:
     Parameters
     ----------
     dtype : numpy dtype
-        Of the numbers as stored, byte order included.
+        Dtype of the stored numbers, byte order included.
     codecs : tuple of Codec
-        In the order in which they encoded; decoding goes backwards.
+        The codecs in the order of encoding; decoding goes backwards.
     fill : bytes or None
-        One stored element, which a missing chunk is full of; None is zero.
-    layout : tuple of int or Hidden
-        For every stored axis, in C order, the axis of the array that it is; an array axis that
-        is not listed has one element per chunk. ``(0, 1, 2)`` is C order, ``(2, 1, 0)`` is F order.
+        The stored element that fills missing chunks; None is zero.
+    layout : tuple of int or FixedAxis
+        For every stored axis, in C order, the array axis that it is; an array axis that is not
+        listed has one element per chunk. ``(0, 1, 2)`` is C order, ``(2, 1, 0)`` is F order.
     packing : Packing, TimePacking or None
         CF packing of the file that the chunk came from.
 
@@ -85,28 +85,28 @@ class CodecPipeline:
 
     @property
     def fill_value(self) -> Any:
-        """The stored number that a missing chunk is full of."""
+        """The stored number that fills missing chunks."""
         if self.fill is None:
             return np.zeros((), self.dtype)[()]
         return np.frombuffer(self.fill, self.dtype)[0]
 
     @cached_property
     def missing_value(self) -> Any:
-        """The value that a missing chunk is full of: its fill value through the packing."""
+        """The value that fills missing chunks: the decoded fill value."""
         stored = np.full((1,), self.fill_value, self.dtype.newbyteorder("="))
         return (self.packing.decode(stored) if self.packing else stored)[0]
 
     @cached_property
     def hidden_size(self) -> int:
-        """How many elements a chunk stores for each one that the array can show."""
+        """Number of elements that a chunk stores for each one that the array shows."""
         return prod(e.length for e in self.layout if isinstance(e, FixedAxis))
 
     def stored_shape(self, encoded: Sequence[int]) -> tuple[int, ...]:
-        """Return the shape of a stored chunk that has these lengths along the array's axes."""
+        """Return the shape of a stored chunk with these lengths along the array's axes."""
         return tuple(encoded[e] if isinstance(e, int) else e.length for e in self.layout)
 
     def encoded_sizes(self, nbytes: int) -> list[int | None]:
-        """Return how many bytes go into each codec when a chunk of ``nbytes`` is encoded."""
+        """Return the number of bytes that each codec encodes of a chunk of ``nbytes``."""
         sizes: list[int | None] = [nbytes]
         for codec in self.codecs[:-1]:
             last = sizes[-1]

@@ -1,4 +1,4 @@
-"""Which codec has which name: one table, made of what the codecs say of themselves."""
+"""The table of codecs by name, built from the names that the codecs give."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from virtualds.codecs.codec import OURS, Codec, Kind, Make
 
 @dataclass(frozen=True)
 class Registry:
-    """Codecs by what others call them.
+    """Codecs by their names in Zarr, HDF5 and TIFF.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ class Registry:
     codecs: tuple[type[Codec], ...]
 
     def __post_init__(self) -> None:
-        # a name that two codecs have is a mistake of theirs, which shows on import
+        # two codecs with one name are a programming error, found on import
         _ = self._by_name
 
     @cached_property
@@ -48,22 +48,22 @@ class Registry:
         return found
 
     def maker(self, kind: Kind, name: str | int) -> Make | None:
-        """Return what makes the codec of a name, None if none has it; `Name` says what it takes."""
+        """Return the function that makes the codec of a name, None if there is none; see `Name`."""
         if (known := self._by_name.get((kind, name))) is not None:
             return known[1]
         brought = (codec.brought(kind, name) for codec in self.codecs)
         return next((make for make in brought if make is not None), None)
 
     def names(self, kind: Kind) -> list[str | int]:
-        """Return all names of one kind, in order, without those that other packages bring."""
+        """Return all names of one kind, sorted, without those of plugins."""
         return sorted((name for known, name in self._by_name if known == kind), key=_order)
 
     @cached_property
     def array_serialisers(self) -> frozenset[str]:
-        """The names in Zarr v3 of codecs that make bytes of an array.
+        """The Zarr v3 names of the array-to-bytes codecs.
 
-        Names that only virtualds knows are not among them: these stand in pipelines, where every
-        codec takes bytes and gives bytes.
+        Names that only virtualds knows are not among them: they stand in pipelines, where each
+        codec turns bytes into bytes.
         """
         entries = (
             (str(n), codec) for (kind, n), (codec, _) in self._by_name.items() if kind == "zarr_v3"
@@ -72,5 +72,5 @@ class Registry:
 
 
 def _order(name: str | int) -> tuple[int, str]:
-    """Numbers by size, texts by letters."""
+    """Return a sort key: numbers by size, texts by letters."""
     return (name, "") if isinstance(name, int) else (0, name)

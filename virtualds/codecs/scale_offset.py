@@ -1,9 +1,8 @@
-"""Numbers less an offset, times a scale, in the arithmetic of their type.
+"""Zarr v3 ``scale_offset``: numbers less an offset, times a scale.
 
-Zarr v3 ``scale_offset``, registered in zarr-extensions; where zarr-python leaves out ``offset`` and
-``scale``, they are 0 and 1. Floats have a name in Zarr v2 too: ``fixedscaleoffset``, whose decoding
-is the same as long as it is told one type. Integers have one of their own, since numcodecs would
-reckon with floats: ``virtualds_scaled_values``.
+Registered in zarr-extensions; where zarr-python leaves out ``offset`` and ``scale``, they are 0 and
+1. For floats Zarr v2 has ``fixedscaleoffset``, which decodes alike as long as it has one dtype. For
+integers, which numcodecs would compute as floats, the Zarr v2 id is ``virtualds_scaled_values``.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from virtualds.codecs.codec import CodecError, OfOneType, Order, check_length
 from virtualds.json_values import to_scalar
 
 PARAMETERS = {"offset": 0, "scale": 1}
-"""What the configuration may say, and what it means where it does not."""
+"""Keys of the configuration, with defaults."""
 
 
 @dataclass(frozen=True)
@@ -31,14 +30,14 @@ class ScaledValues(OfOneType):
     Parameters
     ----------
     dtype : str
-        Of the numbers, byte order included.
+        Dtype of the numbers, byte order included.
     offset, scale : int, float or str
-        As JSON spells them.
+        The JSON values.
 
     Raises
     ------
     ValueError
-        They are no numbers of that type, or the scale is zero.
+        Offset or scale is no number of that dtype, or the scale is zero.
     """
 
     dtype: str
@@ -63,7 +62,7 @@ class ScaledValues(OfOneType):
     def from_registry(
         cls, config: Mapping[str, Any], dtype: np.dtype[Any], shape: tuple[int, ...] | None
     ) -> Self:
-        """Build it from the configuration of ``scale_offset``."""
+        """Build the codec from the configuration of ``scale_offset``."""
         if unknown := config.keys() - PARAMETERS.keys():
             raise ValueError(f"{min(unknown)!r} is not known")
         return cls(dtype.str, **{**PARAMETERS, **config})
@@ -106,7 +105,7 @@ class ScaledValues(OfOneType):
         check_length(self, len(data), nbytes)
         dtype = np.dtype(self.dtype)
         if len(data) % dtype.itemsize:
-            raise CodecError(f"scale_offset: {len(data)} bytes are no whole numbers of {dtype}")
+            raise CodecError(f"scale_offset: {len(data)} bytes are not a whole number of {dtype}")
         stored = np.frombuffer(data, dtype)
         native = stored.astype(dtype.newbyteorder("="), copy=False)
         found = (_unscale_floats if dtype.kind == "f" else _unscale_integers)(
@@ -116,14 +115,14 @@ class ScaledValues(OfOneType):
 
 
 def _unscale_floats(stored: npt.NDArray[Any], offset: Any, scale: Any) -> npt.NDArray[Any]:
-    # an infinity or NaN is a value like another
+    # infinities and NaN are values
     with np.errstate(all="ignore"):
         found: npt.NDArray[Any] = stored / scale + offset
     return found
 
 
 def _unscale_integers(stored: npt.NDArray[Any], offset: Any, scale: Any) -> npt.NDArray[Any]:
-    """Divide without a rest, and add what stays within the type."""
+    """Divide without remainder and add the offset, within the limits of the dtype."""
     if not stored.size:
         return stored
     with np.errstate(over="ignore"):

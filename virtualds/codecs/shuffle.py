@@ -18,19 +18,23 @@ from virtualds.codecs.codec import Codec, check_length
 from virtualds.codecs.libraries import LARGEST_FRAME, STORED_BYTES, Bytes, unshuffle_stored
 
 Unshuffle = Callable[[Buffer, Bytes, int], None]
+
 VECTORISED = (2, 4, 8)
 """Element sizes that zlib-into unshuffles."""
+
 TILED = (2, 4, 8, 16)
-"""Element sizes for which Blosc has code of its own; others it unshuffles byte by byte."""
+"""Element sizes for which Blosc has fast code; others it unshuffles byte by byte."""
+
 FEW_BYTES = 2**15
-"""Bytes from which on Blosc is faster than numpy, whatever it costs to ask it."""
+"""Bytes from which on Blosc is faster than numpy, in spite of the cost of a call."""
+
 LONG = 8
 """Element size from which on numpy transposes few bytes faster than it copies planes."""
 
 
 @dataclass(frozen=True)
 class Shuffle(Codec):
-    """Bytes of equal rank, gathered; trailing bytes that fill no element stay as they are."""
+    """Elements whose bytes of equal rank are gathered; trailing bytes stay in place."""
 
     itemsize: int = 4
 
@@ -40,7 +44,7 @@ class Shuffle(Codec):
 
     def __post_init__(self) -> None:
         if self.itemsize < 1:
-            raise ValueError(f"shuffle: elements of {self.itemsize} bytes; they have some")
+            raise ValueError(f"shuffle: elements of {self.itemsize} bytes; give at least 1")
 
     @classmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
@@ -91,7 +95,7 @@ class Shuffle(Codec):
 
 @cache
 def _find_unshuffle(itemsize: int) -> Unshuffle:
-    """Return the vectorised unshuffle where its wheel exists, else the portable one."""
+    """Return zlib-into's unshuffle where it is installed, else the portable one."""
     if itemsize not in VECTORISED:
         return unshuffle_portably
     try:
@@ -102,7 +106,7 @@ def _find_unshuffle(itemsize: int) -> Unshuffle:
 
 
 def unshuffle_portably(data: Buffer, out: Bytes, itemsize: int) -> None:
-    """Unshuffle with what is installed everywhere: numpy and, for longer chunks, Blosc."""
+    """Unshuffle with numpy and, for longer chunks, Blosc, which are always installed."""
     if itemsize in TILED and FEW_BYTES <= len(data) <= LARGEST_FRAME:
         unshuffle_stored(data, out, itemsize, len(data), STORED_BYTES)
     elif itemsize < LONG or len(data) >= FEW_BYTES:
@@ -113,7 +117,7 @@ def unshuffle_portably(data: Buffer, out: Bytes, itemsize: int) -> None:
 
 
 def unshuffle_by_planes(data: Buffer, out: Bytes, itemsize: int) -> None:
-    """Unshuffle plane by plane: the order in which numpy touches the least memory."""
+    """Unshuffle plane by plane, the order in which numpy touches the least memory."""
     planes = np.frombuffer(data, np.uint8).reshape(itemsize, -1)
     elements = out.reshape(-1, itemsize)
     for rank in range(itemsize):

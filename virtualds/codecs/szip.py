@@ -2,7 +2,7 @@
 
 HDF5 filter 4, "szip"; client data: options mask, pixels per block, bits per pixel, pixels per
 scanline (HDF5 file format, IV.A.2.l). A chunk begins with its decoded length, four bytes. In Zarr
-it has the name that imagecodecs gives it, ``imagecodecs_szip``.
+it is imagecodecs' ``imagecodecs_szip``.
 """
 
 from __future__ import annotations
@@ -18,11 +18,16 @@ from virtualds.codecs.codec import Codec, CodecError, check_length, import_packa
 from virtualds.errors import UnsupportedError
 
 PARAMETERS = ("options_mask", "pixels_per_block", "bits_per_pixel", "pixels_per_scanline")
+
 HEADER = 4
+"""Bytes of the decoded length before a stream."""
+
 NEAREST_NEIGHBOUR = 32
 """Bit of the options mask for nearest-neighbour preprocessing; without it, entropy coding alone."""
+
 LONGEST_SCANLINE = 4096
 """Pixels that a scanline has at most (SZ_MAX_PIXELS_PER_SCANLINE of szlib.h)."""
+
 LARGEST_BLOCK = 64
 """Pixels that a block has at most (libaec; szlib has 32)."""
 
@@ -63,7 +68,7 @@ class Szip(Codec):
         return {"szip": {"coding": coding, "pixels_per_block": self.pixels_per_block}}
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
-        # a header of its own says how many bytes there will be (H5Zszip.c)
+        # the header holds the decoded length (H5Zszip.c)
         size = int.from_bytes(data[:HEADER], "little")
         stream = bytes(data[HEADER:])
         try:
@@ -76,7 +81,7 @@ class Szip(Codec):
 
     @property
     def _spare(self) -> int:
-        """Pixels that the encoder adds to every scanline, which consists of whole blocks."""
+        """Pixels that the encoder adds to each scanline, to fill whole blocks."""
         block = self.pixels_per_block
         return -self.pixels_per_scanline % block if 0 < block <= LARGEST_BLOCK else 0
 
@@ -86,15 +91,15 @@ class Szip(Codec):
         parameters = {name: getattr(coded, name) for name in PARAMETERS}
         room = np.empty(size, np.uint8)
         found = imagecodecs.szip_decode(stream, header=False, out=room, **parameters)
-        # where the stream ends early, the rest of the memory is as it was
+        # where the stream ends early, the rest of the memory is not written
         check_length(self, len(found), size)
         return room.data
 
     def _decode_padded(self, stream: bytes, size: int) -> memoryview:
         """Decode scanlines that are longer in the stream than in the chunk.
 
-        libaec, left to drop what is too much, does not tell whether the stream ended early, and
-        returns memory that it never wrote. So the whole scanlines are decoded, and cut here.
+        Where libaec drops the padding, it does not report a stream that ends early, and returns
+        unwritten memory. So the padded scanlines are decoded, and cut here.
         """
         bits = self.bits_per_pixel
         # libaec codes numbers of 32 and 64 bits as bytes: first all first bytes, then all second

@@ -1,9 +1,9 @@
-"""Codecs of TIFF: its predictors, LZW and PackBits.
+"""The codecs of TIFF: predictors, LZW and PackBits.
 
-Predictors are laid down by TIFF 6.0, section 14 (horizontal differencing), and Adobe's TIFF
-Technical Note 3 (floating point); LZW by section 13, PackBits by section 9. In Zarr v2 they have
-the names and configurations that imagecodecs gives them, in Zarr v3 the same behind
-``numcodecs.``: what is little-endian, or of single bytes, others decode too.
+Predictors: TIFF 6.0, section 14 (horizontal differencing), and Adobe's TIFF Technical Note 3
+(floating point); LZW: section 13; PackBits: section 9. In Zarr v2 they have the names and
+configurations of imagecodecs, in Zarr v3 the same behind ``numcodecs.``, so that other readers
+decode little-endian samples and single bytes too.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from virtualds.errors import UnsupportedError
 
 @dataclass(frozen=True)
 class _Predictor(OfOneType):
-    """What two predictors share: each row begins anew, each sample has its own.
+    """The base class of predictors, which restart at each row, separately for each sample.
 
     Parameters
     ----------
     shape : tuple of int
-        Rows, pixels and samples of a chunk; one with fewer rows decodes too.
+        Rows, pixels and samples of a chunk; chunks with fewer rows decode too.
     dtype : str
-        Of the samples, decoded ones too, in their byte order.
+        Dtype of the samples, encoded and decoded, with byte order.
     """
 
     shape: tuple[int, int, int]
     dtype: str
 
     known: ClassVar[str]
-    """Kinds of numpy's types that it makes."""
+    """Dtype kinds of its samples."""
     tiff_predictor: ClassVar[int]
-    """Its number in the TIFF tag Predictor."""
+    """Number in the TIFF tag Predictor."""
 
     def __post_init__(self) -> None:
         kind = np.dtype(self.dtype)
@@ -51,7 +51,7 @@ class _Predictor(OfOneType):
 
     @classmethod
     def from_predictor(cls, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> Self:
-        """Build it for chunks of a shape, and for samples in the byte order of their file."""
+        """Build the codec for chunks of a shape, and samples in the byte order of the file."""
         return cls(shape, dtype.str)
 
     @classmethod
@@ -59,7 +59,7 @@ class _Predictor(OfOneType):
         shape = tuple(int(n) for n in config.get("shape") or ())
         axis, dist = int(config.get("axis", -1)), int(config.get("dist", 1))
         if axis % max(len(shape), 1) == 1 and len(shape) == 2:
-            # of images with one sample per pixel, as tifffile writes it
+            # tifffile writes two axes for one sample per pixel
             shape, axis = (*shape, 1), 1
         if len(shape) != 3 or axis not in (1, -2) or dist != 1 or not config.get("dtype"):
             raise UnsupportedError(
@@ -88,7 +88,7 @@ class _Predictor(OfOneType):
 
 @dataclass(frozen=True)
 class Differences(_Predictor):
-    """Each sample as its difference from the one to the left, modulo its range (predictor 2)."""
+    """Differences from the sample to the left, modulo its range (predictor 2)."""
 
     zarr_v2_id: ClassVar[str] = "imagecodecs_delta"
     known: ClassVar[str] = "iufc"
@@ -96,7 +96,7 @@ class Differences(_Predictor):
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         dtype = np.dtype(self.dtype)
-        # floats are differenced by their bits
+        # the differences of floats are those of their bits
         bits = np.dtype(f"{dtype.byteorder}u{dtype.itemsize}")
         found = np.cumsum(self._samples(data, nbytes, bits), axis=1, dtype=bits.newbyteorder("="))
         out: memoryview = found.astype(bits, copy=False).reshape(-1).view(np.uint8).data
@@ -105,9 +105,9 @@ class Differences(_Predictor):
 
 @dataclass(frozen=True)
 class FloatDifferences(_Predictor):
-    """Floats by rows: first the highest bytes of all, then the next, each as differences.
+    """Differences of the bytes of floats, the highest bytes of a row first (predictor 3).
 
-    That is predictor 3. The bytes lie so in files of either byte order.
+    The order of the bytes is the same in files of either byte order.
     """
 
     zarr_v2_id: ClassVar[str] = "imagecodecs_floatpred"
@@ -116,7 +116,7 @@ class FloatDifferences(_Predictor):
 
     @classmethod
     def from_predictor(cls, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> Self:
-        """Build it for chunks of a shape; it makes little-endian floats of any file."""
+        """Build the codec for chunks of a shape; it decodes to little-endian floats."""
         return cls(shape, dtype.newbyteorder("<").str)
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
@@ -131,7 +131,7 @@ class FloatDifferences(_Predictor):
 
 @dataclass(frozen=True)
 class _Bytes(Codec):
-    """What compressors of plain bytes share."""
+    """The base class of compressors of bytes."""
 
     @classmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
@@ -146,7 +146,7 @@ class _Bytes(Codec):
         decode = getattr(imagecodecs, f"{name}_decode")
         most = limit_decoded_size(len(data)) if nbytes is None else nbytes
         try:
-            # with room for one byte more it shows whether there are more
+            # room for one byte more shows a stream that is too long
             out: bytes = decode(bytes(data), out=most + 1)
         except (RuntimeError, ValueError, MemoryError) as error:
             raise CodecError(f"{name}: {error}") from error
@@ -157,14 +157,14 @@ class _Bytes(Codec):
 
 
 class Lzw(_Bytes):
-    """LZW as TIFF has it: codes of 9 to 12 bits."""
+    """TIFF's LZW, with codes of 9 to 12 bits."""
 
     zarr_v2_id: ClassVar[str] = "imagecodecs_lzw"
     tiff_compressions: ClassVar[tuple[int, ...]] = (5,)
 
 
 class PackBits(_Bytes):
-    """Runs of bytes, as Macintosh had them."""
+    """Runs of bytes, from the Macintosh."""
 
     zarr_v2_id: ClassVar[str] = "imagecodecs_packbits"
     tiff_compressions: ClassVar[tuple[int, ...]] = (32773,)

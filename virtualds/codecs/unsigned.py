@@ -1,8 +1,8 @@
-"""Unsigned integers that were stored as signed ones, as FITS does for want of unsigned types.
+"""Unsigned integers stored as signed ones in FITS, which has no unsigned types.
 
 FITS Standard 4.0, section 4.4.2.5, table 11: ``BZERO`` is 2**(bits - 1) (-128 for signed bytes).
-Adding it is the same as flipping the highest bit. Zarr has no name for that, so that it has one of
-its own: ``virtualds_sign_flip`` in Zarr v2, with a dot in Zarr v3.
+Adding it flips the highest bit. Zarr has no name for that; here it is ``virtualds_sign_flip`` in
+Zarr v2, with a dot in Zarr v3.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SignFlip(Codec):
 
     def __post_init__(self) -> None:
         if self.elementsize < 1:
-            raise ValueError(f"sign_flip: integers of {self.elementsize} bytes; they have some")
+            raise ValueError(f"sign_flip: integers of {self.elementsize} bytes; give at least 1")
 
     @classmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
@@ -49,7 +49,7 @@ class SignFlip(Codec):
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         check_length(self, len(data), nbytes)
         if len(data) % self.elementsize:
-            raise CodecError(f"sign_flip: {len(data)} bytes are no integers of {self.elementsize}")
+            raise CodecError(f"sign_flip: {len(data)} bytes are not integers of {self.elementsize}")
         out = np.array(np.frombuffer(data, np.uint8))
         out[:: self.elementsize] ^= 0x80
         return out.data

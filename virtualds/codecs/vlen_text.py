@@ -1,4 +1,4 @@
-"""Strings of varying length as Zarr stores them (``vlen-utf8``, ``vlen-bytes``)."""
+"""Zarr's strings of variable length (``vlen-utf8``, ``vlen-bytes``)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def to_text_objects(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     Raises
     ------
     UnsupportedError
-        There is something else among them.
+        An element is no string.
     """
     texts = values.astype(object)
     if bad := [t for t in texts.ravel().tolist() if not isinstance(t, str)]:

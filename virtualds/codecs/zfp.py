@@ -1,12 +1,11 @@
-"""ZFP: blocks of four to the power of the rank, transformed and cut off by bit planes.
+"""ZFP, a codec for arrays of numbers.
 
 HDF5 filter 32013, H5Z-ZFP, registered with The HDF Group; client data: versions, then the header of
-the zfp stream in words of 32 bits, lowest first, which the chunks leave out. In Zarr streams have
-the name that imagecodecs gives them, ``imagecodecs_zfp``, but those of HDF5 lack the header, so
-that they have a name of their own: ``virtualds_zfp`` in Zarr v2, ``virtualds.zfp`` in Zarr v3. What
-numcodecs calls ``zfpy`` are streams with their header in front. Zarr v3 ``zfp``, registered in
-zarr-extensions, has no header at all: mode, type and shape are those of the metadata; in Zarr v2
-that is ``virtualds_zfp_chunk``.
+the zfp stream in words of 32 bits, lowest first, which the chunks leave out. In Zarr a stream is
+imagecodecs' ``imagecodecs_zfp``; a stream of HDF5, which lacks the header, is ``virtualds_zfp`` in
+Zarr v2, ``virtualds.zfp`` in Zarr v3. numcodecs' ``zfpy`` is a stream with its header in front.
+Zarr v3 ``zfp``, registered in zarr-extensions, has no header: mode, type and shape come from the
+metadata; in Zarr v2 that is ``virtualds_zfp_chunk``.
 
 The header (``zfp_read_header`` of zfp 1.0, "full"): 8 bits each of ``zfp`` and the codec's version,
 52 bits of type and shape, 12 bits of mode, and 52 more where these are all set.
@@ -33,27 +32,40 @@ from virtualds.codecs.codec import (
 from virtualds.errors import UnsupportedError
 
 MAGIC = int.from_bytes(b"zfp\x05", "little")
-"""What a header begins with; 5 is the version of the codec that zfp 0.5 to 1.0 write."""
+"""First bytes of a header; 5 is the codec version that zfp 0.5 to 1.0 write."""
+
 META, MODE, BEHIND = 32, 84, 96
-"""Where type and shape begin, where the mode does, and what follows a short one, in bits."""
+"""Bits at which type and shape begin, the mode begins, and a short mode ends."""
+
 LONG_MODE, LONG = 0xFFF, 52
-"""The mode that says that more of it follows, and how many bits."""
+"""The short mode that a long mode follows, and the bits of the long mode."""
+
 RATES = 2048
-"""Modes below it say how many bits a block takes, less one."""
+"""Modes below it are the bits of a block, less one."""
+
 ITEMSIZES = (4, 8, 4, 8)
-"""Of the types by their number: int32, int64, float32, float64."""
+"""Bytes of the types by number: int32, int64, float32, float64."""
+
 SIDE = 4
 """Elements of a block along every axis."""
+
 HEADER = 20
 """Bytes that hold the longest header."""
+
 TYPES = {"<i4": 0, "<i8": 1, "<f4": 2, "<f8": 3}
 """Numbers of types in a header."""
+
 PROMOTED = {"|i1": "<i4", "|u1": "<i4", "<i2": "<i4", "<u2": "<i4", "<f2": "<f4"}
-"""What narrower types are encoded as."""
+"""Types that narrower types are encoded as."""
+
 MOST_BITS, MOST_PLANES = 16658, 64
-"""What no block takes more of, in bits and bit planes."""
+"""Bits and bit planes that a block takes at most."""
+
 LEAST, BIAS = -1074, 16495
-"""The lowest exponent of a bit plane, below which all are kept; what a header adds to it."""
+"""The lowest exponent of a bit plane, below which all are kept; a header adds the bias to it."""
+
+Limits = tuple[int, int, int, int]
+"""Least and most bits of a block, most bit planes, and the exponent of the lowest one."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +117,7 @@ class Zfp(Codec):
 
     @property
     def _fewest(self) -> int:
-        """How many bits a block takes at least."""
+        """Bits that a block takes at least."""
         if self._mode == LONG_MODE:
             return (self._bits >> BEHIND & 0x7FFF) + 1
         return self._mode + 1 if self._mode < RATES else 1
@@ -124,9 +136,9 @@ class Zfp(Codec):
         return tuple((lengths >> each * i & (1 << each) - 1) + 1 for i in reversed(range(rank)))
 
     def room(self, bits: int) -> int:
-        """Return how many bytes blocks ask for at most, of which there are so many bits.
+        """Return the bytes that the blocks of a stream of ``bits`` may read at most.
 
-        zfp reads as many bits as the blocks ask for, wherever the stream ends. At most these are
+        zfp reads as many bits as the blocks ask for, even beyond the end of the stream: at most
         every bit plane, a test per plane and element, and the exponent.
         """
         blocks = self.blocks
@@ -137,32 +149,32 @@ class Zfp(Codec):
 
     @property
     def blocks(self) -> int:
-        """How many blocks there are."""
+        """The number of blocks."""
         return prod(-(-n // SIDE) for n in self.shape)
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         return self.decode_before(data, nbytes, b"\0")
 
     def decode_before(self, data: Buffer, nbytes: int | None, behind: bytes) -> bytes:
-        """Return what a stream decodes to that is followed by one byte for ever."""
+        """Decode a stream that is padded with one byte, ``behind``."""
         check_length(self, prod(self.shape) * self.itemsize, nbytes)
         room = self.room(8 * len(data))
         return self.decode_whole(self._stream(bytes(data).ljust(room, behind), room), nbytes)
 
     def decode_whole(self, stream: bytes, nbytes: int | None) -> bytes:
-        """Return the decoded bytes of a stream with its header, and zeros behind it."""
+        """Decode a stream with its header, padded with zeros."""
         imagecodecs = import_package("imagecodecs", "zfp")
         try:
             out = imagecodecs.zfp_decode(stream)
         except (RuntimeError, ValueError) as error:
             raise CodecError(f"zfp: {error}") from error
-        # h5py reads the numbers of the machine that wrote, whatever the type of the dataset says
+        # as in h5py: numbers in the byte order of the machine that wrote, not of the dataset
         found: bytes = out.tobytes()
         check_length(self, len(found), nbytes)
         return found
 
     def _stream(self, data: Buffer, room: int) -> bytes:
-        """Return a stream with its header, and with zeros behind it."""
+        """Return a stream with its header, padded with zeros."""
         start, shift = divmod(self.length, 8)
         stream = np.zeros(start + 2 + room, np.uint8)
         body = np.frombuffer(data, np.uint8)
@@ -178,7 +190,7 @@ class Zfp(Codec):
 class Zfpy(SelfDescribing):
     """A zfp stream that begins with its header.
 
-    It is decoded by imagecodecs, as that of HDF5 is, bit for bit as the package zfpy does.
+    imagecodecs decodes it bit for bit as the package zfpy does.
     """
 
     zarr_v2_id: ClassVar[str] = "zfpy"
@@ -198,15 +210,12 @@ class Zfpy(SelfDescribing):
 
 # ---------------------------------------------------------------------- without a header
 
-Limits = tuple[int, int, int, int]
-"""Least and most bits of a block, most bit planes, and the exponent of the lowest one."""
-
 
 @dataclass(frozen=True)
 class ZfpChunk(Shaped):
-    """A chunk as one zfp stream, which says nothing of itself."""
+    """A chunk as one zfp stream without a header."""
 
-    # decoding needs it
+    # compared, since decoding needs it
     config: str
 
     zarr_v2_id: ClassVar[str] = "virtualds_zfp_chunk"
@@ -216,8 +225,8 @@ class ZfpChunk(Shaped):
         super().__post_init__()
         if self._encoded not in TYPES:
             raise UnsupportedError(
-                f"codec 'zfp' of {np.dtype(self.dtype)}: how it becomes a type of zfp is not laid "
-                f"down; open the data with the library that wrote them"
+                f"codec 'zfp' of {np.dtype(self.dtype)}: no specification says how it becomes a "
+                f"type of zfp; open the data with the library that wrote them"
             )
         if len(self.shape) > 4:
             raise ValueError(f"zfp: chunks of {self.shape} have more than 4 axes")
@@ -235,7 +244,7 @@ class ZfpChunk(Shaped):
 
     @property
     def _field(self) -> tuple[int, ...]:
-        """Shape as zfp has it, which knows no arrays without axes."""
+        """The shape in zfp, which has no arrays without axes."""
         return self.shape or (1,)
 
     @property
@@ -272,7 +281,7 @@ class ZfpChunk(Shaped):
         check_length(self, expected, nbytes)
         self._check_rate(len(data), header.blocks)
         found = header.decode_before(data, None, b"\0")
-        # a stream that ends too soon decodes, to what depends on what is not there
+        # a truncated stream decodes too, to values that depend on the padding
         if not self._is_rate and found != header.decode_before(data, None, b"\xff"):
             raise CodecError(f"zfp: {len(data)} bytes end before the last of its blocks does")
         return self._narrowed(found)
@@ -286,7 +295,7 @@ class ZfpChunk(Shaped):
     def _check_rate(self, nbytes: int, blocks: int) -> None:
         """Refuse a stream of another rate."""
         bits = blocks * self._limits[0]
-        # streams end with a word of 64 bits, or of fewer
+        # streams end with a word of at most 64 bits
         if self._is_rate and not -(-bits // 8) <= nbytes <= -(-bits // 64) * 8:
             raise CodecError(
                 f"zfp: {nbytes} bytes where {blocks} blocks of {self._limits[0]} bits belong"
@@ -325,7 +334,7 @@ def _expert(dtype: str, rank: int, minbits: int, maxbits: int, maxprec: int, min
 
 
 def _fixed_rate(dtype: str, rank: int, rate: float) -> Limits:
-    # a block of floats has its exponent at least
+    # a block of floats holds at least its exponent
     least = {"<f4": 9, "<f8": 12}.get(dtype, 0)
     bits = max(floor(SIDE**rank * _demand_number(rate) + 0.5), least)
     return bits, bits, MOST_PLANES, LEAST
@@ -345,7 +354,7 @@ def _fixed_accuracy(dtype: str, rank: int, tolerance: float) -> Limits:
 
 def _demand_number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**15:
-        raise ValueError(f"zfp: {value!r} is no rate and no tolerance")
+        raise ValueError(f"zfp: {value!r} is neither a rate nor a tolerance")
     return value
 
 
@@ -356,4 +365,4 @@ MODES: dict[str, tuple[tuple[str, ...], Callable[..., Limits]]] = {
     "fixed_precision": (("precision",), _fixed_precision),
     "fixed_accuracy": (("tolerance",), _fixed_accuracy),
 }
-"""Modes of zfp, by their names in the registry: their parameters, and what limits these set."""
+"""Modes of zfp by their names in the registry: parameters, and the limits that they set."""

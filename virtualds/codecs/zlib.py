@@ -1,4 +1,4 @@
-"""Deflate in its two wrappings.
+"""Deflate, wrapped as zlib or gzip.
 
 - zlib (RFC 1950): Zarr v2 ``{"id": "zlib", "level": 1}``; Zarr v3 ``numcodecs.zlib``; HDF5
   filter 1, "deflate" (HDF5 file format, IV.A.2.l).
@@ -21,6 +21,9 @@ from virtualds.bounds import Buffer, decode_stream, decode_streams
 from virtualds.codecs.codec import Codec, CodecError, check_length
 from virtualds.codecs.inflate import find_inflater
 from virtualds.codecs.libraries import Bytes
+
+SUCCESS = 0
+"""Of ``enum libdeflate_result``: the stream fills the memory, and is not damaged."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ class Zlib(Codec):
             super().decode_into(data, out)
 
     def _decode_slowly(self, data: Buffer, nbytes: int | None) -> bytes:
-        """Inflate with the standard library, whose messages say what is wrong."""
+        """Inflate with the standard library, whose errors are the clearest."""
         try:
             out = decode_stream(zlib.decompressobj(), data, nbytes)
         except (zlib.error, ValueError, EOFError) as error:
@@ -115,7 +118,7 @@ class Gzip(Codec):
             super().decode_into(data, out)
 
     def _decode_members(self, data: Buffer, nbytes: int | None) -> bytes:
-        """Inflate member by member with the standard library, which says where each one ends."""
+        """Inflate member by member with the standard library, which finds the end of each."""
         try:
             out = decode_streams(partial(zlib.decompressobj, wbits=31), data, nbytes)
         except (zlib.error, ValueError, EOFError) as error:
@@ -125,12 +128,11 @@ class Gzip(Codec):
 
 
 def _is_one_member(data: Buffer, nbytes: int) -> bool:
-    """Say whether the last four bytes, the length of the last member, are that of all of it."""
+    """Say whether the last four bytes, the length of the last member, equal ``nbytes``."""
     return int.from_bytes(data[-4:], "little") == nbytes % 2**32
 
 
-SUCCESS = 0
-"""Of ``enum libdeflate_result``: the stream fills the memory, and is not damaged."""
+# ---------------------------------------------------------------------- libdeflate
 
 
 class Libdeflate:
@@ -143,7 +145,7 @@ class Libdeflate:
     Raises
     ------
     AttributeError
-        It is not in there.
+        The library lacks its functions.
     """
 
     def __init__(self, library: ctypes.CDLL) -> None:
@@ -165,18 +167,18 @@ class Libdeflate:
 
     def _inflate(self, function: Any, data: Buffer, out: Bytes) -> bool:
         if not len(data):
-            # numpy makes no array of no bytes
+            # np.frombuffer refuses empty buffers
             return False
         source = np.frombuffer(data, np.uint8)
         decompressor = self._decompressor()
-        # asked for no length, it takes only a stream that decodes to as many bytes as there is room
+        # without a length argument, libdeflate accepts only streams that fill the memory
         result = function(
             decompressor.address, _address_of(source), source.size, _address_of(out), out.size, None
         )
         return bool(result == SUCCESS)
 
     def _decompressor(self) -> _Decompressor:
-        """Return the one of this thread: no two threads may use one."""
+        """Return the decompressor of this thread: no two threads may use one."""
         try:
             found: _Decompressor = self._threads.decompressor
         except AttributeError:
@@ -185,7 +187,7 @@ class Libdeflate:
 
 
 class _Decompressor:
-    """Memory of libdeflate's, freed with the thread that it belongs to."""
+    """A decompressor of libdeflate, freed with its thread."""
 
     def __init__(self, allocate: Any, free: Any) -> None:
         self._free = free
@@ -200,7 +202,7 @@ class _Decompressor:
 def _declare_types(function: Any) -> Any:
     """Declare a function of a decompressor, stream and its size, memory and its size.
 
-    Its last argument is where it writes how many bytes there are.
+    Its last argument receives the number of bytes.
     """
     pointer, size = ctypes.c_void_p, ctypes.c_size_t
     function.argtypes = [pointer, pointer, size, pointer, size, pointer]
@@ -215,7 +217,7 @@ def _address_of(array: Bytes) -> int:
 
 @cache
 def find_libdeflate() -> Libdeflate | None:
-    """Return libdeflate, or None where the package has not brought it, or keeps it to itself."""
+    """Return libdeflate, or None where the package deflate lacks it or hides its functions."""
     try:
         from deflate import _deflate
 

@@ -1,4 +1,4 @@
-"""Opening many files as one virtual dataset, or one tree of them."""
+"""Combining many files into one virtual dataset, or one tree."""
 
 from __future__ import annotations
 
@@ -77,74 +77,71 @@ def open_virtual_mfdataset(
     Parameters
     ----------
     paths : str, or sequence of str or paths
-        A glob pattern, of local files or of a store, or the files, to the letter. With
-        ``combine="nested"`` nested lists of them, or, for several dimensions too, one list, which
-        is made a grid by the coordinates of the files.
+        A glob pattern for local or remote files, or the files themselves, without globbing. With
+        ``combine="nested"``, nested lists of files; or one list for several dimensions, which the
+        coordinates of the files arrange as a grid.
     combine : {"by_coords", "nested"}, default "by_coords"
         As in `xarray.open_mfdataset`.
     concat_dim : str, or list of str or None, optional
-        With ``combine="nested"``: the dimension to join along; None merges. Where no file has it,
-        files are stacked along it, as `xarray.open_mfdataset` does.
+        With ``combine="nested"``: the dimension to concatenate along; None merges. If no file has
+        the dimension, files are stacked along it, as with `xarray.open_mfdataset`.
     preprocess : callable, optional
         Applied to the dataset of every file.
     parallel : int, Executor, "dask" or distributed.Client, optional
-        Who opens the files. By default remote ones are opened in threads, so that requests
-        wait for each other as little as may be, and local ones one after another. A number is
-        that of processes for local files, this one among them, and of threads if any is remote.
-        Any executor of `concurrent.futures` will do; ``"dask"`` is the current client of dask.
-        What other processes are to call, ``preprocess`` among it, must pickle.
+        What opens the files. By default, threads open remote files, so that few requests wait for
+        each other, and local files are opened one after another. A number is that of processes for
+        local files, including this one, and of threads if any file is remote. Any executor of
+        `concurrent.futures` works; ``"dask"`` means the current dask client. Functions for other
+        processes, such as ``preprocess``, must pickle.
     data_vars, coords, compat, join, combine_attrs
-        As in `xarray.open_mfdataset`. By default only variables that have the joined dimension are
-        joined along it (along a new one, data variables and coordinates that differ), and the
-        others must be equal in all files; ``compat="override"`` takes them from the first file
-        without a look.
+        As in `xarray.open_mfdataset`. By default only variables with the joined dimension are
+        concatenated (along a new dimension, data variables and coordinates that differ). The others
+        must be equal in all files; ``compat="override"`` takes them from the first file without
+        comparing.
     attrs_file : str or path, optional
-        Which of the files the attributes of the dataset are those of.
+        The file that gives the attributes of the dataset.
     coordinates : mapping of str to FromName, FromAttribute or callable, optional
-        Coordinates that the files do not hold, by name: from the name of the file, from an
-        attribute, or from a function of its url and its dataset. One that is joined along
-        becomes a dimension of every file that lacks it. They are there before ``preprocess``.
+        Coordinates that the files do not hold, by name: from the file name, from an attribute, or
+        from a function of url and dataset. A coordinate along the joined dimension becomes a
+        dimension of every file without it. ``preprocess`` sees these coordinates.
     sort : bool, default True
-        Whether files that are joined along a dimension go in the order of their coordinate, if
-        it is of numbers or dates, rather than as they are given; files in nested lists do not.
+        Whether to order the files by their coordinate, if it holds numbers or dates, instead of
+        keeping the given order. Files in nested lists keep their order.
     overlap : {"error", "first", "last", "keep"}
-        What to do about values of a joined coordinate that several files have: raise; take each
-        from the first, or the last, such file, of the files as they are given, and put all in the
-        order of the coordinate; or keep all.
+        What to do with coordinate values that several files have: raise; take each from the first,
+        or the last, of these files in the given order, and sort all by the coordinate; or keep all.
     loadable_variables, drop_variables, group, storage_options, decode_cf, parser
         As in `open_virtual_dataset`.
     on_error : {"raise", "skip", "collect", "keep"}
-        What to do about a file that cannot be opened, or of which a variable cannot be read:
-        raise; leave it out as a whole, with one warning that names such files, or, with
-        ``"collect"``, without. ``ds.virtual.report`` says which are left out, and why. ``"keep"``
-        keeps variables that cannot be read, which raise when they are read, and raises about
-        files. If no file is left, the error of the first one is raised, and files that do not
-        combine are always an error.
+        What to do with a file that cannot be opened, or that has an unreadable variable: raise;
+        leave out the whole file, with one warning that names all such files (``"skip"``) or without
+        a warning (``"collect"``). ``ds.virtual.report`` lists the files and the reasons. ``"keep"``
+        keeps unreadable variables, which raise when they are read, and raises for files. If no file
+        is left, the error of the first file is raised. Files that do not combine always raise.
     retries : int, default 2
-        How often a file is opened again that failed for a reason that may pass, waiting longer
-        each time. Requests are repeated besides (``set_options(retries=...)``).
+        How often to open a file again after a transient error, waiting longer each time. In
+        addition, single requests are repeated (``set_options(retries=...)``).
     progress : bool or callable, optional
-        Whether to show a bar; by default on a terminal and in notebooks, if it takes more than a
-        second. Or what is called with a `Progress` whenever files are done, and once more with
-        the report at the end.
+        Whether to show a progress bar; by default on a terminal and in notebooks, after one second.
+        A function is called with a `Progress` whenever files are done, and at the end with the
+        report.
     cache : str or path, optional
-        A folder, or its url, in which what opening each file gave is kept, before ``preprocess``.
-        Files that have not changed since are taken from there for one look at each, so that a job
-        that was interrupted goes on where it was, and one that runs every day opens what is new.
+        A folder, or its url, that caches what opening each file gave, before ``preprocess``. An
+        unchanged file costs one request. So an interrupted job resumes where it stopped, and a
+        daily job opens only new files.
     allow, snapshot
         As in `open_virtual_dataset`, for every file.
     to : str or path, optional
-        A reference set in the format zarr-v3, to be created. Whoever opens files writes their
-        references into it, and here it is only committed, so that no process ever holds all of
-        them. What is returned is the set, opened. A build that is interrupted has committed
-        nothing, and can simply be run again.
+        The reference set to write, in the format zarr-v3. The workers that open files write their
+        references, and this process only commits, so that no process holds all references. The
+        opened set is returned. An interrupted build has committed nothing and can be repeated.
     mode : {"w-", "w"}
         With ``to``: ``"w-"`` creates the set, ``"w"`` creates or replaces it.
     target_options : dict, optional
         Access options of the set, for fsspec.
     keep_query : bool, default False
-        With ``to``: whether urls are written that have a signature or token in their query, which
-        is refused otherwise.
+        With ``to``: whether to write urls that contain a password, signature or token, which are
+        refused otherwise.
 
     Returns
     -------
@@ -153,22 +150,21 @@ def open_virtual_mfdataset(
     Raises
     ------
     FileNotFoundError
-        No file matches, or one is missing.
+        No file matches, or a file is missing.
     TypeError
         There is no such argument.
     ValueError
-        An argument has no such value, ``attrs_file`` is none of the files, or they do not combine;
-        the notes name the files.
+        An argument has an unknown value, ``attrs_file`` is none of the files, or the files do not
+        combine; the notes name the files.
     CombineError
-        Files overlap, a coordinate is not to be had, or ``concat_dim`` is nearly the name of a
-        dimension that there is.
+        Files overlap, a coordinate cannot be found, or ``concat_dim`` looks like a misspelt
+        dimension of the files.
     UnsupportedError
-        ``to`` is of a format that many processes cannot write together, or that cannot hold the
-        dataset.
+        Many processes cannot write the format of ``to`` together, or it cannot hold the dataset.
     FileExistsError
-        There is something called ``to``, and ``mode`` is ``"w-"`` or it is no reference set.
+        ``to`` exists, and ``mode`` is ``"w-"`` or ``to`` is not a reference set.
     ConflictError
-        Another writer has replaced the set in the moment in which it was committed.
+        Another writer replaced the set during the commit.
 
     Examples
     --------
@@ -191,8 +187,8 @@ def open_virtual_mfdataset(
     combination = Combination(combine, concat_dim, merging | kwargs, Arrangement(sort, overlap))
     steps = list_steps(coordinates, combination, preprocess)
     files, client = Files.of(paths, storage_options), find_client(parallel)
-    # steps take datasets, the cache keeps them; what is to be left out has to fail when it is
-    # opened, and so has what only the workers of a cluster may be able to read
+    # steps and the cache need datasets; a file can be left out only if it fails when it is opened,
+    # and so can a file that only the workers of a cluster can read
     taken = steps or cache or client or not building.stops
     read: Any = open_dataset_or_tree if taken or files.are_remote else open_stored
     build = make_build(files, opening, building, steps, read)
@@ -250,18 +246,18 @@ def open_virtual_mfdatatree(
     allow: Allow = None,
     snapshot: str | None = None,
 ) -> xr.DataTree:
-    """Open many source files with groups as one tree of virtual arrays, joined group by group.
+    """Open many source files with groups as one tree of virtual arrays.
 
-    Every file has the same groups. What has no such dimension must be equal in all files and stays
-    as it is, as with `open_virtual_mfdataset`. It takes an xarray whose `xarray.combine_nested`
-    joins trees, 2025.11 or later.
+    Groups are joined one by one; every file must have the same groups. Variables without the
+    dimension must be equal in all files and are kept, as with `open_virtual_mfdataset`. This needs
+    xarray 2025.11 or later, whose `xarray.combine_nested` joins trees.
 
     Parameters
     ----------
     paths : str, or sequence of str or paths
         As in `open_virtual_mfdataset`.
     concat_dim : str, or list of str or None
-        The dimension to join along.
+        The dimension to concatenate along.
     preprocess : callable, optional
         Applied to the tree of every file.
     parallel : int, Executor, "dask" or distributed.Client, optional
@@ -269,10 +265,10 @@ def open_virtual_mfdatatree(
     data_vars, coords, compat, join, combine_attrs
         As in `xarray.concat`, with the defaults of `open_virtual_mfdataset`.
     attrs_file : str or path, optional
-        Which of the files the attributes of all groups are those of.
+        The file that gives the attributes of all groups.
     coordinates, sort, overlap
-        As in `open_virtual_mfdataset`. A function is given the root of the tree as a dataset, and
-        what overlaps is cut in all groups, which must have the same coordinate.
+        As in `open_virtual_mfdataset`. A function receives the root of the tree as a dataset.
+        Overlaps are cut in all groups, which must have the same coordinate.
     loadable_variables, drop_variables, group, storage_options, decode_cf, parser, allow, snapshot
         As in `open_virtual_datatree`, for every file.
     on_error, retries, progress, cache
@@ -285,7 +281,7 @@ def open_virtual_mfdatatree(
     Raises
     ------
     FileNotFoundError
-        No file matches, or one is missing.
+        No file matches, or a file is missing.
     ValueError
         ``attrs_file`` is none of the files, or the trees do not combine; the notes name the files.
 

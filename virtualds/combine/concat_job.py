@@ -1,7 +1,7 @@
-"""Building by stretches: whoever opens files that are alike joins them as they are stored.
+"""Building in stretches: the worker that opens alike files also joins them as they are stored.
 
-A batch of files goes in, and one array for each variable comes out, not one for each file. If a set
-is written, whoever joined files writes their references, and sends on where these lie.
+A batch of files becomes one array for each variable, not one for each file. If a set is written,
+the same worker writes the references of the joined files, and sends back where they lie.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from virtualds.combine.write_target import BuildTarget
 from virtualds.datasets.lazy import get_virtual_array
 
 SMALLEST, MOST = 8, 256
-"""Files that are opened together to be written: parts of few are many small files in the set."""
+"""Files that are opened and written together: smaller parts make many small files in the set."""
 
 
 @dataclass(frozen=True)
 class StretchJob:
-    """Opens files as another job does, and joins neighbours.
+    """Opens files by another job, and joins neighbours.
 
     Parameters
     ----------
     job : Job
     alike : Alike, optional
-        How all files are joined, if they are joined as they are stored.
+        How to join files as they are stored, if they are.
     target : Target, optional
-        Where references go.
+        Where references are written.
     datasets : bool
-        Whether files that come as datasets are joined, too.
+        Whether datasets of files are joined, too.
     dims : tuple
-        The dimensions that all files are joined along; none if coordinates tell them.
+        The dimensions that all files are joined along; none if coordinates decide.
     """
 
     job: OpenJob[Any]
@@ -52,12 +52,12 @@ class StretchJob:
 
     @property
     def smallest(self) -> int:
-        """How many files it is worth giving to somebody else at least."""
+        """The smallest useful number of files for another worker."""
         return SMALLEST if self.target else self.job.smallest
 
     @property
     def largest(self) -> int:
-        """How many files somebody else is given at a time at most."""
+        """The largest number of files for another worker at a time."""
         return MOST if self.target else self.job.largest
 
     def opened(self, item: NumberedFile) -> Outcome[Any]:
@@ -65,13 +65,13 @@ class StretchJob:
         return self.job.opened(item)
 
     def prepared(self, item: NumberedFile, outcome: Outcome[Any]) -> Outcome[Any]:
-        """Do what is to be done with an opened file."""
+        """Prepare an opened file."""
         return self.job.prepared(item, outcome)
 
     def gathered(
         self, outcomes: Iterator[Outcome[Any]], items: Sequence[NumberedFile]
     ) -> Iterator[Outcome[Any]]:
-        """Join files that come one by one only if it is to let go of their references."""
+        """Join files that come one by one, but only to release their references."""
         return outcomes if self.target is None else self._joined(outcomes, items)
 
     def _joined(
@@ -82,13 +82,13 @@ class StretchJob:
             yield from self._of_batch(batch, files)
 
     def _batches(self, outcomes: Iterable[Outcome[Any]]) -> Iterator[list[Outcome[Any]]]:
-        """Yield outcomes in batches, none of which is much larger than what a worker may hold."""
+        """Yield outcomes in batches that fit in the memory of a worker."""
         batch, references = list[Outcome[Any]](), 0
         enough = self.target.enough if self.target else math.inf
         for outcome in outcomes:
             batch.append(outcome)
             references += outcome.references
-            # nobody waits for more to hear of an error
+            # an error is reported at once
             is_last = self.job.stops and outcome.error is not None
             if is_last or references >= enough or len(batch) == MOST:
                 yield batch
@@ -99,7 +99,7 @@ class StretchJob:
     def _of_batch(
         self, batch: list[Outcome[Any]], files: Mapping[int, Any]
     ) -> Iterable[Outcome[Any]]:
-        """Return the outcomes of a batch: members of one stretch, or else each by itself."""
+        """Return the outcomes of a batch: members of one stretch, or single files."""
         opened = [outcome for outcome in batch if outcome.found is not None]
         try:
             stretch = self._stretch(opened, files)
@@ -115,12 +115,12 @@ class StretchJob:
     def _stretch(
         self, opened: Sequence[Outcome[Any]], files: Mapping[int, Any]
     ) -> ConcatenatedFiles:
-        """Return files as one.
+        """Return files joined to one.
 
         Raises
         ------
         UnlikeError
-            It is not certain that this leaves the result as it is.
+            Joining might change the result.
         """
         stored = [self._as_stored(files[o.number], o.found) for o in opened]
         if self.alike is None or not all(isinstance(file, StoredFile) for file in stored):
@@ -131,9 +131,9 @@ class StretchJob:
         return as_stored(file, found) if self.datasets else found
 
     def _relieved(self, files: Sequence[Any]) -> list[Any]:
-        """Return files, or datasets of them, whose references lie in the set where they are many.
+        """Return files, or datasets, whose references lie in the set if there are many.
 
-        What has none of the dimensions is the same in all files: one is kept in the end.
+        Variables without any of the dimensions are equal in all files: only one is kept.
         """
         if self.target is None:
             return list(files)
@@ -157,7 +157,7 @@ class StretchJob:
 
 
 def _arrays(file: Any) -> dict[Hashable, tuple[tuple[Hashable, ...], ManifestArray]]:
-    """Return the virtual arrays of a file that was opened, and their dimensions."""
+    """Return the virtual arrays of an opened file, with their dimensions."""
     if isinstance(file, StoredFile):
         group, held = file.group.variables, file.values
         found: Any = {n: (v.dims, v.data) for n, v in group.items() if n not in held}
@@ -167,7 +167,7 @@ def _arrays(file: Any) -> dict[Hashable, tuple[tuple[Hashable, ...], ManifestArr
 
 
 def _with(file: Any, arrays: Mapping[Any, ManifestArray]) -> Any:
-    """Return a file that was opened with other arrays."""
+    """Return an opened file with other arrays."""
     if isinstance(file, StoredFile):
         variables = dict(file.group.variables)
         for name, array in arrays.items():

@@ -1,10 +1,9 @@
-"""Files that are alike, joined as they are stored.
+"""Joining alike files as they are stored.
 
-To make a dataset of every file, and have xarray join them all, takes longer than to read the files.
-What xarray makes of two files it makes of all that are like them: only the values along one
-dimension are others. So datasets are made of two files, xarray joins these, and what has the
-dimension is then joined of all. What is not certain to come out as if xarray had joined all of them
-is refused with an `UnlikeError`.
+Making a dataset of every file, and joining all in xarray, takes longer than reading the files. If
+files are alike, only the values along one dimension differ. So xarray joins the datasets of two
+files, and the variables with the dimension are then joined for all files. Files are refused with an
+`UnlikeError` if the result might differ from that of xarray.
 """
 
 from __future__ import annotations
@@ -37,63 +36,63 @@ from virtualds.datasets.decoding import (
 from virtualds.datasets.lazy import get_virtual_array
 
 FEWEST_FILES = 3
-"""Files of which there are more than those that datasets are made of."""
+"""Most files of which every file becomes a dataset."""
 CERTAIN: dict[str, tuple[str, ...]] = {
-    # others let variables grow that have not the dimension
+    # with other choices, data variables without the dimension are concatenated too
     "data_vars": ("minimal",),
     "coords": ("minimal",),
-    # "no_conflicts" compares with the first dataset what later ones fill in, "identical" also
-    # attributes, which joining may have changed
+    # "no_conflicts" compares with the first dataset after later ones filled it, "identical" also
+    # compares attributes, which joining may have changed
     "compat": ("equals", "override"),
-    # "left", "right" and "inner" keep of other coordinates what some files have
+    # "left", "right" and "inner" keep elements of other coordinates that only some files have
     "join": ("outer", "exact", "override"),
-    # "drop_conflicts" looks at all of them, and a function may do anything
+    # "drop_conflicts" compares all files, and a function may do anything
     "combine_attrs": ("override", "drop", "no_conflicts", "identical"),
 }
-"""Options, all of which must be given, by which neighbours are joined whatever else there is."""
+"""Required options, with the values that allow joining neighbours without the other files."""
 
 
 class UnlikeError(Exception):
-    """Files of which it is not certain that they can be joined as they are stored."""
+    """Joining the files as they are stored might change the result."""
 
 
 @dataclass(frozen=True)
 class Concatenator:
-    """Joins files whose variables differ along one dimension alone.
+    """Joins files whose variables differ along one dimension only.
 
     Parameters
     ----------
     combination : Combination
-        How all of them are to be combined.
+        How all files are to be combined.
     rises : bool
-        Whether the coordinate of the dimension, if there is one, has to rise all the way.
+        Whether the coordinate of the dimension, if there is one, must increase.
 
     Raises
     ------
     UnlikeError
-        It depends on all files what becomes of each.
+        The result for each file depends on all files.
     """
 
     combination: Combination
     rises: bool
 
     def __post_init__(self) -> None:
-        said = self.combination
-        if said.combine == "nested" and not isinstance(said.concat_dim, str):
-            raise UnlikeError(f"they are joined along {said.concat_dim!r}")
-        for name, value in said.options.items():
+        given = self.combination
+        if given.combine == "nested" and not isinstance(given.concat_dim, str):
+            raise UnlikeError(f"they are joined along {given.concat_dim!r}")
+        for name, value in given.options.items():
             if not isinstance(value, str) or value not in CERTAIN.get(name, ()):
                 raise UnlikeError(f"{name}={value!r}")
-        if missing := CERTAIN.keys() - said.options.keys():
-            raise UnlikeError(f"nothing is said of {min(missing)}")
+        if missing := CERTAIN.keys() - given.options.keys():
+            raise UnlikeError(f"{min(missing)} is not given")
 
     def joined(self, files: Sequence[StoredFile | FileInConcat]) -> xr.Dataset:
-        """Return what combining the datasets of all files at once gives.
+        """Return what combining the datasets of all files gives.
 
         Raises
         ------
         UnlikeError
-            That is not certain.
+            The result might differ.
         """
         if len(files) < FEWEST_FILES:
             raise UnlikeError("there is nothing to be saved")
@@ -110,12 +109,12 @@ class Concatenator:
     def stretch(
         self, files: Sequence[StoredFile], opener: Callable[[Any], Any]
     ) -> ConcatenatedFiles:
-        """Return neighbouring files as one, to be joined to others later.
+        """Return neighbouring files as one file, to be joined to others later.
 
         Raises
         ------
         UnlikeError
-            It is not certain that this leaves the result as it is.
+            Joining might change the result.
         """
         if len(files) < 2:
             raise UnlikeError("there is nothing to join")
@@ -126,11 +125,11 @@ class Concatenator:
             urls = tuple(file.url for file in files)
             return ConcatenatedFiles(_concat_files(files, dim), dim, urls, lengths, opener)
         except COMBINE_ERRORS as error:
-            # if it is more than that, whoever joins all files meets it again
+            # remaining differences are found when all files are joined
             raise UnlikeError(str(error)) from error
 
     def _stored_dimension(self, files: Sequence[StoredFile]) -> str:
-        """Return along which dimension files seem to follow each other."""
+        """Return the dimension along which files seem to follow each other."""
         if self.combination.combine == "nested":
             return str(self.combination.concat_dim)
         parts, (one, other) = files[0].outline.parts, files[:2]
@@ -157,7 +156,7 @@ class Concatenator:
         return str(differ[0])
 
     def _check(self, files: Sequence[StoredFile], dim: str) -> None:
-        """Refuse files of which more than values along a dimension differs."""
+        """Refuse files that differ in more than values along a dimension."""
         first = files[0]
         distinct = {id(file.outline): file for file in files}
         for file in distinct.values():
@@ -191,19 +190,19 @@ class Concatenator:
 
     @property
     def _heeds_attributes(self) -> bool:
-        """Whether it matters what attributes the files after the first one have."""
+        """Whether the attributes of later files matter."""
         return self.combination.options["combine_attrs"] not in ("override", "drop")
 
     def _counts_once(self, part: VariableDecoding) -> bool:
-        """Say whether a variable without the dimension is that of the first file, unseen."""
+        """Say whether a variable without the dimension is taken from the first file."""
         if part.is_index:
-            said = self.combination.combine == "nested" and self.combination.options["join"]
+            choice = self.combination.combine == "nested" and self.combination.options["join"]
         else:
-            said = self.combination.options["compat"]
-        return bool(said == "override")
+            choice = self.combination.options["compat"]
+        return bool(choice == "override")
 
     def _check_same(self, name: str, files: Sequence[StoredFile]) -> None:
-        """Refuse a variable without the dimension that is not the same in all files."""
+        """Refuse a variable without the dimension that differs between files."""
         parts = [file.outline.parts[name] for file in files]
         if not all_decode_alike(parts):
             raise UnlikeError(f"{name!r} means something else")
@@ -216,7 +215,7 @@ class Concatenator:
                 raise UnlikeError(f"{name!r} differs")
 
     def _grown(self, pattern: xr.Dataset, files: Sequence[StoredFile], dim: str) -> xr.Dataset:
-        """Return the dataset of two files with what all files have along a dimension."""
+        """Return the dataset of two files, extended by all files along a dimension."""
         names = {part.name: name for name, part in files[0].outline.parts.items()}
         if pattern.variables.keys() != names.keys():
             raise UnlikeError("variables were made or dropped")
@@ -262,12 +261,12 @@ class Concatenator:
 
 
 def _concat_files(files: Sequence[StoredFile], dim: str) -> StoredFile:
-    """Return files that decode alike joined as they are stored.
+    """Return files that decode alike, joined as they are stored.
 
     Raises
     ------
     UnlikeError
-        They cannot be, as they are stored.
+        The files cannot be joined as they are stored.
     """
     first, apart = files[0], dict[str, list[Any]]()
     variables, values = dict(first.group.variables), dict(first.values)
@@ -283,7 +282,7 @@ def _concat_files(files: Sequence[StoredFile], dim: str) -> StoredFile:
             raise UnlikeError(f"{name!r} is read when it is needed")
         variables[name] = replace(variables[name], data=np.concatenate(data, axis=axis))
         if part.is_loaded:
-            # what some decode to depends on what else is in their file
+            # some variables decode differently because of other variables in their file
             apart[name] = [file.values[name] for file in files]
             values[name] = np.concatenate(apart[name], axis=axis)
     if not growing:

@@ -11,11 +11,11 @@ from typing import Any
 from virtualds.combine.open_file import FileWork, NumberedFile, Outcome
 
 PIECES_PER_THREAD = 8
-"""Pieces that every thread of the cluster gets at least."""
+"""Fewest pieces for each thread of the cluster."""
 
 
 def find_client(parallel: Any) -> Any:
-    """Return the client that is given, or the current one for ``"dask"``; None if it is neither.
+    """Return the given client, or the current one for ``"dask"``; None for anything else.
 
     Raises
     ------
@@ -27,7 +27,7 @@ def find_client(parallel: Any) -> Any:
     client = (
         _find_current_client() if isinstance(parallel, str) and parallel == "dask" else parallel
     )
-    # who has a client has imported its library
+    # a client exists only if its library is imported
     distributed = sys.modules.get("distributed")
     if distributed is None or not isinstance(client, distributed.Client):
         return None
@@ -55,7 +55,7 @@ def _find_current_client() -> Any:
 def _pieces(
     client: Any, job: FileWork, items: Sequence[NumberedFile]
 ) -> list[Sequence[NumberedFile]]:
-    """Return files in pieces as large as the job wants them, and as few as all threads allow."""
+    """Return files in pieces of the size that the job allows, few enough to use all threads."""
     threads = sum(client.nthreads().values()) or 1
     size = max(job.smallest, min(job.largest, len(items) // (threads * PIECES_PER_THREAD)))
     return [items[start : start + size] for start in range(0, len(items), size)]
@@ -63,9 +63,9 @@ def _pieces(
 
 @dataclass(frozen=True)
 class _Together:
-    """What became of some files.
+    """The outcomes of some files.
 
-    Dask takes lists apart, so that what outcomes share would be sent with each of them.
+    Dask takes lists apart, and would send what outcomes share with each of them.
     """
 
     outcomes: list[Outcome[Any]]
@@ -78,10 +78,10 @@ def _worked(job: FileWork, items: Sequence[NumberedFile]) -> _Together:
 def open_on_cluster(
     client: Any, job: FileWork, items: Sequence[NumberedFile]
 ) -> Generator[Outcome[Any], None, None]:
-    """Open files on the workers of a cluster, and yield what becomes of them as it comes."""
+    """Open files on the workers of a cluster, and yield the outcomes as they come."""
     from distributed import as_completed
 
-    # the same files may have changed since they were opened by an equal task
+    # the files may have changed since an equal task opened them
     futures = client.map(
         partial(_worked, job), _pieces(client, job, items), pure=False, key="virtualds-open"
     )
@@ -91,7 +91,7 @@ def open_on_cluster(
         for future in as_completed(list(waiting)):  # type: ignore[no-untyped-call]
             outcomes = future.result().outcomes
             del waiting[future]
-            # what is fetched need not be kept by the workers
+            # the workers can forget results that were fetched
             future.release()
             yield from outcomes
     finally:

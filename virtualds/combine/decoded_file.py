@@ -1,4 +1,4 @@
-"""Datasets as files that are stored as they decode: all that are alike are joined in one way."""
+"""Datasets as files that are stored decoded, so that alike ones are joined as stored."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from virtualds.datasets.lazy import get_virtual_array, is_unread
 from virtualds.datasets.open_options import OpenOptions
 
 _OUTLINES = DecodingPlans()
-"""Datasets of one structure share their outline, and it is pickled once for all of them."""
+"""Plans by structure: alike datasets share one, which is pickled once."""
 UNPICKLABLE = (pickle.PicklingError, TypeError, AttributeError)
-"""What pickling an attribute of somebody else's may end with."""
+"""Errors of pickling attributes of other libraries."""
 
 
 class DecodedPart(VariableDecoding):
-    """A variable that is stored as it decodes."""
+    """A variable that is stored decoded."""
 
     def array(self, stored: ManifestVariable) -> ManifestArray:
         """Return the array of a variable that stays virtual."""
@@ -34,13 +34,13 @@ class DecodedPart(VariableDecoding):
         return array  # type: ignore[no-any-return]
 
     def decoded_values(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return values as they are."""
+        """Return the values unchanged."""
         return values
 
 
 @dataclass(frozen=True, eq=False)
 class DecodedFile(StoredFile):
-    """The dataset of a file, as if it were stored as it decodes.
+    """The dataset of a file, as if it were stored decoded.
 
     Parameters
     ----------
@@ -67,16 +67,16 @@ class DecodedFile(StoredFile):
 
 
 def as_stored(url: Any, opened: Any) -> StoredFile | FileInConcat | None:
-    """Return what was opened of a file as a file that can be joined, None if it is none."""
+    """Return an opened file as a file that can be joined, None if that is impossible."""
     if isinstance(opened, StoredFile | FileInConcat):
         return opened
     return decoded_file(url, opened) if isinstance(opened, xr.Dataset) else None
 
 
 def decoded_file(url: Any, dataset: xr.Dataset) -> DecodedFile | None:
-    """Return the dataset of a file as a file; None if something is neither virtual nor in memory.
+    """Return a dataset as a file; None if a variable is neither virtual nor in memory.
 
-    So is one with indexes that are more than coordinates of dimensions.
+    None also if an index is more than the coordinate of a dimension.
     """
     plain = {n for n, index in dataset.xindexes.items() if type(index) is xr.indexes.PandasIndex}
     if plain != {n for n, v in dataset.variables.items() if v.dims == (n,)}:
@@ -98,7 +98,7 @@ def decoded_file(url: Any, dataset: xr.Dataset) -> DecodedFile | None:
 
 
 def _data(variable: xr.Variable) -> ManifestArray | npt.NDArray[Any] | None:
-    """Return virtual data or values in memory, None for any others."""
+    """Return virtual data or values in memory, None for other data."""
     if (virtual := get_virtual_array(variable)) is not None:
         return virtual
     if is_unread(variable) or variable.chunks is not None:
@@ -108,7 +108,7 @@ def _data(variable: xr.Variable) -> ManifestArray | npt.NDArray[Any] | None:
 
 
 def _outline(dataset: xr.Dataset, variables: dict[str, ManifestVariable]) -> DecodingPlan | None:
-    """Return how variables decode that decode as they are; None where that cannot be told."""
+    """Return a plan that changes nothing; None if the structure cannot be pickled."""
     described = [
         (name, v.dims, v.data.dtype, isinstance(v.data, np.ndarray), dict(v.attributes))
         for name, v in variables.items()

@@ -1,10 +1,9 @@
-"""What was scanned is kept in a folder, one file for each source, while the source is the same.
+"""A cache of scanned files: one entry for each source, valid until the source changes.
 
-An entry is named by a hash of the source's url and of all that decides what opening it gives. In it
-stand the fingerprint that the source had, and the groups that were scanned of it, with the values
-that were loaded: a dataset, or a tree, is made of these as after a scan. Whatever is the matter
-with an entry (there is none, it is damaged, its source has changed), the source is opened as if
-there were no cache.
+The name of an entry is a hash of the url of the source and of all arguments that decide what
+opening it gives. An entry holds the fingerprint of the source, its groups, and the loaded values;
+from these a dataset or a tree is made as after a scan. If an entry is missing or damaged, or its
+source has changed, the source is opened without the cache.
 """
 
 from __future__ import annotations
@@ -31,34 +30,33 @@ from virtualds.errors import FormatError, UnsupportedError
 from virtualds.options import get_options
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
-from virtualds.stores.scan_cache import hold_scan
 from virtualds.urls import join_path, normalise_url
 
 OTHERS = 8
-"""Files besides itself that a file may refer to if it is kept: each of them is looked at too."""
+"""Most other files that a cached file may refer to: each is checked too."""
 
 
 class Scanned(NamedTuple):
-    """A dataset, or tree, and the group that it was made of; None where that cannot be kept."""
+    """A dataset or tree, and the group that it was made of; None if the group cannot be cached."""
 
     found: Any
     group: ManifestGroup | None
 
     @property
     def virtual(self) -> Any:
-        """The accessor of the dataset, or tree."""
+        """The accessor of the dataset or tree."""
         return self.found.virtual
 
 
 def open_to_keep(
     file: Any, opening: OpenOptions, storage_options: Mapping[str, Any] | None = None
 ) -> Scanned:
-    """Open a file, and return the group that can be kept of it beside what is made of that.
+    """Open a file; return its dataset, or tree, with the group for the cache.
 
     Errors are those of `virtualds.open_virtual_dataset`.
     """
     location = Location.of(file, storage_options)
-    with hold_scan(location.url, location.options):
+    with location.hold_scan():
         group = open_group(location, opening)
         found = make_dataset_or_tree(location, group, opening)
         with suppress(UnsupportedError):
@@ -67,7 +65,7 @@ def open_to_keep(
 
 
 class CachedFile(NamedTuple):
-    """What is kept of a file, its fingerprint now, and where it is to be kept; None is nothing."""
+    """The cached content of a file, its fingerprint, and the url of its entry, or None."""
 
     found: Any
     source: SourceFile | None
@@ -76,23 +74,23 @@ class CachedFile(NamedTuple):
 
 @dataclass(frozen=True)
 class FileCache:
-    """A folder of what was opened.
+    """A folder of scanned files.
 
     Parameters
     ----------
     folder : str
-        Its url; any number of processes and machines may use it at a time.
+        Its url; any number of processes and machines may use it at the same time.
     opening : OpenOptions
         How files are opened.
     options : StorageOptions or None
-        Access options of the files. They are written nowhere.
+        Access options of the files. They are never written.
     settings : str
-        All that decides what opening a file gives, besides the file.
+        All options that decide what opening a file gives.
 
     Raises
     ------
     ValueError
-        A function decides it.
+        ``loadable_variables`` is a function.
     """
 
     folder: str
@@ -104,7 +102,7 @@ class FileCache:
         object.__setattr__(self, "settings", _format_settings(self.opening))
 
     def look(self, file: Any) -> CachedFile:
-        """Return what is kept of a file, and where it is to be kept."""
+        """Return the cached content of a file, and where to cache it."""
         url = normalise_url(file)
         source = self._fingerprinted(url)
         if source is None:
@@ -119,7 +117,7 @@ class FileCache:
         return CachedFile(found, source, place)
 
     def keep(self, kept: CachedFile, scanned: Scanned) -> None:
-        """Keep what was scanned, if it can be told whether it is still what one would open.
+        """Cache a scanned file, if a later change of it can be detected.
 
         Raises
         ------
@@ -129,8 +127,8 @@ class FileCache:
         if kept.source is None or kept.place is None or scanned.group is None:
             return
         used = {file.url: file for file in _list_sources(scanned.found)}
-        # what refers to other files only is a folder, an archive, or a set: its own fingerprint
-        # does not tell when what it holds changes
+        # folders, archives and sets refer only to other files: their own fingerprint does not
+        # change when these do
         if used.pop(kept.source.url, None) != kept.source:
             return
         others = list(used.values())
@@ -141,11 +139,11 @@ class FileCache:
             find_store(kept.place).write_file(kept.place, data, None)
 
     def _fingerprinted(self, url: str) -> SourceFile | None:
-        """Return a file as it is now, None if that does not tell it from an earlier one."""
+        """Return the present state of a file, None if it does not show changes."""
         try:
             source = find_store(url).describe(url, self.options)
         except OSError:
-            # opening it says best what is the matter
+            # opening the file raises a better error
             return None
         return source if source.size and (source.mtime or source.etag) else None
 
@@ -160,18 +158,18 @@ class FileCache:
         return None
 
     def _are_the_same(self, sources: list[SourceFile], source: SourceFile) -> bool:
-        """Say whether no file has changed of those that were read, ``source`` being the first."""
+        """Say whether none of the read files has changed; ``source`` is the first."""
         first, *others = sources
         return first == source and all(self._fingerprinted(o.url) == o for o in others)
 
 
 def _as_opened(group: ManifestGroup, found: xr.Dataset | xr.DataTree) -> ManifestGroup:
-    """Return a group with the values that were loaded of it, and with what cannot be decoded.
+    """Return a group with its loaded values, and its undecodable variables.
 
     Raises
     ------
     UnsupportedError
-        Values are read when somebody asks for them.
+        Some values are lazy.
     """
     below = {}
     if isinstance(found, xr.DataTree):
@@ -186,36 +184,36 @@ def _as_opened(group: ManifestGroup, found: xr.Dataset | xr.DataTree) -> Manifes
 
 
 def _variable_as_opened(stored: ManifestVariable, found: xr.Variable | None) -> ManifestVariable:
-    # coordinates of a group that the group above has are in a tree only there
+    # a tree holds inherited coordinates only in the parent group
     array = None if found is None else get_virtual_array(found)
     if array is not None:
         return stored if refusal(array) is None else replace(stored, data=array)
     if found is not None and is_unread(found):
-        raise UnsupportedError("values that are read when somebody asks for them")
+        raise UnsupportedError("values that are lazy")
     return replace(stored, data=stored.read(), encoding=encoding_of(stored))
 
 
 def _list_sources(opened: xr.Dataset | xr.DataTree) -> list[SourceFile]:
-    """Return the files that the virtual arrays of a dataset, or a tree, lie in."""
+    """Return the files of the virtual arrays of a dataset or tree."""
     nodes = [opened] if isinstance(opened, xr.Dataset) else [n.dataset for n in opened.subtree]
     arrays = [array for node in nodes for array in node.virtual.arrays.values()]
     return list(dict.fromkeys(file for array in arrays for file in array.listed_sources))
 
 
 def _format_settings(opening: OpenOptions) -> str:
-    """Return all that decides what opening a file gives, as text.
+    """Return all options that decide what opening a file gives, as text.
 
-    Access options are not among it: they may be secret, and change while the files do not.
+    Access options are left out: they may be secret, and change while the files do not.
 
     Raises
     ------
     ValueError
-        A function decides it.
+        An argument is a function.
     """
     if callable(opening.loadable_variables):
         raise ValueError(
-            "cache: loadable_variables is a function, and nobody can tell what it will answer next "
-            "time; give names or patterns"
+            "cache: loadable_variables is a function, whose results may change; give names or "
+            "patterns"
         )
     options = get_options()
     versions = [version(library) for library in ("virtualds", "xarray", "numpy")]

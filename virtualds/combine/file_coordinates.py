@@ -1,4 +1,4 @@
-"""Coordinates that files do not hold as such: from their names, their attributes, or a function."""
+"""Coordinates from file names, from attributes, or from a function."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from virtualds.errors import CombineError
 from virtualds.urls import name_of, normalise_url
 
 Source = Callable[[str, xr.Dataset], Any]
-"""What gives the values of a coordinate: it takes the url of a file and its dataset."""
+"""A function of the url of a file and its dataset that returns the values of a coordinate."""
 Opened = TypeVar("Opened", xr.Dataset, xr.DataTree)
 Format = str | Callable[..., Any] | None
 
@@ -26,31 +26,31 @@ DATES = (
     ("year", "month", "day", "hour", "minute", "second"),
     ("year", "dayofyear", "hour", "minute", "second"),
 )
-"""Groups of a pattern that make a date, the coarsest first; the fine ones may be left out."""
+"""Groups of a pattern that form a date, the coarsest first; fine ones may be missing."""
 DATE_PARTS = frozenset(name for chain in DATES for name in chain)
 DESCRIBING_ATTRIBUTES = ("bounds", "climatology", "grid_mapping", "cell_measures")
-"""Attributes that name variables which describe others (CF conventions, sections 5.6, 7.1, 7.2)."""
+"""Attributes that name describing variables (CF conventions, sections 5.6, 7.1, 7.2)."""
 
 
 @dataclass(frozen=True)
 class FromName:
-    r"""The value of a coordinate, from the name of the file.
+    r"""The value of a coordinate, from the file name.
 
     Parameters
     ----------
     pattern : str
-        A regular expression with groups, which is looked for anywhere in the last part of the url;
-        if it holds a ``/``, in the whole url.
+        A regular expression with groups, searched in the last part of the url; if it contains a
+        ``/``, in the whole url.
     format : str or callable, optional
-        What the text of the groups means: codes of `datetime.datetime.strptime`, for the text of
-        the only group; or a function (`int`, `float`, ...) of the text of each group. By default
-        groups named ``year``, ``month``, ``day`` (or ``dayofyear``), ``hour``, ``minute`` and
-        ``second`` make a date, and a single group of another name is a string.
+        How to parse the groups: codes of `datetime.datetime.strptime`, for a single group; or a
+        function (`int`, `float`, ...) of the text of each group. By default groups named ``year``,
+        ``month``, ``day`` (or ``dayofyear``), ``hour``, ``minute`` and ``second`` form a date, and
+        a single group of another name is a string.
 
     Raises
     ------
     ValueError
-        It is no regular expression, it has no group, or it does not say what its groups mean.
+        The pattern is no regular expression, has no group, or does not say what its groups mean.
 
     Examples
     --------
@@ -89,7 +89,7 @@ class FromName:
             )
 
     def __call__(self, url: str, dataset: xr.Dataset) -> Any:
-        """Return the value that the name of a file tells."""
+        """Return the value in the name of a file."""
         match = self._match(url)
         if callable(self.format):
             return self.format(*match.groups())
@@ -107,10 +107,10 @@ class FromName:
                 f"file out"
             )
         if len(found) > 1:
-            told = ", ".join(repr(match[0]) for match in found.values())
+            shown = ", ".join(repr(match[0]) for match in found.values())
             raise CombineError(
-                f"the pattern {self.pattern!r} is found several times in {text!r}, as {told}; make "
-                f"it longer, so that one is left"
+                f"the pattern {self.pattern!r} is found several times in {text!r}, as {shown}; "
+                f"make it longer, so that one is left"
             )
         return next(iter(found.values()))
 
@@ -122,12 +122,12 @@ class FromAttribute:
     Parameters
     ----------
     name : str
-        Of the attribute.
+        Name of the attribute.
     variable : str, optional
-        The variable that has it; by default it is an attribute of the dataset.
+        The variable with the attribute; by default the attribute belongs to the dataset.
     format : str or callable, optional
-        Codes of `datetime.datetime.strptime`, or a function of the attribute; by default its value
-        is taken as it is.
+        Codes of `datetime.datetime.strptime`, or a function of the attribute; by default the value
+        is not changed.
 
     Examples
     --------
@@ -141,7 +141,7 @@ class FromAttribute:
     format: Format = None
 
     def __call__(self, url: str, dataset: xr.Dataset) -> Any:
-        """Return the value that an attribute of the dataset tells."""
+        """Return the value of the attribute."""
         value = self._attribute(dataset)
         if callable(self.format):
             return self.format(value)
@@ -161,7 +161,7 @@ class FromAttribute:
 
 
 def _is_date(names: list[str], groups: int) -> bool:
-    """Say whether groups, all of them named, are a date from the coarsest part on."""
+    """Say whether all groups are named and form a date, from the coarsest part on."""
     return len(names) == groups and any(set(names) == set(chain[:groups]) for chain in DATES)
 
 
@@ -179,7 +179,7 @@ def _parse_parts(parts: Mapping[str, str]) -> np.datetime64:
 
 
 def _to_datetime(value: date) -> np.datetime64:
-    """Return a date as xarray has those that it decodes: in UTC, in nanoseconds if they reach."""
+    """Return a date as xarray decodes dates: in UTC, in nanoseconds if they suffice."""
     stamp = pd.Timestamp(value)
     universal = stamp.tz_convert(None) if stamp.tz else stamp
     found: np.datetime64 = _to_fine_units(np.asarray(universal.to_datetime64()))[()]
@@ -190,7 +190,7 @@ def _to_fine_units(values: np.ndarray[Any, Any]) -> Any:
     try:
         fine = values.astype("datetime64[ns]")
     except OverflowError:
-        # numpy 2.5 and later say so, before it has to be found out
+        # numpy 2.5 and later raise an error; older versions have to be checked
         return values
     return fine if (fine.astype(values.dtype) == values)[~np.isnat(values)].all() else values
 
@@ -208,7 +208,7 @@ class FileCoordinates:
         What gives the values, by name of the coordinate: `FromName`, `FromAttribute`, or a function
         of the url and the dataset of a file.
     joined : tuple of str, optional
-        The dimensions along which files are joined; by default all that are named.
+        The dimensions along which files are joined; by default all named ones.
 
     Raises
     ------
@@ -228,18 +228,18 @@ class FileCoordinates:
                 )
 
     def __call__(self, file: str | os.PathLike[str], opened: Opened) -> Opened:
-        """Return the dataset, or tree, of a file with its coordinates.
+        """Return the dataset or tree of a file with its coordinates.
 
-        The sources see the root of a tree, and every group gets what it tells: those that have
-        the dimension, and of a new one those that have data variables.
+        The sources see the root of a tree. Groups with the dimension of a coordinate get the
+        coordinate; for a new dimension, groups with data variables.
 
         Raises
         ------
         CombineError
-            Name or attributes tell no value, or not as many as the file has elements.
+            Name or attributes give no value, or not as many as the file has elements.
         """
         url = normalise_url(file)
-        # what lies along a new dimension comes after it
+        # coordinates along a new dimension come after the dimension
         for name in sorted(self.sources, key=lambda name: not self._is_joined(name)):
             with _name_source_in_errors(url, name, self.sources[name]):
                 opened = self._with(opened, name, self._values(name, url, opened))
@@ -250,7 +250,7 @@ class FileCoordinates:
         return _to_variable(self.sources[name](url, root))
 
     def _with(self, opened: Opened, name: str, values: xr.Variable) -> Opened:
-        """Give a dataset, or the groups of a tree that it is for, a coordinate."""
+        """Add a coordinate to a dataset, or to the groups of a tree that need it."""
         if isinstance(opened, xr.Dataset):
             return self._in_group(opened, name, values)
         groups = {node.path: node.to_dataset(inherit=False) for node in opened.subtree}
@@ -290,7 +290,7 @@ class FileCoordinates:
         )
 
     def _only_joined(self, dataset: xr.Dataset) -> str | None:
-        """Return the dimension along which a coordinate lies that is no dimension itself."""
+        """Return the joined dimension of a coordinate that is not a dimension itself."""
         if self.joined is None or len(self.joined) != 1 or self.joined[0] not in dataset.dims:
             return None
         return self.joined[0]
@@ -298,7 +298,7 @@ class FileCoordinates:
 
 @contextmanager
 def _name_source_in_errors(url: str, name: str, source: Source) -> Iterator[None]:
-    """Name the file and the coordinate of an error."""
+    """Name the file and the coordinate in an error."""
     try:
         yield
     except CombineError as error:
@@ -311,7 +311,7 @@ def _name_source_in_errors(url: str, name: str, source: Source) -> Iterator[None
 
 
 def _to_variable(value: Any) -> xr.Variable:
-    """Return a value, or several along one dimension."""
+    """Return a scalar, or values along one dimension, as a variable."""
     if isinstance(value, xr.DataArray | xr.Variable):
         found = value.variable if isinstance(value, xr.DataArray) else value
         return xr.Variable(found.dims, np.asarray(found.data), found.attrs)
@@ -332,20 +332,20 @@ def _check_length(values: xr.Variable, size: int, found: str) -> None:
 
 
 def _spread_along(dim: str, values: xr.Variable, size: int) -> xr.Variable:
-    told = np.broadcast_to(np.asarray(values.data).reshape(-1), size).copy()
-    return xr.Variable((dim,), told, values.attrs)
+    spread = np.broadcast_to(np.asarray(values.data).reshape(-1), size).copy()
+    return xr.Variable((dim,), spread, values.attrs)
 
 
 def _expand_dataset(dataset: xr.Dataset, name: str) -> xr.Dataset:
-    """Return a dataset with a new dimension, which only what describes variables does not get."""
+    """Return a dataset with a new dimension, except for describing variables."""
     plain = dataset.drop_vars(name, errors="ignore")
     static = [n for n in _list_describing(dataset, name) if n in plain.data_vars]
-    # coordinates are left as they are when a dimension is added
+    # adding a dimension does not change coordinates
     return plain.set_coords(static).expand_dims(name).reset_coords(static)
 
 
 def _list_describing(dataset: xr.Dataset, name: str) -> Iterator[str]:
-    """Yield what variables, other than a coordinate, name as describing them, each once."""
+    """Yield variables that others name as describing them, each once; coordinates are left out."""
     found = {
         word
         for other, variable in dataset.variables.items()

@@ -1,4 +1,4 @@
-"""The files that are given: a pattern, a list, or lists of lists as xarray nests them."""
+"""The given files: a pattern, a list, or nested lists as in xarray."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from virtualds.urls import normalise_url, scheme_of
 
 Paths = str | os.PathLike[str] | Sequence[Any]
 FilePositions = tuple[tuple[int, Any], ...]
-"""Places in a list, each with the places below it."""
+"""Positions in a list, each with the positions below it."""
 
 
 @dataclass(frozen=True)
 class Files:
-    """Files in order, and how they were nested.
+    """Files in order, with their nesting.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ class Files:
     Raises
     ------
     FileNotFoundError
-        There are none.
+        No files are given.
 
     Examples
     --------
@@ -49,7 +49,7 @@ class Files:
 
     @classmethod
     def of(cls, paths: Paths, storage_options: Mapping[str, Any] | None = None) -> Files:
-        """Return the files of a pattern, sorted, or those given, which are no patterns.
+        """Return the sorted files of a pattern, or the given files, which are not patterns.
 
         Raises
         ------
@@ -76,24 +76,24 @@ class Files:
 
     @property
     def are_remote(self) -> bool:
-        """Whether any of them is not of this machine."""
+        """Whether any file is not on this machine."""
         return any(
             isinstance(file, str | os.PathLike) and scheme_of(os.fspath(file)) != "file"
             for file in self.flat
         )
 
     def shaped(self, found: Mapping[int, Any]) -> list[Any]:
-        """Return what was found for the files, by number, nested as they were.
+        """Return what was found for the files, by number, nested like the files.
 
-        Files of which nothing was found are left out, and lists of nothing else.
+        Files without a result are left out, and so are lists without any.
         """
         numbers = iter(range(len(self.flat)))
         return _nest_files(self.nested, numbers, found)
 
     def stay_in_place(self, found: Container[int]) -> bool:
-        """Say whether the files of nested lists keep their places if only those found are left.
+        """Say whether files in nested lists keep their places if only the found ones are left.
 
-        They do if whole rows are left out: else others would move up to where these were.
+        They do if whole rows are left out; otherwise other files would move up.
         """
         return _is_grid(_find_positions(self.nested, iter(range(len(self.flat))), found))
 
@@ -103,7 +103,7 @@ class Files:
         Raises
         ------
         ValueError
-            It is none of them.
+            The file is not among them.
         """
         urls = [normalise_url(other) for other in self.flat]
         if (url := normalise_url(file)) not in urls:
@@ -122,7 +122,7 @@ def _flatten(files: Iterable[Any]) -> Iterator[Any]:
 def _find_positions(
     files: Iterable[Any], numbers: Iterator[int], found: Container[int]
 ) -> FilePositions:
-    """Return where in lists the files are that were found, and what is so below each place."""
+    """Return the positions of found files in lists, with the positions below."""
     places: list[tuple[int, Any]] = []
     for place, item in enumerate(files):
         if isinstance(item, list | tuple):

@@ -1,8 +1,8 @@
-"""A group that was scanned, in bytes: its arrays are told as the format zarr-v3 tells them.
+"""A scanned group in bytes, with arrays in the form of zarr-v3 metadata.
 
-Beside them stands what Zarr has no word for: the exact encoding of variables, values in memory, and
-why a variable cannot be read. Manifests are packed columns, as in pickles. Reading makes nothing
-but groups, and bytes that are no longer what was written are told by their hash.
+The rest is what Zarr cannot express: the exact encoding of variables, values in memory, and why a
+variable cannot be read. Manifests are packed columns, as in pickles. Reading only makes groups, and
+a hash detects changed bytes.
 
 ::
 
@@ -42,25 +42,25 @@ from virtualds.source_file import SourceFile, StorageOptions
 MAGIC = b"virtualds-scan-1\n"
 DIGEST = 16
 TEXT = {"type": "str"}
-"""The class of Python, which stands where a dtype is one of text of any length."""
+"""The Python class that stands for dtypes of text of any length."""
 DAMAGE = (
     *(VirtualdsError, ValueError, TypeError, LookupError, AttributeError, OverflowError),
     *(RecursionError, zlib.error),
 )
-"""What making a group of something else than what was written may end with."""
+"""Errors of making a group from other bytes."""
 
 
 def to_bytes(
     group: ManifestGroup, sources: Sequence[SourceFile], options: StorageOptions | None = None
 ) -> bytes:
-    """Return a group, and the files that it was read of, in bytes.
+    """Return a group, and the files it was read from, as bytes.
 
-    ``options`` are the access options that files may have. They are not written down.
+    ``options`` are the access options that files may have. They are not written.
 
     Raises
     ------
     UnsupportedError
-        Something in the group has no form in bytes.
+        Something in the group cannot be written as bytes.
     """
     notes = _Notes(options)
     said = {"sources": list(map(notes.file, sources)), "group": notes.group(group)}
@@ -75,12 +75,12 @@ def to_bytes(
 def from_bytes(
     data: bytes, options: StorageOptions | None = None
 ) -> tuple[list[SourceFile], ManifestGroup]:
-    """Return the files that a group was read of, and the group.
+    """Return the files that a group was read from, and the group.
 
     Raises
     ------
     FormatError
-        The bytes are not what was written.
+        The bytes are not those that were written.
     """
     body = data[len(MAGIC) + DIGEST :]
     digest = hashlib.blake2b(body, digest_size=DIGEST).digest()
@@ -95,7 +95,7 @@ def from_bytes(
 
 
 def refusal(data: object) -> str | None:
-    """Return why data cannot be read, None of all but an array that says so."""
+    """Return why an array cannot be read, None for other data."""
     pipelines = data.pipelines if isinstance(data, ManifestArray) else ()
     codecs = (codec for pipeline in pipelines for codec in pipeline.codecs)
     return next((codec.reason for codec in codecs if isinstance(codec, Unreadable)), None)
@@ -103,7 +103,7 @@ def refusal(data: object) -> str | None:
 
 @dataclass(frozen=True)
 class _Notes:
-    """Describes groups in JSON, and makes groups of that."""
+    """Converts groups to JSON, and back."""
 
     options: StorageOptions | None
 
@@ -136,7 +136,7 @@ class _Notes:
     def _variable_of(
         self, dims: Any, data: Any, attributes: Any, encoding: Any
     ) -> ManifestVariable:
-        # sequences in an encoding are tuples
+        # JSON has no tuples, which encodings use
         found = {name: _tuples(value) for name, value in _attributes(*encoding).items()}
         if "dtype" in encoding[0]:
             found["dtype"] = _dtype_of(encoding[0]["dtype"])
@@ -146,7 +146,7 @@ class _Notes:
         if isinstance(data, np.ndarray):
             return {"shape": data.shape, "dtype": _dtype(data.dtype), "values": _values(data)}
         if not isinstance(data, ManifestArray):
-            raise UnsupportedError("its values are read when somebody asks for them")
+            raise UnsupportedError("its values are lazy")
         if reason := refusal(data):
             return {"shape": data.shape, "dtype": _dtype(data.dtype), "refusal": reason}
         array, parts = extended_to_v3(data)
@@ -165,7 +165,7 @@ class _Notes:
             return ManifestArray.unreadable(shape, dtype, said["refusal"])
         if dtype.hasobject:
             return np.array(said["values"], object).reshape(shape)
-        # a copy, for who opened a file may write into what was loaded of it
+        # a copy, because the user may write into loaded values
         return np.frombuffer(_bytes(said["values"]), dtype).reshape(shape).copy()
 
     def _part(self, part: ManifestPart) -> list[Any]:
@@ -211,7 +211,7 @@ def _tuples(value: Any) -> Any:
 
 
 def _dtype(dtype: Any) -> Any:
-    """Return a dtype with what it says besides, or ``str``."""
+    """Return a dtype with its metadata, or ``str``."""
     if dtype is str:
         return TEXT
     said = {name: TEXT if value is str else value for name, value in (dtype.metadata or {}).items()}
@@ -228,7 +228,7 @@ def _dtype_of(said: Any) -> Any:
 
 
 def _values(values: npt.NDArray[Any]) -> Any:
-    """Return values in memory: text as it is, anything else as the text of its bytes."""
+    """Return values in memory: text unchanged, other values as text of their bytes."""
     if values.dtype == object and all(type(item) is str for item in values.flat):
         return values.reshape(-1).tolist()
     if values.dtype.hasobject or values.dtype.kind == "T":

@@ -1,6 +1,6 @@
-"""Where files go before they are combined: in what order, in which cell of a grid, how far cut.
+"""Arranging files before they are combined: their order, their place in a grid, and cropping.
 
-It is decided by extents, which are small, and can be carried out wherever the datasets are.
+Extents of the files decide, which are small; the result is applied where the datasets are.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from virtualds.errors import CombineError
 Overlap = Literal["error", "first", "last", "keep"]
 OVERLAPS = ("error", "first", "last", "keep")
 CROPPING_OVERLAPS = ("first", "last")
-"""Those by which files are cropped: each loses what another has, too."""
+"""Ways to treat overlaps that crop files: values of other files are removed."""
 REMEDY = (
     "pass overlap='first' or overlap='last' to take such values from the first or the last file "
     "that has them, or overlap='keep' to have them several times"
@@ -34,30 +34,30 @@ class FileSlice(NamedTuple):
     crop: tuple[tuple[Hashable, int, int], ...] = ()
 
     def of(self, dataset: Any) -> Any:
-        """Return what is left of the dataset, or tree, of the file."""
+        """Return the remaining part of the dataset or tree of the file."""
         return dataset.isel({d: slice(*cut) for d, *cut in self.crop}) if self.crop else dataset
 
 
 Nested = list[Any]
-"""Numbers of files, or parts of files, nested as `xarray.combine_nested` wants them."""
+"""Numbers of files, or parts of files, nested as `xarray.combine_nested` expects them."""
 
 
 @dataclass(frozen=True)
 class Arrangement:
-    """How files are put in order, and what is done where they overlap.
+    """How files are ordered, and how overlaps are treated.
 
     Parameters
     ----------
     sort : bool
-        Whether files that were not nested go in the order of their coordinates.
+        Whether files that are not nested are ordered by their coordinates.
     overlap : {"error", "first", "last", "keep"}
-        What is done with values of a coordinate that several files have: of the files as they were
-        given, it is the first, or the last, that counts.
+        What to do with values of a coordinate that several files have: the first, or the last, of
+        the files in the given order counts.
 
     Raises
     ------
     ValueError
-        There is no such way to treat overlaps.
+        ``overlap`` has an unknown value.
     """
 
     sort: bool = True
@@ -67,22 +67,22 @@ class Arrangement:
         check_choice("overlap", self.overlap, OVERLAPS)
 
     def parts(self, files: Nested, extents: Mapping[int, Extent], dims: tuple[Any, ...]) -> Nested:
-        """Return parts of files in their places, nested as xarray wants them.
+        """Return parts of files in their places, nested as xarray expects them.
 
         Parameters
         ----------
         files : list
-            Numbers of files, nested as they were given; if they were not, several dimensions make
-            a grid of them, by their coordinates.
+            Numbers of files, nested as given; files that are not nested form a grid by their
+            coordinates if there are several dimensions.
         extents : mapping of int to Extent
         dims : tuple of str or None
             The dimensions to join along, the outermost first; None merges. Without any, xarray
-            puts files in order by their coordinates.
+            orders files by their coordinates.
 
         Raises
         ------
         CombineError
-            Files overlap, or one has no coordinate to be arranged by.
+            Files overlap, or a file has no coordinate to arrange it by.
         """
         if not dims:
             return self._by_coordinates(flatten_nested(files), extents)
@@ -95,14 +95,14 @@ class Arrangement:
                 "files in nested lists: the lists have different lengths; give all files in one "
                 "list, to be put into a grid by their coordinates"
             )
-        # who nests files says in what order they are
+        # nested lists already give the order
         return grid.parts(files, dims)
 
     def check(self, combined: Extent, extents: Iterable[Extent]) -> None:
-        """Refuse a result that has a value of a coordinate more often than any of the files has.
+        """Refuse a result that repeats a value of a coordinate more often than any file.
 
-        Overlaps of files are mostly found before. What remains are those that by_coords lets pass,
-        and those of rows in which files have different coordinates.
+        Most overlaps of files are found earlier. The rest are overlaps that by_coords accepts, and
+        those of rows in which files have different coordinates.
 
         Raises
         ------
@@ -114,7 +114,7 @@ class Arrangement:
     def _by_coordinates(
         self, files: Sequence[int], extents: Mapping[int, Extent]
     ) -> list[FileSlice]:
-        """Return parts of files for `xarray.combine_by_coords`, which puts them in order itself."""
+        """Return parts of files for `xarray.combine_by_coords`, which orders them."""
         if self.overlap == "keep":
             return [FileSlice(number) for number in files]
         groups: dict[Any, list[int]] = {}
@@ -129,12 +129,12 @@ class Arrangement:
             else:
                 one_place = not dims and len(group) > 1
                 found += map(FileSlice, [grid.counting(group)] if one_place else group)
-        # what has no element has no place by its coordinate
+        # a file without elements has no place by coordinate
         return [part for part in found if all(start < stop for _, start, stop in part.crop)]
 
 
 def crop_datasets(parts: Nested, opened: Mapping[int, Any]) -> Nested:
-    """Return the datasets of parts, nested as these are."""
+    """Return the datasets of parts, in the same nesting."""
     return [
         crop_datasets(part, opened) if isinstance(part, list) else part.of(opened[part.file])
         for part in parts
@@ -159,29 +159,29 @@ class _Grid:
         )
 
     def counting(self, files: Sequence[int]) -> int:
-        """Return the file that counts among those of which all coordinates are the same.
+        """Return the file that counts among files with the same coordinates.
 
         Raises
         ------
         CombineError
-            None does, or it is not certain that they are all of one place.
+            No file counts, or the files may belong to different places.
         """
         extents = [self.extents[number] for number in files]
         first, last = extents[0], extents[-1]
-        told = f"{first.file} and {last.file} have the same coordinates"
+        same = f"{first.file} and {last.file} have the same coordinates"
         bare = sorted(map(str, first.variables.keys() - first.indexes.keys() - {None}))
         if bare or not first.indexes:
-            lacking = f"none along {', '.join(map(repr, bare))}" if bare else "that is none"
+            lacking = f"none along {', '.join(map(repr, bare))}" if bare else "no coordinate"
             raise CombineError(
-                f"{told}, but {lacking} to tell where they lie; give them one (coordinates=...), "
+                f"{same}, but {lacking} to tell where they lie; give them one (coordinates=...), "
                 f"or name the dimension to join along (combine='nested', concat_dim=...)"
             )
         dims = ", ".join(map(repr, first.indexes))
         if self.overlap not in CROPPING_OVERLAPS:
-            raise CombineError(f"overlap along {dims}: {told}; {REMEDY}")
+            raise CombineError(f"overlap along {dims}: {same}; {REMEDY}")
         if any(extent.variables != first.variables for extent in extents):
             raise CombineError(
-                f"overlap={self.overlap!r} along {dims}: {told}, but not the same variables, so "
+                f"overlap={self.overlap!r} along {dims}: {same}, but not the same variables, so "
                 f"that data would be lost; drop variables before (preprocess=...)"
             )
         return files[0] if self.overlap == "first" else files[-1]
@@ -196,12 +196,12 @@ class _Grid:
         return [self.cells(row, dims[1:]) for row in rows.values()]
 
     def in_order(self, files: Nested, dims: tuple[Any, ...]) -> Nested:
-        """Return files in the order of their coordinates; in a grid, all rows in the same one."""
+        """Return files in the order of their coordinates; all rows of a grid share one order."""
         ranks = [self._ranks(files, dim, of_rows=len(dims) > 1) for dim in dims]
         return [files[n] for n in np.lexsort(ranks[::-1]).tolist()]
 
     def _ranks(self, files: Nested, dim: Any, of_rows: bool) -> Sequence[int]:
-        """Return where the coordinate of every file, or the row that has it, comes among all."""
+        """Return the rank of every file by its coordinate, or by that of its row."""
         indexes = [self._common(number, dim) for number in files]
         known = [index for index in indexes if index is not None]
         if len(known) < len(files):
@@ -224,7 +224,7 @@ class _Grid:
     def parts(self, nodes: Nested, dims: tuple[Any, ...]) -> Nested:
         """Return nested numbers as nested parts, arranged along every dimension."""
         if not dims:
-            # xarray says that the files are nested deeper than there are dimensions
+            # xarray reports that the files are nested deeper than there are dimensions
             return [self._below(node, dims) for node in nodes]
         return [
             _crop(self._below(nodes[piece.file], dims[1:]), dims[0], piece, whole)
@@ -233,7 +233,7 @@ class _Grid:
         ]
 
     def _is_scalar(self, node: Any, dim: Any) -> bool:
-        """Say whether files lack a dimension, so that nothing of them can be cut along it."""
+        """Say whether files lack a dimension, so that they cannot be cut along it."""
         return any(dim in self.extents[number].scalars for number in flatten_nested([node]))
 
     def _below(self, node: Any, dims: tuple[Any, ...]) -> Any:
@@ -247,7 +247,7 @@ class _Grid:
             yield from ((FileStretch(n, 0, 0), True) for n in range(len(nodes)))
             return
         line = DimensionLine(known)
-        # of files that overlap, it is those given first, or last, that count
+        # the files given first, or last, count where files overlap
         order = np.argsort([min(flatten_nested([node])) for node in nodes], kind="stable")
         order = order[::-1] if self.overlap == "last" else order
         if self.overlap != "keep" and (pairs := line.sharing(order)):
@@ -273,7 +273,7 @@ class _Grid:
         line: DimensionLine,
         pairs: list[tuple[int, int]],
     ) -> None:
-        """Refuse overlaps that are not allowed, or would cost more than values that come twice."""
+        """Refuse overlaps that are not allowed, or would lose more than duplicate values."""
         if self.overlap == "error":
             raise self._overlapping(nodes, dims[0], line, pairs)
         for one, other in pairs:
@@ -286,7 +286,7 @@ class _Grid:
                 )
 
     def _content(self, node: Any, dims: tuple[Any, ...]) -> Any:
-        """Return which variables a node has along its dimension, and where along the others."""
+        """Return the variables of a node along its dimension, and their places along the others."""
         return {
             (
                 self.extents[n].variables.get(dims[0]),
@@ -323,7 +323,7 @@ def _check_unique(combined: Extent, extents: Sequence[Extent]) -> None:
 
 
 def _find_multiplied(index: pd.Index[Any], parts: Iterable[pd.Index[Any]]) -> pd.Index[Any]:
-    """Return the values that an index has more often than any of the parts it was made of."""
+    """Return the values that an index has more often than any part of it."""
     values = index[index.duplicated() & index.notna()].unique()
     most = np.zeros(values.size, np.int64)
     for part in parts:
@@ -332,7 +332,7 @@ def _find_multiplied(index: pd.Index[Any], parts: Iterable[pd.Index[Any]]) -> pd
 
 
 def _count_values(index: pd.Index[Any], values: pd.Index[Any]) -> npt.NDArray[np.int64]:
-    """Return how often an index has each of some different values."""
+    """Return how often an index has each of some distinct values."""
     places = values.get_indexer(index)
     return np.bincount(places[places >= 0], minlength=values.size)
 
@@ -346,7 +346,7 @@ def _list_whole_pieces(line: DimensionLine) -> list[FileStretch]:
 
 
 def _crop(node: Any, dim: Any, piece: FileStretch, whole: bool) -> Any:
-    """Cut a part, or all parts below, unless it is to stay whole."""
+    """Cut a part, or all parts below, unless it stays whole."""
     if whole:
         return node
     if isinstance(node, list):
@@ -355,7 +355,7 @@ def _crop(node: Any, dim: Any, piece: FileStretch, whole: bool) -> Any:
 
 
 def flatten_nested(nodes: Nested) -> list[Any]:
-    """Return what nested lists hold, in order."""
+    """Return the elements of nested lists, in order."""
     return [leaf for n in nodes for leaf in (flatten_nested(n) if isinstance(n, list) else [n])]
 
 
@@ -364,7 +364,7 @@ def _key_of(index: pd.Index[Any]) -> Any:
 
 
 def is_ragged(nested: Nested) -> bool:
-    """Say whether lists of one depth have different lengths, or do not all hold lists."""
+    """Say whether lists at the same depth differ in length or in nesting."""
     level: list[Any] = [nested]
     while any(isinstance(node, list) for node in level):
         if len({len(node) if isinstance(node, list) else -1 for node in level}) > 1:
@@ -374,7 +374,7 @@ def is_ragged(nested: Nested) -> bool:
 
 
 def is_row_wise(given: Nested, parts: Nested) -> bool:
-    """Say whether parts need not be a whole grid, in which cells of one place lie side by side."""
+    """Say whether parts may be an incomplete grid, with neighbouring cells in rows."""
     if not any(isinstance(item, list) for item in given):
         return any(isinstance(item, list) for item in parts)
     return any(part.crop for part in flatten_nested(parts))
@@ -383,7 +383,7 @@ def is_row_wise(given: Nested, parts: Nested) -> bool:
 def combine_by_rows(
     nested: Nested, dims: Sequence[Any], combine: Callable[[Nested, Any], Any]
 ) -> Any:
-    """Combine datasets of a grid that may lack cells: each row on its own, and then the rows.
+    """Combine datasets of a grid that may lack cells: first each row, then the rows.
 
     Parameters
     ----------

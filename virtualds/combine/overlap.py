@@ -1,4 +1,4 @@
-"""Which file gives which values along one dimension, and in which order: arithmetic on indexes."""
+"""Which file gives which values along one dimension, and in which order, by index arithmetic."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ class DimensionLine:
     Parameters
     ----------
     indexes : sequence of pandas.Index
-        Of each file, in the order in which the files were given; at least one.
+        The index of each file, in the given order; at least one.
     """
 
     indexes: Sequence[pd.Index[Any]]
 
     def order(self) -> Ints:
-        """Return the files in the order of their first values; as given if that is in order.
+        """Return the files in the order of their first values, or as given if that is in order.
 
-        Files whose coordinate falls are ordered so that it goes on falling. What has no order
-        (text, missing values, some files rising and others falling) is left as it is.
+        Files with decreasing coordinates are ordered to decrease. If values have no order (text,
+        missing values, some files increasing and others decreasing), the given order stays.
 
         Examples
         --------
@@ -56,7 +56,7 @@ class DimensionLine:
         return np.concatenate([ordered, np.flatnonzero(self._sizes == 0)])
 
     def sharing(self, order: Ints) -> list[tuple[int, int]]:
-        """Return pairs of files that have a value in common, each after the first that has it."""
+        """Return pairs of files with a common value, each after the first file that has it."""
         owners = self._owners(order)
         lost = np.flatnonzero(~self._kept(owners))
         pairs = np.stack([owners[self._codes[lost]], self._files[lost]], axis=1)
@@ -69,10 +69,10 @@ class DimensionLine:
         return found[found.isin(self.indexes[first]) & found.notna()].unique()
 
     def cut(self, order: Ints) -> list[FileStretch]:
-        """Return stretches that have every value once, from the first file of an order that has it.
+        """Return stretches that have every value once, from the first file in ``order``.
 
-        They are in the order of the coordinate, or, where it has none, in that of the files as
-        they were given. A file of which nothing is left is an empty stretch.
+        They follow the coordinate, or, if it has no order, the given order of the files. A file
+        without remaining values is an empty stretch.
 
         Examples
         --------
@@ -100,7 +100,7 @@ class DimensionLine:
         return [FileStretch(*row) for row in rows.T.tolist()]
 
     def _owners(self, order: Ints) -> Ints:
-        """Return of every distinct value the first file that has it."""
+        """Return, for every distinct value, the first file that has it."""
         present = self._codes >= 0
         rank = np.argsort(order)[self._files[present]]
         first: Ints = np.full(int(self._codes.max(initial=-1)) + 1, len(self.indexes))
@@ -109,7 +109,7 @@ class DimensionLine:
         return owners
 
     def _kept(self, owners: Ints) -> npt.NDArray[np.bool_]:
-        """Say of every element whether its file is the one that gives this value."""
+        """Say for every element whether its file gives this value."""
         kept = self._codes < 0
         kept[~kept] = owners[self._codes[~kept]] == self._files[~kept]
         return kept
@@ -121,7 +121,7 @@ class DimensionLine:
 
     @cached_property
     def _direction(self) -> int | None:
-        """Return 1 or -1 as values rise or fall in files, 0 if they do neither, None if both."""
+        """Return 1 or -1 if files increase or decrease, 0 if neither, None if they disagree."""
         if not self._is_ordered or (self._codes < 0).any():
             return None
         steps = np.diff(self._codes)[np.diff(self._files) == 0]
@@ -162,30 +162,30 @@ def _is_monotonic(values: Ints) -> bool:
 
 
 def _kind_of(index: pd.Index[Any]) -> str | None:
-    """Return what an index counts in; None if that has no order, like text."""
+    """Return the kind of values of an index; None if they have no order, like text."""
     if isinstance(index, xr.CFTimeIndex):
         return f"times of the calendar {index.calendar}"
     return KINDS.get(index.dtype.kind)
 
 
 KINDS = {"i": "numbers", "u": "numbers", "f": "numbers", "M": "dates", "m": "durations"}
-"""Kinds of dtypes whose values have an order."""
+"""Kinds of dtypes with ordered values."""
 
 
 @dataclass(frozen=True)
 class Extent:
-    """What has to be known of a file to put it in its place.
+    """Everything that decides the place of a file.
 
     Parameters
     ----------
     file : str
-        As errors name it.
+        Its name in errors.
     indexes : mapping of str to pandas.Index
         Its coordinates, by dimension.
     variables : mapping of str to names
-        Its variables along each dimension; under None, all that are no coordinates.
+        Its variables along each dimension; under None, all that are not coordinates.
     scalars : frozenset of str
-        Dimensions that it lacks, and has a scalar coordinate for.
+        Dimensions that the file lacks but has a scalar coordinate for.
     """
 
     file: str
@@ -197,10 +197,10 @@ class Extent:
     def of(
         cls, file: Any, opened: xr.Dataset | xr.DataTree, joined: Iterable[Hashable] = ()
     ) -> Extent:
-        """Return the extent of the dataset, or tree, of a file.
+        """Return the extent of the dataset or tree of a file.
 
-        A tree has the coordinates in which all its groups with that dimension agree. Of a dimension
-        that is ``joined``, and that the file lacks, a scalar of that name is the coordinate.
+        A tree has the coordinates in which all its groups with that dimension agree. If a file
+        lacks a ``joined`` dimension, a scalar of that name is the coordinate.
         """
         groups = _list_groups(opened)
         indexes: dict[Hashable, Any] = {}
@@ -230,7 +230,7 @@ def _list_groups(opened: xr.Dataset | xr.DataTree) -> dict[str, xr.Dataset]:
 
 
 def _find_scalar_index(groups: Mapping[str, xr.Dataset], name: Hashable) -> pd.Index[Any] | None:
-    """Return a scalar coordinate as what it is once datasets are stacked along it."""
+    """Return a scalar coordinate as the index that stacking gives it."""
     found = [group.coords[name].variable for group in groups.values() if name in group.coords]
     held = [v for v in found if not v.dims and get_virtual_array(v) is None and not is_unread(v)]
     indexes = [xr.Variable(("_",), v.values.reshape(1)).to_index() for v in held]
@@ -239,7 +239,7 @@ def _find_scalar_index(groups: Mapping[str, xr.Dataset], name: Hashable) -> pd.I
 
 
 def _find_index(dataset: xr.Dataset, dim: Hashable) -> pd.Index[Any] | None:
-    """Return the coordinate of a dimension, if it has one that is in memory."""
+    """Return the coordinate of a dimension, if it has one in memory."""
     index = dataset.xindexes.get(dim)
     if isinstance(index, xr.indexes.PandasMultiIndex):
         return None

@@ -1,7 +1,7 @@
-"""Processes of this machine that open files, and end with the one that started them.
+"""Processes of this machine that open files, and end with the process that started them.
 
-However that ends: each holds the reading end of a pipe whose writing end its parent has. When the
-parent lets go of it, or is killed, a worker has a moment to finish what it is at.
+Each worker holds the reading end of a pipe to its parent. When the parent closes the pipe, or is
+killed, the worker has a moment to finish its piece.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ Given = TypeVar("Given")
 Result = TypeVar("Result")
 
 GRACE_SECONDS = 1.0
-"""Seconds that a worker has to finish what it is at."""
+"""Seconds that a worker has to finish its piece."""
 HURRY = 0.2
-"""Seconds after which workers are told that nobody waits for them."""
-# a process forked from this one may inherit locks that its threads hold, and that nobody will ever
-# free; the server of forks has no threads but those of libraries that know how to be forked
+"""Seconds after which workers learn that their results are not needed."""
+# a process forked from this one could inherit locks of its threads that are never released; the
+# fork server only has threads of libraries that support forking
 METHOD = "forkserver" if "forkserver" in get_all_start_methods() else "spawn"
 PRELOADED = ["virtualds", "h5py", "dask.array"]
-"""What the server of forks imports once, where every process would take a second to.
+"""Modules that the fork server imports once, which takes a process about a second.
 
-Another list that somebody has set, for a server that has not started yet, is replaced.
+A list of the user, for a server that has not started yet, is replaced.
 """
 
 _IDLE = threading.Event()
 _IMPORTED = threading.Event()
-"""Set when processes of this one start without delay."""
+"""Set when processes start without delay."""
 
 
 @contextmanager
 def start_processes(number: int) -> Iterator[tuple[ProcessPoolExecutor, Callable[[], bool]]]:
-    """Have some processes until the end of the block; an error ends them at once.
+    """Start processes that run until the end of the block; an error ends them at once.
 
-    Besides the pool, there is what says whether a process can start without delay: the first one
-    has to wait until all is imported, and whoever gives the pool work would wait with it.
+    Also yields a function that says whether a process can start without delay: the first one waits
+    for all imports, and giving work to the pool would wait with it.
 
     Raises
     ------
     RuntimeError
-        Processes would run the script that starts them once more; or this process is a daemon,
-        which may start none.
+        The processes would run the script that starts them again; or this process is a daemon,
+        which may not start processes.
     """
-    # starting one would say so too, but in another thread, and too late
+    # starting one raises this too, but late and in another thread
     check_script(number)
     if current_process().daemon:
         raise RuntimeError(
@@ -68,7 +68,7 @@ def start_processes(number: int) -> Iterator[tuple[ProcessPoolExecutor, Callable
     try:
         yield pool, _IMPORTED.is_set
     except BaseException:
-        # before, the pool has to have cancelled what waits, or it takes that for lost
+        # first the pool must cancel waiting work, which it would otherwise report as lost
         hurry.start()
         raise
     finally:
@@ -79,14 +79,14 @@ def start_processes(number: int) -> Iterator[tuple[ProcessPoolExecutor, Callable
 
 
 def _import_all() -> None:
-    """Have the server of forks, if there is one, import what processes need.
+    """Make the fork server, if there is one, import what processes need.
 
-    It has when it has started a process, one that does nothing.
+    It has imported everything once it has started a process.
     """
     if METHOD == "forkserver":
         context: Any = get_context(METHOD)
         context.set_forkserver_preload(PRELOADED)
-        # what is wrong is told to whoever starts a process that does something
+        # errors appear again in the first process that does real work
         with suppress(OSError, EOFError, RuntimeError):
             process = context.Process(target=int, daemon=True)
             process.start()
@@ -95,7 +95,7 @@ def _import_all() -> None:
 
 
 def run_until_ended(work: Callable[[Given], Result], given: Given) -> Result:
-    """Do a piece of work in a worker, which may not end in the middle of it at once."""
+    """Run work in a worker, and let it finish if the parent ends."""
     _IDLE.clear()
     try:
         return work(given)
@@ -104,7 +104,7 @@ def run_until_ended(work: Callable[[Given], Result], given: Given) -> Result:
 
 
 def _attach(line: Connection) -> None:
-    # an interrupt goes to all processes of a terminal; the parent decides what it means
+    # all processes of a terminal get an interrupt; the parent handles it
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _IDLE.set()
     threading.Thread(target=_end_with, args=(line,), daemon=True).start()

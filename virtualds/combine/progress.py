@@ -1,4 +1,4 @@
-"""How far a build is: a bar on a terminal or in a notebook, or whatever a callback makes of it."""
+"""Progress of a build: a bar on a terminal or in a notebook, or calls of a function."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from typing import Any, NamedTuple
 from virtualds.errors import without_secrets
 
 DELAY = 1.0
-"""Seconds that a build may take without a bar nobody asked for."""
+"""Seconds before a bar appears that the user did not ask for."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a build is.
+    """Progress of a build.
 
     Parameters
     ----------
     done : int
-        Files of which it is known what became of them, the failed and cached ones among them.
+        Files that are done, including failed and cached ones.
     failed : int
         Files that could not be opened.
     cached : int
-        Files that were taken from the cache.
+        Files from the cache.
     total : int
-        Files that there are.
+        All files.
     references : int
         Chunks of the files so far.
     seconds : float
-        Since the first file was begun.
+        Time since the first file was begun.
     report : BuildReport, optional
-        What became of the files, once all are done.
+        The report, once all files are done.
 
     Raises
     ------
     ValueError
-        More is done than there is.
+        More files are done than there are.
 
     Examples
     --------
@@ -69,12 +69,12 @@ ProgressCallback = Callable[[Progress], object]
 
 
 ProgressOption = bool | ProgressCallback | None
-"""What users say of progress: a bar, none, one where somebody looks, or what is to be called."""
+"""How users ask for progress: a bar, none, a bar if somebody can see it, or a function."""
 
 
 @contextmanager
 def report_progress(wanted: ProgressOption, total: int) -> Iterator[ProgressCallback]:
-    """Give what is to be told how far a build of ``total`` files is, until the end of the block."""
+    """Give a function that reports progress of ``total`` files, until the end of the block."""
     if callable(wanted):
         yield wanted
     elif wanted or (wanted is None and _is_watched()):
@@ -85,7 +85,7 @@ def report_progress(wanted: ProgressOption, total: int) -> Iterator[ProgressCall
 
 
 def _is_watched() -> bool:
-    # IPython's kernels are those of notebooks; a terminal of IPython is a terminal
+    # kernels of IPython are those of notebooks; a terminal of IPython is a terminal
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     is_notebook = type(shell).__name__ == "ZMQInteractiveShell"
     return is_notebook or (sys.stderr is not None and sys.stderr.isatty())
@@ -115,7 +115,7 @@ def _format_rest(progress: Progress) -> str:
 
 
 class Count:
-    """Counts what becomes of files, and tells of it."""
+    """Counts outcomes of files, and reports them."""
 
     def __init__(self, total: int, tell: ProgressCallback) -> None:
         self._total, self._tell = total, tell
@@ -123,7 +123,7 @@ class Count:
         self.done = self.failed = self.cached = self.references = 0
 
     def add(self, outcome: Any) -> None:
-        """Count what became of a file."""
+        """Count the outcome of a file."""
         self.done += 1
         self.failed += outcome.error is not None
         self.cached += outcome.cached
@@ -131,7 +131,7 @@ class Count:
         self._tell(self._progress())
 
     def finish(self, left_out: Any) -> BuildReport:
-        """Return what became of all files, and tell that all are done."""
+        """Return the report, and send it to the callback."""
         report = BuildReport(
             self._total,
             self.done - self.failed - self.cached,
@@ -145,7 +145,7 @@ class Count:
 
     @property
     def seconds(self) -> float:
-        """Since the first file was begun."""
+        """Time since the first file was begun."""
         return time.monotonic() - self._begin
 
     def _progress(self, report: BuildReport | None = None) -> Progress:
@@ -155,11 +155,11 @@ class Count:
 
 
 SHOWN_FILES = 10
-"""Files that a text names; of the others it says how many they are."""
+"""Most files that a text names; of the others it gives the number."""
 
 
 class LeftOut(NamedTuple):
-    """A file that could not be opened: its url, the name of the error's class, and what it said."""
+    """A file that could not be opened: its url, and class and message of the error."""
 
     url: str
     error: str
@@ -179,22 +179,22 @@ class LeftOut(NamedTuple):
 
 @dataclass(frozen=True)
 class BuildReport:
-    """What became of the files that a dataset was to be made of.
+    """The report of opening files for a dataset.
 
     Parameters
     ----------
     files : int
-        How many there were.
+        Number of files.
     opened : int
-        How many were opened and read.
+        Number of opened files.
     cached : int
-        How many were taken from the cache.
+        Number of files from the cache.
     left_out : tuple of LeftOut
-        Those that could not be opened, in the order of the files.
+        Files that could not be opened, in the order of the files.
     references : int
-        Chunks of all files.
+        Number of chunks of all files.
     seconds : float
-        How long it took to open them; combining them is not counted.
+        Time to open the files, without combining them.
 
     Raises
     ------

@@ -1,8 +1,8 @@
-"""Whether processes that are started here would run the user's script once more.
+"""Checking whether new processes would run the user's script again.
 
-A process that is spawned imports the script of the one that started it. A script that starts
-processes at its top would so start processes in each of them, which Python refuses there; what is
-left here is a pool that is broken, sooner or later. So the script is looked at before.
+A spawned process imports the script of its parent. If the script starts processes at its top level,
+each of them would start processes again. Python refuses that in the child, which breaks the pool of
+the parent sooner or later. So the script is checked first.
 """
 
 from __future__ import annotations
@@ -16,21 +16,20 @@ from types import FrameType
 
 
 def check_script(number: int) -> None:
-    """Refuse to start processes at the top of a script that they would run again.
+    """Refuse to start processes at the top level of a script that they would run again.
 
-    Scripts that decide by other means than ``if __name__ == "__main__":`` what such processes run
-    are let pass.
+    Scripts that use other conditions than ``if __name__ == "__main__":`` are accepted.
 
     Parameters
     ----------
     number : int
-        Processes that are to be started.
+        Number of processes to start.
 
     Raises
     ------
     RuntimeError
-        This process is just being started, and runs the script that has started it; or the script
-        would be run by every process.
+        This process is just starting, and runs the script of its parent; or every process would run
+        the script.
     """
     script = _find_imported_script()
     frame = None if script is None else _find_top_frame(script)
@@ -43,21 +42,21 @@ def check_script(number: int) -> None:
 
 
 def _find_imported_script() -> str | None:
-    """Return the script that processes import, if there is one: a package that is run is not."""
-    # raises in a process that is just being started
-    told = get_preparation_data("virtualds")
-    if told.get("init_main_from_name", "__main__").endswith("__main__"):
-        return told.get("init_main_from_path")
+    """Return the script that processes import, if there is one; packages are not imported."""
+    # raises in a process that is just starting
+    data = get_preparation_data("virtualds")
+    if data.get("init_main_from_name", "__main__").endswith("__main__"):
+        return data.get("init_main_from_path")
     return getattr(sys.modules["__main__"], "__file__", None)
 
 
 def _find_top_frame(script: str) -> FrameType | None:
-    """Return the frame of the script that is run, if this is called from its top."""
+    """Return the frame of the running script, if this is called from its top level."""
     variables = vars(sys.modules["__main__"])
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         code = frame.f_code
-        # what is typed after a script was run has its variables too
+        # lines typed after a script share its variables
         is_there = frame.f_globals is variables and code.co_name == "<module>"
         if is_there and os.path.abspath(code.co_filename) == os.path.abspath(script):
             return frame
@@ -66,22 +65,22 @@ def _find_top_frame(script: str) -> FrameType | None:
 
 
 def _is_run_again(script: str, line: int) -> bool:
-    """Say whether a line is run by whoever imports a script; no is also "nobody knows"."""
+    """Say whether importing a script runs a line; no also means unknown."""
     try:
         with tokenize.open(script) as file:
             tree = ast.parse(file.read())
     except (OSError, SyntaxError, ValueError):
-        return False  # it is no text, or has changed since
+        return False  # it is not text, or has changed since
     guards = [node for node in tree.body if isinstance(node, ast.If) and _is_guard(node.test)]
     if any(node.body[0].lineno <= line <= (node.body[-1].end_lineno or 0) for node in guards):
         return False
     known = [node.test for node in guards]
-    # what else is compared with it may keep others from this line
+    # other conditions may exclude this line
     return not any(_is_compared_with_name(node) and node not in known for node in ast.walk(tree))
 
 
 def _is_guard(test: ast.expr) -> bool:
-    """Say whether a condition is that the script is run, not imported."""
+    """Say whether a condition is true only in a script that is run, not imported."""
     if not isinstance(test, ast.Compare) or not _is_compared_with_name(test):
         return False
     sides = (test.left, *test.comparators)

@@ -1,4 +1,4 @@
-"""Files as they were read, of which datasets can be made."""
+"""Files as they were read, from which datasets are made."""
 
 from __future__ import annotations
 
@@ -32,12 +32,11 @@ class StoredFile:
     group : ManifestGroup
     outline : Outline
     values : mapping of str to numpy.ndarray
-        What the dataset has in memory, as stored.
+        The stored values of loaded variables.
     opening : OpenOptions
         How it was opened.
     apart : mapping of str to sequence of numpy.ndarray
-        Of several files that were joined: the values of each, of those variables that were put
-        together of all.
+        For joined files: the values of each file, for variables that were concatenated.
     """
 
     url: Any
@@ -49,25 +48,25 @@ class StoredFile:
 
     @property
     def nchunks(self) -> int:
-        """Chunks of what stays virtual."""
+        """Number of chunks of virtual variables."""
         found = (v.data for name, v in self.group.variables.items() if name not in self.values)
         return sum(data.nchunks for data in found if isinstance(data, ManifestArray))
 
     def values_by_file(self, name: str) -> Sequence[npt.NDArray[Any]]:
-        """Return the values of a variable in memory, as stored, of each of the files."""
+        """Return the stored values of a loaded variable, for each of the files."""
         return self.apart.get(name) or [self.values[name]]
 
     def fingerprints(self, dim: str) -> set[tuple[Any, ...]]:
-        """Return url and fingerprint of every file that holds chunks of what has a dimension."""
+        """Return url and fingerprint of every file with chunks of variables along a dimension."""
         return _fingerprints([(v.dims, v.data) for v in self.group.variables.values()], dim)
 
     def stored_values(self, name: str) -> npt.NDArray[Any] | None:
-        """Return a variable as stored, if it is in memory or small; None is any other.
+        """Return the stored values of a variable if they are loaded or small, else None.
 
         Raises
         ------
         ReadError
-            Bytes cannot be had, have changed, or do not decode.
+            Bytes cannot be read, have changed, or do not decode.
         """
         if name in self.values:
             return self.values[name]
@@ -95,25 +94,25 @@ class StoredFile:
         Raises
         ------
         VirtualdsError
-            Values cannot be had.
+            Values cannot be read.
         """
         return dataset_of(Location.of(self.url), self.group, self.opening)
 
 
 @dataclass(frozen=True, eq=False)
 class ConcatenatedFiles:
-    """Neighbouring files that are alike, joined as they are stored.
+    """Neighbouring alike files, joined as they are stored.
 
     Parameters
     ----------
     joined : StoredFile
-        All of them, as if they were one.
+        All files as one file.
     dim : str
         The dimension along which they are joined.
     urls : tuple of str or path
-        Of the files, in their order.
+        The files, in order.
     lengths : tuple of int
-        Of the files along the dimension.
+        Lengths of the files along the dimension.
     open : callable
         Opens one of them again.
     """
@@ -125,13 +124,13 @@ class ConcatenatedFiles:
     open: Callable[[Any], Any]
 
     def file(self, place: int) -> StoredFile:
-        """Return a file; what has not the dimension, and is described, as in the first one."""
+        """Return one file; what lacks the dimension, and attributes, are those of the first."""
         start = sum(self.lengths[:place])
         return self.joined.cut(self.dim, place, start, start + self.lengths[place])
 
 
 class FileInConcat(NamedTuple):
-    """A file that went into a stretch, at some place in it."""
+    """A file in a stretch, and its place."""
 
     stretch: ConcatenatedFiles
     place: int
@@ -142,8 +141,8 @@ class FileInConcat(NamedTuple):
         Raises
         ------
         VirtualdsError
-            It cannot be opened any more, is not what went into the stretch, or values cannot be
-            had.
+            The file cannot be opened any more, has changed since it was joined, or values cannot be
+            read.
         """
         stretch, url = self.stretch, self.stretch.urls[self.place]
         opened = stretch.open(url)
@@ -159,37 +158,37 @@ class FileInConcat(NamedTuple):
 
 
 def decode_opened(opened: Any) -> Any:
-    """Return the dataset of a file that was opened, or whatever else it was opened as.
+    """Return the dataset of an opened file, or other opened objects unchanged.
 
     Raises
     ------
     VirtualdsError
-        Values cannot be had.
+        Values cannot be read.
     """
     return opened.dataset() if isinstance(opened, StoredFile | FileInConcat) else opened
 
 
 def sample(file: StoredFile | FileInConcat) -> xr.Dataset:
-    """Return the dataset of a file, without opening it again if it went into a stretch.
+    """Return the dataset of a file; a file in a stretch is not opened again.
 
-    It then has what joining looks at; see `ConcatenatedFiles.file`.
+    The dataset then has what joining compares; see `ConcatenatedFiles.file`.
 
     Raises
     ------
     VirtualdsError
-        Values cannot be had.
+        Values cannot be read.
     """
     stored = file.stretch.file(file.place) if isinstance(file, FileInConcat) else file
     return stored.dataset()
 
 
 def concat_stored(files: Iterable[StoredFile | FileInConcat], dim: str) -> Iterator[StoredFile]:
-    """Yield files that are by themselves, and each stretch as if it were one.
+    """Yield single files, and each stretch as one file.
 
     Raises
     ------
     ValueError
-        A stretch has another dimension, or is not there from end to end.
+        A stretch has another dimension, or is incomplete.
     """
     rest = iter(files)
     for file in rest:
@@ -210,7 +209,7 @@ def _fingerprints_of(opened: Any, dim: str) -> set[tuple[Any, ...]]:
 
 
 def _fingerprints(variables: Iterable[tuple[Any, Any]], dim: str) -> set[tuple[Any, ...]]:
-    """Return url and fingerprint of every file that holds chunks of what has a dimension."""
+    """Return url and fingerprint of every file with chunks of variables along a dimension."""
     arrays = (data for dims, data in variables if dim in dims and isinstance(data, ManifestArray))
     return {(f.url, *f.fingerprint) for array in arrays for f in array.listed_sources}
 
@@ -222,7 +221,7 @@ def _along(dims: Sequence[str], dim: str, start: int, stop: int) -> tuple[slice,
 def open_stored(
     url: Any, opening: OpenOptions, storage_options: Mapping[str, Any] | None = None
 ) -> xr.Dataset | StoredFile:
-    """Read a local file; return its dataset where nothing is known of how it decodes.
+    """Read a local file; return its dataset if no plan for decoding it is known.
 
     Errors are those of `virtualds.open_virtual_dataset`.
     """

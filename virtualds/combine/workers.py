@@ -1,7 +1,7 @@
-"""Who opens the files: this thread, threads, processes, somebody's executor, or a dask cluster.
+"""Workers that open files: this thread, threads, processes, an executor, or a dask cluster.
 
-Each way takes a job and the files, and yields what became of each, in any order. Whoever stops
-asking, or is interrupted, ends the work.
+Each takes a job and the files, and yields outcomes in any order. Closing the iterator, or an
+interrupt, ends the work.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from virtualds.reading.threads import in_turn
 
 Outcomes = Generator[Outcome[Any], None, None]
 Workers = Callable[[FileWork, Sequence[NumberedFile]], Outcomes]
-"""Take a job and numbered files, and yield what becomes of them."""
+"""Take a job and numbered files, and yield the outcomes."""
 UnderWay = dict[Future[list[Outcome[Any]]], Sequence[NumberedFile]]
-"""What an executor has been given to do, and not yet done."""
+"""Work that an executor has not finished."""
 
 THREADS = 32
 """Remote files that are opened at once; more would only wait for each other."""
 LAST_PIECES = 4
-"""Pieces that every worker gets at least of those files that are left."""
+"""Fewest pieces of the remaining files for each worker."""
 PIECES_AHEAD = 4
-"""Pieces that are under way or wait for each worker."""
+"""Pieces that run or wait for each worker."""
 NEXT_PIECES = 2
-"""Pieces that a process of ours has: what it is at, and what it takes up next."""
+"""Pieces that a process of ours has: the running one, and the next."""
 UNKNOWN_WORKERS = 64
-"""Workers that an executor is taken to have, since none says how many it has."""
+"""Assumed number of workers of an executor, because executors do not give it."""
 
 
 def choose_workers(parallel: Any, files: Files) -> Workers:
-    """Return who opens the files.
+    """Return the function that opens the files.
 
     Parameters
     ----------
@@ -48,9 +48,9 @@ def choose_workers(parallel: Any, files: Files) -> Workers:
     Raises
     ------
     ValueError
-        There is no such way, or no current client of dask.
+        ``parallel`` has an unknown value, or there is no current dask client.
     ImportError
-        It takes a library that is not installed.
+        A required library is not installed.
     """
     if isinstance(parallel, int) and not isinstance(parallel, bool):
         if parallel < 1:
@@ -84,7 +84,7 @@ def open_one_by_one(job: FileWork, items: Sequence[NumberedFile]) -> Outcomes:
 def open_in_threads(number: int, job: FileWork, items: Sequence[NumberedFile]) -> Outcomes:
     """Open files in threads, and prepare them in this one.
 
-    Nobody said that the user's functions may run in threads.
+    Functions of the user may not be safe in threads.
     """
     pool = ThreadPoolExecutor(number, thread_name_prefix="virtualds-open")
     try:
@@ -92,14 +92,14 @@ def open_in_threads(number: int, job: FileWork, items: Sequence[NumberedFile]) -
         prepared = (job.prepared(item, found.result()) for item, found in ordered)
         yield from job.gathered(prepared, items)
     finally:
-        # who ends early does not wait for servers
+        # ending early does not wait for servers
         pool.shutdown(wait=False, cancel_futures=True)
 
 
 def open_in_processes(number: int, job: FileWork, items: Sequence[NumberedFile]) -> Outcomes:
     """Open files in processes of this machine, since HDF5 serves one thread at a time.
 
-    This process is one of them: it has begun before another has started.
+    This process works too, and begins before the others have started.
     """
     size = partial(_count_piece, job, number)
     others = number - 1
@@ -111,7 +111,7 @@ def open_in_processes(number: int, job: FileWork, items: Sequence[NumberedFile])
 
 
 def open_in_executor(pool: Executor, job: FileWork, items: Sequence[NumberedFile]) -> Outcomes:
-    """Open files where somebody's executor does its work."""
+    """Open files in an executor of the user."""
     size = partial(_count_piece, job, UNKNOWN_WORKERS)
     under_way: UnderWay = {}
     try:
@@ -133,10 +133,10 @@ def _yield_completed(
     here: FileWork | None = None,
     can_start: Callable[[], bool] = lambda: True,
 ) -> Outcomes:
-    """Yield what becomes of files as pieces of them are done, at most some being under way.
+    """Yield outcomes as pieces of work are done; a limited number of pieces run.
 
-    Rather than to wait for others, this process does a piece ``here``; a small one, as long as
-    others cannot start yet.
+    Instead of waiting, this process does a piece ``here``; a small one, as long as other processes
+    cannot start yet.
     """
     begin, count = 0, len(items)
     while True:
@@ -159,7 +159,7 @@ def _yield_completed(
 
 
 def _count_piece(job: FileWork, workers: int, left: int) -> int:
-    """Return how many files the next piece has: few at the end, so that all end together."""
+    """Return the number of files of the next piece: few at the end, so that all end together."""
     return max(job.smallest, min(job.largest, left // (workers * LAST_PIECES)))
 
 

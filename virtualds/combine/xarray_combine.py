@@ -1,4 +1,4 @@
-"""Joining the datasets of files, and naming the file that does not join."""
+"""Combining datasets in xarray; errors name the file that does not fit."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from virtualds.datasets.structure import find_first_difference
 from virtualds.errors import CombineError, VirtualdsError, without_secrets
 
 Combine = Callable[[list[Any]], Any]
-"""Takes datasets, nested as it wants them, and returns one."""
+"""A function that combines nested datasets."""
 COMBINE_ERRORS = (ValueError, TypeError, VirtualdsError)
-"""What combining raises about datasets that do not belong together."""
+"""Errors of combining datasets that do not belong together."""
 COMBINE_METHODS = ("by_coords", "nested")
 CHOICES: dict[str, tuple[str, ...]] = {
     "data_vars": ("minimal", "different", "all"),
@@ -25,7 +25,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "join": ("outer", "inner", "left", "right", "exact", "override"),
     "combine_attrs": ("override", "drop", "identical", "no_conflicts", "drop_conflicts"),
 }
-"""What xarray can be told as a word; some of it can also be told by names, or by a function."""
+"""The words that xarray accepts; some options also take names or a function."""
 
 
 @dataclass(frozen=True)
@@ -37,14 +37,14 @@ class Combination:
     combine : {"by_coords", "nested"}
     concat_dim : str, or list of str or None
     options : dict
-        What xarray is told besides.
+        Other arguments of xarray.
     arrangement : Arrangement
         How they are put in order before that.
 
     Raises
     ------
     ValueError
-        There is no such way or option, or the way takes no dimension.
+        ``combine`` or an option has an unknown value, or ``combine`` takes no dimension.
     """
 
     combine: str
@@ -55,7 +55,7 @@ class Combination:
     def __post_init__(self) -> None:
         check_choice("combine", self.combine, COMBINE_METHODS)
         for name, value in ((n, v) for n, v in self.options.items() if n in CHOICES):
-            # some take names or functions, and None in newer versions of xarray
+            # some options take names or functions, and None in newer versions of xarray
             if isinstance(value, str) or (value is None and name in ("compat", "join")):
                 check_choice(name, value, CHOICES[name])
         if wrong := [dim for dim in self.dims if not isinstance(dim, str | None)]:
@@ -69,7 +69,7 @@ class Combination:
             )
 
     def __call__(self, datasets: list[Any]) -> Any:
-        """Return datasets, or trees, nested as the combination wants them, as one."""
+        """Combine nested datasets or trees."""
         if self.combine == "by_coords":
             return xr.combine_by_coords(datasets, **self.options)
         if len(self.dims) == 1:
@@ -78,21 +78,21 @@ class Combination:
         if is_grid and self.new_dims(datasets):
             found: Any = datasets
             for dim in self.dims:
-                # the outermost first, as xarray does, which decides where new dimensions come
+                # the outermost first, as in xarray, which decides the place of new dimensions
                 found = self._stacked(found, dim)
             return found
         return xr.combine_nested(datasets, concat_dim=self.concat_dim, **self.options)
 
     @property
     def dims(self) -> tuple[Any, ...]:
-        """The dimensions to join along, the outermost first; none if coordinates tell them."""
+        """The dimensions to join along, the outermost first; none if coordinates decide."""
         if self.combine == "by_coords":
             return ()
         several = isinstance(self.concat_dim, list | tuple)
         return tuple(self.concat_dim) if several else (self.concat_dim,)
 
     def by_rows(self, datasets: list[Any]) -> Any:
-        """Return datasets of rows that may lack cells as one; outer joins leave them missing."""
+        """Combine datasets of rows with missing cells; outer joins leave these missing."""
         return combine_by_rows(datasets, self.dims, self.along)
 
     def _stacked(self, datasets: list[Any], dim: Any) -> Any:
@@ -102,15 +102,15 @@ class Combination:
         return [self._stacked(list(cells), dim) for cells in zip(*datasets, strict=True)]
 
     def along(self, datasets: list[Any], dim: Any) -> Any:
-        """Return datasets as one along a dimension; along a new one they are stacked.
+        """Concatenate datasets along a dimension; along a new one, stack them.
 
-        "minimal" is what has the dimension, which of a new one xarray refuses, since nothing has
-        it. `xarray.open_mfdataset` stacks data variables then, and coordinates that differ.
+        Here "minimal" means variables with the dimension. For a new dimension xarray refuses it;
+        `xarray.open_mfdataset` stacks data variables then, and coordinates that differ.
 
         Raises
         ------
         CombineError
-            The dimension is a slip of one that there is.
+            The dimension looks like a misspelt dimension of the datasets.
         """
         options = self.options
         if dim is not None and self._is_minimal and _is_new(dim, datasets):
@@ -128,7 +128,7 @@ class Combination:
         return [dim for dim in self.dims if dim is not None and _is_new(dim, datasets)]
 
     def check_dims(self, datasets: list[Any]) -> None:
-        """Refuse to stack along what seems to be a slip of a dimension that there is.
+        """Refuse to stack along what looks like a misspelt dimension of the datasets.
 
         Raises
         ------
@@ -141,7 +141,7 @@ class Combination:
 
 
 def check_name(dim: str, dims: Iterable[Any]) -> None:
-    """Refuse a dimension that no file has if its name is nearly that of one that files have.
+    """Refuse a dimension that no file has if it looks like a misspelt one that files have.
 
     Raises
     ------
@@ -157,7 +157,7 @@ def check_name(dim: str, dims: Iterable[Any]) -> None:
 
 
 def _list_groups(opened: Any) -> Iterator[Any]:
-    """Yield the datasets, or the nodes of the trees, of which each has dimensions of its own."""
+    """Yield the dataset, or the nodes of a tree, which have their own dimensions."""
     yield from opened.subtree if isinstance(opened, xr.DataTree) else (opened,)
 
 
@@ -178,17 +178,17 @@ def combine_naming_files(
     files: Sequence[Any],
     opened: Sequence[Any],
 ) -> Any:
-    """Combine datasets; an error names the files, and the first that does not join those before.
+    """Combine datasets; an error names the files, and the first that does not fit.
 
     Parameters
     ----------
     combine : callable
     dims : sequence of str or None, optional
-        The dimensions that the datasets are joined along, where it is known.
+        The dimensions that the datasets are joined along, if known.
     datasets : list
-        Nested as ``combine`` wants them.
+        Nested as ``combine`` expects them.
     files : sequence
-        Those that the datasets are of, in order.
+        The files of the datasets, in order.
     opened : sequence
         The datasets in this order.
     """
@@ -211,9 +211,9 @@ def combine_naming_files(
 
 
 def _find_first_failing(combine: Callable[[list[Any]], Any], datasets: list[Any]) -> int | None:
-    """Return which of some datasets is the first that does not join all those before it.
+    """Return the number of the first dataset that does not combine with those before it.
 
-    It costs little more than to combine those up to there. Grids of files have no such order.
+    This costs little more than combining the datasets up to there. Grids have no such order.
     """
     if any(isinstance(item, list) for item in datasets):
         return None

@@ -1,4 +1,4 @@
-"""Where in a set new data belong: at an end, or in place of sources that it holds already."""
+"""Where new data belong in a set: at an end, by coordinate, or in place of existing sources."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from virtualds.datasets.source_positions import find_positions, lies_in, urls_of
 from virtualds.errors import CombineError
 
 Stretch = tuple[int, int]
-"""Where a stretch along a dimension begins and stops."""
+"""Start and stop along a dimension."""
 
 
-# ---------------------------------------------------------------------- where it goes
+# ---------------------------------------------------------------------- placing new data
 
 
 def cut_along(dataset: xr.Dataset, dim: str, stretch: Stretch) -> xr.Dataset:
@@ -31,7 +31,7 @@ def cut_along(dataset: xr.Dataset, dim: str, stretch: Stretch) -> xr.Dataset:
 def _place_by_coordinate(
     present: xr.Dataset, added: Sequence[xr.Dataset], dim: str
 ) -> list[xr.Dataset]:
-    """Cut what there is and what is added so that the coordinate goes on as it did."""
+    """Cut the set and the new data so that the coordinate stays monotonic."""
     sign = _find_direction(present, dim)
     index = present.indexes[dim]
     runs = [run for part in added for run in _find_runs_between(part, index, dim, sign)]
@@ -47,7 +47,7 @@ def _place_by_coordinate(
 
 
 def _find_direction(present: xr.Dataset, dim: str) -> int:
-    """Return 1 if the coordinate of the set rises all the way, -1 if it falls."""
+    """Return 1 if the coordinate of the set increases, -1 if it decreases."""
     if dim not in present.indexes:
         raise CombineError(
             f"position='coordinate': the set has no index along {dim!r}; append at an end"
@@ -58,17 +58,17 @@ def _find_direction(present: xr.Dataset, dim: str) -> int:
     if index.is_monotonic_decreasing:
         return -1
     raise CombineError(
-        f"position='coordinate': the coordinate {dim!r} of the set does not rise or fall all "
-        f"the way; append at an end"
+        f"position='coordinate': the coordinate {dim!r} of the set is not monotonic; append "
+        f"at an end"
     )
 
 
 def _find_runs_between(
     part: xr.Dataset, index: pd.Index[Any], dim: str, sign: int
 ) -> Iterator[tuple[int, Any, xr.Dataset]]:
-    """Yield the runs of new data that nothing of the set lies between.
+    """Yield the runs of new data with no data of the set between them.
 
-    Of each: before which position of the set it belongs, its first value, and itself.
+    Each run comes with the position of the set that it goes before, its first value, and its data.
     """
     values = part.indexes[dim]
     place = np.asarray(index[::sign].searchsorted(values))
@@ -81,13 +81,13 @@ def _find_runs_between(
 
 
 def _check_order(pieces: Sequence[xr.Dataset], dim: str, sign: int) -> None:
-    """Refuse parts that overlap, so that no order of them rises or falls all the way."""
+    """Refuse parts that overlap, because no order of them is monotonic."""
     for left, right in pairwise(pieces):
         a, b = left.indexes[dim][-1], right.indexes[dim][0]
         if not (a < b if sign == 1 else a > b):
             raise CombineError(
-                f"position='coordinate': {a} and {b} along {dim!r} cannot be put in order by whole "
-                f"stretches; sort the new dataset, or leave out what overlaps"
+                f"position='coordinate': {a} and {b} along {dim!r} overlap; sort the new dataset, "
+                f"or leave out what overlaps"
             )
 
 
@@ -96,13 +96,13 @@ POSITIONS: dict[str, Callable[[xr.Dataset, Sequence[xr.Dataset], str], list[xr.D
     "start": lambda present, added, dim: [*added, present],
     "coordinate": _place_by_coordinate,
 }
-"""Where new data go."""
+"""Functions that order the set and the new data, by ``position``."""
 
 
 def pair_stretches(
     present: xr.Dataset, new: xr.Dataset, dim: str
 ) -> list[tuple[Stretch, xr.Dataset]]:
-    """Return the stretches of the set that are replaced, and by what."""
+    """Return the stretches of the set to replace, with their replacements."""
     known = urls_of(present)
     shared = urls_of(new) & known
     if not shared:
@@ -133,14 +133,14 @@ def _find_one_run(met: npt.NDArray[np.bool_], url: str, where: str) -> Stretch:
 
 
 def _find_stretch_of_values(present: xr.Dataset, new: xr.Dataset, dim: str) -> Stretch:
-    """Return where the values of the new coordinate lie in the set."""
+    """Return where the set has the values of the new coordinate."""
     if dim in present.indexes and dim in new.indexes and present.indexes[dim].is_unique:
         found = present.indexes[dim].get_indexer(new.indexes[dim])
         if found.size and found[0] >= 0 and (np.diff(found) == 1).all():
             return int(found[0]), int(found[-1]) + 1
     raise CombineError(
-        f"replace-source: neither the sources of the new dataset nor its values along {dim!r} are "
-        f"a stretch of the set; append it (append_dim={dim!r})"
+        f"replace-source: the set has neither the sources of the new dataset nor its values "
+        f"along {dim!r} as one stretch; append it (append_dim={dim!r})"
     )
 
 

@@ -18,7 +18,6 @@ from virtualds.datasets.write import create_set, demand_no_set
 from virtualds.formats import Format, replaces_by
 from virtualds.stores.access_rules import Allow
 from virtualds.stores.errors import explain_open_errors
-from virtualds.stores.scan_cache import hold_scan
 
 
 def convert(
@@ -33,10 +32,11 @@ def convert(
     target_options: Mapping[str, Any] | None = None,
     **choices: Any,
 ) -> None:
-    """Write the references of a file or a set, all its groups, as a set.
+    """Convert a source file or a reference set, with all groups, to a set of another format.
 
-    No data are opened but those that a set itself holds, and references that lie in records are
-    read record by record. Nothing is decoded: what `open_virtual_datatree` loads is referred to.
+    Only values that a set itself holds are read, and references in records are read record by
+    record. Nothing is decoded: coordinates that `open_virtual_datatree` would load are references,
+    too.
 
     Parameters
     ----------
@@ -45,24 +45,24 @@ def convert(
     target : str or path
         As for ``ds.virtual.to_manifest``.
     format : str, optional
-        Name of the format of the target, where the suffix does not say it.
+        Name of the target format, if the suffix does not give it.
     mode : {"w-", "w"}
         ``"w-"`` creates the set, ``"w"`` creates or replaces it.
     drop_variables : str or iterable of str, optional
         Variables to leave out of every group that has them.
     allow : str, path, or iterable of them, optional
-        Where the files that the set refers to may lie, as in `open_virtual_dataset`.
+        Folders in which the files of the set must lie, as in `open_virtual_dataset`.
     storage_options, target_options : dict, optional
         Access options of the source and of the target, for fsspec.
     **choices
-        What the format of the target lets one choose.
+        Options of the target format.
 
     Raises
     ------
     UnsupportedError
         The format cannot hold the set; nothing has been written.
     FormatError
-        The format of the source is not known, or it is damaged.
+        The format of the source is unknown, or the source is damaged.
     FileNotFoundError
         There is no such file or set.
     FileExistsError
@@ -81,7 +81,7 @@ def convert(
         demand_no_set(form, location, choices)
     origin = Location.of_url(source, storage_options)
     opening = OpenOptions(drop_variables=drop_variables, allow=allow, below=True)
-    with explain_open_errors(origin.url), hold_scan(origin.url, origin.options):
+    with explain_open_errors(origin.url), origin.hold_scan():
         found = reader, _ = reader_of(origin)
         group = open_group(origin, opening, found)
     if isinstance(reader, Format):

@@ -29,7 +29,7 @@ from virtualds.stores import find_store
 from virtualds.stores.store import ChangedError, StoreError
 
 BATCH_BYTES, BATCH_CHUNKS = 2**26, 4096
-"""What is held in memory at a time, unless one chunk alone is more."""
+"""Most bytes held in memory at a time, unless one chunk is larger."""
 
 
 # ---------------------------------------------------------------------- reading bytes
@@ -42,7 +42,7 @@ class ManifestChunks:
     ----------
     manifest : ChunkManifest
     name : str
-        What errors call the array.
+        Name of the array in errors.
     """
 
     def __init__(self, manifest: ChunkManifest, name: str) -> None:
@@ -53,9 +53,9 @@ class ManifestChunks:
         )
 
     def distinct(self) -> tuple[Ints, Ints]:
-        """Return one chunk for every range that chunks lie in, and for each chunk which one.
+        """Return one chunk for each byte range, and for each chunk the number of its range.
 
-        The latter counts the former, and only chunks that lie in files.
+        Only chunks that lie in files are counted.
         """
         there = np.flatnonzero(self.file >= 0)
         columns = (self.file, self.offset, self.length, self.checksum)
@@ -64,7 +64,7 @@ class ManifestChunks:
         return there[first], inverse.ravel()
 
     def batches(self, ids: Ints) -> Iterator[Ints]:
-        """Yield chunks that lie in one file, as many as may be held in memory at a time."""
+        """Yield batches of chunks that lie in one file and fit in memory together."""
         ordered = ids[np.lexsort((self.offset[ids], self.file[ids]))]
         most = BATCH_BYTES // cores()
         batch: list[int] = []
@@ -81,12 +81,12 @@ class ManifestChunks:
             yield np.array(batch)
 
     def fetch(self, batch: Ints) -> Sequence[bytes]:
-        """Return the bytes of chunks of one file, or of some that are held inline.
+        """Return the bytes of chunks of one file, or of inline chunks.
 
         Raises
         ------
         ReadError
-            They cannot be had, have changed, or are not those of which there is a checksum.
+            Bytes cannot be read, have changed, or do not match their checksum.
         """
         number = int(self.file[batch[0]])
         offsets, lengths = self.offset[batch].tolist(), self.length[batch].tolist()
@@ -114,7 +114,7 @@ class ManifestChunks:
         return error
 
 
-# ---------------------------------------------------------------------- as plain Zarr
+# ---------------------------------------------------------------------- plain Zarr
 
 
 def copy_as_plain_zarr(
@@ -124,7 +124,7 @@ def copy_as_plain_zarr(
     checksums: bool,
     replaces: bool,
 ) -> None:
-    """Make a plain Zarr v3 store of a group: a new one, whatever the mode."""
+    """Make a new plain Zarr v3 store of a group, for any mode."""
     store = find_store(root)
     nodes = plan_writing(group, root).nodes
     _check_plain(root, group, nodes)
@@ -138,10 +138,10 @@ def copy_as_plain_zarr(
         try:
             store.write_version(url, data, options, None)
         except ChangedError as error:
-            # somebody else writes here, whose file is not ours to remove
+            # another writer owns this file, so it must stay
             raise _exists_error(root) from error
         except BaseException:
-            # perhaps somebody else's file, so only the folder goes, if it is empty
+            # other files may belong to another writer, so only an empty folder is removed
             written.append(f"{url.rpartition('/')[0]}/{secrets.token_hex(8)}")
             raise
         written.append(url)
@@ -158,13 +158,13 @@ def copy_as_plain_zarr(
 
 def _exists_error(root: str) -> FileExistsError:
     return FileExistsError(
-        f"{root}: exists already, and a store of plain chunks is written anew; remove it, or "
-        f"choose another name"
+        f"{root}: exists already, and plain chunks are written only to a new store; remove it, "
+        f"or choose another name"
     )
 
 
 def _check_plain(root: str, group: ManifestGroup, nodes: Mapping[str, Any]) -> None:
-    """Refuse arrays that readers of plain Zarr would not understand, naming all of them."""
+    """Refuse arrays that readers of plain Zarr cannot decode, naming all of them."""
     arrays = {
         f"{path}/{name}" if path else name: variable.data
         for path, part in group.walk()
@@ -187,12 +187,12 @@ def _check_plain(root: str, group: ManifestGroup, nodes: Mapping[str, Any]) -> N
 
 
 def _find_reasons_not_plain(metadata: Mapping[str, Any], data: Any) -> list[str]:
-    """Return why readers of plain Zarr would not understand an array; nothing if they do."""
+    """Return why readers of plain Zarr cannot decode an array; empty if they can."""
     if is_extended(metadata) or metadata["chunk_grid"]["name"] != "regular":
         found = unsupported_reasons(data) if isinstance(data, ManifestArray) else []
-        return found or ["its chunks are stored in a way that plain Zarr v3 has no form for"]
+        return found or ["plain Zarr v3 has no form for how its chunks are stored"]
     found = [
-        f"its codec {codec['name']!r} is one that only virtualds decodes"
+        f"only virtualds decodes its codec {codec['name']!r}"
         for codec in metadata["codecs"]
         if codec["name"].startswith(OURS)
     ]
@@ -234,7 +234,7 @@ def _put_chunks(path: str, node: PlannedArray, put: Callable[[str, bytes], None]
 
 
 def _put_metadata(nodes: Mapping[str, Any], put: Callable[[str, bytes], None]) -> None:
-    """Write the metadata of all nodes, the root with all of them at last."""
+    """Write the metadata of all nodes, and the root with consolidated metadata last."""
     below = {
         path: {
             name: value

@@ -1,8 +1,8 @@
-"""How one stored variable decodes, as xarray told of one that is like it.
+"""Decoding a stored variable in the way that xarray decoded an alike one.
 
-Dimensions, dtype, attributes and encoding of decoded variables follow from those of the stored
-ones, but for dates and durations, where xarray looks at values too. What depends on values xarray
-still decodes file by file.
+The stored dimensions, dtype, attributes and encoding determine the decoded ones, except for dates
+and durations, where xarray also looks at values. Variables that depend on values are decoded by
+xarray file by file.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from virtualds.datasets.lazy import to_lazy
 from virtualds.errors import VirtualdsError
 
 OWN_ENCODING = ("source", "preferred_chunks")
-"""Encoding that a variable takes from its own file: the name of it, and what may be changed."""
+"""Encoding that each file gives itself: its keys, and what may change."""
 SHARED_INDEX_BYTES = 2**16
-"""Bytes of a coordinate, as stored, up to which equal ones of several files share an index."""
+"""Largest stored coordinate, in bytes, whose index equal files share."""
 
 
 class MisfitError(Exception):
-    """Values decode to something else than those of the group that an outline was made of."""
+    """The values decode to something other than in the plan."""
 
 
 class _LoadedVariable(NamedTuple):
-    """A variable whose values are in memory, as stored."""
+    """A variable with stored values in memory."""
 
     dims: tuple[str, ...]
     data: npt.NDArray[Any]
@@ -50,19 +50,19 @@ class VariableDecoding:
     Parameters
     ----------
     name : str or None
-        What xarray calls it.
+        Its name in xarray.
     stored, decoded : tuple of dims and numpy dtype
-        Of the variable in the file, and in the dataset.
+        Before and after decoding.
     attributes, encoding : dict
-        As decoded.
+        After decoding.
     declared, inherited : dict
-        Attributes as stored, and those decoding takes from another variable: bounds
-        have the units of what they bound.
+        Stored attributes, and those that decoding takes from another variable: bounds use the units
+        of their coordinate.
     is_loaded : bool
     packing : Decoding or None
-        How chunks decode, if it is not loaded.
+        How chunks decode, if the variable is not loaded.
     decodes : bool
-        Whether CF conventions are decoded at all.
+        Whether CF conventions are decoded.
     """
 
     name: Any
@@ -80,7 +80,7 @@ class VariableDecoding:
     def of(
         cls, name: Any, stored: ManifestVariable, shown: xr.Variable, loaded: bool, decodes: bool
     ) -> VariableDecoding:
-        """Note what became of a variable."""
+        """Derive the decoding from a stored and a decoded variable."""
         data = stored.data
         inherited = {
             key: shown.encoding[key]
@@ -103,21 +103,21 @@ class VariableDecoding:
 
     @property
     def is_index(self) -> bool:
-        """Whether it is loaded and becomes the index of its dimension."""
+        """Whether the variable is loaded and indexes its dimension."""
         return self.is_loaded and self.decoded[0] == (self.name,)
 
     @property
     def depends_on_values(self) -> bool:
-        """Whether xarray looks at values to tell what they decode to."""
+        """Whether the decoded dtype depends on the values."""
         return self.decoded[1].kind in "mMO" and self.decoded[1] != self.stored[1]
 
     def variable(self, stored: ManifestVariable) -> xr.Variable:
-        """Return a variable decoded.
+        """Return a decoded variable.
 
         Raises
         ------
         MisfitError
-            Its values decode to something else.
+            The values decode to something other than in the plan.
         """
         if self.is_loaded:
             return self._own(self._by_xarray(self._read(stored)).compute(), stored)
@@ -126,12 +126,13 @@ class VariableDecoding:
         return self._own(xr.Variable(self.decoded[0], self.array(stored)), stored)
 
     def array(self, stored: ManifestVariable) -> ManifestArray:
-        """Return the array of a variable that stays virtual, decoded.
+        """Return the decoded array of a variable that stays virtual.
 
         Raises
         ------
         MisfitError
-            Its values decode to something else, or it is none that could stay virtual.
+            The values decode to something other than in the plan, or the variable cannot stay
+            virtual.
         """
         if self.is_loaded or not isinstance(stored.data, ManifestArray):
             raise MisfitError
@@ -140,12 +141,12 @@ class VariableDecoding:
         return append_unpacking(stored.data, self.packing, self.decoded[1], str(self.name))
 
     def index(self, stored: ManifestVariable) -> tuple[xr.Variable, xr.Index]:
-        """Return a dimension coordinate decoded, and its index, which other files may share.
+        """Return a decoded dimension coordinate, and its index, which files may share.
 
         Raises
         ------
         MisfitError
-            Its values decode to something else.
+            The values decode to something other than in the plan.
         """
         read = self._read(stored)
         if read.data.dtype.hasobject or read.data.nbytes > SHARED_INDEX_BYTES:
@@ -155,12 +156,12 @@ class VariableDecoding:
         return self._own(found.copy(deep=False), stored), index
 
     def values(self, stored: ManifestVariable) -> npt.NDArray[Any]:
-        """Return the values of a variable as stored.
+        """Return the stored values of a variable.
 
         Raises
         ------
         ReadError
-            Bytes cannot be had, have changed, or do not decode.
+            Bytes cannot be read, have changed, or do not decode.
         """
         data = stored.data
         if isinstance(data, ManifestArray) and data.name != str(self.name):
@@ -172,7 +173,7 @@ class VariableDecoding:
         return _LoadedVariable(stored.dims, self.values(stored), stored.attributes)
 
     def decodes_like(self, other: VariableDecoding) -> bool:
-        """Say whether the same stored values mean the same in both."""
+        """Say whether both decode the same stored values equally."""
         return self is other or (
             (self.stored, self.decoded, self.decodes)
             == (other.stored, other.decoded, other.decodes)
@@ -181,34 +182,34 @@ class VariableDecoding:
 
     @property
     def _declared(self) -> dict[str, Any]:
-        """The attributes that decoding goes by."""
+        """The attributes that decoding uses."""
         return {**self.declared, **self.inherited}
 
     def decoded_values(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return values decoded.
+        """Return decoded values.
 
         Raises
         ------
         MisfitError
-            They decode to something else.
+            The values decode to something other than in the plan.
         """
         return np.asarray(self.decoded_variable(values).compute().data)
 
     def decoded_variable(self, values: npt.NDArray[Any]) -> xr.Variable:
-        """Return values as xarray decodes them.
+        """Return values as a variable decoded by xarray.
 
         Raises
         ------
         MisfitError
-            They decode to something else.
+            The values decode to something other than in the plan.
         """
         return self._by_xarray(_LoadedVariable(self.stored[0], values, self.declared))
 
     def goes_by_elements(self, values: npt.NDArray[Any]) -> bool:
-        """Say whether what one of these values decodes to has nothing to do with the others.
+        """Say whether each value decodes independently of the others.
 
-        Of dates xarray looks for the finest unit that all of them need, which is no matter for
-        whole numbers.
+        xarray chooses the finest unit that any of the dates needs, which does not matter for
+        integers.
         """
         if self.stored[0] != self.decoded[0] or values.dtype.hasobject:
             return False
@@ -220,7 +221,7 @@ class VariableDecoding:
         return self.decoded[1].kind in "mM" and whole
 
     def _by_xarray(self, stored: ManifestVariable | _LoadedVariable) -> xr.Variable:
-        """Return a variable as xarray decodes it by itself, read when somebody looks."""
+        """Return a variable that xarray decodes alone, and reads on access."""
         attributes = {**stored.attributes, **self.inherited}
         raw = xr.Variable(stored.dims, to_lazy(stored.data, self.name), attributes)
         found = xr.conventions.decode_cf_variable(
@@ -236,10 +237,10 @@ class VariableDecoding:
         return found
 
     def _own(self, found: xr.Variable, stored: ManifestVariable) -> xr.Variable:
-        """Give a variable attributes and encoding that no other file's shares."""
+        """Give a variable its own attributes and encoding, not shared with other files."""
         own = {n: v for n, v in encoding_of(stored).items() if n in OWN_ENCODING}
         found.attrs = {n: stored.attributes.get(n, v) for n, v in self.attributes.items()}
-        # in the order of the first file: who opens which first is not to be seen
+        # in the order of the first file, so that the order of opening does not show
         alike = {n: v for n, v in self.encoding.items() if n in own or n not in OWN_ENCODING}
         found.encoding = {**alike, **own}
         return found
@@ -247,7 +248,7 @@ class VariableDecoding:
 
 @contextmanager
 def name_variable_in_errors(part: VariableDecoding) -> Iterator[None]:
-    """Let errors within the block say what variable it was."""
+    """Add the name of the variable to errors in the block."""
     try:
         yield
     except VirtualdsError as error:
@@ -256,20 +257,20 @@ def name_variable_in_errors(part: VariableDecoding) -> Iterator[None]:
 
 
 def all_decode_alike(parts: Sequence[VariableDecoding]) -> bool:
-    """Say whether the same stored values mean the same in all of some groups."""
-    # groups share their parts, and most of them one
+    """Say whether all groups decode the same stored values equally."""
+    # groups share their parts, and most share one
     return all(part.decodes_like(parts[0]) for part in {id(part): part for part in parts}.values())
 
 
 def decode_together(
     parts: Sequence[VariableDecoding], values: Sequence[npt.NDArray[Any]], dim: Hashable
 ) -> npt.NDArray[Any]:
-    """Return stored values of a variable of several groups, decoded and joined along a dimension.
+    """Decode the stored values of one variable of several groups, and concatenate them.
 
     Raises
     ------
     MisfitError
-        Some decode to something else.
+        The values of a group decode to something other than in the plan.
     """
     one = parts[0]
     if all_decode_alike(parts):
@@ -281,19 +282,19 @@ def decode_together(
 
 
 def has_same_attributes(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Say whether attributes are the same to xarray."""
+    """Say whether xarray takes the attributes for identical."""
     first, second = (xr.Variable((), 0, attributes) for attributes in (one, other))
     return bool(first.identical(second))  # type: ignore[no-untyped-call]
 
 
 @lru_cache(256)
 def _get_shared_index(part: VariableDecoding, raw: bytes) -> tuple[xr.Variable, xr.Index]:
-    """Return a coordinate from its bytes, and its index."""
+    """Return a coordinate and its index for stored bytes."""
     return build_index(part.name, part.decoded_variable(np.frombuffer(raw, part.stored[1])))
 
 
 def build_index(name: Any, variable: xr.Variable) -> tuple[xr.Variable, xr.Index]:
-    """Return a variable as the index of its dimension, and that index."""
+    """Return a variable as an index of its dimension, with that index."""
     found = xr.Coordinates({name: variable})
     return found.variables[name], found.xindexes[name]
 
@@ -301,7 +302,7 @@ def build_index(name: Any, variable: xr.Variable) -> tuple[xr.Variable, xr.Index
 def append_unpacking(
     array: ManifestArray, packing: Decoding | None, dtype: np.dtype[Any], name: str
 ) -> ManifestArray:
-    """Return an array whose chunks are unpacked as the last step of decoding them."""
+    """Return an array whose chunks are unpacked after their codecs."""
     fill = default_fill(dtype)
     alike = array.dtype == dtype and array.fill_value is fill
     if packing is None and alike and not array.has_gaps:
@@ -310,16 +311,16 @@ def append_unpacking(
         [p if p.packing is packing else replace(p, packing=packing) for p in array.pipelines]
     )
     if array.has_gaps:
-        # gaps of a file are numbers as stored, and decode as they do
+        # gaps hold stored numbers, which are unpacked too
         stored = np.full((1,), array.fill_value, array.dtype.newbyteorder("="))
         fill = (packing.decode(stored) if packing else stored.astype(dtype))[0]
     return ManifestArray(array.shape, dtype, fill, pipelines, array.fragments, name)
 
 
 def encoding_of(variable: ManifestVariable) -> dict[str, Any]:
-    """Return the encoding of a variable, with the chunks that dask is to have if they are ragged.
+    """Return the encoding of a variable, with chunk lengths for dask if they vary.
 
-    What is regular has them from its source; what lies in one piece may be cut anywhere.
+    Regular chunks are in the encoding of the source already; a single chunk may be cut anywhere.
     """
     data = variable.data
     if "preferred_chunks" in variable.encoding or not isinstance(data, ManifestArray):

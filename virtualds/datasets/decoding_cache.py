@@ -1,8 +1,7 @@
-"""Outlines: how the variables of a group decode, kept for all groups that are alike.
+"""Decoding plans, which groups of equal structure share.
 
-The files of an archive mostly decode alike. What xarray made of one group is noted in an
-`DecodingPlan`, which holds for every group whose names, shapes, types, attributes and encoding are
-the same.
+The files of an archive mostly decode alike. A `DecodingPlan` holds how xarray decoded one group,
+and applies to every group with equal names, shapes, dtypes, attributes and encoding.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ class DecodingPlan:
     Parameters
     ----------
     parts : dict of str to Part
-        By the names of the variables as stored.
+        By name of the stored variable.
     coordinates : frozenset
-        Names of those that are coordinates.
+        Names of the coordinates.
     used : frozenset of str
-        Attributes of the group that decoding uses up.
+        Attributes of the group that decoding consumes.
     """
 
     parts: Mapping[str, VariableDecoding]
@@ -49,12 +48,12 @@ class DecodingPlan:
         return pickle.dumps((self.parts, self.coordinates, self.used), 5)
 
     def values(self, group: ManifestGroup) -> dict[str, npt.NDArray[Any]]:
-        """Return what is loaded of a group, as stored, by the names of variables as stored.
+        """Return the stored values of the loaded variables of a group, by name.
 
         Raises
         ------
         ReadError
-            Bytes cannot be had, have changed, or do not decode.
+            Bytes cannot be read, have changed, or do not decode.
         """
         found = {}
         for name, part in self.parts.items():
@@ -66,14 +65,14 @@ class DecodingPlan:
 
 @lru_cache(64)
 def _unpickle_plan(pickled: bytes) -> DecodingPlan:
-    """Return the outline of a pickle: one for all groups that have it, also here."""
+    """Return the plan of a pickle; all groups with it share one plan, also in this process."""
     return DecodingPlan(*pickle.loads(pickled))
 
 
 def make_plan_key(group: ManifestGroup, *options: Any) -> bytes | None:
-    """Return all of a group that an outline depends on; None if that cannot be told.
+    """Return everything in a group that a plan depends on; None if that cannot be pickled.
 
-    Equal bytes are equal structures: they are a pickle of it.
+    Equal bytes mean equal structures: they are a pickle of it.
     """
     if group.problems or any(map(_is_packed, group.variables.values())):
         return None
@@ -103,7 +102,7 @@ def _describe_data(data: Any) -> tuple[bool, ...]:
 
 
 def _is_packed(variable: ManifestVariable) -> bool:
-    """Say whether chunks are unpacked already, each as its own file says."""
+    """Say whether the chunks are unpacked already, by the packing of each file."""
     data = variable.data
     return isinstance(data, ManifestArray) and any(p.packing is not None for p in data.pipelines)
 
@@ -114,12 +113,12 @@ def _select_shared_encoding(variable: ManifestVariable) -> dict[str, Any]:
 
 
 class DecodingPlans:
-    """The latest used outlines, by what `make_plan_key` gives of groups that they hold for.
+    """The most recently used plans, by the key of `make_plan_key`.
 
     Parameters
     ----------
     most : int
-        How many are kept.
+        Number of plans to keep.
     """
 
     def __init__(self, most: int = 64) -> None:
@@ -128,7 +127,7 @@ class DecodingPlans:
         self._lock = threading.Lock()
 
     def get(self, key: bytes | None) -> DecodingPlan | None:
-        """Return the outline of a key, if there is one."""
+        """Return the plan of a key, None if there is none."""
         with self._lock:
             if key is None or key not in self._kept:
                 return None
@@ -136,7 +135,7 @@ class DecodingPlans:
             return self._kept[key]
 
     def put(self, key: bytes, outline: DecodingPlan) -> None:
-        """Keep an outline."""
+        """Add a plan."""
         with self._lock:
             self._kept[key] = outline
             if len(self._kept) > self._most:

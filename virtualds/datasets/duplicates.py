@@ -1,7 +1,7 @@
-"""What of a new dataset is in a set already.
+"""Finding positions of a new dataset that a set already has.
 
-A position along a dimension is known by the value of the coordinate. Where there is none, it is
-known by what its values are: the same elements of the same chunks of the same files.
+The coordinate value identifies a position along a dimension. Without a coordinate, its data
+identify it: the same elements of the same chunks of the same files.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from virtualds.errors import CombineError
 from virtualds.source_file import SourceFile
 
 STRETCH_COLUMNS = ("url", "offset", "begin", "stop", "place")
-"""What is told of a stretch of a stored chunk: where the chunk lies, the elements ``begin`` to
-``stop`` of it along the dimension, and at which ``place`` of the dimension they are shown."""
+"""A stretch of a stored chunk: the location of the chunk, its elements ``begin`` to ``stop`` along
+the dimension, and the ``place`` in the dimension where they appear."""
 
 
 def find_known_positions(present: xr.Dataset, new: xr.Dataset, dim: str) -> npt.NDArray[np.bool_]:
-    """Say of every position of a dataset along a dimension whether a set has it already."""
+    """Say for every position of a dataset whether the set already has it."""
     if dim not in present.indexes or dim not in new.indexes:
         return _find_same_elements(present, new, dim)
     index = new.indexes[dim]
@@ -46,7 +46,7 @@ def find_known_positions(present: xr.Dataset, new: xr.Dataset, dim: str) -> npt.
 
 
 def _find_same_elements(present: xr.Dataset, new: xr.Dataset, dim: str) -> npt.NDArray[np.bool_]:
-    """Say of every position whether elements at it are elements that the set refers to."""
+    """Say for every position whether the set refers to the same elements."""
     found = np.zeros(new.sizes[dim], bool)
     urls = list_urls_along(present, dim) & list_urls_along(new, dim)
     if not urls:
@@ -69,7 +69,7 @@ def _find_same_elements(present: xr.Dataset, new: xr.Dataset, dim: str) -> npt.N
 
 
 def _list_stretches(array: ManifestArray, axis: int, urls: set[str]) -> Any:
-    """Return which elements along an axis an array shows of chunks in some files."""
+    """Return the stretches of chunks in some files that an array shows along an axis."""
     found = [
         _list_stretches_of(array, number, axis, urls) for number in range(len(array.fragments))
     ]
@@ -77,7 +77,7 @@ def _list_stretches(array: ManifestArray, axis: int, urls: set[str]) -> Any:
 
 
 def _list_stretches_of(array: ManifestArray, number: int, axis: int, urls: set[str]) -> Any:
-    """Return the same for one fragment of the array."""
+    """Return the stretches of one fragment."""
     fragment = array.fragments[number]
     slabs = fragment.axes[axis].slabs()
     parts = []
@@ -101,12 +101,12 @@ def _list_stretches_of(array: ManifestArray, number: int, axis: int, urls: set[s
 
 
 def check_unchanged(present: xr.Dataset, new: xr.Dataset, dim: str) -> None:
-    """Refuse sources that are not what they were when the set was written.
+    """Refuse sources that have changed since the set was written.
 
     Raises
     ------
     CombineError
-        One has another size, time or etag.
+        A source has another size, time or etag.
     """
     before = {file.url: file for file in _list_files_along(present, dim)}
     changed = {
@@ -130,7 +130,7 @@ def _list_files_along(dataset: xr.Dataset, dim: str) -> Iterator[SourceFile]:
 
 
 def _is_different(file: SourceFile, other: SourceFile) -> bool:
-    """Say whether what is known of both files differs."""
+    """Say whether the known states of two files differ."""
     pairs = zip(file.fingerprint, other.fingerprint, strict=True)
     return any(None not in pair and pair[0] != pair[1] for pair in pairs)
 
@@ -138,7 +138,7 @@ def _is_different(file: SourceFile, other: SourceFile) -> bool:
 def duplicates_error(
     present: xr.Dataset, new: xr.Dataset, dim: str, known: npt.NDArray[np.bool_]
 ) -> CombineError:
-    """Return the error that says which positions the set has already."""
+    """Return the error that lists positions that the set already has."""
     first = int(np.flatnonzero(known)[0])
     at = f", {dim} {new.indexes[dim][first]}" if dim in new.indexes else ""
     there = new.isel({dim: slice(first, first + 1)})

@@ -1,4 +1,4 @@
-"""From an xarray dataset to a group of variables as they are stored."""
+"""From an xarray dataset to a group of stored variables."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from virtualds.stores.access_rules import is_nameable
 
 
 def group_from_dataset(dataset: xr.Dataset) -> ManifestGroup:
-    """Return a dataset as a group of variables as they are to be stored.
+    """Return a dataset as a group of variables as they will be stored.
 
-    Virtual arrays give back the packing that all their chunks share; loaded variables are encoded
-    as their ``encoding`` says, or losslessly where that would change them.
+    Virtual arrays get back the packing that all their chunks share. Loaded variables are encoded as
+    their ``encoding`` says, or losslessly if that would change their values.
 
     Raises
     ------
@@ -56,10 +56,10 @@ def group_from_dataset(dataset: xr.Dataset) -> ManifestGroup:
 
 
 def _check_urls(variables: Iterable[ManifestVariable]) -> None:
-    """Refuse files that no set may name, before one is written that nobody could open."""
+    """Refuse file names that no set can hold, before an unreadable set is written."""
     arrays = [v.data for v in variables if isinstance(v.data, ManifestArray)]
     manifests = (f.manifest for array in arrays for f in array.fragments)
-    # what lies in a set has been named already
+    # files in a set were checked when the set was written
     tables = drop_repeated_tables(m.listed for m in manifests if not m.is_in_set)
     for file in chain.from_iterable(tables):
         if not is_nameable(file.url):
@@ -73,7 +73,7 @@ def _to_stored(name: str, variable: xr.Variable) -> ManifestVariable:
     dims = tuple(str(dim) for dim in variable.dims)
     if (data := get_virtual_array(variable)) is not None:
         array, packed = unpack(data)
-        # what changed no value is known to the encoding alone
+        # a packing that changes no value is recorded only in the encoding
         same = all(p.packing is None for p in array.pipelines)
         kept = {n: variable.encoding[n] for n in IDENTITIES if same and n in variable.encoding}
         return ManifestVariable(dims, array, variable.attrs | (packed or kept), variable.encoding)
@@ -83,7 +83,7 @@ def _to_stored(name: str, variable: xr.Variable) -> ManifestVariable:
 
 
 def _check_size(variable: xr.Variable) -> None:
-    """Refuse to write out what would have to be read or computed first, and is large."""
+    """Refuse to write large values that would have to be read or computed first."""
     limit = get_options().load_limit
     is_lazy = is_unread(variable) or variable.chunks is not None
     if is_lazy and variable.nbytes > limit:
@@ -95,9 +95,9 @@ def _check_size(variable: xr.Variable) -> None:
 
 
 def unpack(array: ManifestArray) -> tuple[ManifestArray, dict[str, Any] | None]:
-    """Return an array as stored and its packing attributes, if all its chunks share one packing.
+    """Return the stored array and its packing attributes, if all chunks share one packing.
 
-    Otherwise the array comes back as it is, with None.
+    Otherwise return the array unchanged, and None.
     """
     packings = {p.packing for p in array.pipelines}
     dtypes = {p.dtype for p in array.pipelines}

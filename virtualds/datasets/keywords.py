@@ -1,4 +1,4 @@
-"""Arguments that do not exist, and values that they cannot have: refused with what was meant."""
+"""Checking names, types and values of arguments; errors suggest what was meant."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
 SIMILARITY = 0.7
-"""How alike two names have to be, of 1, for one to be taken for a slip of the other."""
+"""How similar, up to 1, two names must be for one to be a misspelling of the other."""
 ELSEWHERE = {
     "chunks": "arrays stay virtual; chunks= is for xr.open_dataset(..., engine='virtual')",
     "decode_times": "decode_cf=False decodes nothing at all",
@@ -24,7 +24,7 @@ ELSEWHERE = {
     "errors": "on_error= says what to do about files that cannot be opened",
     "mask_and_scale": "decode_cf=False decodes nothing at all",
 }
-"""What there is in place of arguments that other functions of xarray have."""
+"""What replaces arguments that other functions of xarray have."""
 
 FLAG = ((bool, np.bool_), "True or False")
 TEXT = ((str, type(None)), "a string, or None")
@@ -47,11 +47,11 @@ KINDS: dict[str, tuple[Any, str]] = {
     "target_options": OPTIONS,
     "templates": FLAG,
 }
-"""What arguments of one name are, whatever function has them, where nothing else checks it."""
+"""Types of arguments by name, the same in all functions, if nothing else checks them."""
 
 
 def guess_name(name: object, known: Iterable[object]) -> str | None:
-    """Return the known name that somebody may have meant.
+    """Return the known name most like ``name``, None if none is similar.
 
     >>> guess_name("concat_dm", ["concat_dim", "combine"])
     'concat_dim'
@@ -61,7 +61,7 @@ def guess_name(name: object, known: Iterable[object]) -> str | None:
 
 
 def format_suggestion(name: object, known: Iterable[object]) -> str:
-    """Return what an error says at its end of the known name that was meant, if there is one."""
+    """Return the suggestion of a known name at the end of an error, "" without one."""
     other = guess_name(name, known)
     return f"; did you mean {other!r}?" if other else ""
 
@@ -72,7 +72,7 @@ def check_keywords(call: str, given: Iterable[str], known: Iterable[str]) -> Non
     Parameters
     ----------
     call : str
-        How users write the call.
+        The call as users write it.
     given, known : iterable of str
 
     Raises
@@ -94,7 +94,7 @@ def _suggest_remedy(name: str, known: Iterable[str]) -> str:
 
 
 def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
-    """Refuse a value that is none of those that an argument can have.
+    """Refuse a value that is not a choice of an argument.
 
     >>> check_choice("join", "outr", ["inner", "outer"])
     Traceback (most recent call last):
@@ -106,12 +106,12 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
     """
     choices = list(choices)
     if value not in choices:
-        told = ", ".join(map(repr, choices))
-        raise ValueError(f"{name} {value!r}: there are {told}{format_suggestion(value, choices)}")
+        known = ", ".join(map(repr, choices))
+        raise ValueError(f"{name} {value!r}: there are {known}{format_suggestion(value, choices)}")
 
 
 def names_of(argument: str, names: str | Iterable[str] | None) -> tuple[str, ...]:
-    """Return names that are given as one or as several, none of None.
+    """Return one or several names as a tuple; None gives an empty one.
 
     >>> names_of("drop_variables", "t"), names_of("drop_variables", ["t", "u"])
     (('t',), ('t', 'u'))
@@ -123,12 +123,12 @@ def names_of(argument: str, names: str | Iterable[str] | None) -> tuple[str, ...
     if names is None or isinstance(names, str):
         return () if names is None else (names,)
     if not isinstance(names, Iterable):
-        raise TypeError(f"{argument} {names!r}: it is a name, or an iterable of names")
+        raise TypeError(f"{argument} {names!r}: give a name, or an iterable of names")
     return tuple(names)
 
 
 def check_types(given: Mapping[str, Any]) -> None:
-    """Refuse values of arguments that are of another type than `KINDS` has.
+    """Refuse arguments of types that differ from `KINDS`.
 
     >>> check_types({"decode_cf": "no"})
     Traceback (most recent call last):
@@ -139,9 +139,9 @@ def check_types(given: Mapping[str, Any]) -> None:
     TypeError
     """
     for name in given.keys() & KINDS.keys():
-        types, told = KINDS[name]
+        types, wanted = KINDS[name]
         if not isinstance(given[name], types):
-            raise TypeError(f"{name} {given[name]!r}: it is {told}")
+            raise TypeError(f"{name} {given[name]!r}: it is {wanted}")
 
 
 def list_arguments(function: Callable[..., Any]) -> dict[str, Any]:
@@ -154,16 +154,16 @@ def list_arguments(function: Callable[..., Any]) -> dict[str, Any]:
 def make_strict(
     call: str | None = None, more: Iterable[str] = ()
 ) -> Callable[[Callable[Given, Result]], Callable[Given, Result]]:
-    """Have a function say which keyword does not exist, or is of a wrong type.
+    """Make a function refuse unknown keywords and wrong types, with a suggestion.
 
-    Python does so from version 3.13 on, and cannot for functions that take any keyword.
+    Python suggests names only from version 3.13 on, and never for functions with ``**kwargs``.
 
     Parameters
     ----------
     call : str, optional
-        How users call the function; by default its name.
+        The function as users call it; by default its name.
     more : iterable of str, optional
-        Keywords that it takes besides those of its signature.
+        Accepted keywords besides those of the signature.
     """
 
     def decorated(function: Callable[Given, Result]) -> Callable[Given, Result]:

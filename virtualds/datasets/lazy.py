@@ -1,9 +1,9 @@
-"""Virtual arrays behind xarray's lazy indexing, and virtual arrays in variables.
+"""Virtual arrays behind xarray's lazy indexing, and inside variables.
 
-This is the one file that uses `xarray.core.indexing`, which xarray's guide "How to add a new
-backend" documents for backends: `LazilyIndexedArray` and the explicit indexers have no other home.
-It is also the one that looks at ``Variable._data``: there is no public way to see what a variable
-holds without loading it.
+This is the only module that uses `xarray.core.indexing`, which xarray's guide "How to add a new
+backend" documents: `LazilyIndexedArray` and the explicit indexers exist only there. It is also the
+only module that uses ``Variable._data``: no public attribute shows what a variable holds without
+loading it.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from virtualds.errors import VirtualdsError
 
 
 class VirtualBackendArray(BackendArray):
-    """What `xarray.open_dataset` indexes lazily.
+    """An array that `xarray.open_dataset` indexes lazily.
 
     Parameters
     ----------
     data : ManifestArray, numpy.ndarray or Deferred
         The values.
     name : str
-        Of the variable, for errors.
+        Name of the variable, for errors.
     is_decoded : bool
-        Whether these are the values of the variable, or values as stored that xarray decodes.
+        Whether the values are decoded; if not, xarray decodes them.
     """
 
     __slots__ = ("data", "dtype", "is_decoded", "name", "shape")
@@ -61,52 +61,53 @@ class VirtualBackendArray(BackendArray):
             raise
 
     def async_getitem(self, key: indexing.ExplicitIndexer) -> Coroutine[Any, Any, npt.NDArray[Any]]:
-        """Read in a thread: the reader's own threads do the work."""
+        """Read in a thread; the reader has its own threads."""
         return asyncio.to_thread(self.__getitem__, key)
 
 
 def _index_values(values: npt.NDArray[Any], key: indexing.ExplicitIndexer) -> npt.NDArray[Any]:
-    """Index values in memory the way that lazy arrays are indexed."""
+    """Index values in memory as lazy arrays are indexed."""
     adapter = indexing.NumpyIndexingAdapter(values)  # type: ignore[no-untyped-call]
     found = indexing.apply_indexer(adapter, key)
     return np.asarray(found)
 
 
 def get_virtual_array(variable: xr.Variable) -> ManifestArray | None:
-    """Return the virtual array that a variable holds, None if it holds anything else.
+    """Return the virtual array of a variable, None if it holds anything else.
 
-    ``Variable.data`` would load what is lazy only to tell what it is.
+    ``Variable.data`` would load a lazy array.
     """
     data = variable._data
     return data if isinstance(data, ManifestArray) else None
 
 
 def is_unread(variable: xr.Variable) -> bool:
-    """Say whether looking at a variable would read it from a file."""
+    """Say whether a variable is read from a file on access."""
     data = variable._data
     return isinstance(data, indexing.ExplicitlyIndexed) and not variable._in_memory
 
 
 def to_lazy(data: Data, name: str, is_decoded: bool = False) -> indexing.LazilyIndexedArray:
-    """Return values that xarray reads when somebody looks at them, and then keeps."""
+    """Return a lazy array that xarray reads on first access, and then keeps."""
     return indexing.LazilyIndexedArray(VirtualBackendArray(data, name, is_decoded))
 
 
 SELECTING_TYPES = (indexing.LazilyIndexedArray, indexing.LazilyVectorizedIndexedArray)
-"""What xarray wraps around an array to select from it."""
+"""Classes that xarray wraps around an array to select from it."""
 WRAPPING_TYPES = (
     indexing.CopyOnWriteArray,
     indexing.MemoryCachedArray,
     indexing.ImplicitToExplicitIndexingAdapter,
 )
-"""What xarray wraps around an array to show all of it."""
+"""Classes that xarray wraps around an array without selecting."""
 
 
 class Layers(NamedTuple):
-    """What lies below the lazy arrays of xarray, and what these make of it.
+    """The array below xarray's lazy arrays, and what they do with it.
 
-    ``keys`` are the selections, the innermost first: of each its entries, one per axis, and whether
-    these broadcast together. ``is_computed`` says whether values are computed of the values.
+    ``keys`` are the selections, the innermost first: for each its entries, one per axis, and
+    whether they broadcast together. ``is_computed`` says whether values are computed from the
+    array.
     """
 
     array: ManifestArray
@@ -115,7 +116,7 @@ class Layers(NamedTuple):
 
 
 def layers_of(data: Any) -> Layers | None:
-    """Return the virtual array below xarray's lazy arrays, None if there is anything else."""
+    """Return the layers of a lazy array of xarray, None if there is no virtual array below."""
     if isinstance(data, ManifestArray):
         return Layers(data, (), False)
     if isinstance(data, VirtualBackendArray):
@@ -131,10 +132,10 @@ def layers_of(data: Any) -> Layers | None:
 
 
 def is_wrapper(data: Any) -> bool:
-    """Say whether xarray wraps something else in an object."""
+    """Say whether an object is a wrapper of xarray."""
     return isinstance(data, (indexing.ExplicitlyIndexed, *WRAPPING_TYPES))
 
 
 def find_layers(variable: xr.Variable) -> Layers | None:
-    """Return the virtual array that a variable holds, through xarray's lazy arrays or as it is."""
+    """Return the virtual array of a variable, also below lazy arrays of xarray."""
     return layers_of(variable._data)

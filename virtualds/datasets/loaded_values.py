@@ -1,4 +1,4 @@
-"""Values in memory as they are to be stored: encoded so that they decode to themselves."""
+"""Encoding values in memory so that they decode to themselves."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from virtualds.errors import UnsupportedError
 
 TIME_ATTRIBUTES = ("units", "calendar", "dtype", *PACKING_ATTRIBUTES)
 ENCODE_ERRORS = (ValueError, OverflowError, TypeError, KeyError, UserWarning)
-"""What xarray raises when values cannot be encoded as they are told to be."""
+"""Errors of xarray if values do not fit their encoding."""
 
 
 def encode_loaded(name: str, variable: xr.Variable) -> xr.Variable:
-    """Encode a loaded variable, and make sure that it decodes to itself.
+    """Encode a loaded variable, and check that it decodes to itself.
 
     Raises
     ------
     UnsupportedError
-        No way to encode it is known that changes no value.
+        No known encoding keeps all values.
     """
     variable = _to_native_order(variable.copy(deep=False).to_base_variable())
     if getattr(variable.encoding.get("dtype"), "kind", "") in "mM" and variable.dtype.kind in "mM":
-        # the source holds dates as numpy does, not as CF does
+        # the source stores dates as numpy does, not as CF does
         return variable
     if _is_coded(variable):
-        # nobody has decoded it: as it is, it is as it was stored
+        # a variable that was not decoded is stored unchanged
         return variable.copy(data=_to_plain(variable.data))
     for encoding in _list_encodings(variable):
         attempt = variable.copy(deep=False)
-        # without this, xarray gives floats a fill value that they did not have
+        # otherwise xarray would add a fill value to floats
         attempt.encoding = {"_FillValue": None, **encoding}
         try:
             with warnings.catch_warnings():
-                # that the units do not suit the values: others will
+                # the units do not suit the values; other encodings may
                 warnings.simplefilter("error", UserWarning)
                 stored = xr.conventions.encode_cf_variable(attempt, name=name)
             stored = stored.copy(data=_to_plain(stored.data))
@@ -53,14 +53,14 @@ def encode_loaded(name: str, variable: xr.Variable) -> xr.Variable:
 
 
 def _to_native_order(variable: xr.Variable) -> xr.Variable:
-    """Turn the bytes of numbers to the order of the machine, which is that of decoded values."""
+    """Convert numbers to native byte order, which decoded values have."""
     if variable.dtype.isnative or variable.dtype.hasobject:
         return variable
     return variable.copy(data=variable.values.astype(variable.dtype.newbyteorder("=")))
 
 
 def _is_coded(variable: xr.Variable) -> bool:
-    """Say whether a variable has attributes of its coding, which decoding would have taken away."""
+    """Say whether a variable has coding attributes, which decoding would have removed."""
     if variable.dtype.kind not in "iufSU":
         return False
     tells_time = " since " in str(variable.attrs.get("units", ""))
@@ -69,7 +69,7 @@ def _is_coded(variable: xr.Variable) -> bool:
 
 
 def _list_encodings(variable: xr.Variable) -> Iterator[dict[str, Any]]:
-    """Yield encodings, the one that the source has first."""
+    """Yield encodings, that of the source first."""
     yield _select_cf_encoding(variable.encoding)
     names = ("_FillValue", "units", "calendar")
     yield {k: v for k, v in variable.encoding.items() if k in names}
@@ -77,7 +77,7 @@ def _list_encodings(variable: xr.Variable) -> Iterator[dict[str, Any]]:
 
 
 def _select_cf_encoding(encoding: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of an encoding that concerns values, not chunks and compression."""
+    """Return the encoding of values, without chunks and compression."""
     names = (*TIME_ATTRIBUTES, "_Encoding")
     found = {k: v for k, v in encoding.items() if k in names}
     if found.get("dtype") is str or getattr(found.get("dtype"), "kind", "") in "SOU":
@@ -86,11 +86,11 @@ def _select_cf_encoding(encoding: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _list_decodings(name: str, stored: xr.Variable, variable: xr.Variable) -> Iterator[xr.Variable]:
-    """Yield what a stored variable decodes to."""
-    # characters are still as they were: only backends give them an axis of their own
+    """Yield what a stored variable may decode to."""
+    # characters keep their axis here: only backends join them
     yield xr.conventions.decode_cf_variable(name, stored.copy(), concat_characters=False)
     if variable.dtype.kind == "O" and " since " in str(stored.attrs.get("units", "")):
-        # dates of the standard calendar may have been told to be objects
+        # dates of the standard calendar may have been decoded to objects
         yield xr.conventions.decode_cf_variable(
             name,
             stored.copy(),
@@ -106,7 +106,7 @@ def _to_plain(values: Any) -> Any:
 
 
 def _is_same(again: xr.Variable, variable: xr.Variable) -> bool:
-    """Say whether a variable survived encoding; strings may come back as another dtype."""
+    """Say whether a variable survived encoding; strings may change their dtype."""
     if again.dtype == variable.dtype and xr.Variable.equals(again, variable):  # type: ignore[no-untyped-call]
         return True
     textual = again.dtype.kind in "OUST" and variable.dtype.kind in "OUST"

@@ -1,14 +1,14 @@
-"""Where files and sets are, and which parser or format reads them.
+"""Locations of files and sets, and the parser or format that reads them.
 
-A `Location` is made once, where a user names a file or a set, and handed along from there. What
-reads it is asked once: by the name of a parser or format, or by what lies there.
+A `Location` is made once, where a user names a file or a set, and passed on. Its reader is found
+once: by the name of a parser or format, or by content.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,43 +25,44 @@ from virtualds.formats import Format
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.archive_index import is_tar, is_zip
+from virtualds.stores.block_cache import FIRST_PAGES, PAGE
 from virtualds.stores.fence import is_claim
-from virtualds.stores.scan_cache import describe_file, fetch_head
+from virtualds.stores.scan_cache import hold_scan
 from virtualds.stores.store import StoreError
-from virtualds.urls import join_path, normalise_url
+from virtualds.urls import join_path, normalise_url, scheme_of
 
 Found = tuple[Parser | Format, SourceFile]
-"""Who reads a file or folder, and what it is to read."""
+"""The reader of a file or folder, and the source that it reads."""
 
 ARCHIVES = {"zip": is_zip, "tar": is_tar}
-"""What an archive begins with, by the scheme of files in it."""
+"""First bytes of archives, by the scheme of the files in them."""
 
 READERS: tuple[Parser | Format, ...] = (*FORMATS, *PARSERS)
-"""Reference sets first: some are Zarr stores to those who do not know better."""
+"""Readers of folders, reference sets first: some also look like Zarr stores."""
 
 DEFAULT_READER = PARSERS[0]
-"""What most files are of."""
+"""The readers of most files."""
 HEAD_BYTES = 4096
-"""Bytes that mostly tell such a file: more of a local one take as long to read as to open it."""
+"""First bytes that identify most files; a local file gives more in the same time."""
 
 
-# ---------------------------------------------------------------------- where it is
+# ---------------------------------------------------------------------- locations
 
 
 @dataclass(frozen=True, repr=False)
 class Location:
-    """Where a file or a set is.
+    """The location of a file or a set.
 
     Parameters
     ----------
     url : str
-        Absolute, with scheme; of an object, what messages call it.
+        Absolute, with scheme; for an object, its name in messages.
     options : StorageOptions, optional
         Access options.
     opened : object, optional
-        What somebody has opened with the library of a format, in place of a url.
+        An object of a format's library, in place of a url.
     given : str
-        What a user has named it.
+        The location as the user gave it.
 
     Examples
     --------
@@ -84,7 +85,7 @@ class Location:
         Raises
         ------
         TypeError
-            It is neither, or the options are no dict.
+            ``given`` is neither, or the options are no dict.
         """
         form = format_of_object(given)
         if form is None:
@@ -101,7 +102,7 @@ class Location:
         Raises
         ------
         TypeError
-            It is neither, or the options are no dict.
+            ``given`` is neither, or the options are no dict.
         """
         return cls(normalise_url(given), StorageOptions.of(options), None, os.fspath(given))
 
@@ -112,39 +113,45 @@ class Location:
 
     @property
     def format(self) -> Format | None:
-        """The format whose library has opened the object, None of a url."""
+        """The format whose library opened the object, None for a url."""
         return format_of_object(self.opened)
 
+    def hold_scan(self) -> AbstractContextManager[None]:
+        """Hold what is fetched of a remote file until the end of the block; nothing of a local."""
+        if scheme_of(self.url) == "file":
+            return nullcontext()
+        return hold_scan(self.url, self.options)
 
-# ---------------------------------------------------------------------- who reads it
+
+# ---------------------------------------------------------------------- readers
 
 
 def reader_of(location: Location, name: str | None = None) -> Found:
-    """Return the parser or format of a name, or the one that reads what lies there.
+    """Return the named parser or format, or the one that recognises the file or folder.
 
-    That is found by the first bytes of a file, or by the file that makes a folder a source.
+    A file is recognised by its first bytes, a folder by its metadata file.
 
     Raises
     ------
     ValueError
-        There is none of this name.
+        No parser or format has this name.
     FormatError
-        The file is none that is known.
+        The file has no known format.
     OSError
-        There is no such file, and no such folder that is known; or it may not be read.
+        The file or folder does not exist or has no known format, or must not be read.
     """
     if not name:
         return _detected(location.url, location.options)
     known: dict[str, Parser | Format] = {reader.name: reader for reader in READERS}
     if name not in known:
-        # those of other packages are imported only if they are needed; none may stand in for ours
+        # plugins are imported only if needed; none may replace a parser of this package
         known = {**{parser.name: parser for parser in load_plugins()}, **known}
     if name not in known:
         raise ValueError(f"parser {name!r}: there are {sorted(known)}")
     reader, (url, options) = known[name], (location.url, location.options)
     if reader.markers:
         return reader, SourceFile(url, options=options)
-    return _give_options(reader, describe_file(url, options), options)
+    return _give_options(reader, find_store(url).describe(url, options), options)
 
 
 def format_for(
@@ -152,19 +159,20 @@ def format_for(
     name: str | None = None,
     asked: Sequence[Callable[[Location], Format | None]] | None = None,
 ) -> Format:
-    """Return the format of a name, or that of what is there, or that the suffix chooses.
+    """Return the named format, or the format of the existing set, or that of the suffix.
 
     Parameters
     ----------
     location : Location
     name : str, optional
     asked : sequence of callable, optional
-        What tells the format, in this order; by default `format_by_suffix`, then `format_there`.
+        Functions that find the format, in this order; by default `format_by_suffix`, then
+        `format_there`.
 
     Raises
     ------
     ValueError
-        There is none of this name, or nothing tells the format.
+        No format has this name, or none was found.
     """
     if name is not None:
         known = {form.name: form for form in FORMATS}
@@ -179,14 +187,14 @@ def format_for(
 
 
 def format_by_suffix(location: Location) -> Format | None:
-    """Return the format that the suffix of a url chooses, or whose library an object is from."""
+    """Return the format of the suffix of a url, or of the library of an object."""
     name = location.url.rstrip("/")
     chosen = (form for form in FORMATS if name.endswith(form.suffixes))
     return location.format or next(chosen, None)
 
 
 def format_there(location: Location) -> Format | None:
-    """Return the format of the set that is there, if there is one."""
+    """Return the format of the existing set, None if there is none."""
     if location.format is not None:
         return location.format
     try:
@@ -197,7 +205,7 @@ def format_there(location: Location) -> Format | None:
 
 
 def demand_data(location: Location) -> None:
-    """Refuse what comes in place of data: where a reader failed that somebody named.
+    """Refuse files without data, to explain why a named reader failed.
 
     Raises
     ------
@@ -205,7 +213,7 @@ def demand_data(location: Location) -> None:
         The file is empty, or a page of a server.
     """
     try:
-        _, head = fetch_head(location.url, location.options, HEAD_BYTES)
+        _, head = find_store(location.url).head(location.url, location.options, HEAD_BYTES)
     except OSError:
         return
     if (what := _describe_non_data(head)) is not None:
@@ -213,25 +221,26 @@ def demand_data(location: Location) -> None:
 
 
 def is_set_folder(url: str) -> bool:
-    """Say whether a folder is a reference set, by the file that makes it one."""
+    """Say whether a folder is a reference set, by its metadata file."""
     return _find_marked_by(FORMATS, url, None) is not None
 
 
-# ---------------------------------------------------------------------- what lies there
+# ---------------------------------------------------------------------- detection
 
 
 def _detected(url: str, options: StorageOptions | None) -> Found:
-    """Return what reads a file, a folder, or the only file or folder in an archive."""
+    """Return the reader of a file, a folder, or the only content of an archive."""
     head = b""
+    store = find_store(url)
     try:
-        source, head = fetch_head(url, options, HEAD_BYTES)
+        source, head = store.head(url, options, HEAD_BYTES)
         if (reader := _find_by_bytes(head)) is not DEFAULT_READER and len(
             head
         ) == HEAD_BYTES != source.size:
-            source, head = fetch_head(url, options)
+            source, head = store.head(url, options, FIRST_PAGES * PAGE)
             reader = _find_by_bytes(head)
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
-        # object stores know no folders, and may say that one may not look at them
+        # object stores have no folders, and may refuse access to them
         if (found := _find_by_marker(url, options)) is not None:
             return found
         if not isinstance(error, FileNotFoundError):
@@ -263,12 +272,12 @@ def _detected(url: str, options: StorageOptions | None) -> Found:
 def _give_options(
     reader: Parser | Format, source: SourceFile, options: StorageOptions | None
 ) -> Found:
-    """Give a set the access options: its files may need them where the set itself does not."""
+    """Give a set the access options, which its files may need even if the set does not."""
     return reader, source._replace(options=options) if isinstance(reader, Format) else source
 
 
 def _describe_non_data(head: bytes) -> str | None:
-    """Return what a file is that comes in place of data, and what to do; None if it is no such."""
+    """Describe a file without data and the remedy; None if it may hold data."""
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()[:200].lower()
     if not head:
         return "the file is empty; fetch it again, or write it anew"
@@ -286,13 +295,13 @@ def _describe_non_data(head: bytes) -> str | None:
 
 
 def _find_by_bytes(head: bytes) -> Parser | Format | None:
-    """Return who reads a file that begins so, None if it is nobody of ours."""
+    """Return the parser or format for the first bytes of a file, None if there is none."""
     return next((r for r in READERS if not r.markers and r.detect(head)), None)
 
 
 def _find_only_content(root: str, options: StorageOptions | None) -> Found:
-    """Return the parser or format of what an archive holds, if that is one thing."""
-    # the list is that of the archive as it is now, also if another one was there before
+    """Return the parser or format of the only file or folder in an archive."""
+    # the archive may have been replaced, so its members are listed again
     names = [file.path for file in find_store(root).list_files(root, options)]
     if (found := _find_by_marker(root, options)) is not None:
         return found
@@ -309,12 +318,12 @@ def _find_only_content(root: str, options: StorageOptions | None) -> Found:
 
 
 def _demand_not_begun(url: str, options: StorageOptions | None) -> None:
-    """Take a folder for none in which somebody is creating a set, or has given it up.
+    """Refuse a folder with an unfinished set.
 
     Raises
     ------
     FileNotFoundError
-        It is one.
+        The folder holds an unfinished set.
     """
     store = find_store(url)
     folders = [name for form in FORMATS for name in form.first_written]
@@ -327,20 +336,20 @@ def _demand_not_begun(url: str, options: StorageOptions | None) -> None:
             begun |= is_claim(store.read_all(join_path(url, name), options))
     if begun:
         raise FileNotFoundError(
-            f"{url}: this folder is no reference set; perhaps somebody is creating one in it, then "
+            f"{url}: this folder is no reference set; perhaps a writer is creating one in it, then "
             f"open it when that is done, or, if it has failed, create it again; else check the path"
         )
 
 
 def _find_by_marker(url: str, options: StorageOptions | None) -> Found | None:
-    """Return the parser or format of a folder, None if it is of none."""
+    """Return the reader of a folder, None if there is none."""
     return _find_marked_by(READERS, url, options) or _find_marked_by(load_plugins(), url, options)
 
 
 def _find_marked_by(
     readers: Sequence[Parser | Format], url: str, options: StorageOptions | None
 ) -> Found | None:
-    """Return which of some readers reads a folder, None if none does."""
+    """Return the first reader that recognises a folder, None if none does."""
     url, denied = url.rstrip("/"), None
     names = dict.fromkeys(name for reader in readers for name in reader.markers)
     for name in names:
@@ -349,7 +358,7 @@ def _find_marked_by(
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             continue
         except PermissionError as error:
-            # what was named is the folder
+            # the user named the folder, not the file in it
             denied = type(error)(str(error).replace(join_path(url, name), url))
             denied.__cause__ = error
             continue

@@ -1,4 +1,4 @@
-"""Opening files and reference sets as virtual datasets."""
+"""Opening a file or a reference set as a virtual dataset or tree."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from virtualds.reading.chunk_cache import chunk_cache
 from virtualds.source_file import SourceFile
 from virtualds.stores.access_rules import AccessPolicy, Allow
 from virtualds.stores.errors import explain_open_errors
-from virtualds.stores.scan_cache import fetch_ahead, hold_scan
+from virtualds.stores.scan_cache import fetch_ahead
 from virtualds.stores.store import Range
 from virtualds.urls import scheme_of
 
@@ -49,36 +49,36 @@ def open_virtual_dataset(
 ) -> xr.Dataset:
     """Open a source file or a reference set as a dataset of virtual arrays.
 
-    It has the variables, dtypes, attributes and encoding that `xarray.open_dataset` gives. Values
-    are read when they are asked for; until then xarray combines the arrays by their references.
+    The dataset has the variables, dtypes, attributes and encoding of `xarray.open_dataset`. Values
+    are read on access; until then xarray combines the arrays by their references.
 
     Parameters
     ----------
     url : str or path, or an object of Icechunk
-        A path, or a url with scheme. The format is found by the file's first bytes, or, of a set
-        that is a folder, by the file that makes it one. Or a ``Repository``, ``Session`` or
-        ``IcechunkStore`` of Icechunk.
+        A path, or a url with scheme. The first bytes of a file show its format; a set that is a
+        folder is known by its metadata file. Or a ``Repository``, ``Session`` or ``IcechunkStore``
+        of Icechunk.
     group : str, optional
         Path of the group to open.
     drop_variables : str or iterable of str, optional
         Variables to leave out.
     loadable_variables : names, glob patterns, predicate, or [], optional
-        Variables to load at once; by default dimension coordinates, scalars, other coordinates of
-        at most ``set_options(small_variable=...)`` bytes, and what exists only once it is loaded
+        Variables to load immediately; by default dimension coordinates, scalars, other coordinates
+        of at most ``set_options(small_variable=...)`` bytes, and variables that cannot stay virtual
         (characters that become strings, dates as objects). A predicate takes a name and a variable.
-        A name that no variable has loads nothing, since files of one archive differ.
+        A name without a variable is ignored, since files of one archive differ.
     storage_options : dict, optional
-        Access options, for fsspec. The arrays carry them along.
+        Access options, for fsspec. The arrays keep them.
     parser : str, optional
-        Name of the format, where it is not to be found by the file's bytes.
+        Name of the format, if the first bytes of the file do not show it.
     decode_cf : bool, default True
         Whether to decode CF conventions.
     on_error : {"raise", "skip", "keep"}
-        What to do about a variable or attribute that cannot be read: raise; leave it out, with a
+        What to do with a variable or attribute that cannot be read: raise; leave it out, with one
         warning that names all of them; or keep the variable, which raises when it is read.
     allow : str, path, or iterable of them, optional
-        Folders, as paths or urls, in which every file that a reference set refers to must lie. By
-        default a local set may refer to any file, a remote one to remote files only.
+        Folders, as paths or urls, in which every file of a reference set must lie. By default a
+        local set may refer to any file, a remote set only to remote files.
     snapshot : str, optional
         Id of an earlier snapshot of a reference set, as `virtualds.snapshots` lists them.
 
@@ -91,14 +91,14 @@ def open_virtual_dataset(
     FileNotFoundError
         There is no such file or group.
     AccessError
-        The file may not be read, or a set refers to files that it may not name.
+        The file must not be read, or a set refers to files outside of ``allow``.
     FormatError
-        The format is not known, or the file is damaged.
+        The format is unknown, or the file is damaged.
     UnsupportedError
-        The file holds what byte ranges cannot express, and it names the variable and the remedy; or
-        ``snapshot`` is given for a format that keeps none.
+        Byte ranges cannot express a variable of the file; the error names the variable and the
+        remedy. Or ``snapshot`` is given, and the format keeps no snapshots.
     ValueError
-        ``on_error``, or ``parser``, is none that there is, or ``allow`` names no folder.
+        ``on_error`` or ``parser`` is unknown, or ``allow`` names no folder.
 
     Examples
     --------
@@ -109,7 +109,7 @@ def open_virtual_dataset(
         group, drop_variables, parser, on_error, allow, snapshot, loadable_variables, decode_cf
     )
     location = Location.of(url, storage_options)
-    with hold_scan(location.url, location.options):
+    with location.hold_scan():
         return dataset_of(location, open_group(location, opening), opening)
 
 
@@ -129,8 +129,8 @@ def open_virtual_datatree(
 ) -> xr.DataTree:
     """Open a source file or a reference set with all its groups, as a tree of virtual arrays.
 
-    It is what `xarray.open_datatree` gives, and opens the file once. A group has the coordinates
-    with an index of the groups above it, as in every tree of xarray.
+    The tree is that of `xarray.open_datatree`, and the file is opened once. As in every tree of
+    xarray, a group inherits indexed coordinates from the groups above it.
 
     Parameters
     ----------
@@ -145,8 +145,8 @@ def open_virtual_datatree(
     storage_options, parser, decode_cf, allow, snapshot
         As in `open_virtual_dataset`.
     on_error : {"raise", "skip", "keep"}
-        What to do about what cannot be read, as in `open_virtual_dataset`. A group that cannot be
-        read at all is left out by both ``"skip"`` and ``"keep"``, with a warning that names it.
+        What to do with what cannot be read, as in `open_virtual_dataset`. An unreadable group is
+        left out by both ``"skip"`` and ``"keep"``, with a warning that names it.
 
     Returns
     -------
@@ -155,7 +155,7 @@ def open_virtual_datatree(
     Raises
     ------
     ValueError
-        A group does not share the dimensions of the groups above it, which xarray has no tree for;
+        A group does not share the dimensions of the groups above it, so xarray has no tree for it;
         or as `open_virtual_dataset`.
     FileNotFoundError, AccessError, FormatError, UnsupportedError
         As `open_virtual_dataset`.
@@ -170,29 +170,29 @@ def open_virtual_datatree(
     )
     opening = replace(opening, below=True)
     location = Location.of(url, storage_options)
-    with hold_scan(location.url, location.options):
+    with location.hold_scan():
         return datatree_of(location, open_group(location, opening), opening)
 
 
 def open_dataset_or_tree(
     file: Any, opening: OpenOptions, storage_options: Mapping[str, Any] | None = None
 ) -> Any:
-    """Open a file as a tree, if all groups below are wanted, and else as a dataset.
+    """Open a file as a tree with ``opening.below``, else as a dataset.
 
     Errors are those of `open_virtual_dataset` and `open_virtual_datatree`.
     """
     location = Location.of(file, storage_options)
-    with hold_scan(location.url, location.options):
+    with location.hold_scan():
         return make_dataset_or_tree(location, open_group(location, opening), opening)
 
 
 def make_dataset_or_tree(location: Location, group: ManifestGroup, opening: OpenOptions) -> Any:
-    """Return a group that was read of a file as the dataset, or the tree, that is wanted."""
+    """Return a group of a file as a tree with ``opening.below``, else as a dataset."""
     return (datatree_of if opening.below else dataset_of)(location, group, opening)
 
 
 def dataset_of(location: Location, group: ManifestGroup, opening: OpenOptions) -> xr.Dataset:
-    """Return a group that was read of a file as a dataset that knows where it is from.
+    """Return a group of a file as a dataset that knows its source.
 
     Raises
     ------
@@ -215,7 +215,7 @@ def dataset_of(location: Location, group: ManifestGroup, opening: OpenOptions) -
 
 
 def datatree_of(location: Location, group: ManifestGroup, opening: OpenOptions) -> xr.DataTree:
-    """Return a group that was read of a file, with all below it, as a tree, like `dataset_of`."""
+    """Return a group of a file, with all groups below it, as a tree, like `dataset_of`."""
     _fetch_coordinates(location.url, [part for _, part in group.walk()], opening)
     try:
         tree = to_virtual_tree(group, opening)
@@ -229,27 +229,27 @@ def datatree_of(location: Location, group: ManifestGroup, opening: OpenOptions) 
 def open_group(
     location: Location, opening: OpenOptions = OPEN_DEFAULTS, found: Found | None = None
 ) -> ManifestGroup:
-    """Read the structure of a group of any file whose format is known.
+    """Read the structure of a group of any file with a known format.
 
-    The groups in it are complete, and their problems told, if what is below is asked for. What
-    reads it is given as ``found`` by who has asked already.
+    With ``opening.below``, groups below are read, too, and their problems reported. ``found`` is
+    the reader, if the caller already knows it.
 
     Raises
     ------
     ValueError
-        ``parser`` is none that there is, or ``allow`` names no folder.
+        ``parser`` is unknown, or ``allow`` names no folder.
     FileNotFoundError, AccessError, FormatError, UnsupportedError
         As `open_virtual_dataset`.
     """
     group, skip, options = opening.group, opening.skip, location.options
     allow, snapshot = AccessPolicy.of(opening.allow), opening.snapshot
     chunk_cache().open()
-    with explain_open_errors(location.url), hold_scan(location.url, options):
+    with explain_open_errors(location.url), location.hold_scan():
         if (form := location.format) is not None and form.read_object is not None:
             read = form.read_object(location.opened, group, skip, options, allow, snapshot)
         else:
             reader, source = found or reader_of(location, opening.parser)
-            with _telling_what_is_no_data(location, opening.parser):
+            with _explaining_no_data(location, opening.parser):
                 read = _find_reader(reader, source, opening)(source, group, skip)
             read = resolve_archive_members(read) if isinstance(reader, Parser) else read
     if problems := read.all_problems() if opening.below else read.problems:
@@ -258,8 +258,8 @@ def open_group(
 
 
 @contextmanager
-def _telling_what_is_no_data(location: Location, parser: str | None) -> Iterator[None]:
-    """Tell what comes in place of data, where a user has named the parser and it fails."""
+def _explaining_no_data(location: Location, parser: str | None) -> Iterator[None]:
+    """Explain a failure of a parser that the user named, if the file holds no data at all."""
     try:
         yield
     except (FormatError, FileNotFoundError, NotADirectoryError):
@@ -269,7 +269,7 @@ def _telling_what_is_no_data(location: Location, parser: str | None) -> Iterator
 
 
 def _find_reader(reader: Parser | Format, source: SourceFile, opening: OpenOptions) -> ReadSource:
-    """Return what reads a group of a file, or of a snapshot of a set."""
+    """Return the reader of a group of a file, or of a snapshot of a set."""
     snapshot = opening.snapshot
     if snapshot is not None and (isinstance(reader, Parser) or reader.history is None):
         raise UnsupportedError(
@@ -284,7 +284,7 @@ def _find_reader(reader: Parser | Format, source: SourceFile, opening: OpenOptio
 
 
 def _fetch_coordinates(url: str, groups: Iterable[ManifestGroup], opening: OpenOptions) -> None:
-    """Fetch far coordinates that are going to be loaded at once, not one after the other."""
+    """Fetch remote coordinates that will be loaded all at once instead of one by one."""
     if opening.loadable_variables is not None or scheme_of(url) == "file":
         return
     wanted: dict[SourceFile, list[Range]] = {}

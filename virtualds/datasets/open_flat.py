@@ -1,4 +1,4 @@
-"""Opening flat binary files, which say nothing of themselves."""
+"""Opening flat binary files, which do not describe themselves."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from virtualds.datasets.to_dataset import to_virtual_dataset
 from virtualds.errors import FormatError
 from virtualds.formats.undecodable import decode_group
 from virtualds.source_file import SourceFile, StorageOptions
+from virtualds.stores import find_store
 from virtualds.stores.errors import explain_open_errors
-from virtualds.stores.scan_cache import describe_file
 from virtualds.urls import normalise_url
 
 
@@ -39,7 +39,7 @@ def open_flat(
 ) -> xr.Dataset:
     """Open a flat binary file as a dataset of one virtual array.
 
-    Nothing of the file is read but its size. Several files are combined as any datasets are, with
+    Only the size of the file is read. Several files are combined like any datasets, with
     `xarray.concat` or `xarray.merge`.
 
     Parameters
@@ -47,11 +47,11 @@ def open_flat(
     url : str or path
         A path, or a url with scheme.
     dtype : dtype
-        Of the values as they are stored, byte order included: ``">f4"``.
+        Dtype of the stored values, including byte order: ``">f4"``.
     shape : int or sequence of int
-        Elements per axis. One of them may be -1: as many as the file has.
+        Elements per axis. One of them may be -1 and follows from the file size.
     offset : int, default 0
-        Where the values begin, in bytes. What follows the last of them is not looked at.
+        Where the values begin, in bytes. Bytes after the last value are ignored.
     order : {"C", "F"}
         Whether the last axis varies fastest, or the first (Fortran).
     dims : str or sequence of str, optional
@@ -70,7 +70,7 @@ def open_flat(
     FileNotFoundError
         There is no such file.
     AccessError
-        The file may not be read.
+        The file must not be read.
     FormatError
         The file is too short, or has no whole number of elements for the -1.
     UnsupportedError
@@ -93,7 +93,8 @@ def open_flat(
     _check(wanted, tuple(axes), offset, order)
     absolute = normalise_url(url)
     with explain_open_errors(absolute):
-        source = describe_file(absolute, StorageOptions.of(storage_options))
+        options = StorageOptions.of(storage_options)
+        source = find_store(absolute).describe(absolute, options)
         try:
             data = build_flat_array(
                 source, offset, kind, _settle_shape(wanted, kind, offset, source), order=order
@@ -122,7 +123,7 @@ def _check(shape: tuple[int, ...], dims: tuple[str, ...], offset: int, order: st
 def _settle_shape(
     shape: tuple[int, ...], dtype: np.dtype[Any], offset: int, source: SourceFile
 ) -> tuple[int, ...]:
-    """Return a shape with the -1 replaced by what the file has room for."""
+    """Return a shape in which the file size replaces the -1."""
     if -1 not in shape:
         return shape
     row = dtype.itemsize * prod(n for n in shape if n != -1)

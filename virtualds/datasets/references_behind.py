@@ -1,8 +1,8 @@
-"""The virtual arrays behind what xarray and dask hold lazily.
+"""Finding the virtual arrays behind lazy arrays of xarray and dask.
 
-A dataset that ``xr.open_dataset(url, engine="virtual")`` has opened reads when somebody looks at
-it. As long as its values have only been selected, permuted or joined they are chunks of files
-still, and can be written as references.
+A dataset from ``xr.open_dataset(url, engine="virtual")`` reads on access. If its values were only
+selected, transposed or concatenated, they are still chunks of files, and can be written as
+references.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from virtualds.datasets.lazy import Layers, find_layers, get_virtual_array, laye
 from virtualds.errors import UnsupportedError
 
 GRAPH_ERRORS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
-"""What functions of others raise when they are given virtual arrays that cannot be read."""
+"""Errors of other libraries when they are given virtual arrays that cannot be read."""
 
 
 def restore_references(dataset: xr.Dataset) -> xr.Dataset:
-    """Return a dataset whose lazy variables are virtual, where they refer to chunks of files.
+    """Return a dataset whose lazy variables are virtual, if they refer to chunks of files.
 
     Raises
     ------
     UnsupportedError
-        Values are computed of such chunks, or selected so that no references can stand for them.
+        Values are computed from such chunks, or no references can express the selection.
     """
     changed = {}
     for name, variable in dataset.variables.items():
@@ -47,7 +47,7 @@ def restore_references(dataset: xr.Dataset) -> xr.Dataset:
 
 
 def replace_variables(dataset: xr.Dataset, changed: Mapping[Hashable, xr.Variable]) -> xr.Dataset:
-    """Return a dataset with other variables in place of its own, and the same indexes."""
+    """Return a dataset with some variables replaced, and the same indexes."""
     variables = {**dataset.variables, **changed}
     coords = {name: variables[name] for name in dataset.coords}
     found = xr.Dataset(
@@ -60,12 +60,12 @@ def replace_variables(dataset: xr.Dataset, changed: Mapping[Hashable, xr.Variabl
 
 
 def find_references(variable: xr.Variable) -> ManifestArray | None:
-    """Return the virtual array that a variable holds, however lazily; None if there is none.
+    """Return the virtual array of a variable, also behind lazy arrays; None if there is none.
 
     Raises
     ------
     UnsupportedError
-        Its values are made of those of virtual arrays, but no references can stand for them.
+        Its values come from virtual arrays, but references cannot express them.
     """
     if (array := get_virtual_array(variable)) is not None:
         return array
@@ -75,7 +75,7 @@ def find_references(variable: xr.Variable) -> ManifestArray | None:
 
 
 def _apply_selection(layers: Layers) -> ManifestArray:
-    """Return what xarray's lazy arrays select of a virtual array."""
+    """Return the virtual array that xarray's lazy arrays select."""
     array = None if layers.is_computed else _cast_class(ManifestArray, layers.array)
     for key, together in layers.keys:
         array = None if array is None else select_virtually(array, key, together)
@@ -86,9 +86,9 @@ def _apply_selection(layers: Layers) -> ManifestArray:
 
 def _unsupported_error(why: str) -> UnsupportedError:
     return UnsupportedError(
-        f"its values lie in source files, but references cannot stand for what has been made of "
-        f"them: {why}. Open the source with virtualds.open_virtual_dataset, which shows what stays "
-        f"virtual, or load the values (ds.load()) if they are to be written as values"
+        f"its values lie in source files, but references cannot express them: {why}. Open the "
+        f"source with virtualds.open_virtual_dataset, which shows what stays virtual, or load "
+        f"the values (ds.load()) if they are to be written as values"
     )
 
 
@@ -96,15 +96,15 @@ def _cast_class(kind: type[ManifestArray], array: ManifestArray) -> ManifestArra
     return kind(*(getattr(array, field.name) for field in fields(array)))
 
 
-# ---------------------------------------------------------------------- graphs of dask
+# ---------------------------------------------------------------------- dask graphs
 
 
 class UnreadArray(ManifestArray):
-    """A virtual array from which a graph of dask may select, and which it may not read."""
+    """A virtual array that a dask graph may select from, but not read."""
 
     def read(self, key: tuple[Any, ...] | None = None) -> npt.NDArray[Any]:
         """Refuse to read."""
-        raise UnsupportedError(f"{self.label}: it is not to be read")
+        raise UnsupportedError(f"{self.label}: this array must not be read")
 
     def read_points(self, key: tuple[Any, ...]) -> npt.NDArray[Any]:
         """Refuse to read."""
@@ -112,11 +112,11 @@ class UnreadArray(ManifestArray):
 
 
 def _find_behind_dask(data: Any) -> ManifestArray | None:
-    """Return the virtual array that a dask array shows, None if it is made of no such."""
+    """Return the virtual array behind a dask array, None if there is none."""
     from dask.core import flatten
 
     graph, keys = data.__dask_graph__(), data.__dask_keys__()
-    # the name that dask gives to an array in memory, of which it has only cut blocks
+    # the name that dask gives to an array in memory, which it only cuts into blocks
     if (layers := _find_layers(graph.get(f"original-{data.name}"))) is not None:
         return _apply_selection(layers)
     needed = dict(graph.cull(set(flatten(keys))))  # type: ignore[no-untyped-call]
@@ -135,18 +135,18 @@ def _find_behind_dask(data: Any) -> ManifestArray | None:
 
 
 def _to_unread(array: ManifestArray) -> ManifestArray:
-    """Return an array for a graph, its references loaded: those that lie in sets do not join."""
+    """Return an array for a graph, with loaded references: lazy ones cannot be concatenated."""
     fragments = tuple(replace(f, manifest=f.manifest.loaded()) for f in array.fragments)
     return _cast_class(UnreadArray, replace(array, fragments=fragments))
 
 
 def _find_layers(task: Any) -> Layers | None:
-    """Return the virtual array that an entry of a graph is, None if it is anything else."""
+    """Return the layers of an entry of a graph, None if it holds no virtual array."""
     return layers_of(getattr(task, "value", task))
 
 
 def _uses_virtual(task: Any) -> bool:
-    """Say whether a virtual array is among the arguments of a task."""
+    """Say whether an argument of a task is a virtual array."""
     if isinstance(task, tuple | list):
         parts: Iterable[Any] = task
     elif isinstance(task, Mapping):
@@ -157,9 +157,9 @@ def _uses_virtual(task: Any) -> bool:
 
 
 def _run_graph(graph: Mapping[Any, Any], keys: Any, ndim: int) -> ManifestArray:
-    """Run a graph that has virtual arrays in place of what it would read, and join the blocks.
+    """Run a graph on virtual arrays instead of values, and join the blocks.
 
-    What only moves values, as slices and permutations do, makes virtual arrays of virtual arrays.
+    Slices and transposes of virtual arrays are virtual arrays; computations fail.
     """
     from dask.local import get_sync
 
@@ -174,7 +174,7 @@ def _run_graph(graph: Mapping[Any, Any], keys: Any, ndim: int) -> ManifestArray:
 
 
 def _join_blocks(blocks: Any, ndim: int, axis: int = 0) -> ManifestArray:
-    """Join the blocks that a graph gives, nested once per axis, if all of them are virtual."""
+    """Join the blocks of a graph, nested once per axis, if all are virtual."""
     if isinstance(blocks, list | tuple):
         parts = [_join_blocks(block, ndim, axis + 1) for block in blocks]
         return concatenate(parts, axis) if ndim else parts[0]

@@ -1,4 +1,4 @@
-"""The registry of parsers and formats: which there are, by name and by what files begin with."""
+"""The registry of parsers and formats, by name and by first bytes."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ PARSERS: tuple[Parser, ...] = (
     grib.PARSER,
     plain_zarr.PARSER,
 )
-"""The source formats; a new one is one module, with a `Parser`, and one line here."""
+"""The source formats; a new one is one module with a `Parser`, and one line here."""
 
 
 PLUGIN_GROUP = "virtualds.parsers"
-"""The entry point group through which other packages bring parsers."""
+"""The entry point group of parsers in other packages."""
 
 
 PARSER_ERRORS = (*LIBRARY_ERRORS, RuntimeError, SyntaxError, ValueError)
-"""What somebody else's code may raise that must not keep others from opening their files."""
+"""Errors of plugins, which must not keep other files from opening."""
 
 
 @cache
 def load_plugins() -> tuple[Parser, ...]:
-    """Return the parsers that other packages bring, imported now; broken ones are warned of."""
+    """Import the parsers of other packages and return them, warning of broken ones."""
     known = {parser.name for parser in PARSERS}
     found: dict[str, Parser] = {}
     for point in entry_points(group=PLUGIN_GROUP):
@@ -56,9 +56,9 @@ def load_plugins() -> tuple[Parser, ...]:
 
 
 def is_recognised(parser: Parser, head: bytes) -> bool:
-    """Say whether a parser of another package takes a file that begins with ``head`` for its own.
+    """Say whether the parser of another package recognises the first bytes of a file.
 
-    One that fails is warned of, and does not.
+    A parser that fails causes a warning and counts as no.
     """
     try:
         return bool(parser.detect(head))
@@ -152,6 +152,6 @@ FORMATS: tuple[Format, ...] = (
 
 
 def format_of_object(opened: Any) -> Format | None:
-    """Return the format whose library an object comes from, None of a path or anything else."""
+    """Return the format whose library an object comes from, None for a path or other object."""
     library = type(opened).__module__.partition(".")[0]
     return next((form for form in FORMATS if form.library == library), None)

@@ -1,4 +1,4 @@
-"""Gaps in an axis of times that is regular but for them."""
+"""Gaps in an otherwise regular time axis."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy.typing as npt
 import pandas as pd
 
 REGULAR_TOLERANCE = 0.12
-"""How far a step may be from the usual one, of which it is a part: months are 28 to 31 days."""
+"""Tolerance for steps, as a fraction of the usual step: months have 28 to 31 days."""
 GAP_FACTOR = 1.5
-"""How many usual steps a gap has at least."""
+"""Fewest usual steps in a gap."""
 FEWEST = 2
-"""Usual steps from which on an axis is known to be regular."""
+"""Fewest usual steps that make an axis regular."""
 
 
 def compute_steps(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
@@ -29,7 +29,7 @@ def compute_steps(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
 
 
 def find_gaps_among(steps: npt.NDArray[np.float64] | Sequence[float]) -> list[int]:
-    """Return which steps are gaps; none if the others are not alike.
+    """Return which steps are gaps; none if the other steps are irregular.
 
     >>> find_gaps_among([31, 28, 61, 31, 30])
     [2]
@@ -47,7 +47,7 @@ def find_gaps_among(steps: npt.NDArray[np.float64] | Sequence[float]) -> list[in
 
 
 def find_gaps(index: pd.Index[Any]) -> list[tuple[Any, Any]]:
-    """Return the times before and after each gap of an index; of other indexes there are none.
+    """Return the times before and after each gap of a time index; other indexes have none.
 
     >>> find_gaps(pd.DatetimeIndex(["2001-01-01", "2001-01-02", "2001-01-03", "2001-01-07"]))
     [(Timestamp('2001-01-03 00:00:00'), Timestamp('2001-01-07 00:00:00'))]

@@ -27,15 +27,15 @@ def snapshots(
     Parameters
     ----------
     url : str or path
-        Of a set in the format zarr-v3; others keep none.
+        A set in the format zarr-v3; other formats keep no snapshots.
     storage_options : dict, optional
         Access options, for fsspec.
 
     Returns
     -------
     pandas.DataFrame
-        A row for each, with ``snapshot``, its id, to be opened with
-        ``open_virtual_dataset(url, snapshot=...)``, and ``time``, when it was written (UTC).
+        One row for each snapshot: ``snapshot``, its id for ``open_virtual_dataset(url,
+        snapshot=...)``, and ``time``, when it was written (UTC).
 
     Raises
     ------
@@ -63,19 +63,19 @@ def expire_snapshots(
     conflict: str = "raise",
     storage_options: Mapping[str, Any] | None = None,
 ) -> list[str]:
-    """Let go of earlier snapshots of a reference set, and remove the files that only they need.
+    """Delete earlier snapshots of a reference set, and the files that only they need.
 
-    Whoever still reads one of them gets a `ReadError` that says so. What a writer left that was
-    killed is removed as well, a day later.
+    A reader that still has one of them open gets a `ReadError` that says so. Remains of killed
+    writers are removed too, after a day.
 
     Parameters
     ----------
     url : str or path
-        Of a set in the format zarr-v3; others keep none.
+        A set in the format zarr-v3; other formats keep no snapshots.
     keep : int, default 1
-        How many of the newest stay.
+        # a packing that changes no value is recorded only in the encoding
     older_than : timedelta, optional
-        Only snapshots of at least this age go.
+        Delete only snapshots of at least this age.
     conflict : {"raise", "retry"}
         What to do if another writer is faster.
     storage_options : dict, optional
@@ -84,14 +84,14 @@ def expire_snapshots(
     Returns
     -------
     list of str
-        The ids of those that are gone.
+        The ids of the deleted snapshots.
 
     Raises
     ------
     UnsupportedError
         The format keeps no snapshots.
     ConflictError
-        Another writer was faster; nothing has changed.
+        Another writer was faster; the set is unchanged.
     ValueError
         ``keep`` is less than 1.
 
@@ -118,7 +118,7 @@ def expire_snapshots(
 
 
 def _history_of(location: Location) -> History:
-    # what is there counts, whatever it is called
+    # only existing snapshots count, whatever their names
     target = format_for(location, asked=(format_there, format_by_suffix))
     if target.history is None:
         raise UnsupportedError(

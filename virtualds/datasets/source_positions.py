@@ -1,7 +1,7 @@
-"""Which sources a dataset of virtual arrays has, and where along a dimension.
+"""The sources of a dataset, and their positions along a dimension.
 
-Tables that lie in a set may list files that no chunk of an array lies in; where that matters, they
-are read piece by piece.
+Tables in a set may list files without chunks of an array; where that matters, the references are
+read piece by piece.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from virtualds.datasets.lazy import get_virtual_array
 
 
 def list_arrays_along(dataset: xr.Dataset, dim: str) -> Iterable[tuple[int, ManifestArray]]:
-    """Yield the virtual arrays along a dimension, with their axis of it."""
+    """Yield the virtual arrays that have a dimension, with its axis."""
     for variable in dataset.variables.values():
         data = get_virtual_array(variable)
         if data is not None and dim in variable.dims:
@@ -29,7 +29,7 @@ def list_arrays_along(dataset: xr.Dataset, dim: str) -> Iterable[tuple[int, Mani
 
 
 def urls_of(dataset: xr.Dataset) -> set[str]:
-    """Return the urls of all sources, and of those that stored tables list besides."""
+    """Return the urls of all sources, including unused ones in stored tables."""
     arrays = map(get_virtual_array, dataset.variables.values())
     return _list_urls(array for array in arrays if array is not None)
 
@@ -40,13 +40,13 @@ def list_urls_along(dataset: xr.Dataset, dim: str) -> set[str]:
 
 
 def _list_urls(arrays: Iterable[ManifestArray]) -> set[str]:
-    """Return the urls that the tables of arrays list; most arrays of a dataset share theirs."""
+    """Return the urls in the tables of arrays; most arrays of a dataset share one table."""
     listed = (f.manifest.listed for array in arrays for f in array.fragments)
     return {file.url for table in drop_repeated_tables(listed) for file in table}
 
 
 def find_used_along(dataset: xr.Dataset, dim: str, urls: set[str]) -> set[str]:
-    """Return which of some sources chunks along a dimension lie in; tables may list others too."""
+    """Return the urls that chunks along a dimension really use; tables may list more."""
     wanted, used = urls & list_urls_along(dataset, dim), set[str]()
     for _, array in list_arrays_along(dataset, dim):
         for fragment in array.fragments:
@@ -58,7 +58,7 @@ def find_used_along(dataset: xr.Dataset, dim: str, urls: set[str]) -> set[str]:
 
 
 def lies_in(array: ManifestArray, urls: set[str]) -> bool:
-    """Say whether a chunk of an array lies in some files; tables may list others too."""
+    """Say whether a chunk of an array lies in some files; tables may list more."""
     if urls.isdisjoint(file.url for file in array.listed_sources):
         return False
     return any(
@@ -69,7 +69,7 @@ def lies_in(array: ManifestArray, urls: set[str]) -> bool:
 
 
 def find_positions(dataset: xr.Dataset, dim: str, urls: set[str]) -> npt.NDArray[np.bool_]:
-    """Say of every position along a dimension whether something at it comes from some sources."""
+    """Say for every position along a dimension whether data there come from some sources."""
     found = np.zeros(dataset.sizes[dim], bool)
     if not urls:
         return found
@@ -84,7 +84,7 @@ def find_positions(dataset: xr.Dataset, dim: str, urls: set[str]) -> npt.NDArray
 
 
 def _find_slabs(manifest: ChunkManifest, axis: int, urls: set[str]) -> npt.NDArray[np.bool_]:
-    """Say of every slab of an axis whether a chunk of it lies in some files."""
+    """Say for every slab of an axis whether a chunk of it lies in some files."""
     found = np.zeros(manifest.shape[axis], bool)
     for ids, part in split_blocks(manifest):
         numbers = [n for n, file in enumerate(part.files) if file.url in urls]
@@ -94,14 +94,14 @@ def _find_slabs(manifest: ChunkManifest, axis: int, urls: set[str]) -> npt.NDArr
 
 
 def split_blocks(manifest: ChunkManifest) -> Iterable[tuple[Ints, ChunkManifest]]:
-    """Yield a manifest in pieces, in the order in which sets hold it: a record is read once."""
+    """Yield a manifest in pieces, in storage order, so that each record is read once."""
     for begin in range(0, manifest.size, BLOCK_CHUNKS):
         ids = np.arange(begin, min(begin + BLOCK_CHUNKS, manifest.size))
         yield ids, manifest.at(ids)
 
 
 def find_only_dimension(present: xr.Dataset, urls: set[str]) -> str:
-    """Return the dimension along which sources follow each other."""
+    """Return the only dimension along which sources follow each other."""
     found = [str(d) for d in present.dims if _follow_each_other(present, str(d), urls)]
     if len(found) != 1:
         raise ValueError(

@@ -1,7 +1,7 @@
-"""The structure of a dataset as small facts, which tell in what two files of an archive differ.
+"""The structure of a dataset as small facts that show how files of an archive differ.
 
-A fact is what one variable, or one dimension, has under one aspect, in words. Two files have the
-same structure if they have the same facts. No value of a virtual array is read for them.
+A fact describes one aspect of one variable or dimension in words. Files with equal facts have the
+same structure. No value of a virtual array is read.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ STORED, CODECS, SCALE, FILL, UNITS, CALENDAR = (
     "calendar",
 )
 CHUNKS, ATTRIBUTE = "chunks along ", "attribute "
-"""What aspects begin with of which there are several, followed by a dimension or an attribute."""
+"""Prefixes of aspects that a dimension or an attribute follows."""
 THERE = "there"
 LONGEST_TEXT = 160
-"""Letters of a fact that are kept as they are; of longer ones a digest tells the rest."""
+"""Longest text of a fact; longer texts are cut and end in a digest."""
 
 OF_THE_TYPE = ("itemsize", "elementsize")
 """Parameters of codecs that follow from the data type."""
@@ -48,9 +48,9 @@ Opened = xr.Dataset | xr.DataTree
 
 
 class Fact(NamedTuple):
-    """Of which variable or dimension something is said, and what: ``("t", "data type")``.
+    """An aspect of a variable or dimension: ``("t", "data type")``.
 
-    The dataset itself is called ``""``.
+    The subject of the dataset itself is ``""``.
     """
 
     subject: str
@@ -61,7 +61,7 @@ Facts = Mapping[Fact, str]
 
 
 def list_facts(dataset: xr.Dataset, within: str = "") -> dict[Fact, str]:
-    """Return all facts of a dataset, its name in a tree before those of its variables.
+    """Return all facts of a dataset; ``within`` is its path in a tree.
 
     Examples
     --------
@@ -96,7 +96,7 @@ def list_shape_facts(dataset: xr.Dataset, within: str = "") -> dict[Fact, str]:
 
 
 def digest_values(values: Any) -> str:
-    """Return a short text that tells values apart.
+    """Return a short text that differs for different values.
 
     >>> [digest_values(np.arange(3)) == digest_values(v) for v in (np.arange(3), np.zeros(3))]
     [True, False]
@@ -110,7 +110,7 @@ def digest_values(values: Any) -> str:
 
 
 def text_of(value: Any) -> str:
-    """Return a value as text, dates without a time of day that is midnight.
+    """Return a value as text; dates at midnight without time.
 
     >>> text_of(np.datetime64("2001-01-31T00:00:00.000000000"))
     '2001-01-31'
@@ -122,7 +122,7 @@ def text_of(value: Any) -> str:
 
 
 def describe_gaps(indexes: Mapping[Any, pd.Index[Any]]) -> list[str]:
-    """Return, for each gap of coordinates of times, the times before and after it, as text."""
+    """Return a text for each gap in time coordinates, with the times before and after it."""
     return [
         f"{str(dim)!r} has nothing between {text_of(before)} and {text_of(after)}"
         for dim, index in indexes.items()
@@ -148,7 +148,7 @@ def _describe_storage(variable: xr.Variable) -> Iterator[tuple[str, str]]:
 
 
 def _find_packing(array: ManifestArray) -> dict[str, Any]:
-    """Return the packing of the first pipeline, and the types as stored of all."""
+    """Return the packing of the first pipeline, and the stored types of all."""
     dtypes = ", ".join(dict.fromkeys(p.dtype.str for p in array.pipelines))
     packing = array.pipelines[0].packing if array.pipelines else None
     return {"dtype": dtypes or str(array.dtype), **(packing.attributes if packing else {})}
@@ -172,10 +172,10 @@ def _format_codecs(codecs: Sequence[Codec]) -> str:
 def _format_codec(codec: Codec) -> str:
     """Return a codec with the parameters that matter for decoding."""
     compared = (f.name for f in fields(codec) if f.compare)  # type: ignore[arg-type]
-    told = {name: getattr(codec, name) for name in compared if name not in OF_THE_TYPE}
+    shown = {name: getattr(codec, name) for name in compared if name not in OF_THE_TYPE}
     name = codec.to_zarr_v2()["id"]
     parameters = ", ".join(
-        f"{n}={value}" for n, value in told.items() if value not in (name, "", ())
+        f"{n}={value}" for n, value in shown.items() if value not in (name, "", ())
     )
     return f"{name}({parameters})" if parameters else name
 
@@ -191,7 +191,7 @@ def _format_chunks(array: ManifestArray) -> Iterator[str]:
 
 
 def _list_attributes(subject: str, attributes: Mapping[Any, Any]) -> dict[Fact, str]:
-    """Return attributes as facts; units of what is no time are told by that name."""
+    """Return attributes as facts; units that are not times have an aspect of their own."""
     return {
         Fact(subject, UNITS if n == UNITS and subject else f"{ATTRIBUTE}{n}"): shorten(v)
         for n, v in attributes.items()
@@ -199,7 +199,7 @@ def _list_attributes(subject: str, attributes: Mapping[Any, Any]) -> dict[Fact, 
 
 
 def shorten(value: Any) -> str:
-    """Return an attribute as text, with a digest in place of what makes it long."""
+    """Return an attribute as text, cut and with a digest if it is long."""
     text = str(value.tolist() if isinstance(value, np.ndarray | np.generic) else value)
     if len(text) <= LONGEST_TEXT:
         return text
@@ -207,31 +207,31 @@ def shorten(value: Any) -> str:
     return f"{text[: LONGEST_TEXT - 30]}... ({len(text)} letters, {name})"
 
 
-# ---------------------------------------------------------------------- errors in combining
+# ---------------------------------------------------------------------- combine errors
 
 SEVERE = (SIZE, DIMENSIONS, ROLE, DTYPE, CALENDAR, VALUES, PRESENCE)
-"""What keeps files from combining, the likeliest first."""
+"""Aspects that keep files from combining, the likeliest first."""
 ABSENT = "not there"
 
 
 def find_first_difference(
     files: Sequence[Any], opened: Iterable[Opened], joined: Iterable[Any] | None = None
 ) -> str | None:
-    """Say which of the files is the first that differs from the first one, and in what.
+    """Describe the first file that differs from the first one, and how.
 
     Parameters
     ----------
     files : sequence of str or paths
-        What to call them.
+        Names of the files.
     opened : iterable of Dataset or DataTree
-        What was made of each.
+        The opened files.
     joined : iterable of str, optional
-        Dimensions to join along, which may differ; by default all that have a coordinate.
+        Dimensions to join along, which may differ; by default all with a coordinate.
 
     Returns
     -------
     str or None
-        A sentence for an error; None if nothing that combining looks at differs.
+        A sentence for an error; None if nothing relevant differs.
 
     Examples
     --------
@@ -245,13 +245,13 @@ def find_first_difference(
     for file, parts in zip(files, map(_list_shapes, opened), strict=True):
         facts = {f: text for f, text in parts.items() if not _is_free(f, parts, free)}
         first = facts if first is None else first
-        severity, told = _list_worst_differences(first, facts)
-        if told and (found is None or severity < found[0]):
-            found = severity, file, told
+        severity, texts = _list_worst_differences(first, facts)
+        if texts and (found is None or severity < found[0]):
+            found = severity, file, texts
     if found is None:
         return None
-    _, file, told = found
-    return f"{file} is the first file that differs from {files[0]}: {'; '.join(told[:3])}"
+    _, file, texts = found
+    return f"{file} is the first file that differs from {files[0]}: {'; '.join(texts[:3])}"
 
 
 def _list_shapes(opened: Opened) -> dict[Fact, str]:
@@ -266,20 +266,20 @@ def _list_shapes(opened: Opened) -> dict[Fact, str]:
 
 
 def _is_free(fact: Fact, facts: Facts, joined: frozenset[str] | None) -> bool:
-    """Say whether a fact may differ: it is about one of the joined dimensions."""
+    """Say whether a fact may differ because it concerns a joined dimension."""
     if fact.aspect not in (SIZE, VALUES):
         return False
     within, _, name = fact.subject.rpartition("/")
     dims = {name} if fact.aspect == SIZE else {*facts[fact._replace(aspect=DIMENSIONS)].split(", ")}
-    # what has a coordinate is aligned by it
+    # dimensions with a coordinate are aligned by it
     aligned = {d for d in dims if Fact(f"{within}/{d}".lstrip("/"), PRESENCE) in facts}
     return bool(aligned if joined is None else dims & joined) or name in aligned
 
 
 def _list_worst_differences(first: Facts, other: Facts) -> tuple[int, list[str]]:
-    """Return the most severe differences of two files, and how severe they are."""
+    """Return the most severe differences of two files, and their severity."""
     for severity, aspect in enumerate(SEVERE):
-        told = [
+        texts = [
             f"{f.subject!r} is {other.get(f, ABSENT)}"
             if aspect == PRESENCE
             else f"{aspect} of {f.subject!r} is {other[f]}, not {first[f]}"
@@ -288,6 +288,6 @@ def _list_worst_differences(first: Facts, other: Facts) -> tuple[int, list[str]]
             and first.get(f) != other.get(f)
             and (aspect == PRESENCE or (f in first and f in other))
         ]
-        if told:
-            return severity, told
+        if texts:
+            return severity, texts
     return len(SEVERE), []

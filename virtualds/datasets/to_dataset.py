@@ -1,7 +1,7 @@
-"""From groups of files to datasets and back.
+"""From groups to datasets, lazy or virtual.
 
-xarray itself decodes: dtype, attributes and encoding of every variable are what it says of the
-variable as stored. What stays virtual then gets the same decoding as the last step of its
+xarray decodes: dtype, attributes and encoding of every variable are those that xarray gives the
+stored variable. Variables that stay virtual get the same decoding as the last step of their
 pipelines.
 """
 
@@ -45,32 +45,32 @@ from virtualds.formats.undecodable import DECODING_ERRORS, blame_variable, decod
 from virtualds.options import get_options
 
 DECODING_PLANS = DecodingPlans()
-"""How groups decoded whose like may come again: an archive is of few structures."""
+"""Plans of decoded groups, for later groups of the same structure."""
 
 
 NO_NAME = "__values__"
-"""What xarray calls a variable whose name is None when it writes it."""
+"""The name that xarray writes for a variable whose name is None."""
 
 
 DECODERS = ("mask_and_scale", "decode_times", "concat_characters", "decode_coords")
-"""What ``decode_cf`` switches."""
+"""The decoders that ``decode_cf`` switches."""
 
 
 IDENTITIES = ("_FillValue", "missing_value", "_Unsigned")
-"""Packing attributes that need not change a value."""
+"""Packing attributes that may change no value."""
 
 
 # ---------------------------------------------------------------------- group -> dataset
 
 
 def to_lazy_dataset(group: ManifestGroup, **decoders: Any) -> xr.Dataset:
-    """Return a group as a dataset that reads when somebody looks, as native backends do.
+    """Return a group as a dataset that reads on access, as native backends do.
 
     Parameters
     ----------
     group : ManifestGroup
     **decoders
-        What `xarray.conventions.decode_cf_variables` takes: ``mask_and_scale`` and so on.
+        Arguments of `xarray.conventions.decode_cf_variables`: ``mask_and_scale`` and so on.
     """
     group = _name_arrays(group)
     variables, attributes, coordinates = _decode_group(group, decoders)
@@ -94,16 +94,16 @@ def to_lazy_dataset(group: ManifestGroup, **decoders: Any) -> xr.Dataset:
 def _decode_by_chunk(
     name: Hashable, stored: ManifestVariable, array: ManifestArray, decoded: xr.Variable
 ) -> ManifestArray | None:
-    """Return an array whose chunks are decoded as they are read, None if chunks cannot be.
+    """Return an array that is decoded chunk by chunk, None if that is impossible.
 
-    xarray would do it in one thread, with the whole selection, step after step.
+    xarray would decode the whole selection in one thread, step by step.
     """
     if decodes_as_a_whole(stored, decoded):
         return None
     try:
         return get_virtual_array(_to_virtual_variable(str(name), stored, array, decoded))
     except UnsupportedError:
-        # xarray knows what to do, which is as good
+        # xarray decodes it just as well
         return None
 
 
@@ -119,7 +119,7 @@ def to_virtual_dataset(group: ManifestGroup, opening: OpenOptions = OPEN_DEFAULT
     Raises
     ------
     UnsupportedError
-        A variable that is not to be loaded has values that only exist once it is.
+        A variable that cannot stay virtual is not to be loaded.
     """
     key = _make_key(group, opening)
     outline = DECODING_PLANS.get(key)
@@ -127,7 +127,7 @@ def to_virtual_dataset(group: ManifestGroup, opening: OpenOptions = OPEN_DEFAULT
         try:
             return _decode_by_plan(outline, group)
         except (MisfitError, *DECODING_ERRORS):
-            # xarray says what is wrong with the values, if anything is
+            # xarray raises an error that explains wrong values
             pass
     outline, dataset = _decode_dataset(group, opening)
     if key is not None:
@@ -148,12 +148,12 @@ def _make_key(group: ManifestGroup, opening: OpenOptions) -> bytes | None:
 
 
 def _decode_by_plan(outline: DecodingPlan, group: ManifestGroup) -> xr.Dataset:
-    """Return a group as a dataset, decoded as one of the same structure was.
+    """Return a group as a dataset, decoded by the plan of a group with the same structure.
 
     Raises
     ------
     MisfitError
-        Values decode to something else.
+        Values decode to something other than in the plan.
     """
     variables: dict[Any, xr.Variable] = {}
     indexes: dict[Any, xr.Index] = {}
@@ -222,13 +222,13 @@ def _assemble_dataset(
     coordinates: Collection[Hashable],
     group: ManifestGroup,
 ) -> xr.Dataset:
-    """Put a dataset together of variables that are known to fit, and of indexes that are made.
+    """Assemble a dataset from variables that fit together, and their indexes.
 
-    `xarray.Dataset` would align what is aligned, at the cost of all that was done before.
+    `xarray.Dataset` would align them again, which costs more than everything before.
     """
     coords = {n: v for n, v in variables.items() if n in coordinates or v.dims == (n,)}
     ordered = {n: v for n, v in variables.items() if n not in coords} | coords
-    # what is called like a dimension is a coordinate to xarray, whatever its own dimensions are
+    # xarray makes a coordinate of every variable that has the name of a dimension
     named = {*coordinates}.union(*(v.dims for v in variables.values()))
     data = [name for name in variables if name not in named]
     dataset = xr.Coordinates(ordered, indexes=indexes).to_dataset().reset_coords(data)
@@ -238,7 +238,7 @@ def _assemble_dataset(
 
 
 def _name_arrays(group: ManifestGroup) -> ManifestGroup:
-    """Tell every array what it is called, for errors."""
+    """Name every array, for errors."""
     variables = {
         name: replace(v, data=replace(v.data, name=name))
         if isinstance(v.data, ManifestArray)
@@ -251,12 +251,12 @@ def _name_arrays(group: ManifestGroup) -> ManifestGroup:
 def _decode_group(
     group: ManifestGroup, decoders: Mapping[str, Any]
 ) -> tuple[Any, Any, set[Hashable]]:
-    """Return the variables of a group decoded, its attributes, and the names of coordinates.
+    """Return the decoded variables of a group, its attributes, and the names of coordinates.
 
     Raises
     ------
     UndecodableError
-        xarray cannot decode some of them.
+        xarray cannot decode some variables.
     """
     return decode_naming_variables(group, lambda part: _decode_by_xarray(part, decoders))
 
@@ -271,14 +271,14 @@ def _decode_by_xarray(
     if NO_NAME in variables:
         variables[None] = variables.pop(NO_NAME)
     order = list(variables)
-    # nobody knows what the values would be that cannot be read
+    # the decoded dtype of unreadable values is unknown
     refused = {name: variables.pop(name) for name in order if name in group.problems}
     found = xr.conventions.decode_cf_variables(variables, dict(group.attributes), **decoders)
     decoded = {**found[0], **refused}
     for name, variable in decoded.items():
         stored = group.variables[NO_NAME if name is None else name]
         if stored.data.dtype.kind in "mM":
-            # bounds that are dates already need not be told the units of what they bound
+            # bounds that are dates already do not need the units of their coordinate
             for key in {"units", "calendar"} - stored.attributes.keys():
                 variable.attrs.pop(key, None)
     return {name: decoded[name] for name in order}, dict(found[1]), set(found[2])
@@ -290,7 +290,7 @@ def _build_dataset(
     coordinates: set[Hashable],
     group: ManifestGroup,
 ) -> xr.Dataset:
-    """Put a dataset together without building indexes, which would read."""
+    """Assemble a dataset without indexes, which would read values."""
     _demand_no_scalar_of_a_dimension(variables)
     coords = {n: v for n, v in variables.items() if n in coordinates or v.dims == (n,)}
     data = {n: v for n, v in variables.items() if n not in coords}
@@ -300,11 +300,11 @@ def _build_dataset(
 
 
 def _demand_no_scalar_of_a_dimension(variables: Mapping[Any, xr.Variable]) -> None:
-    """Refuse what no dataset of xarray holds: a scalar that is named like a dimension."""
+    """Refuse a scalar with the name of a dimension, which no xarray dataset can hold."""
     dims = {dim for variable in variables.values() for dim in variable.dims}
     if wrong := [name for name, found in variables.items() if name in dims and not found.dims]:
         raise FormatError(
-            f"variable {wrong[0]!r} has no dimensions and is named like one, which xarray cannot "
+            f"variable {wrong[0]!r} is a scalar with the name of a dimension, which xarray cannot "
             f"hold; leave it out with drop_variables"
         )
 
@@ -312,7 +312,7 @@ def _demand_no_scalar_of_a_dimension(variables: Mapping[Any, xr.Variable]) -> No
 def _to_virtual_variable(
     name: str, stored: ManifestVariable, array: ManifestArray, decoded: xr.Variable
 ) -> xr.Variable:
-    """Return a decoded variable whose data are virtual and decode to the same."""
+    """Return a decoded variable with virtual data that decode equally."""
     if decodes_as_a_whole(stored, decoded):
         raise UnsupportedError(
             f"its values decode from {stored.dims} {array.dtype} to {decoded.dims} "
@@ -321,7 +321,7 @@ def _to_virtual_variable(
         )
     dtype = decoded.dtype
     if any(p.packing is not None for p in array.pipelines) and dtype == array.dtype:
-        # each file was packed in its own way, which its pipeline undoes
+        # each pipeline unpacks its file, because each file has its own packing
         return xr.Variable(decoded.dims, array, decoded.attrs, decoded.encoding)
     packing = _find_packing(stored, array.dtype, decoded)
     if packing is not None and packing.is_identity and dtype == array.dtype:
@@ -333,21 +333,21 @@ def _to_virtual_variable(
 def _find_packing(
     stored: ManifestVariable, dtype: np.dtype[Any], decoded: xr.Variable
 ) -> Decoding | None:
-    """Return the decoding step that xarray applied, as told by the attributes that it used up."""
+    """Return the decoding that xarray applied, from the attributes that it consumed."""
     used = {
         name: value
         for name, value in stored.attributes.items()
         if name in TIME_ATTRIBUTES and not (name in PACKING_ATTRIBUTES and name in decoded.attrs)
     }
     if decoded.dtype.kind in "Mm" and dtype.kind not in "Mm":
-        # bounds have the units of the variable that they belong to
+        # bounds have the units of their coordinate
         used |= {n: decoded.encoding[n] for n in ("units", "calendar") if n in decoded.encoding}
         return TimePacking.from_attributes(used, decoded.dtype)
     packed = {name: used[name] for name in PACKING_ATTRIBUTES if name in used}
     packing = Packing.from_attributes(dtype, packed, decoded.dtype)
     if packing is None and decoded.dtype != dtype.newbyteorder("=") and decoded.dtype != dtype:
         raise UnsupportedError(
-            f"xarray decodes {dtype} to {decoded.dtype} by a rule that is not known here; load it "
+            f"xarray decodes {dtype} to {decoded.dtype} by an unknown rule; load it "
             f"with loadable_variables"
         )
     return packing

@@ -1,4 +1,4 @@
-"""Datasets of virtual arrays with xarray's own lazy arrays, or dask arrays, instead."""
+"""Turning virtual arrays into lazy arrays of xarray, or dask arrays."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from virtualds.datasets.references_behind import replace_variables
 def to_lazy_copy(
     dataset: xr.Dataset, arrays: Mapping[Hashable, ManifestArray], chunks: Any
 ) -> xr.Dataset:
-    """Return a dataset with lazy variables in place of its virtual ones.
+    """Return a dataset with lazy variables in place of virtual ones.
 
     Parameters
     ----------
     dataset : Dataset
     arrays : mapping of variable name to ManifestArray
-        Its virtual variables.
+        Virtual variables of the dataset.
     chunks : as in `xarray.open_dataset`
-        None makes xarray's lazy arrays, everything else dask arrays.
+        None makes lazy arrays of xarray, any other value dask arrays.
     """
     variables = {
         name: xr.Variable(
@@ -54,7 +54,7 @@ def _build_encoding(variable: xr.Variable, array: ManifestArray) -> dict[str, An
 def _chunks_of(
     variable: xr.Variable, array: ManifestArray, chunks: Any
 ) -> dict[Hashable, tuple[int, ...]]:
-    """Return the blocks that are asked for, of whole chunks where dask may choose."""
+    """Return the requested blocks; where dask may choose, of whole chunks."""
     from dask.array.core import normalize_chunks
 
     whole = array.blocks

@@ -1,4 +1,4 @@
-"""From groups of files with all below them to xarray's trees and back."""
+"""From groups to xarray trees, and back."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from virtualds.errors import UnsupportedError, VirtualdsError
 from virtualds.formats.undecodable import decode_group
 
 MakeDataset = Callable[[ManifestGroup], xr.Dataset]
-"""Takes a group, and returns it as a dataset without the groups below it."""
+"""A function that returns a group as a dataset, without the groups below."""
 
 # ---------------------------------------------------------------------- group -> tree
 
@@ -24,10 +24,10 @@ MakeDataset = Callable[[ManifestGroup], xr.Dataset]
 def to_lazy_datasets(
     group: ManifestGroup, on_error: str = "raise", **decoders: Any
 ) -> dict[str, xr.Dataset]:
-    """Return a group and all below it as datasets by path, which read as native backends do.
+    """Return a group and all groups below it as lazy datasets, by path.
 
-    The group itself is ``""``. ``decoders`` are those of `to_lazy_dataset`; of variables that
-    cannot be decoded ``on_error`` decides.
+    The group itself has the path ``""``. ``decoders`` are those of `to_lazy_dataset`; ``on_error``
+    says what to do with variables that cannot be decoded.
     """
     return dict(_make_datasets(group, lambda part: to_lazy_dataset(part, **decoders), on_error))
 
@@ -62,7 +62,7 @@ def _make_datasets(
 
 
 def to_tree(datasets: Mapping[str, xr.Dataset]) -> xr.DataTree:
-    """Put a tree together of datasets by path, the root's being ``""``.
+    """Make a tree of datasets by path; the root has the path ``""``.
 
     Raises
     ------
@@ -93,16 +93,16 @@ def to_tree(datasets: Mapping[str, xr.Dataset]) -> xr.DataTree:
 
 
 def group_from_tree(tree: xr.DataTree, inherited: bool = False, path: str = "") -> ManifestGroup:
-    """Return a tree as a group of groups as they are to be stored.
+    """Return a tree as a group of groups as they will be stored.
 
     Parameters
     ----------
     tree : xarray.DataTree
     inherited : bool
-        Whether every group is to have the coordinates of the groups above it, too. The first one
-        has them in any case, if it is part of a larger tree.
+        Whether every group also stores the coordinates that it inherits. The first group always
+        does, if it is part of a larger tree.
     path : str
-        Where the tree lies in that which is written, for errors.
+        Path of the tree, for errors.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Sets that earlier versions have written, brought to what this one writes."""
+"""Upgrading sets of earlier versions."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ def upgrade(
     conflict: str = "raise",
     storage_options: Mapping[str, Any] | None = None,
 ) -> bool:
-    """Write the metadata of a reference set as this version writes them, in one commit.
+    """Upgrade the metadata of a reference set to this version, in one commit.
 
-    References and values stay where they are, and earlier snapshots can be opened as before. A set
-    that needs nothing is left as it is. Versions of virtualds that are older than what the set
-    needs refuse to open it afterwards.
+    References and values are not rewritten, and earlier snapshots still open. A set that is up to
+    date is not changed. After the upgrade, versions of virtualds that are too old refuse the set.
 
     Parameters
     ----------
     url : str or path
-        Of the set.
+        Url of the set.
     conflict : {"raise", "retry"}
         What to do if another writer is faster.
     storage_options : dict, optional
@@ -35,16 +34,16 @@ def upgrade(
     Returns
     -------
     bool
-        Whether there was something to do.
+        Whether the set was changed.
 
     Raises
     ------
     FileNotFoundError
         There is no reference set.
     ConflictError
-        Another writer was faster; nothing has changed.
+        Another writer was faster; the set is unchanged.
     UnsupportedError
-        The store knows no conditional writes.
+        The store has no conditional writes.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Which variables a virtual dataset loads at once: indexes, and what decodes as a whole."""
+"""Choosing the variables that a virtual dataset loads immediately."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from virtualds.formats.undecodable import UndecodableError, blame_variable
 from virtualds.options import get_options
 
 Loadable = None | str | Iterable[str] | Callable[[str, xr.Variable], bool]
-"""Which variables to load: names or glob patterns, a predicate, or None for the default."""
+"""Variables to load: names or glob patterns, a predicate, or None for the default."""
 
 
 def count_bytes_in_files(array: ManifestArray) -> int:
-    """Return how many bytes files have for an array, as far as their sizes are known."""
+    """Return how many bytes of files an array takes, as far as sizes are known."""
     total = 0
     for fragment in array.fragments:
         manifest = fragment.manifest.loaded()
@@ -36,12 +36,12 @@ def count_bytes_in_files(array: ManifestArray) -> int:
 
 
 def read_ahead(group: ManifestGroup) -> ManifestGroup:
-    """Read what is loaded in any case once: decoding dates would look at it again and again.
+    """Read variables that are always loaded once: decoding dates would read them again.
 
     Raises
     ------
     UndecodableError
-        Some of it cannot be loaded: it is too large.
+        A variable is too large to load.
     """
     read: dict[str, ManifestVariable] = {}
     problems: dict[str, VirtualdsError] = {}
@@ -58,7 +58,7 @@ def read_ahead(group: ManifestGroup) -> ManifestGroup:
 
 
 def find_loaded_first(group: ManifestGroup) -> dict[str, ManifestArray]:
-    """Return the arrays that are loaded by default whatever they decode to, large ones too."""
+    """Return arrays that are loaded by default, of any type and size."""
     return {
         name: v.data
         for name, v in group.variables.items()
@@ -71,9 +71,9 @@ def find_loaded_first(group: ManifestGroup) -> dict[str, ManifestArray]:
 def make_chooser(
     loadable: Loadable, coordinates: set[Hashable]
 ) -> Callable[[str, xr.Variable], bool]:
-    """Return what decides whether a variable is loaded.
+    """Return a function that decides whether a variable is loaded.
 
-    The default goes by what a variable is, so that it decides alike for every file of an archive.
+    The default depends on the structure only, so it is the same for every file of an archive.
     """
     if loadable is None:
         limit = get_options().small_variable
@@ -87,17 +87,17 @@ def make_chooser(
 
 
 def needs_loading(stored: ManifestVariable, decoded: xr.Variable) -> bool:
-    """Say whether chunks cannot be decoded one by one, and the whole is not too large to load."""
+    """Say whether a variable cannot stay virtual, and is small enough to load."""
     if not isinstance(stored.data, ManifestArray):
         return False
     return decodes_as_a_whole(stored, decoded) and decoded.nbytes <= get_options().load_limit
 
 
 def decodes_as_a_whole(stored: ManifestVariable, decoded: xr.Variable) -> bool:
-    """Say whether xarray only knows what becomes of a variable once it has all values.
+    """Say whether xarray needs all values of a variable to decode it.
 
-    Characters become strings and dates objects; the unit of a duration may turn out finer than
-    its attribute ``dtype`` says, and what is no number is none of a boolean's two values.
+    Characters become strings, and dates objects; a duration may need a finer unit than its
+    attribute ``dtype`` says, and booleans cannot hold missing values.
     """
     if decoded.dims != stored.dims or decoded.dtype.kind == "O":
         return True

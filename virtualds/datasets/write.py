@@ -149,9 +149,9 @@ def check_target(
     storage_options: Mapping[str, Any] | None = None,
     **choices: Any,
 ) -> str:
-    """Refuse what ``ds.virtual.to_manifest`` would refuse before it looks at the dataset.
+    """Check the arguments of ``ds.virtual.to_manifest`` without a dataset.
 
-    It takes the same arguments. Whoever is going to scan for hours wants to know at once.
+    The arguments are the same. A long scan should not end with a target that cannot be written.
 
     Returns
     -------
@@ -161,9 +161,9 @@ def check_target(
     Raises
     ------
     TypeError
-        The format has no such choice.
+        The format has no such option.
     FileExistsError
-        There is something of this name, and ``mode`` is ``"w-"``.
+        The target exists, and ``mode`` is ``"w-"``.
     ValueError
         No such format, mode or place to append at.
 
@@ -334,10 +334,10 @@ def drop_sources(
     allow: Allow = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Take what comes from some sources out of a reference set.
+    """Remove source files from a reference set.
 
-    What does not grow along the dimension stays, and with it, where it comes from one of these
-    sources, the need for that file.
+    Variables without the dimension stay. If one of them comes from a removed source, reading it
+    still needs that file.
 
     Parameters
     ----------
@@ -346,24 +346,24 @@ def drop_sources(
     sources : str or iterable of str
         Paths or urls, as ``ds.virtual.sources`` lists them.
     dim : str, optional
-        Along which they follow each other; by default the only dimension along which they do.
+        Dimension along which the sources are concatenated; by default the only such dimension.
     format : str, optional
-        Name of the format, where neither suffix nor content say it.
+        Name of the format, if neither suffix nor content show it.
     conflict : {"raise", "retry"}
         What to do if another writer is faster.
     allow : str, path, or iterable of them, optional
-        Where the files that the set refers to may lie, as in `open_virtual_dataset`.
+        Folders in which the files of the set must lie, as in `open_virtual_dataset`.
     storage_options : dict, optional
         Access options, for fsspec.
 
     Raises
     ------
     CombineError
-        The set has no such source, or nothing but these.
+        The set has no such source, or no other sources.
     ConflictError
-        Another writer was faster; nothing has changed.
+        Another writer was faster; the set is unchanged.
     UnsupportedError
-        The format cannot be changed in place, or the store knows no conditional writes.
+        The format cannot be changed in place, or the store has no conditional writes.
     FileNotFoundError
         There is no set.
 

@@ -1,6 +1,6 @@
-"""The store of zarr-python: the one file that imports it, and is imported only with it.
+"""A store of zarr-python: the only module that imports zarr.
 
-zarr-python asks in coroutines. What they wait for is done in threads, as everywhere else here.
+zarr-python calls coroutines; they run blocking work in threads.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 LISTED = 4096
 """Keys that are listed at a time."""
 REFUSAL_ERRORS = (ValueError, TypeError, KeyError, NotImplementedError, ImportError)
-"""How zarr-python and the codecs that it finds say that they do not know something."""
+"""Errors of zarr-python and its codecs for unknown metadata."""
 
 
 class Origin(NamedTuple):
-    """What was opened: stores of one origin are equal."""
+    """What was opened; stores of one origin are equal."""
 
     url: str
     group: str | None = None
@@ -47,14 +47,14 @@ class Origin(NamedTuple):
 
 
 class VirtualStore(Store):
-    """A store of zarr-python that shows a group of virtual arrays; it cannot be written.
+    """A read-only store of zarr-python that shows a group of virtual arrays.
 
     Parameters
     ----------
     view : ManifestGroup or ZarrView
-        What it shows.
+        The shown group.
     origin : Origin
-        Where that is from.
+        What it was opened from.
     """
 
     def __init__(self, view: ManifestGroup | ZarrView, origin: Origin) -> None:
@@ -81,12 +81,12 @@ class VirtualStore(Store):
         return ("virtualds", *normalize_token((self._origin, self._view.groups, arrays)))
 
     def with_read_only(self, read_only: bool = False) -> VirtualStore:
-        """Return a new store of the same content.
+        """Return a new store with the same content.
 
         Raises
         ------
         UnsupportedError
-            It is to be one that can be written.
+            ``read_only`` is False.
         """
         if not read_only:
             self._refuse()
@@ -94,7 +94,7 @@ class VirtualStore(Store):
 
     @property
     def decoded(self) -> tuple[str, ...]:
-        """Paths of the arrays that are not passed on as they are stored."""
+        """Paths of the arrays whose chunks are decoded here."""
         return tuple(p for p, found in self._view.arrays.items() if isinstance(found, DecodedArray))
 
     # ------------------------------------------------------------------ reading
@@ -107,11 +107,11 @@ class VirtualStore(Store):
         Raises
         ------
         ReadError
-            The bytes of a chunk cannot be had, have changed, or do not decode.
+            The bytes of a chunk cannot be read, have changed, or do not decode.
         UnsupportedError
-            It is the metadata of an array that Zarr cannot hold.
+            The key is the metadata of an array that Zarr cannot hold.
         TypeError
-            ``byte_range`` is no request of zarr-python.
+            ``byte_range`` is not a request of zarr-python.
         """
         data = await asyncio.to_thread(self._view.get, key, _to_slice(byte_range))
         return None if data is None else prototype.buffer.from_bytes(data)
@@ -125,11 +125,11 @@ class VirtualStore(Store):
         return await asyncio.gather(*(self.get(key, prototype, part) for key, part in key_ranges))
 
     async def exists(self, key: str) -> bool:
-        """Say whether there is a key."""
+        """Say whether a key exists."""
         return await asyncio.to_thread(self._view.exists, key)
 
     async def getsize(self, key: str) -> int:
-        """Return how many bytes a key stands for, without fetching those that are passed on.
+        """Return the number of bytes of a key, without fetching unchanged chunks.
 
         Raises
         ------
@@ -159,25 +159,25 @@ class VirtualStore(Store):
             yield key
 
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
-        """Yield what lies directly below a path."""
+        """Yield the names directly below a path."""
         async for name in _iterate_in_threads(self._view.names(prefix)):
             yield name
 
-    # ------------------------------------------------------------------ what it does not do
+    # ------------------------------------------------------------------ writing is refused
 
     @property
     def supports_writes(self) -> bool:
-        """It does not."""
+        """Whether the store can be written to: False."""
         return False
 
     @property
     def supports_deletes(self) -> bool:
-        """It does not."""
+        """Whether keys can be deleted: False."""
         return False
 
     @property
     def supports_partial_writes(self) -> Literal[False]:
-        """It does not."""
+        """Whether parts of values can be written: False."""
         return False
 
     async def set(self, key: str, value: Buffer) -> None:
@@ -201,10 +201,10 @@ class VirtualStore(Store):
 
 
 def find_objection(metadata: Mapping[str, Any]) -> str | None:
-    """Say why this zarr-python cannot read an array, None if it can."""
+    """Return why this zarr-python cannot read an array, None if it can."""
     try:
         with warnings.catch_warnings():
-            # whoever opens the array is told
+            # opening the array raises this error
             warnings.simplefilter("ignore")
             zarr.AsyncArray.from_dict(StorePath(MemoryStore()), dict(metadata))
     except REFUSAL_ERRORS as error:
@@ -213,13 +213,13 @@ def find_objection(metadata: Mapping[str, Any]) -> str | None:
 
 
 def _to_slice(request: ByteRequest | None) -> slice:
-    """Return which bytes are asked for.
+    """Return the range of bytes that a request asks for.
 
     Raises
     ------
     TypeError
-        It is no request of zarr-python 3: in a tuple the second number was a length to some of its
-        first versions, and is a stop to others.
+        The request is not of zarr-python 3. Tuples are refused: their second number is a length in
+        some of its first versions, and a stop in others.
     """
     if request is None:
         return slice(None)
@@ -236,7 +236,7 @@ def _to_slice(request: ByteRequest | None) -> slice:
 
 
 async def _iterate_in_threads(names: Iterator[str]) -> AsyncIterator[str]:
-    """Yield what an iterator yields that may have to read references."""
+    """Iterate in a thread, because an iterator may read references."""
     while some := await asyncio.to_thread(_take_next, names):
         for name in some:
             yield name

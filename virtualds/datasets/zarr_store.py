@@ -1,4 +1,4 @@
-"""Opening a source file or a reference set as a store of zarr-python, which is optional."""
+"""Opening a source file or a reference set as a store of zarr-python, an optional package."""
 
 from __future__ import annotations
 
@@ -32,30 +32,30 @@ def zarr_store(
 ) -> VirtualStore:
     """Open a source file or a reference set as a read-only store for zarr-python 3.
 
-    Every array of it is one of Zarr v3. What plain Zarr can describe is passed on: the metadata say
-    how to decode, the chunks are the bytes of the sources, and a chunk is one request for a range.
-    Anything else (chunks that decode in several ways, hidden elements, codecs or chunk grids that
-    the installed zarr-python does not know) is decoded here, and served as chunks of bare numbers.
-    The store can be pickled, for dask and its workers.
+    Every array is one of Zarr v3. Arrays that plain Zarr can describe are passed on: the metadata
+    say how to decode, the chunks are the bytes of the sources, and reading a chunk is one request.
+    All other arrays (several encodings, hidden elements, codecs or chunk grids that the installed
+    zarr-python does not know) are decoded here and served as uncompressed chunks. The store can be
+    pickled, for dask and its workers.
 
     Parameters
     ----------
     url : str or path
-        A path, or a url with scheme, of anything that `open_virtual_dataset` opens.
+        A path, or a url with scheme, that `open_virtual_dataset` can open.
     storage_options : dict, optional
         Access options, for fsspec.
     allow : str, path, or iterable of them, optional
         Folders in which every file that a reference set refers to must lie.
     group : str, optional
-        Path of the group that becomes the root; groups below it are groups of Zarr.
+        Path of the group that becomes the root; groups below it become Zarr groups.
     snapshot : str, optional
-        Id of an earlier snapshot, of a set that keeps them; by default the newest.
+        Id of an earlier snapshot, if the set keeps snapshots; by default the newest.
     drop_variables : str or iterable of str, optional
         Variables to leave out.
     parser : str, optional
-        Name of the format, where it is not to be found by the file's bytes.
+        Name of the format, if the first bytes of the file do not show it.
     on_error : {"raise", "skip", "keep"}
-        What to do about what cannot be read, as in `open_virtual_dataset`.
+        What to do with variables that cannot be read, as in `open_virtual_dataset`.
 
     Returns
     -------
@@ -65,8 +65,8 @@ def zarr_store(
     Raises
     ------
     UnsupportedError
-        zarr-python 3 is not installed. Asking the store for the metadata of an array that Zarr has
-        no form for raises it, too, and names the array.
+        zarr-python 3 is not installed. The store also raises it for the metadata of an array that
+        Zarr cannot hold, and names the array.
     FileNotFoundError, AccessError, FormatError
         As `open_virtual_dataset`.
 
@@ -80,7 +80,7 @@ def zarr_store(
         adapter = import_module("virtualds.datasets.zarr_adapter")
     except ImportError as error:
         raise UnsupportedError(
-            f"zarr_store: it needs zarr-python 3 ({error}); pip install 'virtualds[zarr]'"
+            f"zarr_store: zarr-python 3 is required ({error}); pip install 'virtualds[zarr]'"
         ) from error
     opening = OpenOptions(group, drop_variables, parser, on_error, allow, snapshot, below=True)
     location = Location.of_url(url, storage_options)

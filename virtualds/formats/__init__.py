@@ -1,4 +1,4 @@
-"""The reference formats: one file per format, and here the table that knows them."""
+"""Reference formats: the interface that each of them implements."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ReadSet(Protocol):
 
 
 class ReadObject(Protocol):
-    """Reads a group of what somebody has opened with the library of a format."""
+    """Reads a group of an object that the user opened with the library of a format."""
 
     def __call__(
         self,
@@ -54,7 +54,7 @@ class WriteSet(Protocol):
 
 
 class UpdateSet(Protocol):
-    """Replaces a set by what becomes of it, unless somebody else has replaced it meanwhile.
+    """Changes a set, unless another writer has changed it meanwhile.
 
     Raises
     ------
@@ -72,7 +72,7 @@ class UpdateSet(Protocol):
 
 
 class History(NamedTuple):
-    """What a format knows of earlier snapshots of a set."""
+    """Lists and expires the earlier snapshots of a set."""
 
     listed: Callable[[str, StorageOptions | None], list[tuple[str, str]]]
     expire: Callable[[str, StorageOptions | None, int, timedelta | None], list[str]]
@@ -81,11 +81,11 @@ class History(NamedTuple):
 class Parts(NamedTuple):
     """How many processes write a set together: one begins, all write, and one commits.
 
-    ``begin`` takes the url, access options and whether a set may be replaced, and returns where
-    parts go, which pickles. ``write`` takes arrays and that place, and returns arrays whose
-    references lie there. ``commit`` takes a group of such arrays and the place, and makes the set
-    of them; ``abandon`` takes the place, and removes what was written. ``holds`` takes a table of
-    references and the place, and says whether it lies in the set there.
+    ``begin`` takes the url, access options and whether a set may be replaced, and returns the place
+    of parts, which pickles. ``write`` takes arrays and that place, and returns arrays whose
+    references lie there. ``commit`` takes a group of such arrays and the place, and makes the set;
+    ``abandon`` takes the place, and removes its files. ``holds`` takes a table of references and
+    the place, and says whether the table lies in the set there.
     """
 
     begin: Callable[..., Any]
@@ -108,26 +108,25 @@ class Format:
         Takes the first bytes of a file and says whether it is of this format.
     read, write, update : callable
     markers : tuple of str
-        For a format that is a folder: the files any of which makes it one. ``detect`` takes all of
-        it.
+        For a format that is a folder: a folder with one of these files is a set. ``detect`` takes
+        the whole file.
     first_written : tuple of str
-        For such a format: the folders in it that a writer may make before there is a marker.
+        For such a format: folders in it that a writer may make before it writes a marker.
     choices : tuple of str
         Keyword arguments that ``write`` takes beyond those of every format.
     parts : Parts, optional
         Of a format that many processes can write together.
     upgrade : callable, optional
-        Of a format whose sets were once written otherwise: takes url and access options, writes
-        the metadata as they are written now, and says whether they were not so already.
+        Of a format that has changed: takes url and access options, writes the metadata in their
+        present form, and says whether they had another form.
     history : History, optional
-        Of a format that keeps earlier snapshots: lists them, and lets them go.
+        Of a format that keeps earlier snapshots: lists and expires them.
     library : str, optional
         The library that reads and writes it, where it is an extra of that name.
     read_object : callable, optional
-        Reads what has been opened with that library.
+        Reads an object of that library.
     holds : callable, optional
-        Says whether there is something where a set is to be created; by default whether there is a
-        set at the url.
+        Says whether the place of a new set is taken; by default whether there is a set at the url.
     """
 
     name: str
@@ -148,7 +147,7 @@ class Format:
 
 
 def replaces_by(mode: str) -> bool:
-    """Say whether a mode of those who create sets replaces one that is there.
+    """Say whether a mode of writing replaces an existing set.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What may not go into a reference set: every writer asks here before a format writes anything."""
+"""Refuse what may not go into a reference set, before a format writes anything."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from virtualds.formats.kerchunk.changed_rows import list_other_tables
 from virtualds.source_file import SourceFile
 
 KEEP_QUERY = "keep_query"
-"""The choice of every format: whether urls are written that hold a secret."""
+"""The choice of every format: whether it writes urls that hold a secret."""
 IsKnown = Callable[[ReferenceTable], bool]
-"""Says whether a table of references lies in the set that is written to, which has judged it."""
+"""Says whether a table of references lies in the target set, so that it was checked before."""
 
 
 def know_nothing(table: ReferenceTable) -> bool:
-    """Say that no table is known, as of a set that is created."""
+    """Say that no table is known, as for a new set."""
     return False
 
 
 def demand_admissible(
     group: ManifestGroup, target: str, *, keep_query: bool = False, is_known: IsKnown = know_nothing
 ) -> None:
-    """Refuse a group that no reference set is to hold.
+    """Refuse a group that no reference set may hold.
 
     Parameters
     ----------
     group : ManifestGroup
     target : str
-        Where it would be written; for errors.
+        Where to write it; for errors.
     keep_query : bool
         Whether urls may have a password, or a signature or token in their query.
     is_known : callable
@@ -58,7 +58,7 @@ def demand_admissible(
         for manifest in _list_manifests([array]):
             if manifest.is_loaded:
                 file = compact(manifest.file)
-                # nobody who writes can leave out what is missing without looking for it
+                # writers visit missing chunks too, to leave them out
                 filled = int(np.count_nonzero(file != MISSING)) * manifest.size // max(file.size, 1)
                 demand_table(manifest.shape, max(filled, 1), f"{target}: {name!r}")
     if not keep_query:
@@ -68,13 +68,13 @@ def demand_admissible(
 def demand_unsigned(arrays: Iterable[Any], target: str, is_known: IsKnown = know_nothing) -> None:
     """Refuse references to urls with a password, or with a signature or token in their query.
 
-    A set is given away, and such a url lets in whoever reads it there. All files are judged that
-    the sets which arrays lie in list, without reading their references.
+    Sets are given to others, and everybody who reads such a url can use it. For arrays that lie in
+    sets, all files that these sets list are checked, without reading references.
 
     Raises
     ------
     UnsupportedError
-        There are some; the message leaves the secret out.
+        There is one; the message leaves the secret out.
     """
     for file in _list_files(arrays, is_known):
         if (shown := without_secrets(file.url)) != file.url:
@@ -88,7 +88,7 @@ def demand_unsigned(arrays: Iterable[Any], target: str, is_known: IsKnown = know
 
 
 def make_known_check(group: ManifestGroup) -> IsKnown:
-    """Return what knows the tables of a group that was read from the set that is written to."""
+    """Return a check for the tables of a group that was read from the target set."""
     manifests = _list_manifests(v.data for _, part in group.walk() for v in part.variables.values())
     tables = [m.counting.table for m in manifests if isinstance(m, LazyManifest)]
     known = {id(table): table for table in tables}
@@ -96,7 +96,7 @@ def make_known_check(group: ManifestGroup) -> IsKnown:
 
 
 def _list_files(arrays: Iterable[Any], is_known: IsKnown) -> Iterator[SourceFile]:
-    """Yield the files that arrays refer to, lists of sets included."""
+    """Yield the files that arrays refer to, with the lists of their sets."""
     manifests = (m for part in _list_manifests(arrays) for m in list_other_tables(part, is_known))
     return chain.from_iterable(drop_repeated_tables(m.listed for m in manifests))
 

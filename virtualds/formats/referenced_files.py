@@ -1,7 +1,7 @@
-"""Which files the references of a set mean, and which it may mean.
+"""The files that the references of a set name, and the check that it may name them.
 
-A reference set is data from somebody else: what it names is made absolute, and judged, before
-anything is opened.
+A reference set is data from somebody else: urls are made absolute, and checked, before any file is
+opened.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from virtualds.stores.local_files import WITHIN
 from virtualds.urls import scheme_of
 
 UNKNOWN = (None, None, None)
-"""The fingerprint of a file of which a set notes none: size, time and etag."""
+"""The fingerprint of a file without a note in the set: size, time and etag."""
 
 
 class ReferencedFiles:
-    """The files behind the urls of one set, each looked at once.
+    """The files behind the urls of one set, each checked once.
 
     Parameters
     ----------
     source : SourceFile
-        The set. Relative urls are seen from the folder that it lies in.
+        The set. Relative urls start from its folder.
     noted : mapping of url to [size, mtime, etag]
-        Fingerprints that the set has noted.
-    allow : Allowed
+        Fingerprints that the set notes.
+    allow : AccessPolicy
         Where they may lie.
     """
 
@@ -52,7 +52,7 @@ class ReferencedFiles:
         AccessError
             The set may not refer to it.
         FormatError
-            What is noted of it is no fingerprint.
+            Its note is no fingerprint.
         """
         if url not in self._files:
             meant = resolve_url(url, self._source.url)
@@ -62,7 +62,7 @@ class ReferencedFiles:
         return self._files[url]
 
     def file_with(self, url: str, fingerprint: Any) -> SourceFile:
-        """Return the file that a url of the set means, with a fingerprint that is noted elsewhere.
+        """Return the file that a url of the set means, with a fingerprint from elsewhere.
 
         Parameters
         ----------
@@ -80,7 +80,7 @@ class ReferencedFiles:
         return found._replace(size=size, mtime=mtime, etag=etag)
 
     def _fingerprint(self, url: str, noted: Any) -> tuple[int | None, int | None, str | None]:
-        """Return what is noted of a file; JSON has numbers that are none of these."""
+        """Return the noted fingerprint of a file; JSON may hold anything else."""
         match noted:
             case (size, mtime, (str() | None) as etag) if _is_int64(size) and _is_int64(mtime):
                 return size, mtime, etag
@@ -90,7 +90,7 @@ class ReferencedFiles:
         )
 
     def _options_for(self, url: str) -> StorageOptions | None:
-        """Pass access options on to remote files, but never to a host that nobody named."""
+        """Pass access options on to remote files, but only to hosts that the user named."""
         if scheme_of(url) == "file":
             folders = self._allow.folders
             return StorageOptions({WITHIN: folders}) if folders else None
@@ -98,12 +98,12 @@ class ReferencedFiles:
         return self._source.options if local or is_same_host(url, self._source.url) else None
 
     def size(self, file: SourceFile) -> int | None:
-        """Return the length of a file that is a chunk as a whole.
+        """Return the length of a file that is a whole chunk.
 
         Raises
         ------
         ReadError
-            The file cannot be had.
+            The file cannot be reached.
         """
         if file.size is not None:
             return file.size
@@ -126,7 +126,7 @@ def fetch_chunk(manifest: ChunkManifest, chunk_id: tuple[int, ...]) -> bytes:
     Raises
     ------
     ReadError
-        They cannot be had.
+        They cannot be reached.
     """
     row = manifest.lookup(chunk_id)
     if row.file == INLINE:
@@ -139,7 +139,7 @@ def fetch_chunk(manifest: ChunkManifest, chunk_id: tuple[int, ...]) -> bytes:
 
 
 def unreachable_error(url: str, error: OSError) -> ReadError:
-    """Return the error that says that a file of a set cannot be had."""
+    """Return the error of a referenced file that cannot be reached."""
     return ReadError(f"{url}: it is referred to, but cannot be read ({error}); restore the file")
 
 
@@ -153,11 +153,11 @@ MALFORMED_ERRORS = (
     TypeError,
     ValueError,
 )
-"""What is raised where metadata are taken for what they should be; numpy parses types as Python."""
+"""Errors of code that takes metadata as well-formed; numpy parses types as Python."""
 
 
 def malformed_error(url: str, error: Exception) -> FormatError:
-    """Return the error that says that a set is not of the form that its specification lays down."""
+    """Return the error of a set that does not follow its specification."""
     return FormatError(
         f"{url}: its metadata or references are not of the form that the specification "
         f"lays down ({type(error).__name__}: {error}); the set is damaged, write it anew"

@@ -1,8 +1,8 @@
-"""Variables that cannot be read or decoded: which these are, and what becomes of the others.
+"""Variables that cannot be read or decoded, and what ``on_error`` does about them.
 
-A reader notes a variable that it cannot read among the problems of the group. xarray decodes the
-variables of a group together, and one whose attributes or values cannot be decoded ends that; such
-variables become problems of the group, too. About all of them ``on_error`` decides, here.
+A reader adds a variable that it cannot read to the problems of the group. xarray decodes the
+variables of a group together, and fails if it cannot decode one of them; such variables become
+problems of the group, too. ``on_error`` decides about all of them here.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from virtualds.formats.referenced_files import MALFORMED_ERRORS, malformed_error
 from virtualds.formats.zarr.v2_metadata import is_shape
 
 DECODING_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""What xarray and cftime raise about attributes and values that mean nothing."""
+"""Errors of xarray and cftime about meaningless attributes and values."""
 
 Made = TypeVar("Made")
 Problems = Mapping[str, VirtualdsError]
 
 
-# ---------------------------------------------------------------------- what is done about them
+# ---------------------------------------------------------------------- on_error
 
 
 def _raise(group: ManifestGroup, problems: Problems) -> ManifestGroup:
@@ -51,31 +51,31 @@ ON_ERROR: dict[str, Callable[[ManifestGroup, Problems], ManifestGroup]] = {
     "skip": _skip,
     "keep": _keep,
 }
-"""What is done about a group of which, or below which, something cannot be read."""
+"""What to do about a group with problems, in it or below it."""
 
 
 def apply_on_error(
     group: ManifestGroup, problems: Problems, on_error: str, where: str, depth: int
 ) -> ManifestGroup:
-    """Return what of a group is wanted in spite of its problems.
+    """Return a group as ``on_error`` wants it in spite of its problems.
 
     Parameters
     ----------
     group : ManifestGroup
-        Its variables that are among the problems refuse to be read.
+        Its variables that have problems refuse to be read.
     problems : mapping
-        What cannot be read of it or of the groups below it. They are raised if ``on_error`` says
-        so; otherwise a warning lists all of them.
+        Problems of the group and the groups below it. ``"raise"`` raises the first; the other
+        values warn with a list of all.
     on_error : {"raise", "skip", "keep"}
     where : str
-        What to call the file.
+        Name of the file.
     depth : int
         How many calls above this one the warning is for.
 
     Raises
     ------
     VirtualdsError
-        The first problem; its notes tell of the others.
+        The first problem; its notes list the others.
     """
     found = ON_ERROR[on_error](group, problems)
     listed = "\n".join(f"  {name}: {error}" for name, error in problems.items())
@@ -94,16 +94,16 @@ def read_variable_or_problem(
     names: object,
     problems: dict[str, VirtualdsError],
 ) -> ManifestVariable:
-    """Return a variable of a set; or note why it cannot be read, and return one in its place.
+    """Return a variable of a set, or an unreadable one after noting the problem.
 
     Parameters
     ----------
     read : callable
-        Makes the variable of its metadata.
+        Makes the variable from its metadata.
     path, root : str
         Of the variable and of the set, for errors.
     shape, names
-        Of the axes, as the metadata have them, which may make no sense.
+        Of the axes, from the metadata, which may be invalid.
     problems : dict
         Of the group: the problem is added.
     """
@@ -121,7 +121,7 @@ def read_variable_or_problem(
 
 
 def _name_axes(shape: Sequence[int], names: object) -> tuple[str, ...]:
-    """Return the names of axes, as far as the metadata name them."""
+    """Return the names of axes; those without a name in the metadata get one."""
     if not isinstance(names, list) or len(names) != len(shape):
         names = [None] * len(shape)
     return name_axes(shape, [name if isinstance(name, str) else None for name in names])
@@ -133,7 +133,7 @@ def _name_axes(shape: Sequence[int], names: object) -> tuple[str, ...]:
 class UndecodableError(VirtualdsError):
     """Variables of a group cannot be decoded; ``problems`` says which, and why.
 
-    It stays inside the library: `decode_group` turns it into what ``on_error`` says.
+    It stays inside the library: `decode_group` handles it as ``on_error`` says.
     """
 
     def __init__(self, problems: Problems) -> None:
@@ -143,12 +143,12 @@ class UndecodableError(VirtualdsError):
 
 @contextmanager
 def blame_variable(name: str) -> Iterator[None]:
-    """Tell which variable it is that something is complained of within the block.
+    """Name the variable in errors of the block.
 
     Raises
     ------
     UndecodableError
-        In place of what xarray raises, or of an error that says that the variable is unsupported.
+        In place of an error of xarray, or of `UnsupportedError`.
     """
     try:
         yield
@@ -167,20 +167,20 @@ def blame_variable(name: str) -> Iterator[None]:
 
 
 def decode_naming_variables(group: ManifestGroup, decode: Callable[[ManifestGroup], Made]) -> Made:
-    """Return what a group decodes to, or tell which of its variables cannot be decoded.
+    """Decode a group, and name the variables that cannot be decoded.
 
     Parameters
     ----------
     group : ManifestGroup
     decode : callable
-        Decodes a group; if it fails each variable is tried alone.
+        Decodes a group; if it fails, each variable is tried alone.
 
     Raises
     ------
     UndecodableError
-        In place of what xarray raises.
+        In place of an error of xarray.
     FormatError
-        Every variable can be decoded by itself.
+        Every variable can be decoded alone.
     """
     try:
         return decode(group)
@@ -201,18 +201,18 @@ def decode_group(
     make: Callable[[ManifestGroup], Made],
     where: str = "it",
 ) -> Made:
-    """Return what is made of a group, or of what of it can be decoded.
+    """Return what ``make`` makes of a group, without undecodable variables.
 
     Parameters
     ----------
     group : ManifestGroup
     on_error : {"raise", "skip", "keep"}
-        Variables that cannot be decoded are raised, left out with a warning, or kept with a
-        warning as variables that say why when their values are asked for.
+        Raise the first problem; leave undecodable variables out with a warning; or keep them with
+        a warning, as variables that raise the problem when they are read.
     make : callable
         Raises `UndecodableError`.
     where : str
-        What to call the file.
+        Name of the file.
 
     Raises
     ------
@@ -224,12 +224,12 @@ def decode_group(
             return make(group)
         except UndecodableError as error:
             problems = error.problems
-        # every turn takes a variable out
+        # every turn takes out at least one variable
         group = apply_on_error(_refuse_on_read(group, problems), problems, on_error, where, depth=5)
 
 
 def _refuse_on_read(group: ManifestGroup, problems: Problems) -> ManifestGroup:
-    """Return a group of which some variables say why when their values are asked for."""
+    """Return a group whose variables with problems raise them when they are read."""
     variables = dict(group.variables)
     for name in problems.keys() & variables.keys():
         data = variables[name].data
@@ -241,7 +241,7 @@ def _refuse_on_read(group: ManifestGroup, problems: Problems) -> ManifestGroup:
 def _find_problems(
     group: ManifestGroup, decode: Callable[[ManifestGroup], object]
 ) -> dict[str, VirtualdsError]:
-    """Return what is wrong with each variable by itself."""
+    """Return the problem of each variable that cannot be decoded alone."""
     found: dict[str, VirtualdsError] = {}
     for name in group.variables.keys() - group.problems.keys():
         try:

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Parsers read source files into groups of references."""

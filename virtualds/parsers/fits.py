@@ -1,7 +1,7 @@
-"""Images of FITS files: the primary one and those of extensions, uncompressed.
+"""FITS files: the primary image and image extensions, uncompressed.
 
-FITS Standard 4.0. Scaling becomes CF packing, so that the values are those of astropy. What is no
-image (tables, and compressed images, which are tables) is refused by name.
+FITS Standard 4.0. Scaling becomes CF packing, so that the values are those of astropy. Tables, and
+compressed images (which are tables), are refused by name.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ SIGNATURE = b"SIMPLE  ="
 DTYPES = {8: ">u1", 16: ">i2", 32: ">i4", 64: ">i8", -32: ">f4", -64: ">f8"}
 """Stored types by BITPIX (section 4.4.1.1)."""
 UNSIGNED = {(8, -128): "i1", (16, 2**15): ">u2", (32, 2**31): ">u4", (64, 2**63): ">u8"}
-"""What integers are meant to be, by BITPIX and BZERO (table 11)."""
+"""Types of integers that BZERO shifts, by BITPIX and BZERO (table 11)."""
 STRUCTURE = {"SIMPLE", "XTENSION", "BITPIX", "NAXIS", "PCOUNT", "GCOUNT", "EXTEND", "GROUPS"}
 """Keywords that say how data are stored, and nothing else."""
 PIECE = 4 * 2**20
-"""Bytes of a chunk of what has to be decoded: uncompressed values are cut by whoever reads."""
+"""Bytes of a chunk that a codec decodes; readers cut plain values as they need them."""
 
 
 def detect(head: bytes) -> bool:
@@ -47,7 +47,7 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     source : SourceFile
         The file with its fingerprint.
     group : str, optional
-        There are only those of image extensions without data, which have attributes alone.
+        Only image extensions without data are groups; they hold attributes alone.
     skip : iterable of str
         Names of variables to leave out.
 
@@ -72,7 +72,7 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
 
 
 def _name_units(found: Iterable[HeaderDataUnit]) -> dict[str, HeaderDataUnit]:
-    """Return the parts by name, each another one: by EXTNAME, EXTVER, and number."""
+    """Return the parts by unique names, made of EXTNAME, EXTVER and number."""
     named: dict[str, HeaderDataUnit] = {}
     for part in found:
         name = str(part.cards.get("EXTNAME", "")).strip().replace("/", "_")
@@ -94,7 +94,7 @@ class _Reader:
         self._lengths: dict[str, int] = {}
 
     def take(self, name: str, part: HeaderDataUnit) -> None:
-        """Take in a part of the file."""
+        """Add a part of the file: a variable, a group or a problem."""
         try:
             _demand_image(part)
         except UnsupportedError as error:
@@ -138,7 +138,7 @@ class _Reader:
         return ManifestVariable(self._dims(name, part.shape), array, attributes, encoding)
 
     def _dims(self, name: str, shape: tuple[int, ...]) -> tuple[str, ...]:
-        """Return the names of axes, those of other lengths than in other images under others."""
+        """Name the axes; an axis with another length than in earlier images gets its own name."""
         found = []
         for number, length in zip(range(len(shape), 0, -1), shape, strict=True):
             dim = f"naxis{number}"
@@ -160,20 +160,20 @@ def _demand_image(part: HeaderDataUnit) -> None:
     else:
         return
     raise UnsupportedError(
-        f"FITS part {part.number}: it is {what}, and only images of plain values are referenced; "
+        f"FITS part {part.number}: it is {what}, and only uncompressed images can be referenced; "
         f"{remedy}, or leave it out with drop_variables or on_error='skip'"
     )
 
 
 def _find_unsigned_dtype(cards: Mapping[str, Any]) -> str | None:
-    """Return the type of integers that are stored with the highest bit flipped, None of others."""
+    """Return the type of integers stored with the highest bit flipped, None for others."""
     if cards.get("BSCALE", 1) != 1:
         return None
     return UNSIGNED.get((cards["BITPIX"], cards.get("BZERO", 0)))
 
 
 def _cut_pieces(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """Cut an image into pieces of whole rows that fill it without a rest."""
+    """Return chunks of whole rows that divide an image evenly."""
     chunks = list(shape)
     for axis in range(len(shape)):
         while prod(chunks) * itemsize > PIECE and chunks[axis] > 1:
@@ -188,7 +188,7 @@ def _find_packing(
 ) -> dict[str, Any]:
     """Return scale, zero point and blanks as CF has them, in the precision astropy computes in."""
     if meant is not None:
-        # what it would mean for integers without a fill value is not laid down
+        # the standard does not say what BLANK means for shifted integers
         return {"BLANK": cards["BLANK"]} if "BLANK" in cards else {}
     found: dict[str, Any] = {}
     # section 5.3: few bits need single precision only
@@ -206,7 +206,7 @@ def _find_packing(
 
 
 def _select_attributes(cards: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what cards say beyond how the data are stored."""
+    """Return the cards that do not say how the data are stored."""
     packing = {"BSCALE", "BZERO", "BLANK"}
     return {
         name: int(value) if isinstance(value, bool) else value
@@ -225,7 +225,7 @@ def _open_astropy(target: Callable[[], Any], closing: ExitStack) -> ReadNative:
     )
 
     def read_image(wanted: NativeRegion) -> Any:
-        # integers without sign are stored as others; they are what is scaled
+        # astropy shows unsigned integers only when it scales
         for unit in scaled if wanted.decoded or wanted.has_codecs else stored:
             where = unit.fileinfo()
             if where["datLoc"] <= wanted.offset < where["datLoc"] + where["datSpan"]:

@@ -17,17 +17,17 @@ from virtualds.errors import FormatError
 from virtualds.source_file import SourceFile
 
 BLOCK = 2880
-"""Bytes that headers and data are multiples of."""
+"""Headers and data are padded to a multiple of so many bytes."""
 CARD = 80
 MOST_BLOCKS = 10_000
-"""Blocks of a header beyond which it is taken for damage."""
+"""A header of more blocks is damaged."""
 BEHIND = 1000
-"""Blocks behind the last part that are looked at."""
+"""Blocks after the last part that are searched for a lost header."""
 STRING = re.compile(r"'((?>''|[^']|'(?![ /]|$))*+)'(?=[ /]|$)")
 """A string; a single quote in it is half of a pair that continues on the next card."""
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([EDed][+-]?\d+)?$")
 UNIQUE_KEYWORDS = re.compile(r"(BITPIX|NAXIS\d*|PCOUNT|GCOUNT|BSCALE|BZERO|BLANK)$")
-"""Keywords by which data are read; what one of them twice means is not laid down."""
+"""Keywords that say how data are read; the standard does not say what a repeated one means."""
 FIRST_KEYWORDS = ("SIMPLE", "XTENSION")
 """Keywords that headers begin with."""
 COMMENTARY = ("COMMENT", "HISTORY", "")
@@ -78,14 +78,16 @@ class HeaderDataUnit:
             raise FormatError(f"FITS part {self.number}: BITPIX is {bits!r}; the file is damaged")
         more, groups = (self.cards.get(name, n) for name, n in (("PCOUNT", 0), ("GCOUNT", 1)))
         if type(more) is not int or type(groups) is not int or more < 0 or groups < 0:
-            raise FormatError(f"FITS part {self.number}: PCOUNT or GCOUNT is none; it is damaged")
+            raise FormatError(
+                f"FITS part {self.number}: PCOUNT or GCOUNT is no count; it is damaged"
+            )
         if self.cards.get("GROUPS") is True and shape and not shape[-1]:
             shape = shape[:-1]
         return abs(bits) // 8 * groups * (more + (prod(shape) if shape else 0))
 
 
 def read_units(file: BinaryIO, source: SourceFile) -> Iterator[HeaderDataUnit]:
-    """Yield the parts of a file: their headers are read, their data passed over.
+    """Yield the parts of a file: read their headers, skip their data.
 
     Raises
     ------
@@ -102,9 +104,9 @@ def read_units(file: BinaryIO, source: SourceFile) -> Iterator[HeaderDataUnit]:
 
 
 def _demand_last(file: BinaryIO, place: int, source: SourceFile) -> None:
-    """Refuse a file that has a header behind bytes that no header tells of.
+    """Refuse a file with a header after bytes that belong to no part.
 
-    What follows the last part does not begin as a header does (section 3.5).
+    Bytes after the last part never begin like a header (section 3.5).
     """
     for following in range(place + BLOCK, place + BEHIND * BLOCK, BLOCK):
         file.seek(following)
@@ -118,7 +120,7 @@ def _demand_last(file: BinaryIO, place: int, source: SourceFile) -> None:
 
 
 class _Header(NamedTuple):
-    """The cards before END, and how many bytes the header has with END and what fills its block."""
+    """The cards before END, and the bytes of the header with END and padding."""
 
     cards: str
     nbytes: int
@@ -132,15 +134,14 @@ def _read_header(file: BinaryIO, place: int, source: SourceFile, first: bool) ->
         block = file.read(BLOCK)
         begins = block[:8] == (b"SIMPLE  " if first else b"XTENSION")
         if not found and not begins and not first:
-            # special records and whatever else follows the last part (section 3.5)
+            # special records and other bytes may follow the last part (section 3.5)
             return None
         if len(block) < BLOCK or not (found or begins):
             break
         found += block.decode("ascii", "replace")
         for start in range(len(found) - BLOCK, len(found), CARD):
             if found[start : start + 8] == "END     ":
-                # END may be the first card of a block, so the block it lies in counts, and not
-                # the cards before it (section 4.4.1)
+                # END may be the first card of a block: count blocks, not cards (section 4.4.1)
                 return _Header(found[:start], len(found))
     raise FormatError(
         f"{source.url}: the FITS header at byte {place} has no end; the file is damaged or "
@@ -149,7 +150,7 @@ def _read_header(file: BinaryIO, place: int, source: SourceFile, first: bool) ->
 
 
 def _parse_cards(header: str) -> dict[str, Any]:
-    """Return the values of cards; comments of one keyword are lines of one text."""
+    """Return values by keyword; repeated comments are joined as lines."""
     found: dict[str, Any] = {}
     last, text = "", None
     for start in range(0, len(header), CARD):
@@ -158,12 +159,12 @@ def _parse_cards(header: str) -> dict[str, Any]:
         if start and name in FIRST_KEYWORDS:
             # sections 4.4.1.1 and 4.4.1.2: they begin a header and stand nowhere else
             raise FormatError(
-                f"FITS header: {name} stands in card {start // CARD + 1}, so that END is missing "
+                f"FITS header: {name} stands in card {start // CARD + 1}, so END is missing "
                 f"before it; the file is damaged, fetch it again"
             )
         if name == "CONTINUE" and text is not None and text[-1:] == "&":
             text = text[:-1]
-            # a pair of quotes may be cut in two, so pairs are read when all is joined
+            # a card may end within a pair of quotes, so replace pairs in the joined text
             half = (len(text) - len(text.rstrip("'"))) % 2
             if (more := _parse_string(value.strip()[half:])) is not None:
                 text += "'" * half + more
@@ -180,17 +181,17 @@ def _parse_cards(header: str) -> dict[str, Any]:
             last, text = name, _parse_string(value)
             if name in found and UNIQUE_KEYWORDS.match(name):
                 raise FormatError(
-                    f"FITS header: {name} stands twice, which readers take differently; the file "
-                    f"is damaged, fetch it again"
+                    f"FITS header: {name} stands twice, and readers disagree which one counts; "
+                    f"the file is damaged, fetch it again"
                 )
             found[name] = _parse_value(value)
     return {name: value for name, value in found.items() if value is not None}
 
 
 def _parse_string(text: str) -> str | None:
-    """Return what a card has between its quotes, None if its value is no string."""
+    """Return the text between the quotes of a card, None if its value is no string."""
     match = STRING.match(text.strip())
-    # blanks at the end do not count, but for a string of them alone
+    # trailing blanks do not count, unless the string is all blanks
     return None if match is None else match[1].rstrip() or match[1][:1]
 
 

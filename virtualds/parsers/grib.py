@@ -1,8 +1,8 @@
 """GRIB files: messages as chunks, decoded by ecCodes.
 
 Messages of one parameter make one variable, with the coordinates that cfgrib gives it: number,
-time, step and level, where there are several. Messages whose type of level, grid or kind of
-interval differ are other groups.
+time, step and level, where there are several. Messages that differ in type of level, grid or kind
+of interval are in different groups.
 """
 
 from __future__ import annotations
@@ -27,9 +27,7 @@ from virtualds.stores.scan_cache import fetch_ahead
 from virtualds.urls import scheme_of
 
 HEADER = PAGE
-"""Bytes at the beginning of a message that are fetched with those of others: one buffer full."""
-
-
+"""Bytes that are fetched from the beginning of each message: one page."""
 HEADERS_AT_ONCE = 256
 """Headers that are fetched together."""
 
@@ -47,14 +45,14 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     source : SourceFile
         The file with its fingerprint.
     group : str, optional
-        Where messages are of several kinds: the group to read.
+        The group to read, where messages are of several kinds.
     skip : iterable of str
         Names of variables to leave out.
 
     Raises
     ------
     UnsupportedError
-        ecCodes is not installed; or there are several groups, and none is named.
+        ecCodes is not installed, or ``group`` is missing where there are several.
     FormatError
         The file is damaged or truncated.
     FileNotFoundError
@@ -65,7 +63,7 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     if len(kinds) > 1 and not wanted:
         raise UnsupportedError(
             f"{source.url}: messages are of {len(kinds)} kinds, by typeOfLevel, stepType, levels "
-            f"and grid; open one of them with group=, which are {sorted(kinds)}"
+            f"and grid; open one with group=, one of {sorted(kinds)}"
         )
     skipped = frozenset(skip)
     if not wanted:
@@ -98,7 +96,7 @@ def _scan_kinds(source: SourceFile) -> tuple[dict[str, list[GribField]], Any]:
     """Return the messages of a file by kinds, and ecCodes."""
     eccodes = import_package("eccodes", source.url, "grib", "reading a GRIB file")
     if source.size is None:
-        raise UnsupportedError(f"{source.url}: the server does not say how long it is; copy it")
+        raise UnsupportedError(f"{source.url}: the server does not send its size; copy it")
     _fetch_headers(source)
     with (
         describe_damage(source, "GRIB", (eccodes.CodesInternalError,)),
@@ -113,8 +111,8 @@ def _scan_kinds(source: SourceFile) -> tuple[dict[str, list[GribField]], Any]:
 def _fetch_headers(source: SourceFile) -> None:
     """Fetch the headers of a remote file together, if an inventory says where they are.
 
-    An inventory of wgrib2 lies beside the file: a line for each message, with its offset behind the
-    first colon. It is a hint: one that is wrong costs bytes, nothing else.
+    An inventory of wgrib2 lies beside the file: a line for each message, with its offset after the
+    first colon. A wrong inventory costs bytes, nothing else.
     """
     if scheme_of(source.url) == "file":
         return
@@ -141,7 +139,7 @@ def _open_cfgrib(target: Callable[[], Any], closing: ExitStack) -> ReadNative:
     datasets = [closing.enter_context(dataset) for dataset in made]
 
     def read_variable(wanted: NativeRegion) -> Any:
-        # the packing of a message is a matter of its codec: stored is decoded
+        # the codec undoes a message's packing, so stored values are decoded values
         named = (dataset.variables.get(wanted.variable) for dataset in datasets)
         found = [v for v in named if v is not None and v.shape == wanted.shape]
         if len(found) != 1:

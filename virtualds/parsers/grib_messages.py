@@ -1,8 +1,8 @@
 """Messages of GRIB files: where they lie, and what their headers say.
 
 WMO Manual on Codes, volume I.2: FM 92 GRIB editions 1 and 2, section 0 (indicator) and the lengths
-of sections. Of a message of edition 2 only the sections before the values are read; ecCodes is
-shown them with an empty section of values.
+of sections. Of a message of edition 2 only the sections before the values are read, and given to
+ecCodes with an empty section of values.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SEARCH_BYTES = 64 * 1024
 PADDING = b"\0 \r\n\x03\x04\x1a"
 """Bytes that may follow the last message: padding, ends of telegrams."""
 LARGE_MESSAGE = 0x800000
-"""Lengths of edition 1 from which ECMWF means something else by them."""
+"""Edition 1 encodes lengths from here on differently (ECMWF)."""
 NO_VALUES = bytes([0, 0, 0, 6, 6, 255]) + bytes([0, 0, 0, 5, 7]) + END
 """Section 6 without a bitmap, section 7 without values, section 8."""
 LONGEST = 2**63 // (3600 * 10**9)
@@ -49,16 +49,16 @@ REGULAR = ("regular_ll", "regular_gg")
 
 @dataclass(frozen=True)
 class GribField:
-    """One field: where its message lies, and what ecCodes says of it.
+    """One field: where its message lies, and its keys.
 
     Parameters
     ----------
     offset, length : int
         In bytes.
     header : bytes
-        A message that ecCodes takes for one, with little else than its header.
+        A message that ecCodes accepts, with little more than its header.
     keys : dict
-        Values by ecCodes' names; what there is none of is left out.
+        Values by ecCodes' names, without missing keys.
     """
 
     offset: int
@@ -80,7 +80,7 @@ class GribField:
 
     @property
     def step(self) -> float:
-        """Hours from there to the time of the field, or to the end of its interval."""
+        """Hours from the beginning of the forecast to the field, or to the end of its interval."""
         unit = int(self.keys.get("stepUnits", 1))
         if unit not in SECONDS:
             raise UnsupportedError(
@@ -104,13 +104,13 @@ def scan_messages(file: BinaryIO, size: int, eccodes: Any) -> Iterator[GribField
     FormatError
         The file is damaged or truncated.
     UnsupportedError
-        A message holds several fields, or is one that its length does not tell.
+        A message holds several fields, or is too long for edition 1.
     """
     place = 0
     while (place := _find_next(file, place, size)) < size:
         file.seek(place)
         start = file.read(16)
-        edition, length = _announced(start, place, size)
+        edition, length = _parse_indicator(start, place, size)
         if edition == 1:
             header = _read_first_edition(file, place, length)
         else:
@@ -119,8 +119,8 @@ def scan_messages(file: BinaryIO, size: int, eccodes: Any) -> Iterator[GribField
         place += length
 
 
-def _announced(start: bytes, place: int, size: int) -> tuple[int, int]:
-    """Return the edition and the length that the first 16 bytes of a message announce."""
+def _parse_indicator(start: bytes, place: int, size: int) -> tuple[int, int]:
+    """Return the edition and length of a message from its first 16 bytes."""
     edition = start[7] if len(start) == 16 else 0
     if edition not in (1, 2):
         raise FormatError(
@@ -130,7 +130,7 @@ def _announced(start: bytes, place: int, size: int) -> tuple[int, int]:
     if edition == 1 and length >= LARGE_MESSAGE:
         raise UnsupportedError(
             f"GRIB message at byte {place}: edition 1 with more than {LARGE_MESSAGE} bytes, whose "
-            f"length is told in other ways; convert it with grib_set -s edition=2"
+            f"length is encoded differently; convert it with grib_set -s edition=2"
         )
     if place + length > size:
         raise FormatError(
@@ -157,7 +157,7 @@ def _find_next(file: BinaryIO, place: int, size: int) -> int:
 
 
 def _read_second_edition(file: BinaryIO, place: int, start: bytes, total: int) -> bytes:
-    """Return what stands for a message without its values."""
+    """Return a message with an empty section of values."""
     header, inside = start, 16
     while inside + 5 <= total:
         file.seek(place + inside)
@@ -184,7 +184,7 @@ def _refuse_more_fields(file: BinaryIO, place: int, inside: int, total: int) -> 
 
 
 def _read_first_edition(file: BinaryIO, place: int, length: int) -> bytes:
-    """Return a message, whose values are small."""
+    """Return a whole message: those of edition 1 are small."""
     file.seek(place)
     message = file.read(length)
     if len(message) < length or length < 16 or message[-4:] != END:
@@ -200,12 +200,12 @@ def _read_first_edition(file: BinaryIO, place: int, length: int) -> bytes:
 
 
 def _read_keys(header: bytes, place: int, eccodes: Any) -> dict[str, Any]:
-    """Return what ecCodes says of a message."""
+    """Return the keys of a message that ecCodes knows."""
     found: dict[str, Any] = {}
     try:
         handle = eccodes.codes_new_from_message(header)
         try:
-            # the unit of steps is that which they have in the message
+            # steps keep the unit of the message
             for kind, names in ((str, TEXTS), (int, NUMBERS), (float, ("level",))):
                 for name in names:
                     try:
@@ -213,7 +213,7 @@ def _read_keys(header: bytes, place: int, eccodes: Any) -> dict[str, Any]:
                     except (eccodes.KeyValueNotFoundError, eccodes.InvalidTypeError):
                         continue
                     except eccodes.CodesInternalError:
-                        # a key that needs another one which the message does not have
+                        # the key needs another key that the message lacks
                         continue
         finally:
             eccodes.codes_release(handle)
@@ -222,17 +222,17 @@ def _read_keys(header: bytes, place: int, eccodes: Any) -> dict[str, Any]:
             f"GRIB message at byte {place}: ecCodes cannot read it ({error}); it is damaged"
         ) from error
     if lacking := [n for n in ("shortName", "dataDate", "dataTime", "gridType") if n not in found]:
-        raise FormatError(f"GRIB message at byte {place}: it says no {lacking}; it is damaged")
+        raise FormatError(f"GRIB message at byte {place}: it has no {lacking}; it is damaged")
     return found
 
 
 def read_coordinates(message: GribField, eccodes: Any) -> dict[str, npt.NDArray[np.float64]]:
-    """Return the latitudes and longitudes of all points in their order; nothing if unknown.
+    """Return the latitudes and longitudes of all points in order; empty if ecCodes has none.
 
     Raises
     ------
     UnsupportedError
-        They are more than may be loaded.
+        There are too many to load.
     """
     count = message.keys.get("numberOfDataPoints")
     demand_values(16 * int(count or 0), "latitude and longitude")

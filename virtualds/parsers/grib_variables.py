@@ -1,4 +1,4 @@
-"""Variables of a GRIB file: messages that belong together, on axes of their keys."""
+"""GRIB messages that belong together, as variables with axes made of their keys."""
 
 from __future__ import annotations
 
@@ -28,15 +28,11 @@ ATTRIBUTES = (
     *("iScansNegatively", "jScansPositively", "jPointsAreConsecutive"),
     *("gridDefinitionDescription",),
 )
-
-
 DISTINGUISHING_KEYS = (
     *("stepRange", "bottomLevel", "dataType", "percentileValue", "perturbationNumber"),
     *("forecastProbabilityNumber", "probabilityType", "typeOfStatisticalProcessing", "paramId"),
 )
-"""Keys that may tell messages apart whose coordinates are the same."""
-
-
+"""Keys that may tell apart messages with the same coordinates."""
 LEVELS: dict[str, dict[str, Any]] = {
     "isobaricInhPa": {"units": "hPa", "positive": "down", "standard_name": "air_pressure"},
     "isobaricInPa": {"units": "Pa", "positive": "down", "standard_name": "air_pressure"},
@@ -49,11 +45,7 @@ LEVELS: dict[str, dict[str, Any]] = {
         "standard_name": "atmosphere_hybrid_sigma_pressure_coordinate",
     },
 }
-
-
 SINCE_1970 = {"units": "seconds since 1970-01-01T00:00:00", "calendar": "proleptic_gregorian"}
-
-
 AXES: dict[str, tuple[Callable[[GribField], Any], dict[str, Any]]] = {
     "number": (
         lambda m: m.keys.get("number", 0),
@@ -66,9 +58,7 @@ AXES: dict[str, tuple[Callable[[GribField], Any], dict[str, Any]]] = {
     ),
     "level": (lambda m: m.keys.get("level", 0.0), {}),
 }
-"""Axes before those of the grid: what tells a message's place along each, and its attributes."""
-
-
+"""Axes before those of the grid: how to find a message's place on each, and its attributes."""
 COORDINATE_ATTRIBUTES = {
     "latitude": {"units": "degrees_north", "standard_name": "latitude"},
     "longitude": {"units": "degrees_east", "standard_name": "longitude"},
@@ -79,7 +69,7 @@ COORDINATE_ATTRIBUTES = {
 
 
 def group_kinds(found: Sequence[GribField]) -> dict[str, list[GribField]]:
-    """Return messages that make one dataset, by the names of their groups."""
+    """Return the messages of each dataset, by the name of its group."""
     levels: dict[tuple[Any, ...], set[float]] = {}
     for message in found:
         levels.setdefault(_parameter_of(message), set()).add(message.keys.get("level", 0.0))
@@ -105,7 +95,7 @@ def _name_of(message: GribField) -> str:
 
 
 def _name_kinds(kinds: Sequence[tuple[Any, ...]]) -> list[str]:
-    """Return names of kinds: the type of level, and as much else as tells them apart."""
+    """Name kinds by type of level, and by as much else as tells them apart."""
     named = []
     for kind in kinds:
         level, step, grid, levels = kind
@@ -130,9 +120,11 @@ class MessageGroup:
         self.level = str(self.first.keys.get("typeOfLevel", "level"))
         self.values = {n: sorted({tell(m) for m in found}) for n, (tell, _) in AXES.items()}
         if self.level == "isobaricInhPa":
-            # from the ground upwards, as cfgrib has it
+            # from the ground upwards, as cfgrib orders it
             self.values["level"].reverse()
-        self.told = [n for n in AXES if n != "number" or any("number" in m.keys for m in found)]
+        self.known_axes = [
+            n for n in AXES if n != "number" or any("number" in m.keys for m in found)
+        ]
         self.axes = [name for name, values in self.values.items() if len(values) > 1]
         self.problems: dict[str, VirtualdsError] = {}
         self.dims, self.shape, self.places = _build_grid(
@@ -154,13 +146,13 @@ class MessageGroup:
         )
 
     def _parameters(self, skip: frozenset[str]) -> Iterator[tuple[str, ManifestVariable]]:
-        dims = (*(self._shown(axis) for axis in self.axes), *self.dims)
+        dims = (*(self._name_axis(axis) for axis in self.axes), *self.dims)
         for name, found in groupby(sorted(self.messages, key=_name_of), _name_of):
             if name in skip:
                 continue
-            of_it = list(found)
+            messages = list(found)
             try:
-                array = self._array(name, of_it)
+                array = self._array(name, messages)
             except VirtualdsError as error:
                 error.add_note(f"variable {name!r} of {self.source.url}")
                 self.problems[name] = error
@@ -169,10 +161,10 @@ class MessageGroup:
             url = self.source.url
             origin = local_path(url) if scheme_of(url) == "file" else url
             encoding = {"source": origin, "original_shape": array.shape, "dtype": array.dtype}
-            yield name, ManifestVariable(dims, array, self._attributes(of_it[0]), encoding)
+            yield name, ManifestVariable(dims, array, self._attributes(messages[0]), encoding)
 
     def _array(self, name: str, found: Sequence[GribField]) -> ManifestArray:
-        """Return the messages of one parameter as an array of a chunk each."""
+        """Return the messages of one parameter as an array, one chunk each."""
         lengths = tuple(len(self.values[axis]) for axis in self.axes)
         demand_table(lengths, len(found), f"parameter {name!r}")
         rows = np.full(lengths, -1)
@@ -202,20 +194,20 @@ class MessageGroup:
         found |= {"long_name": keys.get("name", "unknown"), "units": keys.get("units", "unknown")}
         if keys.get("cfName", "unknown") != "unknown":
             found["standard_name"] = keys["cfName"]
-        names = [self._shown(axis) for axis in self.told] + [*self.places, "valid_time"]
-        # a message that is not there is missing too
+        names = [self._name_axis(axis) for axis in self.known_axes] + [*self.places, "valid_time"]
+        # missing messages read as NaN, like missing values
         return found | {"coordinates": " ".join(names), "_FillValue": np.float32(np.nan)}
 
-    def _shown(self, axis: str) -> str:
-        """Return what an axis is called: that of levels has the name of their type."""
+    def _name_axis(self, axis: str) -> str:
+        """Return the name of an axis; the level axis has the name of the type of level."""
         return self.level if axis == "level" else axis
 
     def _coordinates(self) -> dict[str, ManifestVariable]:
         found = dict(self.places)
-        for axis in self.told:
+        for axis in self.known_axes:
             values, several = np.array(self.values[axis]), axis in self.axes
             attributes = LEVELS.get(self.level, {}) if axis == "level" else AXES[axis][1]
-            name = self._shown(axis)
+            name = self._name_axis(axis)
             dims = (name,) if several else ()
             found[name] = ManifestVariable(
                 dims, values if several else values[0:1].reshape(()), attributes
@@ -230,9 +222,9 @@ class MessageGroup:
 
 
 def _ambiguous_error(name: str, first: GribField, second: GribField) -> UnsupportedError:
-    """Return what to say of two messages that have one place in the array."""
-    told = {n: (first.keys.get(n), second.keys.get(n)) for n in DISTINGUISHING_KEYS}
-    differing = {n: values for n, values in told.items() if values[0] != values[1]}
+    """Return the error of two messages at one place of an array."""
+    values_by_key = {n: (first.keys.get(n), second.keys.get(n)) for n in DISTINGUISHING_KEYS}
+    differing = {n: values for n, values in values_by_key.items() if values[0] != values[1]}
     key = next(iter(differing), "count")
     return UnsupportedError(
         f"GRIB messages at bytes {first.offset} and {second.offset} are both {name!r} of one "
@@ -244,7 +236,7 @@ def _ambiguous_error(name: str, first: GribField, second: GribField) -> Unsuppor
 def _build_grid(
     message: GribField, where: Mapping[str, Any]
 ) -> tuple[tuple[str, ...], tuple[int, ...], dict[str, ManifestVariable]]:
-    """Return names and lengths of the axes of a grid, and the places of its points."""
+    """Return the names and lengths of a grid's axes, and the coordinates of its points."""
     keys = message.keys
     count, columns, rows = (int(keys.get(n, 0)) for n in ("numberOfDataPoints", "Nx", "Ny"))
     if keys.get("alternativeRowScanning"):

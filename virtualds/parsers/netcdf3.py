@@ -1,9 +1,8 @@
 """netCDF files of the classic formats: CDF-1, CDF-2 (64-bit offset) and CDF-5 (64-bit data).
 
-The header is read by `virtualds.parsers.netcdf3_header`, by one request where it is not very long.
-A variable without records is one chunk, which readers cut as they need; of one with records each
-record is a chunk, since the records of all variables lie interleaved
-(docs/decisions/0018-a-record-is-a-chunk.md).
+`virtualds.parsers.netcdf3_header` parses the header, which mostly takes one request. A variable
+without records is one chunk, which readers cut as they need. Each record of a variable is a chunk,
+since the records of all variables lie interleaved (docs/decisions/0018-a-record-is-a-chunk.md).
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ from virtualds.stores.block_cache import FIRST_PAGES, PAGE
 from virtualds.urls import local_path, scheme_of
 
 LONGEST = 2**28
-"""Bytes of the longest header that is read."""
+"""Bytes of the longest header that the parser reads."""
 DASK_BLOCK = 2**24
 """Bytes of records that dask is advised to take at a time."""
 FEW_RECORDS = 2**10
-"""Records of a variable up to which their offsets are held: 8 KiB, and no work when files join."""
+"""Offsets of up to so many records are held in memory: 8 KiB, and cheap to concatenate."""
 GROWTH = 8
-"""How many times as much is fetched of a header that is longer than what was."""
+"""Each further request for a long header reaches so many times as far."""
 
 
 def detect(head: bytes) -> bool:
@@ -70,7 +69,7 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     FileNotFoundError
         There is no such group.
     UnsupportedError
-        Parts of the file cannot be had.
+        The server sends no parts of the file.
     """
     skipped = frozenset(skip)
     header, size = _read_header(source)
@@ -132,7 +131,7 @@ def _shape_of(variable: NetCDF3Variable, records: int) -> tuple[int, ...]:
 def _demand_whole(
     variable: NetCDF3Variable, header: NetCDF3Header, records: int, source: SourceFile
 ) -> None:
-    """Refuse a variable that the file ends within: what is missing is not fill."""
+    """Refuse a variable that reaches past the end of the file: missing bytes are no fill."""
     size = source.size or 0
     count = records if variable.has_records else 1
     if not count or not variable.nbytes:
@@ -149,7 +148,7 @@ def _demand_whole(
 def _build_array(
     variable: NetCDF3Variable, header: NetCDF3Header, records: int, source: SourceFile
 ) -> ManifestArray:
-    """Return the values as references: of each record, or of everything."""
+    """Return the values as references: one for each record, or one for all values."""
     shape = _shape_of(variable, records)
     axes = _make_axes(shape)
     nbytes = variable.nbytes * (records if variable.has_records else 1)
@@ -177,7 +176,7 @@ def _build_manifest(
 
 @lru_cache(256)
 def _make_axes(shape: tuple[int, ...]) -> tuple[ChunkAxis, ...]:
-    """Return how an array in one piece is cut: not at all."""
+    """Return the axes of an array in one chunk."""
     return tuple(ChunkAxis.regular(n, max(n, 1)) for n in shape)
 
 

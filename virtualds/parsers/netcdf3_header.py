@@ -35,7 +35,7 @@ TYPES = {
     10: np.dtype(">i8"),
     11: np.dtype(">u8"),
 }
-"""``nc_type``; those from 7 on are of CDF-5."""
+"""Dtypes by ``nc_type``; only CDF-5 has those from 7 on."""
 OF_CLASSIC = 6
 """The last type that CDF-1 and CDF-2 have."""
 
@@ -43,7 +43,7 @@ Item = TypeVar("Item")
 
 
 class MoreNeeded(Exception):
-    """The header goes on behind the bytes that are there, at least to ``stop``."""
+    """The header is longer than the bytes given, and reaches at least to ``stop``."""
 
     def __init__(self, stop: int) -> None:
         super().__init__(stop)
@@ -51,7 +51,7 @@ class MoreNeeded(Exception):
 
 
 class NetCDF3Dimension(NamedTuple):
-    """A dimension; of the record dimension the length is 0."""
+    """A dimension; the record dimension has length 0."""
 
     name: str
     length: int
@@ -83,7 +83,7 @@ class NetCDF3Variable:
 
 @dataclass(frozen=True)
 class NetCDF3Header:
-    """What the header of a file says; ``numrecs`` is None where it is left to the file's size."""
+    """The header of a file; ``numrecs`` is None where the size of the file gives it."""
 
     dimensions: tuple[NetCDF3Dimension, ...]
     attributes: dict[str, Any]
@@ -92,7 +92,7 @@ class NetCDF3Header:
 
     @property
     def record_dimension(self) -> str | None:
-        """The dimension without a length."""
+        """The name of the record dimension, None if there is none."""
         return next((d.name for d in self.dimensions if not d.length), None)
 
     @property
@@ -126,9 +126,9 @@ def parse_header(data: bytes, where: str) -> NetCDF3Header:
     Raises
     ------
     MoreNeeded
-        It goes on behind ``data``.
+        The header is longer than ``data``.
     FormatError
-        It is damaged; ``where`` is what to call the file.
+        It is damaged; ``where`` names the file.
     """
     return _Parser(data, where).header()
 
@@ -146,7 +146,7 @@ class _Parser:
         self.version = data[3] if data[:3] == MAGIC and len(data) > 3 else 0
         if self.version not in VERSIONS:
             raise self.damage(f"begins with {data[:4]!r}, not with CDF and 1, 2 or 5", 0)
-        # NON_NEG, and OFFSET of the position of variables
+        # bytes of NON_NEG, and of the OFFSET of variables
         self.wide = 8 if self.version == 5 else 4
         self.wide_offset = 4 if self.version == 1 else 8
 
@@ -176,7 +176,7 @@ class _Parser:
             return []
         if found != tag:
             raise self.damage(f"tag {found:#x} where the list of {what} begins ({tag:#x})", begin)
-        # an item has at least a name and a number; do not believe in more of them than fit
+        # a count that is too large runs past the data, which raises MoreNeeded
         return [read() for _ in range(count)]
 
     def dimension(self) -> NetCDF3Dimension:
@@ -203,8 +203,8 @@ class _Parser:
         ids = unpack(f">{count}{'Q' if self.wide == 8 else 'I'}", self.take(count * self.wide))
         if any(number >= len(dimensions) for number in ids):
             raise self.damage(
-                f"variable {name!r} has the dimensions {[*ids[:32]]}, of {len(dimensions)} that "
-                f"are there",
+                f"variable {name!r} has the dimensions {[*ids[:32]]}, and there are only "
+                f"{len(dimensions)}",
                 place,
             )
         attributes = self.attributes()
@@ -225,7 +225,7 @@ class _Parser:
         number = self.number(4)
         last = max(TYPES) if self.version == 5 else OF_CLASSIC
         if number not in TYPES or number > last:
-            raise self.damage(f"type {number}, of 1 to {last} that there are", self.place - 4)
+            raise self.damage(f"type {number}, not one of 1 to {last}", self.place - 4)
         return TYPES[number]
 
     def name(self) -> str:
@@ -234,22 +234,22 @@ class _Parser:
             text = raw.decode()
         except UnicodeDecodeError as error:
             raise self.damage(f"the name {raw[:64]!r} is no UTF-8", place) from error
-        # netCDF-C takes a name up to its first zero, and its own test files have such
+        # netCDF-C ends a name at its first zero, and its own test files have such names
         text = text.partition("\0")[0]
         if not text:
             raise self.damage(f"the name {raw[:64]!r}", place)
         return text
 
     def count(self) -> int:
-        """Take a number of elements, which has a sign that it does not use."""
+        """Take a count (NON_NEG), which is never negative."""
         found = self.number(self.wide)
-        # CDF-1 says so too, and files of four thousand million elements exist all the same
+        # CDF-1 limits counts to 2**31, but longer files exist
         if found >= 2**63:
             raise self.damage(f"a length of {found}", self.place - self.wide)
         return found
 
     def number(self, width: int) -> int:
-        # most of a header is numbers: this is `take` without a call
+        # most of a header is numbers, so `take` is inlined
         stop = self.place + width
         raw = self.data[self.place : stop]
         if len(raw) < width:
@@ -258,7 +258,7 @@ class _Parser:
         return int.from_bytes(raw, "big")
 
     def padded(self, count: int) -> bytes:
-        """Take bytes, and those that pad them."""
+        """Take bytes and their padding, and return the bytes."""
         return self.take(count + -count % 4)[:count]
 
     def take(self, count: int) -> bytes:

@@ -31,18 +31,29 @@ from virtualds.stores.archive_index import LOCAL_HEADER, LOCAL_MAGIC
 from virtualds.stores.scan_cache import fetch_ahead
 
 NAME = "array"
-"""What the array of an ``.npy`` file is called, in every file alike."""
-
-
+"""The name of the variable of an ``.npy`` file."""
 SUFFIX = ".npy"
-
-
-HEADER_ROOM = 256
-"""Bytes that the name and the extra field of a member are expected to have."""
-
-
+MAGIC = b"\x93NUMPY"
+WIDTHS = {1: 2, 2: 4, 3: 4}
+"""Bytes of the length of the header, by major version."""
+KEYS = {"descr", "fortran_order", "shape"}
+LONGEST = 10_000
+"""Characters of the longest header, as in numpy: longer ones can crash Python's parser."""
+USUAL_HEADER = 256
+"""Bytes that are enough for most headers."""
+MEMBER_EXTRA = 256
+"""Bytes that the name and the extra field of a member usually have together."""
 AT_ONCE = 256
 """Members whose beginnings are fetched together."""
+
+
+class NumpyHeader(NamedTuple):
+    """The header of an ``.npy`` file; ``offset`` is where its values begin."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    order: str
+    offset: int
 
 
 def detect(head: bytes) -> bool:
@@ -78,7 +89,7 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
 def read_archive(
     source: SourceFile, group: str | None = None, skip: Iterable[str] = ()
 ) -> ManifestGroup:
-    """Read the headers of all arrays of an ``.npz`` file; those that are not read are `problems`.
+    """Read the headers of all arrays of an ``.npz`` file; unreadable arrays become `problems`.
 
     Raises
     ------
@@ -116,13 +127,13 @@ def read_archive(
 
 
 def _fetch_heads(files: Sequence[SourceFile]) -> list[bytes]:
-    """Return the beginnings of files, all asked for at once."""
+    """Return the beginnings of files, fetched together."""
     if any(file.size is None for file in files):
         raise UnsupportedError(
             f"{files[0].url}: the server sends no parts of it; copy it to local disk"
         )
-    # the header of a member and the array's own lie beside each other, and come together
-    span = LOCAL_HEADER + HEADER_ROOM + USUAL_HEADER
+    # one range covers the header of a member and the header of its array
+    span = LOCAL_HEADER + MEMBER_EXTRA + USUAL_HEADER
     headers = find_archive_headers(files)
     for first in range(0, len(headers), AT_ONCE):
         some = headers[first : first + AT_ONCE]
@@ -154,8 +165,8 @@ def _build_array(file: SourceFile, head: bytes) -> ManifestArray:
 def _find_checksum(file: SourceFile, header: bytes, nbytes: int) -> int:
     """Return the checksum of the values of an array in an archive, 0 if there is none.
 
-    The archive has one of the header and the values together. An array that does not reach to the
-    end of its member is checked here and now, since its header may be damaged.
+    The archive has one checksum for header and values together. An array that ends before its
+    member does is checked now, since its header may be damaged.
 
     Raises
     ------
@@ -175,58 +186,8 @@ def _find_checksum(file: SourceFile, header: bytes, nbytes: int) -> int:
     return 0
 
 
-# ---------------------------------------------------------------------- native readers
-
-
-def _open_npy(target: Callable[[], Any], closing: ExitStack) -> ReadNative:
-    array = np.load(target(), mmap_mode="r")
-    return stored_values(lambda wanted: array)
-
-
-def _open_npz(target: Callable[[], Any], closing: ExitStack) -> ReadNative:
-    # numpy leaves a file open that it opened, if it is no sound archive
-    file = closing.enter_context(io.FileIO(target()))
-    arrays = closing.enter_context(np.load(file))
-    return stored_values(lambda wanted: arrays[wanted.path])
-
-
-NPY = Parser("npy", (SUFFIX,), detect, read, natives=(NativeReader("numpy", _open_npy),))
-
-
-NPZ = Parser(
-    "npz", (".npz",), detect_archive, read_archive, natives=(NativeReader("numpy", _open_npz),)
-)
-
-
-MAGIC = b"\x93NUMPY"
-
-
-WIDTHS = {1: 2, 2: 4, 3: 4}
-"""Bytes of the length of the header, by major version."""
-
-
-LONGEST = 10_000
-"""Characters of a header: Python's parser can be crashed by long ones. numpy's limit, too."""
-
-
-USUAL_HEADER = 256
-"""Bytes that are enough for most headers."""
-
-
-KEYS = {"descr", "fortran_order", "shape"}
-
-
-class NumpyHeader(NamedTuple):
-    """What an ``.npy`` file holds; ``offset`` is where its values begin."""
-
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    order: str
-    offset: int
-
-
 def parse_header_size(head: bytes, where: str) -> int:
-    """Return how many bytes come before the values, by the first 12 bytes of a file.
+    """Return how many bytes come before the values, from the first 12 bytes of a file.
 
     Raises
     ------
@@ -248,7 +209,7 @@ def parse_header_size(head: bytes, where: str) -> int:
 
 
 def parse_numpy_header(head: bytes, where: str) -> NumpyHeader:
-    """Return the header of an ``.npy`` file, all of which is in ``head``.
+    """Return the header of an ``.npy`` file that begins with ``head``.
 
     Raises
     ------
@@ -280,7 +241,28 @@ def parse_numpy_header(head: bytes, where: str) -> NumpyHeader:
         ValueError,
     ) as error:
         raise FormatError(
-            f"{where}: its header {raw[:100]!r} is none ({error}); the file is damaged, fetch it "
-            f"again"
+            f"{where}: its header {raw[:100]!r} is invalid ({error}); the file is damaged, fetch "
+            f"it again"
         ) from error
     return NumpyHeader(dtype, shape, "F" if order else "C", size)
+
+
+# ---------------------------------------------------------------------- native readers
+
+
+def _open_npy(target: Callable[[], Any], closing: ExitStack) -> ReadNative:
+    array = np.load(target(), mmap_mode="r")
+    return stored_values(lambda wanted: array)
+
+
+def _open_npz(target: Callable[[], Any], closing: ExitStack) -> ReadNative:
+    # numpy would leave a damaged archive open
+    file = closing.enter_context(io.FileIO(target()))
+    arrays = closing.enter_context(np.load(file))
+    return stored_values(lambda wanted: arrays[wanted.path])
+
+
+NPY = Parser("npy", (SUFFIX,), detect, read, natives=(NativeReader("numpy", _open_npy),))
+NPZ = Parser(
+    "npz", (".npz",), detect_archive, read_archive, natives=(NativeReader("numpy", _open_npz),)
+)

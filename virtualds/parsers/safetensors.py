@@ -24,7 +24,7 @@ from virtualds.stores.block_cache import FIRST_PAGES, PAGE
 WIDTH = 8
 """Bytes of the length of the header."""
 LONGEST = 100_000_000
-"""Bytes of a header; the limit of the format's own library."""
+"""Bytes of the longest header: the limit of the format's own library."""
 METADATA = "__metadata__"
 TYPES = {
     "BOOL": "?",
@@ -59,7 +59,7 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     FormatError
         The header is damaged or truncated.
     UnsupportedError
-        Parts of the file cannot be had.
+        The server sends no parts of the file.
     """
     header, begin = _read_header(source)
     attributes = header.pop(METADATA, {})
@@ -108,9 +108,9 @@ def _read_header(source: SourceFile) -> tuple[dict[str, Any], int]:
 
 
 def _find_sharing(header: Mapping[str, Any]) -> dict[str, str]:
-    """Return tensors some of whose bytes belong to another one too, by name, and which one.
+    """Return the names of tensors that share bytes, each with the name of the other one.
 
-    No two share any ("Format" of the README of safetensors): the offsets of one are wrong.
+    The format forbids it (README of safetensors, "Format"): the offsets of one are wrong.
     """
     spans = []
     for name, tensor in header.items():
@@ -138,7 +138,7 @@ def _build_array(tensor: Any, begin: int, source: SourceFile) -> ManifestArray:
         )
     if kind not in TYPES:
         raise UnsupportedError(
-            f"its type {kind} is none of numpy's; leave the tensor out with drop_variables, or "
+            f"numpy has no type for {kind}; leave the tensor out with drop_variables, or "
             f"open its bytes with virtualds.open_flat(url, offset={begin + start}, ...) as integers"
         )
     data = build_flat_array(source, begin + start, np.dtype(TYPES[kind]), shape)

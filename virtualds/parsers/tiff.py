@@ -1,7 +1,8 @@
-"""TIFF files, BigTIFF, GeoTIFF and cloud optimised ones among them, through tifffile.
+"""TIFF files through tifffile: BigTIFF, GeoTIFF and cloud optimised GeoTIFF too.
 
-tifffile reads the headers and says which pages make one image; `virtualds.parsers.tiff_pages` turns
-them into references. Overviews are groups ``"1"``, ``"2"`` ..., further images ``"series_1"`` ...
+tifffile reads the headers and says which pages make one image; `virtualds.parsers.tiff_pages`
+turns pages into references. Overviews are groups ``"1"``, ``"2"`` ..., further images
+``"series_1"`` ...
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ TIFF_ERRORS = (
     ValueError,
     struct.error,
 )
-"""What tifffile raises about damaged files."""
+"""Errors that tifffile raises for damaged files."""
 IMAGE, REFERENCE_SYSTEM = "band_data", "spatial_ref"
-"""Names of variables, those that rioxarray gives them."""
+"""Names of variables, as in rioxarray."""
 DIMS = {"S": "band"}
-"""Names of tifffile's axes, where they are other than its letters in lower case."""
+"""Names of axes that are not tifffile's letters in lower case."""
 TEXTS = {
     "ImageDescription": "TIFFTAG_IMAGEDESCRIPTION",
     "DocumentName": "TIFFTAG_DOCUMENTNAME",
@@ -73,8 +74,8 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     source : SourceFile
         The file with its fingerprint.
     group : str, optional
-        ``"1"``, ``"2"`` ... are overviews of ``"0"``, which the root is; ``"series_1"`` ... further
-        images.
+        ``"1"``, ``"2"`` ... are overviews, ``"0"`` is the image in the root; ``"series_1"`` ... are
+        further images.
     skip : iterable of str
         Names of variables to leave out.
 
@@ -94,7 +95,7 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
         open_source(source) as file,
         tifffile.TiffFile(file, name=_name_of(source)) as tiff,
     ):
-        # counting pages ends where they go round in a circle; looking for images would not
+        # counting pages ends even if they form a circle; listing images would not
         if not len(tiff.pages) or not tiff.series:
             raise FormatError(f"{source.url}: the TIFF file has no image; it is damaged")
         images = list(_list_images(tiff))
@@ -117,7 +118,7 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
 def read_tree(
     source: SourceFile, group: str | None = None, skip: Iterable[str] = ()
 ) -> ManifestGroup:
-    """Read an image and its overviews side by side, since trees have no axes of several lengths.
+    """Read an image and its overviews as siblings: in a tree, children share the parent's axes.
 
     Parameters and errors are those of `read`. The image itself is the group ``"0"``, unless it is
     the only one.
@@ -126,7 +127,7 @@ def read_tree(
 
 
 def _number_overviews(found: ManifestGroup) -> ManifestGroup:
-    """Show images that have others below them as the first of these, too."""
+    """Add an image that has overviews as its group ``"0"``."""
     if not found.groups:
         return found
     itself = {"0": replace(found, groups={})}
@@ -144,7 +145,7 @@ def _arrange_side_by_side(found: ManifestGroup) -> ManifestGroup:
 
 
 def _demand_all_tags(file: BinaryIO, form: Any, page: Any) -> None:
-    """Refuse a page whose directory has tags that tifffile passed over: they cannot be read.
+    """Refuse a page with tags that tifffile could not read and skipped.
 
     Without the tag of its type, an image would be read as one of another type.
     """
@@ -165,7 +166,7 @@ def _name_of(source: SourceFile) -> str:
 
 
 def _list_images(tiff: Any) -> Iterable[tuple[str, Any, int]]:
-    """Yield the paths of all images, with the levels of their pyramid, and which level it is."""
+    """Yield each image: its path, the levels of its pyramid, and its own level."""
     for index, series in enumerate(tiff.series):
         name = f"series_{index}" if index else ""
         for level in range(len(series.levels)):
@@ -222,12 +223,12 @@ def _build_array(source: SourceFile, series: Any) -> ManifestArray:
     if array.shape != tuple(series.shape):
         raise UnsupportedError(
             f"TIFF series of shape {tuple(series.shape)} made of pages of {tuple(page.shape)}: its "
-            f"axes are none of whole pages; read it with tifffile's asarray()"
+            f"axes do not consist of whole pages; read it with tifffile's asarray()"
         )
     return array
 
 
-# ---------------------------------------------------------------------- where it lies on earth
+# ---------------------------------------------------------------------- georeferencing
 
 
 Affine = tuple[float, float, float, float, float, float]
@@ -252,7 +253,7 @@ def _find_geotransform(page: Any) -> Affine | None:
     else:
         return None
     if (page.geotiff_tags or {}).get("GTRasterTypeGeoKey") == PIXEL_IS_POINT:
-        # the place that is told is that of a pixel's centre
+        # the tie point is the centre of a pixel
         c, f = c - 0.5 * (a + b), f - 0.5 * (d + e)
     return c, a, b, f, d, e
 
@@ -269,7 +270,7 @@ def _coarsen(affine: Affine, columns: float, rows: float) -> Affine:
 
 
 def _build_coordinates(affine: Affine | None, page: Any) -> dict[str, ManifestVariable]:
-    """Return the places of the centres of pixels, where rows and columns are parallels."""
+    """Return the coordinates of pixel centres; none for a rotated grid."""
     if affine is None or affine[2] or affine[4]:
         return {}
     c, a, _, f, _, e = affine
@@ -279,7 +280,7 @@ def _build_coordinates(affine: Affine | None, page: Any) -> dict[str, ManifestVa
 
 
 def _build_reference_system(page: Any, affine: Affine | None) -> ManifestVariable | None:
-    """Return the variable whose attributes say how the file is georeferenced, raw keys included."""
+    """Return the variable whose attributes georeference the file, raw GeoKeys included."""
     keys = read_geo_keys(page.geotiff_tags or {})
     attributes: dict[str, Any] = {}
     kind = keys.get("GTModelTypeGeoKey")
@@ -301,7 +302,7 @@ def _build_reference_system(page: Any, affine: Affine | None) -> ManifestVariabl
 
 
 def _collect_attributes(full: Any, page: Any) -> dict[str, Any]:
-    """Return what is said about the values of an image."""
+    """Return the attributes of an image."""
     found: dict[str, Any] = {}
     for tag, name in TEXTS.items():
         if (known := full.tags.get(tag)) is not None and isinstance(known.value, str):
@@ -344,7 +345,7 @@ def _parse_gdal_metadata(page: Any) -> dict[str, Any]:
 
 
 def _collect_band_attributes(roles: Mapping[str, Mapping[int, str]], count: int) -> dict[str, Any]:
-    """Return names, units and packing of bands, of which packing is CF's if all bands agree."""
+    """Return names, units and packing of bands; packing is CF's if all bands agree."""
     found: dict[str, Any] = {}
     for role, name in {"description": "long_name", "unittype": "units"}.items():
         texts = [roles.get(role, {}).get(band, "") for band in range(count)]
@@ -363,7 +364,7 @@ def _collect_band_attributes(roles: Mapping[str, Mapping[int, str]], count: int)
 
 
 def _open_tifffile(target: Callable[[], Any], closing: ExitStack) -> ReadNative:
-    """Open a file with tifffile, which reads images as a whole; the last one is kept."""
+    """Open a file with tifffile; keep the last image, since tifffile reads whole images."""
     import tifffile
 
     tiff = closing.enter_context(tifffile.TiffFile(target()))

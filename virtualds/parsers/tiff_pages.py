@@ -1,7 +1,7 @@
-"""Pages of TIFF files as virtual arrays: which tiles and strips there are, and how they decode.
+"""Pages of TIFF files as virtual arrays: where tiles and strips lie, and how they decode.
 
-A page is seen as tifffile tells it. What is laid down where: TIFF 6.0 (strips in section 3, tiles
-in section 15), BigTIFF, and GDAL's way to leave out tiles (offset and length 0).
+tifffile reads the pages. Sources: TIFF 6.0 (strips in section 3, tiles in section 15), BigTIFF, and
+GDAL's way to leave out tiles (offset and length 0).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from virtualds.source_file import SourceFile
 PLAIN, UNPREDICTED = 1, 1
 """Compression and predictor of pages that have none."""
 LARGEST_TRIED = 2**26
-"""Bytes of a strip that is decoded when a file is scanned, at most: see `_is_padded`."""
+"""Bytes of the largest strip that a scan decodes: see `_is_padded`."""
 
 
 def build_page_array(
@@ -41,8 +41,8 @@ def build_page_array(
     ----------
     source : SourceFile
     pages : sequence
-        Pages of tifffile in C order of the leading axes, None for one that is not there; or a
-        single one, which all others follow without a gap.
+        Pages of tifffile in C order of the leading axes, None for a missing page; or the first
+        page alone, if all others follow it without a gap.
     leading : sequence of int
         Lengths of the axes before those of a page.
     keyframe : TiffPage
@@ -106,7 +106,7 @@ def _find_plain_lengths(cut: Sequence[ChunkAxis], page: Any) -> Any:
 
 
 def _demand_array(page: Any) -> None:
-    """Refuse what has no elements of whole bytes, or axes that are cut otherwise."""
+    """Refuse a page that chunks cannot express or no codec decodes."""
     bits, compression = page.bitspersample, int(page.compression)
     is_jpeg = compression in Jpeg.tiff_compressions
     refused = {
@@ -138,9 +138,8 @@ def _is_different(page: Any, code: int) -> bool:
 def _is_padded(page: Any, offsets: Any, lengths: Any) -> bool:
     """Say whether the last strip holds as many rows as the others, some beyond the image.
 
-    TIFF 6.0, section 3, has it end with the image. Some writers fill it up, and only what a strip
-    decodes to tells. So one of the last strips is decoded, the first that is there, unless it is
-    so large that it would not be small beside a scan.
+    By TIFF 6.0, section 3, it ends with the image. Some writers pad it, and only decoding shows
+    that. So the first of the last strips is decoded, unless that would take long beside a scan.
     """
     rows = _count_strip_rows(page)
     if page.is_tiled or int(page.compression) == PLAIN or not page.imagelength % rows:
@@ -158,7 +157,7 @@ def _is_padded(page: Any, offsets: Any, lengths: Any) -> bool:
     try:
         found = codec.decode(file.read(int(sizes[there[0]])), full)
     except (CodecError, UnsupportedError):
-        # whoever reads the strip is told what is wrong with it
+        # reading the strip raises the error
         return False
     return len(found) == full
 
@@ -166,13 +165,13 @@ def _is_padded(page: Any, offsets: Any, lengths: Any) -> bool:
 def _count_strip_rows(page: Any) -> int:
     """Return how many rows a whole strip has, which may be more than the image has."""
     tag = page.tags.get("RowsPerStrip")
-    # tifffile has it end with the image
+    # tifffile cuts its own value to the image
     said = tag.value if tag and isinstance(tag.value, int) else 0
     return max(int(page.rowsperstrip), said)
 
 
 def _cut_axes(page: Any, *, padded: bool = False) -> tuple[ChunkAxis, ...]:
-    """Return how the axes of a page are cut as they are stored: samples last, or planes first."""
+    """Return the chunk axes of a page as stored: samples last, or planes first."""
     rows, columns, samples = page.imagelength, page.imagewidth, page.samplesperpixel
     if page.is_tiled:
         height, width, last = page.tilelength, page.tilewidth, None
@@ -200,7 +199,7 @@ def _cut_axes(page: Any, *, padded: bool = False) -> tuple[ChunkAxis, ...]:
 def _find_byte_ranges(
     pages: Sequence[Any], leading: Sequence[int], keyframe: Any, count: int
 ) -> Any:
-    """Return the offsets and lengths of all chunks, two flat arrays; length 0 is none."""
+    """Return the offsets and lengths of all chunks, two flat arrays; length 0 means no chunk."""
     if len(pages) == 1 and prod(leading) > 1:
         return _find_contiguous_ranges(pages[0], prod(leading))
     if len(pages) != prod(leading):
@@ -217,7 +216,7 @@ def _find_contiguous_ranges(page: Any, count: int) -> Any:
     """Return the places of pages that follow the first one without a gap, as ImageJ writes them."""
     if not page.is_contiguous:
         raise UnsupportedError(
-            f"TIFF series of {count} pages of which one is described, and that one is not "
+            f"TIFF series of {count} pages that describes only the first, which is not "
             f"contiguous; read it with tifffile's asarray()"
         )
     size = page.nbytes
@@ -260,7 +259,7 @@ def _find_codecs(page: Any, chunk: tuple[int, ...]) -> tuple[tuple[Codec, ...], 
 
 
 def nodata_of(page: Any) -> Any:
-    """Return GDAL's value for pixels without data, None if there is none that a pixel can have."""
+    """Return GDAL's value for pixels without data, None if no pixel can have it."""
     tag = page.tags.get("GDAL_NODATA")
     if tag is None or page.dtype is None or page.dtype.kind not in "iuf":
         return None
@@ -285,7 +284,7 @@ def _parse_integer(text: str) -> int:
 
 
 def read_geo_keys(tags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return GeoKeys as attributes can hold them: numbers, strings, lists of numbers."""
+    """Return GeoKeys as attributes: numbers, strings, lists of numbers."""
     return {name: _to_plain(value) for name, value in tags.items()}
 
 

@@ -1,4 +1,4 @@
-"""Reading: what a selection needs is planned, fetched and decoded straight into the result."""
+"""Reading: plan, fetch and decode a selection, straight into the result."""
 
 from __future__ import annotations
 
@@ -79,12 +79,12 @@ def _allocate(source: Readable, shape: tuple[int, ...]) -> npt.NDArray[Any]:
 
 
 def _demand_valid_text(source: Readable, out: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return values, unless they are text of characters that there are not."""
+    """Return values, and refuse text with invalid characters."""
     if out.dtype.kind == "U" and out.size and out.itemsize:
         letters = np.ascontiguousarray(out).reshape(-1).view(out.dtype.byteorder + "u4")
         if (largest := int(letters.max())) > sys.maxunicode:
             raise ReadError(
-                f"{source.name}: its text has the number {largest:#x}, which is no character of "
-                f"Unicode; the file is damaged, fetch it again"
+                f"{source.name}: its text has the number {largest:#x}, which is no Unicode "
+                f"character; the file is damaged, fetch it again"
             )
     return out

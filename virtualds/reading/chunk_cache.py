@@ -1,11 +1,10 @@
-"""Decoded chunks that the process keeps, since the next selection often needs the rest of them.
+"""The cache of decoded chunks: the next selection often needs the rest of a chunk.
 
-Walking along an axis step by step meets every chunk as often as it has steps. Chunks that were
-wanted whole are not kept: whoever has all of a chunk does not ask again.
+Walking along an axis step by step meets every chunk as often as it has steps. Chunks that were read
+whole are not kept, since their values are rarely read again.
 
-A file of which neither a time nor an etag is known may have been replaced by one of the same size,
-and nothing would tell. Whoever opens anew wants what is there now, so its chunks are kept no longer
-than until something is opened.
+A file without a known time or etag may be replaced, unnoticed, by one of the same size. A user who
+opens a file again wants the current one, so chunks of such files are dropped at the next opening.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ SMALLEST_CACHED = 16 * 1024
 
 
 class ChunkKey(NamedTuple):
-    """What makes two decoded chunks one, whoever shows them and however."""
+    """The identity of a decoded chunk, whichever arrays show it."""
 
     file: SourceFile
     offset: int
@@ -42,9 +41,9 @@ class ChunkKey(NamedTuple):
 
 
 def chunk_key_of(batch: Batch, task: Task, opened: int) -> ChunkKey | None:
-    """Return what a chunk is kept under; None if it is wanted whole, or not worth it.
+    """Return the key of a chunk; None if it is read whole, or too small to keep.
 
-    ``opened`` is what `ChunkCache.opened` was before anything was read.
+    ``opened`` is the value of `ChunkCache.opened` before the read.
     """
     pipeline = batch.pipelines[task.pipeline]
     size = prod(task.encoded) * pipeline.hidden_size
@@ -58,7 +57,7 @@ def chunk_key_of(batch: Batch, task: Task, opened: int) -> ChunkKey | None:
 
 
 class ChunkCache:
-    """The latest used of the chunks that were put in, up to `set_options(chunk_cache=...)` bytes.
+    """The latest used chunks, up to `set_options(chunk_cache=...)` bytes.
 
     Examples
     --------
@@ -76,19 +75,19 @@ class ChunkCache:
         self.opened = 0
 
     def open(self) -> None:
-        """Be told that something is opened: from now on files may be others of the same name."""
+        """Count an opening: from now on a name may stand for another file."""
         with self._lock:
             self.opened += 1
 
     def get(self, key: ChunkKey) -> npt.NDArray[Any] | None:
-        """Return a chunk, which nobody may change; None if it is not there."""
+        """Return a chunk, which is read-only; None if it is not kept."""
         with self._lock:
             if (found := self._chunks.get(key)) is not None:
                 self._chunks.move_to_end(key)
             return found
 
     def put(self, key: ChunkKey, stored: npt.NDArray[Any]) -> None:
-        """Keep a chunk, and let those go that were not used for longest."""
+        """Keep a chunk, and drop the least recently used ones."""
         stored.flags.writeable = False
         with self._lock:
             if key not in self._chunks:
@@ -97,7 +96,7 @@ class ChunkCache:
         self.shrink()
 
     def shrink(self) -> None:
-        """Let go of what is more than the option allows, which may have been changed."""
+        """Drop chunks beyond the limit, which the user may have changed."""
         most = get_options().chunk_cache
         with self._lock:
             while self.nbytes > most:
@@ -106,7 +105,7 @@ class ChunkCache:
 
 @cache
 def _cache_of(pid: int) -> ChunkCache:
-    """Return the cache of a process: a forked child may not wait for a lock of its parent."""
+    """Return the cache of a process: a forked child must not wait for a lock of its parent."""
     return ChunkCache()
 
 

@@ -1,4 +1,4 @@
-"""Ranges of bytes that lie close together are got as one: pure integers, no I/O."""
+"""Joins ranges of bytes that lie close together: pure integers, no I/O."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def join_ranges(ranges: Sequence[Range], gap: int, most: int) -> list[JoinedRang
     ranges : sequence of (offset, length)
         In any order; they may overlap.
     gap : int
-        Bytes between two ranges up to which both are got as one.
+        Bytes between two ranges up to which both are joined.
     most : int
         Bytes of a run, unless a range alone is longer.
 

@@ -1,4 +1,4 @@
-"""From the bytes of a chunk to its place in the result."""
+"""Decodes the bytes of chunks into their places in the result."""
 
 from __future__ import annotations
 
@@ -20,9 +20,14 @@ from virtualds.reading.tiles import Tile
 
 Array = npt.NDArray[Any]
 
+MOST_KEPT = 8 * 2**20
+"""Bytes of scratch memory that a thread keeps of each kind."""
+
+_thread = threading.local()
+
 
 class Decoder:
-    """How chunks of one pipeline and one size become values; made once for many of them.
+    """Decodes chunks of one pipeline and one size.
 
     Parameters
     ----------
@@ -41,7 +46,7 @@ class Decoder:
             _DecodeStep(codec, size, f"step {number}" if codec.fills and size is not None else None)
             for number, (codec, size) in enumerate(zip(pipeline.codecs, sizes, strict=False))
         ]
-        # what is decoded into given memory at last can be so where it is wanted
+        # if the last step decodes into given memory, that may be the result itself
         self._last = steps.pop(0).codec if steps and steps[0].room else None
         self._steps = steps[::-1]
         self._hidden = tuple(
@@ -49,14 +54,14 @@ class Decoder:
         )
         shown = [e for e in pipeline.layout if isinstance(e, int)]
         self._order = None if shown == sorted(shown) else tuple(np.argsort(shown).tolist())
-        # such a chunk is a stretch of memory as the array has it
+        # then the bytes of a chunk have the layout of the array
         is_hidden = any(isinstance(e, FixedAxis) for e in pipeline.layout)
         self._is_straight = pipeline.packing is None and self._order is None and not is_hidden
 
     def decode(self, data: Buffer, *, to_keep: bool = False) -> Array:
-        """Return the numbers as they are stored.
+        """Return the stored numbers of a chunk.
 
-        Unless they are to be kept, they are good until this thread decodes the next chunk.
+        Without ``to_keep`` they are valid until this thread decodes the next chunk.
 
         Raises
         ------
@@ -69,12 +74,12 @@ class Decoder:
             self._last.decode_into(data, decoded)
             data = decoded.data
         elif to_keep and isinstance(data, memoryview):
-            # it is a part of what was fetched, or lies where the next chunk will be decoded
+            # a view of fetched bytes, or of scratch memory that the next chunk will overwrite
             data = bytes(data)
         return np.frombuffer(data, self.pipeline.dtype).reshape(self.shape)
 
     def decode_into(self, data: Buffer, out: Bytes) -> None:
-        """Write the bytes of the numbers as they are stored into ``out``, which has as many."""
+        """Write the bytes of the stored numbers into ``out``, which has their length."""
         data = self._undone(data)
         if self._last:
             self._last.decode_into(data, out)
@@ -82,18 +87,18 @@ class Decoder:
             out[:] = np.frombuffer(data, np.uint8)
 
     def show(self, stored: Array, grid: tuple[int, ...] = ()) -> Array:
-        """Return stored chunks along the axes of the array; those of a grid stay in front."""
+        """Return stored chunks along the axes of the array; axes of a grid stay in front."""
         before = len(grid)
         chunk = stored[(*(slice(None),) * before, *self._hidden, ...)]
         if self._order is not None:
             chunk = chunk.transpose(*range(before), *(before + i for i in self._order))
-        # axes that the file does not have are one element long: no copy
+        # only axes of one element are added: no copy
         return chunk.reshape((*grid, *self.encoded))
 
     def target(self, task: Task, out: Array) -> Array | None:
-        """Return the box of the result that a whole chunk is, as it is stored; None if it is none.
+        """Return the box of the result that a whole chunk fills as stored; None if there is none.
 
-        Its shape is that of the chunk.
+        It has the shape of the chunk.
         """
         if not self._is_straight or task.points or task.more or self.pipeline.dtype != out.dtype:
             return None
@@ -101,7 +106,7 @@ class Decoder:
         return target if target.shape == self.encoded else None
 
     def _undone(self, data: Buffer) -> Buffer:
-        """Undo the codecs from the last one back to the one that is decoded where it is wanted."""
+        """Undo the codecs from the last one on, except one that decodes into the result."""
         for codec, size, room in self._steps:
             if size is not None and room:
                 decoded = get_scratch(size, room)
@@ -118,7 +123,7 @@ class Decoder:
 
 
 class Decoders:
-    """The decoders of a batch, each made when the first of its chunks asks for it.
+    """The decoders of a batch, each made for the first of its chunks.
 
     Parameters
     ----------
@@ -130,7 +135,7 @@ class Decoders:
         self._made: dict[tuple[int, tuple[int, ...]], Decoder] = {}
 
     def of(self, task: Task) -> Decoder:
-        """Return what decodes the chunk of a task."""
+        """Return the decoder for the chunk of a task."""
         key = task.pipeline, task.encoded
         if (found := self._made.get(key)) is None:
             found = self._made[key] = Decoder(self._pipelines[task.pipeline], task.encoded)
@@ -138,9 +143,9 @@ class Decoders:
 
 
 class _DecodeStep(NamedTuple):
-    """A codec to undo, and the size of what it makes where that is known.
+    """A codec to undo, and the decoded size where it is known.
 
-    ``room`` is the kind of scratch that it is decoded into; None if it makes memory of its own.
+    ``room`` is the kind of scratch memory to decode into; None if the codec allocates memory.
     """
 
     codec: Codec
@@ -149,13 +154,13 @@ class _DecodeStep(NamedTuple):
 
 
 def place_missing(pipeline: CodecPipeline, task: Task, out: Array) -> None:
-    """Fill the parts of the result that a missing chunk stands for."""
+    """Fill the parts of the result that a missing chunk covers."""
     for _, outer in task.places:
         out[outer] = pipeline.missing_value
 
 
 def place(decoder: Decoder, data: Buffer, task: Task, out: Array) -> None:
-    """Decode a chunk and write what the task selects of it into the result.
+    """Decode a chunk and write its selected part into the result.
 
     Raises
     ------
@@ -170,7 +175,7 @@ def place(decoder: Decoder, data: Buffer, task: Task, out: Array) -> None:
 
 
 def place_stored(decoder: Decoder, stored: Array, task: Task, out: Array) -> None:
-    """Write what a task selects of a decoded chunk into the result, place by place."""
+    """Write the selected part of a decoded chunk into the result, place by place."""
     chunk = decoder.show(stored)
     for inner, outer in task.places:
         _write(decoder.pipeline, _select(chunk, inner, task.points), out, outer)
@@ -182,7 +187,7 @@ def place_tile(decoder: Decoder, data: Sequence[Buffer], tile: Tile, out: Array)
     Raises
     ------
     CodecError
-        The bytes do not decode to chunks of this shape; its argument ``item`` is which one.
+        The bytes do not decode to chunks of this shape; ``item`` is the number of the chunk.
     """
     count = len(data)
     rows = get_scratch(count * decoder.nbytes, "tile").reshape(count, decoder.nbytes)
@@ -195,7 +200,7 @@ def place_tile(decoder: Decoder, data: Sequence[Buffer], tile: Tile, out: Array)
 
 
 def place_rows(decoder: Decoder, rows: Buffer | Bytes, tile: Tile, out: Array) -> None:
-    """Write the decoded chunks of a tile, which lie one behind the other, into the result."""
+    """Write the decoded chunks of a tile, one behind the other, into the result."""
     pipeline, ndim = decoder.pipeline, len(tile.grid)
     stored = np.frombuffer(rows, pipeline.dtype).reshape(*tile.grid, *decoder.shape)
     # chunk numbers along every axis, each followed by the elements within them
@@ -215,7 +220,7 @@ class TileError(CodecError):
 
 
 def _select(chunk: Array, inner: tuple[Any, ...], points: tuple[int, ...]) -> Array:
-    """Return the selected part of a chunk, its pointwise axes first and as one."""
+    """Return the selected part of a chunk, with its pointwise axes joined in front."""
     if points:
         others = [i for i in range(chunk.ndim) if i not in points]
         chunk = chunk.transpose((*points, *others))
@@ -238,15 +243,11 @@ def _write(pipeline: CodecPipeline, stored: Array, out: Array, outer: tuple[Any,
         out[outer] = packing.decode(stored)
 
 
-MOST_KEPT = 8 * 2**20
-"""Bytes that a thread keeps at most of each kind."""
-
-
-_thread = threading.local()
+# ---------------------------------------------------------------------- memory of a thread
 
 
 def get_scratch(nbytes: int, kind: str = "chunk") -> npt.NDArray[np.uint8]:
-    """Return memory of this thread, good until it asks for some of this kind again."""
+    """Return memory of this thread, valid until the thread asks for this kind again."""
     if nbytes > MOST_KEPT:
         return np.empty(nbytes, np.uint8)
     name = f"scratch for a {kind}"
@@ -258,5 +259,5 @@ def get_scratch(nbytes: int, kind: str = "chunk") -> npt.NDArray[np.uint8]:
 
 
 def hold(decoded: Buffer) -> None:
-    """Keep what a codec made in memory of its own alive until this thread holds the next."""
+    """Keep the memory that a codec allocated until this thread holds the next."""
     _thread.decoded = decoded if len(decoded) <= MOST_KEPT else None

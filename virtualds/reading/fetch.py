@@ -1,4 +1,4 @@
-"""Fetching: the bytes of every batch are had from its store, decoded and placed."""
+"""Fetches the bytes of every batch from its store, decodes and places them."""
 
 from __future__ import annotations
 
@@ -41,17 +41,18 @@ from virtualds.stores.store import Range, StoreError
 
 Array = npt.NDArray[Any]
 
-
 ANNOUNCE_AHEAD = 16
-"""Batches that a disk is told of at once, while it is asked for as many."""
-
+"""Batches that are announced to a disk at a time."""
 
 PORTION = 2**20
-"""Bytes of a near file that are in memory at a time, to be decoded while a cache holds them."""
+"""Bytes of a near file that are read at a time, so few that the CPU's cache holds them."""
+
+NOT_IN_FILE = {INLINE: "bytes held inline", MISSING: "the fill value of a missing chunk"}
+"""Names in errors for chunks that lie in no file."""
 
 
 class DecodedTasks(NamedTuple):
-    """Tasks whose chunks are in memory, decoded."""
+    """Tasks whose decoded chunks are in memory."""
 
     batch: Batch
     chunks: list[Array]
@@ -66,12 +67,12 @@ def execute(source: Readable, selection: Selection, out: Array) -> None:
     Raises
     ------
     ReadError
-        Bytes cannot be had, have changed, or do not decode; it names file, bytes, chunk and
+        Bytes are missing, have changed, or do not decode; the error names file, bytes, chunk and
         variable.
     """
     if not selection.covered:
         out[...] = source.fill_value
-    # what does not fit would push out itself, and everything else
+    # a selection larger than the cache would push out all its chunks
     keeps = 2 * selection.nbytes <= get_options().chunk_cache
     reading = _SelectionReader(source, out, keeps, chunk_cache().opened)
     work = _announce_ahead(reading.without_kept(selection.batches))
@@ -90,9 +91,9 @@ def execute_batch(source: Readable, batch: Batch, out: Array) -> None:
 
 
 def _announce_ahead(works: Iterator[Work]) -> Iterator[Work]:
-    """Yield work, a group later than it comes, so that disks can be told of the next one."""
+    """Yield work one group late, so that the next group can be announced to disks."""
     group = list(islice(works, ANNOUNCE_AHEAD))
-    # who takes the first one asks for it at once
+    # the first batch is read at once
     _announce(group[1:])
     while group:
         following = list(islice(works, ANNOUNCE_AHEAD))
@@ -117,7 +118,7 @@ def _host_slot_of(work: Work) -> HostSlot | None:
 
 
 def _list_ranges(work: Batch | Tile) -> list[Range]:
-    """Return the ranges that a store is asked for, before near ones are joined."""
+    """Return the ranges to ask a store for, before near ones are joined."""
     if isinstance(work, Tile) and (teeth := work.teeth(limits_of(work.fragment, work.file))):
         return [asked for asked, _ in teeth]
     return work.ranges
@@ -135,7 +136,7 @@ class _SelectionReader:
     keeps : bool
         Whether chunks that are used in part are kept for later selections.
     opened : int
-        How often something had been opened before.
+        Value of `ChunkCache.opened` before the read.
     """
 
     source: Readable
@@ -146,12 +147,12 @@ class _SelectionReader:
     # ------------------------------------------------------------------ bytes
 
     def fetch(self, work: Work) -> Callable[[], None]:
-        """Get the bytes of every chunk; return what decodes and places them.
+        """Fetch the bytes of every chunk; return a function that decodes and places them.
 
         Raises
         ------
         ReadError
-            They cannot be had.
+            The bytes cannot be fetched.
         """
         if isinstance(work, DecodedTasks):
             return partial(self._finish_kept, work)
@@ -179,7 +180,7 @@ class _SelectionReader:
     def _cut(
         self, work: Batch | Tile, ranges: Sequence[Range], runs: Sequence[JoinedRange]
     ) -> list[tuple[int, Buffer]]:
-        """Return the numbers of the chunks that lie in some runs, each with its bytes."""
+        """Fetch runs, and return the numbers and bytes of the chunks in them."""
         found: list[tuple[int, Buffer]] = []
         for run, data in zip(runs, self._runs(work, runs), strict=True):
             view = memoryview(data)
@@ -189,11 +190,11 @@ class _SelectionReader:
         return found
 
     def _rows(self, tile: Tile, decoder: Decoder) -> Bytes | None:
-        """Return the chunks of a comb; None of what is got, or has failed, chunk by chunk."""
+        """Return the chunks of a comb; None where each chunk must be fetched alone."""
         teeth = tile.teeth(limits_of(tile.fragment, tile.file)) if tile.file >= 0 else []
         if not teeth or int(tile.length[0]) != decoder.nbytes:
             return None
-        # which of them has failed?
+        # on failure the chunks are fetched one by one, to find the one that fails
         with suppress(StoreError):
             return tile.rows(fetch_ranges(_file_of(tile), [asked for asked, _ in teeth]), teeth)
         return None
@@ -206,7 +207,7 @@ class _SelectionReader:
             failed = runs[error.item].members
             number, reason = failed[0], error
             for member in failed if len(failed) > 1 else ():
-                # which of them is it?
+                # find the chunk that fails
                 try:
                     fetch_ranges(file, [work.ranges[member]])
                 except StoreError as own:
@@ -222,7 +223,7 @@ class _SelectionReader:
         Raises
         ------
         ReadError
-            The bytes cannot be had, are not those of their checksums, or do not decode.
+            The bytes cannot be fetched, do not match their checksums, or do not decode.
         """
         work, place = item
         if place is not None:
@@ -238,7 +239,7 @@ class _SelectionReader:
             place_stored(decoders.of(task), stored, task, self.out)
 
     def _finish_near(self, batch: Batch) -> None:
-        """Fetch, decode and place as much at a time as a cache holds."""
+        """Fetch, decode and place as much at a time as the CPU's cache holds."""
         decoders = Decoders(batch.pipelines)
         batch = self._read_in_place(batch, decoders)
         reach, ranges = limits_of(batch.fragment, batch.file), batch.ranges
@@ -246,7 +247,7 @@ class _SelectionReader:
             self._finish_batch(batch, decoders, self._cut(batch, ranges, runs))
 
     def _read_in_place(self, batch: Batch, decoders: Decoders) -> Batch:
-        """Read what lies in the file as it does in the result; return what remains to be done."""
+        """Read chunks stored as in the result straight into it; return the rest of the batch."""
         targets = {
             number: target
             for number, task in enumerate(batch.tasks)
@@ -306,12 +307,12 @@ class _SelectionReader:
     # ------------------------------------------------------------------ chunks in memory
 
     def without_kept(self, batches: Iterable[Batch | Tile]) -> Iterator[Work]:
-        """Yield batches, those tasks apart whose chunks are in memory.
+        """Yield batches, with the tasks whose chunks are in memory apart.
 
         Raises
         ------
         ReadError
-            They are, but their file is no longer the one that was scanned.
+            The file of a chunk in memory has changed since it was scanned.
         """
         cache = chunk_cache()
         cache.shrink()
@@ -332,7 +333,7 @@ class _SelectionReader:
                 yield _take_tasks(batch, rest)
 
     def _confirm(self, batch: Batch) -> None:
-        """Refuse chunks of a file that has changed since, where that is seen at no cost."""
+        """Refuse chunks of a file that has changed, where the check costs no request."""
         file = _file_of(batch)
         try:
             find_store(file.url).confirm(file)
@@ -348,12 +349,8 @@ def _take_tasks(batch: Batch, numbers: Sequence[int]) -> Batch:
     return batch._replace(tasks=[batch.tasks[number] for number in numbers])
 
 
-NOT_IN_FILE = {INLINE: "bytes held inline", MISSING: "the fill value of a missing chunk"}
-"""What is named instead of a file."""
-
-
 def chunk_read_error(source: Readable, work: Batch | Tile, number: int, reason: str) -> ReadError:
-    """Return an error that says which bytes of which file were meant for which chunk."""
+    """Return the error that names file, bytes, variable and chunk."""
     url = NOT_IN_FILE[work.file] if work.file < 0 else work.fragment.manifest.files[work.file].url
     offset, length = work.ranges[number]
     error = ReadError(
@@ -365,7 +362,7 @@ def chunk_read_error(source: Readable, work: Batch | Tile, number: int, reason: 
 
 
 def _find_chunk_id(source: Readable, work: Batch | Tile, offset: int) -> tuple[int, ...]:
-    """Return which chunk bytes belong to; uncompressed chunks are read in pieces."""
+    """Return the chunk that bytes belong to; uncompressed chunks are read in pieces."""
     for fragment in source.fragments:
         if (found := find_chunk_at(fragment, work.fragment, work.file, offset)) is not None:
             return found

@@ -1,4 +1,4 @@
-"""Near files are read into memory that is there: that of a thread, or the result itself."""
+"""Reads local files into existing memory: that of a thread, or the result itself."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ from virtualds.stores.store import Range, StoreError
 Array = npt.NDArray[Any]
 
 DIRECT_BYTES = 2**16
-"""Bytes of a chunk from which the system is asked for it alone, to be copied into the result."""
+"""Bytes of a chunk from which on it is read straight into the result."""
+
 DIRECT_ROW_BYTES = 2**10
-"""Bytes of a row of the result from which the system copies it no slower than numpy does."""
+"""Bytes of a row of the result from which on the system copies it as fast as numpy."""
 
 
 def find_local_store(file: SourceFile) -> LocalStore | None:
-    """Return the store of a file that is read into given memory; None of any other file."""
+    """Return the store of a local file, which reads into given memory; else None."""
     store = find_store(file.url)
     return store if isinstance(store, LocalStore) else None
 
 
 def fetch_ranges(file: SourceFile, ranges: Sequence[Range]) -> Sequence[Buffer]:
-    """Return ranges of a file; those of a near one are good until this thread asks for more."""
+    """Return ranges of a file; those of a local file are valid until this thread's next call."""
     if (store := find_local_store(file)) is None:
         return find_store(file.url).get_ranges(file, ranges)
     lengths = [length for _, length in ranges]
@@ -46,10 +47,9 @@ def fetch_ranges(file: SourceFile, ranges: Sequence[Range]) -> Sequence[Buffer]:
 
 
 def find_direct_target(decoder: Decoder, task: Task, out: Array) -> Array | None:
-    """Return where in the result a chunk lies as it does in its file, if it is worth a call.
+    """Return the box of the result that a chunk can be read straight into, if it is worth a call.
 
-    What has a checksum is looked at before it is placed, and so is what has another length than
-    its chunk: None.
+    It is None for chunks that must be checked first: with a checksum, or of a wrong length.
     """
     if not decoder.is_plain or task.checksum or task.length < DIRECT_BYTES:
         return None

@@ -1,4 +1,4 @@
-"""What must be read for a selection: pure, no I/O but for references that are not loaded yet."""
+"""Plans a selection: no I/O, except for references that are not loaded yet."""
 
 from __future__ import annotations
 
@@ -32,9 +32,17 @@ from virtualds.reading.tasks import (
 )
 from virtualds.reading.tiles import Tile, plan_box_batches
 
+Array = npt.NDArray[Any]
+
+RestoreStep = Callable[[Array], Array]
+"""A step from the result of the normal form to the result that was asked for."""
+
+MOST_PARTS = 1024
+"""Boxes that a fragment is loaded in; with more of them it is loaded as one."""
+
 
 class Readable(Protocol):
-    """An array made of fragments, as far as reading it needs to know."""
+    """An array of fragments, with all that reading needs."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -57,15 +65,15 @@ class Selection:
     Parameters
     ----------
     shape : tuple of int
-        Of the result to allocate.
+        Shape of the result to allocate.
     covered : bool
         Whether chunks fill all of it.
     nbytes : int
-        Decoded bytes of the chunks that it meets, about.
+        Approximate decoded bytes of the chunks that it meets.
     batches : iterator of Batch or Tile
         The work.
     steps : tuple of callable
-        What is done to the result, one after the other.
+        Steps that are applied to the result, in order.
     """
 
     shape: tuple[int, ...]
@@ -75,7 +83,7 @@ class Selection:
     steps: tuple[RestoreStep, ...] = ()
 
     def arrange(self, values: Array) -> Array:
-        """Bring the result from the normal form to what was asked for."""
+        """Turn the result of the normal form into the result that was asked for."""
         for step in self.steps:
             values = step(values)
         return values
@@ -102,12 +110,12 @@ def plan(source: Readable, key: Sequence[Any]) -> Selection:
 
 
 def _demand_readable(source: Readable) -> None:
-    """Refuse what nobody can read before memory is taken for it; even its type is not known.
+    """Refuse an unreadable array before memory is taken for it.
 
     Raises
     ------
     UnsupportedError
-        The array says why it cannot be read.
+        The array cannot be read; the message says why.
     """
     if len(source.pipelines) == 1:
         for codec in source.pipelines[0].codecs:
@@ -116,9 +124,9 @@ def _demand_readable(source: Readable) -> None:
 
 
 def plan_only_chunk(source: Readable, key: Sequence[Any]) -> Batch | None:
-    """Return the work of a selection that is a whole array of one small chunk near by, or None.
+    """Return the batch of a whole array of one small near chunk, None for other selections.
 
-    Coordinates are like this, a few in every file that is scanned; there is nothing to plan.
+    Many coordinates are like this, and need no planning.
     """
     whole = all(isinstance(k, slice) and k == slice(None) for k in key)
     if not whole or len(key) != len(source.shape) or len(source.fragments) != 1:
@@ -135,7 +143,7 @@ def plan_only_chunk(source: Readable, key: Sequence[Any]) -> Batch | None:
     slabs = [axis.slabs() for axis in fragment.axes]
     encoded = tuple(int(s.encoded[0]) for s in slabs)
     nbytes = prod(encoded) * pipeline.dtype.itemsize
-    # of a larger chunk without codecs no more is read than is shown
+    # of a larger chunk without codecs only the part that is shown is read
     if nbytes > (PIECE_BYTES if pipeline.codecs or encoded == shape else WORTHWHILE):
         return None
     inset = [int(s.inset[0]) for s in slabs]
@@ -186,7 +194,7 @@ def plan_points(source: Readable, key: Sequence[Any]) -> Selection:
 
 
 def _project_all(source: Readable, keys: Sequence[AxisKey]) -> list[ChunkSelection]:
-    """Return, for every fragment that the selection meets, what it takes of its chunks."""
+    """Return the selected chunks of every fragment that the selection meets."""
     found = []
     for fragment in chain.from_iterable(load_parts(f, keys) for f in source.fragments):
         cut = subdivide(fragment, source.pipelines, keys)
@@ -204,7 +212,7 @@ def _project_all(source: Readable, keys: Sequence[AxisKey]) -> list[ChunkSelecti
 
 
 def _demand_room(source: Readable, part: ChunkSelection) -> None:
-    """Refuse a few elements of a chunk that is too large to be decoded for them."""
+    """Refuse to decode a chunk that is too large for the few elements wanted of it."""
     bare = [p for p in part.pipelines if not p.codecs]
     longest = prod(int(p.encoded.max()) for p in part.projections)
     nbytes = max((longest * p.hidden_size * p.dtype.itemsize for p in part.pipelines), default=0)
@@ -231,15 +239,11 @@ def _count_decoded_bytes(part: ChunkSelection, tasks: Sequence[Any]) -> int:
     )
 
 
-Array = npt.NDArray[Any]
-
-
-RestoreStep = Callable[[Array], Array]
-"""What is done to the result of the normal form, to have what was asked for."""
+# ---------------------------------------------------------------------- keys
 
 
 class AxisPlan(NamedTuple):
-    """The normal form of one axis's key, and the step that leads back from it."""
+    """The normal form of the key of one axis, and the step back from it."""
 
     key: AxisKey
     size: int
@@ -282,14 +286,13 @@ def _normalise_slice(key: slice, size: int, axis: int) -> AxisPlan:
     return AxisPlan(slice(low, start + 1, -step), count, lambda values: values[flip])
 
 
-MOST_PARTS = 1024
-"""Boxes that a fragment is loaded in; what would take more is loaded as one."""
+# ---------------------------------------------------------------------- lazy references
 
 
 def load_parts(fragment: Fragment, keys: Sequence[AxisKey]) -> Iterator[Fragment]:
-    """Yield boxes of a fragment, in memory, that hold all the chunks that the keys meet.
+    """Yield boxes of a fragment that hold all the chunks that the keys meet, loaded.
 
-    A fragment whose references are in memory is yielded as it is.
+    A fragment whose references are in memory is yielded unchanged.
     """
     if fragment.manifest.is_loaded:
         yield fragment
@@ -316,13 +319,13 @@ def load_parts(fragment: Fragment, keys: Sequence[AxisKey]) -> Iterator[Fragment
 def find_chunk_at(
     fragment: Fragment, part: Fragment, file: int, offset: int
 ) -> tuple[int, ...] | None:
-    """Return which chunk of a fragment lies where a part of it says, None if none does."""
+    """Return the chunk of a fragment at an offset in a file of its part, None if there is none."""
     read, whole, first = part.manifest, fragment.manifest, (0,) * len(fragment.axes)
     if whole.is_loaded:
         if whole.files is not read.files or whole.inline is not read.inline:
             return None
     else:
-        # looking elsewhere would load what nobody asked for
+        # other fragments would have to load their references
         bounds = zip(fragment.start, part.start, part.stop, fragment.stop, strict=True)
         if not all(a <= b and c <= d for a, b, c, d in bounds):
             return None
@@ -339,7 +342,7 @@ def find_chunk_at(
 
 
 def _find_shown_chunks(fragment: Fragment, part: Fragment) -> tuple[ChunkManifest, tuple[int, ...]]:
-    """Return the chunks of a fragment where a part of it lies, in memory, and the first of them."""
+    """Return the loaded chunks of a fragment where a part of it lies, and the first chunk."""
     first = []
     manifest = fragment.manifest
     for axis, (begin, end) in enumerate(zip(part.start, part.stop, strict=True)):

@@ -1,7 +1,7 @@
-"""Bytes that are far away are asked for before anybody needs them, many at a time.
+"""Prefetching: many requests for far bytes at a time.
 
-Every host has threads of its own that wait for it, as many as it is to be asked at once. What they
-bring is handed out as it comes in; how much is under way or lies about is bounded.
+Each host has its own threads, as many as it may get requests at a time. Results are handed out as
+they come in; their number and bytes are bounded.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from functools import cache
 from queue import SimpleQueue
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -18,21 +19,25 @@ from virtualds.stores import find_store
 from virtualds.urls import host_of
 
 MOST_AHEAD = 2**28
-"""Of requests that are under way or answered and not yet decoded."""
-
+"""Bytes of requests that are sent or answered, and not yet decoded."""
 
 WINDOWS = 2
-"""How many times the requests at once may be asked for or lie about."""
+"""Requests that may be sent or answered and not yet decoded, for each one allowed at a time."""
 
+SMALL_FETCH = 2**12
+"""Bytes that an item of `fetch_many` is assumed to have."""
 
 Item = TypeVar("Item")
 
-
 Data = TypeVar("Data")
+
+Entry = TypeVar("Entry")
+
+Bytes = TypeVar("Bytes")
 
 
 class HostSlot(NamedTuple):
-    """How an item is had: from which host, how many at once, and how many bytes it is."""
+    """The host of an item, the requests that it allows at a time, and the bytes of the item."""
 
     host: str
     at_once: int
@@ -40,27 +45,27 @@ class HostSlot(NamedTuple):
 
     @classmethod
     def to(cls, url: str, nbytes: int) -> HostSlot | None:
-        """Return the way to bytes of a file, None if it is near."""
+        """Return the slot for bytes of a file, None if the file is near."""
         at_once = find_store(url).reach.at_once
         return cls(host_of(url), at_once, nbytes) if at_once else None
 
 
 class Prefetcher(Iterator[tuple[Item, Data | None]]):
-    """Items, far ones with what ``fetch`` returns of them as soon as it does.
+    """Yields items, far ones with the result of ``fetch`` as it comes in.
 
     Parameters
     ----------
     items : iterable
         Near and far ones, in any order.
     way_of : callable
-        Says how far an item is: None if whoever takes it had better fetch it himself.
+        Returns the slot of an item; None for a near item, which its taker fetches.
     fetch : callable
-        Is called in other threads, of far items only.
+        Called in other threads, for far items only.
 
     Raises
     ------
     Exception
-        What ``fetch`` raises, when its item would be yielded.
+        The error of ``fetch``, where its item would be yielded.
     """
 
     def __init__(
@@ -76,11 +81,11 @@ class Prefetcher(Iterator[tuple[Item, Data | None]]):
         return next(self._found)
 
     def stop(self) -> None:
-        """End it, also for a thread that waits for an answer now; any thread may say so."""
+        """End the iteration, also for a thread that waits now; any thread may call it."""
         self._window.stop()
 
     def close(self) -> None:
-        """Ask for nothing more."""
+        """Send no more requests."""
         self._found.close()
 
     def _in_turn(
@@ -105,11 +110,11 @@ class Prefetcher(Iterator[tuple[Item, Data | None]]):
 
 
 class _Stopped(Exception):
-    """Nobody needs the answer that is waited for."""
+    """The iteration was stopped while a thread waited."""
 
 
 class _Window(Generic[Item, Data]):
-    """The items that are under way or have come in."""
+    """The items that were asked for and not yet taken."""
 
     def __init__(self, fetch: Callable[[Item], Data]) -> None:
         self._fetch = fetch
@@ -118,7 +123,7 @@ class _Window(Generic[Item, Data]):
         self._nbytes = 0
 
     def is_full(self, way: HostSlot) -> bool:
-        """Say whether something must be taken before more is asked for."""
+        """Say whether an item must be taken before another one is asked for."""
         if not self.asked:
             return False
         many = len(self.asked) >= WINDOWS * way.at_once
@@ -126,7 +131,8 @@ class _Window(Generic[Item, Data]):
 
     def ask(self, item: Item, way: HostSlot) -> None:
         pool = _get_threads(os.getpid(), way.host, way.at_once)
-        future = pool.submit(self._fetch, item)
+        # of a file that is being scanned, the context tells which blocks are held
+        future = pool.submit(copy_context().run, self._fetch, item)
         self.asked[future] = item, way.nbytes
         self._nbytes += way.nbytes
         future.add_done_callback(self._answers.put)
@@ -135,7 +141,7 @@ class _Window(Generic[Item, Data]):
         return not self._answers.empty()
 
     def take(self) -> tuple[Item, Data]:
-        """Return what comes in next."""
+        """Return the item that comes in next."""
         if (future := self._answers.get()) is None:
             raise _Stopped
         item, nbytes = self.asked.pop(future)
@@ -152,37 +158,27 @@ class _Window(Generic[Item, Data]):
 
 @cache
 def _get_threads(pid: int, host: str, at_once: int) -> ThreadPoolExecutor:
-    """Return the threads that wait for a host; a forked child gets its own."""
+    """Return the threads for a host; a forked child gets its own."""
     return ThreadPoolExecutor(at_once, thread_name_prefix=f"virtualds {host}")
-
-
-Entry = TypeVar("Entry")
-
-
-Bytes = TypeVar("Bytes")
-
-
-SMALL_FETCH = 2**12
-"""Bytes that an answer is taken to have."""
 
 
 def fetch_many(
     items: Sequence[Entry], url_of: Callable[[Entry], str | None], fetch: Callable[[Entry], Bytes]
 ) -> list[Bytes]:
-    """Return what ``fetch`` returns of every item, in their order.
+    """Return the results of ``fetch`` for all items, in their order.
 
     Parameters
     ----------
     items : sequence
     url_of : callable
-        Which file an item is got from, None if from none.
+        Returns the url of the file of an item, None if it needs no file.
     fetch : callable
-        Is called in several threads.
+        Called in several threads.
 
     Raises
     ------
     Exception
-        What ``fetch`` raises.
+        The error of ``fetch``.
     """
     found: dict[int, Bytes] = {}
 

@@ -1,4 +1,4 @@
-"""Chunks without codecs are cut finer, so that only what a selection needs is read.
+"""Cuts chunks without codecs into pieces, so that only the selected bytes are read.
 
 An uncompressed chunk is an array in a file: any run of its leading index is itself a chunk whose
 offset is a sum. A contiguous variable of many GB is one such chunk. Cutting it before planning
@@ -28,9 +28,9 @@ WORTHWHILE = 4096
 def subdivide(
     fragment: Fragment, pipelines: Sequence[CodecPipeline], keys: Sequence[AxisKey]
 ) -> tuple[Fragment, Sequence[CodecPipeline]] | None:
-    """Return the part of a fragment that the keys span, its plain chunks cut as far as it pays.
+    """Return the part of a fragment that the keys span, its plain chunks cut where that pays.
 
-    The pipelines come back with it: an axis that an integer index hides is cut away altogether.
+    The pipelines come along, since axes that integer indices removed are cut away.
     """
     spans = [_find_span(key) for key in keys]
     for axis, (low, high) in enumerate(spans):
@@ -57,7 +57,7 @@ def _is_plain(fragment: Fragment, pipelines: Sequence[CodecPipeline]) -> bool:
     manifest = fragment.manifest
     if len(kinds) != 1 or (manifest.file == INLINE).any() or compact(manifest.checksum).any():
         return False
-    # a reference of another length is wrong: the decoder is to say so, not the neighbour's bytes
+    # a reference of another length is wrong: the decoder must refuse it
     whole = pipelines[0].dtype.itemsize * _count_elements(fragment, pipelines[0].layout)
     return bool(((manifest.length == whole) | (manifest.file == MISSING)).all())
 
@@ -117,7 +117,7 @@ def _measure_share(fragment: Fragment, entry: int | FixedAxis, keys: Sequence[Ax
 
 
 def _enter_axis(fragment: Fragment, index: int, row: Ints) -> Fragment:
-    """Keep one index of a leading stored axis, of which the array shows nothing else."""
+    """Keep the one index of a leading stored axis that the array shows."""
     manifest = fragment.manifest
     length = np.broadcast_to(row, manifest.shape)
     moved = replace(manifest, offset=manifest.offset + index * row, length=length)

@@ -1,7 +1,7 @@
-"""What a selection takes of the chunks of a fragment, one by one, and batches of them.
+"""Tasks and batches: the chunks of a fragment that a selection needs.
 
-A task is one chunk to fetch, decode and place. Tasks come in the order in which their bytes lie, a
-block at a time, so that the bytes of neighbours are got together whatever the order of the array.
+A task is one chunk to fetch, decode and place. Within a block, tasks come in the order of their
+bytes, so that neighbours in a file are fetched together in any order of the array.
 """
 
 from __future__ import annotations
@@ -26,25 +26,24 @@ from virtualds.stores import find_store
 from virtualds.stores.store import Range, RequestLimits
 
 BATCH_TASKS = 256
-
+"""Tasks of a batch at most."""
 
 BATCH_BYTES = 2**20
 """Encoded bytes of a batch at most."""
 
-
 PLAIN_BATCH_BYTES = 2**22
-"""Likewise, where there is nothing to decode: asking takes a larger share of the time."""
-
+"""Bytes of a batch without codecs at most: the calls take a larger share of the time."""
 
 SMALLEST_BATCH = 2**18
-"""Bytes below which a batch is not made smaller to give every core some."""
-
+"""Bytes below which a batch is not cut further to give every core some."""
 
 BLOCK_TASKS = 2**16
-
+"""Tasks that are planned, and sorted by their bytes, at a time."""
 
 IN_MEMORY = RequestLimits(gap=0, run=BATCH_BYTES, at_once=0)
-"""Of chunks that are missing or held inline."""
+"""The limits of chunks that are missing or held inline."""
+
+IntColumn = npt.NDArray[np.integer]
 
 
 class Task(NamedTuple):
@@ -82,12 +81,12 @@ class Batch(NamedTuple):
 
     @property
     def ranges(self) -> list[Range]:
-        """Where the bytes of every task lie."""
+        """The ranges of all tasks."""
         return [(task.offset, task.length) for task in self.tasks]
 
 
 class ChunkSelection(NamedTuple):
-    """What a selection takes of one fragment."""
+    """The selected part of one fragment."""
 
     fragment: Fragment
     pipelines: Sequence[CodecPipeline]
@@ -95,21 +94,20 @@ class ChunkSelection(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the stored chunks that it meets, about, once decoded."""
+        """Approximate decoded bytes of the chunks that it meets."""
         elements = prod(int(p.encoded.sum()) for p in self.projections)
         return elements * max((p.dtype.itemsize for p in self.pipelines), default=1)
 
 
 NumberedTask = tuple[int, Task]
-"""The number of the file that a chunk lies in, and what is to be done."""
-
+"""The number of the file that a chunk lies in, and its task."""
 
 AS_TASK: Callable[[tuple[Any, ...]], Task] = partial(tuple.__new__, Task)
 """`Task._make` without its check, for millions of rows."""
 
 
 def plan_box_tasks(fragment: Fragment, projections: list[Projection]) -> Iterator[NumberedTask]:
-    """Yield every chunk of a box once, whatever number of slabs shows it."""
+    """Yield every chunk of a box once, even where several slabs show it."""
     shared = [group_equal_slabs(fragment, projections, axis) for axis in range(len(projections))]
     if all(groups is None for groups in shared):
         yield from plan_distinct_tasks(fragment, projections)
@@ -122,7 +120,7 @@ def plan_box_tasks(fragment: Fragment, projections: list[Projection]) -> Iterato
 
 
 def _group_projection(projection: Projection, groups: list[Ints] | None) -> Projection:
-    """Return a projection on groups of slabs, each with all that is taken of its chunk."""
+    """Return a projection on groups of slabs, each with all the selected parts of its chunk."""
     count = projection.chunk.size
     places = [[i] for i in range(count)] if groups is None else [g.tolist() for g in groups]
 
@@ -138,7 +136,7 @@ def _group_projection(projection: Projection, groups: list[Ints] | None) -> Proj
 def plan_distinct_tasks(
     fragment: Fragment, projections: list[Projection]
 ) -> Iterator[NumberedTask]:
-    """Yield every chunk of a box, none of which is shown twice."""
+    """Yield every chunk of a box in which no chunk is shown twice."""
     if not projections:
         yield from _plan_block(fragment, projections)
         return
@@ -177,14 +175,14 @@ def _plan_block(fragment: Fragment, projections: list[Projection]) -> Iterator[N
 
 
 def _take_cells(column: Column, where: tuple[Ints, ...]) -> Column | int:
-    """Return a column at the crossings of positions; its one number where it does not change."""
+    """Return a column at the crossings of positions; one number where it is constant."""
     if column.size and not any(column.strides):
         return int(column.flat[0])
     return column[where].ravel()
 
 
 def _find_file_order(file: Column | int, offset: Column | int) -> Ints | None:
-    """Return the order in which rows lie in their files, None if they are in it."""
+    """Return the order of rows in their files, None if they are sorted."""
     keys = [key for key in (offset, file) if not isinstance(key, int)]
     if not any((key[1:] < key[:-1]).any() for key in keys):
         return None
@@ -223,7 +221,7 @@ def plan_point_tasks(
 
 
 def _group_equal_columns(columns: Ints) -> Iterator[Ints]:
-    """Yield, for every distinct column, the numbers of those that equal it, rising."""
+    """Yield, for every distinct column, the rising numbers of the columns that equal it."""
     if not columns.shape[1]:
         return
     _, group = np.unique(columns, axis=1, return_inverse=True)
@@ -272,7 +270,7 @@ def _plan_sliced_tasks(
 
 
 def merge_tasks(tasks: Iterable[NumberedTask]) -> list[NumberedTask]:
-    """Return tasks in the order of their bytes, those that need one chunk made one."""
+    """Return tasks in the order of their bytes, with tasks of the same chunk merged."""
     same = operator.itemgetter(0, 1, 2, 3, 4)
     rows = sorted(
         (file, t.offset, t.length, t.pipeline, t.encoded, number, t)
@@ -299,7 +297,7 @@ def batch_tasks(part: ChunkSelection, tasks: Iterable[NumberedTask]) -> Iterator
 
 
 def limits_of(fragment: Fragment, file: int) -> RequestLimits:
-    """Return how the store of a file is asked best."""
+    """Return the request limits of the store of a file."""
     return IN_MEMORY if file < 0 else find_store(fragment.manifest.files[file].url).reach
 
 
@@ -318,7 +316,7 @@ def _split_by_size(tasks: Iterable[Task], most: int) -> Iterator[list[Task]]:
 def _split_by_run(tasks: Iterable[Task], reach: RequestLimits) -> Iterator[list[Task]]:
     """Cut tasks where a request for all of them would be wasteful.
 
-    Their offsets rise, but for a block of tasks that begins in front of the one before.
+    Offsets rise, except where a new block of tasks begins.
     """
     rows: list[Task] = []
     begin = end = 0
@@ -335,7 +333,7 @@ def _split_by_run(tasks: Iterable[Task], reach: RequestLimits) -> Iterator[list[
     yield rows
 
 
-IntColumn = npt.NDArray[np.integer]
+# ---------------------------------------------------------------------- repeated chunks
 
 
 def group_equal_slabs(
@@ -379,7 +377,7 @@ def _list_layers(manifest: ChunkManifest, grid: Sequence[Ints], axis: int) -> li
 
 
 def _mix_layers(layers: Sequence[IntColumn], count: int) -> Ints:
-    """Return one number per row, which rows that differ have in common by chance alone."""
+    """Return one number per row, a hash that differs for different rows but by chance."""
     rng = np.random.default_rng(0)
     total = np.zeros(count, np.int64)
     for rows in layers:

@@ -1,8 +1,7 @@
-"""One pool of threads for the process; whoever reads helps to empty its own queue.
+"""The pool of threads that decode; the thread that reads works too.
 
-The calling thread always works too, so a read finishes even when every thread of the pool is busy
-with other reads, as happens under dask's threads: there is nothing to wait for but work in
-progress. A read takes no more helpers than there are cores that nobody reads on.
+So a read finishes even when every thread of the pool is busy with other reads, as under dask's
+threads: it waits only for work in progress. A read takes as many helpers as there are idle cores.
 """
 
 from __future__ import annotations
@@ -13,11 +12,16 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
 from functools import cache
 from itertools import chain, islice
 from typing import Any, TypeVar
 
 Task = TypeVar("Task")
+
+Item = TypeVar("Item")
+
+Result = TypeVar("Result")
 
 
 def cores() -> int:
@@ -37,11 +41,12 @@ class _Crew:
 
     @contextmanager
     def helpers(self, work: Callable[[], None]) -> Iterator[None]:
-        """Do ``work`` in other threads meanwhile; wait for those that have begun."""
+        """Do ``work`` in other threads during the block; wait for those that have begun."""
         with self._lock:
             count = max(0, cores() - 1 - self._busy)
             self._busy += 1 + count
-        started = [self._pool.submit(work) for _ in range(count)]
+        # what is read while a file is scanned is also read of the blocks that are held of it
+        started = [self._pool.submit(copy_context().run, work) for _ in range(count)]
         try:
             yield
         finally:
@@ -55,15 +60,15 @@ class _Crew:
 
 @cache
 def _crew_of(pid: int) -> _Crew:
-    """Return the crew of a process; a forked child gets one of its own."""
+    """Return the crew of a process; a forked child gets its own."""
     return _Crew()
 
 
 class _Queue(Iterator[Task]):
     """An iterator that threads share, and that any of them can close.
 
-    ``stop`` ends the wait of a thread that is being given an item: who interrupts a read does not
-    wait for a server that does not answer.
+    ``stop`` ends the wait of a thread for its next item, so that an interrupted read does not wait
+    for a server that does not respond.
     """
 
     def __init__(self, items: Iterator[Task], stop: Callable[[], Any] | None) -> None:
@@ -89,7 +94,7 @@ def run_all(items: Iterator[Task], work: Callable[[Task], None]) -> None:
     try:
         _run_all(items, work)
     finally:
-        # a generator may have something under way
+        # a generator may have requests under way
         close: Callable[[], Any] | None = getattr(items, "close", None)
         if close is not None:
             close()
@@ -122,16 +127,10 @@ def _await(helpers: list[Future[None]]) -> None:
             helper.exception()
 
 
-Item = TypeVar("Item")
-
-
-Result = TypeVar("Result")
-
-
 def in_turn(
     pool: Executor, work: Callable[[Item], Result], items: Iterable[Item], ahead: int
 ) -> Iterator[tuple[Item, Future[Result]]]:
-    """Yield items in their order, each with the future of its work; ``ahead`` are under way."""
+    """Yield items in order, each with the future of its work; ``ahead`` run at a time."""
     waiting: deque[tuple[Item, Future[Result]]] = deque()
     rest = iter(items)
     while True:

@@ -1,8 +1,8 @@
-"""Tiny chunks are read by the tile: a box of the chunk grid, placed as a whole.
+"""Tiles: boxes of tiny chunks that are placed as a whole.
 
-What reading costs beside the bytes is Python's work per chunk. The chunks of a tile lie in one
-file, have one pipeline and one size, and are wanted whole; they are decoded one beside the other
-and moved into the result by one transposed copy.
+Tiles save Python's work per chunk. The chunks of a tile lie in one file, have one pipeline and one
+size, and are wanted whole; they are decoded side by side, and moved into the result by one
+transposed copy.
 """
 
 from __future__ import annotations
@@ -33,15 +33,19 @@ from virtualds.reading.threads import cores
 from virtualds.stores.store import Range, RequestLimits
 
 TINY_CHUNK = 32 * 1024
-"""Decoded bytes of a chunk up to which it is read by the tile."""
+"""Decoded bytes of a chunk up to which it is read in tiles."""
+
 MOST_TILE_CHUNKS = 2**13
-"""Chunks of a tile, unless one row of the grid has more."""
+"""Chunks of a tile at most, unless one row of the grid has more."""
+
 FEWEST_CHUNKS = 16
-"""Chunks that a box has on average where tiles pay."""
+"""Average chunks of a box from which on tiles pay."""
+
 LARGEST_TILE = 2**20
-"""Decoded bytes of a tile of near chunks at most, so that it is moved while the cache holds it."""
+"""Decoded bytes of a tile of near chunks at most, so that the CPU's cache holds it."""
+
 SMALLEST_TILE = 2**17
-"""Decoded bytes below which a tile is not made smaller to give every core some."""
+"""Decoded bytes below which a tile is not cut further to give every core some."""
 
 
 class Tile(NamedTuple):
@@ -76,8 +80,8 @@ class Tile(NamedTuple):
     def teeth(self, reach: RequestLimits) -> list[tuple[Range, int]]:
         """Return the ranges to ask for, and how many chunks lie in each, if the tile is a comb.
 
-        The chunks of a comb are plain stretches of bytes at equal distances, near to each other:
-        nothing has to be done about them one by one. Of any other tile there are no teeth.
+        The chunks of a comb are plain stretches of bytes at equal, small distances, so that they
+        need no work one by one. Other tiles have no teeth.
         """
         steps, length = np.diff(self.offset), int(self.length[0])
         if not steps.size or not length <= steps[0] <= length + reach.gap:
@@ -97,7 +101,7 @@ class Tile(NamedTuple):
         """Return the chunks of a comb one behind the other, out of the bytes of its teeth."""
         step, length = int(self.offset[1] - self.offset[0]), int(self.length[0])
         if len(found) == 1 and step == length:
-            # one tooth without gaps is that already
+            # one tooth without gaps needs no copy
             return np.frombuffer(found[0], np.uint8)
         rows, first = np.empty((self.offset.size, length), np.uint8), 0
         for data, (_, some) in zip(found, teeth, strict=True):
@@ -107,7 +111,7 @@ class Tile(NamedTuple):
 
 
 def plan_box_batches(part: ChunkSelection) -> Iterator[Batch | Tile]:
-    """Yield what a selection takes of a fragment: tiles where they pay, and batches."""
+    """Yield the work of a selection of a fragment: tiles where they pay, and batches."""
     if not _is_worth_tiling(part):
         yield from batch_tasks(part, plan_box_tasks(part.fragment, part.projections))
         return
@@ -134,9 +138,9 @@ def _is_worth_tiling(part: ChunkSelection) -> bool:
 
 
 def _find_least_bytes(part: ChunkSelection) -> float:
-    """Return the decoded bytes of the smallest chunk that is taken whole; none has infinitely many.
+    """Return the decoded bytes of the smallest chunk that is taken whole, infinity if none is.
 
-    To cut a selection of large chunks into boxes would only part neighbours in a file.
+    Cutting a selection of large chunks into boxes would only separate neighbours in a file.
     """
     shortest = (
         min((int(p.encoded[run.first]) for run in p.runs if run.whole), default=inf)
@@ -146,7 +150,7 @@ def _find_least_bytes(part: ChunkSelection) -> float:
 
 
 def _count_chunk_bytes(part: ChunkSelection, inside: Sequence[Projection]) -> int:
-    """Return how many bytes a chunk of a box has once decoded."""
+    """Return the decoded bytes of a chunk of a box."""
     elements = prod(int(p.encoded[0]) for p in inside)
     return elements * max(p.dtype.itemsize for p in part.pipelines)
 

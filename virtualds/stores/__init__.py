@@ -1,10 +1,10 @@
-"""The stores: one file per way to get bytes, and here the table of who answers for which url."""
+"""The stores: where bytes come from; a table of stores by url scheme."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextvars import ContextVar
+from typing import Protocol
 
 from virtualds.source_file import SourceFile
 from virtualds.stores.archive import ArchiveStore
@@ -15,23 +15,29 @@ from virtualds.stores.store import Store
 from virtualds.urls import scheme_of
 
 STORES: dict[str, Store] = {"file": LocalStore()}
-"""Stores by scheme; any other scheme is fsspec's."""
+"""Stores by scheme; fsspec serves all other schemes."""
 
 ARCHIVES: dict[str, ArchiveStore] = {}
 """Stores of files in archives, by the scheme before the url of the archive."""
 
 _ANY_OTHER = FsspecStore()
 
-_IN_FRONT: dict[str, tuple[Store, ...]] = {}
-"""Stores of single urls, the last one in front."""
 
-_LOCK = threading.Lock()
+class StoreOfOneFile(Store, Protocol):
+    """A store that answers for a single url."""
+
+    url: str
+
+
+SCANNED: ContextVar[StoreOfOneFile | None] = ContextVar("virtualds_scanned", default=None)
+"""The store of the file that is being scanned: in the thread that scans it, and in those that read
+for it, which work in a copy of its context. No other thread sees it."""
 
 
 def find_store(url: str) -> Store:
     """Return the store that answers for a url."""
-    if (front := _IN_FRONT.get(url)) is not None:
-        return front[-1]
+    if (scanned := SCANNED.get()) is not None and scanned.url == url:
+        return scanned
     return _archives_of(url) or STORES.get(scheme_of(url), _ANY_OTHER)
 
 
@@ -51,7 +57,7 @@ def is_in_archive(file: SourceFile) -> bool:
 
 
 def locate_outside_archives(files: Sequence[SourceFile]) -> list[tuple[SourceFile, int]]:
-    """Return for every file the plain file that its bytes lie in, and where they begin there.
+    """Return for each file the plain file that holds its bytes, and their offset in it.
 
     Raises
     ------
@@ -69,7 +75,7 @@ def locate_outside_archives(files: Sequence[SourceFile]) -> list[tuple[SourceFil
 
 
 def find_archive_checksums(files: Sequence[SourceFile]) -> list[int]:
-    """Return the checksum of every file as a whole that its archive has, 0 where there is none.
+    """Return the checksum of each whole file from its archive, 0 where there is none.
 
     Raises
     ------
@@ -86,31 +92,16 @@ def find_archive_checksums(files: Sequence[SourceFile]) -> list[int]:
 
 
 def find_archive_headers(files: Sequence[SourceFile]) -> list[tuple[SourceFile, int]]:
-    """Return for members of one archive where it lies, and where in it their headers begin.
+    """Return for each member of one archive the archive, and the offset of the member's header.
 
-    What they hold follows within few bytes. Files that lie in no archive have none.
+    The data follow within few bytes. The list is empty for files outside archives.
     """
     store = _archives_of(files[0].url) if files else None
     return [] if store is None else store.beginnings(files)
 
 
-@contextmanager
-def put_in_front(url: str, store: Store) -> Iterator[None]:
-    """Let a store answer for one url, whoever asks, until the end of the block."""
-    with _LOCK:
-        _IN_FRONT[url] = (*_IN_FRONT.get(url, ()), store)
-    try:
-        yield
-    finally:
-        with _LOCK:
-            rest = tuple(other for other in _IN_FRONT[url] if other is not store)
-            if rest:
-                _IN_FRONT[url] = rest
-            else:
-                del _IN_FRONT[url]
-
-
 __all__ = [
+    "SCANNED",
     "STORES",
     "FsspecStore",
     "LocalStore",
@@ -118,5 +109,4 @@ __all__ = [
     "find_archive_headers",
     "find_store",
     "locate_outside_archives",
-    "put_in_front",
 ]

@@ -1,7 +1,7 @@
-"""What a reference set may name: a set is data from somebody else, and is judged before it is read.
+"""Access rules: which urls a reference set may name.
 
-A url is made absolute as whoever opens it would read it (dots resolved, scheme and host in one
-spelling, RFC 3986 section 6.2.2), then judged, and opened in exactly this form.
+A set may come from an untrusted writer. Each url is made absolute (dots resolved, scheme and host
+in one spelling, RFC 3986 section 6.2.2), checked, and opened in exactly this form.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from virtualds.errors import AccessError
 from virtualds.urls import join_url, lies_under, local_path, normalise_url, scheme_of
 
 Allow = str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None
-"""What users say: nothing, one prefix, or several."""
+"""The argument of users: nothing, one prefix, or several."""
 
 REMOTE = frozenset(
     {"http", "https", "ftp", "ssh", "sftp", "webdav", "hdfs", "webhdfs", "s3", "s3a", "gs", "gcs"}
     | {"az", "abfs", "abfss", "adl", "oci", "ocilake", "oss", "tos", "hf", "github", "gist"}
     | {"box", "dropbox", "gdrive", "lakefs"}
 )
-"""Schemes that never lead to files of this machine, and do not sign in without being told to."""
+"""Schemes that never lead to files of this machine, and send no credentials unasked."""
 TRANSPARENT = re.compile(
     r"(simplecache|filecache|blockcache|cached)(://)?|(zip|tar|libarchive)://.*"
 )
@@ -39,17 +39,17 @@ A cache with a path of its own would open that path instead.
 OPAQUE = frozenset(
     {"reference", "generic", "dir", "dask", "dvc", "async_wrapper", "asyncwrapper", "zip", "tar"}
 )
-"""Schemes that open something other than what their url says; some would run code for it."""
+"""Schemes that open something else than their url says; some would run code."""
 DEFAULT_PORTS = {"http": "80", "https": "443", "ftp": "21", "ssh": "22", "sftp": "22"}
-"""Of schemes whose urls begin with a host."""
+"""Default ports of schemes whose urls begin with a host."""
 
 BUCKETS = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "oss", "tos"})
-"""Schemes whose urls begin with a bucket, which is no host."""
+"""Schemes whose urls begin with a bucket, not a host."""
 LOCAL_NAMES = frozenset({"localhost", "ip6-localhost", "ip6-loopback", "broadcasthost"})
 LOCAL_SUFFIXES = (".localhost", ".local", ".localdomain", ".internal", ".lan", ".home.arpa")
 """Names of this machine and its network (RFC 6761, 6762, 8375)."""
 NAT64 = IPv6Network("64:ff9b::/96")
-"""Addresses that hold one of IPv4 (RFC 6052)."""
+"""Addresses that hold an IPv4 address (RFC 6052)."""
 Address = IPv4Address | IPv6Address
 
 REMEDY = "if you trust it, name the folder that may be read with allow=[...]"
@@ -62,7 +62,7 @@ _DECODINGS = 5
 
 
 class UrlParts(NamedTuple):
-    """A url in its parts; ``authority`` is the host, the bucket, or whatever else comes first."""
+    """The parts of a url; ``authority`` is the host, the bucket, or any other first part."""
 
     scheme: str
     authority: str
@@ -96,7 +96,7 @@ class AccessPolicy:
 
     @classmethod
     def of(cls, allow: Allow) -> AccessPolicy:
-        """Return the rules that a user asks for.
+        """Return the rules of an argument ``allow``.
 
         Raises
         ------
@@ -107,12 +107,12 @@ class AccessPolicy:
             return cls()
         given = [allow] if isinstance(allow, str | os.PathLike) else allow
         if not isinstance(given, Iterable):
-            raise TypeError(f"allow {allow!r}: it is a folder, as path or url, or several of them")
+            raise TypeError(f"allow {allow!r}: give a folder, as path or url, or several of them")
         return cls(tuple(_normalise_prefix(prefix) for prefix in given))
 
     @cached_property
     def folders(self) -> tuple[str, ...]:
-        """Local folders among the prefixes, as they are named without symbolic links."""
+        """Local folders among the prefixes, with symbolic links resolved."""
         local = [p for p in self.prefixes or () if scheme_of(p) == "file"]
         return tuple(os.path.realpath(local_path(prefix)) for prefix in local)
 
@@ -121,12 +121,12 @@ class AccessPolicy:
         return tuple(_parse_url(p) for p in self.prefixes or () if scheme_of(p) != "file")
 
     def check(self, url: str, base: str) -> None:
-        """Refuse a url, absolute as of `resolve_url`, that the set ``base`` may not name.
+        """Refuse a url, absolute from `resolve_url`, that the set ``base`` may not name.
 
         Raises
         ------
         AccessError
-            It may not.
+            The set may not name it.
         """
         *outer, last = _split_links(url)
         bent = next((link for link in outer if not TRANSPARENT.fullmatch(link)), None)
@@ -169,16 +169,16 @@ class AccessPolicy:
 
 
 ANYWHERE = AccessPolicy()
-"""The rules of those who ask for none."""
+"""The rules without an argument ``allow``."""
 
 
 def resolve_url(url: str, base: str) -> str:
-    """Return what a url in the set ``base`` means, in the form in which it is judged and opened.
+    """Return the absolute url of a url in the set ``base``, in the form that is checked and opened.
 
     Raises
     ------
     AccessError
-        It is neither a url nor a path.
+        The text is neither a url nor a path.
     """
     if not is_nameable(url):
         raise _access_error(url, base)
@@ -192,7 +192,7 @@ def resolve_url(url: str, base: str) -> str:
     last = _SHORT_FILE_URL.sub("file://", last, count=1)
     if scheme_of(last) == "file":
         path = _resolve_local_dots(local_path(last))
-        # behind a chain nobody looks at links again when the file is read
+        # in a chain, links are not checked again when the file is read
         return "::".join([*outer, normalise_url(os.path.realpath(path) if outer else path)])
     place = _parse_url(last)
     if re.search(r"[\\\s]", place.authority):
@@ -201,7 +201,7 @@ def resolve_url(url: str, base: str) -> str:
 
 
 def is_same_host(url: str, other: str) -> bool:
-    """Say whether two absolute urls lead to one host, or bucket, in one way."""
+    """Say whether two absolute urls lead to the same host, or bucket, by the same chain."""
     (*outer, last), (*others, end) = _split_links(url), _split_links(other)
     if scheme_of(last) == "file" or scheme_of(end) == "file":
         return False
@@ -209,10 +209,10 @@ def is_same_host(url: str, other: str) -> bool:
 
 
 def is_private(url: str) -> bool:
-    """Say whether a url leads to this machine or its network, as far as the url itself tells.
+    """Say whether a url leads to this machine or its network, judged by the url alone.
 
-    Names are not resolved, but for those that mean this machine (RFC 6761, section 6.3). Addresses
-    are read as the system does, in decimal, octal or hexadecimal, of one to four parts.
+    Names are not looked up, but names of this machine are known (RFC 6761, section 6.3). Addresses
+    are parsed as by the system: decimal, octal or hexadecimal, one to four parts.
     """
     if scheme_of(url) not in DEFAULT_PORTS and "@" not in url:
         found = _REMOTE_URL.fullmatch(url)
@@ -222,7 +222,7 @@ def is_private(url: str) -> bool:
     host = authority[1:].partition("]")[0] if authority.startswith("[") else authority
     if not authority.startswith("["):
         host = host.partition(":")[0]
-    # a server takes what is encoded, or in other letters of the same meaning, for the plain one
+    # servers decode percent signs and compatible letters
     host = unicodedata.normalize("NFKC", unquote(host)).lower().rstrip(".").partition("%")[0]
     if not host or host in LOCAL_NAMES or host.endswith(LOCAL_SUFFIXES):
         return True
@@ -231,7 +231,7 @@ def is_private(url: str) -> bool:
 
 
 def _parse_address(host: str) -> Address | None:
-    """Return the address that a host is, None if it is a name."""
+    """Return the IP address of a host, None if the host is a name."""
     try:
         return ip_address(socket.inet_aton(host))
     except OSError:
@@ -243,7 +243,7 @@ def _parse_address(host: str) -> Address | None:
 
 
 def _is_public(address: Address) -> bool:
-    """Say whether an address is one of the public internet, also where it holds another one."""
+    """Say whether an address, and any address inside it, belongs to the public internet."""
     if isinstance(address, IPv6Address):
         inner: list[Address | None] = [address.ipv4_mapped, address.sixtofour]
         if address in NAT64:
@@ -256,7 +256,7 @@ def _is_public(address: Address) -> bool:
 
 
 def is_nameable(url: str) -> bool:
-    """Say whether a reference set may name a url: one with control characters is taken for none."""
+    """Say whether a reference set may name a url: a url has no control characters."""
     return not _CONTROL.search(url)
 
 
@@ -267,7 +267,7 @@ def _access_error(url: str, base: str) -> AccessError:
 
 
 def _normalise_prefix(prefix: str | os.PathLike[str]) -> str:
-    """Return a prefix of the user in the form in which urls are judged."""
+    """Return a prefix of the user in the form in which urls are checked."""
     url = normalise_url(prefix)
     if not os.fspath(prefix) or "::" in url or _CONTROL.search(url):
         raise ValueError(f"allow: {prefix!r} is no prefix; give a folder, or a url without '::'")
@@ -280,7 +280,7 @@ def _normalise_prefix(prefix: str | os.PathLike[str]) -> str:
 
 
 def _split_links(url: str) -> list[str]:
-    """Return the links of a chain of fsspec's filesystems; a local path is never one."""
+    """Return the links of a chain of fsspec filesystems; a local path is one link."""
     return [url] if scheme_of(url) == "file" else url.split("::")
 
 
@@ -290,7 +290,7 @@ def _parse_url(url: str) -> UrlParts:
     scheme, authority, path = found.groups() if found else (scheme_of(url), "", "")
     scheme, query = scheme.lower(), ""
     if scheme in DEFAULT_PORTS:
-        # behind a host these two end the path; in names of objects they are letters
+        # ? and # end a path behind a host; in object names they are letters
         end = min((i for i in (path.find("?"), path.find("#")) if i >= 0), default=len(path))
         path, query = path[:end], path[end:]
         user, at, host = authority.rpartition("@")
@@ -316,7 +316,7 @@ def _resolve_dots(path: str) -> str:
 
 
 def _resolve_local_dots(path: str) -> str:
-    """Resolve ``..`` as the system does: behind a symbolic link it leads out of what that means."""
+    """Resolve ``..`` as the system does: behind a symbolic link, from the target of the link."""
     folder, dots, name = path.rpartition("/../")
     return os.path.join(os.path.realpath(f"{folder}/.."), name) if dots else path
 
@@ -328,7 +328,7 @@ def _is_special(url: str) -> bool:
 
 
 def _has_hidden_dots(path: str) -> bool:
-    """Say whether a server that decodes a path, maybe more than once, finds dots to resolve."""
+    """Say whether a path has dot segments once a server has decoded it, maybe repeatedly."""
     for _ in range(_DECODINGS):
         if _DOTS.search(path):
             return True
@@ -339,7 +339,7 @@ def _has_hidden_dots(path: str) -> bool:
 
 
 def _join_to_folder(base: str, relative: str) -> str:
-    """Return a path seen from the folder of a set, which may itself lie behind a chain."""
+    """Return the url of a path relative to the folder of a set, whose url may be a chain."""
     links = _split_links(base)
     number = next((i for i, link in enumerate(links) if "://" in link), 0)
     if scheme_of(links[number]) == "file":
@@ -350,6 +350,6 @@ def _join_to_folder(base: str, relative: str) -> str:
 
 
 def _is_remote(url: str, base: str) -> bool:
-    """Say whether a scheme is known to be remote, or is one that the set itself is reached by."""
+    """Say whether a scheme is known to be remote, or is a scheme of the set's own url."""
     schemes = {scheme_of(link) for link in _split_links(base)}
     return scheme_of(url) in REMOTE or scheme_of(url) in schemes

@@ -1,7 +1,7 @@
-"""Files in zip and tar archives: ranges of them are ranges of the archive.
+"""Files in zip and tar archives: ranges of a member are ranges of the archive.
 
-A member is named as fsspec names it, ``zip://member::url of the archive``. What is kept of an
-archive is the list of its members. The store reads; nothing is written into archives.
+A member has fsspec's url, ``zip://member::url of the archive``. The store keeps the list of members
+of an archive. It does not write.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ from virtualds.stores.store import (
 from virtualds.urls import join_path, scheme_of, split_archive_url
 
 HELD_ARCHIVES = 16
-"""Archives whose members are known, the latest used ones."""
+"""Archives whose lists of members are kept, the latest used ones."""
+
 EXTRA = 256
-"""Bytes of name and extra field that a local header is expected to have, with what follows it."""
+"""Bytes that are read for the name and extra field of a local header."""
 
 ReadIndex = Callable[[Read, int, str], Index]
 
@@ -55,9 +56,9 @@ class ArchiveStore:
     Parameters
     ----------
     read_index : callable
-        Takes what reads bytes of an archive, its size and what to call it; returns its members.
+        Takes a function that reads bytes of an archive, its size and its name; returns its members.
     store_for : callable
-        Returns the store that an archive itself lies in.
+        Returns the store of an archive's own url.
     """
 
     def __init__(self, read_index: ReadIndex, store_for: Callable[[str], Store]) -> None:
@@ -67,7 +68,7 @@ class ArchiveStore:
 
     @property
     def reach(self) -> RequestLimits:
-        """Reach of a far store, which a near one can do with."""
+        """The limits of a far store, which suit near ones too."""
         return make_far_limits()
 
     def get_ranges(self, file: SourceFile, ranges: Sequence[Range]) -> Sequence[bytes]:
@@ -82,16 +83,16 @@ class ArchiveStore:
         moved = [(begin + offset, length) for offset, length in ranges]
         found = self._store_for(archive.file.url).get_ranges(archive.file, moved)
         for item, data in enumerate(found):
-            # of a part nothing is known: the archive has one checksum for all of a member
+            # the archive has one checksum for a whole member, and none for its parts
             if len(data) == member.length and (reason := find_mismatch(data, member.checksum)):
                 raise StoreError(f"the archive is damaged: of all its bytes, {reason}", item)
         return found
 
     def expect(self, file: SourceFile, ranges: Sequence[Range]) -> None:
-        """Do nothing: few bytes are read here."""
+        """Do nothing: this store reads few bytes."""
 
     def confirm(self, file: SourceFile) -> None:
-        """Look whether the archive is still the one that was scanned."""
+        """Refuse an archive that has changed since it was scanned."""
         archive, _ = self._found(file)
         self._store_for(archive.file.url).confirm(archive.file)
 
@@ -112,7 +113,7 @@ class ArchiveStore:
             return file, b""
         if member.offset is not None:
             return file, self.get_ranges(file, [(0, length)])[0]
-        # its own header says where it begins, and comes along
+        # one request for the member's header, which holds the offset, and its data
         span = min(LOCAL_HEADER + EXTRA + length, (archive.file.size or 0) - member.header)
         [found] = self._store_for(archive.file.url).get_ranges(
             archive.file, [(member.header, span)]
@@ -121,7 +122,7 @@ class ArchiveStore:
         if len(found) < begin + length:
             return file, self.get_ranges(file, [(0, length)])[0]
         found = found[begin : begin + length]
-        # the other way tells what is wrong
+        # get_ranges raises the error
         is_whole = length == member.length
         if is_whole and find_mismatch(found, member.checksum):
             return file, self.get_ranges(file, [(0, length)])[0]
@@ -138,7 +139,7 @@ class ArchiveStore:
         Raises
         ------
         UnsupportedError
-            The bytes of one of them are not in the archive as they are.
+            A member is compressed, encrypted or otherwise not stored as plain bytes.
         """
         archive = self._archive(url, options, fresh=True)
         folder = split_archive_url(url).member.strip("/")
@@ -151,7 +152,7 @@ class ArchiveStore:
         ]
 
     def places(self, files: Sequence[SourceFile]) -> list[tuple[SourceFile, int]]:
-        """Return for every member the archive that it lies in, and where it begins there."""
+        """Return for each member its archive, and the offset of its data there."""
         found = [self._found(file) for file in files]
         offsets: dict[int, int] = {}
         by_archive: dict[SourceFile, list[int]] = {}
@@ -163,11 +164,11 @@ class ArchiveStore:
         return [(archive.file, offsets[n]) for n, (archive, _) in enumerate(found)]
 
     def checksums(self, files: Sequence[SourceFile]) -> list[int]:
-        """Return the checksum of every member as a whole, 0 where the archive has none."""
+        """Return the checksum of each whole member, 0 where the archive has none."""
         return [member.checksum for _, member in map(self._found, files)]
 
     def beginnings(self, files: Sequence[SourceFile]) -> list[tuple[SourceFile, int]]:
-        """Return for every member the archive that it lies in, and where its own header begins."""
+        """Return for each member its archive, and the offset of its header there."""
         return [(archive.file, member.header) for archive, member in map(self._found, files)]
 
     def read_version(self, url: str, options: StorageOptions | None) -> tuple[bytes, str]:
@@ -240,7 +241,7 @@ class ArchiveStore:
     def _archive(
         self, url: str, options: StorageOptions | None, *, fresh: bool = False
     ) -> _Archive:
-        """Return an archive with its members; if it is to be fresh, only if it did not change."""
+        """Return an archive with its members; ``fresh`` checks that a kept one has not changed."""
         parent = split_archive_url(url).archive
         inner = _options_of(parent, scheme_of(url), options)
         key = (parent, inner)
@@ -261,8 +262,8 @@ class ArchiveStore:
         file = store.describe(url, options)
         if file.size is None:
             raise UnsupportedError(
-                f"{url}: the server sends no parts of it, which a file in an archive is; copy it "
-                f"to local disk"
+                f"{url}: the server sends no parts of files, which reading a member needs; copy "
+                f"the archive to local disk"
             )
 
         def read(offset: int, length: int) -> bytes:
@@ -271,7 +272,7 @@ class ArchiveStore:
         return _Archive(file, self._read_index(read, file.size, url))
 
     def _offsets(self, archive: _Archive, members: Sequence[ArchiveMember]) -> list[int]:
-        """Return where members begin, looking at their headers if need be."""
+        """Return the offsets of members, from their headers where necessary."""
         unknown = dict.fromkeys(m.header for m in members if m.offset is None)
         headers = self._store_for(archive.file.url).get_ranges(
             archive.file, [(header, LOCAL_HEADER) for header in unknown]
@@ -307,13 +308,13 @@ def _describe_member(
 
 
 def _is_changed(file: SourceFile, known: SourceFile) -> bool:
-    """Say whether a fingerprint is another one, as far as both are known."""
+    """Say whether fingerprints differ, as far as both are known."""
     pairs = zip(file.fingerprint, known.fingerprint, strict=True)
     return any(a != b for a, b in pairs if a is not None and b is not None)
 
 
 def _options_of(parent: str, scheme: str, options: StorageOptions | None) -> StorageOptions | None:
-    """Return the access options of an archive: by its scheme, as fsspec has them, or all others."""
+    """Return the options of an archive: those under its scheme, as in fsspec, or all others."""
     given: Mapping[str, Any] = options or {}
     found = given.get(scheme_of(parent))
     if isinstance(found, Mapping):
@@ -322,4 +323,4 @@ def _options_of(parent: str, scheme: str, options: StorageOptions | None) -> Sto
 
 
 def _refuse(url: str) -> NoReturn:
-    raise UnsupportedError(f"{url}: nothing is written into archives; write beside it")
+    raise UnsupportedError(f"{url}: virtualds does not write into archives; write beside it")

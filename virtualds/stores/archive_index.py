@@ -1,4 +1,4 @@
-"""What lies where in a zip or tar archive, found by reading as little of it as will do.
+"""The members of zip and tar archives, found by reading few bytes.
 
 Zip archives are described by the ".ZIP File Format Specification" (PKWARE, APPNOTE.TXT), tar
 archives by POSIX.1-2017, "pax" (ustar Interchange Format). Python's own modules parse both.
@@ -20,32 +20,39 @@ from virtualds.source_file import PRESENT
 
 AHEAD = 2**16
 """Bytes that are read at a time, unless more are asked for."""
+
 LOCAL_HEADER = 30
 """Bytes of a local file header before name and extra field (APPNOTE, 4.3.7)."""
+
 LOCAL_MAGIC = b"PK\3\4"
+"""First bytes of a local file header."""
+
 ZIP_MAGIC = (LOCAL_MAGIC, b"PK\5\6")
-"""Of an archive with members, and of one without."""
+"""First bytes of an archive with members, and of one without."""
+
 ENCRYPTED, STREAMED = 0x1, 0x8
 """General purpose flags (APPNOTE, 4.4.4)."""
+
 BLOCK = 512
-"""Bytes of a block of tar."""
+"""Bytes of a tar block."""
+
 METHODS = {8: "deflate", 9: "deflate64", 12: "bzip2", 14: "LZMA", 93: "Zstandard", 95: "xz"}
 """Compression methods (APPNOTE, 4.4.5); 0 is none."""
 
 Read = Callable[[int, int], bytes]
-"""Takes offset and length, and returns so many bytes of an archive."""
+"""Takes offset and length, and returns these bytes of an archive."""
 
 
 class OutsideError(OSError):
-    """A byte before the first one of an archive was sought."""
+    """A seek before the first byte of an archive."""
 
 
 class ArchiveMember(NamedTuple):
     """A file in an archive.
 
-    ``offset`` is where its bytes begin, None where only its own header at ``header`` tells.
-    ``problem`` says why its bytes are not in the archive as they are, with what to do.
-    ``checksum`` is that of all its bytes, as a manifest has checksums; tar archives have none.
+    ``offset`` is where its bytes begin, None where its header at ``header`` must be read first.
+    ``problem`` says why its bytes are not plain bytes of the archive, and what to do.
+    ``checksum`` is that of the whole member, in the form of manifests; tar archives have none.
     """
 
     length: int
@@ -74,7 +81,7 @@ def read_zip_index(read: Read, size: int, where: str) -> Index:
     Raises
     ------
     FormatError
-        It is damaged or truncated.
+        The archive is damaged or truncated.
     """
     with (
         _describe_errors(where),
@@ -96,7 +103,7 @@ def _parse_zip_member(
             f"{where}: the member {entry.filename!r} reaches to byte "
             f"{header + LOCAL_HEADER + length} of {size}; the archive is damaged, fetch it again"
         )
-    # where nothing else fits between two headers, nothing else is there
+    # where the next header follows the data exactly, there is no extra field
     name = entry.orig_filename.encode("utf-8" if entry.flag_bits & 0x800 else "cp437", "replace")
     least = LOCAL_HEADER + len(name)
     tight = next_of.get(header) == header + least + length and not entry.flag_bits & STREAMED
@@ -119,7 +126,7 @@ def _find_zip_problem(entry: zipfile.ZipInfo) -> str | None:
 
 
 def parse_data_offset(header: bytes, place: int, where: str) -> int:
-    """Return where the bytes of a zip member begin whose local header lies at ``place``.
+    """Return the data offset of the zip member whose local header lies at ``place``.
 
     Raises
     ------
@@ -136,12 +143,12 @@ def parse_data_offset(header: bytes, place: int, where: str) -> int:
 
 
 def read_tar_index(read: Read, size: int, where: str) -> Index:
-    """Return the members of a tar archive, from the header before each of them.
+    """Return the members of a tar archive, from the header of each.
 
     Raises
     ------
     FormatError
-        It is damaged or truncated.
+        The archive is damaged or truncated.
     """
     window = _Window(read, size, 0)
     found = {}
@@ -156,7 +163,7 @@ def read_tar_index(read: Read, size: int, where: str) -> Index:
         window.seek(end)
         last = window.read(BLOCK)
     if len(last) < BLOCK or any(last):
-        # what follows would be members that nobody knows of
+        # members behind a damaged header would be lost silently
         raise FormatError(
             f"{where}: at byte {end} there is neither a member nor the end of the archive; it is "
             f"truncated or damaged, fetch it again"
@@ -174,7 +181,7 @@ def _find_tar_problem(entry: tarfile.TarInfo) -> str | None:
 
 @contextmanager
 def _describe_errors(where: str) -> Iterator[None]:
-    """Tell what Python's modules say of a damaged archive."""
+    """Turn the errors of Python's modules for damaged archives into `FormatError`."""
     try:
         yield
     except (
@@ -196,7 +203,7 @@ def _describe_errors(where: str) -> Iterator[None]:
 
 
 class _Window(io.RawIOBase):
-    """An archive as a file, of which the piece is held that was read last."""
+    """An archive as a file object that holds the piece that was read last."""
 
     def __init__(self, read: Read, size: int, start: int) -> None:
         self._read, self._size, self._place = read, size, 0
@@ -214,13 +221,13 @@ class _Window(io.RawIOBase):
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         start = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._size}[whence]
         if start + offset < 0:
-            # as files do, which is what zipfile looks for where an archive is shorter than a record
+            # an OSError, which zipfile expects where an archive is shorter than a record
             raise OutsideError(f"byte {start + offset} of an archive")
         self._place = start + offset
         return self._place
 
     def read(self, count: int | None = -1, /) -> bytes:
-        """Return bytes, as far as there are any: nothing is made room for that is not there."""
+        """Return bytes up to the end of the archive, without memory for more."""
         left = max(self._size - self._place, 0)
         count = left if count is None or count < 0 else min(count, left)
         begin = self._place - self._start

@@ -1,8 +1,8 @@
-"""The bytes of a remote file that a scan needs, fetched in blocks and held within bounds.
+"""The bytes of a remote file that a scan needs: fetched in blocks, held within bounds.
 
-Libraries read metadata in many small pieces, most of them near to each other. What they ask for is
-fetched with some more of what follows: twice as much each time while they read on, little where
-they jump, so that a file with metadata all over costs little more than its metadata.
+Libraries read metadata in many small pieces, most of them near each other. Each piece is fetched
+with some bytes behind it: twice as many each time while a library reads on, few where it jumps. So
+a file with scattered metadata costs little more than its metadata.
 """
 
 from __future__ import annotations
@@ -18,22 +18,26 @@ from virtualds.stores.store import Range, Store, StoreError
 
 PAGE = 16 * 1024
 """Bytes that are held or missing together."""
+
 FIRST_PAGES = 16
-"""Pages at the beginning of a file that are fetched first: of most files, all metadata."""
+"""Pages at the beginning of a file that are fetched first; most files have all metadata there."""
+
 LEAST, MOST = 8, 512
-"""Pages of a block where a reader jumps, and of the longest one."""
+"""Pages of a block where a reader jumps, and of the longest block."""
+
 NEAR_PAGES = 2
-"""Pages between two others that are fetched with them, rather than both apart."""
+"""Pages of a gap that is fetched along, instead of with two requests."""
+
 HELD_PAGES = 4096
 """Pages that are held of one file; the least used go first."""
 
 
 class FetchError(StoreError):
-    """A block that cannot be had: no damage of the file, and nothing of a single variable."""
+    """A block could not be fetched: the file is not damaged, and all its variables are affected."""
 
 
 class Blocks:
-    """What is held of one file; any number of threads may ask at a time.
+    """The held bytes of one file, for any number of threads.
 
     Parameters
     ----------
@@ -41,7 +45,7 @@ class Blocks:
     file : SourceFile
         The file, whose size is known.
     head : bytes
-        Its beginning, as far as it is known: whole pages, or the whole file.
+        Its beginning, where it is known: whole pages, or the whole file.
     """
 
     def __init__(self, store: Store, file: SourceFile, head: bytes = b"") -> None:
@@ -57,7 +61,7 @@ class Blocks:
             self._hold(0, head)
 
     def held(self, offset: int, length: int) -> bytes | None:
-        """Return bytes that are held, None if some of them are not."""
+        """Return a range that is held, None if a part of it is not."""
         first, stop = _find_pages(offset, length)
         with self._lock:
             found = [self._pages.get(number) for number in range(first, stop)]
@@ -71,15 +75,15 @@ class Blocks:
         return b"".join(parts)[begin : begin + length]
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return bytes, fetched if need be; at most as many as the longest block has.
+        """Return a range, no longer than the longest block, and fetch it where it is not held.
 
         Raises
         ------
         FetchError
-            They cannot be had.
+            It could not be fetched.
         """
         with self._lock:
-            # what is held of it counts as used, so that what is fetched does not push it out
+            # the pages that are held count as used, so that fetched ones do not push them out
             if (found := self.held(offset, length)) is None:
                 self.fetch(offset, length)
                 found = self.held(offset, length)
@@ -88,12 +92,12 @@ class Blocks:
         return found
 
     def fetch(self, offset: int, length: int) -> None:
-        """Fetch what is missing of a range, and some more: what is expected, or what follows it.
+        """Fetch the missing pages of a range, and expected or following ones.
 
         Raises
         ------
         FetchError
-            It cannot be had.
+            They could not be fetched.
         """
         with self._lock:
             missing = self._missing([(offset, length)])
@@ -106,19 +110,19 @@ class Blocks:
                 self._get([(missing[0], self._end_of_block(missing[0], missing[-1] + 1))])
 
     def expect(self, ranges: Iterable[Range]) -> None:
-        """Take note of what is going to be read: if any of it is fetched, then all of it."""
+        """Note ranges that will be read; fetching one of them fetches all."""
         with self._lock:
             self._expected.update(dict.fromkeys(self._missing(ranges)))
 
     def fetch_together(self, ranges: Iterable[Range]) -> None:
-        """Fetch what is missing of many ranges, by as few requests as are worth while, all at once.
+        """Fetch the missing pages of many ranges at once, with few requests.
 
-        What would be more than the longest block is left to whoever reads it.
+        Nothing is fetched where that is more than the longest block.
 
         Raises
         ------
         FetchError
-            They cannot be had.
+            They could not be fetched.
         """
         with self._lock:
             missing = self._missing(ranges)
@@ -126,19 +130,19 @@ class Blocks:
                 self._get(_join_pages(missing))
 
     def _missing(self, ranges: Iterable[Range]) -> list[int]:
-        """Return the pages of ranges that are not held, in order."""
+        """Return the pages of ranges that are not held, sorted."""
         last = -(-self.size // PAGE)
         bounds = (_find_pages(offset, length) for offset, length in ranges)
         wanted = {n for first, stop in bounds for n in range(first, min(stop, last))}
         return sorted(wanted - self._pages.keys())
 
     def _end_of_block(self, first: int, stop: int) -> int:
-        """Return where the block ends that is fetched for the pages from ``first`` to ``stop``."""
+        """Return the end of the block to fetch for the pages from ``first`` to ``stop``."""
         self._step = min(2 * self._step, MOST) if first == self._next else LEAST
         last = -(-self.size // PAGE)
         ahead = range(stop, min(first + self._step, last))
         end = next((number for number in ahead if number in self._pages), max(stop, ahead.stop))
-        # the rest is not worth a request of its own
+        # a short rest of the file comes along
         if last - end < LEAST and not any(n in self._pages for n in range(end, last)):
             end = last
         self._next = end
@@ -166,15 +170,15 @@ class Blocks:
 
 
 class BlockFile(io.RawIOBase):
-    """A remote file as one that is read and sought in.
+    """A remote file as a seekable file object.
 
     Parameters
     ----------
     blocks : Blocks
     before : callable
-        Is told the blocks, offset and length of everything before it is read, and may raise.
+        Called with blocks, offset and length before each read; it may raise.
     pointed_at : callable
-        Takes what was read in one go, and returns the ranges that are likely to be read next.
+        Takes the bytes of one read, and returns the ranges that are likely to be read next.
     """
 
     def __init__(
@@ -189,25 +193,29 @@ class BlockFile(io.RawIOBase):
         self._place = 0
 
     def readable(self) -> bool:
-        """Say that it can be read."""
+        """Return True: the file can be read."""
         return True
 
     def seekable(self) -> bool:
-        """Say that one can seek in it."""
+        """Return True: the file can be sought in."""
         return True
 
     def tell(self) -> int:
-        """Return the place that is read next."""
+        """Return the position of the next read."""
         return self._place
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go to a place."""
+        """Move to a position."""
         start = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._blocks.size}[whence]
         self._place = start + offset
         return self._place
 
+    def fetch_together(self, ranges: Iterable[Range]) -> None:
+        """Fetch what is going to be read, as `Blocks.fetch_together` does."""
+        self._blocks.fetch_together(ranges)
+
     def readinto(self, buffer: Any) -> int:
-        """Fill a buffer, as far as there is something to fill it with."""
+        """Fill a buffer up to the end of the file."""
         view = memoryview(buffer).cast("B")
         length = max(min(len(view), self._blocks.size - self._place), 0)
         self._before(self._blocks, self._place, length)
@@ -221,12 +229,12 @@ class BlockFile(io.RawIOBase):
 
 
 def _find_pages(offset: int, length: int) -> tuple[int, int]:
-    """Return the first page of a range, and the one after its last."""
+    """Return the first page of a range, and the page after its last."""
     return offset // PAGE, -(-(offset + length) // PAGE) if length else offset // PAGE
 
 
 def _join_pages(pages: list[int]) -> list[tuple[int, int]]:
-    """Join pages, sorted, that lie near to each other."""
+    """Join sorted pages that lie near each other."""
     runs: list[tuple[int, int]] = []
     for page in pages:
         if runs and page - runs[-1][1] <= NEAR_PAGES:

@@ -1,4 +1,4 @@
-"""What a store says of what cannot be opened or written, told with the url and what to do."""
+"""Errors of opening and writing, with the url and what to do."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ REMEDIES = {
     errno.ENOENT: "make the folder that it is to lie in",
     errno.ENOTDIR: "something above it is no folder; write elsewhere",
 }
-"""What to do, by what the system says."""
+"""What to do, by error number of the system."""
 
 
 @contextmanager
 def explain_open_errors(url: str) -> Iterator[None]:
-    """Tell what a store says of a file that does not open, with its url and what to do."""
+    """Raise the errors of a file that does not open with its url and what to do."""
     url = without_secrets(url)
     try:
         yield
     except PermissionError as error:
         if isinstance(error, AccessError):
             raise
-        # of a store it is told what it refuses, and what to do
+        # errors of stores name the url and the remedy already
         told = str(error) if error.errno is None and url in str(error) else None
         remedy = f"{url}: permission denied; ask for read access to it"
         raise AccessError(told or remedy) from error
@@ -45,15 +45,15 @@ def explain_open_errors(url: str) -> Iterator[None]:
         raise ReadError(str(error) if url in str(error) else f"{url}: {error}") from error
     except (StoreError, IsADirectoryError) as error:
         raise FormatError(
-            f"{url}: it cannot be opened ({error}); name a file, or a url that fsspec knows"
+            f"{url}: cannot be opened ({error}); name a file, or a url that fsspec knows"
         ) from error
 
 
 @contextmanager
 def explain_write_errors(url: Any) -> Iterator[None]:
-    """Tell of a set that cannot be written what is in the way, by its own name.
+    """Raise the errors of writing a set with the url of the set and what to do.
 
-    What was in the way of one of its files, or of a temporary one, is in the way of the set.
+    The errors may name a file of the set, or a temporary one.
     """
     try:
         yield
@@ -62,13 +62,13 @@ def explain_write_errors(url: Any) -> Iterator[None]:
     except PermissionError as error:
         reason = error.strerror or str(error)
         raise AccessError(
-            f"{url}: it may not be written ({reason}); ask for write access, or write elsewhere"
+            f"{url}: may not be written ({reason}); ask for write access, or write elsewhere"
         ) from error
     except StoreError as error:
-        raise ReadError(f"{url}: the store does not take it ({error})") from error
+        raise ReadError(f"{url}: the store refuses the write ({error})") from error
     except OSError as error:
         if error.errno is None:
             raise
         remedy = REMEDIES.get(error.errno, "see to it, or write elsewhere")
-        told = f"{url}: it cannot be written ({error.strerror}); {remedy}"
+        told = f"{url}: cannot be written ({error.strerror}); {remedy}"
         raise type(error)(error.errno, told) from error

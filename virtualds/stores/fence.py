@@ -1,8 +1,8 @@
-"""Several writers of one folder whose files have fixed names, by conditional writes alone.
+"""Write leases: several writers of one folder with fixed file names, by conditional writes.
 
-The marker, the file that readers open first, is what writers agree on. Whoever wants to write puts
-a name of its own into it, which keeps everybody out who did so before: the fence. Then it writes
-the other files, and at last the marker with what it is to be. Decision 15 says why that is safe.
+Writers agree on the marker, the file that readers open first. A writer puts its own name into the
+marker, which keeps out all earlier writers: the fence. Then it writes the other files, and at last
+the final marker. Decision 15 says why that is safe.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from virtualds.stores.store import ChangedError
 
 
 class WriteLease:
-    """What one writer holds of a folder.
+    """The lease of one writer on a folder.
 
-    No two writers may ever write the same bytes: each puts its own name into every file.
+    No two writers may write the same bytes: each puts its own name into every file.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ class WriteLease:
     version : str or None
         The version of the marker that this writer has read, None if there was no marker.
     files : iterable of str
-        Paths of all other files that may be there and that it is going to write.
+        Paths of all other files that may exist and that it will write.
     """
 
     def __init__(
@@ -49,11 +49,11 @@ class WriteLease:
         self._store = find_store(root)
         self._version = version
         self._store.demand_conditions(root, options)
-        # looked up before the fence stands, which then verifies all of them at once
+        # looked up before the fence is written, which then verifies all of them at once
         self._found = {path: self._store.version(f"{root}/{path}", self._options) for path in files}
 
     def replace_marker(self, data: bytes) -> None:
-        """Replace the marker: first to put up the fence, last to commit.
+        """Replace the marker: first by the fence, at last by the final marker.
 
         Raises
         ------
@@ -83,22 +83,22 @@ class WriteLease:
                 self._store.write_version(url, data, self._options, self._found.get(path))
                 return
             except ChangedError as error:
-                # first what is there now, then whether it is still for this writer to replace
+                # in this order: the version is ours to replace only if the fence still stands
                 self._found[path] = self._store.version(url, self._options)
                 if not self.stands():
                     raise outrun_error(self._root) from error
 
     def stands(self) -> bool:
-        """Say whether no other writer came later."""
+        """Say whether this fence is still in place: no other writer came later."""
         return self._store.version(self._marker, self._options) == self._version
 
 
 CLAIM = b'{"virtualds-is-creating-this":'
-"""What the marker of a folder begins with that is being created: for readers there is no set."""
+"""First bytes of the marker of a folder in creation, which readers do not take for a set."""
 
 
 def is_claim(marker: bytes) -> bool:
-    """Say whether a marker is that of a folder that somebody is creating, or has given up."""
+    """Say whether a marker belongs to a folder whose creation has not ended."""
     return marker.startswith(CLAIM)
 
 
@@ -107,13 +107,13 @@ def create_folder(
 ) -> None:
     """Create a folder whose files have fixed names, the marker last, in any store.
 
-    The fence is put up in a marker that no reader takes for one. Whoever comes later may take over
-    what a killed writer has begun, and keeps out one that is only slow.
+    Readers do not take the fence for a marker. A later writer may take over from a killed one, and
+    keeps out one that is only slow.
 
     Raises
     ------
     FileExistsError
-        There is something of this name.
+        The folder exists.
     ConflictError
         Another writer was faster.
     UnsupportedError
@@ -121,7 +121,7 @@ def create_folder(
     """
     store = find_store(root)
     store.demand_conditions(root, options)
-    # first the files, then the marker: who writes files has written a marker before
+    # first the files, then the marker: a writer writes its marker before its files
     found = store.list_files(root, options)
     try:
         there, version = store.read_version(f"{root}/{marker}", options)
@@ -140,9 +140,9 @@ def create_folder(
 
 @contextmanager
 def explain_vanished_files(stands: Callable[[], bool], url: str) -> Iterator[None]:
-    """Say that another writer was faster where what is read of a folder is no longer there.
+    """Turn the error of a vanished file into a conflict where another writer replaced the folder.
 
-    ``stands`` says whether it still should be.
+    ``stands`` says whether the folder is still the one that was opened.
     """
     try:
         yield
@@ -153,7 +153,7 @@ def explain_vanished_files(stands: Callable[[], bool], url: str) -> Iterator[Non
 
 
 def outrun_error(url: str) -> ConflictError:
-    """Return the error that says that another writer was faster."""
+    """Return the error for a writer that was too late."""
     return ConflictError(
         f"{url}: another writer was faster, and nothing has been written; open the set "
         f"and write again, as to_manifest(conflict='retry') does"

@@ -1,7 +1,7 @@
-"""A lock between the threads and processes of a machine: a file that one of them holds at a time.
+"""A file lock between the threads and processes of a machine.
 
-The lock is the operating system's, so it ends with whoever holds it. The file is removed by its
-holder: whoever waited for a file that is no longer the one of that name waits for the new one.
+The operating system keeps the lock, so it ends with the process that holds it. The holder removes
+the file; a waiter whose file has lost its name waits for the new file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from virtualds.errors import UnsupportedError
 
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP)
-"""What filesystems answer that know no locks."""
+"""Error numbers of filesystems without locks."""
 
 if sys.platform == "win32":
     import msvcrt
@@ -32,7 +32,7 @@ if sys.platform == "win32":
     def _release(handle: int, path: str) -> None:
         msvcrt.locking(handle, msvcrt.LK_UNLCK, 1)
         os.close(handle)
-        # fails while another has it open; then it is that other's to remove
+        # fails while another process has it open, which then removes it
         with suppress(OSError):
             os.unlink(path)
 
@@ -45,10 +45,10 @@ else:
     def _release(handle: int, path: str) -> None:
         try:
             if _has_name(handle, path):
-                # in a folder of several users it may not be ours to remove; then it stays
+                # in a folder of several users we may not be allowed to; then it stays
                 with suppress(OSError):
                     os.unlink(path)
-            # a process forked meanwhile shares the lock: closing alone would not end it
+            # a process forked in the meantime shares the lock: closing alone would not end it
             fcntl.flock(handle, fcntl.LOCK_UN)
         finally:
             os.close(handle)
@@ -56,7 +56,7 @@ else:
 
 @contextmanager
 def hold_lock(path: str) -> Iterator[None]:
-    """Hold the lock of this name; wait for whoever holds it now.
+    """Hold the lock of this name; wait while another thread or process holds it.
 
     Raises
     ------
@@ -107,13 +107,13 @@ def _wait_for(handle: int, path: str) -> None:
 
 
 def _has_name(handle: int, path: str) -> bool:
-    """Whether the open file still has this name: its last holder may have removed it."""
+    """Say whether the open file still has this name: its last holder may have removed it."""
     try:
         return os.path.samestat(os.fstat(handle), os.stat(path, follow_symlinks=False))
     except FileNotFoundError:
         return False
     except OSError as error:
-        # what network filesystems say of a file that another machine removed
+        # the error of network filesystems for a file that another machine removed
         if error.errno != errno.ESTALE:
             raise
         return False

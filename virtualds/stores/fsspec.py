@@ -1,4 +1,4 @@
-"""Anything else that fsspec knows: http, s3, gs, memory and so on."""
+"""The store of all fsspec filesystems: http, s3, gs, memory and others."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ REPORTED_ERRORS = (
     FileExistsError,
     NotImplementedError,
 )
-"""Errors that are not told anew: they say what is the matter, or callers tell them apart."""
+"""Errors that pass unchanged: their messages are complete, or callers catch them."""
 
 SIDE_BY_SIDE = 16
-"""Requests of one call; whoever wants more of them under way calls in more threads."""
+"""Requests of one call at a time; callers get more by calling in more threads."""
 
 MODIFIED = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
-"""What filesystems call the time of modification; the last is of stores of whole files."""
+"""Names of the modification time in fsspec; stores of immutable files have the last one."""
 
 _TURNS: dict[tuple[int, str, int], threading.Semaphore] = {}
 
@@ -54,26 +54,26 @@ class FsspecStore:
 
     @property
     def reach(self) -> RequestLimits:
-        """Reach of a far store."""
+        """The limits of a far store."""
         return make_far_limits()
 
     def get_ranges(self, file: SourceFile, ranges: Sequence[Range]) -> Sequence[bytes]:
-        """Return the bytes of every range, through obstore or fsspec, asked again if need be."""
+        """Return the bytes of every range, through obstore or fsspec, with retries."""
         if len(ranges) == 1:
             return [_get_range(file, 0, ranges[0])]
         with ThreadPoolExecutor(min(len(ranges) or 1, SIDE_BY_SIDE)) as pool:
             return list(pool.map(partial(_get_range, file), count(), ranges))
 
     def expect(self, file: SourceFile, ranges: Sequence[Range]) -> None:
-        """Do nothing: what is wanted soon is asked for at once."""
+        """Do nothing: prefetching is done by the reader."""
 
     def confirm(self, file: SourceFile) -> None:
-        """Do nothing: to see whether a file has changed would be a request."""
+        """Do nothing: a check would need a request."""
 
     def describe(self, url: str, options: StorageOptions | None) -> SourceFile:
         """Return the file with its size and, where the store has one, its etag."""
         filesystem, path = find_reading_filesystem(url, options)
-        # what is there now, not what some listing has said
+        # the current state, not that of an earlier listing
         filesystem.invalidate_cache(path)
         with _describe_errors(url):
             info = retry_request(lambda _: fsspec_ranges.call_in_time(filesystem, "info", path))
@@ -82,20 +82,20 @@ class FsspecStore:
     def head(
         self, url: str, options: StorageOptions | None, length: int
     ) -> tuple[SourceFile, bytes]:
-        """Return the file with its size and etag, and its first bytes, if possible at once."""
+        """Return the file with size and etag, and its first bytes, in one request if possible."""
         filesystem, path = find_reading_filesystem(url, options)
         if (found := _fetch_beginning(url, filesystem, path, length)) is not None:
             return SourceFile(url, found.size, None, found.etag, options), found.data
         file = self.describe(url, options)
         if file.size is None:
-            # nobody knows where it ends
+            # its end is unknown, so it is read as a stream
             with filesystem.open(path, "rb") as handle:
                 return file, handle.read(length)
         length = min(length, file.size)
         return file, self.get_ranges(file, [(0, length)])[0] if length else b""
 
     def read_all(self, url: str, options: StorageOptions | None) -> bytes:
-        """Return a whole file, asked for again if need be."""
+        """Return a whole file, with retries."""
         filesystem, path = find_reading_filesystem(url, options)
         with _describe_errors(url):
             return retry_request(lambda _: fsspec_ranges.get_whole(filesystem, path))
@@ -123,9 +123,9 @@ class FsspecStore:
         replace: bool,
         expected: str | None = None,
     ) -> None:
-        """Refuse: there are no folders that could be put in place."""
+        """Refuse: fsspec cannot replace a folder in one step."""
         raise UnsupportedError(
-            f"{url}: only on local disk is a folder put in place in one step; write to another url"
+            f"{url}: only local disk replaces a folder in one step; write to another url"
         )
 
     def demand_conditions(self, url: str, options: StorageOptions | None) -> None:
@@ -141,7 +141,7 @@ class FsspecStore:
             return find_versioning(filesystem).read(filesystem, path)
 
     def version(self, url: str, options: StorageOptions | None) -> str | None:
-        """Return the version that is there now, None if there is no such file."""
+        """Return the current version, None if there is no such file."""
         filesystem, path = find_filesystem(url, options)
         try:
             with _describe_errors(url):
@@ -169,7 +169,7 @@ class FsspecStore:
                 raise
 
     def list_files(self, url: str, options: StorageOptions | None) -> list[ListedFile]:
-        """Return the files below a folder, with sizes, etags and times where they are told."""
+        """Return the files below a folder, with sizes, etags and times where they are known."""
         filesystem, path = find_filesystem(url, options)
         filesystem.invalidate_cache()
         try:
@@ -186,7 +186,7 @@ class FsspecStore:
             for name, info in sorted(found.items())
             if (inside := name.removeprefix(folder)) != name
             and not name.endswith("/")
-            # it is there for a moment only, as the lock of a local file is
+            # proofs exist for a moment only, like locks of local files
             and not name.rpartition("/")[2].startswith(PROOF)
         ]
 
@@ -195,14 +195,14 @@ class FsspecStore:
         named = list(urls)
         found = [find_filesystem(url, options) for url in named]
         if found:
-            # one url after another leads to one and the same filesystem
+            # all urls belong to the same filesystem
             filesystem = found[0][0]
             with _describe_errors(named[0]):
                 find_versioning(filesystem).remove(filesystem, [path for _, path in found])
 
 
 def _get_range(file: SourceFile, item: int, wanted: Range) -> bytes:
-    """Return the bytes of one range; obstore makes the first attempt, where it can."""
+    """Return the bytes of one range; obstore makes the first attempt where possible."""
     offset, length = wanted
     if not length:
         return b""
@@ -224,8 +224,8 @@ def _get_range(file: SourceFile, item: int, wanted: Range) -> bytes:
 
 
 def _get_turns(host: str, at_once: int) -> threading.Semaphore:
-    """Return what lets so many requests to a host be under way, whoever sends them."""
-    # one for all threads, but not that of a parent, whose threads do not give back theirs
+    """Return the semaphore that limits the requests to a host, from all threads."""
+    # a forked child has its own: threads of the parent do not release the child's copy
     return _TURNS.setdefault((os.getpid(), host, at_once), threading.Semaphore(at_once))
 
 
@@ -237,7 +237,7 @@ def _fetch_beginning(url: str, filesystem: Any, path: str, length: int) -> Answe
         error = to_os_error(failed, url)
         judged = isinstance(failed.__cause__, StoreError)
         if isinstance(error, StoreError) and failed.attempts == 1 and not judged:
-            # an empty file has no first bytes, and not all servers like to be asked so
+            # an empty file has no first bytes, and some servers refuse such ranges
             return None
         raise error from cause_of(failed)
     short = (
@@ -248,13 +248,13 @@ def _fetch_beginning(url: str, filesystem: Any, path: str, length: int) -> Answe
 
 @contextmanager
 def _describe_errors(url: str) -> Iterator[None]:
-    """Name the url, and what to do, in the error of a request that failed for good."""
+    """Raise the error of a failed request with the url and what to do."""
     try:
         yield
     except GaveUp as failed:
         raise to_os_error(failed, url) from cause_of(failed)
     except list_store_errors() as error:
-        # what was told already says all, but of errors that only stand for one of a library
+        # complete errors pass; a StoreError that only wraps a library's error does not
         foreign = error.__cause__ if type(error) is StoreError else error
         if isinstance(error, REPORTED_ERRORS) or not isinstance(foreign, list_store_errors()):
             raise

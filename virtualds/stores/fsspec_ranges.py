@@ -1,7 +1,7 @@
-"""Ranges of bytes through fsspec, with the etag and size of the file where an answer tells them.
+"""Ranges of bytes through fsspec, with the etag and size of the file where the response has them.
 
-fsspec's own verb gives bytes alone. So HTTP and S3 are asked one floor deeper, with the session of
-their filesystem, and any other filesystem through that verb.
+fsspec's own method returns bytes alone. So HTTP and S3 are asked one layer deeper, with the session
+of their filesystem; other filesystems are asked through that method.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ from virtualds.stores.store import StoreError
 from virtualds.urls import scheme_of
 
 WHOLE = 64 * 2**20
-"""Bytes of the largest file that is got as a whole from a server that knows no ranges."""
+"""Bytes of the largest file that is read as a whole from a server without ranges."""
 
 PIECE = 2**18
 """Bytes of an object that are read at a time."""
 
 Judge = Callable[[Any], int | None]
-"""Sees the headers of an answer: refuses it, or says how many bytes of it are wanted at most."""
+"""Takes the headers of a response: refuses it, or returns the number of bytes to read at most."""
 
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 
 
 def find_filesystem(url: str, options: StorageOptions | None) -> tuple[Any, str]:
-    """Return the filesystem of fsspec that answers for a url, and the path in it.
+    """Return the fsspec filesystem of a url, and the path in it.
 
     Raises
     ------
     StoreError
-        There is none, or not with these options.
+        fsspec has no filesystem for the url, or not with these options.
     """
     return _find_filesystem(url, dict(options or {}))
 
 
 def find_reading_filesystem(url: str, options: StorageOptions | None) -> tuple[Any, str]:
-    """Return a filesystem for many requests at a time, as `find_filesystem`, without retries."""
+    """Return a filesystem for many requests at a time, without its own retries."""
     settings = _SETTINGS.get(scheme_of(url), dict)
     filesystem, path = _find_filesystem(url, settings(dict(options or {})))
     if _is_of_protocol(filesystem, "s3", "call_s3"):
-        # waits of its own would multiply ours; no other part of virtualds has this instance
+        # its retries would multiply ours; no other part of virtualds has this instance
         filesystem.retries = 1
     return filesystem, path
 
@@ -67,9 +67,9 @@ def get_range(filesystem: Any, path: str, offset: int, length: int) -> Answer:
 
 
 def get_beginning(filesystem: Any, path: str, length: int) -> Answer | None:
-    """Ask for the first bytes of a file and its size by one request, None where that cannot be.
+    """Ask for the first bytes of a file and its size by one request, None where that is impossible.
 
-    Of a file whose parts cannot be had the size is None.
+    The size is None where the server sends no parts of the file.
     """
     for (protocol, needs), ask in _BEGINNINGS.items():
         if _is_of_protocol(filesystem, protocol, needs):
@@ -86,8 +86,8 @@ def get_whole(filesystem: Any, path: str) -> bytes:
 
 
 def call_in_time(filesystem: Any, verb: str, path: str) -> Any:
-    """Do what a filesystem does by a few short answers, in the time that one request may take."""
-    # a filesystem that wraps another one may say that it is asynchronous, and be as the other is
+    """Call a method of a filesystem within the time that one request may take."""
+    # a filesystem that wraps another may claim to be asynchronous where the other is not
     if not getattr(filesystem, "fs", filesystem).async_impl:
         return getattr(filesystem, verb)(path)
     from fsspec.asyn import sync
@@ -100,7 +100,7 @@ def call_in_time(filesystem: Any, verb: str, path: str) -> Any:
 
 
 def _find_filesystem(url: str, options: dict[str, Any]) -> tuple[Any, str]:
-    # here, because importing it takes as long as importing the rest of virtualds
+    # imported here: it takes as long as importing the rest of virtualds
     import fsspec
 
     options = _SESSIONS.get(scheme_of(url), dict)(options)
@@ -112,7 +112,7 @@ def _find_filesystem(url: str, options: dict[str, Any]) -> tuple[Any, str]:
 
 
 def _is_of_protocol(filesystem: Any, protocol: str, needs: str) -> bool:
-    """Whether it is of a protocol, and of the library whose inner verbs are known here."""
+    """Say whether a filesystem has a protocol, and an inner method that is used here."""
     spoken = filesystem.protocol
     return protocol in ((spoken,) if isinstance(spoken, str) else spoken) and hasattr(
         filesystem, needs
@@ -120,14 +120,14 @@ def _is_of_protocol(filesystem: Any, protocol: str, needs: str) -> bool:
 
 
 def _demand_soundness(told: str | None, size: int | None, offset: int) -> None:
-    """Refuse an answer before its body comes, by its Content-Range (RFC 9110, section 14.4).
+    """Refuse a response by its Content-Range, before its body comes (RFC 9110, section 14.4).
 
-    Without one the body is the whole file, as of a server that knows no ranges.
+    Without Content-Range the body is the whole file, from a server without ranges.
     """
     if told is None and (size is None or size > WHOLE):
         raise StoreError(
             f"the server knows no ranges and sends the whole file, of {size or 'unknown'} bytes; "
-            f"copy the file to where ranges can be had"
+            f"copy the file to a server with ranges"
         )
     if told is not None and (
         (found := _CONTENT_RANGE.match(told)) is None or int(found[1]) != offset
@@ -138,7 +138,7 @@ def _demand_soundness(told: str | None, size: int | None, offset: int) -> None:
 def _build_answer(
     data: bytes, etag: str | None, told: str | None, offset: int, length: int
 ) -> Answer:
-    """Return a sound answer, once its body is there."""
+    """Return the answer of a complete response."""
     found = _CONTENT_RANGE.match(told or "")
     if found is None:
         return Answer(data[offset : offset + length], etag, len(data))
@@ -153,9 +153,9 @@ def _build_answer(
 async def _ask_server(
     filesystem: Any, path: str, wanted: dict[str, str], judge: Judge
 ) -> _Response:
-    """Ask a server, and take as much of its answer as ``judge`` says, who sees its headers."""
+    """Send a request, and read as much of the response as ``judge`` allows by its headers."""
     session = await filesystem.set_session()
-    # a request's own headers come before those of the session
+    # headers of a request override those of the session
     headers = {**filesystem.kwargs.get("headers", {}), **wanted, "Accept-Encoding": "identity"}
     how = {"headers": headers, "raise_for_status": True, "auto_decompress": False}
     async with limit_time() as pace:
@@ -164,12 +164,12 @@ async def _ask_server(
             most = judge(response)
             return _Response(response, await pace.gathered(response.content.iter_any(), most))
         finally:
-            # what was not read is not sent any more
+            # stops the server from sending the rest
             response.close()
 
 
 class _Response(NamedTuple):
-    """What a server answered, and the bytes of it."""
+    """The response of a server, and its bytes."""
 
     response: Any
     data: bytes
@@ -191,7 +191,7 @@ def _fetch_http_beginning(filesystem: Any, path: str, length: int) -> Answer:
         _demand_identity(response)
         size = response.content_length
         if _content_range_of(response) is None and (size is None or size > length):
-            # who sends all for a part of it would do so every time
+            # a server that ignores ranges here ignores them always
             return length
         _demand_soundness(_content_range_of(response), size, 0)
         return None
@@ -221,7 +221,7 @@ def _fetch_http_whole(filesystem: Any, path: str) -> bytes:
     response, data = sync(filesystem.loop, _ask_server, filesystem, path, {}, lambda _: None)
     encoding = _encoding_of(response)
     if encoding in ("gzip", "x-gzip"):
-        # some send what they hold compressed whatever is asked for (RFC 9110, section 8.4)
+        # some servers send compressed files regardless of the request (RFC 9110, section 8.4)
         return gunzip(data)
     _demand_identity(response)
     return bytes(data)
@@ -232,11 +232,11 @@ def _encoding_of(response: Any) -> str:
 
 
 def _demand_identity(response: Any) -> None:
-    """Refuse an answer that is compressed on the way: its ranges are not those of the file."""
+    """Refuse a compressed response, whose ranges are not those of the file."""
     if (encoding := _encoding_of(response)) != "identity":
         raise StoreError(
             f"the server sends the file compressed (Content-Encoding: {encoding}), though it was "
-            f"asked not to; serve it as it is, or copy it to local disk"
+            f"asked not to; serve it uncompressed, or copy it to local disk"
         )
 
 
@@ -251,7 +251,7 @@ def _content_range_of(response: Any) -> str | None:
 async def _ask_s3(
     filesystem: Any, path: str, wanted: dict[str, str], judge: Judge
 ) -> tuple[Any, bytes]:
-    """Ask for an object: its answer, and its bytes."""
+    """Ask for an object, and return the response and the bytes."""
     bucket, key, version = filesystem.split_path(path)
     asked = {"Bucket": bucket, "Key": key, **wanted, **({"VersionId": version} if version else {})}
     async with limit_time() as pace:
@@ -289,7 +289,7 @@ def _fetch_s3_whole(filesystem: Any, path: str) -> bytes:
 
 
 def _enlarge_pool(given: dict[str, Any]) -> dict[str, Any]:
-    """Options of S3 without botocore's limit of 10 connections, and without its retries."""
+    """Return S3 options without botocore's limit of 10 connections, and without its retries."""
     ours = {
         "max_pool_connections": get_options().max_requests,
         "retries": {"total_max_attempts": 1},
@@ -301,28 +301,28 @@ _SETTINGS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "s3": _enlarge_pool,
     "s3a": _enlarge_pool,
 }
-"""What options become for reading, by scheme."""
+"""Changes of options for reading, by scheme."""
 
 _SESSIONS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "http": add_own_session,
     "https": add_own_session,
 }
-"""What options become for all that is asked, by scheme."""
+"""Changes of options for all requests, by scheme."""
 
 _RANGE_FETCHERS: dict[tuple[str, str], Callable[[Any, str, int, int], Answer]] = {
     ("http", "encode_url"): _fetch_http,
     ("s3", "_call_s3"): _fetch_s3,
 }
-"""Ways to get a range by protocol, and what a filesystem of it must have."""
+"""Functions that get a range, by protocol and a method that the filesystem must have."""
 
 _BEGINNINGS: dict[tuple[str, str], Callable[[Any, str, int], Answer]] = {
     ("http", "encode_url"): _fetch_http_beginning,
     ("s3", "_call_s3"): lambda filesystem, path, length: _fetch_s3(filesystem, path, 0, length),
 }
-"""Ways to get the first bytes with the size, likewise."""
+"""Functions that get the first bytes with the size, likewise."""
 
 _WHOLES: dict[tuple[str, str], Callable[[Any, str], bytes]] = {
     ("http", "encode_url"): _fetch_http_whole,
     ("s3", "_call_s3"): _fetch_s3_whole,
 }
-"""Ways to get a whole file, likewise."""
+"""Functions that get a whole file, likewise."""

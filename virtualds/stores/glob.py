@@ -1,4 +1,4 @@
-"""Which files patterns stand for, on disk and in stores."""
+"""Glob patterns, on disk and in stores."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ WEB = ("http", "https")
 
 
 def find_matching(patterns: Iterable[str], options: Mapping[str, Any] | None = None) -> list[str]:
-    """Return the files that patterns stand for: those of one pattern in order of their names.
+    """Return the files that match patterns, sorted by name for each pattern.
 
-    What is no pattern, or is the name of a local file that looks like one, stands for itself.
+    A name that is no pattern, or that is the name of a local file, stands for itself.
 
     Parameters
     ----------
     patterns : iterable of str
-        Paths or urls, with ``*``, ``?``, ``[...]`` and ``**`` in them; of http urls only with
-        ``*``, where the server shows folders as pages of links.
+        Paths or urls, with ``*``, ``?``, ``[...]`` and ``**``; http urls only with ``*``, where
+        the server shows folders as pages of links.
     options : dict, optional
         Access options, for fsspec.
 
     Raises
     ------
     FileNotFoundError
-        A pattern stands for no file.
+        No file matches a pattern.
 
     Examples
     --------

@@ -1,7 +1,6 @@
-"""The session that fsspec asks web servers with: as many connections as are wanted, and no leaks.
+"""The HTTP session of fsspec, without a limit of connections and without leaks.
 
-What is said to one host (headers, cookies, credentials) is not said to another one that it
-redirects to.
+Headers, cookies and credentials for one host are not sent to another one that it redirects to.
 """
 
 from __future__ import annotations
@@ -13,14 +12,14 @@ from typing import Any
 from virtualds.stores.retry import CONNECT_TIMEOUT, READ_TIMEOUT
 
 OWN_HEADERS = frozenset({"range", "accept", "accept-encoding", "user-agent"})
-"""Headers, in lower case, that say nothing of who asks."""
+"""Headers, in lower case, that hold nothing about the user."""
 
 
 def add_own_session(given: dict[str, Any]) -> dict[str, Any]:
-    """Return options of HTTP by which requests go through such a session.
+    """Return HTTP options that make requests go through our session.
 
-    Whoever brings a client of his own keeps it. aiohttp alone has limits: 100 connections to all
-    hosts, 5 minutes a file.
+    A client of the user stays. aiohttp's defaults have limits: 100 connections to all hosts, 5
+    minutes per file.
     """
     if "get_client" in given:
         return given
@@ -32,7 +31,7 @@ def add_own_session(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _to_headers(client: dict[str, Any]) -> dict[str, str]:
-    """Take cookies and credentials out of what a session says to all hosts, as headers."""
+    """Take cookies and credentials out of the settings of a session, and return them as headers."""
     found: dict[str, str] = {}
     cookies = client.get("cookies")
     if isinstance(cookies, Mapping) and all(isinstance(c, str) for c in cookies.values()):
@@ -51,13 +50,13 @@ def _open_session(*, loop: Any, **options: Any) -> Any:
 
     redirects = TraceConfig()
     redirects.on_request_redirect.append(_keep_to_one_host)
-    # how long an answer may take as a whole is for the pace of the request
+    # `virtualds.stores.pace` limits the time of a whole response
     timeout = ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=READ_TIMEOUT)
     ours: dict[str, Any] = {"timeout": timeout}
     if "connector" not in options:
         ours["connector"] = TCPConnector(limit=0)
     traces = [redirects, *options.pop("trace_configs", ())]
-    # the compressed form of a file is not the file: nobody inflates it unasked
+    # ranges of a compressed response are not those of the file, so aiohttp must not inflate it
     settings = {**ours, "auto_decompress": False, **options, "trace_configs": traces}
     ready = loop.create_future()
     ready.set_result(ClientSession(**settings))
@@ -65,9 +64,9 @@ def _open_session(*, loop: Any, **options: Any) -> Any:
 
 
 async def _keep_to_one_host(session: Any, context: Any, redirect: Any) -> None:
-    """Take all that the user has said from the headers of a request that goes to another host.
+    """Remove the user's headers from a request that is redirected to another host.
 
-    aiohttp has one mapping of headers for all requests that one call leads to, and shows it here.
+    aiohttp has one mapping of headers for all requests of one call, and passes it here.
     """
     from yarl import URL
 

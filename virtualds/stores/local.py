@@ -48,12 +48,10 @@ from virtualds.stores.temporary import make_temporary_name, remove_left_over
 from virtualds.urls import local_path
 
 KNOWS_WHAT_IT_HOLDS = hasattr(os, "RWF_NOWAIT") and hasattr(os, "posix_fadvise")
-"""Whether the system tells what it has read already, and can be asked to read ahead."""
-
+"""Whether the system shows which pages it holds, and reads ahead on demand."""
 
 LEAST_PREFETCH = 2**16
 """Bytes below which reading ahead gains nothing."""
-
 
 Array = npt.NDArray[Any]
 
@@ -179,7 +177,7 @@ class LocalStore:
             shutil.rmtree(temporary, ignore_errors=True)
 
     def _exchange_version(self, temporary: str, path: str, marker: str, expected: str) -> None:
-        """Exchange folders while nobody can replace the marker of the old one."""
+        """Exchange folders under the lock of the old marker."""
         try:
             # a writer who waits for this lock finds the new folder, and its marker, when it is free
             with hold_lock(lock_of(local_path(marker))):
@@ -279,7 +277,7 @@ def lock_of(path: str) -> str:
 
 
 def _is_at_hand(handle: int, offset: int) -> bool:
-    """Say whether the system has read a byte of a file before: to ask it again takes its time."""
+    """Say whether the system holds a byte of a file already."""
     try:
         return os.preadv(handle, [bytearray(1)], offset, os.RWF_NOWAIT) == 1
     except BlockingIOError:
@@ -287,5 +285,5 @@ def _is_at_hand(handle: int, offset: int) -> bool:
 
 
 def _is_lock(name: str) -> bool:
-    """Whether this may be a lock: whoever removed one that is held would let two writers in."""
+    """Say whether a name may be that of a lock; removing a held lock would let two writers in."""
     return name.startswith(".") and name.endswith(".lock")

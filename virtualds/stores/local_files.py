@@ -18,23 +18,19 @@ from virtualds.stores.temporary import make_temporary_name
 from virtualds.urls import lies_under, local_path
 
 BINARY = getattr(os, "O_BINARY", 0)
-"""Asks Windows for the bytes as they are."""
-
+"""Opens files in binary mode on Windows."""
 
 NONBLOCK = getattr(os, "O_NONBLOCK", 0)
-"""Opens a pipe without waiting for somebody to write to it."""
-
+"""Opens a pipe without waiting for a writer."""
 
 WITHIN = "within"
-"""The access option of local files: the folders that they may not lead out of."""
-
+"""The access option of local files: folders that symbolic links must not leave."""
 
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
-"""Of Linux's renameat2(2)."""
-
+"""Arguments of Linux's renameat2(2)."""
 
 ATTEMPTS = 20
-"""To write into a folder that another removes whenever it is empty."""
+"""Attempts to write into a folder that another process removes whenever it is empty."""
 
 
 def write_beside(path: str, data: bytes, put: Callable[[str], None]) -> None:
@@ -91,7 +87,7 @@ def sync_folder(path: str) -> None:
 
 
 def raise_unless_gone(error: OSError) -> None:
-    """Let no folder be left out of a list that is there but may not be read."""
+    """Raise the error of a folder that cannot be listed, unless the folder is gone."""
     if not isinstance(error, FileNotFoundError | NotADirectoryError):
         raise error
 
@@ -162,7 +158,7 @@ def open_checked(file: SourceFile) -> Iterator[int]:
 
 
 def path_of(url: str) -> str:
-    """Return the path of a url, which may stand in a reference set as nobody's file is called."""
+    """Return the path of a url, and refuse names in reference sets that no file can have."""
     path = local_path(url)
     with suppress(UnicodeEncodeError):
         if b"\0" not in os.fsencode(path):

@@ -1,7 +1,7 @@
-"""The fast way to ranges of bytes: obstore, where it is installed and the options translate.
+"""Ranges of bytes through obstore, where it is installed and the options translate.
 
-It only ever shortens the way. What it cannot get is asked for again through fsspec, whose answer,
-or error, is what the user sees.
+obstore is only a shortcut. Where it fails, fsspec asks again, and the user sees the answer or error
+of fsspec.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from virtualds.stores.responses import Answer
 from virtualds.stores.retry import CONNECT_TIMEOUT, PASSING_STATUSES, READ_TIMEOUT, BrokenAnswer
 
 FAILURES, REST = 3, 60.0
-"""After so many failures in a row a store is left alone for so many seconds."""
+"""Failures in a row after which a store rests, and the seconds of the rest."""
 
 LONG_ANSWER = 2**23
 """Bytes: the time that a request may take is told to obstore once, for answers of this length."""

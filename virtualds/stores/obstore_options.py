@@ -1,7 +1,7 @@
-"""From urls and options as fsspec's filesystems know them to what obstore is told.
+"""Translates urls and options of fsspec to those of obstore.
 
-What is not in the tables is not translated: then fsspec asks. A translation says the same thing in
-other words, or there is none. Nothing here asks anybody.
+Options that are not in the tables have no translation: then fsspec asks. A translation has exactly
+the same meaning. No requests are made here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Headers of source files: read as from a binary file of Python, wherever the file lies.
+"""Source files as Python's binary files, local or remote.
 
-What is fetched of a remote file while it is opened is held until it is opened, so that headers in
-many small pieces cost few requests.
+Fetched bytes of a remote file are held until the file is scanned, so that headers in many small
+pieces cost few requests.
 """
 
 from __future__ import annotations

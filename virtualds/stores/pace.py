@@ -1,4 +1,4 @@
-"""How long a request may take: a time that is set, and more while bytes come at a least rate.
+"""The time that a request may take: a fixed time, and more while bytes come at a least rate.
 
 A timeout between two reads does not bound a server that sends a byte now and then.
 """

@@ -1,4 +1,4 @@
-"""Bytes of a file, read straight into the rows of an array: ``preadv(2)`` with many buffers.
+"""Reads bytes of a file straight into the rows of an array: ``preadv(2)`` with many buffers.
 
 A chunk without codecs is mostly a box of the result, whose rows lie apart. The system can copy
 its bytes to their places itself, where they would be copied once more otherwise. ``os.preadv``
@@ -75,7 +75,7 @@ def read_rows(handle: int, offset: int, target: Array) -> int:
     >>> result.tolist()
     [[0, 1, 2, 0], [0, 3, 4, 0]]
     """
-    # what is written is memory, and nobody else looks at it
+    # preadv writes to memory unchecked, so the array is checked here
     if not target.flags.writeable:
         raise ValueError("the array is read-only")
     if target.dtype.hasobject:

@@ -1,4 +1,4 @@
-"""Answers to requests: whether they are of the file that was scanned, and what failures mean."""
+"""Answers to requests: checks against the scanned file, and errors of failed requests."""
 
 from __future__ import annotations
 

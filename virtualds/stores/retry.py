@@ -1,7 +1,7 @@
-"""Asking again: which failures may pass, how long to wait, and how often.
+"""Retries: which failures may pass, how long to wait, and how often.
 
-Waits grow exponentially and are drawn at random from zero up (full jitter), so that many who failed
-together do not come back together. A server that says when to come back is taken at its word.
+Waits grow exponentially and are drawn at random from zero up (full jitter), so that clients that
+failed together do not come back together. Retry-After of a server is respected.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def list_store_errors() -> tuple[type[BaseException], ...]:
 
 
 def retry_request(request: Callable[[int], T]) -> T:
-    """Return what a request gives, asked again while it fails in a way that may pass.
+    """Return the result of a request, repeated while it fails in a way that may pass.
 
     Parameters
     ----------
@@ -109,13 +109,13 @@ def retry_request(request: Callable[[int], T]) -> T:
 
 
 def _process_ends() -> bool:
-    """Say whether nobody needs an answer any more: the interpreter waits for this thread to end."""
-    # there is no public word for it; where the private one is gone, requests are made as ever
+    """Say whether the interpreter is ending and waits for this thread."""
+    # there is no public name for it; without the private one, requests go on
     return bool(getattr(futures, "_shutdown", False))
 
 
 def pause(seconds: float) -> None:
-    """Wait, but not longer than somebody needs an answer."""
+    """Wait, but not longer than until the process ends."""
     until = time.monotonic() + seconds
     while (rest := until - time.monotonic()) > 0 and not _process_ends():
         time.sleep(min(rest, NAP))

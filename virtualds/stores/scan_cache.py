@@ -1,8 +1,11 @@
-"""Scanning a remote file: what was fetched of it serves all who read it until it is scanned.
+"""The cache of a scan: fetched bytes of a remote file are shared until the scan ends.
 
-HDF5 may be used by one thread at a time, and waits within its lock for the bytes it asks for. So
-none are fetched there, or many files could not be scanned at once: where bytes are missing the
-attempt to read is given up, they are fetched outside of the lock, and it is made again.
+One thread at a time may use HDF5, and would wait within its lock for bytes. So that many files can
+be scanned at once, an attempt to read is given up where bytes are missing; they are fetched outside
+of the lock, and the read is tried again.
+
+A scan is seen by the thread that scans, and by those that read for it: they work in a copy of its
+context (`docs/decisions/0029-a-scan-belongs-to-its-context.md`).
 """
 
 from __future__ import annotations
@@ -11,24 +14,38 @@ import struct
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
 from virtualds.errors import UnsupportedError
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.stores import find_store, put_in_front
+from virtualds.stores import SCANNED, StoreOfOneFile, find_store
 from virtualds.stores.block_cache import FIRST_PAGES, MOST, PAGE, BlockFile, Blocks
 from virtualds.stores.store import Range, Store, StoreError
-from virtualds.urls import scheme_of
 
 ATTEMPTS = 16
-"""Attempts that may be given up; the next one fetches where it stands, inside of HDF5's lock."""
-
+"""Attempts that may be given up; the next one fetches inside of HDF5's lock."""
 
 OTHERS = 64
-"""Files that the scanned one refers to of which blocks are held, the latest used ones."""
+"""Other files, referred to by the scanned one, whose blocks are held; the latest used ones."""
 
+NODE = struct.Struct("<4sBBH16x")
+"""Signature, type, level and number of entries of a node; then its neighbours."""
+
+OF_GROUP, OF_CHUNKS = 0, 1
+"""Types of nodes: of a group's names, of a dataset's chunks."""
+
+CHILDREN = 64
+"""Children that a node of chunks has room for by default."""
+
+ADDRESS = 8
+"""Bytes of an address, and of a key of a node of names."""
+
+SYMBOLS, SYMBOL = struct.Struct("<4sBxH"), 40
+"""Head of a table of symbols, and bytes of each symbol."""
+
+HEADER = 512
+"""Bytes of an object's header that are read first (HDF5's own guess)."""
 
 Result = TypeVar("Result")
 
@@ -38,7 +55,9 @@ class MissingError(Exception):
 
 
 class Scan:
-    """What is held of a file, and of those that it refers to, while it is scanned.
+    """A store of a file that is being scanned: it holds what was fetched.
+
+    It also holds what was fetched of files that this one refers to. Any number of threads may ask.
 
     Parameters
     ----------
@@ -48,38 +67,91 @@ class Scan:
 
     def __init__(self, url: str, options: StorageOptions | None) -> None:
         self.url, self.options = url, options
-        self.store = _find_store_behind(url)
-        self.file: SourceFile | None = None
+        self._behind = find_store(url)
+        self._file: SourceFile | None = None
         self._main: Blocks | None = None
         self._others: OrderedDict[SourceFile, Blocks] = OrderedDict()
         self._described: dict[str, SourceFile] = {}
         self._missed: list[tuple[Blocks, int, int]] = []
         self._gives_up = False
 
-    def head(self) -> tuple[SourceFile, bytes]:
-        """Return the file with its fingerprint, and its first bytes."""
-        self.file, head = self.store.head(self.url, self.options, FIRST_PAGES * PAGE)
-        self._main = Blocks(self.store, self.file, head) if self.file.size is not None else None
-        return self.file, head
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._behind, name)
+
+    # ------------------------------------------------------------------ as a store
+
+    def head(
+        self, url: str, options: StorageOptions | None, length: int
+    ) -> tuple[SourceFile, bytes]:
+        """Return a file with its fingerprint, and its first bytes.
+
+        Of the scanned file they are as many as are fetched first, whatever ``length`` says.
+        """
+        if not self._is_scanned(url, options):
+            return self._behind.head(url, options, length)
+        self._file, head = self._behind.head(url, options, FIRST_PAGES * PAGE)
+        if self._file.size is not None:
+            self._main = Blocks(self._behind, self._file, head)
+        return self._file, head
 
     def describe(self, url: str, options: StorageOptions | None) -> SourceFile:
-        """Return a file with its fingerprint, asked for once."""
+        """Return a file with its fingerprint; the store is asked once."""
+        if self._is_scanned(url, options):
+            return self._file or self.head(url, options, FIRST_PAGES * PAGE)[0]
+        store = self._behind if url == self.url else find_store(url)
         if options != self.options:
-            return find_store(url).describe(url, options)
-        if url == self.url:
-            return self.file or self.head()[0]
+            return store.describe(url, options)
         if url not in self._described:
-            self._described[url] = find_store(url).describe(url, options)
+            self._described[url] = store.describe(url, options)
         return self._described[url]
+
+    def get_ranges(self, file: SourceFile, ranges: Sequence[Range]) -> Sequence[bytes]:
+        """Return the bytes of every range, fetched where they are not held."""
+        found = [self._held(file, offset, length) for offset, length in ranges]
+        missing = [number for number, data in enumerate(found) if data is None]
+        if not missing:
+            return [data for data in found if data is not None]
+        if len(missing) == len(ranges):
+            return self._behind.get_ranges(file, ranges)
+        try:
+            rest = self._behind.get_ranges(file, [ranges[number] for number in missing])
+        except StoreError as error:
+            error.item = missing[error.item]
+            raise
+        fetched = iter(rest)
+        return [next(fetched) if data is None else data for data in found]
+
+    def read_all(self, url: str, options: StorageOptions | None) -> bytes:
+        """Return a whole file."""
+        # a folder's store is also asked for what lies in it
+        file = self._file if self._is_scanned(url, options) else None
+        if file is not None and file.size:
+            found = self._held(file, 0, file.size)
+            if found is not None:
+                return found
+        return self._behind.read_all(url, options)
+
+    def _is_scanned(self, url: str, options: StorageOptions | None) -> bool:
+        return (url, options) == (self.url, self.options)
+
+    def _held(self, file: SourceFile, offset: int, length: int) -> bytes | None:
+        """Return bytes of the scanned file that are held."""
+        # the scan may end meanwhile, in another thread
+        main = self._main
+        if main is None or not self._is_scanned(file.url, file.options):
+            return None
+        return main.held(offset, length)
+
+    # ------------------------------------------------------------------ what is held
 
     def blocks(self, file: SourceFile) -> Blocks:
         """Return the blocks of the file that is scanned, or of one that it refers to."""
-        if (file.url, file.options) == (self.url, self.options):
+        if self._is_scanned(file.url, file.options):
             if self._main is None:
-                self._main = _begin_blocks(self.store, file)
+                self._main = _begin_blocks(self._behind, file)
             return self._main
         if file not in self._others:
-            self._others[file] = _begin_blocks(_find_store_behind(file.url), file)
+            self._others[file] = _begin_blocks(find_store(file.url), file)
             if len(self._others) > OTHERS:
                 # another attempt would fetch them again
                 self._others.popitem(last=False)
@@ -87,18 +159,13 @@ class Scan:
         self._others.move_to_end(file)
         return self._others[file]
 
-    def held(self, file: SourceFile, offset: int, length: int) -> bytes | None:
-        """Return bytes of the scanned file that are held."""
-        # the scan may end meanwhile, in another thread
-        main = self._main
-        if main is None or (file.url, file.options) != (self.url, self.options):
-            return None
-        return main.held(offset, length)
-
     def close(self) -> None:
-        """Let go of all that is held: connections keep the context in which they were made."""
-        self._main = None
+        """Let go of all that is held, and answer for no url."""
+        # threads and connections keep the context in which they were made
+        self.url = ""
+        self._file = self._main = None
         self._others.clear()
+        self._described.clear()
         self._missed = []
 
     def before(self, blocks: Blocks, offset: int, length: int) -> None:
@@ -145,104 +212,26 @@ class _Attempt:
         return bool(self._missed) and kind is not None and issubclass(kind, Exception)
 
 
-class _InFront:
-    """The store of a file with what is held of it in front; any other thread may use it too."""
-
-    def __init__(self, scan: Scan) -> None:
-        self._scan = scan
-        self.behind: Store = scan.store
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.behind, name)
-
-    def get_ranges(self, file: SourceFile, ranges: Sequence[Range]) -> Sequence[bytes]:
-        """Return the bytes of every range, fetched where they are not held."""
-        found = [self._scan.held(file, offset, length) for offset, length in ranges]
-        missing = [number for number, data in enumerate(found) if data is None]
-        if not missing:
-            return [data for data in found if data is not None]
-        if len(missing) == len(ranges):
-            return self.behind.get_ranges(file, ranges)
-        try:
-            rest = self.behind.get_ranges(file, [ranges[number] for number in missing])
-        except StoreError as error:
-            error.item = missing[error.item]
-            raise
-        fetched = iter(rest)
-        return [next(fetched) if data is None else data for data in found]
-
-    def describe(self, url: str, options: StorageOptions | None) -> SourceFile:
-        """Return the file with its fingerprint."""
-        return self._known(url, options) or self.behind.describe(url, options)
-
-    def read_all(self, url: str, options: StorageOptions | None) -> bytes:
-        """Return the whole file."""
-        file = self._known(url, options)
-        if file is not None and file.size:
-            found = self._scan.held(file, 0, file.size)
-            if found is not None:
-                return found
-        return self.behind.read_all(url, options)
-
-    def _known(self, url: str, options: StorageOptions | None) -> SourceFile | None:
-        """Return the scanned file, if it is the one that is asked for and was looked at."""
-        # a folder's store is also asked for what lies in it
-        same = (url, options) == (self._scan.url, self._scan.options)
-        return self._scan.file if same else None
-
-
-def _find_store_behind(url: str) -> Store:
-    """Return the store of a file without what another scan holds of it.
-
-    That goes when the other thread is done, and is locked while it fetches: who waits for it inside
-    of HDF5's lock could wait for ever, since objects of h5py may be collected there.
-    """
-    store = find_store(url)
-    return store.behind if isinstance(store, _InFront) else store
-
-
-_CURRENT: ContextVar[Scan | None] = ContextVar("virtualds_scan", default=None)
+def _find_scan() -> Scan | None:
+    """Return the scan under way in this context."""
+    scan = SCANNED.get()
+    return scan if isinstance(scan, Scan) and scan.url else None
 
 
 @contextmanager
 def hold_scan(url: str, options: StorageOptions | None) -> Iterator[None]:
-    """Hold what is fetched of a remote file until the end of the block."""
-    current = _CURRENT.get()
-    if scheme_of(url) == "file" or (
-        current is not None and (current.url, current.options) == (url, options)
-    ):
+    """Hold what is fetched of a remote file until the end of the block, for this context."""
+    current = _find_scan()
+    if current is not None and (current.url, current.options) == (url, options):
         yield
         return
     scan = Scan(url, options)
-    token = _CURRENT.set(scan)
+    token = SCANNED.set(cast("StoreOfOneFile", scan))
     try:
-        with put_in_front(url, cast("Store", _InFront(scan))):
-            yield
+        yield
     finally:
-        _CURRENT.reset(token)
+        SCANNED.reset(token)
         scan.close()
-
-
-def _scan_of(url: str, options: StorageOptions | None) -> Scan | None:
-    """Return the scan under way, if it is of this file."""
-    scan = _CURRENT.get()
-    return scan if scan is not None and (scan.url, scan.options) == (url, options) else None
-
-
-def fetch_head(
-    url: str, options: StorageOptions | None, length: int = FIRST_PAGES * PAGE
-) -> tuple[SourceFile, bytes]:
-    """Return a file with its fingerprint, and the first bytes that it has.
-
-    Of a file that is scanned they are as many as are fetched first, whatever ``length`` says.
-
-    Raises
-    ------
-    OSError
-        The file does not exist or may not be read.
-    """
-    scan = _scan_of(url, options)
-    return find_store(url).head(url, options, length) if scan is None else scan.head()
 
 
 def describe_file(url: str, options: StorageOptions | None) -> SourceFile:
@@ -253,8 +242,7 @@ def describe_file(url: str, options: StorageOptions | None) -> SourceFile:
     OSError
         The file does not exist or may not be read.
     """
-    scan = _CURRENT.get()
-    return (scan or find_store(url)).describe(url, options)
+    return (_find_scan() or find_store(url)).describe(url, options)
 
 
 def open_remote(source: SourceFile) -> BlockFile:
@@ -267,8 +255,7 @@ def open_remote(source: SourceFile) -> BlockFile:
     StoreError
         It cannot be had.
     """
-    scan = _CURRENT.get()
-    if scan is not None:
+    if (scan := _find_scan()) is not None:
         return BlockFile(scan.blocks(source), scan.before, find_pointed_ranges)
     return BlockFile(
         _begin_blocks(find_store(source.url), source), lambda *_: None, find_pointed_ranges
@@ -277,18 +264,18 @@ def open_remote(source: SourceFile) -> BlockFile:
 
 def read_remote(source: SourceFile, work: Callable[[], Result]) -> Result:
     """Do ``work`` that reads remote files, as often as bytes are missing."""
+    if (scan := _find_scan()) is not None:
+        return scan.read(work)
     with hold_scan(source.url, source.options):
-        scan = _scan_of(source.url, source.options)
-        return work() if scan is None else scan.read(work)
+        return read_remote(source, work)
 
 
 def fetch_ahead(ranges: Mapping[SourceFile, Sequence[Range]]) -> None:
     """Fetch what is going to be read of the file that is scanned, all of it at once."""
-    scan = _CURRENT.get()
-    if scan is None:
-        return
+    scan = _find_scan()
     for file, wanted in ranges.items():
-        if _scan_of(file.url, file.options) is not None and file.size is not None:
+        is_scanned = scan is not None and (file.url, file.options) == (scan.url, scan.options)
+        if scan is not None and is_scanned and file.size is not None:
             scan.blocks(file).fetch_together(wanted)
 
 
@@ -304,28 +291,7 @@ def _begin_blocks(store: Store, file: SourceFile) -> Blocks:
     return blocks
 
 
-NODE = struct.Struct("<4sBBH16x")
-"""Signature, type and level of a node, and how many entries it has; then its neighbours."""
-
-
-OF_GROUP, OF_CHUNKS = 0, 1
-"""Types of nodes: of a group's names, of a dataset's chunks."""
-
-
-CHILDREN = 64
-"""Children that a node of chunks has room for, unless somebody chose another number."""
-
-
-ADDRESS = 8
-"""Bytes of an address, and of a key of a node of names."""
-
-
-SYMBOLS, SYMBOL = struct.Struct("<4sBxH"), 40
-"""Head of a table of symbols, and bytes of each of them."""
-
-
-HEADER = 512
-"""Bytes of an object's header that are read first (HDF5's own guess)."""
+# ---------------------------------------------------------------------- metadata of HDF5
 
 
 def find_pointed_ranges(data: bytes) -> list[Range]:

@@ -1,4 +1,4 @@
-"""What a store is: whoever can get ranges of bytes, and whole files, of a url."""
+"""The protocol of stores: ranges of bytes, and whole files, by url."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def make_far_limits() -> RequestLimits:
 class StoreError(OSError):
     """Bytes that cannot be had; ``item`` is the number of the range that failed.
 
-    It stays inside the library: whoever asked for the bytes turns it into an error that also says
-    what they were for.
+    It stays inside the library: the caller turns it into an error that names the chunk and the
+    variable.
     """
 
     def __init__(self, reason: str, item: int = 0) -> None:
@@ -90,7 +90,7 @@ class Store(Protocol):
         """
 
     def expect(self, file: SourceFile, ranges: Sequence[Range]) -> None:
-        """Be told that ranges will be asked for soon: a hint, about which nothing can fail."""
+        """Announce ranges that will be read soon: a hint, which never fails."""
 
     def confirm(self, file: SourceFile) -> None:
         """Look whether a file is still the one that was scanned, where that needs no request.
@@ -204,7 +204,7 @@ class Store(Protocol):
         """
 
     def write_file(self, url: str, data: bytes, options: StorageOptions | None) -> None:
-        """Create a file of a name that nobody else uses, and the folders it lies in.
+        """Create a file with a unique name, and the folders it lies in.
 
         Where the store can, a write that fails leaves nothing under that name.
         """

@@ -1,7 +1,7 @@
-"""Names of files and folders that are being written, and what becomes of those that were left.
+"""Temporary names of files and folders that are being written, and removal of old ones.
 
-A writer that is killed leaves its temporary file. The next writer of the same file removes it when
-it is old: nobody can tell sooner whether its writer is still at work.
+A writer that is killed leaves its temporary file. The next writer of the same file removes it once
+it is old, since a younger one may belong to a live writer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _KEPT = 40
 
 
 def make_temporary_name(path: str) -> str:
-    """Return a name beside a path that nobody has."""
+    """Return an unused name beside a path."""
     folder, name = os.path.split(path)
     return os.path.join(folder, f".{name[:_KEPT]}.{secrets.token_hex(8)}")
 

@@ -1,8 +1,8 @@
-"""Versions of files of any fsspec filesystem, and writes on condition of a version.
+"""Versions of files in fsspec filesystems, and writes on condition of a version.
 
-S3 and the memory of this process have conditional writes. Of a server that speaks S3 it is proved
-first that a write fails whose condition does not hold: some servers ignore conditions, and then the
-work of another writer would be lost without a word.
+S3 and the memory of this process have conditional writes. An S3 server must first prove that it
+refuses a write whose condition does not hold: some servers ignore conditions, and would silently
+lose the work of another writer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``virtualds append``: a reference set grows."""
+"""``virtualds append``: add files to a reference set."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import IO, Any
 
 import click
 
-from virtualds_cli.building import DASK, in_words, opened, summary
+from virtualds_cli.building import DASK, format_summary, open_files, summarise
 from virtualds_cli.command import command
-from virtualds_cli.inputs import files, files_meant
-from virtualds_cli.options import CHOICES, MANY_FILES, Url, given, said
+from virtualds_cli.inputs import files, list_files
+from virtualds_cli.options import CHOICES, MANY_FILES, Url, given, select_given
 from virtualds_cli.output import report
 
 OPENED = tuple(name for name in MANY_FILES if name not in ("combine", "concat_dim"))
@@ -63,15 +63,15 @@ def append(
     from virtualds.datasets.write import check_target, write_manifest
 
     begun = time.perf_counter()
-    writing = said(options, WRITING) | {"mode": mode, "append_dim": dim}
+    writing = select_given(options, WRITING) | {"mode": mode, "append_dim": dim}
     if options["allow"] is not None:
         writing["allow"] = options["allow"]
     access = options["target_options"]
     form = check_target(target, storage_options=access, **writing)
-    found = files_meant(urls, files_from, options["storage_options"])
-    dataset = opened(found, dask, {**options, "concat_dim": [dim]})
+    found = list_files(urls, files_from, options["storage_options"])
+    dataset = open_files(found, dask, {**options, "concat_dim": [dim]})
     choices = {name: writing.pop(name) for name in CHOICES if name in writing}
     added = write_manifest(dataset, target, storage_options=access, choices=choices, **writing)
     grown = added if mode == "a" else None
-    document = summary(target, form, dataset, time.perf_counter() - begun, grown)
-    report(document, in_words(document))
+    document = summarise(target, form, dataset, time.perf_counter() - begun, grown)
+    report(document, format_summary(document))

@@ -1,4 +1,4 @@
-"""``virtualds convert``: a reference set, or a file, becomes a set of another format."""
+"""``virtualds convert``: write a set or a file in another format."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from virtualds_cli.command import command
-from virtualds_cli.options import CHOICES, Url, given, said
-from virtualds_cli.output import facts, report
+from virtualds_cli.options import CHOICES, Url, given, select_given
+from virtualds_cli.output import format_facts, report
 
 CONVERTING = (
     "format",
@@ -43,12 +43,12 @@ def convert(source: str, target: str, **options: Any) -> None:
     from virtualds.datasets.write import check_target
 
     begun = time.perf_counter()
-    chosen = said(options, CONVERTING)
+    chosen = select_given(options, CONVERTING)
     checked = {name: chosen[name] for name in ("format", "mode", *CHOICES) if name in chosen}
     form = check_target(target, storage_options=options["target_options"], **checked)
     virtualds.convert(source, target, **chosen)
     seconds = time.perf_counter() - begun
     report(
         {"source": source, "target": target, "format": form, "seconds": seconds},
-        facts({target: f"{form}, {seconds:.1f} s"}),
+        format_facts({target: f"{form}, {seconds:.1f} s"}),
     )

@@ -1,4 +1,4 @@
-"""``virtualds demo``: the main job of the library, shown on a small archive."""
+"""``virtualds demo``: show the main steps on a small archive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``virtualds diagnose``: what keeps files from combining."""
+"""``virtualds diagnose``: show how files differ, and whether they combine."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import IO, Any
 
 import click
 
-from virtualds_cli.building import keywords
+from virtualds_cli.building import make_keywords
 from virtualds_cli.command import command
-from virtualds_cli.inputs import files, files_meant
+from virtualds_cli.inputs import files, list_files
 from virtualds_cli.options import MANY_FILES, given
-from virtualds_cli.output import end, report
+from virtualds_cli.output import exit_by, report
 
 DIAGNOSING = tuple(name for name in MANY_FILES if name != "attrs_file")
-"""The options of `virtualds.open_virtual_mfdataset` that make a difference."""
+"""The options of `virtualds.open_virtual_mfdataset` that change the diagnosis."""
 
 
 @command(
@@ -53,7 +53,7 @@ def diagnose(
     """
     import virtualds
 
-    found = files_meant(urls, files_from, options["storage_options"])
-    diagnosis = virtualds.diagnose(found, sample=sample, **keywords(options, DIAGNOSING))
+    found = list_files(urls, files_from, options["storage_options"])
+    diagnosis = virtualds.diagnose(found, sample=sample, **make_keywords(options, DIAGNOSING))
     report(diagnosis.to_dict(), str(diagnosis))
-    end(not diagnosis.blocks)
+    exit_by(not diagnosis.blocks)

@@ -1,4 +1,4 @@
-"""``virtualds drop-sources``: a reference set without some of its files."""
+"""``virtualds drop-sources``: remove source files from a reference set."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import IO, Any
 import click
 
 from virtualds_cli.command import command
-from virtualds_cli.inputs import files, files_meant
-from virtualds_cli.options import Url, given, said
-from virtualds_cli.output import facts, number, report
+from virtualds_cli.inputs import files, list_files
+from virtualds_cli.options import Url, given, select_given
+from virtualds_cli.output import format_count, format_facts, report
 
 DROPPING = ("format", "conflict", "allow", "storage_options")
 """The options of `virtualds.drop_sources`."""
@@ -34,9 +34,9 @@ def drop_sources(
     """
     import virtualds
 
-    found = files_meant(urls, files_from, options["storage_options"])
-    virtualds.drop_sources(target, found, dim=dim, **said(options, DROPPING))
+    found = list_files(urls, files_from, options["storage_options"])
+    virtualds.drop_sources(target, found, dim=dim, **select_given(options, DROPPING))
     report(
         {"target": target, "dropped": found},
-        facts({target: f"{number(len(found), 'file')} removed"}),
+        format_facts({target: f"{format_count(len(found), 'file')} removed"}),
     )

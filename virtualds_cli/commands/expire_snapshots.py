@@ -1,4 +1,4 @@
-"""``virtualds expire-snapshots``: deleting old snapshots of a reference set."""
+"""``virtualds expire-snapshots``: delete old snapshots of a set."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from virtualds_cli.command import command
-from virtualds_cli.options import Url, given, said
-from virtualds_cli.output import facts, number, report
+from virtualds_cli.options import Url, given, select_given
+from virtualds_cli.output import format_count, format_facts, report
 
 
 @command(
@@ -31,5 +31,5 @@ def expire_snapshots(url: str, **options: Any) -> None:
     """
     import virtualds
 
-    gone = virtualds.expire_snapshots(url, **said(options, options))
-    report({"expired": gone}, facts({url: f"{number(len(gone), 'snapshot')} deleted"}))
+    gone = virtualds.expire_snapshots(url, **select_given(options, options))
+    report({"expired": gone}, format_facts({url: f"{format_count(len(gone), 'snapshot')} deleted"}))

@@ -1,4 +1,4 @@
-"""``virtualds info``: what a reference set is."""
+"""``virtualds info``: show the contents of a reference set."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from virtualds_cli.command import command
-from virtualds_cli.options import Url, given, said
-from virtualds_cli.output import facts, number, report, size, table
+from virtualds_cli.options import Url, given, select_given
+from virtualds_cli.output import format_count, format_facts, format_size, report, to_records
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -36,12 +36,12 @@ def info(url: str, **options: Any) -> None:
     """
     from virtualds.checks.describe import describe
 
-    found = describe(url, **said(options, options))
-    report(_document(found), _content(found.tree), "", facts(_facts(found)))
+    found = describe(url, **select_given(options, options))
+    report(_document(found), _content(found.tree), "", format_facts(_facts(found)))
 
 
 def _content(tree: xr.DataTree) -> str:
-    """Return what xarray prints: of a dataset without groups, that of the dataset."""
+    """Return what xarray prints; a tree without groups is printed as a dataset."""
     return repr(tree if tree.children else tree.to_dataset())
 
 
@@ -51,11 +51,13 @@ def _facts(found: Description) -> dict[str, str]:
         rows["sources"] = "not listed by the set"
     else:
         files, nbytes, first = found.sources
-        rows["sources"] = number(files, "file") + ("" if nbytes is None else f", {size(nbytes)}")
+        rows["sources"] = format_count(files, "file") + (
+            "" if nbytes is None else f", {format_size(nbytes)}"
+        )
         rows |= {"first source": first} if first else {}
     if found.snapshots is not None and len(found.snapshots):
         newest = found.snapshots.iloc[-1]
-        count = number(len(found.snapshots), "snapshot")
+        count = format_count(len(found.snapshots), "snapshot")
         rows["snapshots"] = f"{count}, the newest is {newest['snapshot']} of {newest['time']} UTC"
     return rows
 
@@ -71,5 +73,5 @@ def _document(found: Description) -> Mapping[str, Any]:
         "references": found.references,
         "sources": found.sources
         and dict(zip(("count", "bytes", "first"), found.sources, strict=True)),
-        "snapshots": None if found.snapshots is None else table(found.snapshots),
+        "snapshots": None if found.snapshots is None else to_records(found.snapshots),
     }

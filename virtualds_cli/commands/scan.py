@@ -1,4 +1,4 @@
-"""``virtualds scan``: files become a reference set."""
+"""``virtualds scan``: combine files into a reference set."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import IO, Any
 
 import click
 
-from virtualds_cli.building import DASK, in_words, opened, summary
+from virtualds_cli.building import DASK, format_summary, open_files, summarise
 from virtualds_cli.command import command
-from virtualds_cli.inputs import files, files_meant
-from virtualds_cli.options import CHOICES, MANY_FILES, Url, given, said
+from virtualds_cli.inputs import files, list_files
+from virtualds_cli.options import CHOICES, MANY_FILES, Url, given, select_given
 from virtualds_cli.output import report
 
 WRITING = ("format", "mode", "conflict", *CHOICES)
@@ -58,15 +58,15 @@ def scan(
     from virtualds.datasets.write import check_target
 
     begun = time.perf_counter()
-    writing = said(options, WRITING)
+    writing = select_given(options, WRITING)
     access = options["target_options"]
     form = check_target(output, storage_options=access, **writing)
-    found = files_meant(urls, files_from, options["storage_options"])
+    found = list_files(urls, files_from, options["storage_options"])
     if dask is not None and form == "zarr-v3" and not writing.keys() - {"mode"}:
-        # the workers write, so that no process has to hold all references
-        dataset = opened(found, dask, options, to=output, target_options=access, **writing)
+        # the workers write their references, so that no process holds all of them
+        dataset = open_files(found, dask, options, to=output, target_options=access, **writing)
     else:
-        dataset = opened(found, dask, options)
+        dataset = open_files(found, dask, options)
         dataset.virtual.to_manifest(output, storage_options=access, **writing)
-    document = summary(output, form, dataset, time.perf_counter() - begun)
-    report(document, in_words(document))
+    document = summarise(output, form, dataset, time.perf_counter() - begun)
+    report(document, format_summary(document))

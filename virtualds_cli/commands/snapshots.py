@@ -1,4 +1,4 @@
-"""``virtualds snapshots``: the earlier states of a reference set."""
+"""``virtualds snapshots``: list the snapshots of a set."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from virtualds_cli.command import command
-from virtualds_cli.options import Url, given, said
-from virtualds_cli.output import listing, report, table
+from virtualds_cli.options import Url, given, select_given
+from virtualds_cli.output import format_table, report, to_records
 
 
 @command(
@@ -24,5 +24,7 @@ def snapshots(url: str, **options: Any) -> None:
     """List the snapshots of a set, the newest last."""
     import virtualds
 
-    rows = table(virtualds.snapshots(url, **said(options, options)))
-    report({"snapshots": rows}, listing(("snapshot", "time (UTC)"), [[*r.values()] for r in rows]))
+    rows = to_records(virtualds.snapshots(url, **select_given(options, options)))
+    report(
+        {"snapshots": rows}, format_table(("snapshot", "time (UTC)"), [[*r.values()] for r in rows])
+    )

@@ -1,4 +1,4 @@
-"""``virtualds upgrade``: a reference set of an earlier version as this one writes it."""
+"""``virtualds upgrade``: upgrade the metadata of a set."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from virtualds_cli.command import command
-from virtualds_cli.options import Url, given, said
-from virtualds_cli.output import facts, report
+from virtualds_cli.options import Url, given, select_given
+from virtualds_cli.output import format_facts, report
 
 
 @command(
@@ -25,6 +25,6 @@ def upgrade(url: str, **options: Any) -> None:
     """
     import virtualds
 
-    changed = virtualds.upgrade(url, **said(options, options))
-    told = "upgraded" if changed else "already up to date, not changed"
-    report({"target": url, "upgraded": changed}, facts({url: told}))
+    changed = virtualds.upgrade(url, **select_given(options, options))
+    outcome = "upgraded" if changed else "already up to date, not changed"
+    report({"target": url, "upgraded": changed}, format_facts({url: outcome}))

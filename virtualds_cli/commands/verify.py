@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from virtualds_cli.command import command
-from virtualds_cli.options import Part, Url, given, said
-from virtualds_cli.output import end, report
+from virtualds_cli.options import Part, Url, given, select_given
+from virtualds_cli.output import exit_by, report
 
 OPENING = ("group", "drop_variables", "parser", "allow", "snapshot", "storage_options")
 """The options of `virtualds.open_virtual_datatree`."""
@@ -53,12 +53,12 @@ def verify(url: str, **options: Any) -> None:
     import virtualds
 
     opened = partial(virtualds.open_virtual_datatree, url, on_error="keep")
-    opening = said(options, OPENING)
+    opening = select_given(options, OPENING)
     try:
         tree = opened(**opening)
     except virtualds.ReadError:
-        # the values of coordinates are among what cannot be had
+        # values of coordinates may be unreadable, too
         tree = opened(loadable_variables=[], **opening)
-    found = tree.virtual.verify(**said(options, ("sample", "against", "seed")))
+    found = tree.virtual.verify(**select_given(options, ("sample", "against", "seed")))
     report(found.to_dict(), str(found))
-    end(found.ok)
+    exit_by(found.ok)

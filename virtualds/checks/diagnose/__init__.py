@@ -1,4 +1,4 @@
-"""Diagnosing an archive: in what its files differ, and whether they combine all the same."""
+"""Diagnosing an archive: how its files differ, and whether they combine."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.structure import SIZE
 
 NOT_TRIED = {"paths", "attrs_file", "to", "target_options"}
-"""What tells nothing of two files: a trial must never write a set."""
+"""Arguments that a trial never passes on: it must not write a set."""
 OPTIONS = frozenset(list_arguments(open_virtual_mfdataset)) - NOT_TRIED
 MANY_FILE_OPTIONS = {"parallel", "progress"}
-"""What is for opening all files, and not for trying two of them."""
+"""Arguments for opening many files, which a trial of two files does not need."""
 
 
 Options = TypeVar("Options", Arrangement, BuildOptions, OpenOptions)
@@ -50,28 +50,29 @@ def diagnose(
     progress: ProgressOption = None,
     **options: Any,
 ) -> Diagnosis:
-    """Find out in what the files of an archive differ, and whether they combine all the same.
+    """Find how the files of an archive differ, and whether they still combine.
 
-    Only their structure is read, and what opening a file loads: coordinates and scalars. Files of
-    the same structure are an era. Of every difference, the two files between which it lies are
-    combined by `open_virtual_mfdataset`, which tells whether it combines, costs something, or
-    blocks. Fields without the joined dimension are read and compared only there.
+    Only the structure of the files is read, and what opening a file loads: coordinates and scalars.
+    Files with the same structure form an era. For each difference, `open_virtual_mfdataset`
+    combines the two files on either side of it; the result shows whether the difference combines,
+    costs something, or blocks. Variables without the joined dimension are read and compared only in
+    these trials.
 
     Parameters
     ----------
     urls : str, or sequence of str or paths
         A glob pattern, or the files, in order.
     sample : int, optional
-        How many files to look at, evenly spread, besides the first and the last; None is all.
+        How many files to examine, evenly spread, besides the first and the last; None means all.
     combine, concat_dim : str, or list of str, optional
-        As in `open_virtual_mfdataset`; with ``concat_dim``, files are nested. By default, the
-        dimension to join along is the unlimited one, or the one whose coordinate or size differs;
-        the report says which it is, and why. Tiles have several.
+        As in `open_virtual_mfdataset`; with ``concat_dim``, files are nested. By default the files
+        are joined along the unlimited dimension, or the dimension whose coordinate or size differs;
+        the report names it and the reason. Tiles have several.
     preprocess, coordinates
-        As in `open_virtual_mfdataset`. Without ``concat_dim``, every coordinate that is given is a
+        As in `open_virtual_mfdataset`. Without ``concat_dim``, every given coordinate is a
         dimension.
     progress : bool or callable, optional
-        As in `open_virtual_mfdataset`, of the files that are looked at.
+        As in `open_virtual_mfdataset`, for the examined files.
     **options
         As in `open_virtual_mfdataset`: ``group``, ``storage_options``, ``join``, ``parallel`` and
         so on; but not ``to`` and ``attrs_file``.
@@ -79,17 +80,17 @@ def diagnose(
     Returns
     -------
     Diagnosis
-        It shows itself as text, and as HTML in notebooks. Files that cannot be opened are an era of
-        their own.
+        The report, shown as text, and as HTML in notebooks. Files that cannot be opened form eras
+        of their own.
 
     Raises
     ------
     FileNotFoundError
         No file matches.
     TypeError
-        An option is none of `open_virtual_mfdataset`.
+        `open_virtual_mfdataset` has no such option.
     ValueError
-        ``sample`` is less than 1, or an option has no such value.
+        ``sample`` is less than 1, or an option has an unknown value.
 
     Examples
     --------
@@ -132,17 +133,17 @@ def diagnose(
 
 
 def _find_given(combine: str | None, concat_dim: Any, coordinates: Any) -> dict[str, Any] | None:
-    """Return how files are to be combined, None if that is to be found out."""
+    """Return the given way to combine files, None if it has to be found."""
     if combine is None and concat_dim is not None:
         return {"combine": "nested", "concat_dim": concat_dim}
-    # coordinates that are given make dimensions, unless it is said what is joined
+    # given coordinates become dimensions, unless the joined dimension is given
     if combine is not None or coordinates:
         return {"combine": combine or "by_coords", "concat_dim": concat_dim}
     return None
 
 
 def _check_dims(dims: Sequence[Any], survey: FileSurvey) -> None:
-    """Refuse a dimension to join along that is a slip of one that files have.
+    """Refuse a dimension to join along that looks like a misspelt dimension of the files.
 
     Raises
     ------
@@ -154,7 +155,7 @@ def _check_dims(dims: Sequence[Any], survey: FileSurvey) -> None:
 
 
 def _to_arguments(dims: Sequence[str]) -> dict[str, Any]:
-    """Return how to combine files along the dimensions that were found."""
+    """Return the arguments that combine files along the found dimensions."""
     if len(dims) > 1:
         return {"combine": "by_coords"}
     return {"combine": "nested", "concat_dim": next(iter(dims), None)}
@@ -166,10 +167,10 @@ def _select(kind: type[Options], given: Mapping[str, Any]) -> Options:
 
 
 def _sample_files(files: Sequence[Any], sample: int | None) -> Sequence[Any]:
-    """Return some files, evenly spread, and the first and the last."""
+    """Return the first file, the last file, and some evenly spread files between them."""
     if sample is None:
         return files
     if isinstance(sample, bool) or not isinstance(sample, int) or sample < 1:
-        raise ValueError(f"sample {sample!r}: it is a number of files, at least 1, or None for all")
+        raise ValueError(f"sample {sample!r}: give a number of files, at least 1, or None for all")
     numbers = np.unique(np.linspace(0, len(files) - 1, sample + 2).round().astype(int))
     return [files[n] for n in numbers]

@@ -1,4 +1,4 @@
-"""From what the files of an archive say to its eras and differences."""
+"""From the facts of each file to the eras and differences of the archive."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from virtualds.datasets.structure import (
 )
 
 OWN_ASPECTS = (ATTRIBUTE, SCALE, FILL, UNITS, VALUES)
-"""What files may have each for themselves; such texts are no eras."""
+"""Aspects that often differ in every file; they make no eras then."""
 
 
 def find_eras(survey: FileSurvey, joined: Sequence[str]) -> tuple[Era, ...]:
@@ -81,12 +81,12 @@ def _make_era(survey: FileSurvey, members: Sequence[int], placed: dict[int, Coor
     try:
         bounds = [min(s.start for s in found), max(s.stop for s in found)] if found else []
     except TypeError:
-        bounds = []  # dates of two calendars have no order
+        bounds = []  # dates of two calendars cannot be ordered
     return Era(len(members), *files, *map(text_of, bounds))
 
 
 def _find_unreadable(survey: FileSurvey) -> Iterator[tuple[Era, bool]]:
-    """Yield the files that cannot be opened, by their errors, and whether it is their fault."""
+    """Yield unreadable files by error, and whether the files themselves are at fault."""
     kinds: dict[tuple[str, bool], list[tuple[str, str]]] = {}
     for file, (reason, is_fault) in survey.unreadable:
         kinds.setdefault((reason.partition(":")[0], is_fault), []).append((file, reason))
@@ -99,11 +99,11 @@ def _find_unreadable(survey: FileSurvey) -> Iterator[tuple[Era, bool]]:
 
 
 def find_differences(survey: FileSurvey, trial: TrialCombine) -> tuple[Difference, ...]:
-    """Return all differences, judged, the worst first."""
+    """Return all differences with their verdicts, the worst first."""
     by_pair: dict[Pair, list[FoundChange]] = {}
     for change in _find_changes(survey, trial.dims):
         by_pair.setdefault(change.pair, []).append(change)
-    # if no file is left, the first error is raised
+    # on_error does not apply if no file can be opened: the first error is raised
     leaves_out = trial.leaves_out and bool(survey.files)
     found = [
         _describe_opening(era, leaves_out=is_fault and leaves_out)
@@ -129,7 +129,7 @@ def _select_ends(files: Sequence[str]) -> list[tuple[str, ...]]:
 def find_formats(
     survey: FileSurvey, differences: Sequence[Difference], trial: TrialCombine
 ) -> tuple[str, ...]:
-    """Return the formats that can hold all that was tried, and the first three files."""
+    """Return the formats that can hold all trials and the first three files."""
     refused = {name for row in differences for name in row.refused}
     try:
         refused.update(
@@ -138,12 +138,12 @@ def find_formats(
             else FORMAT_CHECKS
         )
     except OPEN_ERRORS:
-        return ()  # what blocks is told
+        return ()  # a difference reports what blocks
     return tuple(name for name in FORMAT_CHECKS if name not in refused)
 
 
 def _describe_opening(era: Era, *, leaves_out: bool) -> Difference:
-    """Say what becomes of files that cannot be opened."""
+    """Describe what happens to files that cannot be opened."""
     reason = era.reason or ""
     return Difference(
         "",
@@ -159,7 +159,7 @@ def _describe_opening(era: Era, *, leaves_out: bool) -> Difference:
 
 
 def _find_changes(survey: FileSurvey, joined: Sequence[str]) -> Iterator[FoundChange]:
-    """Yield what differs, fact after fact; then files that lie over each other, or out of order."""
+    """Yield the changes of each fact; then files that overlap, or are out of order."""
     for fact, runs in survey.courses.changing().items():
         if not _is_joined(survey, fact, joined) and not _is_implied(survey, fact):
             yield from _find_fact_changes(survey, fact, runs)
@@ -183,7 +183,7 @@ def _find_changes(survey: FileSurvey, joined: Sequence[str]) -> Iterator[FoundCh
 def _find_gap_changes(
     survey: FileSurvey, dim: str, placed: Sequence[PlacedFile]
 ) -> Iterator[FoundChange]:
-    """Tell the first gap in times, and how many there are."""
+    """Yield the first gap in a time axis, with the number of gaps."""
     spans, found = dict(placed), list(find_time_gaps(placed))
     if found:
         first, second = found[0]
@@ -198,11 +198,11 @@ def _find_fact_changes(
     survey: FileSurvey, fact: Fact, runs: Sequence[FactRun]
 ) -> Iterator[FoundChange]:
     counts = survey.courses.counts(fact)
-    told = {runs[0][1]}
+    seen = {runs[0][1]}
     for (_, before), (place, after) in pairwise(runs):
-        if after in told:
+        if after in seen:
             continue
-        told.add(after)
+        seen.add(after)
         count, text = counts[after], _to_text(after)
         if _is_collapsed(fact, len(counts)):
             count = survey.courses.count - counts[runs[0][1]]
@@ -222,7 +222,7 @@ def _find_fact_changes(
 
 
 def _is_collapsed(fact: Fact, count: int) -> bool:
-    """Say whether a fact has so many texts that one row tells of all."""
+    """Say whether a fact has so many values that one row stands for all."""
     return _is_many(count) or (count > 3 and fact.aspect.startswith(OWN_ASPECTS))
 
 
@@ -231,22 +231,22 @@ def _to_text(text: str | None) -> str:
 
 
 def _is_joined(survey: FileSurvey, fact: Fact, joined: Sequence[str]) -> bool:
-    """Say whether a fact is to differ: where a file lies along what is joined, and its length."""
+    """Say whether a fact always differs: the coordinate, or the size, of the joined dimension."""
     if fact.aspect == SIZE:
         return fact.subject in joined
     return fact.aspect == VALUES and not set(_dims_of(survey, fact.subject)).isdisjoint(joined)
 
 
 def _is_implied(survey: FileSurvey, fact: Fact) -> bool:
-    """Say whether a difference is told by another one."""
+    """Say whether another difference already implies this one."""
     changing = survey.courses.changing()
     if fact.aspect == STORED:
         return Fact(fact.subject, DTYPE) in changing
     if fact.aspect == SIZE:
-        # a coordinate of another length has other values
+        # a coordinate with another length also has other values
         return Fact(fact.subject, VALUES) in changing
     if fact.aspect.startswith(CHUNKS):
-        # what lies in one piece is as long as its dimension
+        # a variable with a single chunk has chunks as long as its dimension
         return Fact(fact.subject, DIMENSIONS) in changing
     return False
 
@@ -261,7 +261,7 @@ def _is_virtual(survey: FileSurvey, fact: Fact) -> bool:
 
 
 def _has_common_variable(survey: FileSurvey, first: int, second: int) -> bool:
-    """Say whether two files have a variable in common: others lie beside each other."""
+    """Say whether two files share a variable; files without shared variables do not overlap."""
     runs = survey.courses.runs
     names = {fact.subject for fact in runs if fact.aspect == PRESENCE} - set(survey.spans)
     return not names or any(

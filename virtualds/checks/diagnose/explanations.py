@@ -1,4 +1,4 @@
-"""What becomes of a difference when files are combined, in words: a table of all kinds."""
+"""What each kind of difference does when files are combined, and its remedy: a table."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ Pair = tuple[str, str]
 
 
 class FoundChange(NamedTuple):
-    """A difference that is still to be judged.
+    """A difference without a verdict.
 
-    ``pair`` are the files to try it with, ``is_time`` tells whether it is about a variable that
-    counts time, ``virtual`` whether one whose values stay in the files. ``among`` are
-    all files that it is about, where two do not tell.
+    ``pair`` holds the two files to try, ``is_time`` says whether the variable counts time, and
+    ``virtual`` whether its values stay in the files. ``among`` lists all files with the difference,
+    where two files do not show it.
     """
 
     fact: Fact
@@ -47,10 +47,10 @@ class FoundChange(NamedTuple):
 
 
 class ChangeMeaning(NamedTuple):
-    """What becomes of a difference, in words.
+    """What a difference does when files are combined, in words.
 
-    ``price`` is what it costs in any case; ``remedy`` is for what costs or blocks. What is
-    ``harmless`` does not keep files from combining, and is not tried.
+    ``price`` is what it always costs; ``remedy`` helps if it costs or blocks. A ``harmless``
+    difference never keeps files from combining, so it is not tried.
     """
 
     how: str
@@ -114,11 +114,11 @@ EXPLANATIONS: dict[str, ChangeMeaning] = {
     ),
     TOGETHER: ChangeMeaning("", "open the files one by one to find the cause"),
 }
-"""What becomes of a difference, by its aspect."""
+"""What a difference does when files are combined, by aspect."""
 
 
 def explain_change(change: FoundChange) -> ChangeMeaning:
-    """Return what becomes of a difference, in words."""
+    """Return what a change does when files are combined, in words."""
     aspect = change.fact.aspect
     if aspect == UNITS and change.is_time:
         return EXPLANATIONS[TIME_UNITS]

@@ -1,7 +1,7 @@
-"""What the files of an archive say, file after file, kept as the places where it changes.
+"""Facts about the files of an archive, stored as the places where each fact changes.
 
-Files of one archive are alike. A fact that never changes takes one entry, however many files there
-are, and the structure of a file is not kept.
+Files of one archive are alike, so a fact that never changes takes one entry, whatever the number of
+files. The structure of each file is not kept.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ import numpy.typing as npt
 from virtualds.datasets.structure import CALENDAR, CHUNKS, DTYPE, PRESENCE, SIZE, Fact, Facts
 
 MOST_VALUES = 32
-"""Texts of a fact up to which each makes a row, and an era, of its own."""
+"""A fact with at most this many texts gets a row, and an era, for each of them."""
 TIMES = ("datetime64", "timedelta64")
-"""What the names of numpy's types of time begin with; others have a calendar."""
+"""How numpy's names of time types begin; other time types have a calendar."""
 FactRun = tuple[int, str | None]
-"""From which file on a fact has a text; None is: it is not there."""
+"""The first file of a run, and the text of the fact from there on; None if it is absent."""
 
 
 @dataclass
 class FactRuns:
-    """The course of every fact through the files that could be opened, in order.
+    """The runs of every fact through the readable files, in order.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ class FactRuns:
     _subjects: set[str] = field(default_factory=lambda: {""})
 
     def add(self, facts: Facts) -> None:
-        """Add the next file."""
+        """Add the facts of the next file."""
         for fact, text in facts.items():
             if fact not in self.runs:
                 lacked = self.count and (fact.aspect == PRESENCE or fact.subject in self._subjects)
@@ -51,14 +51,14 @@ class FactRuns:
             if self.runs[fact][-1][1] != text:
                 self.runs[fact].append((self.count, self._texts.setdefault(text, text)))
         for fact, runs in self.runs.items():
-            # of a variable that is not there, nothing else is said either
+            # an absent variable has no other facts
             if fact not in facts and runs[-1][1] is not None and _is_implied(fact, facts):
                 runs.append((self.count, None))
         self._subjects |= {fact.subject for fact in facts if fact.aspect == PRESENCE}
         self.count += 1
 
     def changing(self) -> dict[Fact, list[FactRun]]:
-        """Return the courses of the facts that change."""
+        """Return the runs of the facts that change."""
         return {fact: runs for fact, runs in self.runs.items() if len(runs) > 1}
 
     def counts(self, fact: Fact) -> Counter[str | None]:
@@ -69,14 +69,14 @@ class FactRuns:
         return found
 
     def counts_time(self, subject: str) -> bool:
-        """Say whether a variable counts time, in some file at least."""
+        """Say whether a variable counts time in at least one file."""
         texts = [text for _, text in self.runs.get(Fact(subject, DTYPE), ())]
         return Fact(subject, CALENDAR) in self.runs or any(
             text is not None and text.startswith(TIMES) for text in texts
         )
 
     def column(self, fact: Fact) -> npt.NDArray[np.int64]:
-        """Return a number for every file: which of its texts a fact has there."""
+        """Return, for each file, the number of the text that a fact has there."""
         column = self._numbers(fact, {})
         if fact.aspect.startswith(CHUNKS):
             dim = fact.aspect.removeprefix(CHUNKS)
@@ -84,7 +84,7 @@ class FactRuns:
         return column
 
     def _numbers(self, fact: Fact, texts: dict[str | None, int]) -> npt.NDArray[np.int64]:
-        """Return a number for every file, and note which text it stands for."""
+        """Return, for each file, the number of its text, and add new texts to ``texts``."""
         starts = [start for start, _ in self.runs[fact]]
         numbers = [texts.setdefault(text, len(texts)) for _, text in self.runs[fact]]
         return np.repeat(numbers, np.diff([*starts, self.count]))
@@ -92,9 +92,9 @@ class FactRuns:
     def _as_cut(
         self, column: npt.NDArray[np.int64], chunks: Fact, size: Fact
     ) -> npt.NDArray[np.int64]:
-        """Give chunks one number that cut dimensions of different sizes into equally many pieces.
+        """Give the same number to chunks that cut dimensions of any size into equally many pieces.
 
-        A month that is stored as one chunk, or as two halves, is so whatever its length.
+        A month stored as one chunk, or as two halves, is cut alike whatever its length.
         """
         lengths: dict[str | None, int] = {}
         sizes: dict[str | None, int] = {}
@@ -111,7 +111,7 @@ class FactRuns:
         return found
 
     def eras(self, facts: Sequence[Fact]) -> npt.NDArray[np.int64]:
-        """Return the number of the era of every file: files that agree in all of ``facts``."""
+        """Return the era of every file; files of one era agree in all of ``facts``."""
         key = np.zeros(self.count, np.int64)
         for fact in facts:
             column = self.column(fact)
@@ -120,12 +120,12 @@ class FactRuns:
 
 
 def is_steady(counts: Counter[Any]) -> bool:
-    """Say whether texts hold for stretches of an archive, and are not each file's own."""
+    """Say whether texts hold for stretches of files instead of changing with every file."""
     return len(counts) <= min(max(2, counts.total() // 2), MOST_VALUES)
 
 
 def _count_pieces(chunk: str | None, size: str | None) -> int:
-    """Return into how many pieces chunks cut a dimension evenly, 0 if they do not.
+    """Return how many even pieces chunks cut a dimension into, 0 if the pieces are uneven.
 
     >>> [_count_pieces(*ends) for ends in (("31", "31"), ("14", "28"), ("5", "31"), ("31", "28"))]
     [1, 2, 7, 0]
@@ -143,7 +143,7 @@ def _is_implied(fact: Fact, facts: Facts) -> bool:
 
 
 def _number_keys(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return keys as small numbers, in the order in which they come first."""
+    """Return keys as small numbers, in order of first appearance."""
     _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
     order = np.empty(first.size, np.int64)
     order[np.argsort(first)] = np.arange(first.size)

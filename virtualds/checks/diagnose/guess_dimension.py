@@ -1,4 +1,4 @@
-"""Along which dimension files are joined, and where they lie along it."""
+"""Finding the dimension along which files are joined, and the place of each file along it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from virtualds.datasets.structure import DIMENSIONS, SIZE, VALUES, Fact, text_of
 
 
 class CoordinateSpan(NamedTuple):
-    """The first and the last value of a coordinate in one file, the lesser one first.
+    """The lowest and the highest value of a coordinate in one file.
 
-    Of times, ``steps`` are the least and the greatest step between those of the file, in seconds.
+    For times, ``steps`` holds the shortest and the longest step within the file, in seconds.
     """
 
     start: Any
@@ -30,7 +30,7 @@ class CoordinateSpan(NamedTuple):
 
 
 PlacedFile = tuple[int, CoordinateSpan]
-"""The number of a file, and where it lies."""
+"""The number of a file, and its span."""
 
 
 class JoinedDimensions(NamedTuple):
@@ -41,7 +41,7 @@ class JoinedDimensions(NamedTuple):
 
 
 def find_spans(dataset: xr.Dataset) -> dict[str, CoordinateSpan]:
-    """Return the spans of the coordinates that are loaded and have a dimension of their own."""
+    """Return the spans of the loaded dimension coordinates."""
     found = {}
     for name, variable in dataset.variables.items():
         loaded = get_virtual_array(variable) is None and not is_unread(variable)
@@ -53,7 +53,7 @@ def find_spans(dataset: xr.Dataset) -> dict[str, CoordinateSpan]:
 
 
 def _find_steps(values: Any) -> tuple[float, ...]:
-    """Return the least and the greatest step, if values are times that rise or fall."""
+    """Return the shortest and the longest step, if the values are monotonic times."""
     if values.size < 2 or not (values.dtype.kind == "M" or hasattr(values[0], "calendar")):
         return ()
     steps = compute_steps(values if values[0] <= values[-1] else values[::-1])
@@ -61,7 +61,7 @@ def _find_steps(values: Any) -> tuple[float, ...]:
 
 
 def find_time_gaps(placed: Sequence[PlacedFile]) -> Iterator[tuple[int, int]]:
-    """Yield the numbers of files between which times are missing, twice the same for within one."""
+    """Yield pairs of files with missing times between them; one file twice for a gap inside it."""
     try:
         ordered = sorted(placed, key=lambda item: (item[1].start, item[1].stop))
         steps = [(step, (n, n)) for n, span in ordered for step in span.steps]
@@ -70,7 +70,7 @@ def find_time_gaps(placed: Sequence[PlacedFile]) -> Iterator[tuple[int, int]]:
             for (first, one), (second, other) in pairwise(ordered)
         ]
     except TypeError:
-        return  # as above
+        return  # dates of two calendars have no distance
     yield from (steps[n][1] for n in find_gaps_among([step for step, _ in steps]))
 
 
@@ -82,9 +82,9 @@ def guess_dimensions(
     Parameters
     ----------
     courses : Courses
-        What the files say.
+        The facts of the files.
     placed : dict of str to sequence of Placed
-        By coordinate: where files lie along it.
+        The spans of the files, by coordinate.
     unlimited : sequence of str
         The dimensions that are unlimited in all files.
     """
@@ -114,7 +114,7 @@ def _find_changing_dims(courses: FactRuns, dims: Iterable[str]) -> list[str]:
 
 
 def _find_leading(courses: FactRuns, still: set[str]) -> list[str]:
-    """Return the dimension that most variables have first."""
+    """Return the dimension that comes first in most variables."""
     firsts = [
         (runs[0][1] or "").split(", ")[0]
         for fact, runs in courses.runs.items()
@@ -130,7 +130,7 @@ def _find_foremost(
     moving: Mapping[str, int],
     placed: Mapping[str, Sequence[PlacedFile]],
 ) -> tuple[str, ...]:
-    """Return the dimension along which files lie one after the other, or those of tiles."""
+    """Return the dimension along which files follow each other, or the dimensions of tiles."""
     alone = [dim for dim in dims if dim in moving and _is_apart(placed.get(dim, ()))]
     times = [dim for dim in alone or dims if courses.counts_time(dim)]
     tiles = tuple(dim for dim in dims if dim in moving)
@@ -140,12 +140,12 @@ def _find_foremost(
 
 
 def _is_apart(placed: Sequence[PlacedFile]) -> bool:
-    """Say whether files lie one after the other, but for a few that do not."""
+    """Say whether files follow each other, with few exceptions."""
     return 2 * len(list(find_overlapping(placed))) < len(placed) - 1
 
 
 def find_overlapping(placed: Sequence[PlacedFile]) -> Iterator[tuple[int, int]]:
-    """Yield the numbers of files of which the second begins before the first has ended."""
+    """Yield pairs of files where the second begins before the first has ended."""
     try:
         ordered = sorted(placed, key=lambda item: (item[1].start, item[1].stop))
         furthest = ordered[:1]
@@ -155,11 +155,11 @@ def find_overlapping(placed: Sequence[PlacedFile]) -> Iterator[tuple[int, int]]:
             if span.stop > furthest[-1][1].stop:
                 furthest.append((number, span))
     except TypeError:
-        return  # dates of two calendars have no order, which is told as that
+        return  # dates of two calendars cannot be ordered, which another difference reports
 
 
 def find_disordered(placed: Sequence[PlacedFile]) -> Iterator[tuple[int, int]]:
-    """Yield the numbers of files of which the second lies before the first, in either direction."""
+    """Yield pairs of files where the second lies before the first, in either direction."""
     starts = [span.start for _, span in placed]
     try:
         rising = [bool(a <= b) for a, b in pairwise(starts)]

@@ -1,4 +1,4 @@
-"""What was found about an archive: eras, differences, and the report that holds them."""
+"""The report of a diagnosis: eras and differences, as text, HTML or a table."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ VERDICTS: tuple[Verdict, ...] = ("blocks", "costs", "combines")
 
 @dataclass(frozen=True)
 class Era:
-    """Files of one structure.
+    """Files with the same structure.
 
     Parameters
     ----------
     files : int
-        How many there are.
+        Number of files.
     first_file, last_file : str
-        In the order in which they were given.
+        In the given order.
     start, stop : str or None
-        The least and the greatest value of the joined coordinate, where it has one.
+        The lowest and the highest value of the joined coordinate, if there is one.
     reason : str or None
-        Why they cannot be opened, of those that cannot.
+        Why the files cannot be opened; None if they can.
 
     Raises
     ------
     ValueError
-        It has no file.
+        The era has no file.
 
     Examples
     --------
@@ -63,28 +63,28 @@ class Difference:
     Parameters
     ----------
     variable : str
-        Name of the variable or dimension; empty for the dataset, or the files themselves.
+        Name of the variable or dimension; empty for the dataset or the files themselves.
     aspect : str
         What differs: ``"data type"``, ``"chunks along x"``, ``"attribute history"``.
     before, after : str
-        What the first file of the pair has, and what the other one has.
+        The values in the first and in the second file of the pair.
     first_file : str
         The first file that has ``after``.
     files : int
-        How many files do.
+        Number of files that have ``after``.
     verdict : {"combines", "costs", "blocks"}
-        Whether the files combine all the same.
+        Whether the files still combine.
     how : str
-        What becomes of it, and what it costs; of what blocks, the error.
+        What happens to the difference and what that costs; if it blocks, the error.
     remedy : str
-        What to do about it, if there is something to do.
+        What to do about it; empty if nothing has to be done.
     refused : tuple of str
         Names of the reference formats that cannot hold the result.
 
     Raises
     ------
     ValueError
-        There is no such verdict.
+        The verdict is unknown.
 
     Examples
     --------
@@ -115,25 +115,25 @@ class Diagnosis:
     Parameters
     ----------
     files : int
-        How many were given.
+        Number of given files.
     examined : int
-        How many of them were opened: all, or those of a sample.
+        Number of opened files: all, or a sample.
     joined : tuple of str
         The dimensions to join along.
     reason : str
-        How these were found.
+        How the dimensions were found.
     formats : tuple of str
-        Names of the reference formats that can hold the files together, as far as was tried.
+        Names of the reference formats that can hold all trials.
     eras : tuple of Era
-        Files of the same structure, in the order of their first files; last those that cannot be
-        opened.
+        Files with the same structure, in the order of their first files; files that cannot be
+        opened come last.
     differences : tuple of Difference
         The worst first.
 
     Raises
     ------
     ValueError
-        The eras are not of as many files as were examined.
+        The eras do not add up to the examined files.
 
     Examples
     --------
@@ -154,7 +154,7 @@ class Diagnosis:
     def __post_init__(self) -> None:
         if sum(era.files for era in self.eras) != self.examined:
             raise ValueError(
-                f"Diagnosis: eras of {sum(era.files for era in self.eras)} files, of which "
+                f"Diagnosis: the eras hold {sum(era.files for era in self.eras)} files, but "
                 f"{self.examined} were examined; every file belongs to one era"
             )
 
@@ -168,12 +168,12 @@ class Diagnosis:
         return tuple(d for d in self.differences if d.verdict == verdict)
 
     def to_dataframe(self) -> pd.DataFrame:
-        """Return the differences as a table, a row each."""
+        """Return the differences as a table, one row each."""
         columns = list(Difference.__dataclass_fields__)
         return pd.DataFrame([asdict(d) for d in self.differences], columns=columns)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all of it as what JSON can hold."""
+        """Return the report as a dictionary that JSON can hold."""
         found = asdict(self) | {"blocks": self.blocks}
         rows = [row | {"refused": list(row["refused"])} for row in found["differences"]]
         listed = {key: list(found[key]) for key in ("joined", "formats", "eras")}
@@ -186,7 +186,7 @@ class Diagnosis:
             found = self.of(verdict)
             if found:
                 lines += ["", f"{verdict}: {TITLES[verdict]} ({len(found)})"]
-            lines += [line for row in found[:MOST_ROWS] for line in self._told(row)]
+            lines += [line for row in found[:MOST_ROWS] for line in self._format_difference(row)]
             lines += [f"  {format_more(len(found) - MOST_ROWS)}"] * (len(found) > MOST_ROWS)
         return without_secrets("\n".join(lines))
 
@@ -202,7 +202,7 @@ class Diagnosis:
 
     @property
     def folder(self) -> str:
-        """The folder of all files, where it is one."""
+        """The folder that holds all files; empty if there is no such folder."""
         names = [name for era in self.eras for name in (era.first_file, era.last_file)]
         folders = {without_secrets(name).rpartition("/")[0] for name in names}
         return folders.pop() if len(folders) == 1 else ""
@@ -236,8 +236,8 @@ class Diagnosis:
         ]
         return ("era", "files", "first file", "last file", span), rows
 
-    def _told(self, row: Difference) -> list[str]:
-        """Return a difference in a few lines."""
+    def _format_difference(self, row: Difference) -> list[str]:
+        """Return a difference as a few lines of text."""
         subject = f"{row.variable}: " if row.variable else ""
         files = f"{row.files:,} file{'s' * (row.files != 1)}"
         return [
@@ -286,7 +286,7 @@ def _format_span(era: Era) -> str:
 
 
 MOST_ROWS = 20
-"""Rows of a table that are shown; a table for machines has them all."""
+"""Rows of a table that are shown; `Diagnosis.to_dataframe` has them all."""
 
 
 MOST_LETTERS = 60
@@ -296,7 +296,7 @@ Row = Sequence[str]
 
 
 def cut_text(text: str, letters: int = MOST_LETTERS) -> str:
-    """Return a text in one line, its end left out where it is long.
+    """Return a text in one line, cut if it is too long.
 
     >>> cut_text("a long text", 8)
     'a lon...'
@@ -311,7 +311,7 @@ def format_more(count: int) -> str:
 
 
 def format_text_table(columns: Row, rows: Sequence[Row]) -> list[str]:
-    """Return lines with columns of equal width.
+    """Return a table as lines with columns of equal width.
 
     >>> format_text_table(("era", "files"), [("1", "12")])
     ['  era  files', '  1    12']
@@ -326,7 +326,7 @@ def format_text_table(columns: Row, rows: Sequence[Row]) -> list[str]:
 
 
 def format_html_table(caption: str, columns: Row, rows: Sequence[Row]) -> str:
-    """Return a table that can be folded, everything in it escaped."""
+    """Return a collapsible HTML table with escaped cells."""
     head = "".join(f"<th style='text-align:left'>{html.escape(c)}</th>" for c in columns)
     body = "".join(f"<tr>{_format_cells(row)}</tr>" for row in rows[:MOST_ROWS])
     left = len(rows) - MOST_ROWS

@@ -1,4 +1,4 @@
-"""Opening the files of an archive, and keeping what they say of themselves, one after the other."""
+"""Opening each file of an archive and collecting its facts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from virtualds.datasets.structure import Facts, list_facts
 
 
 class ExaminedFile(NamedTuple):
-    """What a file says of itself."""
+    """The facts of one file."""
 
     facts: Facts
     spans: Mapping[str, CoordinateSpan]
@@ -29,9 +29,9 @@ class ExaminedFile(NamedTuple):
 
 
 class UnreadableFile(NamedTuple):
-    """Why a file says nothing, and whether that is a fault of the file, or of what was done to it.
+    """Why a file cannot be read, and whether the file or a processing step is at fault.
 
-    Files with faults are what ``on_error`` of `open_virtual_mfdataset` is about.
+    ``on_error`` of `open_virtual_mfdataset` applies to files that are at fault.
     """
 
     reason: str
@@ -40,22 +40,22 @@ class UnreadableFile(NamedTuple):
 
 @dataclass
 class FileSurvey:
-    """What the files of an archive say, as little of it as tells them apart.
+    """The facts of all files, reduced to what tells the files apart.
 
     Parameters
     ----------
     files : list of str
-        Those that could be opened, in order.
+        The readable files, in order.
     courses : Courses
         Their facts.
     spans : dict of str to list
-        By coordinate: the numbers of the files that have it, and where they lie along it.
+        By coordinate: the number of each file that has it, and its span.
     unlimited : Counter
-        In how many files each dimension is unlimited.
+        The number of files in which each dimension is unlimited.
     unreadable : list of pairs of str and Unreadable
-        The files that could not be opened, and why.
+        The files that cannot be opened, and why.
     is_whole : bool
-        Whether it is of all files, not of a sample.
+        Whether all files were examined, not a sample.
     """
 
     files: list[str] = field(default_factory=list)
@@ -84,18 +84,18 @@ class FileSurvey:
 
 @dataclass(frozen=True)
 class Examination:
-    """What is done with a file once it is opened: it is prepared as for combining, and looked at.
+    """The step after opening a file: prepare it as for combining, then collect its facts.
 
     Parameters
     ----------
     steps : tuple of callables
-        How it is prepared.
+        The steps that prepare the file.
     """
 
     steps: tuple[PrepareStep[xr.Dataset], ...] = ()
 
     def __call__(self, file: Any, dataset: xr.Dataset) -> Any:
-        """Return what a file says of itself, which is all that is kept of it."""
+        """Return the facts of a file; nothing else of it is kept."""
         unlimited = frozenset(map(str, dataset.encoding.get("unlimited_dims", ())))
         for step in self.steps:
             dataset = step(file, dataset)
@@ -105,17 +105,17 @@ class Examination:
 def survey_files(
     files: Sequence[Any], job: FileWork, workers: Workers, progress: ProgressOption
 ) -> FileSurvey:
-    """Open files, and look at each.
+    """Open files and collect the facts of each.
 
     Parameters
     ----------
     files : sequence of str or paths
     job : Work
-        What is done with each, the last of which is a `Examination`.
+        The job for each file; its last step is an `Examination`.
     workers : callable
-        Who does it.
+        What runs the jobs.
     progress : bool or callable, optional
-        Who is told how far it is.
+        What receives the progress.
     """
     survey = FileSurvey()
     lost: list[LeftOut] = []
@@ -141,7 +141,7 @@ def _count_outcomes(outcomes: Iterable[Outcome[Any]], count: Count) -> Iterator[
 
 
 def _sort_outcomes(outcomes: Iterable[Outcome[Any]]) -> Iterator[Outcome[Any]]:
-    """Yield what became of files in the order of the files; what comes early waits."""
+    """Yield the outcomes in the order of the files; early outcomes wait."""
     early: dict[int, Outcome[Any]] = {}
     turn = 0
     for outcome in outcomes:

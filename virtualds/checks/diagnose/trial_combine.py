@@ -1,8 +1,7 @@
-"""What a difference means for combining: tried out with the two files, not guessed.
+"""What a difference means for combining: a trial with two files decides, not a guess.
 
-`EXPLANATIONS` says in words what becomes of a difference. Whether that is so,
-`open_virtual_mfdataset` says: it combines the two files that differ, and its result tells the
-price.
+`EXPLANATIONS` says in words what a difference does. `open_virtual_mfdataset` shows whether that is
+true: it combines the two files that differ, and its result shows the costs.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ from virtualds.formats.zarr.write_plan import plan_writing
 
 @dataclass(frozen=True)
 class TrialCombine:
-    """Combines two files as the user would.
+    """Combines a few files with the arguments of the user.
 
     Parameters
     ----------
@@ -58,9 +57,9 @@ class TrialCombine:
     how : dict
         How to combine: ``combine`` and ``concat_dim`` of `open_virtual_mfdataset`.
     options : dict
-        All others of its options.
+        Its other options.
     preprocess : callable, optional
-        The user's own.
+        The function of the user.
     """
 
     dims: tuple[str, ...]
@@ -70,7 +69,7 @@ class TrialCombine:
     _alone: dict[str, xr.Dataset] = field(default_factory=dict, compare=False, repr=False)
 
     def alone(self, file: str) -> xr.Dataset:
-        """Return a file by itself; the one that was asked for last is kept."""
+        """Return one file alone; the last one is cached."""
         if file not in self._alone:
             self._alone.clear()
             self._alone[file] = self.combined([file])
@@ -78,7 +77,7 @@ class TrialCombine:
 
     @property
     def by_coordinates(self) -> bool:
-        """Whether files are put in order by their coordinates, which they must have for that."""
+        """Whether files are ordered by their coordinates, which they must have for that."""
         return len(self.dims) > 1 or self.how["combine"] == "by_coords"
 
     @property
@@ -89,14 +88,14 @@ class TrialCombine:
     def combined(
         self, files: Sequence[str], alone: Callable[[xr.Dataset], xr.Dataset] | None = None
     ) -> xr.Dataset:
-        """Return files combined, what ``alone`` leaves of each."""
+        """Return files combined, each reduced by ``alone``."""
 
         def prepared(dataset: xr.Dataset) -> xr.Dataset:
             dataset = self.preprocess(dataset) if self.preprocess else dataset
             return alone(dataset) if alone else dataset
 
         with warnings.catch_warnings():
-            # what there is to say of a file was said when it was examined
+            # the survey already reported the warnings of each file
             warnings.simplefilter("ignore")
             return open_virtual_mfdataset(
                 list(files), preprocess=prepared, progress=False, **self.how, **self.options
@@ -106,7 +105,7 @@ class TrialCombine:
 def judge_changes(
     pair: Pair, changes: Sequence[FoundChange], trial: TrialCombine
 ) -> Iterator[Difference]:
-    """Say of all changes between two files whether they combine."""
+    """Yield the verdicts of all changes between two files."""
     whole: xr.Dataset | None = None
     failure: Exception | None = None
     if any(not explain_change(change).harmless for change in changes):
@@ -123,7 +122,7 @@ def judge_changes(
 
 
 def judge_unchanged(files: Sequence[str], trial: TrialCombine) -> Iterator[Difference]:
-    """Say whether files combine in which nothing was found to differ."""
+    """Yield an error of files that do not combine although nothing differs."""
     try:
         trial.combined(files)
     except OPEN_ERRORS as error:
@@ -136,8 +135,8 @@ def judge_unchanged(files: Sequence[str], trial: TrialCombine) -> Iterator[Diffe
 
 
 def _find_remedy(error: Exception) -> str:
-    """Return what to do about an error that no difference in structure explains."""
-    # fields that do not have the joined dimension are compared only when files are combined
+    """Return the remedy for an error that no structural difference explains."""
+    # variables without the joined dimension are compared only when files are combined
     aspect = VALUES if isinstance(error, xr.MergeError) else TOGETHER
     return EXPLANATIONS[aspect].remedy
 
@@ -165,7 +164,7 @@ def _judge_change(change: FoundChange, whole: xr.Dataset | None, trial: TrialCom
 
 
 def _try_change(change: FoundChange, trial: TrialCombine) -> xr.Dataset:
-    """Combine what a difference is about of the files that tell."""
+    """Combine what a difference is about, from the files that show it."""
     return trial.combined(change.among or change.pair, _make_selector(change, trial))
 
 
@@ -201,18 +200,18 @@ def _describe_outcome(change: FoundChange, combined: xr.Dataset, meaning: Change
     return meaning.how
 
 
-# ---------------------------------------------------------------------- a difference by itself
+# ---------------------------------------------------------------------- trying one difference
 
 
 def _make_selector(change: FoundChange, trial: TrialCombine) -> Callable[[xr.Dataset], xr.Dataset]:
-    """Return what leaves of a dataset only what a difference is about."""
+    """Return a function that keeps only the variables that a difference is about."""
     return partial(_reduce_others, change=change, joined=trial.dims, placed=trial.by_coordinates)
 
 
 def _reduce_others(
     dataset: xr.Dataset, *, change: FoundChange, joined: Sequence[str], placed: bool
 ) -> xr.Dataset:
-    """Return the variables that a difference is about, all others cut alike or left out."""
+    """Return the variables of a difference; all others are cut alike or left out."""
     subject, aspect = change.fact
     if aspect in (OVERLAP, ORDER):
         return dataset[[]].assign_coords({subject: dataset[subject]})
@@ -221,7 +220,7 @@ def _reduce_others(
         about = [n for n in about if n == subject]
     along = [n for n, v in dataset.variables.items() if set(joined) & set(v.dims)]
     along.sort(key=lambda n: n in joined)
-    # one more says how long the dataset is where the variable is not there, or does not tell
+    # one more variable gives the length of the dataset, where the first is absent or does not
     tells = aspect != PRESENCE and set(about) & set(along)
     kept = {*about, *(() if tells else along[:1])}
     kept |= set(joined) & set(dataset.variables) if placed else set()
@@ -247,11 +246,11 @@ FORMAT_CHECKS: dict[str, Callable[[ManifestGroup], None]] = {
     "icechunk": partial(_demand_zarr_v3, grids=("regular",)),
     "zarr-v3": _demand_zarr_v3,
 }
-"""What refuses a group that a format cannot hold."""
+"""Functions that refuse a group that a format cannot hold."""
 
 
 CUTTING_ASPECTS = (CHUNKS, DIMENSIONS, PRESENCE, SIZE, VALUES)
-"""Aspects of which a difference may leave several fragments."""
+"""Aspects in which a difference may leave several fragments."""
 
 
 def list_refusing_formats(dataset: xr.Dataset) -> list[str]:
@@ -283,7 +282,7 @@ def _list_variables(change: FoundChange, dataset: xr.Dataset) -> list[Hashable]:
 
 
 def _find_costs(change: FoundChange, combined: xr.Dataset, trial: TrialCombine) -> Iterator[str]:
-    """Yield what the combined dataset costs that one file of it does not."""
+    """Yield what the combined dataset costs and a single file does not."""
     subject, aspect = change.fact
     if aspect == VALUES and subject in combined.sizes:
         yield "elements that a file lacks are filled (join='exact' refuses that)"
@@ -300,7 +299,7 @@ def _find_costs(change: FoundChange, combined: xr.Dataset, trial: TrialCombine) 
 
 
 def _find_coordinate_costs(index: pd.Index[Any]) -> Iterator[str]:
-    """Yield what is not as one would have it of the coordinate that files are joined along."""
+    """Yield flaws of the joined coordinate."""
     if not index.is_unique:
         yield "duplicate coordinate values"
     if not (index.is_monotonic_increasing or index.is_monotonic_decreasing):
@@ -312,7 +311,7 @@ def _is_along(aspect: str, dims: Sequence[str]) -> bool:
 
 
 def _list_refused(change: FoundChange, combined: xr.Dataset, trial: TrialCombine) -> list[str]:
-    """Return the formats that cannot hold the result, but each of the files."""
+    """Return the formats that can hold each file, but not the result."""
     names = _list_variables(change, combined)
     if not names:
         return []

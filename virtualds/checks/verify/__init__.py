@@ -1,4 +1,4 @@
-"""Whether what references promise still holds: files, ranges, and values beside a native reader."""
+"""Verifying references: files, byte ranges, and values against a native reader."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from virtualds.source_file import SourceFile
 __all__ = ["Problem", "Verification", "verify_arrays"]
 
 AGAINST = ("fingerprint", "range", "native")
-"""What references are verified against; each looks at what those before it look at, too."""
+"""What references are verified against; each choice includes those before it."""
 NOT_VIRTUAL = (
-    "it is no virtual array: its values are read by xarray or dask; open the set with "
+    "not a virtual array: xarray or dask reads its values; open the set with "
     "open_virtual_dataset to verify it"
 )
 
@@ -41,24 +41,24 @@ def verify_arrays(
     against: str,
     seed: int,
 ) -> Verification:
-    """Look whether the references of arrays hold.
+    """Check whether the references of arrays are still valid.
 
     Parameters
     ----------
     arrays : dict of str to ManifestArray
     loaded : int
-        Variables beside these whose values are in memory.
+        Number of other variables with values in memory.
     unread : iterable of str
-        Variables beside these that read their values by other ways, of which nothing is known.
+        Other variables with lazy values that are not virtual arrays.
     gaps : iterable of str
-        Where coordinates lack times.
+        Gaps in coordinates.
     sample, against, seed
-        As `ds.virtual.verify` has them.
+        As in `ds.virtual.verify`.
 
     Raises
     ------
     ValueError
-        ``sample`` or ``against`` are none that there are.
+        ``sample`` or ``against`` has an unknown value.
     """
     check_choice("against", against, AGAINST)
     sample = demand_sample(sample)
@@ -84,7 +84,7 @@ def verify_arrays(
         gaps=tuple(gaps),
         problems=(*known.problems, *states.problems, *ranges, *compared.problems, *strange),
     )
-    # where something is wrong, that is why
+    # any other problem already explains why nothing was compared
     return (
         found
         if found.ok or found.problems
@@ -93,7 +93,7 @@ def verify_arrays(
 
 
 def _no_comparison_problem(found: Verification) -> Problem:
-    """Return why no chunk was compared."""
+    """Return the problem that says why no chunk was compared."""
     text = (
         f"no chunk was compared: {found.references:,} lie in files, {found.missing:,} are missing, "
         f"{found.inline:,} inline, and {found.loaded:,} variables are in memory; "
@@ -101,14 +101,14 @@ def _no_comparison_problem(found: Verification) -> Problem:
     if found.references:
         remedy = "take a larger sample"
     elif found.loaded:
-        remedy = "open it with loadable_variables=[] to compare what of it lies in files"
+        remedy = "open it with loadable_variables=[] to compare the variables that lie in files"
     else:
-        remedy = "against='range' looks at all that there is"
+        remedy = "against='range' checks everything here"
     return Problem("", "", None, NOT_COMPARED, text + remedy)
 
 
 def _find_out_of_range(arrays: Arrays, known: ReferenceSurvey, states: FileStates) -> list[Problem]:
-    """Return the references that reach past the end of their files as they are now."""
+    """Return the references that reach past the present end of their files."""
     sizes: dict[SourceFile, int] = {
         file: size
         for file, end in known.ends.items()

@@ -1,7 +1,7 @@
-"""Whether the members of zip archives are those of which the archives hold checksums.
+"""Comparing the members of zip archives with the checksums in the archives.
 
-References into an archive are to parts of its members, and one checksum is that of all of a member.
-So members are read from end to end.
+References point to parts of members, but a checksum covers a whole member. So members are read from
+end to end.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ PIECE = 2**23
 
 
 def find_damaged_members(files: Iterable[SourceFile]) -> Iterator[Problem]:
-    """Yield a problem for every member of an archive whose bytes are not those of its checksum.
+    """Yield a problem for every archive member whose bytes do not match its checksum.
 
-    Files that are no zip archives are passed over.
+    Files that are not zip archives are skipped.
     """
     for file in sorted(files, key=lambda file: file.url):
         store = find_store(file.url)
@@ -47,7 +47,7 @@ def _find_damaged_in(store: Store, file: SourceFile) -> Iterator[Problem]:
         lambda start, count: _fetch_range(store, file, start, count), size, file.url
     )
     for name, member in index.items():
-        # no reference leads into others
+        # no reference points into a member with a problem
         if (
             member.problem is None
             and (found := _compute_checksum(store, file, member)) != member.checksum
@@ -60,7 +60,7 @@ def _find_damaged_in(store: Store, file: SourceFile) -> Iterator[Problem]:
 
 
 def _compute_checksum(store: Store, file: SourceFile, member: ArchiveMember) -> int:
-    """Return the checksum of a member as it lies there now."""
+    """Return the checksum of the bytes that a member has now."""
     place = member.offset
     if place is None:
         header = _fetch_range(store, file, member.header, LOCAL_HEADER)

@@ -1,8 +1,8 @@
-"""Chunks, decoded, beside what native readers give for the same place of the same file.
+"""Comparing decoded chunks with what native readers give for the same place.
 
-Nothing here comes from the chunks that the process keeps: a chunk that is wanted whole is read.
-HDF5 and netCDF may be used by one thread at a time, so native readers are asked in the calling
-thread, while others fetch and decode what comes next.
+The chunk cache is not used: every sampled chunk is read again. HDF5 and netCDF allow one thread at
+a time, so native readers run in the calling thread, while other threads fetch and decode the next
+chunks.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from virtualds.urls import scheme_of
 Array = npt.NDArray[Any]
 
 SORTED_CHUNKS = 2**17
-"""Chunks that are brought into the order of their files at a time, so that each is opened once."""
+"""Chunks that are sorted by file at a time, so that each file is opened once."""
 KEPT_SOURCES = 4
 """Files that are kept open."""
 COMPARE_ERRORS = (
@@ -53,12 +53,12 @@ COMPARE_ERRORS = (
     *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, tarfile.TarError, struct.error),
     *(EOFError, ElementTree.ParseError),
 )
-"""What a native reader, or a file that has changed meanwhile, may lead to."""
+"""Errors that a native reader may raise, or a file that has changed meanwhile."""
 
 
 @dataclass
 class Comparison:
-    """What came of it; ``equal`` counts chunks by the reader that gives the same."""
+    """The result; ``equal`` counts the equal chunks of each reader."""
 
     sampled: int = 0
     equal: Counter[str] = field(default_factory=Counter)
@@ -66,13 +66,13 @@ class Comparison:
 
 
 def compare_chunks(chunks: Iterable[SampledChunk], sound: set[SourceFile]) -> Comparison:
-    """Compare chunks of files that are sound; those of others are left alone."""
+    """Compare chunks of sound files; chunks of other files are skipped."""
     found = Comparison()
     waiting = (chunk for chunk in chunks if chunk.file in sound)
     with ExitStack() as closing:
         sources = closing.enter_context(_Sources())
         while some := list(islice(waiting, SORTED_CHUNKS)):
-            # options have no order
+            # options cannot be ordered
             some.sort(key=lambda chunk: (chunk.file.url, chunk.offset))
             _compare_some(some, sources, found)
     return found
@@ -89,7 +89,7 @@ def _compare_some(chunks: Sequence[SampledChunk], sources: _Sources, found: Comp
 
 
 Read = tuple[SampledChunk, SampledChunk, Array | VirtualdsError]
-"""A chunk, the part of it that is looked at, and its numbers."""
+"""A chunk, the examined part of it, and the numbers of that part."""
 
 
 def _batch_reads(members: Iterator[Read]) -> Iterator[list[Read]]:
@@ -113,12 +113,12 @@ def _read_numbers(pair: tuple[SampledChunk, SampledChunk]) -> Array | VirtualdsE
 
 
 def _is_refused(chunk: SampledChunk, numbers: Array | VirtualdsError, found: Comparison) -> bool:
-    """Say whether a chunk cannot be read; note it."""
+    """Say whether a chunk cannot be read, and record the problem."""
     if not isinstance(numbers, VirtualdsError):
         return False
     kind = "undecodable" if is_undecodable(numbers) else "unreachable"
     if isinstance(numbers, FormatError):
-        # the reference is refused before anything is read
+        # the reference is refused before any read
         kind = "range"
     found.problems.append(_make_problem(chunk, kind, str(numbers)))
     return True
@@ -134,7 +134,7 @@ def _compare_file(
     sources: _Sources,
     found: Comparison,
 ) -> None:
-    """Compare chunks of one file, as far as somebody else reads it."""
+    """Compare chunks of one file with what its native readers give."""
     source = sources.of(file)
     if isinstance(source, str):
         text = f"decoded, but not compared: {source}"
@@ -146,7 +146,7 @@ def _compare_file(
         place = places.get((part.offset, part.length))
         if place is None:
             end = part.offset + part.length
-            text = f"bytes {part.offset} to {end} are no chunk of the file, nor rows of one"
+            text = f"bytes {part.offset} to {end} are neither a chunk of the file nor rows of one"
             found.problems.append(_make_problem(chunk, "differs", f"{text}; scan it again"))
             continue
         kind, text = source.judged(chunk, place, numbers)
@@ -160,7 +160,7 @@ def _compare_file(
 
 
 class _Sources:
-    """The files that are open, the latest used ones."""
+    """The open files; the least recently used are closed first."""
 
     def __init__(self) -> None:
         self._open: OrderedDict[str, _Source | str] = OrderedDict()
@@ -173,7 +173,7 @@ class _Sources:
             self._drop()
 
     def of(self, file: SourceFile) -> _Source | str:
-        """Return a file, or the store that it is a chunk of; or why it cannot be compared."""
+        """Return the opened file, or its Zarr store; or why it cannot be compared."""
         url = next((url for url in self._open if f"{file.url}/".startswith(f"{url}/")), None)
         if url is not None:
             self._open.move_to_end(url)
@@ -196,7 +196,7 @@ class _Sources:
 
 
 class _Source:
-    """A file that was scanned anew, and native readers of it."""
+    """A file that was scanned again, with its native readers."""
 
     def __init__(self, scanned: ScannedSource) -> None:
         self.scanned = scanned
@@ -204,7 +204,7 @@ class _Source:
         self._opened: dict[str, ReadNative | str] = {}
 
     def judged(self, chunk: SampledChunk, place: ByteLocation, numbers: Array) -> tuple[str, str]:
-        """Return the kind of problem and what it is, or no kind and who gives the same."""
+        """Return the kind of problem and its text; or no kind, and the name of the equal reader."""
         try:
             shown = place.shown(numbers)
         except ValueError:
@@ -222,7 +222,7 @@ class _Source:
                 why.append(f"{native.package}: {_describe_error(error)}")
                 continue
             return ("differs", f"{native.package}: {text}") if text else ("", native.name or "")
-        known = "; ".join(why) or f"no native reader is known of {self.scanned.parser.name}"
+        known = "; ".join(why) or f"{self.scanned.parser.name} files have no known native reader"
         return NOT_COMPARED, f"decoded, but not compared: {known}"
 
     def _compared(
@@ -233,7 +233,7 @@ class _Source:
         region: Region,
         numbers: Array,
     ) -> str:
-        """Return how numbers and values differ from those of a reader, "" if they do not."""
+        """Return how numbers and values differ from those of a reader, "" if they are equal."""
         read = self._read_of(native)
         packing = chunk.pipeline.packing
         asked = [(False, numbers)]
@@ -248,13 +248,13 @@ class _Source:
                 continue
             answers += 1
             if not decoded and theirs.dtype == bool and ours.dtype.itemsize == 1:
-                # what some libraries take for truth values is stored as integers
+                # some libraries read booleans that are stored as integers
                 theirs = theirs.view(ours.dtype)
             if text := find_difference(ours, theirs):
                 what = "decoded" if decoded else "stored"
                 return f"{what} {place.variable}{_format_region(region)}: {text}"
         if not answers:
-            raise CannotError("it does not tell values in this form")
+            raise CannotError("it does not give values in this form")
         return ""
 
     def _read_of(self, native: NativeReader) -> ReadNative:
@@ -294,7 +294,7 @@ def _format_region(region: Region) -> str:
 
 
 def find_difference(ours: Array, theirs: Array) -> str:
-    """Return how two arrays differ in shape, dtype or any bit, "" if they do not.
+    """Return how two arrays differ in shape, dtype or any bit, "" if they are equal.
 
     Examples
     --------
@@ -319,7 +319,7 @@ def find_difference(ours: Array, theirs: Array) -> str:
 
 
 def _find_unlike(ours: Array, theirs: Array) -> npt.NDArray[np.bool_]:
-    """Return which elements differ in any bit; bits between the fields of a record are no value."""
+    """Return which elements differ in any bit; padding between fields is ignored."""
     if ours.dtype.names:
         fields = [_find_unlike(ours[name], theirs[name]) for name in ours.dtype.names]
         wide = [f.reshape(*ours.shape, -1).any(-1) for f in fields]

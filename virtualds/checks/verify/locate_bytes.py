@@ -1,7 +1,7 @@
-"""Which part of which variable of a source file some of its bytes are.
+"""Finding the part of a variable that given bytes of a source file hold.
 
-A reference says where bytes lie, not what they are. So the file is scanned anew, and the chunk of
-it found that lies there.
+A reference says where bytes lie, not what they are. So the file is scanned again, and the chunk at
+that offset is looked up.
 """
 
 from __future__ import annotations
@@ -29,21 +29,20 @@ from virtualds.formats.zarr_manifests.plain_zarr import MARKERS
 from virtualds.reading.decode import Decoder
 from virtualds.source_file import SourceFile
 from virtualds.stores import find_store
-from virtualds.stores.scan_cache import hold_scan
 from virtualds.stores.store import Range
 from virtualds.urls import join_path
 
 Array = npt.NDArray[Any]
 Region = tuple[slice, ...]
 Box = tuple[tuple[int, int], ...]
-"""Start and stop per axis."""
+"""Start and stop for each axis."""
 
 
 class ByteLocation(NamedTuple):
-    """Bytes of a source file, as a box of one chunk of a variable of it.
+    """Bytes of a source file, as a box within one chunk of a variable.
 
-    ``box`` counts the elements of the stored chunk along its stored axes. ``offset`` is that of the
-    chunk in the file.
+    ``box`` counts the elements of the stored chunk along its stored axes. ``offset`` is where the
+    chunk begins in the file.
     """
 
     group: str
@@ -56,11 +55,11 @@ class ByteLocation(NamedTuple):
 
     @property
     def pipeline(self) -> CodecPipeline:
-        """How the chunk is decoded."""
+        """The pipeline that decodes the chunk."""
         return self.array.pipelines[self.fragment.manifest.lookup(self.chunk).pipeline]
 
     def asked(self, region: Region, *, decoded: bool) -> NativeRegion:
-        """Return what a native reader is asked for: a region of the variable."""
+        """Return the region of the variable that a native reader is asked for."""
         has_codecs = bool(self.pipeline.codecs)
         shape = self.array.shape
         return NativeRegion(
@@ -68,14 +67,14 @@ class ByteLocation(NamedTuple):
         )
 
     def shown(self, stored: Array) -> tuple[Region, Array] | None:
-        """Return where in the variable stored numbers stand, and those that it shows, in its axes.
+        """Return where stored numbers stand in the variable, and the visible numbers in its axes.
 
-        None if it shows none of them.
+        None if none of them is visible.
 
         Raises
         ------
         ValueError
-            They do not fill the box.
+            The numbers do not fill the box.
         """
         layout, taken = list[int | FixedAxis](), dict[int, tuple[int, int]]()
         for entry, (start, stop) in zip(self.pipeline.layout, self.box, strict=True):
@@ -96,7 +95,7 @@ class ByteLocation(NamedTuple):
         return region, along[inner]
 
     def _region(self, taken: Mapping[int, tuple[int, int]]) -> tuple[Region, Region]:
-        """Return the elements of the variable, and which of the box these are, per axis."""
+        """Return the region of the variable, and the same region within the box."""
         region, inner = [], []
         for axis, number in enumerate(self.chunk):
             edges, _, inset = self.fragment.axes[axis].slabs(number, number + 1)
@@ -111,14 +110,14 @@ class ByteLocation(NamedTuple):
 
 @dataclass(frozen=True)
 class ScannedSource:
-    """A file that was scanned anew: by which parser, and what its variables are made of."""
+    """A file that was scanned again: its parser and its variables."""
 
     parser: Parser
     source: SourceFile
     group: ManifestGroup
 
     def places(self, url: str, wanted: Iterable[Range]) -> dict[Range, ByteLocation]:
-        """Return what ranges of bytes are, those left out that are no chunk, nor rows of one."""
+        """Return what byte ranges hold; ranges that are neither chunks nor rows are left out."""
         rest = set(wanted)
         found: dict[Range, ByteLocation] = {}
         for exact in (True, False):
@@ -139,7 +138,7 @@ class ScannedSource:
 
 
 class _Search:
-    """Looks for ranges of bytes in one fragment of a variable."""
+    """Finds byte ranges in one fragment of a variable."""
 
     def __init__(
         self, path: str, name: str, array: ManifestArray, fragment: Fragment, url: str
@@ -182,7 +181,7 @@ class _Search:
         return found
 
     def _place(self, row: int) -> ByteLocation:
-        """Return a whole chunk."""
+        """Return the location of a whole chunk."""
         path, name, array, fragment = self.at
         chunk = tuple(int(i) for i in np.unravel_index(self.inside[row], self.shape))
         slabs = (axis.slabs(i, i + 1) for axis, i in zip(fragment.axes, chunk, strict=True))
@@ -193,7 +192,7 @@ class _Search:
 
 
 def find_box(shape: Sequence[int], start: int, count: int) -> Box | None:
-    """Return the box of an array that consecutive elements of it are, None if they are none.
+    """Return the box that consecutive elements of an array form, None if they form none.
 
     Examples
     --------
@@ -213,17 +212,17 @@ def find_box(shape: Sequence[int], start: int, count: int) -> Box | None:
 
 
 def scan_source(file: SourceFile) -> ScannedSource:
-    """Scan a source file, or the Zarr store that it is a chunk of.
+    """Scan a source file, or the Zarr store that the file is a chunk of.
 
     Raises
     ------
     VirtualdsError, OSError
-        It cannot be read, or is of no format that is known.
+        The file cannot be read, or has no known format.
     """
     try:
         return _scan_file(file)
     except FormatError:
-        # a chunk of a Zarr store is a file of no format
+        # a chunk of a Zarr store has no file format
         if (folder := _find_store_around(file)) is None:
             raise
         return _scan_file(file._replace(url=folder))
@@ -231,20 +230,20 @@ def scan_source(file: SourceFile) -> ScannedSource:
 
 def _scan_file(file: SourceFile) -> ScannedSource:
     location = Location(file.url, file.options)
-    with hold_scan(file.url, file.options), warnings.catch_warnings():
-        # what cannot be read of it is not what is looked for
+    with location.hold_scan(), warnings.catch_warnings():
+        # variables that cannot be read are not the ones to find
         warnings.simplefilter("ignore")
         found = reader, source = reader_of(location)
         if not isinstance(reader, Parser):
-            raise FormatError(f"{file.url}: it is a reference set ({reader.name}), no source file")
+            raise FormatError(f"{file.url}: a reference set ({reader.name}), not a source file")
         group = open_group(location, OpenOptions(below=True, on_error="keep"), found)
     return ScannedSource(reader, source, group)
 
 
 def _find_store_around(file: SourceFile) -> str | None:
-    """Return the folder of the group that the array of a chunk lies in, None if there is none.
+    """Return the folder of the group that holds the array of a chunk, None if there is none.
 
-    Where there is no group it is that of the array itself.
+    Without a group it is the folder of the array itself.
     """
     folder, found = file.url, None
     while (folder := folder.rpartition("/")[0]) and not folder.endswith(("/", ":")):

@@ -1,7 +1,7 @@
-"""Files opened with native readers: the libraries that the parser of a format names.
+"""Opening files with native readers: the libraries that the parser of a format names.
 
-A native reader gives a region of a variable, as it is stored and as it is decoded, through no code
-here but what hands it over.
+A native reader gives a region of a variable, as stored and as decoded, independently of this
+library.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ def open_native(
     Raises
     ------
     CannotError
-        The library would not survive the file.
+        The file would crash the library.
     """
     is_local, options = scheme_of(source.url) == "file", dict(native.options)
     target: Callable[[], Any] = partial(_path_or_file, source, closing)
     if parser.markers:
-        # a folder is opened by its name
+        # a folder is opened by its path
         target = partial(local_path if is_local else str, source.url)
         if source.options and not is_local:
             options["storage_options"] = dict(source.options)
@@ -53,20 +53,20 @@ def open_native(
 
 
 def _path_or_file(source: SourceFile, closing: ExitStack) -> Any:
-    """Return the path of a local file, or a new file object of fsspec's."""
+    """Return the path of a local file, or a new file object of fsspec."""
     if scheme_of(source.url) == "file":
         return local_path(source.url)
     filesystem, path = find_filesystem(source.url, source.options)
-    # those of archives close their files when nobody holds them any more
+    # file objects of archives close their files when they are garbage collected
     closing.callback(id, filesystem)
     return closing.enter_context(filesystem.open(path, "rb"))
 
 
 @dataclass
 class _ThroughXarray:
-    """A file as an engine of xarray opens it, group by group.
+    """A file that an engine of xarray opens, group by group.
 
-    ``target`` makes what the engine opens; a file object is read by one dataset.
+    ``target`` makes the argument of the engine; one dataset reads one file object.
     """
 
     engine: str
@@ -78,10 +78,10 @@ class _ThroughXarray:
     def read(self, wanted: NativeRegion) -> Array:
         dataset = self._dataset(wanted.group, wanted.decoded)
         if wanted.variable not in dataset.variables:
-            raise CannotError(f"it knows no variable {wanted.variable!r}")
+            raise CannotError(f"it has no variable {wanted.variable!r}")
         variable = dataset.variables[wanted.variable]
         if variable.shape != wanted.shape:
-            raise CannotError(f"there the variable has shape {variable.shape}")
+            raise CannotError(f"it reads the variable with shape {variable.shape}")
         return np.asarray(variable[wanted.region].values)
 
     def _dataset(self, group: str, decoded: bool) -> xr.Dataset:

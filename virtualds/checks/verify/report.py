@@ -1,4 +1,4 @@
-"""What a verification has found: counts, and a row for everything that is not as it should be."""
+"""The report of a verification: counts, and a row for each problem."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ KINDS: dict[str, str] = {
     "differs": "a chunk differs from what the native reader gives, or is not a chunk of its file",
     "not compared": "not checked, with the reason",
 }
-"""What a problem may be, the gravest first."""
+"""The kinds of problems, the gravest first."""
 NOT_COMPARED = "not compared"
 
 SHOWN_PROBLEMS = 10
-"""Problems of one kind that a text shows; the tables have them all."""
+"""Problems of one kind that the text shows; `Verification.to_dataframe` has them all."""
 
 
 class Problem(NamedTuple):
-    """Something that is not as it should be, or that nobody has looked at.
+    """Something that is wrong, or that was not checked.
 
-    ``chunk`` is the number of the chunk per axis, in the grid of its fragment; None if the problem
-    is one of a whole file or variable. ``variable`` is empty where it is one of a whole file.
+    ``chunk`` is the chunk id in the grid of its fragment; None if the problem concerns a whole file
+    or variable. ``variable`` is empty if it concerns a whole file.
     """
 
     url: str
@@ -47,43 +47,43 @@ class Problem(NamedTuple):
     def __str__(self) -> str:
         at = f", chunk {self.chunk}" if self.chunk is not None else ""
         who = f"{self.variable}{at}" if self.variable else ""
-        said = ": ".join(part for part in (self.url, who, self.message) if part)
-        return without_secrets(said)
+        text = ": ".join(part for part in (self.url, who, self.message) if part)
+        return without_secrets(text)
 
 
 @dataclass(frozen=True)
 class Verification:
-    """What `ds.virtual.verify` has found.
+    """The result of `ds.virtual.verify`.
 
     Parameters
     ----------
     against : str
-        What was asked for: ``"fingerprint"``, ``"range"`` or ``"native"``.
+        The argument: ``"fingerprint"``, ``"range"`` or ``"native"``.
     files : int
-        Source files, each of which was asked for once.
+        Number of source files. Each was checked once.
     fingerprinted : int
-        Those of which a modification time or an etag was noted and could be compared. Of the others
-        it is known that they exist, and have their size, if one was noted.
+        Files whose modification time or etag was recorded and compared. The other files exist, and
+        have their recorded size, if there is one.
     references : int
         Chunks that lie in files.
     missing, inline : int
-        Chunks that do not exist, and that are held among the references.
+        Chunks that do not exist, and chunks that are stored among the references.
     loaded : int
-        Variables whose values are in memory, which have no references.
+        Variables with values in memory, which have no references.
     sampled : int
-        Chunks that were drawn, of files that are as they were scanned.
+        Chunks that were drawn, from files that have not changed since the scan.
     compared : dict of str to int
-        How many of them are bit for bit what a native reader gives, by reader.
+        Number of drawn chunks that equal, bit for bit, what a native reader gives, by reader.
     problems : tuple of Problem
-        All that was found, and what was not looked at.
+        All problems, and everything that was not checked.
     gaps : tuple of str
-        Where times are missing in a coordinate that is regular but for that, which is no problem of
+        Where times are missing in an otherwise regular coordinate. That is no problem of
         references: the archive may have no files there.
 
     Raises
     ------
     ValueError
-        A problem is of no kind that there is.
+        A problem has an unknown kind.
 
     Examples
     --------
@@ -111,11 +111,11 @@ class Verification:
 
     def __post_init__(self) -> None:
         if unknown := {problem.kind for problem in self.problems} - KINDS.keys():
-            raise ValueError(f"Verification: no problem is of kind {sorted(unknown)}")
+            raise ValueError(f"Verification: unknown kinds of problems {sorted(unknown)}")
 
     @property
     def ok(self) -> bool:
-        """Whether all that was asked for was looked at, and is as it should be."""
+        """Whether everything was checked and nothing is wrong."""
         return not self.problems and not self._compared_nothing
 
     @property
@@ -124,21 +124,21 @@ class Verification:
 
     @property
     def bad_files(self) -> int:
-        """Files of which something is known to be wrong."""
+        """Number of files with a known problem."""
         return len({p.url for p in self.problems if p.kind != NOT_COMPARED and p.url})
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many problems there are of each kind, the gravest first."""
+        """Number of problems of each kind, the gravest first."""
         found = Counter(problem.kind for problem in self.problems)
         return {kind: found[kind] for kind in KINDS if kind in found}
 
     def to_dataframe(self) -> pd.DataFrame:
-        """Return the problems, a row each: url, variable, chunk, kind and message."""
+        """Return the problems, one row each: url, variable, chunk, kind and message."""
         return pd.DataFrame(list(self.problems), columns=list(Problem._fields))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as what JSON can hold."""
+        """Return the report as a dictionary that JSON can hold."""
         rows = [problem._asdict() for problem in self.problems]
         lists = [row | {"chunk": row["chunk"] and list(row["chunk"])} for row in rows]
         plain = asdict(self) | {"problems": lists, "compared": dict(self.compared)}
@@ -175,17 +175,17 @@ class Verification:
 
     @property
     def _verdict(self) -> str:
-        said = [f"{n:,} {kind}" for kind, n in self.counts.items()]
-        said += ["nothing was compared"] if self._compared_nothing else []
-        return f"verified against {self.against}: {', '.join(said) or 'ok'}"
+        parts = [f"{n:,} {kind}" for kind, n in self.counts.items()]
+        parts += ["nothing was compared"] if self._compared_nothing else []
+        return f"verified against {self.against}: {', '.join(parts) or 'ok'}"
 
     @property
     def _rows(self) -> dict[str, str]:
         others = self.files - self.fingerprinted
-        untold = f"; {others:,} only for existence, and size if known" if others else ""
+        weaker = f"; {others:,} only for existence, and size if known" if others else ""
         rows = {
             "files": f"{self.files:,}, {self.files - self.bad_files:,} unchanged since the scan",
-            "fingerprint": f"{self.fingerprinted:,} compared by time or etag{untold}",
+            "fingerprint": f"{self.fingerprinted:,} compared by time or etag{weaker}",
             "chunks": f"{self.references:,} in files, {self.missing:,} missing, {self.inline:,} "
             f"inline; {self.loaded:,} variables in memory",
         }
@@ -199,7 +199,7 @@ class Verification:
 
 
 def _format_table(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
-    """Return an HTML table; whatever stands in it is text."""
+    """Return an HTML table with escaped cells."""
     names = "".join(f"<th style='text-align:left'>{html.escape(name)}</th>" for name in head)
     lines = [f"<tr>{names}</tr>"] if names else []
     for row in rows:

@@ -1,4 +1,4 @@
-"""Which chunks are looked at: some of every variable, spread over it, and the same every time."""
+"""Drawing chunks to verify: spread over all variables, and the same for the same seed."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from virtualds.reading.threads import in_turn
 from virtualds.source_file import SourceFile
 
 Sample = int | float | None
-"""How many chunks, which part of them, or all."""
+"""A number of chunks, a fraction of them, or None for all."""
 
 
 ATTEMPTS = 8
-"""To find a chunk that lies in a file, where many do not exist."""
+"""Attempts to find a chunk that lies in a file, where many are missing."""
 
 
 CHUNKS_AT_ONCE = 2**16
@@ -57,12 +57,12 @@ class SampledFragment(NamedTuple):
 
 
 def demand_sample(sample: Any) -> Sample:
-    """Return how much is to be looked at.
+    """Return the size of the sample.
 
     Raises
     ------
     ValueError
-        It is no number of chunks, and no part of them.
+        It is neither a number of chunks nor a fraction.
     """
     is_count = isinstance(sample, int | np.integer) and not isinstance(sample, bool)
     if sample is None or (is_count and sample > 0):
@@ -76,10 +76,11 @@ def demand_sample(sample: Any) -> Sample:
 
 
 def sample_chunks(arrays: Arrays, sample: Sample, seed: int) -> Iterator[SampledChunk]:
-    """Yield chunks that lie in files, spread evenly over all that there are.
+    """Yield chunks that lie in files, spread evenly over all of them.
 
-    Every variable has its share, at least one if there are that many. Within it one is drawn from
-    each of as many stretches of equal length. References that cannot be read yield nothing.
+    Each variable has its share, at least one chunk if the sample is large enough. A variable is
+    divided into as many stretches of equal length, and one chunk is drawn from each. References
+    that cannot be read yield nothing.
     """
     parts = [
         SampledFragment(name, array, fragment)
@@ -97,7 +98,7 @@ def sample_chunks(arrays: Arrays, sample: Sample, seed: int) -> Iterator[Sampled
 
 
 def _share_quotas(sizes: Ints, sample: Sample, rng: np.random.Generator) -> Ints:
-    """Return how many of each part are drawn: one, and of the rest by their sizes."""
+    """Return how many chunks of each part are drawn: one, and more in proportion to its size."""
     total = int(sizes.sum())
     count = total if sample is None else sample
     count = min(total, ceil(count * total) if isinstance(count, float) else count)
@@ -120,7 +121,7 @@ def _list_all(part: SampledFragment) -> Iterator[SampledChunk]:
 def _draw_some(
     part: SampledFragment, quota: int, rng: np.random.Generator
 ) -> Iterator[SampledChunk]:
-    """Draw one of each stretch; where there is none, draw again."""
+    """Draw one chunk from each stretch; draw again where a stretch gave none."""
     size = part.fragment.manifest.size
     bounds = np.arange(quota + 1) * size // quota
     wanted = np.arange(quota)
@@ -134,12 +135,12 @@ def _draw_some(
 
 
 def _make_chunks(part: SampledFragment, ids: Ints) -> Sequence[SampledChunk | None]:
-    """Return chunks by their flat numbers, None for those that lie in no file."""
+    """Return chunks by their flat numbers, None for chunks that lie in no file."""
     axes = part.fragment.axes
     try:
         rows = part.fragment.manifest.at(ids)
     except (VirtualdsError, OSError):
-        return [None] * ids.size  # the survey has told of it
+        return [None] * ids.size  # the survey has reported it
     places = np.unravel_index(ids, part.fragment.manifest.shape) if axes else ()
     found: list[SampledChunk | None] = []
     for n in range(ids.size):
@@ -167,14 +168,11 @@ Result = TypeVar("Result")
 
 
 PIECE = 2**24
-"""Bytes of an uncompressed chunk that are looked at: such a chunk may be a whole file."""
+"""Bytes of an uncompressed chunk that are compared: such a chunk may be a whole file."""
 
 
 def cut_chunk(chunk: SampledChunk) -> SampledChunk:
-    """Return the part of a chunk that is looked at: all of it, unless it is plain and large.
-
-    Of such a chunk it is a stretch of whole rows in its middle.
-    """
+    """Return the compared part of a chunk: all, or middle rows of a large plain one."""
     shape = chunk.pipeline.stored_shape(chunk.encoded)
     size = chunk.pipeline.dtype.itemsize
     if chunk.pipeline.codecs or chunk.checksum or chunk.length <= PIECE:
@@ -183,7 +181,7 @@ def cut_chunk(chunk: SampledChunk) -> SampledChunk:
         return chunk
     rows = [prod(shape[axis:]) * size for axis in range(len(shape) + 1)]
     inner = next(axis for axis, row in enumerate(rows) if row <= PIECE)
-    # a stretch of rows lies within one row of the axis outside of theirs, or it is no box
+    # the rows must lie within one row of the next outer axis to form a box
     row, outer = rows[inner], rows[inner - 1]
     taken = min(PIECE // row * row, outer)
     begin = chunk.length // outer // 2 * outer + (outer - taken) // 2 // row * row
@@ -191,14 +189,14 @@ def cut_chunk(chunk: SampledChunk) -> SampledChunk:
 
 
 def read_stored_numbers(chunk: SampledChunk, part: SampledChunk) -> Array:
-    """Return the numbers of (a part of) a chunk: of plain ones in one row, else in its shape.
+    """Return the numbers of (a part of) a chunk: one row if it is uncompressed, else its shape.
 
     Raises
     ------
     ReadError
-        Bytes cannot be had, have changed, or do not decode.
+        Bytes cannot be read, have changed, or do not decode.
     FormatError
-        They lie outside of the file.
+        Bytes lie outside of the file.
     """
     pipeline = chunk.pipeline
     shape = pipeline.stored_shape(chunk.encoded)
@@ -220,14 +218,14 @@ def read_stored_numbers(chunk: SampledChunk, part: SampledChunk) -> Array:
 
 
 def is_undecodable(error: BaseException) -> bool:
-    """Say whether the bytes came, and are not what they should be."""
+    """Say whether the bytes were read but are wrong."""
     return isinstance(error.__cause__, CodecError) or error.__context__ is None
 
 
 def map_in_order(
     items: Iterable[Item], work: Callable[[Item], Result], at_once: int
 ) -> Iterator[tuple[Item, Result]]:
-    """Yield items with what ``work`` makes of them, done by threads some way ahead."""
+    """Yield each item with the result of ``work``, which threads compute ahead."""
     with ThreadPoolExecutor(at_once, thread_name_prefix="virtualds verify") as pool:
         try:
             for item, future in in_turn(pool, work, items, ahead=at_once + 1):

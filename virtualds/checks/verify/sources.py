@@ -1,7 +1,7 @@
-"""Which files the references mean, and how far into each they reach: one walk over all of them.
+"""Checking source files: which files references point to, and what has changed in them.
 
-References are looked through block by block, so that a set of any number of them is surveyed in
-the same memory. Only the files themselves are remembered, each once.
+One walk goes through all references block by block, so that memory does not grow with their number.
+Only the files are remembered, each once.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def split_blocks(
     axes: Sequence[int] | None = None,
     most: int = BLOCK_CHUNKS,
 ) -> Iterator[tuple[ChunkId, ChunkManifest]]:
-    """Yield a manifest in pieces of at most ``most`` chunks, each with its first chunk.
+    """Yield a manifest in pieces of at most ``most`` chunks, each with the id of its first chunk.
 
-    What lies in a reference set is cut along the axis that it is counted along most slowly, so that
-    every record is read once. Pieces are not loaded.
+    A lazy manifest is cut along its slowest axis, so that every record is read once. Pieces are not
+    loaded.
     """
     if first is None or axes is None:
         first, axes = (0,) * len(manifest.shape), _order_axes(manifest)
@@ -69,10 +69,7 @@ def _order_axes(manifest: ChunkManifest) -> list[int]:
 
 @dataclass
 class ReferenceSurvey:
-    """What all references together say.
-
-    ``ends`` is, for every file that a chunk lies in, the byte at which the last of them ends.
-    """
+    """Counts of all references, and the end of the last chunk in each file (``ends``)."""
 
     ends: dict[SourceFile, int] = field(default_factory=dict)
     references: int = 0
@@ -82,9 +79,9 @@ class ReferenceSurvey:
 
 
 def survey_references(arrays: Arrays) -> ReferenceSurvey:
-    """Look through all references.
+    """Go through all references.
 
-    What cannot be read of a set, and references that no file can fulfil, are among the problems.
+    References that cannot be read, or that no file can satisfy, are problems.
     """
     found, table = ReferenceSurvey(), _TableEnds()
     for name, array in arrays.items():
@@ -108,7 +105,7 @@ def find_beyond(arrays: Arrays, sizes: Mapping[SourceFile, int]) -> Iterator[Pro
     ----------
     arrays : mapping
     sizes : mapping of SourceFile to int
-        How long the files are of which this is known to happen.
+        The lengths of files with such chunks.
     """
     for name, array in arrays.items():
         for fragment in array.fragments:
@@ -116,7 +113,7 @@ def find_beyond(arrays: Arrays, sizes: Mapping[SourceFile, int]) -> Iterator[Pro
                 try:
                     yield from _find_beyond_in(name, first, part.loaded(), sizes)
                 except (VirtualdsError, OSError):
-                    continue  # the survey has told of it
+                    continue  # the survey has reported it
 
 
 def _find_beyond_in(
@@ -124,7 +121,7 @@ def _find_beyond_in(
 ) -> Iterator[Problem]:
     unbounded = np.iinfo(np.int64).max
     limits = np.array([*(sizes.get(file, unbounded) for file in part.files), unbounded, unbounded])
-    # negative codes count from the end
+    # negative file codes index from the end
     outside = part.offset + part.length > limits[part.file]
     for number in np.unique(part.file[outside]).tolist():
         places = np.argwhere(outside & (part.file == number))
@@ -143,14 +140,14 @@ def _find_beyond_in(
 def _unread_problem(name: str, first: ChunkId, part: ChunkManifest, error: Exception) -> Problem:
     last = tuple(a + n - 1 for a, n in zip(first, part.shape, strict=True))
     notes = "; ".join(getattr(error, "__notes__", ()))
-    said = f"{error}" + (f" ({notes})" if notes else "")
+    text = f"{error}" + (f" ({notes})" if notes else "")
     return Problem(
-        "", name, first, "references", f"those of chunks {first} to {last} are not checked: {said}"
+        "", name, first, "references", f"those of chunks {first} to {last} are not checked: {text}"
     )
 
 
 def _find_impossible(name: str, first: ChunkId, part: ChunkManifest) -> list[Problem]:
-    """Return the references that are empty or negative: a row for the first of a file."""
+    """Return problems for empty or negative references: one row for each file."""
     columns = (compact(getattr(part, n)) for n in ("file", "offset", "length"))
     file, offset, length = np.broadcast_arrays(*columns)
     bad = (file >= 0) & ((length <= 0) | (offset < 0))
@@ -172,7 +169,7 @@ def _shift_id(first: ChunkId, at: ChunkId) -> ChunkId:
 def _count_part(found: ReferenceSurvey, table: _TableEnds, part: ChunkManifest) -> None:
     file = compact(part.file)
     shown = part.size // file.size
-    # the codes of what lies in no file are -1 and -2
+    # MISSING and INLINE, the codes of chunks in no file, are -1 and -2
     counts = np.bincount(file.ravel() - INLINE, minlength=len(part.files) - INLINE)
     found.inline += int(counts[0]) * shown
     found.missing += int(counts[MISSING - INLINE]) * shown
@@ -181,7 +178,7 @@ def _count_part(found: ReferenceSurvey, table: _TableEnds, part: ChunkManifest) 
 
 
 class _TableEnds:
-    """Ends by file; the tables of the variables of one archive are mostly the same."""
+    """Ends by file; the variables of one archive mostly share one table of files."""
 
     def __init__(self) -> None:
         self._files: tuple[SourceFile, ...] = ()
@@ -189,7 +186,7 @@ class _TableEnds:
         self._all: dict[SourceFile, int] = {}
 
     def reach(self, part: ChunkManifest) -> None:
-        """Take in where chunks end."""
+        """Add the ends of the chunks of a part."""
         if part.files is not self._files and part.files != self._files:
             self._flush()
             self._files = part.files
@@ -205,38 +202,38 @@ class _TableEnds:
             self._all[file] = max(self._all.get(file, -1), end)
 
     def empty_into(self, ends: dict[SourceFile, int]) -> None:
-        """Hand over what was found."""
+        """Copy the found ends into ``ends``."""
         self._flush()
         ends.update(self._all)
 
 
 FileLocation = tuple[str, StorageOptions | None]
-"""Where a file is, and how it is asked for."""
+"""The url of a file, and its access options."""
 
 
-TOLD_WITH_BYTES = {"file", "http", "https", "s3", "s3a"}
-"""Schemes of which the first bytes of a file come with its size and etag.
+HEAD_SCHEMES = {"file", "http", "https", "s3", "s3a"}
+"""Schemes whose stores give the first bytes of a file together with its size and etag.
 
-fsspec would ask HTTP servers twice for what is not there, or where they refuse to answer HEAD; and
-a local file tells its size to those who may not read it.
+fsspec would send two requests to HTTP servers for a missing file, or where they refuse HEAD; and a
+local file shows its size even to users who may not read it.
 """
 
 
 HEAD_BYTES = 4
-"""Bytes that tell a zip archive."""
+"""Bytes that identify a zip archive."""
 
 
 FileState = tuple[SourceFile, bytes | None] | Exception
-"""A file as it is now with its first bytes, if they came along; or why nobody knows."""
+"""A file with its present size and version, and its first bytes if known; or the error."""
 
 
 @dataclass
 class FileStates:
-    """What has become of the files.
+    """The present state of the files.
 
-    ``sizes`` are those of files that are there, if their store tells; ``sound`` are files that
-    nothing speaks against; ``archives`` are those of them that may be zip archives;
-    ``fingerprinted`` counts those whose time or etag could be compared.
+    ``sizes`` holds the known sizes of existing files; ``sound`` holds files without a problem;
+    ``archives`` holds the sound files that may be zip archives; ``fingerprinted`` counts the files
+    whose time or etag was compared.
     """
 
     sizes: dict[SourceFile, int] = field(default_factory=dict)
@@ -248,7 +245,7 @@ class FileStates:
 
 
 def fetch_states(files: Iterable[SourceFile]) -> FileStates:
-    """Ask for every file once, as many of a far host at a time as it may be asked for."""
+    """Fetch the state of every file once, with the usual number of requests to a remote host."""
     noted: dict[FileLocation, list[SourceFile]] = {}
     for file in files:
         noted.setdefault((file.url, file.options), []).append(file)
@@ -270,11 +267,11 @@ def _ask_files(places: Iterable[FileLocation]) -> Iterator[tuple[FileLocation, F
 
 
 def _fetch_state(place: FileLocation) -> FileState:
-    """Return a file as it is now."""
+    """Return the present state of a file."""
     url, options = place
     store = find_store(url)
     try:
-        if scheme_of(url) in TOLD_WITH_BYTES:
+        if scheme_of(url) in HEAD_SCHEMES:
             return store.head(url, options, HEAD_BYTES)
         return store.describe(url, options), None
     except (VirtualdsError, *PARSER_ERRORS) as error:
@@ -282,7 +279,7 @@ def _fetch_state(place: FileLocation) -> FileState:
 
 
 def _note_state(found: FileStates, file: SourceFile, state: FileState) -> bool:
-    """Note what has become of a file; return whether its version could be compared."""
+    """Record the state of a file; return whether its version could be compared."""
     if isinstance(state, Exception):
         kind = "missing" if isinstance(state, FileNotFoundError) else "unreachable"
         text = getattr(state, "strerror", None) or str(state) or type(state).__name__
@@ -303,7 +300,7 @@ def _note_state(found: FileStates, file: SourceFile, state: FileState) -> bool:
 
 
 def _find_change(noted: SourceFile, now: SourceFile) -> tuple[str, str] | None:
-    """Return the gravest difference between a file as it was scanned and as it is now."""
+    """Return the gravest difference between the file at the scan and the file now."""
     if None not in (noted.size, now.size) and noted.size != now.size:
         return "size", f"the file has {now.size} bytes, it had {noted.size} when scanned"
     was, etag = normalise_etag(noted.etag), normalise_etag(now.etag)

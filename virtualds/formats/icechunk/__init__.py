@@ -1,7 +1,7 @@
 """Icechunk repositories: references beside chunks of their own, in snapshots of plain Zarr v3.
 
-The format is Icechunk's own, and only its library reads and writes it. What is told to it, and how
-its references come back, is described in ``docs/formats/icechunk.md``.
+Only the library of Icechunk reads and writes the format. ``docs/formats/icechunk.md`` describes
+what this package passes to the library, and how references come back.
 """
 
 from __future__ import annotations
@@ -31,14 +31,10 @@ from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
 
 MARKERS = ("repo", "refs/branch.main/ref.json")
 """The files that make a folder a repository, of version 2 and of version 1."""
-
-
 FOLDERS = ("snapshots", "transactions", "chunks", "manifests")
 """The folders of a repository (Icechunk specification, "File layout")."""
-
-
 MAGIC = "ICE🧊CHUNK".encode()
-"""What files of Icechunk begin with (Icechunk specification, "File layout")."""
+"""The first bytes of files of Icechunk (Icechunk specification, "File layout")."""
 
 
 def detect(marker: bytes) -> bool:
@@ -56,7 +52,7 @@ def read(
     allow: AccessPolicy = ANYWHERE,
     snapshot: str | None = None,
 ) -> ManifestGroup:
-    """Read a snapshot: its metadata now, references when somebody needs them.
+    """Read a snapshot: its metadata now, references on demand.
 
     Parameters
     ----------
@@ -66,7 +62,7 @@ def read(
         Path of a group; the root group by default.
     skip : iterable of str
         Names of variables to leave out.
-    allow : Allowed
+    allow : AccessPolicy
         Where the files that it refers to may lie.
     snapshot : str, optional
         A branch, a tag, or the id of a snapshot; by default the branch ``main``.
@@ -76,11 +72,11 @@ def read(
     FileNotFoundError
         There is no such repository, group or snapshot.
     UnsupportedError
-        Icechunk is not installed, or cannot be told the options.
+        Icechunk is not installed, or does not know an option.
     """
     root = source.url.rstrip("/")
-    repository = import_adapter().repository_at(find_storage(root, source.options), root)
-    found = import_adapter().snapshot_of(repository, snapshot, root)
+    repository = import_adapter().open_repository(find_storage(root, source.options), root)
+    found = import_adapter().find_snapshot(repository, snapshot, root)
     references = RepositoryReferences(root, source.options, found, allow)
 
     def manifest(path: str, grid: tuple[int, ...]) -> ChunkManifest:
@@ -97,7 +93,7 @@ def read_object(
     allow: AccessPolicy = ANYWHERE,
     snapshot: str | None = None,
 ) -> ManifestGroup:
-    """Read what somebody has opened, uncommitted changes of a session included.
+    """Read an object that the user opened, with uncommitted changes of a session.
 
     Parameters
     ----------
@@ -119,7 +115,7 @@ def read_object(
         A snapshot is named of a session, which has one.
     """
     name = f"{type(opened).__name__} of Icechunk"
-    store, is_after = import_adapter().store_to_read(opened, snapshot, name)
+    store, is_after = import_adapter().open_readable_store(opened, snapshot, name)
     noted = read_noted_sources(store, name, is_after) if is_after else {}
     references = OpenedStore(store, name, options, noted, allow)
 
@@ -136,8 +132,8 @@ Lookup = Callable[[str, tuple[int, ...]], ChunkManifest]
 def make_reader(
     store: Any, root: str, manifest: Lookup, skip: frozenset[str] = frozenset()
 ) -> NodesReader:
-    """Return what makes groups of the nodes of a store."""
-    nodes = import_adapter().documents(store, root)
+    """Return the reader of the nodes of a store."""
+    nodes = import_adapter().read_documents(store, root)
     if "" not in nodes:
         raise FileNotFoundError(f"{root}: nothing has been written to this snapshot")
     notes: dict[str, dict[str, Any]] = {"arrays": {}, "groups": {}}
@@ -162,15 +158,15 @@ def make_reader(
 def history(url: str, options: StorageOptions | None = None) -> list[tuple[str, str]]:
     """Return the ids and times of the snapshots of the branch ``main``, the newest last."""
     root = url.rstrip("/")
-    repository = import_adapter().repository_at(find_storage(root, options), root)
-    found: list[tuple[str, str]] = import_adapter().ancestry(repository, MAIN, root)
+    repository = import_adapter().open_repository(find_storage(root, options), root)
+    found: list[tuple[str, str]] = import_adapter().list_snapshots(repository, MAIN, root)
     return found
 
 
 def expire(
     url: str, options: StorageOptions | None, keep: int, older_than: timedelta | None
 ) -> list[str]:
-    """Refuse: branches and tags other than ``main`` may need what would go."""
+    """Refuse: other branches and tags may need the files that would be removed."""
     raise UnsupportedError(
         f"{url}: snapshots of Icechunk are let go of by Icechunk, which knows its branches and "
         f"tags; use Repository.expire_snapshots and Repository.garbage_collect"

@@ -1,8 +1,7 @@
-"""Icechunk: the one file that imports it, and is imported only where a repository is opened.
+"""The adapter of the library Icechunk, imported only when a repository is opened.
 
-Only what Icechunk documents is used: its stores answer zarr-python in coroutines, and say of whole
-arrays where their chunks lie. Coroutines run in a thread of their own, since the caller's may run
-a loop already.
+It uses the documented interface alone: coroutines of stores for zarr-python, and references of
+whole arrays. Coroutines run in a thread of their own, since the caller's may run a loop already.
 """
 
 from __future__ import annotations
@@ -33,21 +32,19 @@ from virtualds.formats.icechunk.nodes import (
 from virtualds.source_file import SourceFile
 
 NATIVE, INLINE = int(icechunk.ChunkType.native), int(icechunk.ChunkType.inline)
-"""What chunks are that do not lie in somebody else's file."""
-
-
+"""Kinds of chunks that do not lie in source files."""
 Result = TypeVar("Result")
 
 
 def wait_for(coroutine: Coroutine[Any, Any, Result]) -> Result:
-    """Return what a coroutine comes to."""
+    """Return the result of a coroutine."""
     with ThreadPoolExecutor(1, thread_name_prefix="virtualds-icechunk") as pool:
         return pool.submit(asyncio.run, coroutine).result()
 
 
 @contextmanager
 def describe_errors(url: str) -> Iterator[None]:
-    """Tell what Icechunk says as one of our errors, with the url."""
+    """Turn errors of Icechunk into ours, with the url."""
     try:
         yield
     except icechunk.RepositoryNotFoundError as error:
@@ -110,12 +107,12 @@ def is_repository(place: ObjectLocation, url: str) -> bool:
 
 
 def create_repository(place: ObjectLocation, url: str, needed: Mapping[str, ObjectLocation]) -> Any:
-    """Create a repository that may refer to what lies below some prefixes.
+    """Create a repository that may refer to files below some prefixes.
 
     Raises
     ------
     FileExistsError
-        There is something else of this name.
+        There are other files of this name.
     """
     config = icechunk.RepositoryConfig.default()
     _add_to_config(config, needed)
@@ -130,7 +127,7 @@ def create_repository(place: ObjectLocation, url: str, needed: Mapping[str, Obje
 
 
 def add_containers(repository: Any, url: str, needed: Mapping[str, ObjectLocation]) -> Any:
-    """Return a repository that may also refer to what lies below some prefixes."""
+    """Return a repository that may also refer to files below some prefixes."""
     lacking = {p: place for p, place in needed.items() if not _is_covered(repository.config, p)}
     if not lacking:
         return repository
@@ -166,7 +163,7 @@ def _add_to_config(config: Any, needed: Mapping[str, ObjectLocation]) -> None:
 
 
 def find_snapshot(repository: Any, name: str | None, url: str) -> str:
-    """Return the id of the snapshot that a branch, a tag or an id means; by default of ``main``.
+    """Return the snapshot id of a branch, a tag or an id; by default of ``main``.
 
     Raises
     ------
@@ -199,12 +196,12 @@ def list_snapshots(repository: Any, branch: str, url: str) -> list[tuple[str, st
     """Return the ids and times of the snapshots of a branch, the newest last."""
     with describe_errors(url):
         found = list(repository.ancestry(branch=branch))[::-1]
-        # the first one is that of a repository without anything
+        # the first snapshot is that of an empty repository
         return [(s.id, s.written_at.isoformat()) for s in found if s.parent_id is not None]
 
 
 def open_writable_store(target: Any, branch: str, url: str) -> Any:
-    """Return the store of a session that is to be written, opened for a repository."""
+    """Return the store of a writable session, opened here for a repository."""
     with describe_errors(url):
         if isinstance(target, icechunk.Repository):
             return target.writable_session(branch).store
@@ -217,7 +214,7 @@ def open_writable_store(target: Any, branch: str, url: str) -> Any:
 
 
 def open_readable_store(opened: Any, snapshot: str | None, url: str) -> tuple[Any, str | None]:
-    """Return the store of what somebody has opened, and the snapshot before it, where it is known.
+    """Return the store of an opened object, and the snapshot before it, if known.
 
     Raises
     ------
@@ -234,14 +231,14 @@ def open_readable_store(opened: Any, snapshot: str | None, url: str) -> tuple[An
 
 
 def find_parent(repository: Any, snapshot: str, url: str) -> str | None:
-    """Return the id of the snapshot that one follows."""
+    """Return the id of the snapshot before one."""
     with describe_errors(url):
         found: str | None = repository.lookup_snapshot(snapshot).parent_id
         return found
 
 
 def is_committed_here(target: Any) -> bool:
-    """Say whether what is written to a target is for the library to commit."""
+    """Say whether virtualds commits to a target; the owner of a session commits it."""
     return isinstance(target, icechunk.Repository)
 
 
@@ -249,7 +246,7 @@ def is_committed_here(target: Any) -> bool:
 
 
 def read_documents(store: Any, url: str) -> dict[str, dict[str, Any]]:
-    """Return the metadata of all nodes by path, groups before what they hold."""
+    """Return the metadata of all nodes by path, groups before their members."""
     with describe_errors(url):
         return wait_for(fetch_documents(store))
 
@@ -282,7 +279,7 @@ def clear_store(store: Any, url: str) -> None:
 
 
 def remove_paths(store: Any, paths: Sequence[str], url: str) -> None:
-    """Remove nodes with all that they hold."""
+    """Remove nodes with their members."""
     with describe_errors(url):
         wait_for(remove_nodes(store, paths))
 
@@ -302,7 +299,7 @@ def write_references(
     columns: tuple[Ints, Ints, Ints],
     url: str,
 ) -> None:
-    """Write the references of an array, as many as there are.
+    """Write the references of an array.
 
     Parameters
     ----------
@@ -312,7 +309,7 @@ def write_references(
     grid : tuple of int
         Chunks per axis.
     files, locations : sequence
-        The table of files, with their fingerprints, and what Icechunk calls each.
+        The table of files, with their fingerprints, and their urls for Icechunk.
     columns : three int64 arrays of the grid's size
         File, offset and length of every chunk, in C order; a negative file is none.
     url : str
@@ -340,7 +337,7 @@ def write_references(
 
 
 def commit(store: Any, message: str, url: str) -> None:
-    """Make a snapshot of what was written, if that changes anything.
+    """Commit the written changes as a snapshot.
 
     Raises
     ------

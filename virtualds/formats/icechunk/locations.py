@@ -1,6 +1,6 @@
-"""Urls and options as fsspec's filesystems know them, as Icechunk is told them.
+"""Translate urls and options of fsspec into those of Icechunk.
 
-An option that is not in the tables is refused, not guessed at. Nothing here asks anybody.
+An option that is not in the tables is refused, not guessed. No request is made here.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ S3_NAMES = {
     "aws_secret_access_key": "secret_access_key",
     "aws_session_token": "session_token",
 }
-"""Options of s3fs and botocore, by what Icechunk calls them."""
+"""Names of Icechunk for options of s3fs and botocore."""
 S3_SECRETS = ("access_key_id", "secret_access_key", "session_token", "anonymous")
-"""What says who asks: it is no part of how a repository describes a bucket."""
+"""Credentials, which are no part of how a repository describes a bucket."""
 
 
 class ObjectLocation(NamedTuple):
@@ -56,7 +56,7 @@ def quote_url(url: str) -> str:
 
 
 def unquote_url(location: str) -> str:
-    """Return a location of Icechunk as a url that takes names to the letter.
+    """Return a location of Icechunk as a url with unquoted names.
 
     Examples
     --------
@@ -200,7 +200,7 @@ LOCATORS: dict[str, Callable[[str, dict[str, Any]], ObjectLocation]] = {
     "gs": _locate_gcs,
     "gcs": _locate_gcs,
 }
-"""Who translates the options of urls, by their scheme."""
+"""Translators of urls and options, by scheme."""
 CONTAINER = {
     "s3": (
         *("region", "endpoint_url", "allow_http"),
@@ -208,4 +208,4 @@ CONTAINER = {
     ),
     "http": ("headers",),
 }
-"""What a container says of a server; secrets are for those who read."""
+"""Options of a server that a container keeps; readers pass their own credentials."""

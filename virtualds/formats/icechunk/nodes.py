@@ -18,16 +18,14 @@ from virtualds.source_file import SourceFile
 
 REQUESTS_AT_ONCE = 256
 """Chunks that are written at a time."""
-
-
 MARKER = "zarr.json"
 
 
 class References(NamedTuple):
-    """Where the chunks of an array lie that there are.
+    """Where the existing chunks of an array lie.
 
-    ``places`` has a row for each, ``path`` counts ``paths``; what is ``inline`` is held there by
-    its row. The path of a ``native`` chunk is its name among the chunks of the repository.
+    ``places`` has a row for each; ``path`` indexes ``paths``; ``inline`` holds inline chunks by
+    row. The path of a native chunk is its name among the chunks of the repository.
     """
 
     places: Ints
@@ -117,7 +115,7 @@ async def put_files(store: Any, files: Iterator[tuple[str, bytes]]) -> None:
             *(pair for _, pair in zip(range(REQUESTS_AT_ONCE - 1), files, strict=False)),
         ]
         if any(name.endswith(MARKER) for name, _ in some):
-            # a group is there before what it holds
+            # write a group before its members
             for name, content in some:
                 await store.set(name, buffer.from_bytes(content))
         else:
@@ -146,7 +144,7 @@ def to_virtual_chunk(
 
 
 def to_checksum(file: SourceFile) -> datetime | str | None:
-    """Return what a file is to be compared with: full seconds, since Icechunk keeps no others."""
+    """Return the checksum of a file for Icechunk: mtime in full seconds, or etag."""
     if file.mtime is not None:
         return datetime.fromtimestamp(-(-file.mtime // 10**9), UTC)
     return file.etag

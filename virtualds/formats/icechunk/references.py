@@ -1,4 +1,4 @@
-"""The references of one snapshot of an Icechunk repository, read array by array when needed."""
+"""The references of one snapshot of an Icechunk repository, read by array on demand."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
 KEPT_TABLES = 8
 """Arrays whose references are kept in memory."""
 NOTES = "virtualds"
-"""Where notes stand in the metadata of nodes, beside what Zarr says."""
+"""The key of our notes in the metadata of nodes."""
 CHUNKS = "chunks"
-"""Where a repository keeps chunks of its own (Icechunk specification, "Layout")."""
+"""The folder of a repository's own chunks (Icechunk specification, "Layout")."""
 
 
 def import_adapter() -> Any:
-    """Return the file that speaks to Icechunk.
+    """Return the module that calls Icechunk.
 
     Raises
     ------
@@ -47,7 +47,7 @@ def import_adapter() -> Any:
 
 
 class RepositoryReferences:
-    """What one snapshot says of chunks.
+    """The references of one snapshot.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class RepositoryReferences:
     options : StorageOptions, optional
     snapshot : str
         Id of the snapshot.
-    allow : Allowed
+    allow : AccessPolicy
         Where the files that it refers to may lie.
     """
 
@@ -82,7 +82,7 @@ class RepositoryReferences:
         self._kept: RecordCache[Any] = RecordCache(KEPT_TABLES)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle where the references lie, not what is kept of them."""
+        """Pickle where the references lie, not the cache of them."""
         names = ("root", "options", "snapshot", "allow")
         return {name: getattr(self, name) for name in names}
 
@@ -112,10 +112,10 @@ class RepositoryReferences:
         """Icechunk's store of the snapshot."""
 
         def opened() -> Any:
-            repository = import_adapter().repository_at(
+            repository = import_adapter().open_repository(
                 find_storage(self.root, self.options), self.root
             )
-            with import_adapter().told(self.root):
+            with import_adapter().describe_errors(self.root):
                 return repository.readonly_session(snapshot_id=self.snapshot).store
 
         return self._kept.get("store", opened)
@@ -125,10 +125,10 @@ class RepositoryReferences:
         """The files that the snapshot refers to, with the fingerprints that it has noted."""
 
         def noted() -> ReferencedFiles:
-            repository = import_adapter().repository_at(
+            repository = import_adapter().open_repository(
                 find_storage(self.root, self.options), self.root
             )
-            parent = import_adapter().parent_of(repository, self.snapshot, self.root)
+            parent = import_adapter().find_parent(repository, self.snapshot, self.root)
             return ReferencedFiles(
                 self._beginning, read_noted_sources(self.store, self.root, parent), self.allow
             )
@@ -141,7 +141,7 @@ class RepositoryReferences:
 
         def read() -> ChunkManifest:
             return to_manifest(
-                import_adapter().references(self.store, path, self.root), grid, self.file
+                import_adapter().read_references(self.store, path, self.root), grid, self.file
             )
 
         found: ChunkManifest = self._kept.get((path, grid), read)
@@ -155,12 +155,12 @@ class RepositoryReferences:
 
 
 def read_noted_sources(store: Any, root: str, parent: str | None = None) -> Mapping[str, Any]:
-    """Return the fingerprints of files that our notes tell, by their urls.
+    """Return the fingerprints of files in our notes, by their urls.
 
-    With ``parent``, those only that were noted right after that snapshot: what others have
-    committed since may refer to files that have changed.
+    With ``parent``, only those noted right after that snapshot: later commits of others may refer
+    to files that have changed.
     """
-    notes = import_adapter().document(store, "", root).get(NOTES)
+    notes = import_adapter().read_document(store, "", root).get(NOTES)
     if not isinstance(notes, Mapping) or (parent and notes.get("after") != parent):
         return {}
     found: Mapping[str, Any] = notes.get("sources") or {}
@@ -173,7 +173,7 @@ def to_manifest(found: Any, grid: tuple[int, ...], file_of: Any) -> ChunkManifes
     Parameters
     ----------
     found : References
-        What the adapter says.
+        From the adapter.
     grid : tuple of int
         Chunks per axis; chunks beyond it are left out.
     file_of : callable
@@ -186,7 +186,7 @@ def to_manifest(found: Any, grid: tuple[int, ...], file_of: Any) -> ChunkManifes
     held = kind == import_adapter().INLINE
     native = np.zeros(len(found.paths), bool)
     native[path[kind == import_adapter().NATIVE]] = True
-    # a path in which no chunk of the grid lies is that of no file of the array
+    # leave out paths without chunks in the grid
     used = np.unique(path[~held])
     numbers = np.full(len(found.paths), MISSING, np.int64)
     numbers[used] = np.arange(used.size)
@@ -235,4 +235,4 @@ class RepositoryTable:
         return self.store.manifest(self.path, self.grid).sources
 
     def catalogue(self) -> None:
-        """Return nothing: references have to be looked through."""
+        """Return nothing: a summary takes all references."""

@@ -1,7 +1,7 @@
-"""References of a store of Icechunk that somebody else has opened: a session, or a repository's.
+"""References of a store of Icechunk that the user opened.
 
-Where such a store lies it does not say. Its own chunks are therefore read through it, when
-somebody needs them, and stand in manifests as inline ones.
+Such a store does not say where it lies. So its own chunks are read through it, on demand, and
+become inline chunks of manifests.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from virtualds.stores.access_rules import REMEDY, AccessPolicy
 from virtualds.urls import scheme_of
 
 OWN = "icechunk:"
-"""What stands for a chunk that the store holds itself, before its name."""
+"""The prefix of names of chunks that the store holds itself."""
 
 
 class OpenedStore:
-    """What a store says of chunks.
+    """The references of an opened store.
 
     Parameters
     ----------
     store : IcechunkStore
     name : str
-        What to call it.
+        Its name, for errors.
     options : StorageOptions, optional
         Of the files that it refers to.
     noted : mapping
         Fingerprints of files, by their urls.
-    allow : Allowed
+    allow : AccessPolicy
         Where the files that it refers to may lie.
     """
 
@@ -62,7 +62,7 @@ class OpenedStore:
         self._kept: RecordCache[ChunkManifest] = RecordCache(KEPT_TABLES)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle the store, not what is kept of its references."""
+        """Pickle the store, not the cache of its references."""
         return {name: value for name, value in self.__dict__.items() if name != "_kept"}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
@@ -77,7 +77,7 @@ class OpenedStore:
 
         def read() -> ChunkManifest:
             return to_manifest(
-                import_adapter().references(self.store, path, self.name), grid, self._file
+                import_adapter().read_references(self.store, path, self.name), grid, self._file
             )
 
         return self._kept.get((path, grid), read)
@@ -85,7 +85,7 @@ class OpenedStore:
     def chunks(self, path: str, places: list[list[int]]) -> list[bytes]:
         """Return chunks that the store holds itself."""
         keys = ["/".join([path, "c", *map(str, place)]) for place in places]
-        found: list[bytes] = import_adapter().chunks(self.store, keys, self.name)
+        found: list[bytes] = import_adapter().read_chunks(self.store, keys, self.name)
         return found
 
     def _file(self, name: str, native: bool) -> SourceFile:
@@ -145,4 +145,4 @@ class OpenedTable:
         return tuple(file for file in found if not file.url.startswith(OWN))
 
     def catalogue(self) -> None:
-        """Return nothing: references have to be looked through."""
+        """Return nothing: a summary takes all references."""

@@ -1,4 +1,4 @@
-"""What is written to: an Icechunk repository at a url, or a session that the user opened."""
+"""Targets of writing: an Icechunk repository at a url, or a session that the user opened."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ MAIN = "main"
 
 
 def is_occupied(url: Any, options: StorageOptions | None = None, *, branch: str = MAIN) -> bool:
-    """Say whether there is something where a set is to be created: on a branch, or in a session.
+    """Refuse a branch or session that holds nodes; return False if it is empty.
 
     Raises
     ------
     FileExistsError
-        There is; it says what.
+        It holds nodes, which the error lists.
     """
     target = Target.of(url, options, branch)
     if target.place is not None and not target.exists():
         return False
     store = target.opened({})
-    if import_adapter().documents(store, target.name):
+    if import_adapter().read_documents(store, target.name):
         raise occupied_error(target, store)
     return False
 
 
 def occupied_error(target: Target, store: Any) -> FileExistsError:
-    """Return the error that says what is there, and so what would be removed."""
-    nodes = import_adapter().documents(store, target.name)
+    """Return the error that lists the existing arrays, which a write would remove."""
+    nodes = import_adapter().read_documents(store, target.name)
     arrays = sorted(path for path, node in nodes.items() if node.get("node_type") == "array")
     named = ", ".join(arrays[:5]) + (", ..." if len(arrays) > 5 else "")
     return FileExistsError(
@@ -47,7 +47,7 @@ def occupied_error(target: Target, store: Any) -> FileExistsError:
 
 @dataclass
 class Target:
-    """What is written to: a repository at a url, or an object of Icechunk."""
+    """A repository at a url, or an object of Icechunk, to write to."""
 
     place: ObjectLocation | None
     given: Any
@@ -59,7 +59,7 @@ class Target:
     @classmethod
     def of(cls, url: Any, options: StorageOptions | None, branch: str) -> Target:
         if not isinstance(url, str):
-            if branch != MAIN and not import_adapter().commits(url):
+            if branch != MAIN and not import_adapter().is_committed_here(url):
                 raise ValueError(f"branch {branch!r}: a session has its own; leave it out")
             return cls(None, url, None, f"{type(url).__name__} of Icechunk", branch)
         root = url.rstrip("/")
@@ -70,27 +70,27 @@ class Target:
         return self.place is None or bool(import_adapter().is_repository(self.place, self.name))
 
     def opened(self, needed: Mapping[str, ObjectLocation], before: Any = None) -> Any:
-        """Return a store to write to, which may refer to what lies below some prefixes.
+        """Return a store to write to, which may refer to files below some prefixes.
 
         Parameters
         ----------
-        needed : mapping of str to Place
-            Prefixes, and how what lies there is read.
+        needed : mapping of str to ObjectLocation
+            Prefixes, and how to read files there.
         before : IcechunkStore, optional
-            One that was opened already: what is opened now begins with the same snapshot.
+            A store opened before: the new one must begin with the same snapshot.
         """
         if self.place is not None:
             if self.exists():
-                repository = import_adapter().repository_at(self.place, self.name)
-                repository = import_adapter().with_containers(repository, self.name, needed)
+                repository = import_adapter().open_repository(self.place, self.name)
+                repository = import_adapter().add_containers(repository, self.name, needed)
             else:
-                repository = import_adapter().created(self.place, self.name, needed)
+                repository = import_adapter().create_repository(self.place, self.name, needed)
             self.given = repository
         else:
             self._check(needed)
             if before is not None:
                 return before
-        store = import_adapter().store_of(self.given, self.branch, self.name)
+        store = import_adapter().open_writable_store(self.given, self.branch, self.name)
         if before is not None and store.session.snapshot_id != before.session.snapshot_id:
             raise ConflictError(
                 f"{self.name}: another writer has committed meanwhile; write again to what is "
@@ -101,7 +101,7 @@ class Target:
     def _check(self, needed: Mapping[str, ObjectLocation]) -> None:
         """Refuse references that no container of somebody else's repository covers."""
         config = self.given.config if hasattr(self.given, "config") else self.given.session.config
-        if lacking := import_adapter().not_covered(config, needed):
+        if lacking := import_adapter().list_uncovered(config, needed):
             raise cannot_hold(
                 self.name,
                 "it",
@@ -114,8 +114,8 @@ class Target:
             )
 
     def commit(self, store: Any, message: str) -> None:
-        """Commit what was written, unless that is for the owner of the session to do."""
-        if self.place is not None or import_adapter().commits(self.given):
+        """Commit the changes, unless the owner of the session does."""
+        if self.place is not None or import_adapter().is_committed_here(self.given):
             import_adapter().commit(store, message, self.name)
 
     def is_own(self, url: str) -> bool:

@@ -1,4 +1,4 @@
-"""Writing a group into an Icechunk store: the nodes, and virtual references to their chunks."""
+"""Write a group into an Icechunk store: nodes, and virtual references to chunks."""
 
 from __future__ import annotations
 
@@ -57,12 +57,11 @@ def write(
     ----------
     group : ManifestGroup
     url : str, or Repository, Session or IcechunkStore of Icechunk
-        Of the repository, which is created if there is none. What goes to a session is for its
-        owner to commit.
+        Of the repository, which is created if there is none. The owner of a session commits it.
     options : StorageOptions, optional
         Access options of the target.
     replace : bool
-        Whether there may be something on the branch; earlier snapshots stay.
+        Whether the branch may hold nodes, which are replaced; earlier snapshots stay.
     message : str, optional
         Of the commit.
     branch : str
@@ -74,9 +73,9 @@ def write(
     Raises
     ------
     UnsupportedError
-        Variables that Icechunk cannot hold, or files that it cannot refer to; all are named.
+        Icechunk cannot hold some variables, or refer to some files; all are named.
     FileExistsError
-        There is something, and it may not be replaced.
+        The branch holds nodes, and they may not be replaced.
     ConflictError
         Another writer was faster; nothing has changed.
     """
@@ -85,11 +84,11 @@ def write(
         planned = plan_writing(group, target.name, form="icechunk", grids=GRIDS[: 1 + rectilinear])
     with exclude_other_writers(target.place, target.name, options):
         store = target.opened(containers_needed(planned, target))
-        there = bool(import_adapter().documents(store, target.name))
+        there = bool(import_adapter().read_documents(store, target.name))
         if there and not replace:
             raise occupied_error(target, store)
         if there:
-            import_adapter().cleared(store, target.name)
+            import_adapter().clear_store(store, target.name)
         NodeWriter(store, target).write_all(planned)
         target.commit(store, message or "Written by virtualds")
 
@@ -104,15 +103,15 @@ def update(
     branch: str = MAIN,
     rectilinear: bool | None = None,
 ) -> None:
-    """Commit what becomes of a branch; chunks that stay where they are are not written again.
+    """Commit the changes of a branch; unchanged chunks are not written again.
 
     Parameters
     ----------
     url, options, message, branch, rectilinear
         As in `write`; by default chunks may differ in length where some do already.
     change : callable
-        Takes the whole set and returns what it is to be.
-    allow : Allowed
+        Takes the whole set and returns the new one.
+    allow : AccessPolicy
         Where the files that it refers to may lie.
 
     Raises
@@ -141,7 +140,7 @@ def _commit_change(
     before = make_reader(store, target.name, known.manifest).group(None)
     if (after := change(before)) is before:
         return
-    nodes = import_adapter().documents(store, target.name)
+    nodes = import_adapter().read_documents(store, target.name)
     if rectilinear is None:
         there = [node["chunk_grid"]["name"] for node in nodes.values() if "chunk_grid" in node]
         rectilinear = "rectilinear" in there
@@ -149,15 +148,15 @@ def _commit_change(
         planned = plan_writing(after, target.name, form="icechunk", grids=GRIDS[: 1 + rectilinear])
     store = target.opened(containers_needed(planned, target), store)
     gone = [path for path in nodes if path and path not in planned.nodes]
-    import_adapter().removed(store, gone, target.name)
+    import_adapter().remove_paths(store, gone, target.name)
     NodeWriter(store, target, known, nodes).write_all(planned)
     target.commit(store, message or "Changed by virtualds")
 
 
 class KnownChunks:
-    """What a store says of chunks before it is changed.
+    """The chunks of a store before it is changed.
 
-    Chunks of a repository of which nobody knows where it lies are read.
+    Chunks of a repository whose place is unknown are read.
     """
 
     def __init__(self, store: Any, target: Target, allow: AccessPolicy) -> None:
@@ -172,7 +171,7 @@ class KnownChunks:
     def manifest(self, path: str, grid: tuple[int, ...]) -> ChunkManifest:
         """Return the references of an array."""
         if (path, grid) not in self._found:
-            found = import_adapter().references(self._store, path, self._target.name)
+            found = import_adapter().read_references(self._store, path, self._target.name)
             if self._target.root is None:
                 found = self._with_values(path, found)
             self._found[path, grid] = to_manifest(found, grid, self._file)
@@ -187,7 +186,7 @@ class KnownChunks:
         rows = np.flatnonzero(found.kind == import_adapter().NATIVE)
         places = found.places[rows].tolist()
         keys = ["/".join([path, "c", *map(str, place)]) for place in places]
-        read = import_adapter().chunks(self._store, keys, self._target.name)
+        read = import_adapter().read_chunks(self._store, keys, self._target.name)
         kind = np.where(found.kind == import_adapter().NATIVE, import_adapter().INLINE, found.kind)
         inline = found.inline | dict(zip(rows.tolist(), read, strict=True))
         return found._replace(kind=kind, inline=inline)
@@ -195,7 +194,7 @@ class KnownChunks:
 
 @dataclass
 class NodeWriter:
-    """Writes nodes to a store, and of those that are there what has changed."""
+    """Writes nodes to a store; of existing nodes, only the changes."""
 
     store: Any
     target: Target
@@ -203,7 +202,7 @@ class NodeWriter:
     nodes: Mapping[str, Any] | None = None
 
     def write_all(self, planned: WritePlan) -> None:
-        """Write what is planned, and note what references do not tell."""
+        """Write a plan, and note the fingerprints of files."""
         parts = [
             part
             for node in planned.nodes.values()
@@ -232,7 +231,7 @@ class NodeWriter:
             self._remove(path)
             self._put_document(path, metadata, notes["arrays"].get(path))
             chunks = ((f"{path}/{key(place)}", data) for place, data in node.values.chunks)
-            import_adapter().put(self.store, chunks, self.target.name)
+            import_adapter().put_documents(self.store, chunks, self.target.name)
             return
         axes = axes_from_v3(metadata["shape"], metadata["chunk_grid"])
         manifest = _join_manifests(node.parts, tuple(axis.nchunks for axis in axes))
@@ -247,16 +246,16 @@ class NodeWriter:
     def _put_document(self, path: str, node: Mapping[str, Any], noted: Any) -> None:
         extra = {NOTES: {"must_understand": False, **noted}} if noted else {}
         text = json.dumps({**node, **extra}, allow_nan=False).encode()
-        import_adapter().put(
+        import_adapter().put_documents(
             self.store, [(f"{path}/zarr.json".lstrip("/"), text)], self.target.name
         )
 
     def _remove(self, path: str) -> None:
         if self.nodes is not None and path in self.nodes:
-            import_adapter().removed(self.store, [path], self.target.name)
+            import_adapter().remove_paths(self.store, [path], self.target.name)
 
     def _changed(self, path: str, metadata: Mapping[str, Any], new: ChunkManifest) -> Any:
-        """Return which chunks are to be written, None if the array is to be written anew."""
+        """Return which chunks to write, None to write the array anew."""
         there = None if self.nodes is None else self.nodes.get(path)
         if there is None or self.known is None or there.get("node_type") != "array":
             return None
@@ -280,7 +279,7 @@ class NodeWriter:
         return changed
 
     def _put_held(self, path: str, manifest: ChunkManifest, changed: Any, key: Any) -> None:
-        """Write the chunks that the repository is to hold itself."""
+        """Write the chunks that the repository holds itself."""
         own = [n for n, file in enumerate(manifest.files) if self.target.is_own(file.url)]
         rows = changed & np.isin(manifest.file, [INLINE, *own])
 
@@ -288,12 +287,12 @@ class NodeWriter:
             for place in map(tuple, np.argwhere(rows).tolist()):
                 yield f"{path}/{key(place)}", fetch_chunk(manifest, place)
 
-        import_adapter().put(self.store, held(), self.target.name)
+        import_adapter().put_documents(self.store, held(), self.target.name)
 
     def _refer(self, path: str, manifest: ChunkManifest, changed: Any) -> None:
         own = [n for n, file in enumerate(manifest.files) if self.target.is_own(file.url)]
         file = np.where(changed & ~np.isin(manifest.file, own), manifest.file, MISSING)
-        import_adapter().refer(
+        import_adapter().write_references(
             self.store,
             path,
             manifest.shape,

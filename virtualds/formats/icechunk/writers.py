@@ -1,7 +1,7 @@
-"""Several writers of one repository: none of them may lose what another has committed.
+"""Keep writers of one repository apart, so that no commit is lost.
 
-Icechunk commits by a conditional write. On local disk there is none, so a lock keeps our own
-writers apart. A server that speaks S3 may ignore conditions, so it has to prove that it keeps them.
+Icechunk commits by a conditional write. Local disk has none, so a lock keeps our own writers apart.
+An S3 server may ignore conditions, so it must first prove that it keeps them.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from virtualds.stores.local import lock_of
 def exclude_other_writers(
     place: ObjectLocation | None, url: str, options: StorageOptions | None
 ) -> Iterator[None]:
-    """Write to a repository that nobody else commits to unnoticed.
+    """Exclude unnoticed commits of other writers during the block.
 
-    Of an object of Icechunk nobody knows the place: its owner has opened it.
+    The place of an object of Icechunk is unknown; its owner is responsible.
 
     Raises
     ------
     UnsupportedError
-        The server ignores conditional writes, or the filesystem knows no locks.
+        The server ignores conditional writes, or the filesystem has no locks.
     """
     if place is not None and place.kind == "local":
         path = os.path.realpath(place.arguments["path"])

@@ -1,7 +1,7 @@
-"""From which row on the references of an array are no longer those that its set holds.
+"""The first row of an array's references that differs from the set.
 
-Rows that stay as they are need not be written, and what lies in a set need not even be read to
-know that: a lazy manifest says which rows of which table it counts.
+Unchanged rows need not be written. Rows of a set need not even be read: a lazy manifest says which
+rows of which table it counts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ OBJECTS = [{"id": "vlen-utf8"}]
 
 @dataclass(frozen=True)
 class ArrayChunks:
-    """An array of a set, or one that is to be written to it.
+    """An array of a set, or one to write to it.
 
     Parameters
     ----------
@@ -46,9 +46,8 @@ class ArrayChunks:
 def find_first_changed_row(before: ArrayChunks, after: ArrayChunks) -> int | None:
     """Return the number of the first row that is new or holds more than before.
 
-    None if another row would have to change: they are numbered differently, there are fewer, or a
-    reference is another one. Elements behind the end of an array are none, so a chunk that reaches
-    beyond it may hold more than before.
+    None if old rows change: they are numbered differently, there are fewer, or a reference differs.
+    Elements past the end of an array do not count, so a chunk that reaches past it may grow.
     """
     old, new = before.manifest, after.manifest
     if not old.size:
@@ -68,10 +67,10 @@ def find_first_changed_row(before: ArrayChunks, after: ArrayChunks) -> int | Non
 
 
 def cut_alike(before: ArrayChunks, after: ArrayChunks) -> ArrayChunks:
-    """Return values in memory in chunks as long as those that the set has of them.
+    """Return values in memory, cut into chunks as long as those of the set.
 
-    So values at the end of an array are rows at the end of its table. Whatever is no such values,
-    or is not stored in the same way, comes back as it is.
+    So new values at the end of an array are new rows at the end of its table. Other arrays, and
+    values that are stored in another way, are returned unchanged.
     """
     old, new = before.metadata, after.metadata
     whole = [max(n, 1) for n in new["shape"]]
@@ -111,7 +110,7 @@ def list_other_sources(
 def list_other_tables(
     manifest: ChunkManifest, is_known: Callable[[ReferenceTable], bool]
 ) -> Iterator[ChunkManifest]:
-    """Yield what a manifest is put together of, but for what lies in known tables."""
+    """Yield the parts of a manifest that do not lie in known tables."""
     table = manifest.counting.table if isinstance(manifest, LazyManifest) else None
     if isinstance(table, TiledReferences):
         for _, part in table.parts:
@@ -124,7 +123,7 @@ def list_other_tables(
 
 
 def _count_kept_rows(old: ChunkManifest, new: ChunkManifest) -> int:
-    """Return how many leading rows are those of the set at the same numbers, unread."""
+    """Return how many leading rows are the same rows of the set, without reading them."""
     if not isinstance(old, LazyManifest):
         return 0
     row, table = 0, old.counting.table
@@ -139,7 +138,7 @@ def _count_kept_rows(old: ChunkManifest, new: ChunkManifest) -> int:
 
 
 def _list_parts(manifest: ChunkManifest) -> Iterable[tuple[tuple[int, ...], ChunkManifest]]:
-    """Return what a manifest is put together of, and where each part begins."""
+    """Return the parts of a manifest, and where each begins."""
     if isinstance(manifest, LazyManifest):
         table = manifest.counting.table
         if isinstance(table, TiledReferences) and _is_row_range(manifest, table, 0, table.grid):
@@ -165,7 +164,7 @@ def _is_row_range(
 
 
 def _find_same_rows(one: ChunkManifest, other: ChunkManifest) -> npt.NDArray[np.bool_]:
-    """Say of every row whether both refer to the same bytes."""
+    """Return for every row whether both refer to the same bytes."""
     urls: dict[str, int] = {}
     codes = []
     for rows in (one, other):
@@ -190,7 +189,7 @@ def _is_as_in_memory(metadata: Mapping[str, Any]) -> bool:
 
 
 def _has_grown(before: ArrayChunks, after: ArrayChunks, row: int) -> bool:
-    """Say whether a chunk differs only in elements that lie behind the end of the old array."""
+    """Say whether a chunk differs only in elements past the end of the old array."""
     shape, chunks = before.metadata["shape"], before.metadata["chunks"]
     alike = all(before.metadata[k] == after.metadata[k] for k in ("chunks", "dtype"))
     if not (shape and alike and all(_is_as_in_memory(a.metadata) for a in (before, after))):

@@ -28,7 +28,12 @@ from virtualds.source_file import SourceFile
 from virtualds.stores.access_rules import AccessPolicy
 
 V3 = "zarr.json"
-"""What keys of metadata of Zarr v3 end with."""
+"""The end of keys of Zarr v3 metadata."""
+MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+"""First bytes of a compressed file (RFC 1952, 2.3.1; RFC 8878, 3.1.1)."""
+SUFFIXES = {".gz": "gzip", ".zst": "zstd"}
+BLOCK = 2**24
+"""Bytes that are decompressed at a time."""
 
 
 class Entries:
@@ -68,7 +73,7 @@ class Entries:
 
     @cached_property
     def nodes(self) -> dict[str, Any]:
-        """The nodes of a hierarchy of Zarr v3, by path; nothing if it is one of v2."""
+        """The nodes of a Zarr v3 hierarchy, by path; empty for Zarr v2."""
         found = {
             key.removesuffix(V3).rstrip("/"): node
             for key, node in self.metadata.items()
@@ -78,14 +83,14 @@ class Entries:
         return {"": {"zarr_format": 3, "node_type": "group"}} | below | found if found else {}
 
     def _name_chunks_as_v2(self) -> None:
-        """Take what Zarr v3 begins keys of chunks with ("default") off them."""
+        """Remove the prefix of Zarr v3 ("default") from the keys of chunks."""
         for path, rows in self.chunks.items():
             encoding = self.nodes[path].get("chunk_key_encoding") or {}
             if encoding.get("name", "default") == "default":
                 self.chunks[path] = [(_strip_c(name), value) for name, value in rows]
 
     def _move_nested_chunks(self, arrays: set[str]) -> None:
-        """Bring chunks under keys with slashes ("dimension_separator") to their array."""
+        """Move chunks under keys with slashes ("dimension_separator") to their array."""
         for folder in [f for f in self.chunks if f not in arrays]:
             owner = folder
             while owner and owner not in arrays:
@@ -103,7 +108,7 @@ class Entries:
         demand_table(grid, len(rows), f"{path!r}")
         flat = _parse_flat_ids([name for name, _ in rows], grid, path)
         columns = _Columns(path, self)
-        # most references are complete; those go together
+        # most references are complete, and are added together
         whole = [type(value) is list and len(value) == 3 for _, value in rows]
         columns.located(list(compress(rows, whole)))
         columns.others(compress(rows, map(not_, whole)))
@@ -162,7 +167,7 @@ class _Columns:
                 )
 
     def _number(self, url: str, rows: Sequence[tuple[str, Any]]) -> int:
-        """Return the number of a file, judging it when it is first named, which rows do."""
+        """Return the number of a file that rows name; check it the first time."""
         if url not in self._numbers:
             try:
                 self._files.append(self._references.files.file(url))
@@ -174,7 +179,7 @@ class _Columns:
         return self._numbers[url]
 
     def manifest(self, flat: npt.NDArray[np.int64], grid: tuple[int, ...]) -> ChunkManifest:
-        """Return the manifest whose chunks of these flat numbers are the rows."""
+        """Return the manifest; ``flat`` are the numbers of the rows' chunks."""
         file, offset, length = self._columns
         return ChunkManifest.build(
             grid,
@@ -187,7 +192,7 @@ class _Columns:
 
 
 def _parse_metadata(key: str, value: Any, url: str) -> Any:
-    """Return metadata, which stand as text or as JSON."""
+    """Return metadata, given as text or as JSON."""
     return (
         parse_json(_decode_inline(value), f"{url}: key {key!r}")
         if isinstance(value, str)
@@ -196,7 +201,7 @@ def _parse_metadata(key: str, value: Any, url: str) -> Any:
 
 
 def _strip_c(name: str) -> str:
-    """Return the indices of a key, which there is one of in an array without axes.
+    """Return the indices of a key, ``0`` for an array without axes.
 
     Examples
     --------
@@ -252,14 +257,7 @@ def _spread_values(
     return column.reshape(grid)
 
 
-MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
-"""First bytes of a file (RFC 1952, 2.3.1; RFC 8878, 3.1.1)."""
-
-
-SUFFIXES = {".gz": "gzip", ".zst": "zstd"}
-
-
-BLOCK = 2**24
+# ---------------------------------------------------------------------- compressed files
 
 
 def decompress(data: bytes, url: str) -> bytes:
@@ -268,7 +266,7 @@ def decompress(data: bytes, url: str) -> bytes:
     Raises
     ------
     FormatError
-        It is damaged, or swells as no text does.
+        It is damaged, or expands more than text can.
     """
     if (codec := _codec_of(data)) is None:
         return data
@@ -293,7 +291,7 @@ def decompress(data: bytes, url: str) -> bytes:
 
 
 def find_beginning(head: bytes, size: int = 4096) -> bytes | None:
-    """Return how the content of a file begins, None if ``head``, its first bytes, do not tell."""
+    """Return the beginning of a file's content, None if its first bytes are not enough."""
     if (codec := _codec_of(head)) is None:
         return head
     try:
@@ -303,12 +301,12 @@ def find_beginning(head: bytes, size: int = 4096) -> bytes | None:
 
 
 def compress_for(data: bytes, url: str) -> bytes:
-    """Return what a file of this name is to hold."""
+    """Compress data as the name of a file asks."""
     return _compress(data, next((c for end, c in SUFFIXES.items() if url.endswith(end)), None))
 
 
 def compress_like(before: bytes, data: bytes) -> bytes:
-    """Return what a file is to hold that held ``before``."""
+    """Compress data as the file was that held ``before``."""
     return _compress(data, _codec_of(before))
 
 

@@ -20,12 +20,12 @@ from virtualds.formats.kerchunk.templates import (
 
 
 def generate_references(items: Any, templates: Templates) -> dict[str, list[Any]]:
-    """Return the references that the generators of a document stand for.
+    """Return the references that the generators of a document make.
 
     Raises
     ------
     FormatError
-        A generator is not of the language, or the references are too many.
+        A generator is invalid, or makes too many references.
     """
     found: dict[str, list[Any]] = {}
     left = MOST_REFERENCES
@@ -60,7 +60,7 @@ def _generate(
 
 
 def _parse_dimension(name: str, given: Any) -> tuple[str, range | list[Any]]:
-    """Return the values of a dimension, a range unspread."""
+    """Return the values of a dimension, as a range or a list."""
     if isinstance(given, list):
         if not all(type(v) is int and abs(v) < LIMIT for v in given) and not all(
             type(v) is str for v in given

@@ -40,11 +40,11 @@ from virtualds.stores.fence import outrun_error
 from virtualds.stores.store import ChangedError
 
 CONSOLIDATED = ".zmetadata"
-"""The key of a copy of all metadata, as `kerchunk.utils.consolidate` and zarr-python write it."""
+"""The key of the copy of all metadata that `kerchunk.utils.consolidate` and zarr-python write."""
 COMPACT_JSON: dict[str, Any] = {"separators": (",", ":"), "allow_nan": False}
 
 ROOT_ARRAY_NAME = "array"
-"""What the array of a set without a group is called, in every set alike."""
+"""The name of the array in a set without a group."""
 
 
 def detect(head: bytes) -> bool:
@@ -81,15 +81,15 @@ def read(
         Path of a group; the root group by default.
     skip : iterable of str
         Names of variables to leave out.
-    allow : Allowed
+    allow : AccessPolicy
         Where the files that it refers to may lie.
 
     Raises
     ------
     FormatError
-        It is no JSON, or no reference set, or its templates are more than the specification says.
+        It is no JSON, or no reference set, or its templates go beyond the specification.
     UnsupportedError
-        It uses a codec that is not known.
+        It uses an unknown codec.
     AccessError
         It refers to files that it may not name.
     """
@@ -98,7 +98,7 @@ def read(
 
 
 def _parse_document(raw: bytes, url: str) -> Any:
-    """Return what stands in a file."""
+    """Return the JSON document in a file."""
     return parse_json(decompress(raw, url), url)
 
 
@@ -126,7 +126,7 @@ def _build_tree(
 
 
 def _make_v3_reader(entries: Entries, url: str, skip: frozenset[str]) -> NodesReader:
-    """Return what reads a hierarchy whose metadata are those of Zarr v3."""
+    """Return the reader of a hierarchy with Zarr v3 metadata."""
 
     def parts_of(path: str, node: Mapping[str, Any]) -> Manifests:
         def parts(grids: list[tuple[int, ...]], numbered: int) -> list[ManifestPart]:
@@ -164,14 +164,14 @@ def _unfold(document: Any, url: str) -> tuple[Mapping[str, Any], Mapping[str, An
 
 
 def _prefix_root_array(refs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return references of which those of an array without a group have a name before them."""
+    """Put a name before the references of an array without a group."""
     if ".zarray" not in refs or ".zgroup" in refs:
         return refs
     return {f"{ROOT_ARRAY_NAME}/{key}": value for key, value in refs.items()}
 
 
 def _render(refs: Mapping[str, Any], templates: Templates) -> dict[str, Any]:
-    """Put templates into the urls of references, once into each that differs."""
+    """Put templates into the urls of references, once for each distinct url."""
     known: dict[str, str] = {}
     found = {}
     for key, value in refs.items():
@@ -206,13 +206,13 @@ def write(
     replace : bool
         Whether an existing file may be replaced.
     templates : bool
-        Whether the folders that sources lie in are written once, as templates, and referred to by
-        name: a smaller file, and one place to change when an archive moves.
+        Whether folders of sources are written once, as templates, and referred to by name: a
+        smaller file, and one place to change when an archive moves.
 
     Raises
     ------
     UnsupportedError
-        Variables that Zarr v2 metadata cannot describe; all of them are named.
+        Zarr v2 metadata cannot describe some variables; all of them are named.
     FileExistsError
         The file exists and may not be replaced.
     """
@@ -228,17 +228,17 @@ def update(
     *,
     templates: bool | None = None,
 ) -> None:
-    """Replace a set by what becomes of it, unless another writer was faster.
+    """Change a set, unless another writer was faster.
 
     Parameters
     ----------
     url : str
         Of the JSON file; it stays compressed as it is.
     change : callable
-        Takes the whole set and returns what it is to be.
+        Takes the whole set and returns the new one.
     options : StorageOptions, optional
         Access options of the set.
-    allow : Allowed
+    allow : AccessPolicy
         Where the files that it refers to may lie.
     templates : bool, optional
         As in `write`; by default if there are templates in the set.
@@ -250,7 +250,7 @@ def update(
     ConflictError
         Another writer was faster; nothing has changed.
     UnsupportedError
-        Zarr v2 metadata cannot describe what it is to be, or the store knows no conditional writes.
+        Zarr v2 metadata cannot describe the new set, or the store has no conditional writes.
     """
     store = find_store(url)
     raw, version = store.read_version(url, options)
@@ -279,8 +279,8 @@ def _name_folders(urls: Iterable[str]) -> dict[str, str]:
     """Return a name for every folder that files lie in."""
     urls = list(urls)
     if any("{{" in url for url in urls):
-        return {}  # where templates are, braces have a meaning
-    # readers that put templates in with str.format stumble over braces beside them
+        return {}  # in a set with templates, braces have a meaning
+    # readers that use str.format fail on braces beside templates
     folders = dict.fromkeys(u.rpartition("/")[0] for u in urls if not {"{", "}"} & set(u))
     return {folder: f"u{number}" for number, folder in enumerate(filter(None, folders))}
 
@@ -304,7 +304,7 @@ def _encode_document(hierarchy: Hierarchy, folders: Mapping[str, str]) -> str:
 def _consolidate(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return metadata with a copy of all in one place, if there are groups below the root.
 
-    zarr-python lists what it is not told there, and of a reference set it lists the root alone.
+    Without the copy zarr-python lists the set, and finds the root alone.
     """
     if not any(key.endswith("/.zgroup") for key in metadata):
         return metadata
@@ -314,7 +314,7 @@ def _consolidate(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
 def _encode_references(
     path: str, manifest: ChunkManifest, folders: Mapping[str, str]
 ) -> Iterator[str]:
-    """Yield every chunk that there is as a JSON member."""
+    """Yield every existing chunk as a JSON member."""
     manifest = manifest.loaded()
     heads = [f"[{json.dumps(_shorten_url(file.url, folders))}," for file in manifest.files]
     prefix = json.dumps(path)[:-1] + "/"
@@ -329,7 +329,7 @@ def _encode_references(
 
 
 def _shorten_url(url: str, folders: Mapping[str, str]) -> str:
-    """Return a url with the name of its folder in place of it, where it has one."""
+    """Return a url with a template for its folder, if the folder has one."""
     folder, _, name = url.rpartition("/")
     plain = folder not in folders or {"{", "}"} & set(url)
     return url if plain else f"{{{{{folders[folder]}}}}}/{name}"

@@ -1,4 +1,4 @@
-"""kerchunk references in Parquet: a folder of metadata and of records that are read when needed.
+"""kerchunk references in Parquet: a folder of metadata, and of records read on demand.
 
 kerchunk documentation, "References specification", section "Parquet references", as fsspec's
 ``LazyReferenceMapper`` has it: ``.zmetadata`` holds the metadata of the whole hierarchy and the
@@ -31,7 +31,7 @@ from virtualds.formats.kerchunk.records import (
     hash_document,
     join_record_path,
 )
-from virtualds.formats.kerchunk.write_record import record
+from virtualds.formats.kerchunk.write_record import encode_record
 from virtualds.formats.referenced_files import MALFORMED_ERRORS, malformed_error
 from virtualds.formats.zarr.v2_metadata import read_chunk_grid
 from virtualds.formats.zarr.v2_read import NOTES, HierarchyReader
@@ -49,7 +49,7 @@ RECORD_SIZE = 100_000
 
 
 def detect(marker: bytes) -> bool:
-    """Say whether the ``.zmetadata`` of a folder is that of a reference set; Zarr has one too."""
+    """Say whether the ``.zmetadata`` of a folder is of a reference set, not of plain Zarr."""
     return b'"record_size"' in marker and b'"metadata"' in marker
 
 
@@ -62,7 +62,7 @@ def read(
     skip: Iterable[str] = (),
     allow: AccessPolicy = ANYWHERE,
 ) -> ManifestGroup:
-    """Read a reference set: its metadata now, records when somebody needs them.
+    """Read a reference set: its metadata now, records on demand.
 
     Parameters
     ----------
@@ -72,17 +72,17 @@ def read(
         Path of a group; the root group by default.
     skip : iterable of str
         Names of variables to leave out.
-    allow : Allowed
-        Where the files that it refers to may lie; records are judged when they are read.
+    allow : AccessPolicy
+        Where the files that it refers to may lie; records are checked when they are read.
 
     Raises
     ------
     FormatError
         It is no reference set.
     UnsupportedError
-        It uses a codec that is not known.
+        It uses an unknown codec.
     """
-    # relative urls are seen from the folder that holds the set's
+    # relative urls start from the folder that holds the folder of the set
     source = SourceFile(source.url.rstrip("/"), options=source.options)
     raw = find_store(source.url).read_all(f"{source.url}/{MARKER}", source.options)
     demand_no_claim(raw, source.url)
@@ -90,17 +90,17 @@ def read(
 
 
 def demand_no_claim(marker: bytes, url: str) -> None:
-    """Take a set that somebody is creating for none."""
+    """Refuse a set that another writer is creating."""
     if is_claim(marker):
         raise FileNotFoundError(
-            f"{url}: it is being created; open it when that is done, or, if whoever began has "
-            f"failed, create it again"
+            f"{url}: it is being created; open it when that is done, or, if its writer has failed, "
+            f"create it again"
         )
 
 
 @dataclass(frozen=True)
 class ParquetSet:
-    """What the ``.zmetadata`` of a set say."""
+    """The content of the ``.zmetadata`` of a set."""
 
     source: SourceFile
     document: Mapping[str, Any]
@@ -156,7 +156,7 @@ class ParquetSet:
         }
 
     def named(self, writer: str) -> bytes:
-        """Return the ``.zmetadata`` as they are, but for the name of a writer among our notes."""
+        """Return the ``.zmetadata`` with the name of a writer among our notes."""
         notes = {**self.notes, "writer": writer}
         return json.dumps({**self.document, NOTES: notes}, allow_nan=False).encode()
 
@@ -166,7 +166,7 @@ class ParquetSet:
 
 
 def _parse_metadata(value: Any, where: str) -> Any:
-    """Return metadata, which stand as JSON, or as text that holds JSON."""
+    """Return metadata, given as JSON or as text that holds JSON."""
     return parse_json(value, where) if isinstance(value, str) else value
 
 
@@ -198,8 +198,8 @@ def write(
     Raises
     ------
     UnsupportedError
-        Variables that Zarr v2 metadata cannot describe; all of them are named. Or a set would have
-        to be replaced elsewhere than on local disk.
+        Zarr v2 metadata cannot describe some variables; all of them are named. Or an existing set
+        is not on local disk.
     FileExistsError
         There is something of this name, and it is no set or may not be replaced.
     ConflictError
@@ -234,7 +234,7 @@ def check_size(record_size: Any) -> None:
 
 
 def hierarchy_of(group: ManifestGroup, url: str, **how: Any) -> Hierarchy:
-    """Return the hierarchy that holds a group, all of whose paths may be folders."""
+    """Return the hierarchy of a group; refuse paths that cannot be folders."""
     with suggest_zarr_v3(group, url):
         hierarchy = Hierarchy.of(group, url, "kerchunk-parquet", **how)
     if odd := [p for p in hierarchy.manifests if any(_is_unusable_name(n) for n in p.split("/"))]:
@@ -252,7 +252,7 @@ def _choose_record_size(hierarchy: Hierarchy) -> int:
 
 
 def _is_set(url: str, options: StorageOptions | None) -> bool:
-    """Say whether there is a set that could be replaced."""
+    """Say whether there is a set to replace."""
     try:
         return detect(find_store(url).read_all(f"{url}/{MARKER}", options))
     except (FileNotFoundError, NotADirectoryError):
@@ -263,9 +263,9 @@ def demand_exchange(url: str) -> None:
     """Refuse to replace references where no store can do that in one step."""
     if scheme_of(url) != "file":
         raise UnsupportedError(
-            f"{url}: references of a set that is there would be replaced, which cannot be done in "
-            f"one step but on local disk; write to another url, remove the set first, or use "
-            f"format='zarr-v3', which replaces sets in any store"
+            f"{url}: references of an existing set can be replaced in one step on local disk only; "
+            f"write to another url, remove the set first, or use format='zarr-v3', which replaces "
+            f"sets in any store"
         )
 
 
@@ -274,7 +274,7 @@ def files_of(hierarchy: Hierarchy, size: int) -> Iterator[tuple[str, bytes]]:
     token = secrets.token_hex(8)
     for path, manifest in hierarchy.manifests.items():
         for number, (_, rows) in enumerate(iterate_blocks(manifest, most=size)):
-            yield join_record_path(path, number), record(rows, size, token)
+            yield join_record_path(path, number), encode_record(rows, size, token)
     yield MARKER, to_document(hierarchy, size, {"set": token})
 
 

@@ -1,4 +1,4 @@
-"""Changing a kerchunk Parquet set: which records are written anew, and how they are replaced."""
+"""Change a kerchunk Parquet set: which records are written anew, and how they are replaced."""
 
 from __future__ import annotations
 
@@ -25,15 +25,13 @@ from virtualds.formats.kerchunk.parquet import (
     to_document,
 )
 from virtualds.formats.kerchunk.records import MARKER, join_record_path
-from virtualds.formats.kerchunk.write_record import record
+from virtualds.formats.kerchunk.write_record import encode_record
 from virtualds.formats.zarr.v2_write import Hierarchy
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
 from virtualds.stores.fence import WriteLease, explain_vanished_files, outrun_error
 from virtualds.stores.store import ChangedError
-
-# ---------------------------------------------------------------------- updating
 
 
 def update(
@@ -44,23 +42,23 @@ def update(
     *,
     record_size: int | None = None,
 ) -> None:
-    """Replace a set by what becomes of it, unless another writer was faster.
+    """Change a set, unless another writer was faster.
 
-    Where no reference changes that is there already, only the records that get new ones are
-    written. Anything else writes the set anew, which can be done on local disk alone.
+    If no existing reference changes, only records that get new ones are written. Otherwise the set
+    is written anew, which works on local disk alone.
 
     Parameters
     ----------
     url : str
         Of the folder.
     change : callable
-        Takes the whole set and returns what it is to be.
+        Takes the whole set and returns the new one.
     options : StorageOptions, optional
         Access options of the set.
-    allow : Allowed
+    allow : AccessPolicy
         Where the files that it refers to may lie.
     record_size : int, optional
-        References in a record; by default as many as there were.
+        References in a record; by default as before.
 
     Raises
     ------
@@ -69,8 +67,8 @@ def update(
     ConflictError
         Another writer was faster; nothing has changed.
     UnsupportedError
-        Zarr v2 metadata cannot describe what it is to be; or the store knows no conditional writes,
-        or would have to replace references that are there. Nothing has changed.
+        Zarr v2 metadata cannot describe the new set; or the store has no conditional writes, or
+        cannot replace existing references. Nothing has changed.
     """
     check_size(record_size)
     url = url.rstrip("/")
@@ -94,7 +92,7 @@ def update(
 
 
 def _replace(found: ParquetSet, version: str, after: ManifestGroup, size: int) -> None:
-    """Put another set in the place of one that is still of the version that was read."""
+    """Replace a set, if it still has the version that was read."""
     source = found.source
     demand_exchange(source.url)
     files = files_of(hierarchy_of(after, source.url), size)
@@ -107,13 +105,13 @@ def _replace(found: ParquetSet, version: str, after: ManifestGroup, size: int) -
 
 @dataclass(frozen=True)
 class _SetGrowth:
-    """What becomes of a set in which all references stay that are there.
+    """The growth of a set whose existing references all stay.
 
     Parameters
     ----------
-    found : _Set
+    found : ParquetSet
     hierarchy : Hierarchy
-        What it is to be.
+        Of the new set.
     first : dict of str to int
         By array: the first row that is new, or holds more than before.
     """
@@ -124,12 +122,12 @@ class _SetGrowth:
 
     @classmethod
     def between(cls, found: ParquetSet, after: ManifestGroup) -> _SetGrowth | None:
-        """Return it, None if references change."""
+        """Return the growth of a set, None if existing references change."""
         url, holds = found.source.url, found.holds
         hierarchy = hierarchy_of(after, url, sources=lambda m: list_other_sources(m, holds))
         before = found.arrays()
         if before.keys() - hierarchy.manifests.keys():
-            # a name that is given away again would be read by those who still know the old array
+            # readers of the old array would read another array of the same name
             return None
         first = {}
         for path, manifest in hierarchy.manifests.items():
@@ -144,9 +142,9 @@ class _SetGrowth:
             first[path] = row
         for name, fingerprint in found.notes.get("files", {}).items():
             if hierarchy.notes["files"].get(name, fingerprint) != fingerprint:
-                # another file of this name, whose chunks happen to lie where they did
+                # the file of this name has changed, though its chunks lie where they did
                 return None
-            # which of them are still used only reading all records could tell
+            # kept, since only reading all records could tell whether it is still used
             hierarchy.note(SourceFile(name, *fingerprint))
         return cls(found, hierarchy, first)
 
@@ -159,7 +157,7 @@ class _SetGrowth:
                     yield join_record_path(path, number), manifest, number
 
     def write(self, version: str) -> None:
-        """Write records, then, in one step, the metadata that make them count."""
+        """Write records, then, in one step, the metadata that make them valid."""
         source, records = self.found.source, self.found.records
         size, token, writer = records.size, records.token, secrets.token_hex(8)
         paths = [path for path, _, _ in self._records()]
@@ -167,6 +165,7 @@ class _SetGrowth:
         fence.replace_marker(self.found.named(writer))
         with explain_vanished_files(fence.stands, source.url):
             for path, manifest, number in self._records():
-                fence.put(path, record(rows_of_record(manifest, number, size), size, token, writer))
+                rows = rows_of_record(manifest, number, size)
+                fence.put(path, encode_record(rows, size, token, writer))
         names = {"set": token, "writer": writer}
         fence.replace_marker(to_document(self.hierarchy, size, names))

@@ -1,4 +1,4 @@
-"""The records of kerchunk Parquet: files of so many references of one array each.
+"""Read records of kerchunk Parquet: files of references of one array.
 
 kerchunk documentation, "References specification", section "Parquet references": the references of
 chunks ``n * record_size`` and on, in C order over the chunk grid, in columns ``path``, ``offset``,
@@ -42,22 +42,16 @@ from virtualds.stores.store import version_of
 
 MARKER = ".zmetadata"
 """The file that makes a folder a set."""
-
-
 FENCED = "virtualds"
-"""Key of a marker that we note our writings under, and put up a fence by."""
-
-
+"""Key of our notes in a marker, where writers also put their fence."""
 TOKEN = b"virtualds"
-"""Key in the metadata of a record that names the set that it belongs to."""
-
-
+"""Key in the metadata of a record with the name of its set."""
 WRITER = b"virtualds-writer"
-"""Key in the metadata of a record that names who wrote it: no two records are the same bytes."""
+"""Key in the metadata of a record with the name of its writer, so that no two records are equal."""
 
 
 def join_record_path(path: str, number: int) -> str:
-    """Return where in the folder of a set a record of an array lies."""
+    """Return the path, in a set, of a record of an array."""
     return f"{path}/refs.{number}.parq"
 
 
@@ -65,13 +59,13 @@ def join_record_path(path: str, number: int) -> str:
 
 
 def hash_document(document: Mapping[str, Any]) -> str:
-    """Return a name for all that the marker of a set says, but for what we note in it."""
+    """Return a hash of the marker of a set, without our notes."""
     said = {key: value for key, value in document.items() if key != FENCED}
     return version_of(json.dumps(said, sort_keys=True).encode())
 
 
 class Records:
-    """The records of one set, of which the last ones used are kept.
+    """The records of one set; the last ones used are kept.
 
     Parameters
     ----------
@@ -80,11 +74,11 @@ class Records:
     size : int
         References in a record.
     notes : mapping
-        Our notes; with them comes the name of the writing that records have to belong to.
-    allow : Allowed
+        Our notes, with the token that records of this set must have.
+    allow : AccessPolicy
         Where the files that records refer to may lie.
     meaning : str
-        What `hash_document` says of the set's marker.
+        The `hash_document` of the set's marker.
     """
 
     def __init__(
@@ -100,7 +94,7 @@ class Records:
         self.token: str | None = notes.get("set")
         self.allow = allow
         self._noted = notes.get("files", {})
-        # the sets of others name no writing: what they were when they were opened has to do
+        # sets of other tools have no token: compare their marker with that at opening
         self._marker = None if self.token else self._described()
         self._meaning = meaning
         self._opening = name_opening()
@@ -115,7 +109,7 @@ class Records:
             return None
 
     def _stands(self) -> bool:
-        """Say whether a set of others is what it was, but for a fence that a writer put up."""
+        """Say whether a set of another tool is unchanged, apart from a writer's fence."""
         if self._described() == self._marker:
             return True
         try:
@@ -133,7 +127,7 @@ class Records:
 
     @property
     def name(self) -> tuple[Any, ...]:
-        """What tells the records of one writing of a set from all others."""
+        """The identity of the records: equal only for the same version of the same set."""
         return (*self.source, self.size, self.token, self.allow, self._marker)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -150,14 +144,14 @@ class Records:
         return share_opening, (Records, self._opening, self.__getstate__())
 
     def noted_files(self) -> tuple[SourceFile, ...] | None:
-        """Return the files that we have noted; None for the sets of others."""
+        """Return the files that we have noted; None for sets of other tools."""
         if self.token is None:
             return None
         return tuple(self._files.file(url) for url in self._noted)
 
     @cached_property
     def catalogue(self) -> SourceSummary | None:
-        """What we have noted of all files; None for the sets of others."""
+        """A summary of the files that we have noted; None for sets of other tools."""
         if self.token is None:
             return None
         sizes = [noted[0] if noted else None for noted in self._noted.values()]
@@ -168,16 +162,16 @@ class Records:
     def rows(self, path: str, number: int, ids: Ints) -> ChunkManifest:
         """Return chunks of one record, with the files that they lie in.
 
-        Where others have not padded a record, what lies behind its end is missing.
+        Chunks past the end of a record that is not padded are missing.
 
         Raises
         ------
         ReadError
-            It cannot be had, or is no longer the one that belongs to the set.
+            The record cannot be read, or no longer belongs to the set.
         FormatError
             It is no record.
         AccessError
-            It refers to files that the set may not mean.
+            It refers to files that the set may not name.
         """
         try:
             rows = self._record(path, number)
@@ -201,7 +195,9 @@ class Records:
             data = find_store(url).read_all(url, self.source.options)
         except FileNotFoundError as error:
             if self.token is None:
-                return ChunkManifest.missing((1,))  # others leave out what is all missing
+                return ChunkManifest.missing(
+                    (1,)
+                )  # other tools leave out records of missing chunks
             raise ReadError(
                 f"{url}: it is gone; the set was replaced after it was opened, or is damaged: open "
                 f"it again"
@@ -249,7 +245,7 @@ class Records:
         )
 
     def _checked(self, rows: ChunkManifest) -> ChunkManifest:
-        """Return references that can be right; only now is it looked how long whole files are."""
+        """Return checked references; whole files are measured only now."""
         offset, length = rows.offset, rows.length
         whole = (rows.file >= 0) & (length == 0)
         if whole.any():
@@ -304,13 +300,13 @@ class RecordTable:
         )
 
     def listed(self) -> tuple[SourceFile, ...]:
-        """Return all files that the set has noted; sets of others have to be looked through."""
+        """Return all files that the set has noted; other sets are read as a whole."""
         if (noted := self._records.noted_files()) is not None:
             return noted
         return LazyManifest(self, (self._count,)).sources
 
     def catalogue(self) -> SourceSummary | None:
-        """Return what the set has noted of its files at once."""
+        """Return a summary of the files that the set has noted."""
         return self._records.catalogue
 
 
@@ -329,7 +325,7 @@ def _read_urls(table: Any) -> tuple[npt.NDArray[np.int32], list[str]]:
         column = column.chunk(0) if column.num_chunks else pa.array([], column.type)
     codes = column.indices.fill_null(MISSING).to_numpy(zero_copy_only=False)
     urls = column.dictionary.cast(pa.string()).to_pylist()
-    # Arrow does not look whether numbers are those of a text
+    # Arrow does not check the indices of a dictionary
     if codes.size and not MISSING <= int(codes.min()) <= int(codes.max()) < len(urls):
         raise FormatError(f"its column path has {len(urls)} texts, and a row of another number")
     return codes.astype(np.int32), urls
@@ -350,7 +346,7 @@ def _read_inline(table: Any) -> tuple[npt.NDArray[np.bool_], list[bytes]]:
 
 
 def _is_filled(column: Any) -> bool:
-    """Say whether a column holds anything: pandas gives one without values any type."""
+    """Say whether a column holds values: pandas gives empty columns any type."""
     import pyarrow as pa
 
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type

@@ -1,14 +1,12 @@
-"""The templates and generators of kerchunk references: a small language, evaluated by columns.
+"""Templates of kerchunk references: a small language, evaluated by columns.
 
-kerchunk documentation, "References specification", version 1, calls its strings ``jinja-str``. What
-it describes is far less than Jinja: texts with places ``{{...}}`` that hold names, integers, texts,
-the arithmetic ``+ - * / // %``, parentheses, and calls of templates by keyword. This is all that is
-understood here. Nothing else can be said, so that nothing else can happen: no attribute, no item,
-no power, no filter, no statement, no call of anything but a template, and none of a template by
-itself.
+kerchunk documentation, "References specification", version 1, calls its strings ``jinja-str``. The
+language is far less than Jinja: texts with places ``{{...}}`` that hold names, integers, texts, the
+arithmetic ``+ - * / // %``, parentheses, and calls of templates by keyword. There is nothing else:
+no attribute, item, power, filter or statement, and no call but of another template.
 
-A variable of a generator is an array along an axis of its own, so that an expression is evaluated
-once for all its references. What a document may cost is counted (`MOST_EFFORT`, `MOST_REFERENCES`).
+A variable of a generator is an array along its own axis, so that an expression is evaluated once
+for all references. The cost of a document is limited (`MOST_EFFORT`, `MOST_REFERENCES`).
 """
 
 from __future__ import annotations
@@ -26,57 +24,29 @@ import numpy.typing as npt
 from virtualds.errors import FormatError
 
 MOST_REFERENCES = 2**22
-"""References that the generators of one document may stand for."""
-
-
+"""Most references that the generators of one document may make."""
 MOST_EFFORT = 2**30
 """Characters rendered and numbers computed for one document."""
-
-
 MOST_CHARACTERS = 2**13
-"""Of a template, and of what it renders to."""
-
-
+"""Of a template, and of the rendered text."""
 MOST_PLACES = 64
-
-
 MOST_TOKENS = 256
-
-
 MOST_DEPTH = 16
-
-
 MOST_DIMENSIONS = 16
-
-
 LIMIT = 2**63
 """Integers lie below it, and above its negative."""
-
-
 Value = npt.NDArray[Any]
 """Integers of 64 bits, or texts as objects, along the axes of the generator's variables."""
-
-
 Variables = Mapping[str, Value]
-
-
 Expression = Callable[["Templates", Variables], Value]
-
-
 _TOKEN = re.compile(
     r"""\s*(?: (?P<name>[A-Za-z_][A-Za-z0-9_]*) | (?P<integer>[0-9]+)
     | (?P<text>'[^'\\]*'|"[^"\\]*") | (?P<sign>\}\}|//|[-+*/%(),=]) )""",
     re.VERBOSE | re.ASCII,
 )
-
-
 _REFUSED = re.compile(r"\{%|\{\#|\{\{[-+]|[-+]\}\}")
 """Jinja's statements, comments and trimming of blanks."""
-
-
 _SUMS = {"+": operator.add, "-": operator.sub}
-
-
 _PRODUCTS = {"*": operator.mul, "//": operator.floordiv, "%": operator.mod}
 
 
@@ -86,7 +56,7 @@ class Templates:
     Parameters
     ----------
     texts : mapping of str to str
-        By name. A text with places is called with arguments, and sees nothing but these.
+        By name. A text with places is called with arguments, and sees only these.
 
     Raises
     ------
@@ -107,12 +77,12 @@ class Templates:
         self._effort = [MOST_EFFORT] if effort is None else effort
 
     def text(self, source: str) -> str:
-        """Render a text in which no variable stands.
+        """Render a text without variables.
 
         Raises
         ------
         FormatError
-            It is none of the language, or too large.
+            It is invalid, or too large.
         """
         return str(self.texts_along(source, {}).item())
 
@@ -145,11 +115,11 @@ class Templates:
         numbers = [_parse_integer(text) for text in rendered.ravel().tolist()]
         return np.array(numbers, np.int64).reshape(rendered.shape)
 
-    def called(self, name: str, arguments: Variables) -> Value:
+    def call(self, name: str, arguments: Variables) -> Value:
         """Render a template with its arguments."""
         if "{{" not in self.texts.get(name, ""):
             raise FormatError(f"{name}(...): there is no template of this name with arguments")
-        # it sees no other template, so that none can hold itself
+        # it sees no other template, so that no template can call itself
         alone = Templates({}, self._effort)
         try:
             return alone.texts_along(self.texts[name], arguments)
@@ -158,7 +128,7 @@ class Templates:
             raise
 
     def spend(self, effort: int) -> None:
-        """Count what is done, and refuse to do more than is reasonable."""
+        """Count effort, and refuse more than `MOST_EFFORT`."""
         self._effort[0] -= effort
         if self._effort[0] < 0:
             raise FormatError("the templates and generators render to more than a set can be")
@@ -205,7 +175,7 @@ class _Token:
 
 
 class _Parser:
-    """Takes one place of a template apart, by recursive descent."""
+    """Parses one place of a template, by recursive descent."""
 
     def __init__(self, source: str, begin: int, exact: bool) -> None:
         self._source = source
@@ -325,7 +295,7 @@ class _Parser:
                 raise self._error()
             arguments[keyword.text] = self._sum()
         self._depth -= 1
-        return lambda t, v: t.called(name, {k: part(t, v) for k, part in arguments.items()})
+        return lambda t, v: t.call(name, {k: part(t, v) for k, part in arguments.items()})
 
 
 def _look_up(name: str, templates: Templates, variables: Variables) -> Value:
@@ -341,7 +311,7 @@ def _look_up(name: str, templates: Templates, variables: Variables) -> Value:
 
 
 def _compute(operation: Any, left: Value, right: Value, templates: Templates) -> Value:
-    """Compute with integers of 64 bits, refusing what does not fit."""
+    """Compute with integers of 64 bits; refuse overflow."""
     if left.dtype == object or right.dtype == object:
         raise FormatError("a text stands where a number is computed; only integers are")
     templates.spend(prod(np.broadcast_shapes(left.shape, right.shape)))
@@ -358,7 +328,7 @@ def _compute(operation: Any, left: Value, right: Value, templates: Templates) ->
 
 
 def _divide(left: Value, right: Value) -> Value:
-    """Divide without a rest: anything else is no place in a file."""
+    """Divide without a rest: an offset or length is an integer."""
     if (left % right).any():
         raise FormatError("a division leaves a rest; '//' rounds down")
     found: Value = left // right

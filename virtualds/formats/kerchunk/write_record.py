@@ -1,4 +1,4 @@
-"""One record of kerchunk Parquet: references of one array as the columns of a Parquet file."""
+"""Write one record of kerchunk Parquet: references of an array as a Parquet file."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.formats.kerchunk.records import TOKEN, WRITER
 
-# ---------------------------------------------------------------------- writing
 
-
-def record(chunks: ChunkManifest, size: int, token: str | None, writer: str | None = None) -> bytes:
+def encode_record(
+    chunks: ChunkManifest, size: int, token: str | None, writer: str | None = None
+) -> bytes:
     """Return a row of chunks as a Parquet file, padded to the size of a record."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -37,7 +37,7 @@ def record(chunks: ChunkManifest, size: int, token: str | None, writer: str | No
     )
     columns = [path, pa.array(offset), pa.array(length), _encode_inline(chunks, file)]
     sink = pa.BufferOutputStream()
-    # fastparquet takes integers for floats where no statistics say that none is null
+    # fastparquet reads integers as floats, unless statistics say that none is null
     known = ["offset", "size"]
     pq.write_table(
         pa.table(columns, schema=schema),

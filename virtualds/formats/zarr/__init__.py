@@ -1,1 +1,1 @@
-"""What the Zarr specifications say, versions 2 and 3, as the formats share it."""
+"""The Zarr specifications, versions 2 and 3, which the formats share."""

@@ -1,4 +1,4 @@
-"""What chunks of an array are called, below its folder.
+"""Keys of chunks below the folder of an array.
 
 ``default`` and ``v2``: Zarr core specification version 3.0, "Chunk key encoding". ``prefix``,
 ``suffix`` and ``fanout`` are registered in zarr-extensions. `MANIFEST_KEYS` is our own, and stands
@@ -17,16 +17,16 @@ from virtualds.errors import FormatError, UnsupportedError
 
 ChunkIndex = tuple[int, ...]
 SEPARATORS = {"default": "/", "v2": "."}
-"""What stands between indices where nothing else is said."""
+"""Default separators of indices."""
 NOT_IN_KEYS = ("..", "\\", "\0", "//", "zarr.json")
-"""What what is put before and behind keys must not hold."""
+"""What a prefix or suffix of keys must not hold."""
 MOST_CHILDREN = 1001
-"""Entries of a folder of ``fanout`` where nothing else is said."""
+"""Default number of entries of a folder of ``fanout``."""
 MANIFEST_KEYS = "virtualds.manifest"
 """The encoding of an array whose chunks have no keys of their own: a manifest says where they lie.
 
-Readers may pass over storage transformers, and take such an array for one without chunks. None may
-pass over the name of an encoding.
+Readers may ignore storage transformers, and take such an array for one without chunks. No reader
+may ignore the name of an encoding.
 """
 
 
@@ -39,7 +39,7 @@ class ChunkKeys(ABC):
 
     @abstractmethod
     def read(self, key: str, ndim: int) -> ChunkIndex | None:
-        """Return the chunk that a key of this encoding is of; of another key, anything."""
+        """Return the chunk of a key of this encoding; other keys may give anything."""
 
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
@@ -48,7 +48,7 @@ class ChunkKeys(ABC):
     def place(self, key: str, ndim: int) -> ChunkIndex | None:
         """Return which chunk has a key, None if it is no key of a chunk."""
         found = self.read(key, ndim)
-        # one chunk has one key, without more zeros
+        # a chunk has one key only, without leading zeros
         return found if found is not None and self(found) == key else None
 
 
@@ -104,7 +104,7 @@ class AffixedKeys(ChunkKeys):
 
 @dataclass(frozen=True)
 class FanoutKeys(ChunkKeys):
-    """Digits of indices as folders, so that none has more than so many entries."""
+    """Digits of indices as folders, so that no folder has more than ``most`` entries."""
 
     most: int
 
@@ -143,14 +143,14 @@ def _parse_indices(parts: list[str], ndim: int) -> ChunkIndex | None:
 
 
 def parse_chunk_keys(metadata: Mapping[str, Any]) -> ChunkKeys:
-    """Return how chunks of an array are called.
+    """Return the keys of an array from its metadata.
 
     Raises
     ------
     UnsupportedError
-        The encoding is not known.
+        The encoding is unknown.
     FormatError
-        Its configuration makes no sense.
+        Its configuration is invalid.
 
     Examples
     --------
@@ -163,7 +163,7 @@ def parse_chunk_keys(metadata: Mapping[str, Any]) -> ChunkKeys:
 
 
 def add_manifest_keys(node: Mapping[str, Any]) -> dict[str, Any]:
-    """Return metadata that nobody reads who does not know manifests, if it is of a virtual array.
+    """Return the metadata of a virtual array such that readers without manifests refuse it.
 
     Examples
     --------
@@ -178,7 +178,7 @@ def add_manifest_keys(node: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def drop_manifest_keys(node: Mapping[str, Any]) -> dict[str, Any]:
-    """Return metadata of a virtual array with the encoding that prefixes of its manifest go by."""
+    """Return the metadata of a virtual array with the encoding of the keys in its manifest."""
     if not node.get("storage_transformers") or not _has_manifest_keys(node):
         return dict(node)
     said = node["chunk_key_encoding"].get("configuration", {})
@@ -213,7 +213,7 @@ def _parse_separated(name: str, how: Mapping[str, Any]) -> SeparatedKeys:
 def _parse_affixed(name: str, how: Mapping[str, Any]) -> AffixedKeys:
     text = how.get(name)
     if not isinstance(text, str) or text.startswith("/") or any(n in text for n in NOT_IN_KEYS):
-        raise _format_error(name, f"{name} {text!r} leads elsewhere, or is none")
+        raise _format_error(name, f"{name} {text!r} leads elsewhere, or is no text")
     # the registry's own example spells it with a hyphen
     base = how.get("base_encoding", how.get("base-encoding"))
     if base is None:
@@ -239,4 +239,4 @@ ENCODINGS: dict[str, Callable[[str, Mapping[str, Any]], ChunkKeys]] = {
     "suffix": _parse_affixed,
     "fanout": _parse_fanout,
 }
-"""What makes the keys of an encoding, by its name."""
+"""Parsers of encodings, by name."""

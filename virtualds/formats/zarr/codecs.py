@@ -1,8 +1,8 @@
-"""Chains of codecs as Zarr v3 has them, to and from pipelines.
+"""Codec chains of Zarr v3, to and from pipelines.
 
-A chain makes arrays of an array, then bytes of the last array, then bytes of those (Zarr core
-specification version 3.0, "Chunk encoding"). A pipeline knows only bytes: which axis is stored
-where is its layout, and the order of bytes belongs to its data type.
+A chain turns an array into arrays, the last array into bytes, and bytes into bytes (Zarr core
+specification version 3.0, "Chunk encoding"). A pipeline knows only bytes: its layout says which
+axis is stored where, and its data type has the byte order.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ Entry = tuple[str, Mapping[str, Any]]
 
 ORDERS: dict[str, Order] = {"little": "<", "big": ">"}
 BYTES_CODEC = ("bytes", "endian")
-"""The codec that makes bytes of an array, and what it was called before Zarr v3 was final."""
+"""The codec that makes bytes of an array, and its name before Zarr v3 was final."""
 OTHER_SERIALISERS = {
     "sharding_indexed",
     "vlen-array",
     "vlen-bytes",
     "vlen-utf8",
 }
-"""Other codecs that make bytes of an array, and are not decoded."""
+"""Other codecs that make bytes of an array, which virtualds does not decode."""
 
 
 # ---------------------------------------------------------------------- writing
@@ -46,7 +46,7 @@ OTHER_SERIALISERS = {
 def codecs_to_v3(
     pipeline: CodecPipeline, ndim: int, chunk: Sequence[int] | None = None
 ) -> list[dict[str, Any]] | None:
-    """Return the chain of codecs that stands for a pipeline, or None if there is none.
+    """Return the chain of codecs of a pipeline, or None if there is none.
 
     Parameters
     ----------
@@ -55,18 +55,18 @@ def codecs_to_v3(
     ndim : int
         Axes of the array.
     chunk : sequence of int, optional
-        Elements of every chunk along these, where all have the same.
+        Elements of every chunk along these, where all chunks have one shape.
 
     There is none for packed values, for data types that Zarr v3 does not have, for compound types
-    of mixed byte order, for stored axes that are not shown, and for filters of arrays that come
-    after other codecs. Nor is there one for what makes bytes of an array behind codecs of bytes or
-    of big-endian numbers, for a permutation with what heeds the order of memory, and for what has
-    to know the shape of chunks that have several.
+    of mixed byte order, for stored axes that are not shown, and for array filters after other
+    codecs. Nor for a serialising codec after codecs of bytes or on big-endian numbers, for permuted
+    axes with a codec that depends on memory order, and for a codec that needs one chunk shape where
+    there are several.
 
     Raises
     ------
     UnsupportedError
-        Nobody can decode the bytes.
+        No library decodes the bytes.
 
     Examples
     --------
@@ -81,7 +81,7 @@ def codecs_to_v3(
     filters, rest = pipeline.codecs[:count], pipeline.codecs[count:]
     if any(codec.maps_arrays for codec in rest) or any(codec.serialises for codec in rest[1:]):
         return None
-    # others would filter the elements in the order of memory, and not in that of the axes
+    # other readers would filter the elements in memory order, not in the order of axes
     if permuted and any(codec.heeds_memory for codec in pipeline.codecs):
         return None
     serialised = bool(rest) and rest[0].serialises
@@ -109,7 +109,7 @@ def codecs_to_v3(
 def _find_reshaping(
     codec: Codec, order: Sequence[int], chunk: Sequence[int] | None
 ) -> list[dict[str, Any]] | None:
-    """Return what gives chunks the shape that a codec encodes, or None where nothing does."""
+    """Return the codecs that give chunks the shape that a codec encodes, None where none do."""
     if not isinstance(codec, Shaped):
         return []
     stored = None if chunk is None else tuple(chunk[i] for i in order)
@@ -121,10 +121,10 @@ def _find_reshaping(
 
 
 def _find_permutation(pipeline: CodecPipeline, ndim: int) -> list[int] | None:
-    """Return the axis of the array that each stored axis is, or None if some are not shown.
+    """Return the axis of the array for each stored axis, or None if some are not shown.
 
-    Axes that are not stored have one element per chunk, and may stand anywhere: here they stand
-    behind the axis before them.
+    Axes that are not stored have one element per chunk, and may stand anywhere: here they follow
+    the axis before them.
     """
     found = [entry for entry in pipeline.layout if isinstance(entry, int)]
     if len(found) != len(pipeline.layout) or len(set(found)) != len(found):
@@ -136,9 +136,9 @@ def _find_permutation(pipeline: CodecPipeline, ndim: int) -> list[int] | None:
 
 
 def _find_endian(dtype: np.dtype[Any]) -> str | None:
-    """Return what the codec ``bytes`` has to say of a dtype: nothing where bytes have no order.
+    """Return the ``endian`` of the codec ``bytes`` for a dtype, empty where bytes have no order.
 
-    None is a compound type of mixed byte order.
+    None for a compound type of mixed byte order.
     """
     if not _has_order(dtype):
         return ""
@@ -147,9 +147,9 @@ def _find_endian(dtype: np.dtype[Any]) -> str | None:
 
 
 def _has_order(dtype: np.dtype[Any]) -> bool:
-    """Say whether the codec ``bytes`` is to know the byte order of a dtype.
+    """Say whether the codec ``bytes`` needs the byte order of a dtype.
 
-    zarr-python asks for it wherever a member of a compound type has several bytes.
+    zarr-python requires it if a member of a compound type has several bytes.
     """
     if dtype.names is not None:
         members = [dtype[name] for name in dtype.names]
@@ -161,7 +161,7 @@ def _has_order(dtype: np.dtype[Any]) -> bool:
 
 
 def _find_filtered_dtype(dtype: np.dtype[Any], filters: Sequence[Codec]) -> np.dtype[Any] | None:
-    """Return what filters make of a dtype, or None if they take it for another one."""
+    """Return the dtype that filters make of a dtype, or None if they expect another one."""
     made: np.dtype[Any] | None = dtype
     for codec in filters:
         made = None if made is None else codec.filtered(made)
@@ -177,9 +177,9 @@ def pipeline_from_v3(metadata: Mapping[str, Any]) -> CodecPipeline:
     Raises
     ------
     FormatError
-        Data type, fill value or codecs make no sense.
+        Data type, fill value or codecs are invalid.
     UnsupportedError
-        A data type or codec is not known.
+        A data type or codec is unknown.
     """
     dtype = data_type_from_v3(metadata["data_type"])
     fill = fill_value_from_v3(metadata["fill_value"], dtype)
@@ -188,7 +188,7 @@ def pipeline_from_v3(metadata: Mapping[str, Any]) -> CodecPipeline:
     axes = StoredAxes.of_array(len(metadata["shape"]), metadata.get("chunk_grid"))
     axes, filters = _read_array_codecs(chain[:place], dtype, axes)
     layout, made = axes.layout, _find_filtered_dtype(dtype, filters) or dtype
-    # what it makes says the type of the numbers, and knows no order of bytes
+    # other serialising codecs encode the type of the numbers, without a byte order
     serialised = chain[place][0] not in BYTES_CODEC
     behind = chain[place + (not serialised) :]
     rest = [codec_from_zarr_v3(*entry, made, axes.chunk) for entry in behind]
@@ -197,7 +197,7 @@ def pipeline_from_v3(metadata: Mapping[str, Any]) -> CodecPipeline:
     if layout != tuple(range(len(layout))) and any(c.heeds_memory for c in (*filters, *rest)):
         raise _permuted_error(chain)
     order = "<" if serialised else _read_order(chain[place][1], made)
-    # numpy spells one type in two ways, of which the shorter one is known to all
+    # numpy spells one type in two ways, and all readers know the shorter one
     stored = dtype if dtype.newbyteorder(order) == dtype else dtype.newbyteorder(order)
     native = np.asarray(fill, dtype)
     # numpy's casts leave times without a unit in the order that they have
@@ -219,7 +219,7 @@ def _find_bytes_codec(chain: Sequence[Entry]) -> int:
     if len(places) == 1:
         return places[0]
     for entry in chain:
-        # a name that is not known may be that of another such codec
+        # an unknown name may be that of another serialising codec
         if entry[0] not in (*makers, *AXES):
             find_zarr_v3_maker(entry[0])
     raise _misplaced_error(chain)
@@ -233,7 +233,7 @@ def _misplaced_error(chain: Sequence[Entry]) -> FormatError:
 
 
 def _permuted_error(chain: Sequence[Entry]) -> UnsupportedError:
-    # numcodecs would take the elements in the order of memory, and give them back in that of axes
+    # numcodecs would take the elements in memory order, and return them in the order of axes
     return UnsupportedError(
         f"codecs {[name for name, _ in chain]}: filters of arrays whose axes are permuted are "
         f"not decoded; open the data with zarr-python"
@@ -265,7 +265,7 @@ def _read_array_codecs(
 
 
 def _read_order(config: Mapping[str, Any], dtype: np.dtype[Any]) -> Order:
-    """Return the byte order that the codec ``bytes`` says."""
+    """Return the byte order in the configuration of the codec ``bytes``."""
     endian = config.get("endian")
     # compound types were once written without it, always little-endian
     if endian is None and (dtype.names is not None or not _has_order(dtype)):

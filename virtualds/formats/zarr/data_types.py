@@ -1,8 +1,8 @@
-"""Zarr v3 data types and fill values to and from numpy's.
+"""Data types and fill values of Zarr v3, to and from numpy's.
 
-Core data types: Zarr core specification version 3.0, "Data types"; the others are registered in
-zarr-extensions, which says how their fill values are spelled, too. A data type has no byte order:
-that is a parameter of the codec ``bytes``.
+Core data types: Zarr core specification version 3.0, "Data types"; zarr-extensions registers the
+others and the form of their fill values. A data type has no byte order: that is a parameter of the
+codec ``bytes``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NAMES = {
     **{f"float{8 * n}": f"f{n}" for n in (2, 4, 8)},
     **{f"complex{8 * n}": f"c{n}" for n in (8, 16)},
 }
-"""Data types without a configuration, and numpy's character codes of them."""
+"""Data types without a configuration, and their numpy codes."""
 ALIASES = {"complex_float32": "c8", "complex_float64": "c16"}
 """Other registered names of such types."""
 BYTES_PER_LETTER = {"S": 1, "U": 4, "V": 1}
@@ -32,7 +32,7 @@ FIXED_LENGTH = {"S": "null_terminated_bytes", "U": "fixed_length_utf32", "V": "r
 """Data types of a length in bytes, by numpy's kind."""
 TIMES = {"M": "numpy.datetime64", "m": "numpy.timedelta64"}
 RECORDS = ("struct", "structured")
-"""The registered name of compound types, and the one that it followed."""
+"""The registered name of compound types, and its former name."""
 VARIABLE_LENGTH = ("string", "variable_length_utf8", "bytes", "variable_length_bytes")
 LONGEST_STEP = 2**31 - 1
 """The largest scale factor that numpy's times can have."""
@@ -47,8 +47,8 @@ _KINDS = {name: kind for table in (FIXED_LENGTH, TIMES) for kind, name in table.
 def data_type_to_v3(dtype: np.dtype[Any]) -> Any | None:
     """Return the Zarr v3 spelling of a data type, or None where it has none.
 
-    Long doubles, objects, compound types with bytes between their members, and members that are
-    arrays have none; nor has anything without a single byte.
+    Long doubles, objects, compound types with bytes between their members or with arrays as
+    members have none; nor have types of no bytes.
 
     Examples
     --------
@@ -162,12 +162,12 @@ def _count_units(length: Any, unit: int) -> int:
 
 
 def parse_extension(value: Any, where: str) -> tuple[str, Mapping[str, Any]]:
-    """Return what an extension point of Zarr v3 names; a name alone stands for itself.
+    """Return the name and configuration at an extension point of Zarr v3; a name may stand alone.
 
     Raises
     ------
     FormatError
-        It is no name, nor an object with one.
+        It is neither a name nor an object with one.
     """
     if isinstance(value, str):
         return value, {}
@@ -215,7 +215,7 @@ def _float_to_v3(scalar: Any) -> Any:
 
 
 def _complex_to_v3(scalar: Any) -> Any:
-    # numpy's .real would make another NaN of some
+    # numpy's .real would change the bits of some NaNs
     parts = scalar.reshape(1).view(f"f{scalar.dtype.itemsize // 2}")
     return [_float_to_v3(np.asarray(part)) for part in parts]
 
@@ -225,7 +225,7 @@ def _time_to_v3(scalar: Any) -> Any:
 
 
 def _raw_to_v3(scalar: Any) -> Any:
-    # bytes that end in zeros are shorter in numpy than they are stored
+    # numpy drops trailing zeros of bytes
     text = scalar.item() if scalar.dtype.kind == "S" else scalar.tobytes()
     return base64.standard_b64encode(text).decode()
 
@@ -246,7 +246,7 @@ def fill_value_from_v3(value: Any, dtype: np.dtype[Any]) -> Any:
     Raises
     ------
     FormatError
-        It is none of that data type.
+        It is no value of that data type.
 
     Examples
     --------
@@ -271,7 +271,7 @@ def _bytes_from_v3(value: Any, dtype: np.dtype[Any]) -> bytes:
 
 def _encode_record(value: Any, dtype: np.dtype[Any]) -> bytes:
     if isinstance(value, str):
-        # formerly all bytes of an element were written as base64, little-endian
+        # formerly the bytes of an element were written as base64, little-endian
         stored = np.frombuffer(_encode_raw(value, dtype), dtype.newbyteorder("<"))
         return stored.astype(dtype).tobytes()
     names = dtype.names or ()
@@ -294,7 +294,7 @@ def _encode_complex(value: Any, dtype: np.dtype[Any]) -> bytes:
 
 
 def _encode_time(value: Any, dtype: np.dtype[Any]) -> bytes:
-    # numpy's NaT is the smallest integer, which it will not make of types without a unit
+    # NaT is the smallest integer; numpy makes no NaT of types without a unit
     number = np.iinfo("i8").min if value == "NaT" else value
     return encode_int(number, np.dtype("i8"))
 
@@ -306,7 +306,7 @@ def _encode_text(value: Any, dtype: np.dtype[Any]) -> bytes:
 
 
 def _encode_raw(value: Any, dtype: np.dtype[Any]) -> bytes:
-    # the core specification lists the bytes, the registry has them in base64
+    # a list of bytes in the core specification, base64 in the registry
     raw = base64.b64decode(value, validate=True) if isinstance(value, str) else bytes(list(value))
     if len(raw) > dtype.itemsize or (dtype.kind == "V" and len(raw) < dtype.itemsize):
         raise ValueError(f"{len(raw)} bytes")

@@ -15,22 +15,22 @@ from virtualds.json_values import parse_json
 MARKER = "zarr.json"
 """The file that makes a folder a set."""
 NOTES = "virtualds"
-"""The attribute of the root group that says what plain Zarr cannot."""
+"""The attribute of the root group with notes that plain Zarr cannot express."""
 FOLDER = "__virtualds__"
-"""Where a set keeps its snapshots and tables of sources; no node of Zarr may have such a name."""
+"""The folder of snapshots and tables of sources; no node of Zarr may have such a name."""
 CHUNKS = f"{FOLDER}/chunks"
-"""Where a set keeps copies of chunks, by their content; no snapshot has this name."""
+"""The folder of copies of chunks, named by content; no snapshot has this name."""
 VERSION = 1
-"""Of the layout."""
+"""The version of the layout."""
 CONSOLIDATED = "consolidated_metadata"
-"""The key of the root group under which the metadata of all other nodes stand."""
+"""The key in the root group with the metadata of all other nodes."""
 NOTED_KEYS = ("arrays", "groups", "values")
-"""The notes that are kept by the paths of nodes."""
+"""Kinds of notes that are mappings by the paths of nodes."""
 
 
 @dataclass(frozen=True)
 class Document:
-    """What the root ``zarr.json`` says.
+    """The content of the root ``zarr.json``.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class Document:
         Raises
         ------
         FormatError
-            It is none, or of a layout that is not known.
+            It is no such document, or of an unknown layout.
         """
         root = parse_json(data, url)
         if not isinstance(root, Mapping) or root.get("node_type") != "group":
@@ -78,12 +78,12 @@ class Document:
 
     @property
     def is_consolidated(self) -> bool:
-        """Whether it says anything of what lies below the root."""
+        """Whether it holds the metadata of nodes below the root."""
         return self.nodes[""].get(CONSOLIDATED) is not None or len(self.nodes) > 1
 
     @property
     def snapshot(self) -> str | None:
-        """The id of the snapshot that it is."""
+        """The id of its snapshot."""
         return self.notes.get("snapshot")
 
     @property
@@ -106,14 +106,14 @@ class Document:
 
 
 def consolidate(nodes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a group says of all nodes below it, as zarr-python consolidates metadata."""
-    # which makes a tree of them only if the members of every group stand together
+    """Return the metadata of all nodes below a group, consolidated as in zarr-python."""
+    # zarr-python makes a tree of them only if the members of every group stand together
     together = {path: nodes[path] for path in sorted(nodes, key=lambda p: p.rpartition("/")[0])}
     return {CONSOLIDATED: {"kind": "inline", "must_understand": False, "metadata": together}}
 
 
 def is_node_path(path: str) -> bool:
-    """Say whether a path below the root may be that of a node, and a folder in any store.
+    """Say whether a path below the root may name a node, and a folder in any store.
 
     Examples
     --------
@@ -126,12 +126,12 @@ def is_node_path(path: str) -> bool:
 
 
 def check_node(path: str, node: Any, url: str) -> None:
-    """Refuse what is no node of Zarr v3, and paths that do not stay in the folder of the set.
+    """Refuse an invalid node of Zarr v3, and paths that leave the folder of the set.
 
     Raises
     ------
     FormatError
-        It is none (core specification, "Node names").
+        The node or its path is invalid (core specification, "Node names").
     """
     if not is_node_path(path):
         raise FormatError(f"{url}: {path!r} is no path of a node; the set is damaged")
@@ -140,7 +140,7 @@ def check_node(path: str, node: Any, url: str) -> None:
 
 
 def _demand_mapping(parent: Mapping[str, Any], key: str, url: str) -> Mapping[str, Any]:
-    """Return an object that stands under a key, an empty one if there is none."""
+    """Return the object under a key, an empty one if there is none."""
     found = parent.get(key)
     if found is None:
         return {}
@@ -150,12 +150,12 @@ def _demand_mapping(parent: Mapping[str, Any], key: str, url: str) -> Mapping[st
 
 
 def values_folder_of(path: str, noted: Mapping[str, Any]) -> str:
-    """Return where the chunks of values lie, as the notes ``values`` say it of an array."""
+    """Return the folder of the chunks of a native array, from its note in ``values``."""
     return f"{path}/{noted['folder']}".rstrip("/")
 
 
 def build_value_entries(path: str, noted: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the chunks of values as entries of a manifest."""
+    """Return the chunks of a native array as entries of a manifest."""
     folder = values_folder_of(path, noted)
     return {
         ".".join(name.split("/")[1:]) or "0": {
@@ -168,11 +168,11 @@ def build_value_entries(path: str, noted: Mapping[str, Any]) -> dict[str, dict[s
 
 
 def name_snapshot() -> tuple[str, str]:
-    """Return an id that no other writer has, in the order of time, and the time."""
+    """Return a unique id that sorts by time, and the time."""
     now = datetime.now(UTC)
     return f"{now:%Y%m%dT%H%M%S%f}-{secrets.token_hex(4)}", f"{now:%Y-%m-%dT%H:%M:%S.%fZ}"
 
 
 def join_snapshot_path(name: str) -> str:
-    """Return where in the set a snapshot stands."""
+    """Return the path of a snapshot in the set."""
     return f"{FOLDER}/{name}/{MARKER}"

@@ -1,7 +1,7 @@
-"""How the source of a variable stores it, as far as Zarr metadata cannot say it.
+"""Notes on the encoding of variables that Zarr metadata cannot express.
 
-xarray tells it in ``Variable.encoding``, under the names of its netCDF backends. A format
-notes what references and metadata do not show, and puts both together when it is read.
+xarray has the encoding in ``Variable.encoding``, under the names of its netCDF backends. A format
+notes what references and metadata do not show, and joins both when it is read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from virtualds.formats.zarr.v2_metadata import describe_storage
 def restore_encoding(
     array: ManifestArray, dims: tuple[str, ...], notes: Mapping[str, Any], source: str
 ) -> dict[str, Any]:
-    """Return the encoding of a variable of the set at ``source``, with what was noted of it."""
+    """Return the encoding of a variable of the set at ``source``, with its notes."""
     found = describe_storage(array, dims)
     found |= notes.get("encoding", {})
     if found["contiguous"]:
@@ -37,9 +37,9 @@ def restore_encoding(
 def list_declared(
     variable: ManifestVariable, stored: ManifestArray | None = None
 ) -> dict[str, Any]:
-    """Return what of an encoding cannot be derived from the metadata.
+    """Return the part of an encoding that cannot be derived from the metadata.
 
-    ``stored`` is the array that a reader of the set will find; None where it is one of strings.
+    ``stored`` is the array that a reader of the set will find; None for an array of strings.
     """
     found: dict[str, Any] = {}
     encoding = variable.encoding
@@ -56,7 +56,7 @@ def list_declared(
 
 def _describe_storage(variable: ManifestVariable, stored: ManifestArray) -> dict[str, Any]:
     """Return how the source stores values, where the references do not show it."""
-    # HDF5 skips a filter that does not make a chunk smaller, so that no chunk may show it
+    # HDF5 skips a filter that does not shrink a chunk, so perhaps no chunk shows it
     derived = describe_storage(stored, variable.dims)
     names = (*NO_FILTERS, "contiguous") if stored.nchunks <= 1 else NO_FILTERS
     encoding = variable.encoding

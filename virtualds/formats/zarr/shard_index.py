@@ -1,4 +1,4 @@
-"""The index of a shard: where each of its inner chunks lies (Zarr v3, sharding codec)."""
+"""Indexes of shards: where each inner chunk lies (Zarr v3, sharding codec)."""
 
 from __future__ import annotations
 
@@ -27,41 +27,31 @@ from virtualds.source_file import SourceFile
 from virtualds.stores import find_store
 
 SHARDING = "sharding_indexed"
-
-
 EMPTY_CHUNK = 2**64 - 1
 """Offset and length, in an index, of a chunk that does not exist."""
-
-
 MOST_SHARDS = {True: 100_000, False: 10_000}
-"""Shards of an array whose indexes are read when it is opened, by whether they are near."""
-
-
+"""Most shards whose indexes are read when an array is opened, by whether they are local."""
 MOST_INNER_CHUNKS = 2**20
-"""Chunks of an array up to which that is done."""
-
-
+"""Most chunks of an array whose indexes are read when it is opened."""
 KEPT_INDEXES = 128
-"""Indexes, of those that are read later, that the process keeps."""
-
-
+"""Indexes that the process keeps, of those that are read later."""
 _KEPT_INDEXES: RecordCache[npt.NDArray[np.uint64]] = RecordCache(KEPT_INDEXES)
 
 
 @dataclass(frozen=True)
 class ShardLevel:
-    """What shards hold: chunks, or shards of the next level.
+    """One level of shards, which hold chunks or shards of the next level.
 
     Parameters
     ----------
     chunk : tuple of int
-        Elements of what they hold, along every axis of the array.
+        Shape of the chunks or shards that they hold.
     order : tuple of int
-        The axis of the array that each axis of the index is.
+        The axis of the array for each axis of the index.
     index : CodecPipeline
         How the index decodes.
     at_start : bool
-        Whether it stands before the chunks, or behind them.
+        Whether the index comes before the chunks, or after them.
     """
 
     chunk: tuple[int, ...]
@@ -75,17 +65,17 @@ class ShardLevel:
 
 @dataclass(frozen=True, eq=False)
 class ShardTable:
-    """References to the innermost chunks of shards, by the indexes of these.
+    """References to the innermost chunks of shards, from the indexes of the shards.
 
     Parameters
     ----------
     shards : ChunkManifest
         Where the shards lie, over a grid of them.
     edges : tuple of int arrays
-        With which innermost chunk every shard begins, per axis, and the end of the last one.
+        The number of the first innermost chunk of every shard, per axis, and the end of the last.
     grid : tuple of int
         Innermost chunks per axis.
-    levels : tuple of Level
+    levels : tuple of ShardLevel
         From the outermost to the innermost.
     """
 
@@ -97,7 +87,7 @@ class ShardTable:
     has_pipelines: ClassVar[bool] = False
 
     def manifested(self) -> ChunkManifest:
-        """Return the manifest: lazy where there are many shards, or their places are lazy."""
+        """Return the manifest, lazy if there are many shards or their own manifest is lazy."""
         if self.shards.is_loaded and prod(self.grid) <= MOST_INNER_CHUNKS:
             there = self.shards.file != MISSING
             if not there.any():
@@ -120,7 +110,7 @@ class ShardTable:
         Raises
         ------
         ReadError
-            The index of a shard cannot be had, or is damaged.
+            The index of a shard cannot be read, or is damaged.
         """
         places = np.unravel_index(ids.ravel(), self.grid) if self.grid else ()
         pairs = list(zip(self.edges, places, strict=True))
@@ -149,11 +139,11 @@ class ShardTable:
 
 
 class _ChunkRows(NamedTuple):
-    """What chunks lie in, while indexes are looked through.
+    """For each chunk the shard that holds it, while indexes are looked up.
 
-    ``whole`` numbers what they lie in, ``file``, ``offset`` and ``length`` say where it is.
-    ``place`` is the chunk's in it, and ``held`` how many there are, both in innermost chunks:
-    arrays of one row per axis.
+    ``whole`` numbers the shard; ``file``, ``offset`` and ``length`` say where the shard lies.
+    ``place`` is the place of the chunk in the shard, and ``held`` the size of the shard, both in
+    innermost chunks: arrays of one row per axis.
     """
 
     whole: Ints
@@ -165,14 +155,14 @@ class _ChunkRows(NamedTuple):
 
 
 def _to_columns(shards: ChunkManifest) -> tuple[Ints, Ints]:
-    """Return file and offset of shards, where what is held inline is as many files more."""
+    """Return file and offset of shards; inline shards are numbered after the files."""
     held = shards.file == INLINE
     file = np.where(held, len(shards.files) + shards.offset, shards.file)
     return file.astype(np.int64), np.where(held, 0, shards.offset).astype(np.int64)
 
 
 class _Shard(NamedTuple):
-    """A shard whose index is wanted, and how many chunks it has along the axes of the array."""
+    """A shard whose index is wanted, and its chunks along the axes of the array."""
 
     file: SourceFile | bytes
     offset: int
@@ -186,7 +176,7 @@ def _look_up(
     innermost: tuple[int, ...],
     sources: Sequence[SourceFile | bytes],
 ) -> _ChunkRows:
-    """Return where the chunks of a level lie that rows are in, or are."""
+    """Return rows whose shards are those of the next level, or the chunks themselves."""
     step = np.array([c // i for c, i in zip(level.chunk, innermost, strict=True)], np.int64)
     step = step.reshape(-1, 1)
     place, inside = rows.place // step, rows.place % step
@@ -197,7 +187,7 @@ def _look_up(
     wanted = [_Shard(sources[f], o, n, tuple(c)) for f, o, n, *c in wholes.T.tolist()]
     indexes = _read_indexes(wanted, level)
     file, offset, length = rows.file.copy(), rows.offset.copy(), rows.length.copy()
-    # the rows of one shard after those of another
+    # sort the rows by shard
     order = np.argsort(which, kind="stable")
     bounds = np.searchsorted(which[order], np.arange(len(wanted) + 1))
     for number, index in enumerate(indexes):
@@ -215,11 +205,11 @@ def _look_up(
 
 
 def _demand_sound_index(found: npt.NDArray[np.uint64], shard: _Shard) -> tuple[Ints, Ints]:
-    """Return where chunks begin in a shard, and how long they are; none has no length."""
+    """Return where chunks begin in a shard, and how long they are; missing ones have length 0."""
     empty = (found == EMPTY_CHUNK).all(-1)
     begin, size = (np.where(empty, 0, found[..., i]).astype(np.uint64) for i in (0, 1))
     limit = np.uint64(shard.length)
-    # together they may be more than a number of 64 bits can hold
+    # the sum of offset and length may overflow 64 bits
     bad = ~empty & ((size == 0) | (size > limit) | (begin > limit - np.minimum(size, limit)))
     if bad.any():
         wrong = found[np.flatnonzero(bad)[0]].tolist()
@@ -293,7 +283,7 @@ def compute_index_size(level: ShardLevel, counts: Sequence[int]) -> int:
     Raises
     ------
     UnsupportedError
-        A codec makes something of it whose length nobody knows.
+        The length of an encoded index depends on its content.
     """
     size: int | None = 16 * prod(counts)
     for codec in level.index.codecs:

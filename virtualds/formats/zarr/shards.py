@@ -1,8 +1,7 @@
-"""Shards: files of many chunks with an index that says where each lies.
+"""Sharded arrays of Zarr v3, shown with their inner chunks as chunks.
 
-Codec ``sharding_indexed`` (zarr-specs, "Sharding codec", version 1.0). The chunks of an array that
-is stored so are the inner ones: they are what is decoded, and what references point to. Of a shard
-only the index is read, by one request.
+Codec ``sharding_indexed`` (zarr-specs, "Sharding codec", version 1.0). References point to inner
+chunks, which are decoded one by one. Only the index of a shard is read, by one request.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ from virtualds.formats.zarr.v3_metadata import axes_from_v3
 def expand_shards(
     metadata: Mapping[str, Any], manifests: Manifests
 ) -> tuple[Mapping[str, Any], Manifests]:
-    """Return an array as if its inner chunks were files of their own, and where these lie.
+    """Return the metadata of an array with inner chunks as its chunks, and where these lie.
 
-    What is not sharded is returned as it is.
+    Arrays without shards are returned unchanged.
 
     Parameters
     ----------
@@ -47,9 +46,9 @@ def expand_shards(
     Raises
     ------
     FormatError
-        Chunks do not divide the shards that hold them, or the metadata make no sense otherwise.
+        Chunks do not divide the shards that hold them, or the metadata are invalid.
     UnsupportedError
-        Shards are compressed as a whole, or their index has no length that is known.
+        Shards are compressed as a whole, or the length of their index is unknown.
     """
     codecs, levels = _parse_levels(metadata)
     if not levels:
@@ -101,7 +100,7 @@ def _unsupported_error(name: str) -> UnsupportedError:
 
 
 def _parse_level(config: Mapping[str, Any], order: tuple[int, ...]) -> ShardLevel:
-    """Return a level from its configuration; its axes are those that earlier codecs left."""
+    """Return a level from its configuration; its axes are as earlier codecs have ordered them."""
     chunk, location = config.get("chunk_shape"), config.get("index_location", "end")
     whole = isinstance(chunk, list | tuple) and all(type(n) is int and n > 0 for n in chunk)
     if not whole or len(chunk or ()) != len(order) or location not in ("start", "end"):

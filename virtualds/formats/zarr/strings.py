@@ -1,7 +1,7 @@
-"""Arrays of strings of varying length, read and decoded when somebody asks for values.
+"""Arrays of strings of varying length, read and decoded on demand.
 
-numpy can look at the bytes of numbers, and not at those of such strings: no chunk of them can be
-decoded into its place. So they are no virtual arrays; what they hold becomes objects.
+numpy holds such strings as objects, so a chunk cannot be decoded into its place in the result as
+bytes. So these arrays are no virtual arrays.
 """
 
 from __future__ import annotations
@@ -39,24 +39,22 @@ from virtualds.stores import find_store
 from virtualds.urls import host_of
 
 Objects = npt.NDArray[Any]
-
-
 ChunkIndex = tuple[int, ...]
 
-
 TEXT, BYTES = "vlen-utf8", "vlen-bytes"
-"""The codecs that make bytes of such strings (zarr-extensions; ids of Zarr v2 too)."""
-
-
+"""Codecs of strings of varying length (zarr-extensions; ids of Zarr v2 too)."""
+SERIALISERS = {
+    "string": TEXT,
+    "variable_length_utf8": TEXT,
+    "bytes": BYTES,
+    "variable_length_bytes": BYTES,
+}
+"""The codec of a data type of Zarr v3."""
 DTYPES = {TEXT: np.dtype("O", metadata={"element_type": str}), BYTES: np.dtype("O")}
-"""What the values are; xarray knows strings by what their dtype carries."""
-
-
+"""Dtypes of values; xarray knows strings by the metadata of their dtype."""
 DECODERS = {TEXT: decode_text, BYTES: decode_bytes}
-
-
 VARYING_ERRORS = (CodecError, ValueError, RuntimeError, OSError, EOFError, MemoryError, zlib.error)
-"""What is raised for bytes that do not decode."""
+"""Errors of bytes that do not decode."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,11 +67,11 @@ class VaryingArray:
     serialiser : str
         `TEXT` or `BYTES`.
     codecs : tuple of Codec
-        What was done to the bytes of a chunk, in that order.
+        Codecs that encoded the bytes of a chunk, in that order.
     layout : tuple of int
-        The axis of the array that each stored axis is.
+        The axis of the array for each stored axis.
     fill : str or bytes
-        What missing chunks are full of.
+        The value of missing chunks.
     fragments : tuple of Fragment
         Where the chunks lie.
     """
@@ -96,10 +94,10 @@ class VaryingArray:
         return DTYPES[self.serialiser]
 
     def settled(self) -> tuple[Objects | VaryingArray, dict[str, Any]]:
-        """Return the values if they are few, else the array, and the encoding of a variable.
+        """Return the values of a small array, else the array, and the encoding of a variable.
 
-        xarray converts strings at once that are declared to be ``str``, as netCDF's are; those that
-        are many are declared to be objects, and wait.
+        xarray converts strings declared as ``str``, like netCDF's, at once. Those of a large array
+        are declared as objects, and stay unread.
         """
         is_large = prod(self.shape) * self.dtype.itemsize > get_options().small_variable
         kind = self.dtype if is_large or self.serialiser != TEXT else str
@@ -112,7 +110,7 @@ class VaryingArray:
         Raises
         ------
         ReadError
-            Bytes cannot be had, have changed, or do not decode.
+            Bytes cannot be read, have changed, or do not decode.
         """
         pairs = zip(self.shape, key, strict=True)
         places = [np.atleast_1d(np.arange(n)[k]) for n, k in pairs]
@@ -140,7 +138,7 @@ class VaryingArray:
         for codec in self.codecs[::-1]:
             data = codec.decode(data, None)
         shape = [encoded[axis] for axis in self.layout]
-        # before as much memory is taken as damaged bytes may ask for
+        # checked first, since damaged bytes may ask for any amount of memory
         if (count := int.from_bytes(data[:4], "little")) != prod(shape):
             raise ValueError(f"{count} strings where {prod(shape)} belong")
         values = DECODERS[self.serialiser](bytes(data)).reshape(shape)
@@ -155,14 +153,14 @@ def varying_from_zarr_v2(
 ) -> tuple[VaryingArray, str | bytes | None]:
     """Return the array that ``.zarray`` with dtype ``|O`` describes, and its fill value.
 
-    There need not be any: then missing chunks are full of empty strings.
+    Without a fill value, missing chunks hold empty strings.
 
     Raises
     ------
     FormatError
-        The fill value makes no sense.
+        The fill value is invalid.
     UnsupportedError
-        Its filters make something else than strings, or are not known.
+        Its filters encode other objects than strings, or are unknown.
     """
     first, *rest = metadata.get("filters") or [{"id": None}]
     serialiser = first.get("id")
@@ -184,7 +182,7 @@ def varying_from_zarr_v2(
 
 
 def _fill_from_zarr_v2(value: Any, serialiser: str) -> str | bytes | None:
-    """Return a fill value: of bytes it is base64, and 0 is none of those."""
+    """Return a fill value, base64 for bytes; there, 0 means none."""
     if value is None or (serialiser == BYTES and value == 0):
         return None
     if serialiser == TEXT:
@@ -199,7 +197,7 @@ def _fill_from_zarr_v2(value: Any, serialiser: str) -> str | bytes | None:
 
 
 class _AxisStretch(NamedTuple):
-    """What a selection takes of a chunk along one axis: from where, to where, and its length."""
+    """A selection within a chunk along one axis: from where, to where, and the chunk's length."""
 
     inner: Ints
     outer: Ints
@@ -207,7 +205,7 @@ class _AxisStretch(NamedTuple):
 
 
 def _find_taken(axis: ChunkAxis, places: Ints) -> dict[int, _AxisStretch]:
-    """Return what places take of the chunks of an axis, by their numbers."""
+    """Return the stretch of every chunk of an axis that a selection takes, by number."""
     outer = np.flatnonzero((places >= 0) & (places < axis.size))
     inside = places[outer]
     chunk = axis.locate(inside)
@@ -230,9 +228,9 @@ class _FragmentReader:
     manifest : ChunkManifest
         Of a box of the chunks.
     first : sequence of int
-        With which chunk the box begins, per axis.
+        The first chunk of the box, per axis.
     taken : sequence of mappings
-        What is taken of the chunks, per axis.
+        The stretches of chunks that are taken, per axis.
     out : object array
         The result.
     """
@@ -244,14 +242,14 @@ class _FragmentReader:
     out: Objects
 
     def wanted(self) -> Iterator[ChunkIndex]:
-        """Yield the places, in the box, of the chunks that are there and of which some is taken."""
+        """Yield the places, in the box, of existing chunks that are taken."""
         for place in product(*self.taken):
             inside = tuple(p - f for p, f in zip(place, self.first, strict=True))
             if self.manifest.file[inside] != MISSING:
                 yield inside
 
     def way(self, place: ChunkIndex) -> HostSlot | None:
-        """Say how far a chunk is."""
+        """Return the host that a chunk is fetched from, None for local and inline chunks."""
         row = self.manifest.lookup(place)
         if row.file == INLINE:
             return None
@@ -269,7 +267,7 @@ class _FragmentReader:
         Raises
         ------
         ReadError
-            Its bytes cannot be had, or do not decode.
+            Its bytes cannot be read, or do not decode.
         """
         place, data = item
         data = self.fetch(place) if data is None else data
@@ -291,13 +289,7 @@ class _FragmentReader:
         return found
 
 
-SERIALISERS = {
-    "string": TEXT,
-    "variable_length_utf8": TEXT,
-    "bytes": BYTES,
-    "variable_length_bytes": BYTES,
-}
-"""What makes bytes of the elements of a data type."""
+# ---------------------------------------------------------------------- Zarr v3
 
 
 def is_varying(metadata: Mapping[str, Any]) -> bool:
@@ -318,9 +310,9 @@ def varying_from_v3(metadata: Mapping[str, Any], manifests: Manifests) -> Varyin
     Raises
     ------
     FormatError
-        The fill value is none of the data type, or the metadata make no sense otherwise.
+        The fill value is not of the data type, or the metadata are invalid.
     UnsupportedError
-        A codec is not known.
+        A codec is unknown.
     """
     shape = tuple(metadata["shape"])
     serialiser = SERIALISERS[parse_extension(metadata["data_type"], "data_type")[0]]
@@ -329,8 +321,8 @@ def varying_from_v3(metadata: Mapping[str, Any], manifests: Manifests) -> Varyin
     names = [name for name, _ in chain]
     if names.count(serialiser) != 1:
         raise UnsupportedError(
-            f"codecs {names}: strings of varying length are read where {serialiser!r} makes bytes "
-            f"of them; open the data with zarr-python"
+            f"codecs {names}: strings of varying length are read only if {serialiser!r} encodes "
+            f"them; open the data with zarr-python"
         )
     place = names.index(serialiser)
     for name, config in chain[:place]:
@@ -351,7 +343,7 @@ def varying_from_v3(metadata: Mapping[str, Any], manifests: Manifests) -> Varyin
 
 
 def _decode_fill(value: Any, serialiser: str) -> str | bytes:
-    """Return a fill value: of bytes it is base64, or a list of numbers."""
+    """Return a fill value, for bytes base64 or a list of numbers."""
     try:
         if serialiser == BYTES:
             text = isinstance(value, str)

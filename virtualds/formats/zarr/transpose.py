@@ -1,8 +1,8 @@
-"""Axes of chunks through the codecs of Zarr v3 that only move them.
+"""The codecs of Zarr v3 that only move axes: ``transpose`` and ``reshape``.
 
-``transpose`` (codec specification, version 1.0) permutes them; ``reshape``, registered in
-zarr-extensions, makes other axes of the same elements, in their order. A pipeline knows of the
-former only, as its layout. The latter says what shape a codec behind it encodes.
+``transpose`` (codec specification, version 1.0) permutes axes; ``reshape``, registered in
+zarr-extensions, gives the same elements, in their order, other axes. A pipeline knows only the
+former, as its layout. The latter sets the shape that a codec after it encodes.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from virtualds.formats.zarr.data_types import parse_extension
 
 @dataclass(frozen=True)
 class StoredAxes:
-    """What codecs have made of the axes of an array.
+    """The axes of an array after some codecs.
 
     Parameters
     ----------
     layout : tuple of int
-        The axis of the array that each one is; where they are reshaped, was before.
+        The axis of the array for each; if reshaped, for each before that.
     chunk : tuple of int or None
-        Elements of a chunk along each; None where not all chunks have the same, or it is unknown.
+        Elements of a chunk along each; None if chunks differ, or if it is unknown.
     reshaped : bool
-        Whether they are axes of the array no longer.
+        Whether they are no longer axes of the array.
     """
 
     layout: tuple[int, ...]
@@ -36,7 +36,7 @@ class StoredAxes:
 
     @classmethod
     def of_array(cls, ndim: int, chunk_grid: Any) -> StoredAxes:
-        """Return the axes of an array that is cut by a ``chunk_grid``, if it is."""
+        """Return the axes of an array, with its chunk shape if there is a ``chunk_grid``."""
         if chunk_grid is None:
             return cls(tuple(range(ndim)))
         name, config = parse_extension(chunk_grid, "chunk_grid")
@@ -87,7 +87,7 @@ def compute_shape(config: Mapping[str, Any], before: tuple[int, ...]) -> tuple[i
     Raises
     ------
     FormatError
-        They have another number of elements, or its configuration makes no sense.
+        The numbers of elements differ, or the configuration is invalid.
 
     Examples
     --------
@@ -115,7 +115,7 @@ def compute_shape(config: Mapping[str, Any], before: tuple[int, ...]) -> tuple[i
 
 
 def _find_length(item: Any, before: tuple[int, ...]) -> int | None:
-    """Return the length that an axis is said to have; -1 is what remains, None is nonsense."""
+    """Return the length of an axis in a configuration; -1 is the rest, None is invalid."""
     if isinstance(item, list | tuple):
         whole = all(type(axis) is int and 0 <= axis < len(before) for axis in item)
         return prod(before[axis] for axis in item) if whole else None
@@ -125,7 +125,7 @@ def _find_length(item: Any, before: tuple[int, ...]) -> int | None:
 def _is_misplaced(
     items: Sequence[Any], i: int, found: tuple[int, ...], before: tuple[int, ...]
 ) -> bool:
-    """Say whether an axis made of others does not lie where these lay."""
+    """Say whether an axis made of others lies elsewhere than they did."""
     axes = items[i]
     if not isinstance(axes, list | tuple) or not axes:
         return False
@@ -138,4 +138,4 @@ AXES: dict[str, Callable[[StoredAxes, Mapping[str, Any]], StoredAxes]] = {
     "reshape": _reshape,
     "transpose": _transpose,
 }
-"""What codecs that only move axes make of them."""
+"""Codecs that only move axes, by name."""

@@ -1,7 +1,7 @@
-"""Zarr v2 array metadata to and from our types.
+"""``.zarray`` of Zarr v2, to and from arrays.
 
-Zarr storage specification version 2, "Metadata" and "Arrays". What such metadata cannot say about
-an array is told as a list of reasons, so that a writer can name every obstacle before it writes.
+Zarr storage specification version 2, "Metadata" and "Arrays". `v2_obstacles` lists what such
+metadata cannot describe, so that a writer can name every obstacle before it writes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from virtualds.formats.zarr.v2_obstacles import (
 from virtualds.formats.zarr.v2_types import dtype_from_zarr_v2, dtype_to_zarr_v2, fill_from_zarr_v2
 
 V2_CHOICES = {"order": ("C", "F", None), "dimension_separator": (".", "/", None)}
-"""What keys of ``.zarray`` may say, or be absent."""
+"""Values that optional keys of ``.zarray`` may have."""
 
 
 @dataclass(frozen=True)
@@ -87,9 +87,9 @@ def array_from_zarr_v2(metadata: Mapping[str, Any], manifest: ChunkManifest) -> 
     Raises
     ------
     FormatError
-        The fill value or dtype makes no sense.
+        The fill value or dtype is invalid.
     UnsupportedError
-        A codec or dtype is not known.
+        A codec or dtype is unknown.
     """
     shape, chunks = metadata["shape"], metadata["chunks"]
     dtype = dtype_from_zarr_v2(metadata["dtype"])
@@ -99,7 +99,7 @@ def array_from_zarr_v2(metadata: Mapping[str, Any], manifest: ChunkManifest) -> 
     axes = tuple(ChunkAxis.regular(n, max(c, 1)) for n, c in zip(shape, chunks, strict=True))
     layout = tuple(range(len(shape)))
     if fill is None and dtype.kind in "mM":
-        # what nobody laid down is no time, as zarr-python has it
+        # missing chunks without a fill value are NaT, as in zarr-python
         fill = "NaT"
     pipeline = CodecPipeline(
         dtype,
@@ -111,19 +111,19 @@ def array_from_zarr_v2(metadata: Mapping[str, Any], manifest: ChunkManifest) -> 
 
 
 def check_zarr_v2(metadata: Any) -> None:
-    """Refuse what cannot be ``.zarray``.
+    """Refuse an invalid ``.zarray``.
 
     Raises
     ------
     FormatError
-        A key is missing, or shape and chunks make no sense.
+        A key is missing, or shape and chunks are invalid.
     """
     if not isinstance(metadata, Mapping):
         raise FormatError(f".zarray: {metadata!r} is no object; the reference set is damaged")
     if absent := {"shape", "chunks", "dtype"} - metadata.keys():
         raise FormatError(f".zarray: there is no {min(absent)!r}; the reference set is damaged")
     shape, chunks = metadata["shape"], metadata["chunks"]
-    # where there is nothing, kerchunk says chunks of nothing
+    # along empty axes, kerchunk writes chunks of length 0
     if not (
         is_shape(shape)
         and is_shape(chunks)
@@ -153,7 +153,7 @@ def read_chunk_grid(metadata: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def describe_storage(array: ManifestArray, dims: Sequence[str]) -> dict[str, Any]:
-    """Return how an array of one pipeline is stored, as xarray's netCDF4 backend says it."""
+    """Return how an array of one pipeline is stored, with the keys of xarray's netCDF4 backend."""
     found = dict(NO_FILTERS)
     for codec in array.pipelines[0].codecs if array.pipelines else ():
         found |= codec.encoding
@@ -176,7 +176,7 @@ def _build_whole_manifest(array: ManifestArray, chunks: tuple[int, ...]) -> Chun
     if any(f.manifest.is_in_set for f in array.fragments):
         return _tile_manifests(array, chunks, grid)
     demand_table(grid, sum(f.manifest.size for f in array.fragments), f"{array.name!r}")
-    # fragments share a table of files once they are concatenated in a row
+    # concatenated in a row, fragments share one table of files
     flat = [f.manifest.reshape((f.manifest.size,)) for f in array.fragments]
     joined = ChunkManifest.concatenate(flat, 0)
     columns: dict[str, npt.NDArray[Any]] = {
@@ -201,7 +201,7 @@ def _build_whole_manifest(array: ManifestArray, chunks: tuple[int, ...]) -> Chun
 def _tile_manifests(
     array: ManifestArray, chunks: tuple[int, ...], grid: tuple[int, ...]
 ) -> ChunkManifest:
-    """Return the manifest over the grid of the array without reading what lies in sets."""
+    """Return the manifest over the grid of the array without reading references of sets."""
     parts = tuple(
         (tuple(s // c for s, c in zip(f.start, chunks, strict=True)), f.manifest)
         for f in array.fragments

@@ -1,4 +1,4 @@
-"""Zarr v2 hierarchies into groups of variables."""
+"""Read Zarr v2 hierarchies as groups of variables."""
 
 from __future__ import annotations
 
@@ -21,22 +21,15 @@ from virtualds.json_values import from_json
 from virtualds.source_file import SourceFile
 
 NOTES = "virtualds"
-"""The top-level key that a format writes the notes under."""
-
-
+"""The top-level key of the notes of a format."""
 DIMENSIONS = "_ARRAY_DIMENSIONS"
-"""The attribute of a Zarr v2 array that xarray reads its dimensions from."""
-
-
+"""The attribute of a Zarr v2 array with its dimensions, as xarray reads it."""
 Chunks = Callable[[str, tuple[int, ...]], ChunkManifest]
-"""Takes the path of an array and its chunk grid, and says where the chunks lie."""
-
-
-# ---------------------------------------------------------------------- reading
+"""Takes the path of an array and its chunk grid, and returns the manifest of its chunks."""
 
 
 class MemberNames(NamedTuple):
-    """The names of what a group holds, in order."""
+    """The names of the members of a group, in order."""
 
     arrays: dict[str, None]
     groups: dict[str, None]
@@ -44,7 +37,7 @@ class MemberNames(NamedTuple):
 
 @dataclass(frozen=True)
 class HierarchyReader:
-    """What a format knows of a hierarchy, to make groups of it.
+    """Makes groups of a hierarchy.
 
     Parameters
     ----------
@@ -74,9 +67,9 @@ class HierarchyReader:
         FileNotFoundError
             There is no such group.
         FormatError
-            Metadata or references make no sense.
+            Metadata or references are invalid.
         UnsupportedError
-            A codec or dtype is not known.
+            A codec or dtype is unknown.
         """
         try:
             if odd := [key for key in self.metadata if {"", ".", ".."} & set(key.split("/"))]:
@@ -92,7 +85,7 @@ class HierarchyReader:
 
     @cached_property
     def _members(self) -> Mapping[str, MemberNames]:
-        """What every group holds, by path: a look at all keys for each would take its time."""
+        """The members of every group, by path; found in one pass over all keys."""
         found: dict[str, MemberNames] = defaultdict(lambda: MemberNames({}, {}))
         for key in self.metadata:
             *nodes, rest = key.split("/")
@@ -160,14 +153,14 @@ class HierarchyReader:
         array = array_from_zarr_v2(metadata, manifest)
         fill = fill_from_zarr_v2(metadata.get("fill_value"), array.dtype)
         if fill is not None:
-            # as xarray reads Zarr v2: its fill value is the netCDF attribute, whatever that says
+            # as in xarray: the fill value of Zarr v2 replaces the netCDF attribute
             attributes["_FillValue"] = fill
         encoding = restore_encoding(array, dims, notes, self.source.url)
         return ManifestVariable(dims, array, attributes, encoding)
 
 
 def member_of(document: object, key: str) -> object:
-    """Return what a JSON object has under a key, None of anything else."""
+    """Return the value under a key of a JSON object, None for other values."""
     return document.get(key) if isinstance(document, Mapping) else None
 
 
@@ -178,9 +171,6 @@ def _name_dims(shape: Sequence[int], names: Sequence[str] | None) -> tuple[str, 
     return dims
 
 
-# ---------------------------------------------------------------------- writing
-
-
 def files_with_chunks(manifest: ChunkManifest) -> Iterable[SourceFile]:
-    """Return the files that chunks lie in, not those that are only known."""
+    """Return the files that chunks lie in, without unused ones."""
     return manifest.pruned().sources

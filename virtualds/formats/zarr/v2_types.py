@@ -67,7 +67,7 @@ def fill_from_zarr_v2(value: Any, dtype: np.dtype[Any]) -> Any:
     Raises
     ------
     FormatError
-        It is none of that dtype.
+        It is no value of that dtype.
     """
     try:
         return _decode_fill(value, dtype)

@@ -1,4 +1,4 @@
-"""Groups of variables into Zarr v2 hierarchies."""
+"""Turn groups of variables into Zarr v2 hierarchies."""
 
 from __future__ import annotations
 
@@ -39,11 +39,9 @@ REMEDY = (
     "load these variables before writing (ds.virtual.load()), leave them out (ds.drop_vars), or "
     "write the files that differ to sets of their own; a pickle of the dataset holds it as it is"
 )
-"""What to do about what a hierarchy cannot hold."""
-
-
+"""What to do about variables that a hierarchy cannot hold."""
 MOST_INLINE = 2**20
-"""Bytes that missing chunks of one array may take when they have to be written out."""
+"""Most bytes of missing chunks of one array that are written out inline."""
 
 
 @dataclass
@@ -57,8 +55,8 @@ class Hierarchy:
     manifests : dict of str to ChunkManifest
         By path of the array. A value in memory is one inline chunk.
     notes : dict
-        What the metadata cannot say: ``files`` (url to size, mtime, etag), ``groups`` and
-        ``arrays`` by path.
+        Facts beyond the metadata: ``files`` (url to size, mtime, etag), ``groups`` and ``arrays``
+        by path.
     """
 
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -77,8 +75,8 @@ class Hierarchy:
     ) -> Hierarchy:
         """Return the hierarchy that holds a group.
 
-        ``url`` and ``format`` say in errors what was to be written; ``sources`` says in which files
-        the chunks of an array lie that are to be noted.
+        ``url`` and ``format`` are for errors; ``sources`` returns the files of an array whose
+        fingerprints are noted.
 
         Raises
         ------
@@ -97,7 +95,7 @@ class Hierarchy:
         group: ManifestGroup,
         sources: Callable[[ChunkManifest], Iterable[SourceFile]],
     ) -> Iterable[str]:
-        """Add a group, and yield what does not fit."""
+        """Add a group, and yield its problems."""
         prefix = f"{path}/" if path else ""
         self.metadata[f"{prefix}.zgroup"] = {"zarr_format": 2}
         try:
@@ -115,7 +113,8 @@ class Hierarchy:
             found = []
             if isinstance(variable.data, ManifestArray):
                 array = unify_fill(variable.data)
-                variable, found = replace(variable, data=array), unsupported_reasons(array)
+                variable = replace(variable, data=array)
+                found = unsupported_reasons(array, variable.dims)
             try:
                 if not found:
                     self._add_variable(prefix + name, variable, sources)
@@ -141,7 +140,7 @@ class Hierarchy:
         settled = fill is not None and metadata["fill_value"] is None and is_exact(fill, dtype)
         if settled:
             metadata["fill_value"] = fill_to_zarr_v2(fill, dtype)
-            # xarray takes the fill value of Zarr v2 for it; who turns v2 into v3 looks here
+            # xarray reads the fill value of Zarr v2; a reader that converts to v3 reads this
             attributes["_FillValue"] = fill_to_attribute(fill, dtype)
         plain, types = to_json(attributes)
         if settled:
@@ -172,7 +171,7 @@ class Hierarchy:
             )
 
     def noted(self) -> dict[str, Any]:
-        """Return the notes as they are written: what is empty is left out."""
+        """Return the notes to write, without empty ones."""
         filled = {name: part for name, part in self.notes.items() if part}
         return {"files": {}} | filled
 
@@ -182,7 +181,7 @@ def _describe_array(
 ) -> tuple[dict[str, Any], ChunkManifest]:
     """Return the metadata and the chunks of a virtual array."""
     found = to_zarr_v2(array)
-    # an attribute of another dtype stays an attribute: it fills nothing
+    # an attribute of another dtype is no fill value
     known = attributes.get("_FillValue")
     known = known if is_exact(known, found.pipeline.dtype) else None
     if _is_read_alike(found.pipeline.fill_value, known):
@@ -193,7 +192,7 @@ def _describe_array(
 def _write_out_missing(array: ZarrArray) -> ChunkManifest:
     """Hold missing chunks inline where readers of Zarr v2 would fill them with another value.
 
-    They take ``fill_value`` for the attribute ``_FillValue``; the fill value of HDF5 is none.
+    They take ``fill_value`` for the attribute ``_FillValue``, which HDF5's fill value is not.
     """
     manifest = array.manifest.loaded()
     missing = manifest.file == MISSING
@@ -275,7 +274,7 @@ def _is_read_alike(fill: Any, attribute: Any) -> bool:
 
 
 def _encode_chunk(chunk: npt.NDArray[Any], pipeline: CodecPipeline) -> bytes:
-    """Encode one chunk; filters of arrays need to know what it is one of."""
+    """Encode one chunk, given as an array, since array filters need its dtype."""
     import numcodecs
 
     data: Any = chunk

@@ -1,10 +1,9 @@
 """Virtual arrays to and from Zarr v3 array metadata and parts of manifests.
 
-What plain Zarr can say is said in plain Zarr: one pipeline as codecs, chunks as a regular or a
-``rectilinear`` grid. What it cannot say (several pipelines, CF packing that differs between files,
-hidden elements of chunks, several fragments) stands under the chunk grid `FRAGMENTS` and the codec
-`PIPELINES`, names of extensions that a reader has to understand, as ``docs/formats/zarr-v3.md``
-specifies them.
+Plain Zarr comes first: one pipeline as codecs, chunks as a regular or a ``rectilinear`` grid. Other
+arrays (several pipelines, CF packing that differs between files, hidden elements of chunks, several
+fragments) use the chunk grid `FRAGMENTS` and the codec `PIPELINES`. These are names of extensions
+that a reader must understand; ``docs/formats/zarr-v3.md`` specifies them.
 """
 
 from __future__ import annotations
@@ -40,6 +39,11 @@ from virtualds.formats.zarr.v2_types import dtype_from_zarr_v2, dtype_to_zarr_v2
 from virtualds.formats.zarr.v3_metadata import axes_from_v3, find_origins, grid_to_v3
 from virtualds.json_values import from_json, to_json
 
+FRAGMENTS, PIPELINES, NUMPY_TYPE = "virtualds.fragments", "virtualds.pipelines", "virtualds.numpy"
+"""Names of our extensions: a chunk grid, a codec, and a data type."""
+MOST_EMPTY = 2**20
+"""Most slabs of an axis without elements."""
+
 
 class ManifestPart(NamedTuple):
     """Chunks of a manifest: where they lie in the grid of a fragment."""
@@ -49,29 +53,21 @@ class ManifestPart(NamedTuple):
     manifest: ChunkManifest
 
 
-FRAGMENTS, PIPELINES, NUMPY_TYPE = "virtualds.fragments", "virtualds.pipelines", "virtualds.numpy"
-"""Names of our extensions: a chunk grid, a codec, and a data type."""
-
-
-MOST_EMPTY = 2**20
-"""Slabs of an axis that may show no element."""
-
-
 Manifests = Callable[[list[tuple[int, ...]], int], list[ManifestPart]]
-"""Says where chunks lie: takes the grids of fragments, and the number of pipelines, 0 if plain."""
+"""Takes the grids of fragments and the number of pipelines, 0 if plain; returns the chunks."""
 
 
 # ---------------------------------------------------------------------- writing
 
 
 def array_to_v3(array: ManifestArray) -> tuple[dict[str, Any], list[ManifestPart]]:
-    """Describe an array as Zarr v3 does, as plainly as can be.
+    """Describe an array in Zarr v3, in plain Zarr if possible.
 
     Returns
     -------
     metadata : dict
         The content of ``zarr.json``, without attributes, dimensions and storage transformers.
-    parts : list of Part
+    parts : list of ManifestPart
         Where the chunks lie.
 
     Raises
@@ -91,7 +87,7 @@ def is_extended(metadata: Mapping[str, Any]) -> bool:
 
 
 def _describe_plain(array: ManifestArray) -> tuple[dict[str, Any], list[ManifestPart]] | None:
-    """Describe an array in plain Zarr; None if it is more than that."""
+    """Describe an array in plain Zarr; None if that cannot express it."""
     if len(array.pipelines) > 1:
         return None
     pipeline = array.pipelines[0] if array.fragments else build_fill_pipeline(array)
@@ -110,7 +106,7 @@ def _describe_plain(array: ManifestArray) -> tuple[dict[str, Any], list[Manifest
 
 
 def extended_to_v3(array: ManifestArray) -> tuple[dict[str, Any], list[ManifestPart]]:
-    """Describe an array exactly, fragment by fragment, as `array_to_v3` does where it has to."""
+    """Describe an array with our extensions, fragment by fragment."""
     kind = data_type_to_v3(array.dtype)
     if kind is None:
         kind = {"name": NUMPY_TYPE, "configuration": {"dtype": dtype_to_json(array.dtype)}}
@@ -179,7 +175,7 @@ def _packing_to_json(packing: Decoding) -> dict[str, Any]:
 
 
 def dtype_to_json(dtype: np.dtype[Any]) -> Any:
-    """Return any dtype without objects, with the bytes between members of compound ones."""
+    """Return any dtype without objects as JSON, with the padding of compound types."""
     if dtype.names is None:
         return dtype_to_zarr_v2(dtype)
     members = []
@@ -209,9 +205,9 @@ def array_from_v3(metadata: Mapping[str, Any], manifests: Manifests) -> Manifest
     Raises
     ------
     FormatError
-        The metadata make no sense.
+        The metadata are invalid.
     UnsupportedError
-        They say what is not known.
+        They use an unknown codec, type or grid.
     """
     shape = tuple(metadata["shape"])
     if is_extended(metadata):
@@ -231,7 +227,7 @@ def array_from_v3(metadata: Mapping[str, Any], manifests: Manifests) -> Manifest
 def place_part(
     part: ManifestPart, axes: tuple[ChunkAxis, ...], start: tuple[int, ...] = ()
 ) -> Fragment:
-    """Return the fragment that a part of the chunks of some axes is."""
+    """Return a part of the chunks of some axes as a fragment."""
     start = start or (0,) * len(axes)
     if part.manifest.shape == tuple(axis.nchunks for axis in axes):
         return Fragment(start, axes, part.manifest)
@@ -276,7 +272,7 @@ def _build_array(
 
 
 def _axis_from_json(said: Mapping[str, Any], size: int) -> ChunkAxis:
-    """Return how an axis of a fragment is cut, of an array that has ``size`` elements along it."""
+    """Return the chunk axis of a fragment; the array has ``size`` elements along it."""
     if "size" in said:
         numbers = [said[name] for name in ("size", "chunk", "hidden", "last")]
         if any(type(n) is not int for n in numbers):
@@ -284,7 +280,7 @@ def _axis_from_json(said: Mapping[str, Any], size: int) -> ChunkAxis:
         return ChunkAxis.regular(numbers[0], numbers[1], inset=numbers[2], last=numbers[3])
     names = ("lengths", "stored", "hidden")
     runs = [np.array(said[name]).reshape(-1, 2) for name in names]
-    # before anything takes memory that there are not elements for
+    # checked before memory is allocated
     whole = all(run.dtype.kind == "i" and (run >= 0).all() for run in runs)
     counts = {sum(run[:, 1].tolist()) for run in runs}
     if not whole or len(counts) != 1 or counts.pop() > size + MOST_EMPTY:

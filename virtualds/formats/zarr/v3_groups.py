@@ -1,4 +1,4 @@
-"""Groups of the metadata of a Zarr v3 hierarchy, wherever its chunks lie."""
+"""Read the metadata of a Zarr v3 hierarchy as groups of variables."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GROUP_KEYS = ("zarr_format", "node_type", "attributes", CONSOLIDATED)
 
 
 class MemberNames(NamedTuple):
-    """The names of what a group holds, in order."""
+    """The names of the members of a group, in order."""
 
     arrays: dict[str, None]
     groups: dict[str, None]
@@ -43,9 +43,9 @@ class NodesReader:
     nodes : mapping of str to mapping
         Metadata by path; that of the root is under ``""``.
     notes : mapping
-        What plain Zarr cannot say: ``arrays`` and ``groups``, by path.
+        Facts beyond plain Zarr: ``arrays`` and ``groups``, by path.
     parts_of : callable
-        Takes path and metadata of an array, and returns what says where its chunks lie.
+        Takes path and metadata of an array, and returns its `Manifests`.
     skip : set of str
         Names of variables to leave out.
     """
@@ -64,9 +64,9 @@ class NodesReader:
         FileNotFoundError
             There is no such group.
         FormatError
-            The metadata make no sense.
+            The metadata are invalid.
         UnsupportedError
-            They say what is not known.
+            They use an unknown extension.
         """
         try:
             if odd := [n for n in self.nodes if n and {"", ".", ".."} & set(n.split("/"))]:
@@ -82,7 +82,7 @@ class NodesReader:
 
     @cached_property
     def _members(self) -> Mapping[str, MemberNames]:
-        """What every group holds, by path: a look at all nodes for each would take its time."""
+        """The members of every group, by path; found in one pass over all nodes."""
         found: dict[str, MemberNames] = defaultdict(lambda: MemberNames({}, {}))
         for key, node in self.nodes.items():
             names = key.split("/") if key else []

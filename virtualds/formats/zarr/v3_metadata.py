@@ -41,21 +41,21 @@ NEEDED = (
 """Keys that the metadata of an array must have."""
 OPTIONAL = ("attributes", "dimension_names", "storage_transformers")
 GRIDS = {"regular": "chunk_shape", "rectilinear": "chunk_shapes"}
-"""Known grids, and what their configurations call the lengths of chunks."""
+"""Known grids, and the key of chunk lengths in their configurations."""
 
 
 # ---------------------------------------------------------------------- as a whole
 
 
 def check_zarr_v3(metadata: Any) -> None:
-    """Refuse what cannot be the ``zarr.json`` of an array.
+    """Refuse an invalid ``zarr.json`` of an array.
 
     Raises
     ------
     FormatError
-        A key is missing, or shape, codecs or names of dimensions make no sense.
+        A key is missing, or shape, codecs or names of dimensions are invalid.
     UnsupportedError
-        There is a key that readers must understand, and nobody here does.
+        There is an unknown key that readers must understand.
     """
     if not isinstance(metadata, Mapping):
         raise FormatError(f"zarr.json: {metadata!r} is no object; the metadata is damaged")
@@ -72,19 +72,19 @@ def check_zarr_v3(metadata: Any) -> None:
 
 
 def check_extras(metadata: Mapping[str, Any], known: Collection[str]) -> None:
-    """Refuse keys that are not known, unless they say that they need not be.
+    """Refuse unknown keys, unless they say that readers need not understand them.
 
     Raises
     ------
     UnsupportedError
-        There is a key that readers must understand, and nobody here does.
+        There is an unknown key that readers must understand.
     """
     for key in sorted(metadata.keys() - set(known)):
         value = metadata[key]
         if not isinstance(value, Mapping) or value.get("must_understand") is not False:
             raise UnsupportedError(
-                f"zarr.json: {key!r} is nothing that virtualds knows, and readers must understand "
-                f"it; open the data with the library that wrote them"
+                f"zarr.json: {key!r} is unknown to virtualds, and readers must understand it; open "
+                f"the data with the library that wrote them"
             )
 
 
@@ -107,9 +107,9 @@ def _check_shape(shape: Any, names: Any) -> None:
 def grid_to_v3(array: ManifestArray) -> dict[str, Any] | None:
     """Return the chunk grid on which all fragments of an array lie, or None.
 
-    It is ``regular`` where it can be, else ``rectilinear``. There is none where chunks have hidden
-    elements, where fragments are cut in different ways, and where gaps between fragments have
-    another value than missing chunks.
+    It is ``regular`` where possible, else ``rectilinear``. None where chunks have hidden elements,
+    where fragments are cut in different ways, and where gaps between fragments have another value
+    than missing chunks.
     """
     if not array.gaps_read_as_missing:
         return None
@@ -127,22 +127,22 @@ def grid_to_v3(array: ManifestArray) -> dict[str, Any] | None:
 
 
 def _encode_runs(lengths: Ints) -> list[int | list[int]]:
-    """Return numbers, runs of the same one as pairs of it and how often it comes."""
+    """Return numbers, with runs of one number as pairs of the number and its count."""
     runs = ((value, len(list(run))) for value, run in groupby(lengths.tolist()))
     return [value if count == 1 else [value, count] for value, count in runs]
 
 
 def axes_from_v3(shape: Sequence[int], chunk_grid: Any) -> tuple[ChunkAxis, ...]:
-    """Return how every axis of an array is cut, from its ``chunk_grid``.
+    """Return the chunk axes of an array from its ``chunk_grid``.
 
-    Chunks that lie beyond the end of an axis as a whole are left out.
+    Chunks beyond the end of an axis are left out.
 
     Raises
     ------
     FormatError
-        The grid does not fit the shape, or makes no sense.
+        The grid does not fit the shape, or is invalid.
     UnsupportedError
-        The grid is none that is known.
+        The grid is unknown.
 
     Examples
     --------
@@ -174,14 +174,14 @@ def axes_from_v3(shape: Sequence[int], chunk_grid: Any) -> tuple[ChunkAxis, ...]
 
 
 def _make_regular_axis(size: int, length: Any, axis: int) -> ChunkAxis:
-    # along axes without elements, some write chunks without any
+    # along empty axes, some writers have chunks of length 0
     if type(length) is not int or length < min(size, 1):
         raise _cut_error(size, length, axis)
     return ChunkAxis.regular(size, max(length, 1))
 
 
 def _cut_axis(size: int, cut: Any, axis: int) -> ChunkAxis:
-    """Return an axis cut every so many elements, or into chunks of lengths that are listed."""
+    """Return an axis with chunks of one length, or of listed lengths."""
     if not isinstance(cut, list | tuple):
         return _make_regular_axis(size, cut, axis)
     values, counts, total = [], [], 0
@@ -189,7 +189,7 @@ def _cut_axis(size: int, cut: Any, axis: int) -> ChunkAxis:
         value, count = item if isinstance(item, list | tuple) and len(item) == 2 else (item, 1)
         if any(type(n) is not int or n < 1 for n in (value, count)):
             raise _cut_error(size, cut, axis)
-        # what lies beyond the end is not counted, however often it comes
+        # chunks beyond the end are not counted
         shown = min(count, max(-(-(size - total) // value), 0))
         values.append(value)
         counts.append(shown)
@@ -211,7 +211,7 @@ def _cut_error(size: int, cut: Any, axis: int) -> FormatError:
 
 
 def find_origins(array: ManifestArray, axes: tuple[ChunkAxis, ...]) -> list[tuple[int, ...]]:
-    """Return where every fragment begins in a grid that it lies on, in chunks per axis."""
+    """Return where every fragment begins in a grid, in chunks per axis."""
     return [find_origin(fragment, axes) for fragment in array.fragments]
 
 

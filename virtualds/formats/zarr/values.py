@@ -1,4 +1,4 @@
-"""Values in memory as native arrays of Zarr v3: plain chunks that any reader of Zarr reads."""
+"""Values in memory as native arrays of Zarr v3, which any reader of Zarr reads."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from virtualds.formats.zarr.data_types import data_type_to_v3, fill_value_to_v3
 TEXT = "string"
 """The data type of strings of any length (zarr-extensions, ``data-types/string``)."""
 COMPRESSED_FROM = 4096
-"""Bytes of an array from which on its chunks are compressed."""
+"""Chunks of arrays of at least so many bytes are compressed."""
 CHUNK_BYTES = 2**26
-"""Bytes that a chunk has at most, where its rows are shorter."""
+"""Most bytes of a chunk, unless one row is longer."""
 ZSTD = {"name": "zstd", "configuration": {"level": 3, "checksum": False}}
 
 
 class NativeArray(NamedTuple):
-    """An array as plain Zarr: the content of ``zarr.json``, and its chunks by their places."""
+    """An array as plain Zarr: the content of ``zarr.json``, and its chunks by index."""
 
     metadata: dict[str, Any]
     chunks: Iterator[tuple[tuple[int, ...], bytes]]
@@ -34,7 +34,7 @@ def values_to_v3(values: npt.NDArray[Any]) -> NativeArray | None:
     Raises
     ------
     UnsupportedError
-        There is something else among their strings.
+        There are other objects among their strings.
     """
     text = values.dtype.kind in "OUT"
     kind = TEXT if text else data_type_to_v3(values.dtype)
@@ -78,7 +78,7 @@ def _bytes_codec(dtype: np.dtype[Any]) -> dict[str, Any]:
 def _encode_chunks(
     values: npt.NDArray[Any], shape: tuple[int, ...], compress: bool
 ) -> Iterator[tuple[tuple[int, ...], bytes]]:
-    """Yield chunks, those at the edge padded, as they are stored."""
+    """Yield encoded chunks; those at the edge are padded."""
     import numcodecs
 
     grid = [-(-n // c) for n, c in zip(values.shape, shape, strict=True)]

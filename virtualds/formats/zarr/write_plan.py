@@ -1,4 +1,4 @@
-"""What there is to write of a group, before any of it is written: nodes, and where chunks lie."""
+"""The plan of writing a group as Zarr v3: nodes, and where chunks lie."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from virtualds.json_values import to_json
 
 @dataclass(frozen=True)
 class PlannedArray:
-    """An array that is to be written: its metadata, and its chunks or references.
+    """An array to write: its metadata, and its chunks or references.
 
-    Of one that is ``known``, everything but its metadata stands in the set already.
+    If it is ``known``, the set already holds everything but its metadata.
     """
 
     metadata: dict[str, Any]
@@ -33,10 +33,10 @@ class PlannedArray:
 
 
 class WritePlan(NamedTuple):
-    """What there is to write.
+    """The nodes to write, and their notes.
 
-    ``nodes`` are groups, as their metadata, and arrays, by path; ``notes`` is what Zarr cannot say
-    of them, as in `Document`.
+    ``nodes`` are groups, as their metadata, and arrays, by path; ``notes`` are facts that Zarr
+    cannot express, as in `Document`.
     """
 
     nodes: dict[str, dict[str, Any] | PlannedArray]
@@ -50,24 +50,24 @@ def plan_writing(
     form: str = "zarr-v3",
     grids: tuple[str, ...] = (),
 ) -> WritePlan:
-    """Return what there is to write of a group.
+    """Return the plan of writing a group.
 
     Parameters
     ----------
     group : ManifestGroup
     root : str
-        Url of the folder that it is to be.
+        Url of the folder to write.
     before : Document, optional
-        The snapshot of the set that is there.
+        The snapshot of an existing set.
     form : str
         Name of the format, for errors.
     grids : tuple of str
-        For a format that holds plain Zarr only: the chunk grids that it may have.
+        For a format that holds plain Zarr only: the chunk grids that it allows.
 
     Raises
     ------
     UnsupportedError
-        The variables that Zarr v3 has no form for; all of them are named.
+        Zarr v3 has no form for some variables; all of them are named.
     """
     planner = _Planner(root, before, grids)
     planned = list(planner.planned(group))
@@ -84,7 +84,7 @@ def plan_writing(
 
 @contextmanager
 def suggest_zarr_v3(group: ManifestGroup, url: str) -> Iterator[None]:
-    """Say of a group that another format cannot hold whether zarr-v3 can."""
+    """Suggest zarr-v3 in errors about a group that another format cannot hold."""
     try:
         yield
     except UnsupportedError as error:
@@ -108,7 +108,7 @@ class _Planner:
     notes: dict[str, dict[str, Any]] = field(default_factory=lambda: {"groups": {}, "arrays": {}})
 
     def planned(self, group: ManifestGroup) -> Iterator[tuple[str, Any, list[str]]]:
-        """Yield every node: its path, what it is, and what of it does not fit."""
+        """Yield every node: its path, its plan, and its problems."""
         for path, part in group.walk():
             prefix = f"{path}/" if path else ""
             try:
@@ -152,7 +152,7 @@ class _Planner:
         elif known and self.before is not None:
             metadata = self.before.nodes[path]
         elif data is not None:
-            # files that nothing refers to any more may have changed
+            # files without references may have changed
             metadata, parts = array_to_v3(data.pruned())
             self._check_grid(metadata["chunk_grid"]["name"], data)
         attributes, notes = self._attributes(variable, data)
@@ -166,7 +166,7 @@ class _Planner:
         return PlannedArray(metadata, parts, values, bool(known))
 
     def _check_grid(self, name: str, array: ManifestArray) -> None:
-        """Refuse an array that is more than the plain Zarr of a format."""
+        """Refuse an array whose chunk grid the format does not allow."""
         if self.grids and name not in self.grids:
             found = unsupported_reasons(array) or ["Zarr has no plain form for how it is stored"]
             if name == "rectilinear":
@@ -174,7 +174,7 @@ class _Planner:
             raise UnsupportedError("; ".join(found))
 
     def _known_values(self, path: str, array: ManifestArray) -> bool:
-        """Say whether an array is just the values that stand at its place already."""
+        """Say whether an array consists of the values that the set already has at its path."""
         noted = self.before.notes.get("values", {}).get(path) if self.before else None
         if noted is None or self.before is None or len(array.fragments) != 1:
             return False
@@ -187,7 +187,7 @@ class _Planner:
     def _attributes(
         self, variable: ManifestVariable, data: ManifestArray | None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return attributes as JSON, and what JSON and references do not show."""
+        """Return attributes as JSON, and notes on what JSON and references do not show."""
         attributes = dict(variable.attributes)
         dtype = data.dtype if data is not None else variable.data.dtype
         fill = attributes.get("_FillValue")

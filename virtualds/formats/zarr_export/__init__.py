@@ -1,1 +1,1 @@
-"""Virtual arrays as keys and values of plain Zarr."""
+"""Show virtual arrays as keys and values of plain Zarr."""

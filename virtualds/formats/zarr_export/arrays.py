@@ -1,8 +1,8 @@
-"""Arrays as plain Zarr v3 shows them: passed on as they are stored, or decoded.
+"""Arrays as plain Zarr v3: with chunks as stored, or decoded.
 
-What plain Zarr can describe is `StoredArray` on: its metadata say how to decode, its chunks are the
-bytes of the sources. Anything else is `DecodedArray` by our own reader, into chunks of bare
-numbers. What has no form in Zarr at all is `UnsupportedArray`, by name.
+A `StoredArray` is one that plain Zarr can describe: its metadata say how to decode, its chunks are
+the bytes of the sources. Our reader decodes a `DecodedArray` into chunks of plain numbers. An
+`UnsupportedArray` has no form in Zarr.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Objection = Callable[[Mapping[str, Any]], str | None]
 
 WHOLE_CHUNK = slice(None)
 LISTED = 2**16
-"""Chunks that are looked through at a time for those that are there."""
+"""Chunks that are listed at a time."""
 
 
 # ---------------------------------------------------------------------- as they are stored
@@ -53,14 +53,14 @@ LISTED = 2**16
 
 @dataclass(frozen=True)
 class StoredArray:
-    """An array in plain Zarr whose chunks are passed on as they are stored.
+    """An array in plain Zarr with its chunks as stored.
 
     Parameters
     ----------
     path : str
     metadata : dict
         The content of its ``zarr.json``.
-    parts : tuple of Part
+    parts : tuple of ManifestPart
         Where its chunks lie.
     """
 
@@ -79,13 +79,13 @@ class StoredArray:
         Raises
         ------
         ReadError
-            They cannot be had, or have changed.
+            They cannot be read, or have changed.
         """
         found = self._row(place)
         if found is None:
             return None
         row = found.lookup((0,))
-        # what a part of a chunk is worth only the whole of it can tell
+        # a checksum takes the whole chunk
         begin, end, _ = (WHOLE_CHUNK if row.checksum else wanted).indices(self._length(found))
         if row.file == INLINE:
             data = found.inline[row.offset][begin:end]
@@ -156,7 +156,7 @@ class StoredArray:
 
 @dataclass(frozen=True)
 class DecodedArray:
-    """An array in plain Zarr whose chunks are decoded here, and bare numbers or strings there.
+    """An array in plain Zarr whose chunks are decoded: plain numbers or strings.
 
     Parameters
     ----------
@@ -181,7 +181,7 @@ class DecodedArray:
         Raises
         ------
         ReadError
-            Bytes cannot be had, have changed, or do not decode.
+            Bytes cannot be read, have changed, or do not decode.
         """
         if not self.has(place):
             return None
@@ -196,7 +196,7 @@ class DecodedArray:
         return self._encoded(np.asarray(values), shape)[wanted]
 
     def has(self, place: ChunkIndex) -> bool:
-        """Say whether there is such a chunk; none is missing, since gaps are filled here."""
+        """Say whether a chunk lies in the grid; none is missing, since gaps are filled."""
         return all(i < axis.nchunks for i, axis in zip(place, self._axes, strict=True))
 
     def nbytes(self, place: ChunkIndex) -> int | None:
@@ -229,7 +229,7 @@ class DecodedArray:
 
 @dataclass(frozen=True)
 class UnsupportedArray:
-    """An array that Zarr cannot hold: whoever asks for it is told why.
+    """An array that Zarr cannot hold: reading it raises the reason.
 
     Parameters
     ----------
@@ -263,7 +263,7 @@ ServedArray = StoredArray | DecodedArray
 def serve_array(
     path: str, variable: ManifestVariable, objection: Objection
 ) -> ServedArray | UnsupportedArray:
-    """Return an array in the first of the forms that the reader at hand reads."""
+    """Return an array in the first form that the reader can read."""
     reason: str | None = None
     try:
         said = {
@@ -292,10 +292,10 @@ def _list_forms(path: str, data: Data, said: dict[str, Any]) -> Iterator[ServedA
 
 
 def _find_former_form(form: ServedArray) -> ServedArray | None:
-    """Return an array of a compound type as readers know it that do not know its present name.
+    """Return an array of a compound type in its former form, for older readers.
 
-    Fields were pairs, and a fill value was base64 of the bytes of an element, little-endian. So are
-    all values: these readers pass over the byte order that the metadata say.
+    Fields were pairs, and a fill value was base64 of the bytes of an element, little-endian. Values
+    are little-endian too, since these readers ignore the byte order in the metadata.
     """
     kind = form.metadata["data_type"]
     if isinstance(form, StoredArray) or not isinstance(kind, Mapping) or kind["name"] != RECORDS[0]:

@@ -1,4 +1,4 @@
-"""What the metadata of an array say whose chunks are decoded before plain Zarr shows them."""
+"""Metadata and chunk grids of arrays whose chunks are decoded for plain Zarr."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from virtualds.formats.zarr.v3_metadata import grid_to_v3
 from virtualds.formats.zarr.values import TEXT
 
 CHUNK_BYTES = 2**24
-"""Bytes that a decoded chunk has at most, where its array does not say how it is cut."""
+"""Most bytes of a decoded chunk, where its array has no regular chunks."""
 UNWIELDY_BYTES = 2**26
-"""Bytes from which on chunks that are not compressed are cut smaller."""
+"""Larger chunks that are not compressed are cut smaller."""
 
 
 def pack_members(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return values without bytes between the members of compound ones, which mean nothing."""
+    """Return values without the padding of compound types."""
     if values.dtype.names is None:
         return values
     found: npt.NDArray[Any] = recfunctions.repack_fields(values, recurse=True)
@@ -34,7 +34,7 @@ def pack_members(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def build_decoded_metadata(data: Data) -> dict[str, Any]:
-    """Return the metadata of decoded values, all but the chunk grid.
+    """Return the metadata of decoded values, without the chunk grid.
 
     Raises
     ------
@@ -90,7 +90,7 @@ def _array_to_bytes(dtype: np.dtype[Any], text: bool) -> dict[str, Any]:
 
 
 def list_decoded_grids(data: Data) -> Iterator[dict[str, Any]]:
-    """Yield chunk grids for decoded values, best first: that of the sources, or a regular one."""
+    """Yield chunk grids for decoded values, best first: the grid of the sources, a regular one."""
     lengths = _find_regular_chunks(data)
     if isinstance(data, ManifestArray):
         if is_unwieldy(data):
@@ -101,9 +101,9 @@ def list_decoded_grids(data: Data) -> Iterator[dict[str, Any]]:
 
 
 def is_unwieldy(array: ManifestArray) -> bool:
-    """Say whether a part of a chunk is to be had without the rest, and the rest is large.
+    """Say whether an array has large chunks that could be read in parts.
 
-    Whoever reads Zarr reads chunks whole; netCDF files without chunks are one chunk each.
+    Readers of Zarr read whole chunks; netCDF files without chunks are one chunk each.
     """
     if any(pipeline.codecs for pipeline in array.pipelines):
         return False
@@ -125,10 +125,10 @@ def _cut_smaller(lengths: list[int], itemsize: int) -> list[int]:
 
 
 def _find_regular_chunks(data: Data) -> list[int]:
-    """Return the shape of chunks on a regular grid that meet few chunks of the sources twice.
+    """Return a regular chunk shape that cuts few chunks of the sources.
 
-    Where the sources are cut regularly, they are cut alike; along any other axis a chunk is as long
-    as the longest one there, and then as many times that as `CHUNK_BYTES` holds.
+    An axis that the sources cut regularly keeps their chunks. Along another axis a chunk is as long
+    as the longest one of the sources, times as many as `CHUNK_BYTES` holds.
     """
     virtual = isinstance(data, ManifestArray)
     fragments = data.fragments if isinstance(data, ManifestArray) else ()

@@ -20,18 +20,18 @@ from virtualds.formats.zarr_export.arrays import (
 from virtualds.json_values import to_json
 
 CHUNKS = "c"
-"""What keys of chunks begin with, below the path of their array."""
+"""The beginning of chunk keys, below the path of their array."""
 
 
 @dataclass(frozen=True)
 class ZarrView:
-    r"""The hierarchy below a group: documents that are made here, and chunks.
+    r"""The hierarchy below a group: metadata documents, and chunks.
 
     Parameters
     ----------
     groups : dict of str to dict
         Attributes of every group by path; the root is under ``""``.
-    arrays : dict of str to Passed, Decoded or Refused
+    arrays : dict of str to StoredArray, DecodedArray or UnsupportedArray
 
     Examples
     --------
@@ -48,7 +48,7 @@ class ZarrView:
 
     @classmethod
     def of(cls, group: ManifestGroup, objection: Objection) -> ZarrView:
-        """Return the hierarchy of a group for a reader, who says what it cannot read.
+        """Return the hierarchy of a group; ``objection`` says what the reader cannot read.
 
         Raises
         ------
@@ -66,12 +66,12 @@ class ZarrView:
     # ------------------------------------------------------------------ values
 
     def get(self, key: str, wanted: slice = WHOLE_CHUNK) -> bytes | None:
-        """Return what a key stands for, None if there is no such key.
+        """Return the bytes of a key, None if there is no such key.
 
         Raises
         ------
         ReadError
-            The bytes of a chunk cannot be had, have changed, or do not decode.
+            The bytes of a chunk cannot be read, have changed, or do not decode.
         UnsupportedError
             Zarr cannot hold the array of this key.
         """
@@ -83,14 +83,14 @@ class ZarrView:
         return None
 
     def size(self, key: str) -> int | None:
-        """Return how many bytes a key stands for, None if there is no such key."""
+        """Return the number of bytes of a key, None if there is no such key."""
         if (path := self._documented(key)) is not None:
             return len(self._document(path))
         found = self._chunk(key)
         return None if found is None else found[0].nbytes(found[1])
 
     def _documented(self, key: str) -> str | None:
-        """Return the node whose metadata a key stands for."""
+        """Return the path of the node whose metadata have this key."""
         path, _, name = key.rpartition("/")
         known = name == MARKER and (path in self.groups or path in self.arrays)
         return path if known else None
@@ -106,9 +106,9 @@ class ZarrView:
         return {"zarr_format": 3, "node_type": "group", "attributes": self.groups[path]}
 
     def _consolidated(self, path: str) -> dict[str, Any]:
-        """Return the metadata of all that lies below a group, unless an array of it is refused.
+        """Return the metadata of all nodes below a group, unless one of its arrays is refused.
 
-        Whoever then looks for the arrays finds all of them, and learns of that one why.
+        In that case readers look for each array, and get the error of that array alone.
         """
         prefix = f"{path}/" if path else ""
         below = {key: array for key, array in self.arrays.items() if key.startswith(prefix)}
@@ -120,7 +120,7 @@ class ZarrView:
         return consolidate(said)
 
     def _chunk(self, key: str) -> tuple[ServedArray, ChunkIndex] | None:
-        """Return the array and the place that the key of a chunk means."""
+        """Return the array and the index of a chunk from its key."""
         parts = key.split("/")
         for at in (i for i, part in enumerate(parts) if part == CHUNKS):
             array = self.arrays.get("/".join(parts[:at]))
@@ -156,7 +156,7 @@ class ZarrView:
                     yield key
 
     def names(self, folder: str) -> Iterator[str]:
-        """Yield what lies directly below a folder, each once."""
+        """Yield the names directly below a folder, each once."""
         path = folder.strip("/")
         prefix = f"{path}/" if path else ""
         if path in self.groups:
@@ -180,7 +180,7 @@ def _is_nested(one: str, other: str) -> bool:
 
 
 def _parse_index(parts: list[str]) -> ChunkIndex | None:
-    """Return the indices that the rest of a key is, None if it is something else."""
+    """Return the chunk index in the rest of a key, None if there is none."""
     if all(part.isdecimal() and str(int(part)) == part for part in parts):
         return tuple(map(int, parts))
     return None

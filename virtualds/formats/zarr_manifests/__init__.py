@@ -1,9 +1,9 @@
-"""Zarr v3 hierarchies in which virtual arrays, as chunk manifests, lie beside native ones.
+"""The format zarr-v3: Zarr hierarchies with chunk manifests for virtual arrays.
 
 The layout is specified in ``docs/formats/zarr-v3.md``, after the "Manifest storage transformer"
 proposal (zarr-specs issue 287) and the Zarr core specification 3. The root ``zarr.json`` holds the
-metadata of everything; replacing it is the one step that makes a new snapshot. No other file that
-it needs is ever written twice.
+metadata of all nodes; replacing it is the one step that makes a new snapshot. Other files that a
+snapshot needs are never written twice.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def write(
     Raises
     ------
     UnsupportedError
-        Variables that the format has no form for; all of them are named.
+        The format has no form for some variables; all of them are named.
     FileExistsError
         There is something of this name, and it is no set or may not be replaced.
     ConflictError
@@ -83,7 +83,7 @@ def begin_parts(
     replace: bool = True,
     relative_paths: bool = False,
 ) -> PartsFolder:
-    """Return where many processes may write the parts of manifests of one snapshot.
+    """Return the folder where many processes may write parts of manifests of one snapshot.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ def begin_parts(
 
 
 def commit_parts(group: ManifestGroup, place: PartsFolder, *, replace: bool = True) -> None:
-    """Write a set of which others have written parts: all of it, or nothing.
+    """Write a set from parts that other processes have written: all of it, or nothing.
 
     Parameters
     ----------
@@ -126,10 +126,10 @@ def commit_parts(group: ManifestGroup, place: PartsFolder, *, replace: bool = Tr
 
 
 def abandon_parts(place: PartsFolder) -> None:
-    """Remove what was written for a snapshot, unless it is there all the same."""
+    """Remove the parts written for a snapshot, unless the snapshot exists."""
     found = find_set(place.root, place.options)
     known = [] if found is None else [name for name, _ in found.document.history]
-    # an error may have come after the commit, or in place of the news of it
+    # an error may have come after the commit, or instead of its answer
     if place.snapshot not in known:
         remove_parts(place, is_set=found is not None)
 
@@ -159,15 +159,15 @@ def update(
     manifest: str | None = None,
     relative_paths: bool | None = None,
 ) -> None:
-    """Write what becomes of a set as a new snapshot; what stays as it is is not written again.
+    """Write the changes of a set as a new snapshot; unchanged references are not written again.
 
     Parameters
     ----------
     url, options, manifest, relative_paths
         As in `write`; by default paths are written as they were.
     change : callable
-        Takes the whole set and returns what it is to be.
-    allow : Allowed
+        Takes the whole set and returns the new one.
+    allow : AccessPolicy
         Where the files that it refers to may lie.
 
     Raises
@@ -188,7 +188,7 @@ def update(
 
 
 def upgrade(url: str, options: StorageOptions | None = None) -> bool:
-    """Write the metadata of a set as they are written now; say whether they were not so already.
+    """Write the metadata of a set in their present form; say whether they had another form.
 
     Raises
     ------
@@ -204,14 +204,14 @@ def upgrade(url: str, options: StorageOptions | None = None) -> bool:
     if nodes == before:
         return False
     document = Document(nodes, dict(found.document.notes))
-    # the copies come first: nobody would look for them again who was killed behind the commit
+    # the copies come first: after the commit, a killed writer would leave them old for ever
     write_nodes(root, options, document, found.document)
     _commit(lambda writer: document, root, options, found)
     return True
 
 
 def _make_document_writer(group: ManifestGroup) -> Callable[[SnapshotWriter], Document]:
-    """Return what makes the document of a group, and writes the files that it needs."""
+    """Return a function that writes the files of a group and returns its document."""
     return lambda writer: writer.write(group)
 
 
@@ -254,5 +254,5 @@ def history(url: str, options: StorageOptions | None = None) -> list[tuple[str, 
 def expire(
     url: str, options: StorageOptions | None, keep: int, older_than: timedelta | None
 ) -> list[str]:
-    """Let go of snapshots and of what only they need; return their ids."""
+    """Remove old snapshots, and files that only they need; return their ids."""
     return expire_snapshots_of(url.rstrip("/"), options, keep, older_than)

@@ -1,4 +1,4 @@
-"""Entries of a JSON manifest, checked one by one and gathered as columns."""
+"""Entries of a JSON manifest, checked one by one and collected as columns."""
 
 from __future__ import annotations
 
@@ -18,25 +18,21 @@ from virtualds.source_file import PRESENT, SourceFile
 
 Fingerprint = tuple[int | None, int | None, str | None]
 """Size in bytes, modification time in nanoseconds since 1970, and etag of a file."""
-
-
 NO_ROWS: tuple[tuple[int, ...], ...] = ((),) * (1 + len(COLUMNS))
 """The columns of entries, when there are none."""
-
-
 HEXADECIMAL = frozenset("0123456789abcdefABCDEF")
 
 
 class SetFiles(Protocol):
-    """What a manifest needs to know of the set that it belongs to."""
+    """The set that a manifest belongs to."""
 
     root: str
 
     def file(self, path: str, fingerprint: Any = UNKNOWN) -> SourceFile:
-        """Return the file that a path of the set means."""
+        """Return the file of a path in the set."""
 
     def size(self, file: SourceFile) -> int:
-        """Return the length of a file that is a chunk as a whole."""
+        """Return the length of a file that is a whole chunk."""
 
     def document(self, path: str) -> Any:
         """Return a JSON file of the set."""
@@ -46,11 +42,11 @@ class SetFiles(Protocol):
 
 
 class FragmentEntries(NamedTuple):
-    """What the entries of one fragment say.
+    """The entries of one fragment.
 
-    ``numbers`` are those of the chunks that have entries, rising; ``manifest`` has a row for each.
-    ``measured`` are entries without a length, by the number of their chunk, ``prefixes`` pairs of
-    the beginning of a key and the path that stands for it, and ``sources`` fingerprints by path.
+    ``numbers`` are the chunks with entries, sorted; ``manifest`` has a row for each. ``measured``
+    are entries without a length, by the number of their chunk; ``prefixes`` are pairs of the
+    beginning of a key and the path that replaces it; ``sources`` are fingerprints by path.
     """
 
     numbers: Ints
@@ -60,23 +56,23 @@ class FragmentEntries(NamedTuple):
     sources: Mapping[str, Any]
 
     def rows(self, ids: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
-        """Return the rows of chunks of these numbers, and which of them have one."""
+        """Return the rows of chunks by number, and which chunks have one."""
         row = np.searchsorted(self.numbers, ids)
         return row, np.append(self.numbers, -1)[row] == ids
 
     def chunks(self, row: Ints, known: npt.NDArray[np.bool_]) -> ChunkManifest:
-        """Return the chunks of these rows; those without one are missing."""
+        """Return the chunks of rows; chunks without a row are missing."""
         if known.all():
             whole = row.size == self.numbers.size and (row == np.arange(row.size)).all()
             return self.manifest if whole else self.manifest.at(row).pruned()
         found = self.manifest.at(row[known]).pruned()
-        # what is missing has the first pipeline
+        # missing chunks have the first pipeline
         ended = ChunkManifest.concatenate([found, ChunkManifest.missing((1,))], 0)
         return ended.at(np.where(known, np.cumsum(known) - 1, found.size))
 
 
 class RowBuilder:
-    """Entries on their way to be a manifest.
+    """Builds the rows of a manifest from entries.
 
     Parameters
     ----------
@@ -84,7 +80,7 @@ class RowBuilder:
     sources : mapping
         Fingerprints of files by their paths.
     pipelines : int
-        How many there are.
+        Number of pipelines.
     """
 
     def __init__(self, store: SetFiles, sources: Mapping[str, Any], pipelines: int) -> None:
@@ -123,7 +119,7 @@ class RowBuilder:
         self._rows.append((number, *place, *decoding))
 
     def size(self, entry: Mapping[str, Any]) -> int | None:
-        """Return the length of the file of an entry, None if it is not there and need not be."""
+        """Return the length of the file of an entry, None if it may be missing and is."""
         file = self._store.file(entry["path"], self._sources.get(entry["path"], UNKNOWN))
         try:
             return self._store.size(file)
@@ -133,12 +129,12 @@ class RowBuilder:
             raise
 
     def length(self, entry: Mapping[str, Any]) -> int | None:
-        """Return the length of the rest of a file, None if it is not there and need not be.
+        """Return the length of the rest of a file, None if the file may be missing and is.
 
         Raises
         ------
         FormatError
-            Nothing is left of it.
+            The entry begins past the end of the file.
         """
         if (size := self.size(entry)) is None:
             return None
@@ -156,13 +152,13 @@ class RowBuilder:
             self._numbers[path] = len(self._files) - 1
         return self._numbers[path]
 
-    def told(self) -> FragmentEntries:
-        """Return what the entries say.
+    def build(self) -> FragmentEntries:
+        """Return the entries.
 
         Raises
         ------
         FormatError
-            Two of them are of one chunk, or one cannot be right.
+            Two entries are of one chunk, or an entry is invalid.
         """
         self._rows.sort()
         numbers = np.array([row[0] for row in self._rows], np.int64)
@@ -196,7 +192,7 @@ def demand_text(value: Any) -> str:
 
 
 def _parse_checksum(text: Any) -> int:
-    """Return a checksum as a number; those of other algorithms are nothing that is verified."""
+    """Return a checksum as a number, 0 for algorithms that are not verified."""
     if text is None:
         return 0
     algorithm, _, digits = text.partition(":")

@@ -1,8 +1,8 @@
 """Chunk manifests in JSON: objects whose keys are chunks, or prefixes of the keys of chunks.
 
-The form is that of ``docs/formats/zarr-v3.md``, after the "Manifest storage transformer" proposal
-(zarr-specs issue 287). Nothing is measured, and no file is judged, before somebody asks for a chunk
-of it, unless all references stand in the metadata.
+``docs/formats/zarr-v3.md`` specifies the form, after the "Manifest storage transformer" proposal
+(zarr-specs issue 287). A file is checked and measured when one of its chunks is needed, unless all
+references stand in the metadata.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from virtualds.source_file import SourceFile
 from virtualds.stores.access_rules import resolve_url
 
 SPARSE = 16
-"""Chunks of a grid for each one that an object in the metadata lists, above which it stays one."""
+"""Chunks of a grid for each listed one, from which on a manifest in the metadata stays lazy."""
 
 
 @dataclass(frozen=True)
@@ -46,15 +46,15 @@ class JsonTable:
     grid : tuple of int
         Chunks per axis.
     prefix : str
-        What keys begin with.
+        The beginning of its keys.
     key : ChunkKeys
         Keys of chunks below the folder of the array, for entries that map a prefix of them.
     sources : str or mapping, optional
-        Fingerprints of files by their paths, or where in the set these stand.
+        Fingerprints of files by their paths, or the path of their file in the set.
     has_pipelines : bool
-        Whether entries may say how their chunk decodes.
+        Whether entries may name a pipeline.
     pipelines : int
-        How many there are.
+        Number of pipelines.
     """
 
     store: SetFiles
@@ -71,7 +71,7 @@ class JsonTable:
 
     @property
     def entries(self) -> Mapping[str, Any]:
-        """The object that the manifest is."""
+        """The entries of the manifest, by key."""
         found = self.manifest
         if isinstance(found, str):
             found = self.store.document(found)
@@ -81,7 +81,7 @@ class JsonTable:
 
     @property
     def fingerprints(self) -> Mapping[str, Any]:
-        """What is known of files by their paths."""
+        """The fingerprints of files by their paths."""
         known = self.sources or {}
         if isinstance(known, str):
             known = self.store.document(known)
@@ -92,60 +92,60 @@ class JsonTable:
     @property
     def has_prefixes(self) -> bool:
         """Whether an entry stands for all keys that begin with its own."""
-        return bool(self._told().prefixes)
+        return bool(self._parsed().prefixes)
 
     def manifested(self) -> ChunkManifest:
         """Return the manifest: lazy unless all of it stands in the metadata."""
         if not isinstance(self.manifest, str):
-            told, count = self._told(), prod(self.grid)
-            is_dense = count <= SPARSE * (told.numbers.size + 1)
-            if is_dense and not told.measured and not told.prefixes:
-                return told.chunks(*told.rows(np.arange(count))).reshape(self.grid)
+            parsed, count = self._parsed(), prod(self.grid)
+            is_dense = count <= SPARSE * (parsed.numbers.size + 1)
+            if is_dense and not parsed.measured and not parsed.prefixes:
+                return parsed.chunks(*parsed.rows(np.arange(count))).reshape(self.grid)
         return LazyManifest(self, self.grid)
 
     def load(self, ids: Ints) -> ChunkManifest:
         """Return the chunks of these numbers, in their shape, with the files that they lie in."""
-        told, flat = self._told(), ids.ravel()
-        row, known = told.rows(flat)
-        found = told.chunks(row, known)
-        if told.measured or told.prefixes:
-            found = self._with_measured(found, flat, known, told)
+        parsed, flat = self._parsed(), ids.ravel()
+        row, known = parsed.rows(flat)
+        found = parsed.chunks(row, known)
+        if parsed.measured or parsed.prefixes:
+            found = self._with_measured(found, flat, known, parsed)
         return found.reshape(ids.shape)
 
     def listed(self) -> tuple[SourceFile, ...]:
-        """Return all files that entries name, but those below prefixes."""
-        told = self._told()
-        paths = dict.fromkeys(entry["path"] for entry in told.measured.values())
-        measured = (self.store.file(path, told.sources.get(path, UNKNOWN)) for path in paths)
-        return tuple(dict.fromkeys([*told.manifest.files, *measured]))
+        """Return all files that entries name, without those below prefixes."""
+        parsed = self._parsed()
+        paths = dict.fromkeys(entry["path"] for entry in parsed.measured.values())
+        measured = (self.store.file(path, parsed.sources.get(path, UNKNOWN)) for path in paths)
+        return tuple(dict.fromkeys([*parsed.manifest.files, *measured]))
 
     def catalogue(self) -> None:
-        """Return nothing: entries have to be looked through."""
+        """Return nothing: a summary takes all entries."""
 
     @property
     def _where(self) -> str:
         name = self.manifest if isinstance(self.manifest, str) else "zarr.json"
         return f"{self.store.root}/{name}"
 
-    def _told(self) -> FragmentEntries:
+    def _parsed(self) -> FragmentEntries:
         if isinstance(self.manifest, str):
             found: FragmentEntries = self.store.kept((self.manifest, self.prefix), self._read)
             return found
         return self._read()
 
     def _read(self) -> FragmentEntries:
-        """Return what the entries of the fragment say.
+        """Return the entries of the fragment.
 
         Raises
         ------
         FormatError
-            They are not of the form that is specified.
+            They do not follow the specification.
         """
         rows = RowBuilder(self.store, self.fingerprints, self.pipelines)
         for name, entry in self.entries.items():
             self._read_entry(name, entry, rows)
         try:
-            return rows.told()
+            return rows.build()
         except VirtualdsError as error:
             error.add_note(f"manifest {self._where}")
             raise
@@ -182,17 +182,17 @@ class JsonTable:
             number = number * n + i
         return number
 
-    # ------------------------------------------------------------------ what has to be measured
+    # ------------------------------------------------------------------ chunks to be measured
 
     def _with_measured(
-        self, found: ChunkManifest, ids: Ints, known: Any, told: FragmentEntries
+        self, found: ChunkManifest, ids: Ints, known: Any, parsed: FragmentEntries
     ) -> ChunkManifest:
         """Add the chunks that are the rest of a file, whose length the store knows."""
-        rows = RowBuilder(self.store, told.sources, self.pipelines)
+        rows = RowBuilder(self.store, parsed.sources, self.pipelines)
         entries: list[tuple[int, Mapping[str, Any]]] = []
         for row in np.flatnonzero(~known).tolist():
             number = int(ids[row])
-            if entry := told.measured.get(number) or self._prefixed(number, told.prefixes):
+            if entry := parsed.measured.get(number) or self._prefixed(number, parsed.prefixes):
                 entries.append((row, entry))
 
         def measured(one: tuple[int, Mapping[str, Any]]) -> int | None:
@@ -209,13 +209,13 @@ class JsonTable:
         for (row, entry), length in zip(entries, lengths, strict=True):
             if length is not None:
                 rows.add(row, {**entry, "length": length})
-        added = rows.told()
+        added = rows.build()
         places = np.arange(ids.size)
         places[added.numbers] = ids.size + np.arange(added.numbers.size)
         return ChunkManifest.concatenate([found, added.manifest], 0).at(places)
 
     def _prefixed(self, number: int, prefixes: list[tuple[str, str]]) -> dict[str, Any] | None:
-        """Return what stands for the longest prefix of a chunk's key, None if there is none."""
+        """Return the entry from the longest prefix of a chunk's key, None if there is none."""
         place = tuple(int(i) for i in np.unravel_index(number, self.grid)) if self.grid else ()
         key = self.key(place)
         fitting = [pair for pair in prefixes if key.startswith(pair[0])]

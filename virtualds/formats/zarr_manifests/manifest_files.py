@@ -22,7 +22,7 @@ from virtualds.source_file import PRESENT, SourceFile
 
 
 def to_written_path(root: str, url: str, *, relative: bool = False) -> str:
-    """Return what is written for a url: a path inside the set, or seen from it, or the url.
+    """Return the written form of a url: a path inside the set, a relative path, or the url.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ def to_written_path(root: str, url: str, *, relative: bool = False) -> str:
         Url of the folder of the set.
     url : str
     relative : bool
-        Whether paths outside of the set are written as they are seen from it, where they can be.
+        Whether paths outside of the set are written relative to it, where possible.
     """
     if url.startswith(f"{root}/"):
         return f".{url[len(root) :]}"
@@ -45,7 +45,7 @@ class SourceNumbering:
     Parameters
     ----------
     name : callable
-        Takes a url to the path that is written for it.
+        Takes a url, and returns the path to write.
     """
 
     def __init__(self, name: Callable[[str], str]) -> None:
@@ -74,12 +74,12 @@ class SourceNumbering:
         return self._numbers.setdefault(file.url, len(self._numbers))
 
     def numbers(self, files: tuple[SourceFile, ...]) -> list[int]:
-        """Return the numbers of files; arrays that share theirs are asked for them in turn.
+        """Return the numbers of files; the last answer is kept, since arrays share files.
 
         Raises
         ------
         UnsupportedError
-            One is there already, with another fingerprint.
+            A file is there already, with another fingerprint.
         """
         key = (len(files), *map(id, files[:1] + files[-1:]))
         known, numbers = self._together.get(key, ((), []))
@@ -92,7 +92,7 @@ class SourceNumbering:
 def list_fingerprints(
     parts: Iterable[ManifestPart], name: Callable[[str], str]
 ) -> dict[str, Fingerprint]:
-    """Return what is known of the files of parts, by the paths that are written for them."""
+    """Return the fingerprints of the files of parts, by written path."""
     known = SourceNumbering(name)
     for part in parts:
         for file in part.manifest.sources:
@@ -107,9 +107,9 @@ def encode_entries(
 
     Parameters
     ----------
-    parts : iterable of Part
+    parts : iterable of ManifestPart
     name : callable
-        Takes a url to the path that is written for it.
+        Takes a url, and returns the path to write.
     numbered : bool
         Whether keys begin with the number of the fragment.
     """
@@ -150,9 +150,9 @@ def encode_records(
     Parameters
     ----------
     manifest : ChunkManifest
-    sources : Numbering
+    sources : SourceNumbering
     pipelines : bool
-        Whether rows are to say how they decode.
+        Whether rows have a pipeline.
     """
     for _, rows in iterate_blocks(manifest, most=RECORD_SIZE):
         yield _encode_record(rows.pruned(), sources, pipelines)
@@ -161,7 +161,7 @@ def encode_records(
 def _encode_record(rows: ChunkManifest, sources: SourceNumbering, pipelines: bool) -> bytes:
     import pyarrow as pa
 
-    # negative codes count from the end, so that they stand for themselves
+    # negative codes index from the end, so they map to themselves
     known = np.array([*sources.numbers(rows.files), INLINE, MISSING], np.int32)
     held = rows.file == INLINE
     there = rows.file >= 0
@@ -201,7 +201,7 @@ def encode_source_records(sources: SourceNumbering) -> Iterator[bytes]:
 
 
 def _encode_parquet(arrays: Mapping[str, Any], delta: tuple[str, ...]) -> bytes:
-    """Return columns as a Parquet file; what rises in steps is written as its differences."""
+    """Return columns as a Parquet file; ``delta`` columns are written as differences."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

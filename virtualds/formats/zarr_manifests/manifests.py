@@ -1,8 +1,8 @@
-"""The chunk manifests of one set: which tables there are, and the files that they lie in.
+"""The chunk manifests of one set, as lazy manifests over its tables.
 
-The formats are those of ``docs/formats/zarr-v3.md``, after the "Manifest storage transformer"
-proposal (zarr-specs issue 287). Opening a set reads none of them but those that stand in the
-metadata; each comes back as a lazy manifest, whose references are read when somebody needs them.
+``docs/formats/zarr-v3.md`` specifies the forms, after the "Manifest storage transformer" proposal
+(zarr-specs issue 287). Opening a set reads only manifests in the metadata; other references are
+read on demand.
 """
 
 from __future__ import annotations
@@ -27,8 +27,6 @@ from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
 
 JSON_MANIFEST, PARQUET_MANIFEST = "chunk-manifest-json", "chunk-manifest-parquet"
 """Names of the storage transformers."""
-
-
 KEPT_RECORDS = 24
 """Records, of references and of sources, that one set keeps in memory."""
 
@@ -37,14 +35,14 @@ KEPT_RECORDS = 24
 
 
 class StoredManifests:
-    """The manifests of one set, of which the records used last are kept.
+    """The manifests of one set; the records used last are kept.
 
     Parameters
     ----------
     root : str
         Url of the folder of the set.
     options : StorageOptions, optional
-    allow : Allowed
+    allow : AccessPolicy
         Where the files that the set refers to may lie.
     """
 
@@ -58,16 +56,16 @@ class StoredManifests:
         self._open()
 
     def _open(self) -> None:
-        # relative paths are seen from the folder of the set
+        # relative paths start from the folder of the set
         beginning = SourceFile(f"{self.root}/zarr.json", options=self.options)
         self._files = ReferencedFiles(beginning, {}, self.allow)
-        # what the set itself holds needs no permission, as long as it stays in its folder
+        # files of the set itself need no permission, as long as they lie in its folder
         within = None if self.allow.prefixes is None else (self.root.split("::")[-1],)
         self._own = ReferencedFiles(beginning, {}, AccessPolicy(within))
         self._kept: RecordCache[Any] = RecordCache(KEPT_RECORDS)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle where the manifests lie, not what is kept of them."""
+        """Pickle where the manifests lie, not the cache of records."""
         return {"root": self.root, "options": self.options, "allow": self.allow}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
@@ -90,12 +88,12 @@ class StoredManifests:
         return hash(self.root)
 
     def file(self, path: str, fingerprint: Fingerprint = UNKNOWN) -> SourceFile:
-        """Return the file that a path of the set means."""
+        """Return the file of a path in the set."""
         files = self._own if _is_inside(path) else self._files
         return files.file_with(path, fingerprint)
 
     def size(self, file: SourceFile) -> int:
-        """Return the length of a file that is a chunk as a whole."""
+        """Return the length of a file that is a whole chunk."""
         return self._files.size(file) or 0
 
     def read(self, path: str) -> bytes:
@@ -104,7 +102,7 @@ class StoredManifests:
         Raises
         ------
         ReadError
-            It cannot be had.
+            It cannot be read.
         """
         url = f"{self.root}/{path}"
         try:
@@ -117,7 +115,7 @@ class StoredManifests:
             raise unreachable_error(url, error) from error
 
     def record(self, path: str) -> dict[str, Any]:
-        """Return the columns of a record: integers as arrays, the rest as Arrow has it."""
+        """Return the columns of a record, as `read_columns` makes them."""
         found: dict[str, Any] = self._kept.get(
             path, lambda: read_columns(self.read(path), f"{self.root}/{path}")
         )
@@ -141,7 +139,7 @@ class StoredManifests:
         numbered: int,
         key: ChunkKeys,
     ) -> list[ManifestPart]:
-        """Return what a storage transformer says of the chunks of an array.
+        """Return the chunks of an array from its storage transformer.
 
         Parameters
         ----------
@@ -152,14 +150,14 @@ class StoredManifests:
         grids : list of tuple of int
             Chunks per axis of every fragment.
         numbered : int
-            How many pipelines an array of fragments has, whose number keys begin with; else 0.
+            Number of pipelines of an array of fragments, whose keys name the fragment; else 0.
         key : callable
             Keys of chunks, for prefixes.
 
         Raises
         ------
         UnsupportedError
-            It is none that is known.
+            It is unknown.
         """
         name, said = transformer.get("name"), transformer.get("configuration", {})
         if name == PARQUET_MANIFEST:
@@ -228,7 +226,7 @@ class StoredManifests:
 
 
 def _is_inside(path: str) -> bool:
-    """Say whether a path is one of a file that lies in the folder of the set."""
+    """Say whether a path leads to a file in the folder of the set."""
     try:
         return path.startswith("./") and bool(to_set_path("", path))
     except FormatError:
@@ -275,5 +273,5 @@ def to_set_path(folder: str, path: str) -> str:
 
 
 def build_json_manifest(manifest: dict[str, Any]) -> dict[str, Any]:
-    """Return the storage transformer of a manifest that stands in the metadata."""
+    """Return the storage transformer of a manifest in the metadata."""
     return {"name": JSON_MANIFEST, "configuration": {"manifest": manifest}}

@@ -1,8 +1,8 @@
-"""Parts of manifests that many processes write into one set, before one of them commits it.
+"""Parts of manifests that many processes write into one set, before one process commits it.
 
-Each call writes tables of its own under a name that no other call has, and gives back arrays whose
-references lie there. They are an ordinary part of the set once a snapshot names them; until then,
-and for those of a call whose outcome was lost, they are waste that carries the id of a snapshot.
+Each call writes its own tables under a unique name, and returns arrays whose references lie there.
+Tables are part of the set once a snapshot names them. Before that, and for calls whose result was
+lost, they are waste with the id of a snapshot in its name.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from virtualds.urls import scheme_of
 
 
 class PartsFolder(NamedTuple):
-    """Where the parts of a snapshot are written that nobody has committed yet."""
+    """The folder of the parts of a snapshot that is not committed yet."""
 
     root: str
     options: StorageOptions | None
@@ -61,7 +61,7 @@ def join_parts_folder(snapshot: str) -> str:
 def write_parts(
     arrays: Mapping[Any, ManifestArray], place: PartsFolder
 ) -> dict[Any, ManifestArray]:
-    """Write the references of arrays that lie in no set, and return arrays that refer to them.
+    """Write references that lie in no set yet, and return arrays that refer to the new tables.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def write_parts(
     pruned = {name: array.pruned() for name, array in arrays.items()}
     writer = _PartWriter(place)
     folders = {name: writer.tables(array) for name, array in pruned.items()}
-    # written last: what files there are is known when all tables are
+    # written last, since all tables add files
     sources = writer.sources()
     store = StoredManifests(place.root, place.options)
     return {
@@ -85,7 +85,7 @@ def write_parts(
 
 
 def is_table_inside(table: ReferenceTable, place: PartsFolder) -> bool:
-    """Say whether a table of references lies in the set that parts are written for."""
+    """Say whether a table of references lies in the set of the parts."""
     return isinstance(table, ParquetTable) and table.store.root == place.root
 
 
@@ -95,7 +95,7 @@ def _move_array(
     store: StoredManifests,
     sources: SourceTable,
 ) -> ManifestArray:
-    """Return an array whose fragments refer to the tables that were written, by their numbers."""
+    """Return an array whose fragments refer to the written tables, given by fragment."""
     fragments = list(array.fragments)
     count = len(array.pipelines)
     for number, folder in folders.items():
@@ -107,7 +107,7 @@ def _move_array(
 
 
 class _PartWriter:
-    """Writes tables that count one table of files, into a folder that nobody else has."""
+    """Writes tables with one table of files, into a folder of its own."""
 
     def __init__(self, place: PartsFolder) -> None:
         self._place = place
@@ -145,7 +145,7 @@ class _PartWriter:
             store.write_file(url, data, self._place.options)
 
 
-# ---------------------------------------------------------------------- what was written
+# ---------------------------------------------------------------------- written parts
 
 
 def list_written_parts(place: PartsFolder) -> list[str]:
@@ -159,27 +159,27 @@ def remove_parts(place: PartsFolder, is_set: bool) -> None:
     store = find_store(place.root)
     files = [f"{place.root}/{path}" for path in list_written_parts(place)]
     if files and scheme_of(place.root) == "file":
-        # a name that nobody has, in the folder that stays
+        # an unused name, so that empty folders up to this one are removed
         above = place.root if is_set else place.root.rpartition("/")[0]
         files.append(f"{above}/{place.snapshot}")
     store.remove(files, place.options)
 
 
 def check_parts(place: PartsFolder, document: Document) -> list[str]:
-    """Return the files of parts that a document does not need, if all that it needs are there.
+    """Return the files of parts that a document does not need; refuse if a needed one is gone.
 
     Raises
     ------
     ReadError
-        A part is gone: somebody has removed it.
+        A needed part is gone: somebody has removed it.
     """
     there = set(list_written_parts(place))
     needed = {path for path in _list_needed(document) if path.startswith(f"{place.folder}/")}
     if lost := sorted(needed - there):
         raise ReadError(
             f"{place.root}/{lost[0]}: {len(lost)} parts of the manifests are gone that workers "
-            f"have written, nothing has been committed; let nobody remove files of the set while "
-            f"it is written, and build it again"
+            f"have written, nothing has been committed; do not remove files of the set while it "
+            f"is written, and build it again"
         )
     return sorted(there - needed)
 

@@ -1,7 +1,7 @@
-"""Chunk manifests in Parquet: records of references, and of the files that these count.
+"""Chunk manifests in Parquet: records of references, and of the files that they number.
 
-The form is that of ``docs/formats/zarr-v3.md``. Both are tables of any number of rows, cut into
-files of `RECORD_SIZE`, which are read when somebody needs one of their rows.
+``docs/formats/zarr-v3.md`` specifies the form. Both are tables of any number of rows, cut into
+files of `RECORD_SIZE` rows, which are read when a row is needed.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from virtualds.source_file import SourceFile
 RECORD_SIZE = 100_000
 """Rows in a record of a table."""
 SHARED_TABLES = 1000
-"""Files from which on it pays that arrays share them."""
+"""Tuples of at least so many files are shared between arrays."""
 
 
 class SetRecords(Protocol):
-    """What a table needs to know of the set that it lies in."""
+    """The set that a table lies in."""
 
     root: str
 
     def file(self, path: str, fingerprint: Any = UNKNOWN) -> SourceFile:
-        """Return the file that a path of the set means."""
+        """Return the file of a path in the set."""
 
     def record(self, path: str) -> dict[str, Any]:
         """Return the columns of a record, as `read_columns` makes them."""
@@ -45,7 +45,7 @@ class SetRecords(Protocol):
 
 
 class SourceTable(NamedTuple):
-    """The table of files that a manifest counts: its folder, and how many rows it has."""
+    """The table of files that a manifest numbers: its folder, and its number of rows."""
 
     folder: str
     rows: int
@@ -66,7 +66,7 @@ class SourceTable(NamedTuple):
         return found
 
     def catalogue(self, store: SetRecords) -> SourceSummary:
-        """Return what the table says of all its files at once, for all arrays that ask for it."""
+        """Return a summary of all files, made once for all arrays."""
         name = (store.root, self.folder, self.rows)
         found: SourceSummary = store.kept(
             name, lambda: SourceSummary(name[:2], *self._summed(store))
@@ -94,7 +94,7 @@ class SourceTable(NamedTuple):
         return self.rows, nbytes, first[0][0] if first else None
 
     def files(self, store: SetRecords, numbers: Ints) -> tuple[SourceFile, ...]:
-        """Return files by their numbers; many of them once for all arrays that ask for the same."""
+        """Return files by their numbers; arrays share large tuples of the same numbers."""
 
         def made() -> tuple[SourceFile, ...]:
             return tuple(store.file(*one) for one in self.fingerprints(store, numbers))
@@ -113,14 +113,14 @@ class ParquetTable:
     ----------
     store : SetRecords
     folder : str
-        Where in the set the records lie.
+        Path of the records in the set.
     rows : int
-        How many there are.
-    sources : Sources
+        Number of rows.
+    sources : SourceTable
     has_pipelines : bool
-        Whether rows say how they decode.
+        Whether rows have a pipeline.
     pipelines : int
-        How many ways there are.
+        Number of pipelines.
     """
 
     store: SetRecords
@@ -139,7 +139,7 @@ class ParquetTable:
         return self.sources.files(self.store, np.arange(self.sources.rows))
 
     def catalogue(self) -> SourceSummary:
-        """Return what the table of sources says of all files at once."""
+        """Return a summary of the table of sources."""
         return self.sources.catalogue(self.store)
 
     def _record(self, number: int, rows: Ints) -> ChunkManifest:
@@ -196,7 +196,7 @@ def _read_source_rows(
 
 
 def read_columns(data: bytes, url: str) -> dict[str, Any]:
-    """Return the columns of a record: integers as arrays, what may be absent as Arrow has it."""
+    """Return the columns of a record: integers as arrays, nullable columns as Arrow arrays."""
     import pyarrow as pa
 
     table = read_parquet(data, url)

@@ -1,9 +1,9 @@
-"""Plain Zarr stores, version 2 and 3: every chunk is a file, referred to as a whole.
+"""Plain Zarr stores, version 2 and 3: every chunk is a whole file.
 
-One listing of the store says which chunks there are, and how long. What is opened is therefore the
-store as it is now: chunks that are written later are missing, and those that are replaced are
-refused where the store tells files apart. A store that cannot be listed (a plain web server) is
-read by its consolidated metadata, and its chunks are looked for when somebody needs them.
+One listing of the store gives all chunks and their lengths. So a dataset shows the store as it was
+then: chunks written later are missing, and replaced chunks are refused where the store tells files
+apart. A store that cannot be listed (a plain web server) is read by its consolidated metadata, and
+its chunks are looked for on demand.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ from virtualds.urls import join_path, name_of
 
 V3, V2_CONSOLIDATED, V2_GROUP, V2_ARRAY = "zarr.json", ".zmetadata", ".zgroup", ".zarray"
 MARKERS = (V3, V2_CONSOLIDATED, V2_GROUP, V2_ARRAY)
-"""Files that make a folder a store, in the order in which they are looked for."""
+"""Files that make a folder a store, in the order of search."""
 V2_ATTRIBUTES = ".zattrs"
 
 
 def detect(marker: bytes) -> bool:
-    """Say whether the marker of a folder is that of a Zarr store."""
+    """Say whether the marker of a folder is of a Zarr store."""
     return b'"zarr_format"' in marker or b'"zarr_consolidated_format"' in marker
 
 
 def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ()) -> ManifestGroup:
-    """Read the structure of a store, and which chunks it has now.
+    """Read the structure of a store, and list its chunks.
 
     Parameters
     ----------
     source : SourceFile
-        The folder, of a group or of a single array, which is then named like the folder.
+        The folder of a group, or of a single array, which gets the name of the folder.
     group : str, optional
         Path of a group; the root group by default.
     skip : iterable of str
@@ -63,9 +63,9 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     FileNotFoundError
         There is no such store or group.
     FormatError
-        The metadata make no sense.
+        The metadata are invalid.
     UnsupportedError
-        It can be neither listed nor read without a listing.
+        The store can be neither listed nor read without a listing.
     """
     if group is not None and not isinstance(group, str):
         raise ValueError(f"group must be a string or None, got {group!r}")
@@ -81,7 +81,7 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
 
 
 def _normalise_path(group: str | None) -> str | None:
-    """Return a path as both versions of Zarr have it ("Logical storage paths")."""
+    """Return a normalised path of Zarr v2 or v3 ("Logical storage paths")."""
     parts = [part for part in (group or "").replace("\\", "/").split("/") if part]
     if {".", ".."} & set(parts):
         raise ValueError(f"group {group!r}: no part of a path in a store is '.' or '..'")
@@ -106,14 +106,14 @@ class _Store:
         here = set(MARKERS).intersection(self.paths)
         known = [marker for marker in MARKERS if marker in here]
         self.marker, self.document = self._found_marker(known or MARKERS)
-        # if it is there, and the listing knows nothing of it, nor would it know of chunks
+        # a listing without the marker would lack chunks, too
         self.is_listed = bool(known)
 
     def _listing(self) -> list[ListedFile]:
         try:
             return find_store(self.root).list_files(self.root, self.options)
         except (PermissionError, NotImplementedError):
-            # to read files and to list them are two permissions
+            # reading files and listing them are two permissions
             return []
 
     def _found_marker(self, markers: Sequence[str]) -> tuple[str, Any]:
@@ -150,11 +150,11 @@ class _Store:
 
     @property
     def name(self) -> str:
-        """What a single array is called: like its folder."""
+        """The name of a single array, from its folder."""
         return name_of(self.root).removesuffix(".zarr") or "array"
 
     def chunks(self, folder: str, keys: ChunkKeys, grid: tuple[int, ...]) -> ChunkManifest:
-        """Return the manifest of an array: whole files, and what is not there is missing."""
+        """Return the manifest of an array: whole files; chunks without a file are missing."""
         if not self.is_listed:
             everything = build_json_manifest({"./": {"path": f"./{folder}/" if folder else "./"}})
             unlisted = StoredManifests(self.root, self.options)
@@ -170,7 +170,7 @@ class _Store:
                 break
             place = keys.place(path[len(prefix) :], len(grid))
             if place is None or any(i >= n for i, n in zip(place, grid, strict=True)):
-                # metadata, something else, or a chunk beyond the end of an array that was cut
+                # metadata, another file, or a chunk beyond the end of a shortened array
                 continue
             places.append(place)
             files.append(self.files[number])
@@ -188,7 +188,7 @@ class _Store:
 
 
 def _measure_file(file: SourceFile) -> SourceFile:
-    """Return a file with its size, which not every listing tells."""
+    """Return a file with its size, which some listings lack."""
     if file.size is not None:
         return file
     return find_store(file.url).describe(file.url, file.options)
@@ -217,7 +217,7 @@ def _read_v3(store: _Store, skip: frozenset[str], group: str | None) -> Manifest
 def _find_manifests(
     store: _Store, folder_of: Mapping[str, str], path: str, node: Mapping[str, Any]
 ) -> Manifests:
-    """Return what says where the chunks of an array lie."""
+    """Return the manifests of an array."""
     transformers = [t for t in node.get("storage_transformers") or () if _is_needed(t)]
     if transformers:
         raise UnsupportedError(
@@ -263,7 +263,7 @@ def _read_v2(store: _Store, skip: frozenset[str], group: str | None) -> Manifest
 
 PARSER = Parser(
     "zarr",
-    # no suffix: what is called so may as well be a reference set
+    # no suffix: a folder named .zarr may also be a reference set
     (),
     detect,
     read,

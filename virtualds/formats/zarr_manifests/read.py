@@ -1,4 +1,4 @@
-"""Reading a set of Zarr v3 metadata and chunk manifests."""
+"""Find and read a set of Zarr v3 metadata and chunk manifests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
 
 
 def detect(marker: bytes) -> bool:
-    """Say whether the root ``zarr.json`` of a folder is that of a set; plain Zarr has one too."""
+    """Say whether the root ``zarr.json`` of a folder is of a set, not of plain Zarr."""
     ours = f'"{NOTES}"'.encode() in marker or b'"chunk-manifest-' in marker
     return ours and b'"node_type"' in marker
 
@@ -35,7 +35,7 @@ def read(
     allow: AccessPolicy = ANYWHERE,
     snapshot: str | None = None,
 ) -> ManifestGroup:
-    """Read a reference set: its metadata now, manifests when somebody needs them.
+    """Read a reference set: its metadata now, manifests on demand.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def read(
         Path of a group; the root group by default.
     skip : iterable of str
         Names of variables to leave out.
-    allow : Allowed
+    allow : AccessPolicy
         Where the files that it refers to may lie.
     snapshot : str, optional
         Id of an earlier snapshot; by default the newest.
@@ -57,7 +57,7 @@ def read(
     FormatError
         It is no reference set.
     UnsupportedError
-        It uses an extension that is not known.
+        It uses an unknown extension.
     AccessError
         It refers to files that it may not name.
     """
@@ -77,7 +77,7 @@ class SetReader:
     document : Document
     skip : set of str
         Names of variables to leave out.
-    allow : Allowed
+    allow : AccessPolicy
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class SetReader:
         return self._reader.group(path)
 
     def _parts_of(self, path: str, node: Mapping[str, Any]) -> Manifests:
-        """Return what says where the chunks of an array lie."""
+        """Return the manifests of an array."""
         transformers = node.get("storage_transformers") or []
         if not transformers:
             transformer = self._native(path)
@@ -117,24 +117,24 @@ class SetReader:
         """Return the storage transformer that a native array would have."""
         noted = self._values.get(path, {})
         if not noted or noted.get("folder"):
-            # a prefix of all keys; what is not there is missing
+            # a prefix of all keys; files that do not exist are missing chunks
             return build_json_manifest({"./": {"path": f"./{path}/"}})
         return build_json_manifest(build_value_entries(path, noted))
 
 
-# ---------------------------------------------------------------------- writing
+# ---------------------------------------------------------------------- finding a set to write
 
 
 @dataclass(frozen=True)
 class FoundSet:
-    """The snapshot that a writer has seen, and the version of the file that it stands in."""
+    """The snapshot that a writer has read, and the version of its file."""
 
     document: Document
     version: str
 
 
 def find_replaceable(root: str, options: StorageOptions | None, replace: bool) -> FoundSet | None:
-    """Return the set that is there, if it may be replaced; None if there is nothing."""
+    """Return the existing set, if it may be replaced; None if there is none."""
     found = find_set(root, options)
     if found is not None and not replace:
         raise exists_already(root)
@@ -142,12 +142,12 @@ def find_replaceable(root: str, options: StorageOptions | None, replace: bool) -
 
 
 def find_set(root: str, options: StorageOptions | None) -> FoundSet | None:
-    """Return the set that is there, None if there is nothing.
+    """Return the existing set, None if there is none.
 
     Raises
     ------
     FileExistsError
-        There is something else.
+        There are other files.
     """
     store = find_store(root)
     url = f"{root}/{MARKER}"
@@ -167,5 +167,5 @@ def find_set(root: str, options: StorageOptions | None) -> FoundSet | None:
 
 
 def _is_left_over(files: list[str]) -> bool:
-    """Say whether files are what a writer has left that was killed before there was a set."""
+    """Say whether files are left over from a writer that was killed before its first commit."""
     return any(path.startswith(f"{FOLDER}/") for path in files)

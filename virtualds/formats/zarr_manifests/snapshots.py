@@ -1,4 +1,4 @@
-"""The snapshots of a set: opening one, making one the newest, and letting old ones go."""
+"""Open, commit and expire the snapshots of a set."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from virtualds.stores.fence import outrun_error
 from virtualds.stores.store import ChangedError
 
 SNAPSHOT_ID = re.compile(r"\d{8}T\d{12}-[0-9a-f]{8}")
-"""What `virtualds.formats.zarr.document.name_snapshot` makes."""
+"""Ids of `virtualds.formats.zarr.document.name_snapshot`."""
 GRACE = timedelta(days=1)
-"""How long files are left alone that no snapshot needs: a writer may be about to commit them."""
+"""Unneeded files of less than this age stay: a writer may be about to commit them."""
 
 
 def open_snapshot(
@@ -52,7 +52,7 @@ def open_snapshot(
 
 
 def _open_kept(root: str, options: StorageOptions | None, snapshot: str) -> Document:
-    """Return the document of a snapshot that the history has."""
+    """Return the document of a snapshot of the history."""
     url = f"{root}/{join_snapshot_path(snapshot)}"
     return Document.parse(find_store(url).read_all(url, options), url)
 
@@ -60,7 +60,7 @@ def _open_kept(root: str, options: StorageOptions | None, snapshot: str) -> Docu
 def read_all_nodes(
     root: str, options: StorageOptions | None, document: Document
 ) -> dict[str, dict[str, Any]]:
-    """Return the metadata of all nodes of a set, also of one that has not consolidated them."""
+    """Return the metadata of all nodes of a set, consolidated or not."""
     if document.is_consolidated:
         return document.nodes
     store = find_store(root)
@@ -82,7 +82,7 @@ def swap(
     try:
         find_store(url).write_version(url, document.text(), options, version)
     except ChangedError as error:
-        # a store may have answered a second time, to a request that it had lost sight of
+        # the store may have kept a first request whose answer was lost, and refused the second
         if open_snapshot(root, options)[0].snapshot != document.snapshot:
             raise outrun_error(root) from error
 
@@ -90,9 +90,9 @@ def swap(
 def write_nodes(
     root: str, options: StorageOptions | None, document: Document, before: Document | None
 ) -> None:
-    """Write the metadata of every node where readers look who do not know of consolidation.
+    """Write the metadata of every node for readers without consolidated metadata.
 
-    They are copies, for convenience: the root document is what holds.
+    They are copies, for convenience: the root document counts.
     """
     store = find_store(root)
     known = before.nodes if before else {}
@@ -104,7 +104,7 @@ def write_nodes(
     store.remove([f"{root}/{path}/{MARKER}" for path in gone], options)
 
 
-# ---------------------------------------------------------------------- letting go
+# ---------------------------------------------------------------------- expiring
 
 
 def expire_snapshots_of(
@@ -114,7 +114,7 @@ def expire_snapshots_of(
     older_than: timedelta | None,
     grace: timedelta = GRACE,
 ) -> list[str]:
-    """Let go of snapshots, and remove the files that no other one needs.
+    """Remove old snapshots, and files that no other snapshot needs.
 
     Parameters
     ----------
@@ -124,14 +124,14 @@ def expire_snapshots_of(
     keep : int
         How many of the newest stay, at least 1.
     older_than : timedelta, optional
-        Only snapshots of at least this age go.
+        Only snapshots of at least this age are removed.
     grace : timedelta
         Files that belong to no snapshot, old or new, are removed from this age on.
 
     Returns
     -------
     list of str
-        The ids of the snapshots that are gone.
+        The ids of the removed snapshots.
 
     Raises
     ------
@@ -168,8 +168,8 @@ def _sweep(
 ) -> None:
     """Remove files of the set that no snapshot needs, those of unknown writers only if old.
 
-    Only what carries the id of a snapshot, or is named as a chunk of one, is the set's to remove,
-    and chunks by their content, when they are old: a writer may be about to need a new one.
+    Only files with the id of a snapshot in their name, and chunks that a snapshot names, belong to
+    the set; also old chunks named by content, since a writer may be about to need a new one.
     """
     needed = {path for document in kept for path in list_needed_files(root, options, document)}
     folders = tuple(path for path in needed if path.endswith("/"))
@@ -209,7 +209,7 @@ def list_needed_files(
 def _list_needed_by(
     root: str, options: StorageOptions | None, folder: str, transformer: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Yield what a manifest needs: its own files, and those of the set that it refers to."""
+    """Yield the files that a manifest needs: its own, and those of the set that it refers to."""
     said = transformer["configuration"]
     manifests = StoredManifests(root, options)
     if transformer["name"] == JSON_MANIFEST:

@@ -1,4 +1,4 @@
-"""A group as the files of a new snapshot: what is not in the set already is written beside it."""
+"""Write a group as a new snapshot: only files that the set does not have yet."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from virtualds.stores.store import ChangedError
 from virtualds.urls import scheme_of
 
 MOST_INLINE, MOST_JSON = 16, 4096
-"""Chunks that an array has at most whose manifest stands in the metadata, or in JSON."""
+"""Most chunks of an array whose manifest goes into the metadata, or into JSON."""
 
 
 @dataclass
@@ -85,7 +85,7 @@ class SnapshotWriter:
         Raises
         ------
         UnsupportedError
-            Variables that Zarr v3 has no form for; nothing has been written.
+            Zarr v3 has no form for some variables; nothing has been written.
         """
         planned = plan_writing(group, self.root, self.before)
         if self.before is None:

@@ -1,10 +1,8 @@
 """HDF5 and netCDF4 files, through h5py.
 
-This is the walk over a group, or over all groups below one (`virtualds.parsers.hdf5.groups`). What
-netCDF makes of HDF5's structure is `virtualds.parsers.hdf5.netcdf_rules`. The values of a dataset
-are references into chunks (`virtualds.parsers.hdf5.storage`) or into the datasets that it is put
-together from (`virtualds.parsers.hdf5.virtual_datasets`); what neither can hold is read through
-h5py (`virtualds.parsers.hdf5.h5py_values`).
+This module walks one group, or all groups below one (`groups`). `netcdf_rules` applies the
+conventions of netCDF. The values of a dataset become references to its chunks (`storage`) or to the
+sources of a virtual dataset (`virtual_datasets`); h5py reads all other values (`h5py_values`).
 """
 
 from __future__ import annotations
@@ -50,7 +48,7 @@ from virtualds.parsers.hdf5.netcdf_rules import (
     descend_to,
     find_fill_beyond,
     list_attribute_names,
-    members,
+    list_members,
 )
 from virtualds.parsers.hdf5.storage import build_stored_array
 from virtualds.parsers.hdf5.virtual_datasets import (
@@ -65,7 +63,7 @@ from virtualds.urls import local_path, scheme_of
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 """Format signature, at byte 0, 512, 1024, 2048 ... (HDF5 file format, II.A)."""
 NOT_A_COORDINATE = "_nc4_non_coord_"
-"""Prefix that netCDF-C gives a variable named like a dimension that it is not the scale of."""
+"""Prefix that netCDF-C gives a variable with the name of a dimension whose scale it is not."""
 
 
 def detect(head: bytes) -> bool:
@@ -75,9 +73,9 @@ def detect(head: bytes) -> bool:
 
 
 def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ()) -> ManifestGroup:
-    """Read the structure of one group of a file; what cannot be read is among its `problems`.
+    """Read the structure of one group of a file; unreadable variables are among its `problems`.
 
-    The groups in it are there by name alone.
+    Child groups are empty.
 
     Parameters
     ----------
@@ -122,13 +120,14 @@ def _walk_file(
         with HDF5Files(source) as files:
             return walk(files, skipped, group or "")
 
-    return read_remote(source, attempt)
+    is_local = scheme_of(source.url) == "file"
+    return attempt() if is_local else read_remote(source, attempt)
 
 
 def _read_one_group(files: HDF5Files, skip: frozenset[str], path: str) -> ManifestGroup:
     """Read the group at a path."""
     root, here, where, scales = _find_group(files, path)
-    group = HDF5Group(where, here, members(here, files, skip), scales)
+    group = HDF5Group(where, here, list_members(here, files, skip), scales)
     below = dict.fromkeys(group.found.groups, ManifestGroup())
     return _GroupReader(files, skip, where).read(group, FileGroups(root, files), below)
 
@@ -139,8 +138,8 @@ def _read_whole_tree(files: HDF5Files, skip: frozenset[str], path: str) -> Manif
     listed = list(islice(read_groups_below(here, files, where, scales, skip), MOST_GROUPS + 1))
     if len(listed) > MOST_GROUPS:
         raise FormatError(
-            f"{files.source.url}: it has more than {MOST_GROUPS:,} groups, or links that make them "
-            f"so many; open one with group="
+            f"{files.source.url}: it has more than {MOST_GROUPS:,} groups, with those that links "
+            f"repeat; open one with group="
         )
     together = FileGroups(root, files, None if where else listed)
     done: dict[PathParts, ManifestGroup] = {}
@@ -158,23 +157,25 @@ def _find_group(
 
     root = HDF5Location(h5py.h5g.open(files.open(files.source).id, b"/"), files.source, files)
     *above, here = descend_to(root, path, files)
-    scales = (d for g in above for d in members(g, files).scales)
+    scales = (d for g in above for d in list_members(g, files).scales)
     return root, here, tuple(filter(None, path.split("/"))), tuple(scales)
 
 
 class _GroupReader:
-    """The walk over one group, with what its datasets share."""
+    """Reads one group: its variables, attributes and problems."""
 
     def __init__(self, files: HDF5Files, skip: frozenset[str], where: PathParts) -> None:
         self.files = files
         self.skip = skip
         self.where = where
+        url = files.source.url
+        self.source_name = local_path(url) if scheme_of(url) == "file" else url
         self.problems: dict[str, VirtualdsError] = {}
 
     def read(
         self, group: HDF5Group, together: FileGroups, below: Mapping[str, ManifestGroup]
     ) -> ManifestGroup:
-        """Read a group, of which the groups in it are read already."""
+        """Read a group; ``below`` holds its child groups."""
         found = group.found
         for name in found.broken.keys() - self.skip:
             self._note(name, found.broken[name])
@@ -198,7 +199,7 @@ class _GroupReader:
         self, datasets: Mapping[str, Dataset], dims: Dimensions
     ) -> dict[str, ManifestVariable]:
         variables = {}
-        # a dimension is as long as its scale, whatever else claims
+        # the scale decides how long a dimension is
         scales = [d for d in datasets.values() if d.is_scale and d.shape]
         sizes = {d.name: dims.lengths.get(d.name, d.shape[0]) for d in scales}
         for name, names in dims.of.items():
@@ -221,7 +222,7 @@ class _GroupReader:
         self.problems[name] = error
 
     def _attributes(self, variable: str, owner: Any) -> dict[str, Any]:
-        """Return the attributes of a group or dataset that are the user's."""
+        """Return the user's attributes of a group or dataset."""
         found = {}
         for name in select_user_names(list_attribute_names(owner)):
             try:
@@ -249,7 +250,7 @@ class _GroupReader:
             attributes["_FillValue"] = np.bytes_(fill.encode() if isinstance(fill, str) else fill)
         if "least_significant_digit" in attributes:
             encoding["least_significant_digit"] = attributes.pop("least_significant_digit")
-        encoding |= {"source": self._name_of_source(), "original_shape": shape}
+        encoding |= {"source": self.source_name, "original_shape": shape}
         return ManifestVariable(dims, data, attributes, encoding)
 
     def _data(
@@ -259,7 +260,7 @@ class _GroupReader:
         shape: tuple[int, ...],
         encoding: dict[str, Any],
     ) -> Data:
-        """Return the values of a dataset: as references where they can hold them."""
+        """Return the values of a dataset, as references where possible."""
         if dataset.id.shape is None:
             raise UnsupportedError(
                 "it has a null dataspace, so there are no values; leave the variable out with "
@@ -278,13 +279,9 @@ class _GroupReader:
         if shape == array.shape:
             return array
         fill = find_fill_beyond(dataset.plist, array.dtype.newbyteorder("="))
-        # gaps of its own are filled with something else
+        # its own gaps have another fill value than the part past its end
         array = hold_gaps_as_chunks(array) if array.has_gaps else array
         return replace(array, shape=shape, fill_value=fill)
-
-    def _name_of_source(self) -> str:
-        url = self.files.source.url
-        return local_path(url) if scheme_of(url) == "file" else url
 
 
 def _contradiction_error(dim: str, size: int, known: int) -> FormatError:
@@ -298,7 +295,7 @@ def _contradiction_error(dim: str, size: int, known: int) -> FormatError:
 
 
 def _refuse_half_precision(path: str) -> None:
-    """Refuse a file with which the netCDF library would crash the process."""
+    """Refuse a file that makes the netCDF library crash the process."""
     import h5py
 
     halves: list[str] = []

@@ -1,4 +1,4 @@
-"""Attributes as the messages of an object header have them.
+"""Attribute messages of HDF5 object headers.
 
 HDF5 File Format Specification 3.0, IV.A.2.m, "Attribute", and IV.A.2.v, "Attribute Info".
 """
@@ -17,12 +17,11 @@ from virtualds.parsers.hdf5.object_header import DATATYPE, Message
 from virtualds.parsers.hdf5.shared_messages import read_shared_data, read_unshared
 
 DATASPACE, ATTRIBUTE, ATTRIBUTE_INFO = 0x01, 0x0C, 0x15
-"""Types of messages: a dataspace, an attribute, and where attributes lie that are not in the
-header."""
+"""Types of messages: a dataspace, an attribute, and the place of attributes outside the header."""
 ATTRIBUTE_HEAD = Struct("<BBHHH")
 """Version, flags, bytes of name, type and dataspace; in version 3 a byte follows."""
 TYPE_SHARED, SPACE_SHARED = 0b01, 0b10
-"""Flags of what lies elsewhere."""
+"""Flags of an attribute whose type or dataspace lies elsewhere."""
 NULL = 2
 """The type of a dataspace that has no elements (IV.A.2.b, version 2)."""
 
@@ -38,7 +37,7 @@ class Attribute(NamedTuple):
     shape : tuple of int or None
         None where it has no elements (a null dataspace).
     data : bytes
-        Of the elements, perhaps filled up.
+        Of the elements, possibly padded.
     """
 
     name: bytes
@@ -61,16 +60,16 @@ def read_attributes(file: FileBytes, messages: Sequence[Message]) -> Attributes:
     Raises
     ------
     FormatError
-        One of them, or where they lie, contradicts itself.
+        An attribute, or the storage of attributes, contradicts itself.
     UnsupportedError
-        One of them has a form that is not known here.
+        An attribute has an unknown form.
     """
     listed = [m for m in messages if m.kind == ATTRIBUTE]
     for message in messages:
         if message.kind == ATTRIBUTE_INFO:
             listed += read_dense_messages(file, ATTRIBUTE, message.data)
     found: Attributes = {}
-    # what does not keep their order has them in it
+    # without a creation order all numbers are 0, and the sort changes nothing
     for message in sorted(listed, key=lambda m: m.order):
         attribute = _parse_attribute(file, read_unshared(file, message))
         if attribute.name in found:
@@ -117,7 +116,7 @@ def _parse_shape(file: FileBytes, space: bytes) -> tuple[int, ...] | None:
 
 
 def find_string_size(kind: bytes, paddings: Collection[int]) -> int:
-    """Return the bytes of a string of fixed length, padded so; 0 of another type (IV.A.2.d)."""
+    """Return the bytes of a fixed-length string with such padding; 0 for other types (IV.A.2.d)."""
     if len(kind) < 8 or kind[0] & 0x0F != TypeClass.STRING or kind[1] & 0x0F not in paddings:
         return 0
     return parse_uint(kind, 4, 4)

@@ -43,7 +43,7 @@ def _encode_integer_type(size: int, *, signed: bool) -> bytes:
 
 
 def _encode_float_type(size: int, exponent: int, fraction: int) -> bytes:
-    """Return an IEEE 754 number, whose first bit of the fraction is not stored."""
+    """Return the message of an IEEE 754 type: the first bit of the fraction is not stored."""
     where = fraction, exponent, 0, fraction
     bias = 2 ** (exponent - 1) - 1
     head = FLOAT, 0x20, 8 * size - 1, size, 0, 8 * size
@@ -112,7 +112,7 @@ def read_attribute(owner: Any, name: str) -> Any:
 
 
 def _check_heap(file: FileBytes, known: Attribute) -> None:
-    """Refuse an attribute that refers to what a heap does not hold."""
+    """Refuse an attribute that refers to objects missing from the heap."""
     kind = parse_type(file, known.kind)
     if not kind.refers:
         return
@@ -123,7 +123,7 @@ def _check_heap(file: FileBytes, known: Attribute) -> None:
 
 
 def _read_plain_value(file: FileBytes, known: Attribute) -> Any:
-    """Return what h5py would read, of common types; None of any other."""
+    """Return a value of a common type as h5py would read it; None for other types."""
     count = known.elements
     if count and known.kind in STRINGS:
         texts = [_to_text(one.partition(b"\0")[0]) for one in read_sequences(file, known)]
@@ -135,13 +135,13 @@ def _read_plain_value(file: FileBytes, known: Attribute) -> Any:
         values = np.frombuffer(known.data, dtype, count).reshape(known.shape)
         return values.ravel()[0] if count == 1 else values.astype(dtype.newbyteorder("="))
     text = known.data[: dtype.itemsize].rstrip(b"\0")
-    # what follows the end of a string is for HDF5 to judge
+    # let HDF5 handle bytes after the end of a string
     return None if count > 1 or b"\0" in text else _to_text(text)
 
 
 @lru_cache(1024)
 def _find_plain_type(kind: bytes) -> np.dtype[Any] | None:
-    """Return the numpy type of numbers in the order of bytes of most machines, and of strings."""
+    """Return the dtype of little-endian numbers and of strings, None for other types."""
     if kind in NUMBERS:
         return np.dtype(NUMBERS[kind])
     size = find_string_size(kind, (NULL_TERMINATED, NULL_PADDED))
@@ -178,7 +178,7 @@ def path_of(reference: Any, owner: Any) -> str:
 
 
 def _to_text(value: Any) -> Any:
-    """Return a string, what is no UTF-8 in it replaced as the netCDF library does."""
+    """Return a string; replace invalid UTF-8 as the netCDF library does."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace").replace("\0", "")
     if isinstance(value, str):

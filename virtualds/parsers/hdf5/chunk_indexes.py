@@ -1,4 +1,4 @@
-"""Where the chunks of a dataset lie, by whichever index it has.
+"""The chunks of an HDF5 dataset, read from any chunk index.
 
 Extensible arrays and version 1 B-trees are read here (`extensible_array`, `chunk_tree`), since
 HDF5's own list (`H5Dchunk_iter`) is wrong for the first and does not show damage of the second. The
@@ -25,7 +25,7 @@ from virtualds.parsers.hdf5.object_header import (
 )
 
 BLOCK = 512
-"""Chunks that are gathered before they become columns."""
+"""Rows that are collected before they become a table."""
 
 
 def read_chunks(dataset: Dataset) -> ChunkTable:
@@ -34,9 +34,9 @@ def read_chunks(dataset: Dataset) -> ChunkTable:
     Raises
     ------
     FormatError
-        The index is damaged, or lists chunks that cannot be.
+        The index is damaged, or lists impossible chunks.
     UnsupportedError
-        It is of a form that neither we nor HDF5 are known to read right.
+        Neither virtualds nor HDF5 reads this form of index correctly.
     """
     table = _read_index(dataset)
     return demand_sound_table(dataset.file, table, dataset.id.shape, dataset.plist.get_chunk())
@@ -57,7 +57,7 @@ def _read_index(dataset: Dataset) -> ChunkTable:
 
 
 def _find_index(dataset: Dataset) -> ChunkIndexInfo | None:
-    """Return where the index lies; None if HDF5 has to be asked, and is known to be right."""
+    """Return where the index lies; None if HDF5 must list the chunks, and does so correctly."""
     try:
         return parse_chunk_index(dataset.file, dataset.messages)
     except UnsupportedError:

@@ -1,4 +1,4 @@
-"""The chunks of a dataset as a table with a column for each, and what must hold of it.
+"""The table of a dataset's chunks, a column for each, and its checks.
 
 A column holds the position of a chunk along every axis, its filter mask, its offset in the file and
 its length.
@@ -20,7 +20,7 @@ from virtualds.parsers.hdf5.file_bytes import FileBytes
 ChunkTable = npt.NDArray[np.int64]
 
 FEW_CHUNKS = 512
-"""Chunks that are compared with all places of a grid at once."""
+"""Most chunks that are compared with all places of a grid at once."""
 
 
 def to_table(file: FileBytes, place: Any, mask: Any, address: Any, length: Any) -> ChunkTable:
@@ -32,7 +32,7 @@ def to_table(file: FileBytes, place: Any, mask: Any, address: Any, length: Any) 
 
 
 def _to_offsets(file: FileBytes, addresses: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return where addresses are in the file."""
+    """Return addresses as offsets in the file."""
     if addresses.size and int(addresses.max()) >= file.end:
         file.refuse(f"a chunk lies past the {file.end} bytes of the file")
     return addresses.astype(np.int64) + file.base
@@ -41,14 +41,14 @@ def _to_offsets(file: FileBytes, addresses: npt.NDArray[Any]) -> npt.NDArray[Any
 def demand_sound_table(
     file: FileBytes, table: ChunkTable, shape: tuple[int, ...], chunks: tuple[int, ...]
 ) -> ChunkTable:
-    """Return a table whose chunks lie in the grid, in their order, none twice.
+    """Return the table if its chunks lie in the grid, in order, none twice.
 
-    All indexes of HDF5 list chunks in the order of C. In a tree this is what finds them.
+    All indexes of HDF5 list chunks in C order; a tree needs the order to find them.
 
     Raises
     ------
     FormatError
-        They do not.
+        A chunk lies outside of the grid, is out of order or listed twice.
     """
     place = table[:-3]
     grid = tuple(-(-n // c) for n, c in zip(shape, chunks, strict=True))
@@ -71,6 +71,6 @@ def demand_sound_table(
 
 @lru_cache(256)
 def _list_chunk_starts(shape: tuple[int, ...], chunks: tuple[int, ...]) -> bytes:
-    """Return where all chunks of a grid begin, as the part of a table that says so."""
+    """Return the position rows of a table of all chunks, as bytes."""
     rows = list(product(*map(range, repeat(0), shape, chunks)))
     return np.array(rows, np.int64).T.tobytes()

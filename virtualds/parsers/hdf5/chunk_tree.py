@@ -27,9 +27,9 @@ OF_CHUNKS = 1
 HEAD, LEVEL = Struct("<4sBBH"), 5
 """Signature, type, level and number of entries of a node; where the level is."""
 KNOWN_BY = ("signature", "kind", "level")
-"""Fields by which a node is known."""
+"""Fields that identify a node."""
 BETWEEN = "a key of a node of a B-tree lies between chunks"
-"""What is said of a key that is no multiple of a chunk."""
+"""The error of a key that is no multiple of the chunk shape."""
 
 
 def read_tree(file: FileBytes, address: int, dims: Sequence[int]) -> ChunkTable:
@@ -46,7 +46,7 @@ def read_tree(file: FileBytes, address: int, dims: Sequence[int]) -> ChunkTable:
     Returns
     -------
     numpy.ndarray
-        Not yet `checked`.
+        Not yet checked by `demand_sound_table`.
 
     Raises
     ------
@@ -66,7 +66,7 @@ def _read_leaf(file: FileBytes, root: bytes, dims: Sequence[int]) -> ChunkTable:
     signature, kind, _, used = HEAD.unpack_from(root)
     begin = HEAD.size + 2 * file.offset_size
     if (signature, kind) != (b"TREE", OF_CHUNKS) or used > 2 * file.half:
-        file.refuse("the root of a B-tree is none")
+        file.refuse("the root of a B-tree is no node of chunks")
     neighbours = (file.address_at(root, at) for at in (HEAD.size, HEAD.size + file.offset_size))
     if any(map(file.is_defined, neighbours)):
         file.refuse("the root of a B-tree has neighbours")
@@ -127,9 +127,9 @@ def _read_levels(file: FileBytes, address: int, root: bytes, dims: Sequence[int]
 
 @lru_cache(64)
 def _make_node_form(rank: int, half: int, offset_size: int) -> np.dtype[Any]:
-    """Return a node as a dtype; the last key is of an entry too, though no child follows it."""
+    """Return a node as a dtype; the last key is an entry too, though no child follows it."""
     address = f"<u{offset_size}"
-    # a key has 8 bytes for each axis, whatever the size of addresses
+    # a key always has 8 bytes for each axis
     key = [("length", "<u4"), ("mask", "<u4"), ("place", "<u8", (rank,))]
     entry = np.dtype([*key, ("child", address)])
     return np.dtype(
@@ -156,13 +156,13 @@ def _to_nodes(file: FileBytes, parts: Iterable[bytes], form: np.dtype[Any]) -> N
 
 
 def _check_nodes(file: FileBytes, nodes: Nodes, level: int) -> None:
-    """Refuse nodes that are none of a level, or have no or too many entries."""
+    """Refuse nodes of another level, and nodes with no or too many entries."""
     used, most = nodes["used"], nodes["entries"].shape[1] - 1
     if any(
         node != (b"TREE", OF_CHUNKS, level)
         for node in zip(*(nodes[name].tolist() for name in KNOWN_BY), strict=True)
     ):
-        file.refuse(f"a node of level {level} of a B-tree is none")
+        file.refuse(f"a B-tree has something else than a node of level {level}")
     # a root that has lost its last chunk is a leaf without entries
     if used.max() > most or (used.min() == 0 and (level or len(used) > 1)):
         file.refuse(f"a node of a B-tree has {used.min()} to {used.max()} of {most} entries")
@@ -174,10 +174,10 @@ def _check_nodes(file: FileBytes, nodes: Nodes, level: int) -> None:
 def _check_keys(
     file: FileBytes, nodes: Nodes, wide: npt.NDArray[np.uint64], low: Keys | None, high: Keys | None
 ) -> None:
-    """Refuse nodes that HDF5 would not find some of their entries in.
+    """Refuse nodes in which HDF5 would not find all entries.
 
-    It looks for a chunk between the key of an entry and the next key, on every level. What closes
-    a node may be left over from a chunk that was removed, so it may be any key that is greater.
+    HDF5 looks for a chunk between the key of an entry and the next key, on every level. The last
+    key of a node may be left over from a removed chunk, so it may be any greater key.
     """
     used, row = nodes["used"], np.arange(len(nodes))
     if not used.all():
@@ -203,7 +203,7 @@ def _scale_keys(keys: Nodes, wide: npt.NDArray[np.uint64]) -> Keys:
 
 
 def _list_chunks(file: FileBytes, entries: Nodes) -> ChunkTable:
-    """Return the chunks that leaves list; their order is left to `checked`."""
+    """Return the chunks that leaves list; `demand_sound_table` checks their order."""
     place = entries["place"]
     if place.size and (place[:, -1].any() or int(place.max()) >= 2**63):
         file.refuse("a key of a B-tree is no position of a chunk")

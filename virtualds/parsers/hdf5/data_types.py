@@ -1,7 +1,7 @@
-"""The types of HDF5: which of them numpy reads as they lie in the file.
+"""The types of HDF5, and which of them numpy reads as stored.
 
-HDF5 converts while it reads: integers of odd precision, floats of odd layout, padded strings. Bytes
-that numpy reads as they are need no conversion; everything else is read through h5py.
+HDF5 converts while it reads: integers of odd precision, floats of odd layout, padded strings. Where
+numpy cannot read the stored bytes, h5py reads the values.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class StoredType(NamedTuple):
     dtype : numpy dtype
         Of the values; objects where they lie in a heap.
     declared : numpy dtype or type
-        What xarray's ``encoding["dtype"]`` says of it.
+        The value of xarray's ``encoding["dtype"]``.
     in_chunks : bool
         Whether the bytes of a chunk, decoded, are values of this dtype.
     shape : tuple of int
@@ -70,7 +70,7 @@ def find_stored_type(kind: Any) -> StoredType:
         Neither numpy nor h5py has a value for it.
     """
     if kind.get_class() in ATOMIC:
-        # its encoding says all there is to it
+        # the encoding determines the type, so it can be the key of a cache
         return _get_stored_type(kind.encode())
     return _find_stored_type(kind)
 
@@ -108,13 +108,13 @@ def _find_stored_type(kind: Any) -> StoredType:
 
 
 def check_values(kind: Any) -> None:
-    """Refuse a type that h5py has no true values for.
+    """Refuse a type whose values h5py cannot read correctly.
 
     Raises
     ------
     UnsupportedError
         References to regions or within other types, and arrays of varying length in foreign byte
-        order, whose numbers h5py does not turn.
+        order, whose bytes h5py does not swap.
     """
     if _holds_references(kind):
         raise _unsupported_error(
@@ -122,7 +122,7 @@ def check_values(kind: Any) -> None:
         )
     if _holds_foreign_sequences(kind):
         raise _unsupported_error(
-            kind, "h5py does not turn the byte order of arrays of varying length"
+            kind, "h5py does not swap the byte order of arrays of varying length"
         )
 
 
@@ -190,7 +190,7 @@ def _is_plain(kind: Any) -> bool:
 
 
 def _is_plain_integer(kind: Any) -> bool:
-    # bits that are not used are none of the number
+    # unused bits are not part of the number
     return bool(kind.get_precision() == 8 * kind.get_size() and not kind.get_offset())
 
 
@@ -208,7 +208,7 @@ def _is_plain_float(kind: Any) -> bool:
 
 @cache
 def _type_of(dtype: np.dtype[Any]) -> Any:
-    """Return the HDF5 type whose bytes are of a dtype."""
+    """Return the HDF5 type of a dtype."""
     import h5py
 
     return h5py.h5t.py_create(dtype)
@@ -219,7 +219,7 @@ def _is_plain_string(kind: Any) -> bool:
 
     if kind.is_variable_str():
         return False
-    # what follows the end of a string, and spaces that pad it, are none of it
+    # bytes after the end of a string, and padding spaces, are not part of it
     padding = kind.get_strpad()
     one_byte = kind.get_size() == 1 and padding == h5py.h5t.STR_NULLTERM
     return bool(one_byte or padding == h5py.h5t.STR_NULLPAD)
@@ -257,4 +257,4 @@ PLAIN: dict[int, Callable[[Any], bool]] = {
     TypeClass.COMPOUND: _is_plain_compound,
     TypeClass.COMPLEX: _is_made_of_plain,
 }
-"""What says of each class whether its bytes are its values; of classes not listed they are not."""
+"""By class: whether stored bytes are values. Bytes of other classes never are."""

@@ -1,8 +1,8 @@
-"""Attributes in dense storage: of an object that has too many, or too long ones, for its header.
+"""Dense storage of attributes: too many, or too long, for an object header.
 
 HDF5 File Format Specification 3.0, IV.A.2.v, "Attribute Info": a fractal heap holds the messages
 (III.G), and a version 2 B-tree has a record for each name (III.A.2, type 8). A second tree, in the
-order of creation, has nothing that the first has not.
+order of creation, holds nothing more.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from virtualds.parsers.hdf5.record_tree import read_records
 from virtualds.parsers.hdf5.shared_messages import find_shared_heap
 
 BY_NAME = 8
-"""The type of records that are in the order of hashes of names."""
+"""The type of records sorted by the hash of a name."""
 ATTRIBUTE_RECORD = Struct("<8sBIxxxx")
 """Identifier in the heap, flags of the message, order of creation, hash of the name."""
 
 
 def read_dense_messages(file: FileBytes, kind: int, data: bytes) -> list[Message]:
-    """Return the attributes that an Attribute Info message says where to find.
+    """Return the attributes that an Attribute Info message points to.
 
     Parameters
     ----------
     file : FileBytes
     kind : int
-        The type of messages that they are.
+        The type of their messages.
     data : bytes
         Of the Attribute Info message.
 
@@ -39,7 +39,7 @@ def read_dense_messages(file: FileBytes, kind: int, data: bytes) -> list[Message
     """
     if len(data) < 2 or data[0]:
         file.decline("an Attribute Info message of another version than 0")
-    # the greatest number of creation comes before the addresses
+    # the greatest creation index comes before the addresses
     place = 2 + 2 * (data[1] & 1)
     address = file.address_at(data, place)
     if not file.is_defined(address):
@@ -52,7 +52,7 @@ def read_dense_messages(file: FileBytes, kind: int, data: bytes) -> list[Message
         identity, flags, order = ATTRIBUTE_RECORD.unpack(record)
         if flags & SHARED and shared is None:
             shared = find_shared_heap(file, kind)
-        message = (shared if shared and flags & SHARED else heap).object(identity)
+        message = (shared if shared and flags & SHARED else heap).read_object(identity)
         nbytes += len(message)
         if nbytes > file.end + MOST_BYTES:
             file.refuse("its attributes have more bytes than the file")

@@ -1,4 +1,4 @@
-"""The dimensions of a group: names that scales give to axes, and names that are invented.
+"""The dimensions of a group: names from dimension scales, and invented names.
 
 HDF5 Dimension Scale Specification 1.0; netCDF-C documentation, "NetCDF-4 File Format".
 """
@@ -32,7 +32,7 @@ def read_scale_addresses(dataset: Dataset) -> tuple[int | None, ...]:
     Raises
     ------
     FormatError
-        The attribute is none that lists scales.
+        The attribute does not list scales.
     """
     rank = int(dataset.id.rank)
     none: tuple[int | None, ...] = (None,) * len(dataset.shape)
@@ -61,7 +61,7 @@ def _find_name_elsewhere(dataset: Dataset, axis: int) -> str:
 
     dtype = h5py.vlen_dtype(h5py.ref_dtype)
     found = np.empty((dataset.id.rank,), dtype)
-    # HDF5 follows here what `read_scale_addresses` has looked at
+    # `read_scale_addresses` has checked the list that HDF5 follows here
     h5py.h5a.open(dataset.id, SCALES).read(found, h5py.h5t.py_create(dtype))
     reference = found[axis][-1]
     try:
@@ -115,7 +115,7 @@ class NamedAxes:
 
     def _unlimited_lengths(self) -> dict[str, int]:
         """Return how long variables of the group make every unlimited dimension that they see."""
-        # the name of a dimension hides that of another one further up
+        # a dimension hides those of the same name further up
         seen = {d.name: d for d in [*self._by_address.values(), *self.scales]}
         lengths = {name: 0 for name, d in seen.items() if d.is_unlimited}
         for dataset, dims in self.named:
@@ -126,7 +126,7 @@ class NamedAxes:
 
     @property
     def grow(self) -> bool:
-        """Whether it matters to any of the datasets how long unlimited dimensions are."""
+        """Whether any of the datasets depends on the length of unlimited dimensions."""
         names = {name for _, dims in self.named for name in dims}
         return bool(self.lengths) and (None in names or not names.isdisjoint(self.lengths))
 
@@ -142,7 +142,7 @@ class NamedAxes:
         )
 
     def _scale_at(self, dataset: Dataset, axis: int, address: int) -> str:
-        """Return the name of the scale of an axis, which has some address in the file."""
+        """Return the name of the scale at an address, which an axis has."""
         known = self._by_address.get((dataset.source.url, address))
         return _find_name_elsewhere(dataset, axis) if known is None else known.name
 
@@ -150,9 +150,9 @@ class NamedAxes:
 class Dimensions:
     """The dimensions of a group, as the netCDF library names them.
 
-    Axes with a scale have its name. The others are the first dimension of the group that has their
-    length, and may grow or not as they may, but never one twice in one variable; where there is
-    none, it is invented: ``phony_dim_0``, ``phony_dim_1`` and so on (netCDF-C,
+    An axis with a scale has the name of the scale. Another axis has the first dimension of the
+    group with its length, unlimited if the axis is, and none twice in one variable. If no dimension
+    fits, a name is invented: ``phony_dim_0``, ``phony_dim_1`` and so on (netCDF-C,
     ``nc4_rec_match_dimscales``).
 
     Parameters
@@ -160,9 +160,9 @@ class Dimensions:
     axes : NamedAxes
         Of the group.
     first : callable
-        Returns the number of the first dimension that is invented.
+        Returns the number of the first invented dimension.
     lengths : mapping of str to int
-        How long unlimited dimensions are by variables of other groups.
+        Lengths of unlimited dimensions in variables of other groups.
     """
 
     def __init__(
@@ -186,13 +186,13 @@ class Dimensions:
         complete = []
         for name, size, grows in zip(names, dataset.shape, dataset.grows, strict=True):
             if name is None:
-                name = self._fitting(size, grows, taken)
+                name = self._find_or_invent(size, grows, taken)
                 taken.append(name)
             complete.append(name)
         return tuple(complete)
 
-    def _fitting(self, size: int, grows: bool, taken: list[str]) -> str:
-        """Return a dimension for an axis without scale, inventing one if none fits."""
+    def _find_or_invent(self, size: int, grows: bool, taken: list[str]) -> str:
+        """Return a dimension for an axis without scale; invent one if none fits."""
         for name, length, may_grow in self._here:
             if (length, may_grow) == (size, grows) and name not in taken:
                 return name

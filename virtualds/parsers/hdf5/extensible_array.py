@@ -25,7 +25,7 @@ MASK = 4
 
 
 class _ArrayHeader(NamedTuple):
-    """What the header of an extensible array says (VII.D, "Extensible Array Header")."""
+    """The header of an extensible array (VII.D, "Extensible Array Header")."""
 
     has_filters: bool
     element: int
@@ -44,7 +44,7 @@ class _ArrayHeader(NamedTuple):
 
     @property
     def supers(self) -> int:
-        """Super blocks that there may be."""
+        """Most super blocks of the array."""
         return 1 + self.max_bits - (self.least.bit_length() - 1)
 
     @property
@@ -87,24 +87,24 @@ def read_extensible_array(
     dims : sequence of int
         Elements of a chunk along each axis, and last the bytes of an element.
     limits : sequence of int or None
-        The greatest length of each axis; one of them, without limit, is None.
+        The greatest length of each axis, None for the unlimited one.
 
     Returns
     -------
     numpy.ndarray
-        Not yet `checked`.
+        Not yet checked by `demand_sound_table`.
 
     Raises
     ------
     FormatError
         It is damaged.
     UnsupportedError
-        It has a form that is not known.
+        It has an unknown form.
     """
     head = _read_header(file, address)
     numbers, rows = [np.empty(0, np.int64)], [np.empty((0, head.element), np.uint8)]
     if file.is_defined(head.block):
-        for first, elements in _read_stretches(file, address, head):
+        for first, elements in _read_runs(file, address, head):
             count = min(len(elements), max(head.used - first, 0))
             numbers.append(np.arange(first, first + count))
             rows.append(elements[:count])
@@ -113,7 +113,7 @@ def read_extensible_array(
     there = place != np.uint64((1 << 8 * file.offset_size) - 1)
     position = _find_positions(file, number[there], dims[:-1], limits)
     table = to_table(file, position, mask[there], place[there], length[there])
-    # numbers follow each other in the order of C only where the axis in front is the first
+    # numbers are in C order only if the unlimited axis is the first
     return table[:, np.lexsort(position[::-1])]
 
 
@@ -137,10 +137,8 @@ def _read_header(file: FileBytes, address: int) -> _ArrayHeader:
     return head
 
 
-def _read_stretches(
-    file: FileBytes, address: int, head: _ArrayHeader
-) -> Iterator[tuple[int, Bytes]]:
-    """Yield the elements that were written: the number of the first of some, and their bytes."""
+def _read_runs(file: FileBytes, address: int, head: _ArrayHeader) -> Iterator[tuple[int, Bytes]]:
+    """Yield runs of written elements: the number of the first, and the bytes of all."""
     start = 6 + file.offset_size
     begin = start + head.in_index * head.element
     in_supers = begin + head.blocks_in_index * file.offset_size
@@ -220,7 +218,7 @@ def _read_blocks(
     size = head.page * head.element + CHECKSUM_BYTES
     for block in blocks:
         _check_block(file, file.take(block.address, start + CHECKSUM_BYTES), b"EADB", address)
-        # a page that was not written holds anything
+        # an unwritten page may hold any bytes
         written = np.flatnonzero(block.pages).tolist() if block.pages is not None else []
         begin = block.address + start + CHECKSUM_BYTES
         taken = file.take_all([(begin + page * size, size) for page in written])
@@ -232,9 +230,7 @@ def _read_blocks(
 
 def _check_block(file: FileBytes, data: bytes, signature: bytes, address: int) -> None:
     if data[:4] != signature or file.address_at(data, 6) != address or not is_sound(data):
-        file.refuse(
-            f"a block {signature.decode()} of an extensible array is none, or has a wrong checksum"
-        )
+        file.refuse(f"a block {signature.decode()} of an extensible array is missing or damaged")
 
 
 def _read_addresses(file: FileBytes, data: bytes, begin: int, count: int) -> list[int]:
@@ -279,7 +275,7 @@ def _find_positions(
 ) -> npt.NDArray[np.int64]:
     """Return the positions of chunks from their numbers.
 
-    They are numbered over the greatest extent, with the axis that has no limit in front.
+    HDF5 numbers chunks over the greatest extent, with the unlimited axis in front.
     """
     order = sorted(range(len(chunks)), key=lambda axis: limits[axis] is not None)
     place = np.empty((len(chunks), len(number)), np.int64)

@@ -19,14 +19,14 @@ from virtualds.urls import join_url, local_path, normalise_url, scheme_of
 PREFIXES = ("HDF5_VDS_PREFIX", "HDF5_EXTFILE_PREFIX", "HDF5_EXT_PREFIX")
 """Variables of the environment that change where HDF5 looks for files."""
 HDF5_ERRORS = (OSError, RuntimeError, ValueError, OverflowError)
-"""What h5py raises about damaged files."""
+"""Errors that h5py raises for damaged files."""
 OWN_ERRORS = (FileNotFoundError, PermissionError, VirtualdsError, FetchError)
-"""What among this says already what is wrong."""
+"""Errors among them that already say what is wrong."""
 
 
 @contextmanager
 def open_hdf5(source: SourceFile) -> Iterator[Any]:
-    """Open a file with h5py; what HDF5 complains of within the block becomes `FormatError`."""
+    """Open a file with h5py; errors of HDF5 within the block become `FormatError`."""
     import h5py
 
     local = scheme_of(source.url) == "file"
@@ -43,9 +43,9 @@ def open_hdf5(source: SourceFile) -> Iterator[Any]:
 
 
 class describe_damage:
-    """Turn what HDF5 complains of within the block into `FormatError`."""
+    """Turn errors of HDF5 within the block into `FormatError`."""
 
-    # many are entered for each variable, which a generator would make several times as dear
+    # a class, since generators cost several times as much, and each variable enters many blocks
     def __init__(self, source: SourceFile) -> None:
         self.source = source
 
@@ -101,7 +101,7 @@ class HDF5Files:
 
     @contextmanager
     def lent(self, source: SourceFile) -> Iterator[Any]:
-        """Open a file for a while: there may be more than the system lets be open at once."""
+        """Open a file for the block alone: the system may not allow all files open at once."""
         if source in self._open:
             yield self._open[source]
             return
@@ -116,11 +116,11 @@ class HDF5Files:
 
 
 ListCandidates = Callable[[str, SourceFile], list[str]]
-"""From a name and the file that holds it to the urls where it may lie."""
+"""Takes a name and the file that holds it, and returns the urls where the named file may lie."""
 
 
 def list_beside(name: str, holder: SourceFile) -> list[str]:
-    """Return the place beside the file that holds a name, and beside what that is a link to."""
+    """Return the urls beside the holder, and beside the target if the holder is a link."""
     if scheme_of(holder.url) != "file":
         return [join_url(holder.url, name)]
     folder, real = (os.path.dirname(p(local_path(holder.url))) for p in (str, os.path.realpath))
@@ -128,12 +128,12 @@ def list_beside(name: str, holder: SourceFile) -> list[str]:
 
 
 def list_absolute(name: str, holder: SourceFile) -> list[str]:
-    """Return an absolute name itself; another has no place."""
+    """Return the url of an absolute name; none for a relative one."""
     return [normalise_url(name)] if os.path.isabs(name) else []
 
 
 def list_in_working_directory(name: str, holder: SourceFile) -> list[str]:
-    """Return the place in the working directory; remote files have none."""
+    """Return the url in the working directory; none if the holder is remote."""
     return [normalise_url(name)] if scheme_of(holder.url) == "file" else []
 
 
@@ -177,8 +177,8 @@ def find_referenced_file(
                 f"{place}: {holder.url} refers to it, and it may not be read ({error}); ask for "
                 f"read access to it"
             ) from error
-    where = " and ".join(look.__name__.replace("_", " ") for look in places)
+    where = " and ".join(look.__name__.removeprefix("list_").replace("_", " ") for look in places)
     raise FormatError(
-        f"{holder.url}: it refers to {name!r}, which is not there (looked for {where}); put it "
+        f"{holder.url}: it refers to {name!r}, which is not there (looked {where}); put it "
         f"beside the file, or leave the variable out with drop_variables"
     )

@@ -1,4 +1,4 @@
-"""The bytes of an HDF5 file, taken without HDF5: at addresses, and never past the end of the file.
+"""The bytes of an HDF5 file, read by address without HDF5, never past the end.
 
 HDF5 File Format Specification 3.0, II.A, "Format Signature and Superblock".
 """
@@ -11,19 +11,19 @@ from typing import Any, NoReturn
 
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.source_file import SourceFile
-from virtualds.stores.scan_cache import fetch_ahead, open_remote
+from virtualds.stores.scan_cache import open_remote
 from virtualds.stores.store import Range
 from virtualds.urls import local_path, scheme_of
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 """Format signature, at byte 0, 512, 1024, 2048 ... (II.A)."""
 READ_TOGETHER = 2**22
-"""Bytes of a remote file that are asked for at a time, and then read."""
+"""Bytes of a remote file that are fetched at a time."""
 LONGEST_SUPERBLOCK = 112
 """Bytes of a superblock of version 1 with addresses of 8 bytes."""
 FORMS = {2: "H", 4: "I", 8: "Q"}
-"""By the bytes that an address or a length may have here, how `struct` calls it; the specification
-also allows 16 and 32 bytes."""
+"""Codes of `struct` by the bytes of an address or length; the specification also allows 16 and 32
+bytes."""
 DEFAULT_HALF = 32
 """Half of the children of a node of chunks, where the file does not say (II.A, version 0)."""
 
@@ -48,11 +48,11 @@ class FileBytes:
     extension: int
     """Address of the superblock extension, past the end if there is none."""
     half: int
-    """Half of the children that a node of a version 1 B-tree of chunks has room for."""
+    """Half of the most children of a node of a version 1 B-tree of chunks."""
     shared_messages = 0, 0
     """Address of the table of messages that objects share, and its entries."""
     unknown = ""
-    """What of its metadata has a form that is not known here."""
+    """The part of its metadata that has an unknown form, empty if none has."""
 
     def __init__(self, source: SourceFile) -> None:
         self.source = source
@@ -95,12 +95,12 @@ class FileBytes:
         return self.take(address, max(min(most, self.end - self.base - address), 0))
 
     def take_all(self, ranges: Sequence[Range]) -> Iterator[bytes]:
-        """Yield the bytes of many ranges; those of a remote file come by few requests."""
+        """Yield the bytes of many ranges; a remote file takes few requests."""
         if self._handle is not None:
             yield from (self.take(*one) for one in ranges)
             return
         for some in _split_ranges(ranges):
-            fetch_ahead({self.source: [(self.base + begin, n) for begin, n in some]})
+            self._remote.fetch_together([(self.base + begin, n) for begin, n in some])
             yield from (self.take(*one) for one in some)
 
     def _read(self, place: int, length: int) -> bytes:
@@ -122,20 +122,20 @@ class FileBytes:
         return parse_uint(data, place, self.length_size)
 
     def is_defined(self, address: int) -> bool:
-        """Say whether an address is one: all bits set means that there is none (II.A)."""
+        """Say whether an address is defined: all bits set means that it is not (II.A)."""
         return address != (1 << 8 * self.offset_size) - 1
 
     def refuse(self, reason: str) -> NoReturn:
-        """Raise the error of a file that contradicts itself."""
+        """Raise `FormatError`: the file contradicts itself."""
         raise FormatError(
             f"{self.source.url}: its metadata are damaged ({reason}); fetch the file again"
         )
 
     def decline(self, reason: str) -> NoReturn:
-        """Raise the error of metadata in a form that is not known here."""
+        """Raise `UnsupportedError`: metadata have an unknown form."""
         raise UnsupportedError(
-            f"{self.source.url}: {reason}, a form of HDF5 metadata that is not known here; rewrite "
-            f"the file with h5repack, or leave the variable out with drop_variables"
+            f"{self.source.url}: {reason}, a form of HDF5 metadata that virtualds does not know; "
+            f"rewrite the file with h5repack, or leave the variable out with drop_variables"
         )
 
     def _read_superblock(self) -> None:
@@ -144,7 +144,7 @@ class FileBytes:
         version = data[8]
         if version > 3:
             self.unknown = f"a superblock of version {version}"
-        # a base address of another value is overruled by the place of the superblock
+        # the place of the superblock overrules its base address
         sizes = data[13:15] if version < 2 else data[9:11]
         self.offset_size, self.length_size = sizes
         if self.offset_size not in FORMS or self.length_size not in FORMS:
@@ -170,7 +170,7 @@ def parse_uint(data: bytes, place: int, size: int) -> int:
 
 
 def _split_ranges(ranges: Sequence[Range]) -> Iterator[list[Range]]:
-    """Cut a list of ranges into lists of not too many bytes."""
+    """Cut a list of ranges into lists of about `READ_TOGETHER` bytes at most."""
     some: list[Range] = []
     nbytes = 0
     for one in ranges:

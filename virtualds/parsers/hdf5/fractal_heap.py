@@ -1,4 +1,4 @@
-"""Fractal heaps of HDF5, in which attributes lie that their object header has no room for.
+"""Fractal heaps of HDF5, which hold attributes that do not fit in an object header.
 
 HDF5 File Format Specification 3.0, III.G. A heap has managed objects in blocks of its own, huge
 ones anywhere in the file, and tiny ones in their identifiers.
@@ -61,12 +61,12 @@ class FractalHeap:
         if not all(n and not n & (n - 1) for n in powers) or self._longest < self._start:
             file.refuse(f"the fractal heap at {address} contradicts itself")
         self._place_size = -(-bits // 8)
-        # of the longest block and of the longest object, the one whose length takes fewer bytes
+        # a length has the bytes of the longest block or of the longest object, whichever are fewer
         self._length_size = min(_compute_log2(self._longest) + 7, _compute_log2(most | 1) + 8) // 8
         self._blocks: dict[tuple[int, int], bytes] = {}
         self._children: dict[int, list[int]] = {}
 
-    def object(self, identity: bytes) -> bytes:
+    def read_object(self, identity: bytes) -> bytes:
         """Return the object of an identifier.
 
         Raises
@@ -90,7 +90,7 @@ class FractalHeap:
         return block[begin : begin + length]
 
     def _huge_object(self, identity: bytes) -> tuple[int, int]:
-        """Return where a huge object lies: in its identifier, if that has room, or in a tree."""
+        """Return the place of a huge object, from a long enough identifier or a tree."""
         offset, length = self.file.offset_size, self.file.length_size
         if self._identity - 1 >= offset + length:
             return self.file.address_at(identity, 1), self.file.length_at(identity, 1 + offset)
@@ -166,11 +166,11 @@ class FractalHeap:
         return self._blocks[address, first]
 
     def _check(self, data: bytes, signature: bytes, first: int) -> None:
-        """Refuse a block that is none of this heap, or of another place in it."""
+        """Refuse a block of another heap, or of another place in this one."""
         offset = self.file.offset_size
         heap, place = self.file.address_at(data, 5), parse_uint(data, 5 + offset, self._place_size)
         if data[:4] != signature or data[4] or (heap, place) != (self.address, first):
-            self.file.refuse(f"a block {signature.decode()} of a fractal heap is none of it")
+            self.file.refuse(f"a block {signature.decode()} of a fractal heap belongs elsewhere")
 
 
 def _compute_log2(power: int) -> int:

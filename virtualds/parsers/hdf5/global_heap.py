@@ -1,7 +1,7 @@
-"""The global heap, in which strings and lists of varying length lie.
+"""The global heap of HDF5, which holds strings and sequences of varying length.
 
-HDF5 File Format Specification 3.0, III.E, "Global Heap". HDF5 trusts the
-heap: what is damaged there can keep it for ever, or end the process. So it is looked at before.
+HDF5 File Format Specification 3.0, III.E, "Global Heap". HDF5 trusts the heap: damage there can end
+the process, or keep it busy for ever. So this module checks the heap before HDF5 reads it.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ REFERENCE_DTYPES = {
     size: np.dtype([("length", "<u4"), ("address", f"<u{size}"), ("number", "<u4")])
     for size in FORMS
 }
-"""By the bytes of an address: how many elements a sequence has, the address of a collection of the
-heap, and the number of the sequence in it (IV.B)."""
+"""A reference, by the bytes of an address: elements of the sequence, address of the collection that
+holds it, and its number there (IV.B)."""
 SEQUENCE_KINDS = (0, 1)
 """Sorts of types of varying length: sequences and strings (IV.A.2.d)."""
 OBJECT_STRUCTS = {size: Struct(f"<H6x{form}") for size, form in FORMS.items()}
-"""By the bytes of a length: what comes before an object in a collection, its number and length."""
+"""The number and length before an object in a collection, by the bytes of a length."""
 
 Elements = npt.NDArray[np.uint8]
 
 
 class Collection(NamedTuple):
-    """A collection of the heap, and by their numbers where its objects begin, and their lengths."""
+    """A collection of the heap: where its objects begin, and how long they are, by number."""
 
     address: int
     data: bytes
@@ -45,19 +45,19 @@ class Collection(NamedTuple):
 
 
 class Budget:
-    """How many bytes sequences may still have: together no more than the file, or a few.
+    """How many more bytes sequences may have: all together hardly more than the file.
 
-    In a sound file no two elements have one object. A small file could name one of a megabyte a
-    million times.
+    In a sound file no two elements share an object. A damaged file could name an object of a
+    megabyte a million times.
     """
 
     def __init__(self, file: FileBytes) -> None:
         self.file = file
         self.left = file.end + MOST_BYTES
 
-    def places(self, collection: Collection, numbers: list[int], nbytes: list[int]) -> list[int]:
-        """Return where in a collection objects begin that have at least so many bytes each."""
-        # there are as many as a file has strings: no step of Python for each
+    def locate(self, collection: Collection, numbers: list[int], nbytes: list[int]) -> list[int]:
+        """Return where objects begin in a collection; each must have at least so many bytes."""
+        # a file may have many strings, so there is no Python loop over them
         found = list(map(collection.lengths.get, numbers, repeat(-1)))
         if any(map(gt, nbytes, found)):
             self._refuse(collection, numbers, nbytes)
@@ -67,7 +67,7 @@ class Budget:
         return list(map(collection.begins.__getitem__, numbers))
 
     def _refuse(self, collection: Collection, numbers: list[int], nbytes: list[int]) -> NoReturn:
-        """Say which object is not there, or too short."""
+        """Raise the error of the first object that is missing or too short."""
         where = f"the global heap at {collection.address}"
         for number, wanted in zip(numbers, nbytes, strict=True):
             there = collection.lengths.get(number, -1)
@@ -104,24 +104,24 @@ def read_sequences(file: FileBytes, attribute: Attribute) -> Iterator[bytes]:
         if address not in file.collections:
             file.collections[address] = read_collection(file, address)
         collection = file.collections[address]
-        begin = budget.places(collection, [number], [length * size])[0]
+        begin = budget.locate(collection, [number], [length * size])[0]
         yield collection.data[begin : begin + length * size]
 
 
 def check_elements(file: FileBytes, kind: HDF5Type, elements: Elements) -> None:
-    """Refuse elements of a type that refer to what the heap does not hold.
+    """Refuse elements that refer to objects missing from the heap.
 
     Parameters
     ----------
     file : FileBytes
-    kind : Type
+    kind : HDF5Type
     elements : array of bytes
         As they lie in the file, one a row.
 
     Raises
     ------
     FormatError
-        The heap is damaged, or does not hold something.
+        The heap is damaged, or lacks an object.
     """
     _check_within_budget(Budget(file), kind, elements)
 
@@ -156,7 +156,7 @@ def _check_in_collection(budget: Budget, base: HDF5Type, references: npt.NDArray
     address = int(references["address"][0])
     collection = read_collection(budget.file, address)
     nbytes = (references["length"].astype(np.int64) * base.size).tolist()
-    begins = budget.places(collection, references["number"].tolist(), nbytes)
+    begins = budget.locate(collection, references["number"].tolist(), nbytes)
     if base.refers:
         for begin, length in zip(begins, nbytes, strict=True):
             within = np.frombuffer(collection.data, np.uint8, length, begin)
@@ -181,7 +181,7 @@ def read_collection(file: FileBytes, address: int) -> Collection:
     lengths: dict[int, int] = {}
     form = OBJECT_STRUCTS[file.length_size]
     prefix, unpack, count, stop = form.size, form.unpack_from, 0, begin
-    # what is left is too little to be free space
+    # a shorter rest is too small to be free space
     last = size - prefix
     while begin <= last:
         number, length = unpack(data, begin)
@@ -192,8 +192,7 @@ def read_collection(file: FileBytes, address: int) -> Collection:
             stop = begin + prefix + length
             begin += prefix + (length + 7 & -8)
         else:
-            # the length of free space counts what comes before it; HDF5 would go round for ever
-            # where nothing follows
+            # the length of free space includes its header; with less, HDF5 would loop for ever
             stop = begin = begin + length if length >= prefix else size + 1
     if stop > size or count > len(begins):
         file.refuse(f"the global heap at {address} contradicts itself")

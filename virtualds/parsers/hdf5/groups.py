@@ -1,7 +1,7 @@
-"""The groups of an HDF5 file together: what none of them can tell by itself.
+"""All groups of an HDF5 file: lengths and numbers that take all of them.
 
-An unlimited dimension is as long as the longest variable along it, in whatever group that lies, and
-dimensions that netCDF invents are numbered throughout the file (netCDF-C, ``find_dim_len`` and
+An unlimited dimension is as long as the longest variable along it, in any group. The dimensions
+that netCDF invents are numbered throughout the file (netCDF-C, ``find_dim_len`` and
 ``nc4_rec_match_dimscales``).
 """
 
@@ -15,10 +15,15 @@ from typing import NamedTuple
 from virtualds.errors import FormatError, VirtualdsError
 from virtualds.parsers.hdf5.dimensions import Dimensions, NamedAxes
 from virtualds.parsers.hdf5.file import HDF5Files, describe_damage
-from virtualds.parsers.hdf5.netcdf_rules import Dataset, GroupMembers, HDF5Location, members
+from virtualds.parsers.hdf5.netcdf_rules import (
+    Dataset,
+    GroupMembers,
+    HDF5Location,
+    list_members,
+)
 
 MOST_GROUPS = 100_000
-"""Groups that are looked at: links can make more of a small file."""
+"""Most groups that are read: links can make more of a small file."""
 
 PathParts = tuple[str, ...]
 """The names of the groups from the root to one of them."""
@@ -48,9 +53,9 @@ def read_groups_below(
 ) -> Iterator[HDF5Group]:
     """Yield every group below one, inner groups first, and last the group itself.
 
-    A group that cannot be read, or that a link leads back to, is broken in the one that holds it.
+    A group that cannot be read, or that a link leads back to, is ``broken`` in its parent.
     """
-    found = members(place, files, skip)
+    found = list_members(place, files, skip)
     scales = (*above, *found.scales)
     around = {*around, place.address}
     for name, child in list(found.groups.items()):
@@ -73,14 +78,14 @@ def _loop_error(place: HDF5Location, name: str) -> FormatError:
 
 
 class FileGroups:
-    """All groups of a file, looked at when something is asked that takes all of them.
+    """All groups of a file, read when first needed.
 
     Parameters
     ----------
-    root : Place
+    root : HDF5Location
     files : HDF5Files
-    known : list of Group, optional
-        All of them, where they have been looked at already.
+    known : list of HDF5Group, optional
+        All groups, where they have been read already.
     """
 
     def __init__(
@@ -91,7 +96,7 @@ class FileGroups:
 
     @cached_property
     def _groups(self) -> list[HDF5Group]:
-        """All groups, in the order in which netCDF numbers what it invents for them."""
+        """All groups, in the order in which netCDF numbers invented dimensions."""
         if self._known is not None:
             return self._known
         return list(islice(read_groups_below(self._root, self._files), MOST_GROUPS))
@@ -111,12 +116,12 @@ class FileGroups:
         longest: dict[tuple[PathParts, str], int] = {}
         for where, axes in self._axes.items():
             for name, n in axes.lengths.items():
-                key = self._defining(where, name), name
+                key = self._find_owner(where, name), name
                 longest[key] = max(n, longest.get(key, 0))
         return longest
 
-    def _defining(self, where: PathParts, name: str) -> PathParts:
-        """Return the group of the dimension that a name means in a group."""
+    def _find_owner(self, where: PathParts, name: str) -> PathParts:
+        """Return the group that defines the dimension which a group knows by a name."""
         for depth in range(len(where), 0, -1):
             axes = self._axes.get(where[:depth])
             if axes is not None and any(d.name == name for d in axes.scales):
@@ -124,8 +129,8 @@ class FileGroups:
         return ()
 
     def lengths(self, where: PathParts, axes: NamedAxes) -> dict[str, int]:
-        """Return how long the unlimited dimensions are that a group sees."""
-        keys = {name: (self._defining(where, name), name) for name in axes.lengths}
+        """Return the lengths of the unlimited dimensions that a group sees."""
+        keys = {name: (self._find_owner(where, name), name) for name in axes.lengths}
         return {name: self._lengths.get(key, 0) for name, key in keys.items()}
 
     @cached_property
@@ -138,9 +143,9 @@ class FileGroups:
         return first
 
     def first(self, where: PathParts) -> int:
-        """Return how many dimensions netCDF has numbered before those it invents for a group.
+        """Return how many dimensions netCDF numbers before those it invents for a group.
 
-        First all those of the file; then it invents, for the groups within a group before the
-        group.
+        It numbers all dimensions of the file first, then invented ones, those of child groups
+        before those of their parent.
         """
         return self._first.get(where, sum(len(axes.scales) for axes in self._axes.values()))

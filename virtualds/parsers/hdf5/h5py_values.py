@@ -1,4 +1,4 @@
-"""Values that only h5py can read: heaps, types and layouts that HDF5 converts or puts together."""
+"""Values that only h5py can read: heaps, converted types, assembled datasets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Values = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class HDF5Array:
-    """An array that h5py reads when somebody asks for values.
+    """An array that h5py reads on demand.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ class HDF5Array:
         unlimited dimension.
     dtype : numpy dtype
     needs : tuple of SourceFile
-        Other files that values come from; what HDF5 misses of them it fills without a word.
+        Other files that hold values; HDF5 silently fills values of missing files.
     """
 
     source: SourceFile
@@ -71,7 +71,7 @@ class HDF5Array:
             raise ReadError(f"{self.path}: {error}; restore the file, or scan it again") from error
         for axis, places in enumerate(within):
             values = values[(slice(None),) * axis + (places,)]
-        # an element of an array of arrays would come out as an array
+        # an element of an array of arrays stays an element
         dropped = tuple(i for i, k in enumerate(key) if not isinstance(k, slice) and not np.ndim(k))
         return values.squeeze(dropped)
 
@@ -83,7 +83,7 @@ class HDF5Array:
 
 
 def _find_bounds(key: Any, size: int) -> tuple[slice, npt.NDArray[np.int64]]:
-    """Return the stretch of an axis that an index lies in, and its positions there."""
+    """Return the slice of an axis that covers an index, and the positions within it."""
     places = np.atleast_1d(np.arange(size)[key])
     if not places.size:
         return slice(0, 0), places
@@ -92,7 +92,7 @@ def _find_bounds(key: Any, size: int) -> tuple[slice, npt.NDArray[np.int64]]:
 
 
 def _check_source(source: SourceFile) -> None:
-    """Refuse a file that is gone, or not the one that was scanned."""
+    """Refuse a file that is missing or has changed since the scan."""
     found = find_store(source.url).describe(source.url, source.options)
     if not get_options().check_sources:
         return
@@ -146,9 +146,9 @@ def load_or_defer(
     needs: tuple[SourceFile, ...],
     files: HDF5Files,
 ) -> Values | HDF5Array:
-    """Return the values of a dataset: read now if they are few, else when somebody asks.
+    """Return the values of a small dataset, or an array that h5py reads on demand.
 
-    ``needs`` are the other files that they come from, which ``files`` opens.
+    ``needs`` are the other files that hold values.
     """
     import h5py
 

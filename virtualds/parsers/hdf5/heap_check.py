@@ -1,7 +1,7 @@
-"""What HDF5 is about to follow into the global heap is looked at before.
+"""Check references into the global heap before HDF5 follows them.
 
 HDF5 keeps strings and sequences of varying length as references (HDF5 File Format Specification
-3.0, IV.B); where one leads to what is no sound heap, reading can end the process, or have no end.
+3.0, IV.B). A bad reference can make HDF5 end the process, or read for ever.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from virtualds.parsers.hdf5.storage import build_raw_array
 from virtualds.parsers.hdf5.virtual_datasets import is_virtual, list_mapped_sources
 
 BYTES_AT_ONCE = 2**26
-"""Bytes of references that are looked at in one go."""
+"""Bytes of references that are checked at a time."""
 
 
 def check_heap(dataset: Dataset, files: HDF5Files, box: Sequence[slice] | None = None) -> None:
-    """Refuse a dataset that refers to what the heap does not hold.
+    """Refuse a dataset that refers to objects missing from the heap.
 
     Parameters
     ----------
     dataset : Dataset
     files : HDF5Files
-        Opens those that a virtual dataset is put together from; all of their parts are looked at.
+        Opens the sources of a virtual dataset, which are checked as a whole.
     box : sequence of slice, optional
         The part that is about to be read; all of it by default.
 
     Raises
     ------
     FormatError
-        The heap is damaged, or does not hold something.
+        The heap is damaged, or lacks an object.
     ReadError
         The references cannot be read.
     """
@@ -58,7 +58,7 @@ def check_heap(dataset: Dataset, files: HDF5Files, box: Sequence[slice] | None =
 def _cut_box(
     shape: tuple[int, ...], box: Sequence[slice] | None, size: int
 ) -> list[tuple[slice, ...]]:
-    """Cut what of a box lies in an array into parts of not too many bytes, along the first axis."""
+    """Cut the part of a box inside an array into smaller parts, along the first axis."""
     whole = box or tuple(slice(0, n) for n in shape)
     inside = [slice(min(k.start, n), min(k.stop, n)) for k, n in zip(whole, shape, strict=True)]
     if not shape:

@@ -1,4 +1,4 @@
-"""What netCDF makes of the structure of an HDF5 file: dimensions, attributes, order.
+"""The conventions of netCDF on HDF5: dimension scales, fill values, order.
 
 A netCDF4 file is an HDF5 file with conventions: dimensions are dimension scales (HDF5 Dimension
 Scale Specification 1.0; netCDF-C documentation, "NetCDF-4 File Format"), and some attributes serve
@@ -31,13 +31,11 @@ DIMENSION_ONLY = b"This is a netCDF dimension but not a netCDF variable"
 SCALE = b"DIMENSION_SCALE"
 """The CLASS of a scale."""
 LONGEST_TEXT = 2**16
-"""Bytes of attributes that tell of scales: HDF5's own have at most a name in them."""
+"""Most bytes of a text attribute of a scale: HDF5 itself writes at most a name."""
 PADDINGS = range(3)
 """Ways to fill up strings of fixed length (IV.A.2.d): HDF5 knows a scale by the first alone."""
 UNLIMITED = 2**64 - 1
 """The greatest length of an axis that may grow (H5S_UNLIMITED)."""
-
-
 NETCDF_FILLS: dict[str, Any] = {
     "i1": -127,
     "u1": 255,
@@ -50,11 +48,11 @@ NETCDF_FILLS: dict[str, Any] = {
     "f4": np.float32(9.969209968386869e36),
     "f8": 9.969209968386869e36,
 }
-"""What the netCDF library fills with where nobody chose a fill value (netCDF-C, ``netcdf.h``)."""
+"""Default fill values of the netCDF library (netCDF-C, ``netcdf.h``)."""
 
 
 def has_fill(plist: Any) -> bool:
-    """Say whether somebody chose the storage fill value."""
+    """Say whether the writer of a dataset chose its storage fill value."""
     import h5py
 
     return bool(plist.fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED)
@@ -70,7 +68,7 @@ def find_fill_beyond(plist: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def find_chosen_fill(plist: Any, dtype: np.dtype[Any]) -> Any:
-    """Return the storage fill value that somebody chose, as an array of one element."""
+    """Return the storage fill value that the writer chose, as an array of one element."""
     # numpy's dates are opaque bytes to HDF5
     known = np.dtype(f"V{dtype.itemsize}") if dtype.kind in "mM" else dtype
     fill = np.zeros((1,), known)
@@ -79,7 +77,7 @@ def find_chosen_fill(plist: Any, dtype: np.dtype[Any]) -> Any:
 
 
 class HDF5Object:
-    """A group or a dataset, the file that it lies in, and what has that file open."""
+    """A group or dataset, the file that it lies in, and the open files."""
 
     id: Any
     source: SourceFile
@@ -96,7 +94,7 @@ class HDF5Object:
 
     @cached_property
     def address(self) -> tuple[str, int]:
-        """What tells it from any other object, however links lead to it."""
+        """Its url and address, the same through every link."""
         import h5py
 
         known = self.linked
@@ -119,14 +117,14 @@ class HDF5Object:
 
 
 class Dataset(HDF5Object):
-    """A dataset with what the walk asks it more than once.
+    """A dataset, with its type, shape and properties.
 
     Parameters
     ----------
     name : str
-        What its group calls it.
-    place : Place
-        What a link leads to.
+        Its name in its group.
+    place : HDF5Location
+        The target of a link.
     """
 
     def __init__(self, name: str, place: HDF5Location) -> None:
@@ -136,7 +134,7 @@ class Dataset(HDF5Object):
         self.id = found = place.id
         self.source, self.files, self.linked = place.source, place.files, place.linked
         self.kind = found.get_type()
-        # HDF5 follows the fill value into the heap as soon as it is asked for the properties
+        # HDF5 follows the fill value into the heap as soon as it reads the properties
         self._check_fill()
         self.plist = found.get_create_plist()
         # a dataset without dataspace (H5S_NULL) has no shape; it holds nothing
@@ -158,7 +156,7 @@ class Dataset(HDF5Object):
         return kind if kind.refers else None
 
     def _check_fill(self) -> None:
-        """Refuse a fill value that refers to what the heap does not hold."""
+        """Refuse a fill value that refers to objects missing from the heap."""
         if self.referring is None:
             return
         for raw in read_fill_values(self.file, self.messages):
@@ -189,7 +187,7 @@ class Dataset(HDF5Object):
 
 
 def _read_text(owner: HDF5Object, name: bytes, paddings: Collection[int]) -> bytes:
-    """Return an attribute that is one string of fixed length, padded so; empty if it is not.
+    """Return an attribute that is one fixed-length string with such padding; else empty bytes.
 
     HDF5's own functions for scales (`H5DSis_scale`) end the process where the type is another.
     """
@@ -213,7 +211,7 @@ def _find_inner_axes(kind: Any) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class HDF5Location(HDF5Object):
-    """A group, or what a link leads to."""
+    """A group, or the target of a link."""
 
     id: Any
     source: SourceFile
@@ -223,14 +221,14 @@ class HDF5Location(HDF5Object):
 
 @dataclass(frozen=True)
 class GroupMembers:
-    """What a group holds, in the order of creation.
+    """The members of a group, in the order of creation.
 
     Parameters
     ----------
     datasets : dict of str to Dataset
-    groups : dict of str to Place
+    groups : dict of str to HDF5Location
     broken : dict of str to VirtualdsError
-        Links that lead nowhere, and what is damaged.
+        Links that lead nowhere, and damaged members.
     """
 
     datasets: dict[str, Dataset] = field(default_factory=dict)
@@ -247,12 +245,12 @@ class GroupMembers:
         return list(distinct.values())
 
 
-def members(place: HDF5Location, files: HDF5Files, skip: Collection[str] = ()) -> GroupMembers:
-    """Look at everything in a group, but for links of the names to skip."""
+def list_members(place: HDF5Location, files: HDF5Files, skip: Collection[str] = ()) -> GroupMembers:
+    """Return the members of a group, without soft and external links of the names to skip."""
     import h5py
 
     result = GroupMembers()
-    # without it, HDF5 would complain
+    # HDF5 refuses an order that the file did not keep
     tracked = bool(place.id.get_create_plist().get_link_creation_order())
     for raw, link, address in _list_in_order(partial(_list_links, place.id), tracked=tracked):
         name = raw.decode("utf-8", "surrogateescape")
@@ -297,7 +295,7 @@ def descend_to(root: HDF5Location, path: str, files: HDF5Files) -> list[HDF5Loca
 
 
 def follow_link(place: HDF5Location, raw: bytes, link: int, files: HDF5Files) -> HDF5Location:
-    """Return what a link leads to, and the file that it lies in.
+    """Return the target of a link.
 
     Raises
     ------
@@ -336,7 +334,7 @@ def file_of(found: Any, base: Any, source: SourceFile) -> SourceFile:
 
 
 def _list_links(group: Any, order: int, found: list[tuple[bytes, int, int]]) -> None:
-    """List links by name, type and address; h5py tells of all of them through one object."""
+    """List links by name, type and address; h5py reuses one object for all of them."""
     group.links.iterate(
         lambda raw, info: found.append((raw, info.type, info.u)), idx_type=order, info=True
     )
@@ -352,7 +350,7 @@ def _list_in_order(iterate: Callable[[int, list[Any]], None], *, tracked: bool =
         try:
             iterate(order, found)
         except (RuntimeError, UnicodeDecodeError):
-            # what HDF5 complains of is not always text
+            # error messages of HDF5 are not always text
             continue
         return found
     raise FormatError("HDF5 cannot list a group; the file is damaged")

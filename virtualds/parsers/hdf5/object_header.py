@@ -1,6 +1,6 @@
-"""What an object header of HDF5 says: its messages, and where a dataset has its chunks.
+"""Object headers of HDF5: messages, and where a dataset lists its chunks.
 
-HDF5 File Format Specification 3.0, IV.A. Whatever has a form that is not known is declined by name.
+HDF5 File Format Specification 3.0, IV.A. Unknown forms are declined by name.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ MESSAGE_V1, MESSAGE_V2, MESSAGE_V2_ORDERED = Struct("<HHB3x"), Struct("<BHB"), S
 """Type, bytes and flags of a message (IV.A.1), and its number in the order of creation."""
 
 COMPACT = 0
-"""The class of a layout of which the values lie in the message itself."""
+"""The class of a layout whose message holds the values."""
 B_TREE_1, SINGLE, IMPLICIT, FIXED_ARRAY, EXTENSIBLE_ARRAY, B_TREE_2 = range(6)
 """Indexes of chunks: the first of layout messages up to version 3, the others by their number
 (IV.A.2.i, version 4)."""
 PARAMETERS = {IMPLICIT: 0, FIXED_ARRAY: 1, EXTENSIBLE_ARRAY: 5, B_TREE_2: 6}
-"""Bytes of what a layout message tells of an index before its address (IV.A.2.i, version 4)."""
+"""Bytes before the address of an index in a layout message (IV.A.2.i, version 4)."""
 
 
 class Message(NamedTuple):
@@ -65,7 +65,7 @@ class ChunkIndexInfo(NamedTuple):
 
 def is_sound(block: bytes) -> bool:
     """Say whether the last four bytes of a block are the checksum of the others (lookup3)."""
-    # only some files have checksums, and importing it takes long
+    # imported here, since it takes long and only some files have checksums
     from numcodecs.jenkins import jenkins_lookup3
 
     return bool(
@@ -82,7 +82,7 @@ def read_messages(file: FileBytes, address: int) -> list[Message]:
     FormatError
         The header is damaged.
     UnsupportedError
-        It is of a version that is not known.
+        It is of an unknown version.
     """
     if file.unknown:
         file.decline(file.unknown)
@@ -122,7 +122,7 @@ def _read_first_of_version_2(file: FileBytes, address: int, head: bytes) -> tupl
     if head[4] != 2:
         file.decline(f"an object header of version {head[4]}")
     flags = head[5]
-    # times, and the numbers of attributes at which their storage changes
+    # skip times, and the numbers of attributes at which their storage changes
     begin = 6 + 16 * bool(flags & 0x20) + 4 * bool(flags & 0x10)
     width = 1 << (flags & 3)
     stop = begin + width + parse_uint(head, begin, width) + CHECKSUM_BYTES
@@ -137,14 +137,14 @@ def _read_continuation(file: FileBytes, address: int, length: int, form: Struct)
     if form is MESSAGE_V1:
         return block
     if block[:4] != b"OCHK" or not is_sound(block):
-        file.refuse(f"part of an object header at {address} is none, or has a wrong checksum")
+        file.refuse(f"part of an object header is missing at {address}, or has a wrong checksum")
     return block[4:-CHECKSUM_BYTES]
 
 
 def _parse_messages(file: FileBytes, block: bytes, form: Struct) -> list[Message]:
     found = []
     place, step = 0, form.size
-    # what is left is a gap
+    # a shorter rest is a gap
     while place + step <= len(block):
         kind, length, flags, *order = form.unpack_from(block, place)
         begin = place + step
@@ -156,12 +156,12 @@ def _parse_messages(file: FileBytes, block: bytes, form: Struct) -> list[Message
 
 
 def read_extension(file: FileBytes) -> None:
-    """Take note of what the superblock extension says of how metadata lie."""
+    """Read from the superblock extension how metadata are stored."""
     if file.unknown or not file.is_defined(file.extension):
         return
     for message in read_messages(file, file.extension):
         if message.kind == CACHE_IMAGE:
-            # then they lie there, and not at their addresses (IV.A.2.y)
+            # then metadata lie in the image, not at their addresses (IV.A.2.y)
             file.unknown = "a metadata cache image"
         if message.kind == SHARED_TABLE:
             table = file.address_at(message.data, 1)
@@ -178,7 +178,7 @@ def parse_chunk_index(file: FileBytes, messages: Sequence[Message]) -> ChunkInde
     FormatError
         There is no such message, or more than one.
     UnsupportedError
-        It is of a version, or names an index, that is not known.
+        Its version or its index is unknown.
     """
     layouts = [m for m in messages if m.kind == LAYOUT]
     if len(layouts) != 1 or layouts[0].flags & SHARED:
@@ -214,7 +214,7 @@ def is_filtering_edges(messages: Sequence[Message]) -> bool:
 
 
 def _parse_layout_1(file: FileBytes, data: bytes) -> ChunkIndexInfo:
-    """Read versions 1 and 2: dimensionality, class, five bytes of nothing, address, dimensions."""
+    """Read versions 1 and 2: dimensionality, class, five reserved bytes, address, dimensions."""
     place = 8 + file.offset_size
     return _make_index(file, B_TREE_1, file.address_at(data, 8), data, place, 4, data[1])
 

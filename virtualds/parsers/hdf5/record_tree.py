@@ -17,11 +17,11 @@ HEAD = Struct("<4sBBIHH")
 NODE_OVERHEAD = 6
 """Bytes of a node before its records: signature, version and type."""
 DEEPEST = 32
-"""Levels that no tree has: one of so many would hold more records than there are addresses."""
+"""More levels than any tree has: it would hold more records than there are addresses."""
 
 
 class _TreeHeader(NamedTuple):
-    """What the header of a tree says, and how many records each level may have."""
+    """The header of a tree, and how many records a node of each level may have."""
 
     file: FileBytes
     kind: int
@@ -65,18 +65,18 @@ def read_records(file: FileBytes, address: int, kind: int, size: int) -> list[by
     tree = _make_tree(file, kind, node, record, depth)
     records = list(_read_records(tree, root, depth, count))
     if len(records) != file.length_at(data, begin + file.offset_size + 2):
-        file.refuse(f"the B-tree at {address} has {len(records)} records, and says otherwise")
+        file.refuse(f"the B-tree at {address} does not have the {len(records)} records it says")
     return records
 
 
 def _make_tree(file: FileBytes, kind: int, node: int, record: int, depth: int) -> _TreeHeader:
-    """Return a tree with what is known of its levels, the leaves first."""
+    """Return a tree with the sizes of its levels, the leaves first."""
     most, pointers = [(node - NODE_OVERHEAD - CHECKSUM_BYTES) // record], [0]
     below = most[0]
     if depth > DEEPEST or most[0] < 1:
         file.refuse(f"a B-tree has nodes of {node} bytes on {depth} levels")
     for level in range(1, depth + 1):
-        # the number of all records below is told of nodes that are no leaves
+        # pointers to nodes that are no leaves also give the number of all records below
         total = _count_bytes(below) if level > 1 else 0
         pointers.append(file.offset_size + _count_bytes(most[0]) + total)
         most.append(

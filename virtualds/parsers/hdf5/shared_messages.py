@@ -1,4 +1,4 @@
-"""Messages that lie elsewhere: committed datatypes, and messages that objects of a file share.
+"""Shared messages: committed datatypes, and messages of several objects.
 
 HDF5 File Format Specification 3.0, IV.A.2, "Shared Message", and IV.A.2.p, "Shared Message Table".
 """
@@ -27,14 +27,14 @@ INDEX = Struct("<BBHIHHH")
 
 
 def read_unshared(file: FileBytes, message: Message) -> bytes:
-    """Return the data of a message, wherever they lie.
+    """Return the data of a message, in the message or elsewhere.
 
     Raises
     ------
     FormatError
-        They are not there.
+        The data are missing.
     UnsupportedError
-        The message says so in a form that is not known.
+        The message refers to them in an unknown form.
     """
     return (
         read_shared_data(file, message.kind, message.data)
@@ -44,11 +44,11 @@ def read_unshared(file: FileBytes, message: Message) -> bytes:
 
 
 def read_shared_data(file: FileBytes, kind: int, data: bytes) -> bytes:
-    """Return the data of a message of some kind from what says where they lie."""
+    """Return the data that a shared message of a kind refers to."""
     if len(data) < 2 + file.offset_size or not 0 < data[0] <= 3:
         file.decline("a shared message of another version than 1 to 3")
     if data[0] == 3 and data[1] == IN_HEAP:
-        return find_shared_heap(file, kind).object(data[2:10])
+        return find_shared_heap(file, kind).read_object(data[2:10])
     # before version 2 the place of the name of the object comes first
     place = 8 + file.length_size if data[0] == 1 else 2
     return _read_committed(file, kind, file.address_at(data, place))
@@ -63,7 +63,7 @@ def _read_committed(file: FileBytes, kind: int, address: int) -> bytes:
 
 
 def find_shared_heap(file: FileBytes, kind: int) -> FractalHeap:
-    """Return the heap in which messages of a kind lie that objects share."""
+    """Return the heap of shared messages of a kind."""
     address, count = file.shared_messages
     if not count:
         file.refuse("it has shared messages, and no table of them")
@@ -87,6 +87,6 @@ def read_fill_values(file: FileBytes, messages: Sequence[Message]) -> Iterator[b
         begin = 0 if message.kind == OLD_FILL else 4 if data[0] < 3 else 2
         size = parse_uint(data, begin, 4)
         raw = data[begin + 4 : begin + 4 + size]
-        # there may be none, and then what follows is none of it
+        # without a fill value, other bytes may follow
         if raw and len(raw) == size:
             yield raw

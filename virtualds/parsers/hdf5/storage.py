@@ -1,6 +1,6 @@
 """How the values of an HDF5 dataset are stored: type, filters, layout, and where its chunks lie.
 
-What byte ranges cannot express is refused by name, or read.
+h5py reads values that byte ranges cannot express; others are refused by name.
 """
 
 from __future__ import annotations
@@ -42,25 +42,25 @@ from virtualds.source_file import SourceFile
 CHUNKED = 2
 """The layout class of chunks (HDF5 file format, IV.A.2.i, Data Layout message)."""
 ALL_SKIPPED = 2**32 - 1
-"""The filter mask of a chunk that no filter has seen."""
+"""The filter mask of a chunk that skipped all filters."""
 Filter = tuple[int, tuple[int, ...]]
-"""The number of a filter, and what it was told."""
+"""The number of a filter, and its parameters."""
 
 
 def build_stored_array(
     dataset: Dataset, stored: StoredType, dims: tuple[str, ...], encoding: dict[str, Any]
 ) -> ManifestArray | None:
-    """Return the values of a dataset as references; ``encoding`` learns how they are stored.
+    """Return the values of a dataset as references; add to ``encoding`` how they are stored.
 
     Returns
     -------
     ManifestArray or None
-        None where bytes in chunks are not the values, but h5py can read them.
+        None where only h5py can make values of the stored bytes.
 
     Raises
     ------
     UnsupportedError
-        A filter is one that neither we nor h5py can undo.
+        Neither virtualds nor h5py can undo a filter.
     """
     plist = dataset.plist
     if stored.dtype.hasobject:
@@ -89,12 +89,12 @@ def build_stored_array(
 
 
 def build_raw_array(dataset: Dataset, size: int) -> ManifestArray:
-    """Return elements as the bytes that lie in the file, of some size; zeros where none lie.
+    """Return elements as stored, ``size`` bytes each; zeros where nothing is stored.
 
     Raises
     ------
     UnsupportedError
-        A filter is one that we cannot undo.
+        virtualds cannot undo a filter.
     """
     plist, within = dataset.plist, dataset.shape[dataset.id.rank :]
     chunks = plist.get_chunk() + within if plist.get_layout() == CHUNKED else None
@@ -118,7 +118,7 @@ def _build_unchunked(dataset: Dataset, pipeline: CodecPipeline) -> ManifestArray
 def _find_pipeline(
     dataset: Dataset, stored: StoredType, filters: tuple[Filter, ...]
 ) -> CodecPipeline:
-    """Return how chunks of a dataset become values: one object for all that are alike."""
+    """Return how chunks of a dataset become values; equal pipelines are one object."""
     made = _make_pipeline if stored.dtype.names is None else _make_pipeline.__wrapped__
     fill = fill_of(dataset.plist, stored.dtype)
     return made(stored.dtype, prod(stored.shape), len(dataset.shape), fill, filters)
@@ -133,7 +133,7 @@ def _make_pipeline(
 
 
 def _can_read(plist: Any) -> bool:
-    """Say whether h5py has every filter, from plugins perhaps."""
+    """Say whether h5py has every filter, with those of plugins."""
     import h5py
 
     numbers = [plist.get_filter(i)[0] for i in range(plist.get_nfilters())]
@@ -203,10 +203,9 @@ def _cut_axes(
 def _build_plain_manifest(
     dataset: Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...], index: ChunkTable
 ) -> ChunkManifest | None:
-    """Return a small manifest of chunks that are all there, all filtered alike.
+    """Return a small manifest if all chunks exist and none skipped a filter, else None.
 
-    None is any other dataset, and one of which a chunk at the edge may be without filters: all
-    that `_build_chunked` looks into.
+    Also None where a chunk at the edge may be unfiltered, which `_build_chunked` looks into.
     """
     grid = _cut_axes(dataset.shape, chunks)[1]
     count = index.shape[1]
@@ -264,7 +263,7 @@ def _build_contiguous(dataset: Dataset, pipeline: CodecPipeline) -> ManifestArra
     axes, grid = _cut_axes(dataset.shape, tuple(max(n, 1) for n in dataset.shape))
     nbytes = prod(dataset.shape) * pipeline.dtype.itemsize
     if dataset.plist.get_layout() == COMPACT:
-        # it lies in the object header, at no address that HDF5 tells
+        # it lies in the object header, and HDF5 gives no address
         raw = parse_compact_data(dataset.file, dataset.messages)[:nbytes]
         if len(raw) < nbytes:
             dataset.file.refuse(f"a dataset has {len(raw)} bytes of {nbytes}")

@@ -1,4 +1,4 @@
-"""Datatype messages, as far as it matters where elements refer to the global heap.
+"""Datatype messages, parsed to find references to the global heap.
 
 HDF5 File Format Specification 3.0, IV.A.2.d.
 """
@@ -13,11 +13,11 @@ from virtualds.parsers.hdf5.data_types import TypeClass
 from virtualds.parsers.hdf5.file_bytes import FileBytes, parse_uint
 
 HEAD = 8
-"""Bytes of what all types have: version and class, bits of the class, bytes of an element."""
+"""Bytes that all types begin with: version and class, bits of the class, bytes of an element."""
 REGION = 1
 """The sort of references to regions."""
 DEEPEST = 64
-"""Types within types that are followed."""
+"""Most types within each other."""
 TYPE_LENGTHS = {
     TypeClass.INTEGER: 12,
     TypeClass.FLOAT: 20,
@@ -42,7 +42,7 @@ class HDF5Type(NamedTuple):
         Bytes of its message.
     sort : int
         The lowest four bits of the class: of a type of varying length, whether it is a string.
-    parts : tuple of (int, Type)
+    parts : tuple of (int, HDF5Type)
         The types that it holds, each with its offset in an element.
     """
 
@@ -71,7 +71,7 @@ def parse_type(file: FileBytes, data: bytes, depth: int = 0) -> HDF5Type:
     FormatError
         It contradicts itself.
     UnsupportedError
-        It is of a class that is not known.
+        It is of an unknown class.
     """
     if len(data) < HEAD or depth > DEEPEST:
         file.refuse("a type is cut short, or holds types without end")
@@ -93,7 +93,7 @@ def parse_type(file: FileBytes, data: bytes, depth: int = 0) -> HDF5Type:
 
 
 def _parse_wrapper(file: FileBytes, data: bytes, depth: int) -> HDF5Type:
-    """Read a type that is made of one other: of varying length, or a complex number."""
+    """Read a type made of one other type: of varying length, or a complex number."""
     base = parse_type(file, data[HEAD:], depth)
     part = (0, base)
     return HDF5Type(
@@ -102,7 +102,7 @@ def _parse_wrapper(file: FileBytes, data: bytes, depth: int) -> HDF5Type:
 
 
 def _parse_enum(file: FileBytes, data: bytes, depth: int) -> HDF5Type:
-    """Read names of integers: the type of these, all names, all values."""
+    """Read an enum: its integer type, all names, all values."""
     base = parse_type(file, data[HEAD:], depth)
     place, count = HEAD + base.length, parse_uint(data, 1, 2)
     for _ in range(count):
@@ -120,7 +120,7 @@ def _skip_name(file: FileBytes, data: bytes, place: int) -> int:
 
 def _parse_array(file: FileBytes, data: bytes, depth: int) -> HDF5Type:
     version, rank = data[0] >> 4, parse_uint(data, HEAD, 1)
-    # in version 2 bytes of nothing follow, and after the lengths of axes their order
+    # version 2 has reserved bytes here, and the order of axes after their lengths
     place = HEAD + (4 if version < 3 else 1)
     dims = [parse_uint(data, place + 4 * axis, 4) for axis in range(rank)]
     place += 4 * rank * (2 if version < 3 else 1)
@@ -157,4 +157,4 @@ COMPOSITE_PARSERS: dict[TypeClass, Callable[[FileBytes, bytes, int], HDF5Type]] 
     TypeClass.ARRAY: _parse_array,
     TypeClass.COMPLEX: _parse_wrapper,
 }
-"""What reads types that hold others."""
+"""Parsers of types that hold others."""

@@ -1,7 +1,7 @@
-"""Virtual datasets of HDF5: datasets put together from boxes of others, in this file or elsewhere.
+"""Virtual datasets of HDF5, which are assembled from boxes of other datasets.
 
 HDF5 file format, IV.A.2.i, Data Layout message, version 4, layout class 3; HDF5 RFC "Virtual
-Dataset". Boxes become fragments; a selection of another form is read through h5py.
+Dataset". Boxes become fragments; h5py reads selections of other forms.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from virtualds.urls import scheme_of
 VIRTUAL_LAYOUT = 3
 """Layout class of virtual datasets."""
 FILE_NUMBER_PATTERN = re.compile(r"(?<!%)(%%)*%\d*b")
-"""Names of files that are counted (HDF5 reference manual, `H5Pset_virtual`)."""
+"""Names with a file number in them (HDF5 reference manual, `H5Pset_virtual`)."""
 MOST_CELLS = 10**8
-"""Cells into which the edges of all boxes may cut a virtual dataset to be told apart."""
+"""Most cells, between the edges of all boxes, in which overlaps are looked for."""
 SELECT_ALL, SELECT_HYPERSLABS = 3, 2
 """Kinds of selection (HDF5 reference manual, `H5Sget_select_type`)."""
 
@@ -54,7 +54,7 @@ class HyperslabBox(NamedTuple):
 
 
 class Mapping(NamedTuple):
-    """What part of which dataset stands where; None is no box."""
+    """Where a part of a source dataset stands; None for a selection that is no box."""
 
     target: HyperslabBox | None
     file: SourceFile
@@ -63,14 +63,14 @@ class Mapping(NamedTuple):
 
 
 def is_virtual(dataset: Dataset) -> bool:
-    """Say whether a dataset is put together from others."""
+    """Say whether a dataset is assembled from others."""
     return bool(dataset.plist.get_layout() == VIRTUAL_LAYOUT)
 
 
 def build_mapped_array(
     dataset: Dataset, stored: StoredType, files: HDF5Files, above: frozenset[Any] = frozenset()
 ) -> ManifestArray | None:
-    """Return a virtual dataset as references into the files that it is put together from.
+    """Return a virtual dataset as references into its source files.
 
     Parameters
     ----------
@@ -114,14 +114,14 @@ def build_mapped_array(
 def list_needed_files(dataset: Dataset, files: HDF5Files) -> tuple[SourceFile, ...]:
     """Return the other files that h5py needs to read a dataset.
 
-    HDF5 fills what it misses of them without a word. It looks for the parts of a virtual dataset
-    beside the file first, and for raw data in the working directory, wherever that is by then: so
-    only absolute names of raw data are good.
+    HDF5 silently fills values of missing files. It looks for sources of a virtual dataset beside
+    the file first, but for raw data in the working directory, which may change. So raw data need
+    absolute names.
 
     Raises
     ------
     FormatError
-        One of them is not there, or is too short.
+        A file is missing or too short.
     UnsupportedError
         The file is remote: HDF5 would look for the others on local disk.
     """
@@ -145,11 +145,11 @@ def list_needed_files(dataset: Dataset, files: HDF5Files) -> tuple[SourceFile, .
 
 
 def list_mapped_sources(dataset: Dataset, files: HDF5Files) -> Iterator[tuple[SourceFile, Dataset]]:
-    """Yield each dataset that a virtual one is made of, and the file in which it is named.
+    """Yield each source of a virtual dataset, with the file that the mapping names.
 
-    That file is open for as long as it takes.
+    That file stays open until the next one.
     """
-    # many boxes may come from one dataset, which is looked at once
+    # many boxes may come from one dataset, which is opened once
     distinct = {(m.file, m.path): m for m in _list_mappings(dataset, (list_beside,))}
     for mapping in distinct.values():
         with files.lent(mapping.file) as file:
@@ -165,8 +165,8 @@ def _list_mappings(
         path = os.fsencode(dataset.plist.get_virtual_dsetname(number))
         if FILE_NUMBER_PATTERN.search(name) or FILE_NUMBER_PATTERN.search(os.fsdecode(path)):
             raise UnsupportedError(
-                f"it is a virtual dataset of files named by the pattern {name!r}, of which HDF5 "
-                f"fills those that are missing; open the files and combine them with xarray, or "
+                f"it is a virtual dataset of files named by the pattern {name!r}, and HDF5 fills "
+                f"values of missing files; open the files and combine them with xarray, or "
                 f"leave the variable out with drop_variables"
             )
         if name not in found:
@@ -180,7 +180,7 @@ def _list_mappings(
 def _build_parts(
     mappings: Sequence[Mapping], stored: StoredType, files: HDF5Files, above: frozenset[Any]
 ) -> list[ManifestArray | None]:
-    """Return what every mapping shows, with each file open for as long as it takes."""
+    """Return the array of every mapping; open each source file once."""
     of_file: dict[SourceFile, list[int]] = {}
     for number, mapping in enumerate(mappings):
         of_file.setdefault(mapping.file, []).append(number)
@@ -199,7 +199,7 @@ def _build_parts(
 
 
 def _to_box(space: Any) -> HyperslabBox | None:
-    """Return the box that a selection is, None if it is none."""
+    """Return a selection as a box, None if it is no box."""
     if space.get_select_type() == SELECT_ALL:
         shape = space.get_simple_extent_dims()
         return HyperslabBox((0,) * len(shape), tuple(shape))
@@ -228,7 +228,7 @@ def _build_part(
 
 
 def _find_source(mapping: Mapping, file: Any, files: HDF5Files) -> Dataset:
-    """Return the dataset that a mapping shows, in whatever file links lead to."""
+    """Return the source dataset of a mapping, perhaps through links to other files."""
     import h5py
 
     try:
@@ -247,7 +247,7 @@ def _find_source(mapping: Mapping, file: Any, files: HDF5Files) -> Dataset:
 def _build_source_array(
     source: Dataset, stored: StoredType, files: HDF5Files, above: frozenset[Any]
 ) -> ManifestArray | None:
-    """Return a source as references, None if HDF5 would have to read or to convert it."""
+    """Return a source as references, None if HDF5 must read or convert it."""
     kind = find_stored_type(source.kind)
     if kind.dtype.newbyteorder("=") != stored.dtype.newbyteorder("=") or kind.shape != stored.shape:
         return None
@@ -257,9 +257,9 @@ def _build_source_array(
 
 
 def _reshape(array: ManifestArray, shape: tuple[int, ...]) -> ManifestArray | None:
-    """Insert and remove axes of one element, so that an array has a shape; None if that is it not.
+    """Insert and remove axes of length 1 to give an array a shape; None if that cannot do it.
 
-    A mapping pairs the elements of both selections in the order of C.
+    A mapping pairs the elements of both selections in C order.
     """
     if [n for n in array.shape if n != 1] != [n for n in shape if n != 1]:
         return None
