@@ -9,9 +9,10 @@ from typing import Any, ClassVar
 import xarray as xr
 from xarray.backends import BackendEntrypoint
 
-from virtualds.datasets.keywords import list_arguments, make_strict, names_of
+from virtualds.datasets.keywords import list_arguments, make_strict
 from virtualds.datasets.location import Location, is_set_folder
 from virtualds.datasets.open import open_group
+from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.registry import format_of_object
 from virtualds.datasets.to_dataset import to_lazy_dataset
 from virtualds.datasets.tree import to_lazy_datasets, to_tree
@@ -21,6 +22,12 @@ from virtualds.urls import normalise_url, scheme_of
 
 OURS = (".refs.json", ".virtual.json", ".refs.parquet", ".refs.parq", ".refs.zarr")
 """Suffixes of reference sets, local and remote."""
+
+DECODERS = (
+    *("mask_and_scale", "decode_times", "concat_characters", "decode_coords"),
+    *("use_cftime", "decode_timedelta"),
+)
+"""Arguments that say how xarray decodes what was opened."""
 
 
 class VirtualBackendEntrypoint(BackendEntrypoint):
@@ -83,15 +90,8 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
             As `virtualds.open_virtual_dataset`.
         """
         location = _location_of(filename_or_obj, storage_options)
-        found = open_group(
-            location,
-            group=group,
-            skip=names_of("drop_variables", drop_variables),
-            parser=parser,
-            on_error=on_error,
-            allow=allow,
-            snapshot=snapshot,
-        )
+        opening = OpenOptions(group, drop_variables, parser, on_error, allow, snapshot)
+        found = open_group(location, opening)
         decoders = {
             "mask_and_scale": mask_and_scale,
             "decode_times": decode_times,
@@ -132,28 +132,14 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
         self,
         filename_or_obj: Any,
         *,
-        drop_variables: str | Iterable[str] | None = None,
-        group: str | None = None,
         storage_options: Mapping[str, Any] | None = None,
-        parser: str | None = None,
-        on_error: str = "raise",
-        allow: Allow = None,
-        snapshot: str | None = None,
-        **decoders: Any,
+        **options: Any,
     ) -> dict[str, xr.Dataset]:
         """Return a group and all groups below it as lazy datasets, by path."""
         location = _location_of(filename_or_obj, storage_options)
-        found = open_group(
-            location,
-            group=group,
-            below=True,
-            skip=names_of("drop_variables", drop_variables),
-            parser=parser,
-            on_error=on_error,
-            allow=allow,
-            snapshot=snapshot,
-        )
-        return to_lazy_datasets(found, on_error, **decoders)
+        decoders = {name: options.pop(name) for name in DECODERS if name in options}
+        opening = OpenOptions(**options, below=True)
+        return to_lazy_datasets(open_group(location, opening), opening.on_error, **decoders)
 
     def guess_can_open(self, filename_or_obj: Any) -> bool:
         """Say whether the name, or the files in a local folder, show a reference set.

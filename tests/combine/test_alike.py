@@ -25,6 +25,7 @@ from virtualds.combine.stored_file import FileInConcat, StoredFile, open_stored
 from virtualds.combine.xarray_combine import Combination
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import dataset_of
+from virtualds.datasets.open_options import OPEN_DEFAULTS
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xarray.SerializationWarning"),
@@ -32,12 +33,6 @@ pytestmark = [
 ]
 
 FILES = 5
-CHOICES: dict[str, Any] = {
-    "loadable_variables": None,
-    "drop_variables": None,
-    "storage_options": None,
-    "decode_cf": True,
-}
 WAYS = {
     "nested": {"combine": "nested", "concat_dim": "time"},
     "by_coords": {"combine": "by_coords", "concat_dim": None},
@@ -58,7 +53,7 @@ def as_stored(paths: Sequence[Path], rises: bool, **options: Any) -> xr.Dataset:
         They are not.
     """
     way = {name: options.pop(name) for name in ("combine", "concat_dim")}
-    files = [open_stored(path, **CHOICES) for path in paths]
+    files = [open_stored(path, OPEN_DEFAULTS) for path in paths]
     if not all(isinstance(file, StoredFile) for file in files):
         raise UnlikeError("one of them is a dataset")
     alike = Concatenator(Combination(**way, options=DEFAULTS | options), rises)
@@ -70,7 +65,7 @@ def as_stored(paths: Sequence[Path], rises: bool, **options: Any) -> xr.Dataset:
 
 def in_pieces(alike: Concatenator, paths: Sequence[Path], size: int) -> list[Any]:
     """What comes of files that another process opens, so many at a time."""
-    job = StretchJob(OpenJob(partial(open_stored, **CHOICES)), alike)
+    job = StretchJob(OpenJob(partial(open_stored, opening=OPEN_DEFAULTS)), alike)
     items = list(enumerate(paths))
     pieces = [job(items[start : start + size]) for start in range(0, len(items), size)]
     return [outcome.found for piece in pieces for outcome in pickle.loads(pickle.dumps(piece))]

@@ -15,36 +15,25 @@ import xarray as xr
 from cases import CASES, Archive
 from trees import TREES, Forest
 
-import virtualds
 from virtualds import FormatError, ManifestArray, SourceFile, UnsupportedError
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
+from virtualds.combine.build_options import BuildOptions
 from virtualds.combine.kept_group import MAGIC, from_bytes, to_bytes
 from virtualds.combine.open_file import make_job
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.location import Location
+from virtualds.datasets.open import make_dataset_or_tree
+from virtualds.datasets.open_options import OpenOptions
 from virtualds.source_file import StorageOptions
 
-CHOICES: dict[str, Any] = {
-    **dict.fromkeys(("loadable_variables", "drop_variables", "group", "parser", "allow")),
-    **{"decode_cf": True, "snapshot": None},
-}
 
-
-def there_and_back(path: Path, opener: Any = virtualds.open_virtual_dataset, **options: Any) -> Any:
+def there_and_back(path: Path, **options: Any) -> Any:
     """Return what is made of a file that was kept, and what was made of it when it was scanned."""
-    on_error = options.pop("on_error", "raise")
-    job: Any = make_job(
-        opener,
-        CHOICES | options,
-        steps=(),
-        storage_options=None,
-        on_error=on_error,
-        retries=0,
-        cache=path.parent / "cache",
-    )
+    opening = OpenOptions(**options)
+    job: Any = make_job(opening, BuildOptions(retries=0, cache=path.parent / "cache"))
     scanned = job.open(path)
     _, group = from_bytes(to_bytes(scanned.group, []))
-    return job.cache.make(Location.of(path), group, *job.cache.how), scanned.found
+    return make_dataset_or_tree(Location.of(path), group, opening), scanned.found
 
 
 def told(encoding: Any) -> str:
@@ -89,7 +78,7 @@ def test_every_kind_of_file_is_kept_as_it_was_opened(name: str, archive: Archive
 @pytest.mark.parametrize("name", TREES)
 def test_every_kind_of_tree_is_kept_as_it_was_opened(name: str, tmp_path: Path) -> None:
     path = Forest(tmp_path).path(name)
-    found, expected = there_and_back(path, virtualds.open_virtual_datatree)
+    found, expected = there_and_back(path, below=True)
     assert [n.path for n in found.subtree] == [n.path for n in expected.subtree]
     for node, other in zip(found.subtree, expected.subtree, strict=True):
         assert_same(node.to_dataset(inherit=False), other.to_dataset(inherit=False))

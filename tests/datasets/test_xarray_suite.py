@@ -21,6 +21,7 @@ from xarray.tests.test_backends import TestNetCDF4Data as NetCDF4Suite
 from virtualds.arrays.group import ManifestGroup
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
+from virtualds.datasets.open_options import OpenOptions
 from virtualds.formats.kerchunk import json
 
 __all__ = ["time_unit", "use_dask"]
@@ -47,7 +48,7 @@ def open_directly(path: Any, **options: Any) -> xr.Dataset:
 def open_through_kerchunk(path: Any, **options: Any) -> xr.Dataset:
     """Write kerchunk JSON of a netCDF file, and open that by ``engine="virtual"``."""
     group = options.get("group")
-    tree = open_group(Location.of(path), group=group)
+    tree = open_group(Location.of(path), OpenOptions(group))
     for part in reversed(group.strip("/").split("/") if group else []):
         tree = ManifestGroup(groups={part: tree})
     refs = f"{os.fspath(path)}.json"

@@ -24,6 +24,7 @@ from virtualds import ManifestArray, ManifestGroup, ManifestVariable, ReadError,
 from virtualds.arrays.group import Data
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
+from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.zarr_adapter import Origin, VirtualStore
 from virtualds.stores import STORES
 from virtualds.stores.local import LocalStore
@@ -101,7 +102,7 @@ def test_xarray_makes_of_the_store_what_it_makes_of_the_file(
 def test_zarr_reads_every_array_as_it_is_stored(name: str, archive: Archive) -> None:
     path, group = archive.path(name), CASES[name].group
     root = zarr.open_group(virtualds.zarr_store(path, group=group), mode="r")
-    for below, part in open_group(Location.of(path), group=group).walk():
+    for below, part in open_group(Location.of(path), OpenOptions(group)).walk():
         for variable, stored in part.variables.items():
             expected = stored.read()
             found = np.asarray(root[f"{below}/{variable}".strip("/")][...])

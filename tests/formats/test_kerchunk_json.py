@@ -28,6 +28,7 @@ from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.chunks.columns import INLINE
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
+from virtualds.datasets.open_options import OpenOptions
 from virtualds.formats.kerchunk import entries
 from virtualds.formats.kerchunk import json as kerchunk_json
 from virtualds.source_file import SourceFile
@@ -83,7 +84,7 @@ def lazy(path: Path, **options: Any) -> xr.Dataset:
 
 @pytest.mark.parametrize("name", CAN_BE_HELD)
 def test_a_group_survives_being_written(name: str, archive: Archive, tmp_path: Path) -> None:
-    group = open_group(Location.of(archive.path(name)), group=CASES[name].group)
+    group = open_group(Location.of(archive.path(name)), OpenOptions(CASES[name].group))
     written(group, tmp_path / "refs.json")
     again = read(tmp_path / "refs.json")
     assert list(again.variables) == list(group.variables)
@@ -134,7 +135,7 @@ def _references(data: Any) -> Any:
 def test_a_set_that_is_read_and_written_again_stays_the_same(
     name: str, archive: Archive, tmp_path: Path
 ) -> None:
-    group = open_group(Location.of(archive.path(name)), group=CASES[name].group)
+    group = open_group(Location.of(archive.path(name)), OpenOptions(CASES[name].group))
     first = written(group, tmp_path / "first.json")
     second = written(read(tmp_path / "first.json"), tmp_path / "second.json")
     assert second["refs"] == first["refs"]

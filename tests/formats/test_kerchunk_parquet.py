@@ -35,6 +35,7 @@ from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
+from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.write import prepare_write
 from virtualds.formats.kerchunk import json as kerchunk_json
 from virtualds.formats.kerchunk import parquet as kerchunk_parquet
@@ -92,7 +93,7 @@ def grid_of_chunks(folder: Path, rows: int = 20, columns: int = 5) -> tuple[xr.D
 def test_both_formats_of_kerchunk_hold_the_same(
     name: str, archive: Archive, tmp_path: Path
 ) -> None:
-    group = open_group(Location.of(archive.path(name)), group=CASES[name].group)
+    group = open_group(Location.of(archive.path(name)), OpenOptions(CASES[name].group))
     as_json, as_parquet = tmp_path / "refs.json", tmp_path / "refs.parquet"
     try:
         kerchunk_json.write(group, f"file://{as_json}")

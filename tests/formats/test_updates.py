@@ -28,6 +28,7 @@ import virtualds
 from virtualds import ConflictError, ManifestArray, ReadError, UnsupportedError
 from virtualds.arrays.group import ManifestGroup
 from virtualds.datasets.from_dataset import group_from_dataset
+from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.registry import FORMATS
 from virtualds.datasets.to_dataset import to_virtual_dataset
 from virtualds.formats import Format
@@ -83,7 +84,9 @@ class Target:
         update: Any = self.format.update
 
         def changed(old: ManifestGroup) -> ManifestGroup:
-            return group_from_dataset(change(to_virtual_dataset(old, loadable)))
+            return group_from_dataset(
+                change(to_virtual_dataset(old, OpenOptions(loadable_variables=loadable)))
+            )
 
         update(self.url, changed, self.options, **choices)
 

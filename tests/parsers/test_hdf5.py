@@ -27,6 +27,7 @@ from virtualds import AccessError, FormatError, ManifestArray, ReadError, Unsupp
 from virtualds.arrays.group import ManifestGroup
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
+from virtualds.datasets.open_options import OpenOptions
 from virtualds.parsers import hdf5
 
 HDF5 = [name for name, case in CASES.items() if case.source == "hdf5"]
@@ -39,7 +40,7 @@ def virtual(path: Path, **options: Any) -> xr.Dataset:
 
 
 def parsed(path: Path, group: str | None = None) -> ManifestGroup:
-    return open_group(Location.of(path), group=group, parser="hdf5")
+    return open_group(Location.of(path), OpenOptions(group, parser="hdf5"))
 
 
 # ---------------------------------------------------------------------- every chunk of every case

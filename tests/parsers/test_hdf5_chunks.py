@@ -17,6 +17,7 @@ import virtualds
 from virtualds import FormatError, ManifestArray, UnsupportedError
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
+from virtualds.datasets.open_options import OpenOptions
 
 LIBVERS = ("earliest", "v108", "v110", "latest")
 FILTERS = (None, "gzip")
@@ -24,7 +25,7 @@ Limits = tuple[int | None, ...]
 
 
 def array(path: Path | str) -> ManifestArray:
-    data = open_group(Location.of(path), parser="hdf5").variables["v"].data
+    data = open_group(Location.of(path), OpenOptions(parser="hdf5")).variables["v"].data
     assert isinstance(data, ManifestArray)
     return data
 
@@ -174,7 +175,7 @@ def test_addresses_of_four_bytes_behind_a_user_block_are_read(
                 name, (6, 300), "f8", maxshape=(6, None), chunks=(4, 2), compression=compression
             )
             file[name][...] = np.arange(1800.0).reshape(6, 300)
-    found = open_group(Location.of(path), parser="hdf5").variables
+    found = open_group(Location.of(path), OpenOptions(parser="hdf5")).variables
     for name in ("v", "w"):
         np.testing.assert_array_equal(found[name].data.read(), np.arange(1800.0).reshape(6, 300))
 

@@ -19,10 +19,11 @@ import sys, zlib
 from virtualds import VirtualdsError
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
+from virtualds.datasets.open_options import OpenOptions
 print("ready", flush=True)
 for line in sys.stdin:
     try:
-        group = open_group(Location.of(line.strip()), parser="hdf5")
+        group = open_group(Location.of(line.strip()), OpenOptions(parser="hdf5"))
         found = {name: variable.attributes for name, variable in group.variables.items()}
         print("opened", len(repr(found)), zlib.crc32(repr(found).encode()), flush=True)
     except (VirtualdsError, FileNotFoundError) as error:

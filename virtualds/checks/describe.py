@@ -17,6 +17,7 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.reference_table import SourceSummary
 from virtualds.datasets.location import Location, reader_of
 from virtualds.datasets.open import open_group
+from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.tree import to_virtual_tree
 from virtualds.datasets.what_to_load import Loadable
 from virtualds.datasets.write import snapshot_table
@@ -95,20 +96,14 @@ def describe(
     >>> found.format, found.references, found.sources.number
     ('hdf5', 15, 1)
     """
+    opening = OpenOptions(
+        *(group, None, parser, "keep", allow, snapshot, loadable_variables), below=True
+    )
     location = Location.of_url(url, storage_options)
     with location.hold_scan():
         found = reader, source = reader_of(location, parser)
-        whole = open_group(
-            location,
-            found=found,
-            group=group,
-            below=True,
-            parser=parser,
-            on_error="keep",
-            allow=allow,
-            snapshot=snapshot,
-        )
-        tree = to_virtual_tree(whole, loadable_variables, True, on_error="keep")
+        whole = open_group(location, opening, found)
+        tree = to_virtual_tree(whole, opening)
     manifests = list(_list_manifests(whole))
     is_set = isinstance(reader, Format)
     history = reader.history if isinstance(reader, Format) else None

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 import xarray as xr
 
 from virtualds.combine.arguments import (
     OF_XARRAY,
-    RETRIES,
-    Parallel,
-    build_dataset,
     demand_file_number,
     find_dataset_of_file,
+    make_build,
     take_attributes,
 )
 from virtualds.combine.build import DatasetBuilder
+from virtualds.combine.build_options import RETRIES, BuildOptions, Parallel
 from virtualds.combine.dask_jobs import find_client
 from virtualds.combine.file_coordinates import Source
 from virtualds.combine.files import Files, Paths
@@ -28,7 +28,8 @@ from virtualds.combine.stored_file import open_stored
 from virtualds.combine.write_target import BuildTarget, abandon_on_error
 from virtualds.combine.xarray_combine import Combination
 from virtualds.datasets.keywords import make_strict
-from virtualds.datasets.open import open_virtual_dataset, open_virtual_datatree
+from virtualds.datasets.open import open_dataset_or_tree, open_virtual_dataset
+from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.what_to_load import Loadable
 from virtualds.formats import replaces_by
 from virtualds.stores.access_rules import Allow
@@ -171,15 +172,11 @@ def open_virtual_mfdataset(
     ...     "data/*.nc", combine="nested", concat_dim="time"
     ... )  # doctest: +SKIP
     """
-    choices = {
-        "loadable_variables": loadable_variables,
-        "drop_variables": drop_variables,
-        "group": group,
-        "decode_cf": decode_cf,
-        "parser": parser,
-        "allow": allow,
-        "snapshot": snapshot,
-    }
+    building = BuildOptions(parallel, on_error, retries, progress, cache)
+    on_problem = building.on_variable_error
+    opening = OpenOptions(
+        group, drop_variables, parser, on_problem, allow, snapshot, loadable_variables, decode_cf
+    )
     merging = {
         "data_vars": data_vars,
         "coords": coords,
@@ -187,33 +184,21 @@ def open_virtual_mfdataset(
         "join": join,
         "combine_attrs": combine_attrs,
     }
-    combination = Combination(combine, concat_dim, merging | kwargs)
-    arrangement = Arrangement(sort, overlap)
+    combination = Combination(combine, concat_dim, merging | kwargs, Arrangement(sort, overlap))
     steps = list_steps(coordinates, combination, preprocess)
     files, client = Files.of(paths, storage_options), find_client(parallel)
     # steps and the cache need datasets; a file can be left out only if it fails when it is opened,
     # and so can a file that only the workers of a cluster can read
-    taken = steps or cache or client or on_error in ("skip", "collect")
-    opener: Any = open_virtual_dataset if taken or files.are_remote else open_stored
-    build = build_dataset(
-        opener,
-        files,
-        choices,
-        steps,
-        parallel=parallel,
-        storage_options=storage_options,
-        on_error=on_error,
-        retries=retries,
-        progress=progress,
-        cache=cache,
-    )
+    taken = steps or cache or client or not building.stops
+    read: Any = open_dataset_or_tree if taken or files.are_remote else open_stored
+    build = make_build(files, opening, building, steps, read)
     number = demand_file_number(attrs_file, build)
     replaces = replaces_by(mode)
     target = None
     if to is not None:
         target = BuildTarget.begin(to, target_options, replace=replaces, keep_query=keep_query)
     joins_datasets = client is not None or target is not None
-    whole = DatasetBuilder(build, combination, arrangement, target, joins_datasets)
+    whole = DatasetBuilder(build, combination, target, joins_datasets)
     with abandon_on_error(target):
         combined, found, report = whole.built()
         if number is not None:
@@ -304,15 +289,11 @@ def open_virtual_mfdatatree(
     --------
     >>> tree = open_virtual_mfdatatree("data/*.h5", concat_dim="time")  # doctest: +SKIP
     """
-    choices = {
-        "loadable_variables": loadable_variables,
-        "drop_variables": drop_variables,
-        "group": group,
-        "decode_cf": decode_cf,
-        "parser": parser,
-        "allow": allow,
-        "snapshot": snapshot,
-    }
+    building = BuildOptions(parallel, on_error, retries, progress, cache)
+    on_problem = building.on_variable_error
+    opening = OpenOptions(
+        group, drop_variables, parser, on_problem, allow, snapshot, loadable_variables, decode_cf
+    )
     merging = {
         "data_vars": data_vars,
         "coords": coords,
@@ -320,23 +301,13 @@ def open_virtual_mfdatatree(
         "join": join,
         "combine_attrs": combine_attrs,
     }
-    combination = Combination("nested", concat_dim, merging)
-    arrangement = Arrangement(sort, overlap)
-    build = build_dataset(
-        open_virtual_datatree,
-        Files.of(paths, storage_options),
-        choices,
-        list_steps(coordinates, combination, preprocess),
-        parallel=parallel,
-        storage_options=storage_options,
-        on_error=on_error,
-        retries=retries,
-        progress=progress,
-        cache=cache,
-    )
+    combination = Combination("nested", concat_dim, merging, Arrangement(sort, overlap))
+    steps = list_steps(coordinates, combination, preprocess)
+    files = Files.of(paths, storage_options)
+    build = make_build(files, replace(opening, below=True), building, steps)
     number = demand_file_number(attrs_file, build)
     found, report = build.opened()
-    combined: xr.DataTree = build.combined(combination, found, arrangement)
+    combined: xr.DataTree = build.combined(combination, found)
     if number is not None:
         take_attributes(combined, find_dataset_of_file(number, build, found))
     combined.virtual.report = report

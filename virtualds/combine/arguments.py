@@ -4,50 +4,33 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any
 
 import xarray as xr
 
 from virtualds.combine.build import Build
+from virtualds.combine.build_options import BuildOptions
 from virtualds.combine.files import Files
-from virtualds.combine.open_file import Opened, PrepareStep, make_job
-from virtualds.combine.progress import ProgressOption
+from virtualds.combine.open_file import PrepareStep, make_job
 from virtualds.combine.stored_file import decode_opened
 from virtualds.combine.workers import choose_workers
-
-if TYPE_CHECKING:
-    from concurrent.futures import Executor
-
-    import distributed
-
-Parallel: TypeAlias = "int | Executor | Literal['dask'] | distributed.Client | None"
-
-
-RETRIES = 2
-"""How often a file is opened again by default."""
-
+from virtualds.datasets.open import open_dataset_or_tree
+from virtualds.datasets.open_options import OpenOptions
 
 OF_XARRAY = ("fill_value",)
 """What is passed on to xarray as it is, besides what is named."""
 
 
-def build_dataset(
-    opener: Callable[..., Opened],
+def make_build(
     files: Files,
-    choices: Mapping[str, Any],
-    steps: tuple[PrepareStep[Opened], ...],
-    *,
-    parallel: Parallel,
-    storage_options: Mapping[str, Any] | None,
-    on_error: str,
-    progress: ProgressOption,
-    **working: Any,
-) -> Build[Opened]:
+    opening: OpenOptions,
+    building: BuildOptions,
+    steps: tuple[PrepareStep[Any], ...],
+    read: Callable[..., Any] = open_dataset_or_tree,
+) -> Build[Any]:
     """Return how files are opened, whatever they are opened as."""
-    job = make_job(
-        opener, choices, steps=steps, storage_options=storage_options, on_error=on_error, **working
-    )
-    return Build(files, job, choose_workers(parallel, files), on_error, progress)
+    job = make_job(opening, building, steps, files.options, read)
+    return Build(files, job, choose_workers(building.parallel, files), building)
 
 
 def demand_file_number(attrs_file: str | os.PathLike[str] | None, build: Build[Any]) -> int | None:

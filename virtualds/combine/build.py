@@ -5,11 +5,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic
 
 import xarray as xr
 
+from virtualds.combine.build_options import BuildOptions
 from virtualds.combine.concat_job import StretchJob
 from virtualds.combine.concat_stored import FEWEST_FILES, Concatenator, UnlikeError
 from virtualds.combine.decoded_file import as_stored
@@ -19,15 +20,13 @@ from virtualds.combine.open_file import (
     Opened,
     OpenJob,
     Outcome,
-    choose_variable_on_error,
 )
-from virtualds.combine.ordering import Arrangement, crop_datasets, flatten_nested, is_row_wise
+from virtualds.combine.ordering import crop_datasets, flatten_nested, is_row_wise
 from virtualds.combine.overlap import Extent
 from virtualds.combine.progress import (
     BuildReport,
     Count,
     LeftOut,
-    ProgressOption,
     describe_left_out,
     report_progress,
 )
@@ -49,32 +48,21 @@ class Build(Generic[Opened]):
         What is done with each.
     workers : callable
         Who does it.
-    on_error : {"raise", "skip", "collect", "keep"}
-        What is done about files that cannot be opened.
-    progress : bool or callable, optional
-        Who is told how far it is.
-
-    Raises
-    ------
-    ValueError
-        ``on_error`` is none that there is.
+    building : BuildOptions
+        What is done about files that cannot be opened, and who is told how far it is.
     """
 
     files: Files
     job: OpenJob[Opened]
     workers: Workers
-    on_error: str = "raise"
-    progress: ProgressOption = None
-
-    def __post_init__(self) -> None:
-        choose_variable_on_error(self.on_error)
+    building: BuildOptions = field(default_factory=BuildOptions)
 
     def opened(self) -> tuple[dict[int, Opened], BuildReport]:
         """Open all files; return them by number, and what became of them."""
         items: Sequence[NumberedFile] = list(enumerate(self.files.flat))
         found: dict[int, Opened] = {}
         failed: dict[int, Exception] = {}
-        with report_progress(self.progress, len(items)) as tell:
+        with report_progress(self.building.progress, len(items)) as tell:
             count = Count(len(items), tell)
             with closing(self.workers(self.job, items)) as outcomes:
                 for outcome in self._raising(outcomes, found):
@@ -88,7 +76,7 @@ class Build(Generic[Opened]):
             names = self.files.flat
             lost = (LeftOut.of(names[number], failed[number]) for number in sorted(failed))
             report = count.finish(lost)
-        if failed and self.on_error == "skip":
+        if failed and self.building.on_error == "skip":
             lines = "\n".join(describe_left_out(report.left_out))
             warnings.warn(
                 f"{len(failed)} of {len(items)} files could not be opened, and are left out\n"
@@ -97,9 +85,7 @@ class Build(Generic[Opened]):
             )
         return found, report
 
-    def combined(
-        self, combination: Combination, found: Mapping[int, Opened], arrangement: Arrangement
-    ) -> Any:
+    def combined(self, combination: Combination, found: Mapping[int, Opened]) -> Any:
         """Arrange what was opened, and combine it."""
         names = self.files.flat
         combination.check_dims([found[number] for number in sorted(found)])
@@ -109,13 +95,13 @@ class Build(Generic[Opened]):
         if dims and len(found) < len(names) and not self.files.stay_in_place(found):
             raise _displaced_error(names[min(set(range(len(names))) - found.keys())])
         numbers = self.files.shaped({number: number for number in found})
-        parts = arrangement.parts(numbers, extents, dims)
+        parts = combination.arrangement.parts(numbers, extents, dims)
         placed = [part.file for part in flatten_nested(parts)]
         files, opened = [names[n] for n in placed], [found[n] for n in placed]
         combine = combination.by_rows if is_row_wise(numbers, parts) else combination
         joined = None if combination.concat_dim is None else dims
         combined = combine_naming_files(combine, joined, crop_datasets(parts, found), files, opened)
-        arrangement.check(Extent.of("the result", combined), extents.values())
+        combination.arrangement.check(Extent.of("the result", combined), extents.values())
         return combined
 
     def _raising(
@@ -145,7 +131,7 @@ class Build(Generic[Opened]):
     def _is_fatal(self, outcome: Outcome[Opened]) -> bool:
         if outcome.error is None:
             return False
-        return not outcome.is_fault or self.on_error in ("raise", "keep")
+        return not outcome.is_fault or self.building.stops
 
 
 def _displaced_error(file: Any) -> CombineError:
@@ -177,8 +163,6 @@ class DatasetBuilder:
         How each is opened.
     combination : Combination
         How they are combined.
-    arrangement : Arrangement
-        How they are put in order before that.
     target : Target, optional
         The set that their references go to.
     datasets : bool
@@ -187,7 +171,6 @@ class DatasetBuilder:
 
     build: Build[Any]
     combination: Combination
-    arrangement: Arrangement
     target: BuildTarget | None = None
     datasets: bool = False
 
@@ -226,7 +209,7 @@ class DatasetBuilder:
             found = {n: decode_opened(file) for n, file in found.items()}
             # what decodes to something else than the files before it may have been loaded
             report = replace(report, references=sum(d.virtual.nchunks for d in found.values()))
-        return self.build.combined(self.combination, found, self.arrangement), found, report
+        return self.build.combined(self.combination, found), found, report
 
     def _alike(self) -> Concatenator:
         """Return what joins files as stored, if arranging them first changes nothing.
@@ -240,8 +223,8 @@ class DatasetBuilder:
             raise UnlikeError("there is nothing to be saved")
         if any(isinstance(item, list | tuple) for item in self.build.files.nested):
             raise UnlikeError("lists of lists are joined along several dimensions")
-        by_coords = self.combination.combine == "by_coords"
-        arranges = self.arrangement.sort or self.arrangement.overlap != "keep"
+        by_coords, how = self.combination.combine == "by_coords", self.combination.arrangement
+        arranges = how.sort or how.overlap != "keep"
         # what rises already is as arranging it would have left it
         return Concatenator(self.combination, rises=by_coords or arranges)
 

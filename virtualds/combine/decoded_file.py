@@ -17,6 +17,7 @@ from virtualds.combine.stored_file import FileInConcat, StoredFile
 from virtualds.datasets.decoding import VariableDecoding, build_index
 from virtualds.datasets.decoding_cache import DecodingPlan, DecodingPlans
 from virtualds.datasets.lazy import get_virtual_array, is_unread
+from virtualds.datasets.open_options import OpenOptions
 
 _OUTLINES = DecodingPlans()
 """Plans by structure: alike datasets share one, which is pickled once."""
@@ -92,9 +93,8 @@ def decoded_file(url: Any, dataset: xr.Dataset) -> DecodedFile | None:
         return None
     values = {n: v.data for n, v in variables.items() if isinstance(v.data, np.ndarray)}
     group = ManifestGroup(variables, dataset.attrs, encoding=dataset.encoding)
-    return DecodedFile(
-        url, group, outline, values, None, decode_cf=False, indexes=tuple(dataset.xindexes)
-    )
+    opening = OpenOptions(decode_cf=False)
+    return DecodedFile(url, group, outline, values, opening, indexes=tuple(dataset.xindexes))
 
 
 def _data(variable: xr.Variable) -> ManifestArray | npt.NDArray[Any] | None:

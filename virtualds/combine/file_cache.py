@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
@@ -21,12 +21,11 @@ import xarray as xr
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.combine.kept_group import from_bytes, refusal, to_bytes
 from virtualds.datasets.decoding import encoding_of
-from virtualds.datasets.keywords import names_of
 from virtualds.datasets.lazy import get_virtual_array, is_unread
 from virtualds.datasets.location import Location
-from virtualds.datasets.open import open_group
+from virtualds.datasets.open import make_dataset_or_tree, open_group
+from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.to_dataset import NO_NAME
-from virtualds.datasets.what_to_load import Loadable
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.options import get_options
 from virtualds.source_file import SourceFile, StorageOptions
@@ -49,26 +48,17 @@ class Scanned(NamedTuple):
         return self.found.virtual
 
 
-def scanned(
-    file: Any,
-    make: Callable[..., Any],
-    *,
-    drop_variables: Any,
-    loadable_variables: Loadable,
-    storage_options: Mapping[str, Any] | None,
-    decode_cf: bool,
-    on_error: str,
-    **choices: Any,
+def open_to_keep(
+    file: Any, opening: OpenOptions, storage_options: Mapping[str, Any] | None = None
 ) -> Scanned:
-    """Open a file; return what ``make`` makes of it, with the group for the cache.
+    """Open a file; return its dataset, or tree, with the group for the cache.
 
-    Arguments and errors are those of `virtualds.open_virtual_dataset`, and of `open_group`.
+    Errors are those of `virtualds.open_virtual_dataset`.
     """
     location = Location.of(file, storage_options)
     with location.hold_scan():
-        skip = names_of("drop_variables", drop_variables)
-        group = open_group(location, skip=skip, on_error=on_error, **choices)
-        found = make(location, group, loadable_variables, decode_cf, on_error)
+        group = open_group(location, opening)
+        found = make_dataset_or_tree(location, group, opening)
         with suppress(UnsupportedError):
             return Scanned(found, _as_opened(group, found))
     return Scanned(found, None)
@@ -90,21 +80,26 @@ class FileCache:
     ----------
     folder : str
         Its url; any number of processes and machines may use it at the same time.
-    choices : str
-        All arguments that decide what opening a file gives.
-    make : callable
-        Takes a location, the scanned group and ``how``; returns a dataset or tree.
-    how : tuple
-        Which variables to load, whether to decode CF conventions, and ``on_error``.
+    opening : OpenOptions
+        How files are opened.
     options : StorageOptions or None
         Access options of the files. They are never written.
+    settings : str
+        All options that decide what opening a file gives.
+
+    Raises
+    ------
+    ValueError
+        ``loadable_variables`` is a function.
     """
 
     folder: str
-    choices: str
-    make: Callable[..., Any]
-    how: tuple[Any, ...]
+    opening: OpenOptions
     options: StorageOptions | None = None
+    settings: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "settings", _format_settings(self.opening))
 
     def look(self, file: Any) -> CachedFile:
         """Return the cached content of a file, and where to cache it."""
@@ -112,11 +107,13 @@ class FileCache:
         source = self._fingerprinted(url)
         if source is None:
             return CachedFile(None, None, None)
-        key = repr((url, os.fspath(file), self.choices)).encode("utf-8", "surrogatepass")
+        key = repr((url, os.fspath(file), self.settings)).encode("utf-8", "surrogatepass")
         name = hashlib.blake2b(key, digest_size=20).hexdigest()
         place = join_path(self.folder, f"{name[:2]}/{name[2:]}")
         group = self._read(place, source)
-        found = None if group is None else self.make(Location.of(file), group, *self.how)
+        found = (
+            None if group is None else make_dataset_or_tree(Location.of(file), group, self.opening)
+        )
         return CachedFile(found, source, place)
 
     def keep(self, kept: CachedFile, scanned: Scanned) -> None:
@@ -203,8 +200,8 @@ def _list_sources(opened: xr.Dataset | xr.DataTree) -> list[SourceFile]:
     return list(dict.fromkeys(file for array in arrays for file in array.listed_sources))
 
 
-def format_choices(**given: Any) -> str:
-    """Return all arguments that decide what opening a file gives, as text.
+def _format_settings(opening: OpenOptions) -> str:
+    """Return all options that decide what opening a file gives, as text.
 
     Access options are left out: they may be secret, and change while the files do not.
 
@@ -213,11 +210,11 @@ def format_choices(**given: Any) -> str:
     ValueError
         An argument is a function.
     """
-    for name, value in given.items():
-        if callable(value):
-            raise ValueError(
-                f"cache: {name} is a function, whose results may change; give names or patterns"
-            )
+    if callable(opening.loadable_variables):
+        raise ValueError(
+            "cache: loadable_variables is a function, whose results may change; give names or "
+            "patterns"
+        )
     options = get_options()
     versions = [version(library) for library in ("virtualds", "xarray", "numpy")]
-    return repr((versions, options.small_variable, options.load_limit, sorted(given.items())))
+    return repr((versions, options.small_variable, options.load_limit, opening))

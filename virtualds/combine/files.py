@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from virtualds.datasets.registry import format_of_object
+from virtualds.source_file import StorageOptions
 from virtualds.stores.glob import find_matching
 from virtualds.urls import normalise_url, scheme_of
 
@@ -24,6 +25,8 @@ class Files:
     ----------
     nested : list
         Files, or lists of them.
+    options : StorageOptions, optional
+        Access options of all of them.
 
     Raises
     ------
@@ -38,13 +41,14 @@ class Files:
     """
 
     nested: list[Any]
+    options: StorageOptions | None = None
 
     def __post_init__(self) -> None:
         if not self.flat:
             raise FileNotFoundError(f"no files are given, but {self.nested!r}; name some")
 
     @classmethod
-    def of(cls, paths: Paths, options: Mapping[str, Any] | None = None) -> Files:
+    def of(cls, paths: Paths, storage_options: Mapping[str, Any] | None = None) -> Files:
         """Return the sorted files of a pattern, or the given files, which are not patterns.
 
         Raises
@@ -52,13 +56,14 @@ class Files:
         FileNotFoundError
             No file matches.
         """
+        options = StorageOptions.of(storage_options)
         if isinstance(paths, str):
-            return cls(find_matching([paths], options))
+            return cls(find_matching([paths], storage_options), options)
         if not isinstance(paths, Iterable | os.PathLike):
             raise TypeError(
                 f"files are a pattern, or a list of paths or urls, got {type(paths).__name__}"
             )
-        files = cls([paths] if isinstance(paths, os.PathLike) else list(paths))
+        files = cls([paths] if isinstance(paths, os.PathLike) else list(paths), options)
         for file in files.flat:
             if not isinstance(file, str | os.PathLike) and format_of_object(file) is None:
                 raise TypeError(f"a file is named by a path or url, got {type(file).__name__}")

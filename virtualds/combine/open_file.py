@@ -8,19 +8,20 @@ from __future__ import annotations
 import errno
 import os
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 import xarray as xr
 
-from virtualds.combine.file_cache import FileCache, format_choices, scanned
+from virtualds.combine.build_options import BuildOptions
+from virtualds.combine.file_cache import FileCache, open_to_keep
 from virtualds.combine.file_coordinates import FileCoordinates, Source
 from virtualds.combine.stored_file import StoredFile
 from virtualds.combine.xarray_combine import Combination
-from virtualds.datasets.keywords import check_choice
-from virtualds.datasets.open import dataset_of, datatree_of, open_virtual_datatree
+from virtualds.datasets.open import open_dataset_or_tree
+from virtualds.datasets.open_options import OpenOptions
 from virtualds.errors import VirtualdsError, without_secrets
 from virtualds.options import Options, get_options, set_options
 from virtualds.source_file import StorageOptions
@@ -138,11 +139,6 @@ class OpenJob(Generic[Opened]):
         Where files are kept as they were opened, before any step.
     stops : bool
         Whether the files after one that fails are not looked at.
-
-    Raises
-    ------
-    ValueError
-        ``retries`` is negative.
     """
 
     open: Callable[[Any], Opened]
@@ -152,10 +148,6 @@ class OpenJob(Generic[Opened]):
     stops: bool = True
     options: Options = field(default_factory=get_options)
     process: int = field(default_factory=os.getpid)
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.retries, int) or self.retries < 0:
-            raise ValueError(f"retries {self.retries!r}: it is a number of at least 0")
 
     def __call__(self, items: Sequence[NumberedFile]) -> list[Outcome[Opened]]:
         """Open some files and prepare them, in this or another process."""
@@ -278,73 +270,37 @@ def _make_portable(outcome: Outcome[Opened]) -> Outcome[Opened]:
     return outcome
 
 
-ON_ERROR = {"raise": "raise", "skip": "raise", "collect": "raise", "keep": "keep"}
-"""What is done about files that fail, and then about variables of a file that do.
-
-A file of which a variable cannot be read is left out as a whole: nobody is to take what is missing
-of it for missing values.
-"""
-
-
-def choose_variable_on_error(on_error: str) -> str:
-    """Return what is done about variables of a file, given what is done about files.
-
-    Raises
-    ------
-    ValueError
-        There is no such thing.
-    """
-    check_choice("on_error", on_error, ON_ERROR)
-    return ON_ERROR[on_error]
-
-
 def make_job(
-    opener: Callable[..., Opened],
-    choices: Mapping[str, Any],
-    *,
-    steps: tuple[PrepareStep[Opened], ...],
-    storage_options: Mapping[str, Any] | None,
-    on_error: str,
-    retries: int,
-    cache: str | os.PathLike[str] | None,
-) -> OpenJob[Opened]:
+    opening: OpenOptions,
+    building: BuildOptions,
+    steps: tuple[PrepareStep[Any], ...] = (),
+    options: StorageOptions | None = None,
+    read: Callable[..., Any] = open_dataset_or_tree,
+) -> OpenJob[Any]:
     """Return what is done with each file, whatever is made of them.
 
     Parameters
     ----------
-    opener : callable
-        Takes a file and ``choices``, and returns what is in it.
-    choices : dict
-        All that decides what that is; files that are kept in a cache are kept by it.
+    opening : OpenOptions
+    building : BuildOptions
     steps : tuple of callables
-        What is then done with what was opened.
-    storage_options, on_error, retries, cache
-        As `open_virtual_mfdataset` has them.
+        What is done with what was opened.
+    options : StorageOptions, optional
+        Access options of the files.
+    read : callable
+        Takes a file, ``opening`` and ``options``, and opens it; not asked if there is a cache.
 
     Raises
     ------
     ValueError
-        ``on_error`` or ``retries`` are none that there are, or nobody can tell what was kept.
+        There is a cache, and nobody can tell what was kept.
     """
-    decided = {name: _make_repeatable(value) for name, value in choices.items()}
-    decided["on_error"] = choose_variable_on_error(on_error)
-    open_file: Any = opener
     kept = None
-    if cache is not None:
-        key = format_choices(opener=opener.__name__, **decided)
-        is_tree = opener is open_virtual_datatree
-        make: Any = datatree_of if is_tree else dataset_of
-        options = StorageOptions.of(storage_options)
-        how = tuple(decided[name] for name in ("loadable_variables", "decode_cf", "on_error"))
-        kept = FileCache(normalise_url(cache), key, make, how, options)
-        open_file = partial(scanned, make=make, below=is_tree)
-    return OpenJob(
-        partial(open_file, storage_options=storage_options, **decided),
-        steps,
-        retries,
-        kept,
-        stops=on_error in ("raise", "keep"),
-    )
+    if building.cache is not None:
+        kept = FileCache(normalise_url(building.cache), opening, options)
+        read = open_to_keep
+    open_file = partial(read, opening=opening, storage_options=options)
+    return OpenJob(open_file, steps, building.retries, kept, building.stops)
 
 
 def list_steps(
@@ -366,11 +322,6 @@ def list_steps(
     if preprocess is not None:
         steps.append(partial(_preprocess, preprocess))
     return tuple(steps)
-
-
-def _make_repeatable(value: Any) -> Any:
-    """Return what can be gone through once for every file."""
-    return tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else value
 
 
 def _preprocess(preprocess: Callable[[Opened], Opened], file: Any, found: Opened) -> Opened:

@@ -13,12 +13,11 @@ import xarray as xr
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
 from virtualds.datasets.decoding_cache import DecodingPlan
-from virtualds.datasets.keywords import names_of
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import dataset_of, open_group
+from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.to_dataset import find_decoding_plan
-from virtualds.datasets.what_to_load import Loadable
 from virtualds.errors import ReadError, VirtualdsError, without_secrets
 from virtualds.options import get_options
 
@@ -34,8 +33,8 @@ class StoredFile:
     outline : Outline
     values : mapping of str to numpy.ndarray
         The stored values of loaded variables.
-    loadable, decode_cf
-        As in `virtualds.open_virtual_dataset`.
+    opening : OpenOptions
+        How it was opened.
     apart : mapping of str to sequence of numpy.ndarray
         For joined files: the values of each file, for variables that were concatenated.
     """
@@ -44,8 +43,7 @@ class StoredFile:
     group: ManifestGroup
     outline: DecodingPlan
     values: Mapping[str, npt.NDArray[Any]]
-    loadable: Loadable
-    decode_cf: bool
+    opening: OpenOptions
     apart: Mapping[str, Sequence[npt.NDArray[Any]]] = field(default_factory=dict)
 
     @property
@@ -98,7 +96,7 @@ class StoredFile:
         VirtualdsError
             Values cannot be read.
         """
-        return dataset_of(Location.of(self.url), self.group, self.loadable, self.decode_cf)
+        return dataset_of(Location.of(self.url), self.group, self.opening)
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,26 +219,18 @@ def _along(dims: Sequence[str], dim: str, start: int, stop: int) -> tuple[slice,
 
 
 def open_stored(
-    url: Any,
-    *,
-    loadable_variables: Loadable,
-    drop_variables: str | Iterable[str] | None,
-    storage_options: Mapping[str, Any] | None,
-    decode_cf: bool,
-    **choices: Any,
+    url: Any, opening: OpenOptions, storage_options: Mapping[str, Any] | None = None
 ) -> xr.Dataset | StoredFile:
     """Read a local file; return its dataset if no plan for decoding it is known.
 
-    Arguments and errors are those of `virtualds.open_virtual_dataset`.
+    Errors are those of `virtualds.open_virtual_dataset`.
     """
-    skip = names_of("drop_variables", drop_variables)
     location = Location.of(url, storage_options)
-    group = open_group(location, skip=skip, **choices)
-    outline = find_decoding_plan(group, loadable_variables, decode_cf)
+    group = open_group(location, opening)
+    outline = find_decoding_plan(group, opening)
     if outline is None:
-        on_error = choices.get("on_error", "raise")
-        dataset = dataset_of(location, group, loadable_variables, decode_cf, on_error)
-        outline = find_decoding_plan(group, loadable_variables, decode_cf)
+        dataset = dataset_of(location, group, opening)
+        outline = find_decoding_plan(group, opening)
         if outline is None:
             return dataset
     try:
@@ -248,4 +238,4 @@ def open_stored(
     except VirtualdsError as error:
         error.add_note(without_secrets(f"file {location.url}"))
         raise
-    return StoredFile(url, group, outline, values, loadable_variables, decode_cf)
+    return StoredFile(url, group, outline, values, opening)

@@ -8,7 +8,7 @@ from typing import Any
 
 import xarray as xr
 
-from virtualds.combine.ordering import combine_by_rows, flatten_nested, is_ragged
+from virtualds.combine.ordering import Arrangement, combine_by_rows, flatten_nested, is_ragged
 from virtualds.datasets.keywords import check_choice, guess_name
 from virtualds.datasets.structure import find_first_difference
 from virtualds.errors import CombineError, VirtualdsError, without_secrets
@@ -38,6 +38,8 @@ class Combination:
     concat_dim : str, or list of str or None
     options : dict
         Other arguments of xarray.
+    arrangement : Arrangement
+        How they are put in order before that.
 
     Raises
     ------
@@ -48,6 +50,7 @@ class Combination:
     combine: str
     concat_dim: Any
     options: dict[str, Any] = field(default_factory=dict)
+    arrangement: Arrangement = field(default_factory=Arrangement)
 
     def __post_init__(self) -> None:
         check_choice("combine", self.combine, COMBINE_METHODS)

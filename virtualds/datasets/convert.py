@@ -9,9 +9,10 @@ from typing import Any
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.datasets.keywords import check_types, names_of
+from virtualds.datasets.keywords import check_types
 from virtualds.datasets.location import Location, reader_of
 from virtualds.datasets.open import open_group
+from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.write import Destination
 from virtualds.datasets.write_options import WriteOptions
 from virtualds.formats import Format, replaces_by
@@ -77,10 +78,10 @@ def convert(
     destination = Destination.of(Location.of(target, target_options), options, convert)
     destination.demand_free()
     origin = Location.of_url(source, storage_options)
-    skip = names_of("drop_variables", drop_variables)
+    opening = OpenOptions(drop_variables=drop_variables, allow=allow, below=True)
     with explain_open_errors(origin.url), origin.hold_scan():
         found = reader, _ = reader_of(origin)
-        group = open_group(origin, found=found, below=True, skip=skip, allow=allow)
+        group = open_group(origin, opening, found)
     if isinstance(reader, Format):
         group = _load_own_values(group, f"{origin.url.rstrip('/')}/")
     destination.create(lambda: group)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,14 +15,15 @@ from virtualds.arrays.group import ManifestGroup
 from virtualds.arrays.parser import Parser, ReadSource
 from virtualds.arrays.sources import resolve_archive_members
 from virtualds.bounds import is_small_enough_to_load
-from virtualds.datasets.keywords import check_choice, make_strict, names_of
+from virtualds.datasets.keywords import make_strict
 from virtualds.datasets.location import Found, Location, demand_data, reader_of
+from virtualds.datasets.open_options import OPEN_DEFAULTS, OpenOptions
 from virtualds.datasets.to_dataset import to_virtual_dataset
 from virtualds.datasets.tree import to_virtual_tree
 from virtualds.datasets.what_to_load import Loadable, find_loaded_first
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, without_secrets
 from virtualds.formats import Format
-from virtualds.formats.undecodable import ON_ERROR, apply_on_error, decode_group
+from virtualds.formats.undecodable import apply_on_error, decode_group
 from virtualds.reading.chunk_cache import chunk_cache
 from virtualds.source_file import SourceFile
 from virtualds.stores.access_rules import AccessPolicy, Allow
@@ -103,19 +105,12 @@ def open_virtual_dataset(
     >>> vds = open_virtual_dataset("2001.nc")  # doctest: +SKIP
     >>> vds["t"].isel(time=0).plot()  # doctest: +SKIP
     """
-    skip = names_of("drop_variables", drop_variables)
+    opening = OpenOptions(
+        group, drop_variables, parser, on_error, allow, snapshot, loadable_variables, decode_cf
+    )
     location = Location.of(url, storage_options)
     with location.hold_scan():
-        found = open_group(
-            location,
-            group=group,
-            skip=skip,
-            parser=parser,
-            on_error=on_error,
-            allow=allow,
-            snapshot=snapshot,
-        )
-        return dataset_of(location, found, loadable_variables, decode_cf, on_error)
+        return dataset_of(location, open_group(location, opening), opening)
 
 
 @make_strict()
@@ -170,43 +165,46 @@ def open_virtual_datatree(
     >>> tree = open_virtual_datatree("2001.h5")  # doctest: +SKIP
     >>> tree["model/surface"]["t"].isel(time=0).plot()  # doctest: +SKIP
     """
+    opening = OpenOptions(
+        group, drop_variables, parser, on_error, allow, snapshot, loadable_variables, decode_cf
+    )
+    opening = replace(opening, below=True)
     location = Location.of(url, storage_options)
     with location.hold_scan():
-        found = open_group(
-            location,
-            group=group,
-            below=True,
-            skip=names_of("drop_variables", drop_variables),
-            parser=parser,
-            on_error=on_error,
-            allow=allow,
-            snapshot=snapshot,
-        )
-        return datatree_of(location, found, loadable_variables, decode_cf, on_error)
+        return datatree_of(location, open_group(location, opening), opening)
 
 
-def dataset_of(
-    location: Location,
-    group: ManifestGroup,
-    loadable: Loadable,
-    decode_cf: bool,
-    on_error: str = "raise",
-) -> xr.Dataset:
+def open_dataset_or_tree(
+    file: Any, opening: OpenOptions, storage_options: Mapping[str, Any] | None = None
+) -> Any:
+    """Open a file as a tree with ``opening.below``, else as a dataset.
+
+    Errors are those of `open_virtual_dataset` and `open_virtual_datatree`.
+    """
+    location = Location.of(file, storage_options)
+    with location.hold_scan():
+        return make_dataset_or_tree(location, open_group(location, opening), opening)
+
+
+def make_dataset_or_tree(location: Location, group: ManifestGroup, opening: OpenOptions) -> Any:
+    """Return a group of a file as a tree with ``opening.below``, else as a dataset."""
+    return (datatree_of if opening.below else dataset_of)(location, group, opening)
+
+
+def dataset_of(location: Location, group: ManifestGroup, opening: OpenOptions) -> xr.Dataset:
     """Return a group of a file as a dataset that knows its source.
-
-    ``on_error`` says what to do with variables that cannot be decoded.
 
     Raises
     ------
     VirtualdsError, ValueError
         As `to_virtual_dataset`; its notes name the file.
     """
-    _fetch_coordinates(location.url, [group], loadable)
+    _fetch_coordinates(location.url, [group], opening)
     try:
         dataset = decode_group(
             group,
-            on_error,
-            lambda part: to_virtual_dataset(part, loadable, decode_cf),
+            opening.on_error,
+            lambda part: to_virtual_dataset(part, opening),
             location.url,
         )
     except (VirtualdsError, ValueError) as error:
@@ -216,17 +214,11 @@ def dataset_of(
     return dataset
 
 
-def datatree_of(
-    location: Location,
-    group: ManifestGroup,
-    loadable: Loadable,
-    decode_cf: bool,
-    on_error: str = "raise",
-) -> xr.DataTree:
+def datatree_of(location: Location, group: ManifestGroup, opening: OpenOptions) -> xr.DataTree:
     """Return a group of a file, with all groups below it, as a tree, like `dataset_of`."""
-    _fetch_coordinates(location.url, [part for _, part in group.walk()], loadable)
+    _fetch_coordinates(location.url, [part for _, part in group.walk()], opening)
     try:
-        tree = to_virtual_tree(group, loadable, decode_cf, on_error)
+        tree = to_virtual_tree(group, opening)
     except (VirtualdsError, ValueError) as error:
         error.add_note(f"file {without_secrets(location.url)}")
         raise
@@ -235,42 +227,33 @@ def datatree_of(
 
 
 def open_group(
-    location: Location,
-    *,
-    found: Found | None = None,
-    group: str | None = None,
-    below: bool = False,
-    skip: Iterable[str] = (),
-    parser: str | None = None,
-    on_error: str = "raise",
-    allow: Allow = None,
-    snapshot: str | None = None,
+    location: Location, opening: OpenOptions = OPEN_DEFAULTS, found: Found | None = None
 ) -> ManifestGroup:
     """Read the structure of a group of any file with a known format.
 
-    With ``below``, groups below are read, too, and their problems reported. ``found`` is the
-    reader, if the caller already knows it.
+    With ``opening.below``, groups below are read, too, and their problems reported. ``found`` is
+    the reader, if the caller already knows it.
 
     Raises
     ------
     ValueError
-        ``on_error`` or ``parser`` is unknown, or ``allow`` names no folder.
+        ``parser`` is unknown, or ``allow`` names no folder.
     FileNotFoundError, AccessError, FormatError, UnsupportedError
         As `open_virtual_dataset`.
     """
-    check_choice("on_error", on_error, ON_ERROR)
-    allowed, options = AccessPolicy.of(allow), location.options
+    group, skip, options = opening.group, opening.skip, location.options
+    allow, snapshot = AccessPolicy.of(opening.allow), opening.snapshot
     chunk_cache().open()
     with explain_open_errors(location.url), location.hold_scan():
         if (form := location.format) is not None and form.read_object is not None:
-            read = form.read_object(location.opened, group, skip, options, allowed, snapshot)
+            read = form.read_object(location.opened, group, skip, options, allow, snapshot)
         else:
-            reader, source = found or reader_of(location, parser)
-            with _explaining_no_data(location, parser):
-                read = _find_reader(reader, source, below, allowed, snapshot)(source, group, skip)
+            reader, source = found or reader_of(location, opening.parser)
+            with _explaining_no_data(location, opening.parser):
+                read = _find_reader(reader, source, opening)(source, group, skip)
             read = resolve_archive_members(read) if isinstance(reader, Parser) else read
-    if problems := read.all_problems() if below else read.problems:
-        read = apply_on_error(read, problems, on_error, location.url, depth=4)
+    if problems := read.all_problems() if opening.below else read.problems:
+        read = apply_on_error(read, problems, opening.on_error, location.url, depth=4)
     return read
 
 
@@ -285,29 +268,24 @@ def _explaining_no_data(location: Location, parser: str | None) -> Iterator[None
         raise
 
 
-def _find_reader(
-    reader: Parser | Format,
-    source: SourceFile,
-    below: bool,
-    allow: AccessPolicy,
-    snapshot: str | None,
-) -> ReadSource:
+def _find_reader(reader: Parser | Format, source: SourceFile, opening: OpenOptions) -> ReadSource:
     """Return the reader of a group of a file, or of a snapshot of a set."""
+    snapshot = opening.snapshot
     if snapshot is not None and (isinstance(reader, Parser) or reader.history is None):
         raise UnsupportedError(
             f"{source.url}: snapshot={snapshot!r}, but {reader.name} keeps no snapshots; zarr-v3 "
             f"does"
         )
     if isinstance(reader, Parser):
-        return (reader.read_tree if below else None) or reader.read
+        return (reader.read_tree if opening.below else None) or reader.read
     read: Callable[..., ManifestGroup] = reader.read
     chosen = {} if snapshot is None else {"snapshot": snapshot}
-    return partial(read, allow=allow, **chosen)
+    return partial(read, allow=AccessPolicy.of(opening.allow), **chosen)
 
 
-def _fetch_coordinates(url: str, groups: Iterable[ManifestGroup], loadable: Loadable) -> None:
+def _fetch_coordinates(url: str, groups: Iterable[ManifestGroup], opening: OpenOptions) -> None:
     """Fetch remote coordinates that will be loaded all at once instead of one by one."""
-    if loadable is not None or scheme_of(url) == "file":
+    if opening.loadable_variables is not None or scheme_of(url) == "file":
         return
     wanted: dict[SourceFile, list[Range]] = {}
     arrays = (array for group in groups for array in find_loaded_first(group).values())

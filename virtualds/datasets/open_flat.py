@@ -15,6 +15,7 @@ from virtualds.arrays.contiguous import build_flat_array, build_flat_variable, n
 from virtualds.arrays.group import ManifestGroup
 from virtualds.arrays.sources import resolve_archive_members
 from virtualds.datasets.keywords import make_strict
+from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.to_dataset import to_virtual_dataset
 from virtualds.errors import FormatError
 from virtualds.formats.undecodable import decode_group
@@ -102,7 +103,8 @@ def open_flat(
             raise FormatError(f"{absolute}: {error}") from error
         variable = build_flat_variable(data, tuple(axes), source)
         group = resolve_archive_members(ManifestGroup({name: variable}))
-    dataset = decode_group(group, "raise", lambda part: to_virtual_dataset(part, []))
+    opening = OpenOptions(loadable_variables=[])
+    dataset = decode_group(group, "raise", lambda part: to_virtual_dataset(part, opening))
     dataset.encoding["source"] = os.fspath(url)
     return dataset
 

@@ -29,11 +29,10 @@ from virtualds.datasets.decoding import (
     name_variable_in_errors,
 )
 from virtualds.datasets.decoding_cache import DecodingPlan, DecodingPlans, make_plan_key
-from virtualds.datasets.keywords import names_of
 from virtualds.datasets.lazy import get_virtual_array, to_lazy
 from virtualds.datasets.loaded_values import TIME_ATTRIBUTES
+from virtualds.datasets.open_options import OPEN_DEFAULTS, OpenOptions
 from virtualds.datasets.what_to_load import (
-    Loadable,
     count_bytes_in_files,
     decodes_as_a_whole,
     is_in_memory,
@@ -108,28 +107,21 @@ def _decode_by_chunk(
         return None
 
 
-def to_virtual_dataset(
-    group: ManifestGroup, loadable: Loadable = None, decode_cf: bool = True
-) -> xr.Dataset:
+def to_virtual_dataset(group: ManifestGroup, opening: OpenOptions = OPEN_DEFAULTS) -> xr.Dataset:
     """Return a group as a dataset of virtual arrays.
 
     Parameters
     ----------
     group : ManifestGroup
-    loadable : names, glob patterns, predicate, or None
-        Variables to load; by default dimension coordinates, scalars, other small coordinates, and
-        variables that cannot stay virtual.
-    decode_cf : bool
-        Whether to decode CF conventions, as in `xarray.open_dataset`.
+    opening : OpenOptions
+        Which variables to load, and whether to decode CF conventions.
 
     Raises
     ------
     UnsupportedError
         A variable that cannot stay virtual is not to be loaded.
     """
-    if loadable is not None and not callable(loadable):
-        loadable = list(names_of("loadable_variables", loadable))
-    key = _make_key(group, loadable, decode_cf)
+    key = _make_key(group, opening)
     outline = DECODING_PLANS.get(key)
     if outline is not None:
         try:
@@ -137,24 +129,22 @@ def to_virtual_dataset(
         except (MisfitError, *DECODING_ERRORS):
             # xarray raises an error that explains wrong values
             pass
-    outline, dataset = _decode_dataset(group, loadable, decode_cf)
+    outline, dataset = _decode_dataset(group, opening)
     if key is not None:
         DECODING_PLANS.put(key, outline)
     return dataset
 
 
-def find_decoding_plan(
-    group: ManifestGroup, loadable: Loadable, decode_cf: bool
-) -> DecodingPlan | None:
-    """Return how a group decodes, if a group of the same structure was decoded before."""
-    return DECODING_PLANS.get(_make_key(group, loadable, decode_cf))
+def find_decoding_plan(group: ManifestGroup, opening: OpenOptions) -> DecodingPlan | None:
+    """Return how a group decodes, if a dataset has been made of one like it."""
+    return DECODING_PLANS.get(_make_key(group, opening))
 
 
-def _make_key(group: ManifestGroup, loadable: Loadable, decode_cf: bool) -> bytes | None:
+def _make_key(group: ManifestGroup, opening: OpenOptions) -> bytes | None:
+    loadable = opening.loadable_variables
     if callable(loadable):
         return None
-    names = None if loadable is None else list(names_of("loadable_variables", loadable))
-    return make_plan_key(group, names, decode_cf, get_options())
+    return make_plan_key(group, loadable, opening.decode_cf, get_options())
 
 
 def _decode_by_plan(outline: DecodingPlan, group: ManifestGroup) -> xr.Dataset:
@@ -178,10 +168,9 @@ def _decode_by_plan(outline: DecodingPlan, group: ManifestGroup) -> xr.Dataset:
     return _assemble_dataset(variables, indexes, attributes, outline.coordinates, group)
 
 
-def _decode_dataset(
-    group: ManifestGroup, loadable: Loadable, decode_cf: bool
-) -> tuple[DecodingPlan, xr.Dataset]:
-    """Return a group as a dataset that xarray decoded, and the plan of the decoding."""
+def _decode_dataset(group: ManifestGroup, opening: OpenOptions) -> tuple[DecodingPlan, xr.Dataset]:
+    """Return a group as a dataset, all of it decoded by xarray, and how that was done."""
+    loadable, decode_cf = opening.loadable_variables, opening.decode_cf
     decoders = {} if decode_cf else dict.fromkeys(DECODERS, False)
     group = _name_arrays(group)
     ahead = read_ahead(group) if loadable is None else group

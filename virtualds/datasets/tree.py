@@ -10,8 +10,8 @@ import xarray as xr
 
 from virtualds.arrays.group import ManifestGroup
 from virtualds.datasets.from_dataset import group_from_dataset
+from virtualds.datasets.open_options import OPEN_DEFAULTS, OpenOptions
 from virtualds.datasets.to_dataset import to_lazy_dataset, to_virtual_dataset
-from virtualds.datasets.what_to_load import Loadable
 from virtualds.errors import UnsupportedError, VirtualdsError
 from virtualds.formats.undecodable import decode_group
 
@@ -32,16 +32,11 @@ def to_lazy_datasets(
     return dict(_make_datasets(group, lambda part: to_lazy_dataset(part, **decoders), on_error))
 
 
-def to_virtual_tree(
-    group: ManifestGroup,
-    loadable: Loadable = None,
-    decode_cf: bool = True,
-    on_error: str = "raise",
-) -> xr.DataTree:
-    """Return a group and all groups below it as a tree of virtual datasets.
+def to_virtual_tree(group: ManifestGroup, opening: OpenOptions = OPEN_DEFAULTS) -> xr.DataTree:
+    """Return a group and all below it as a tree of datasets of virtual arrays.
 
-    Parameters and errors are those of `to_virtual_dataset`; ``on_error`` says what to do with
-    variables that cannot be decoded.
+    Parameters and errors are those of `to_virtual_dataset`; of variables that cannot be decoded
+    ``opening.on_error`` decides.
 
     Raises
     ------
@@ -50,9 +45,9 @@ def to_virtual_tree(
     """
 
     def make(part: ManifestGroup) -> xr.Dataset:
-        return to_virtual_dataset(part, loadable, decode_cf)
+        return to_virtual_dataset(part, opening)
 
-    return to_tree(dict(_make_datasets(group, make, on_error)))
+    return to_tree(dict(_make_datasets(group, make, opening.on_error)))
 
 
 def _make_datasets(

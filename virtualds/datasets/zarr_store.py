@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from virtualds.datasets.keywords import make_strict, names_of
+from virtualds.datasets.keywords import make_strict
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
+from virtualds.datasets.open_options import OpenOptions
 from virtualds.errors import UnsupportedError
 from virtualds.stores.access_rules import Allow
 
@@ -81,18 +82,8 @@ def zarr_store(
         raise UnsupportedError(
             f"zarr_store: zarr-python 3 is required ({error}); pip install 'virtualds[zarr]'"
         ) from error
-    skip = names_of("drop_variables", drop_variables)
+    opening = OpenOptions(group, drop_variables, parser, on_error, allow, snapshot, below=True)
     location = Location.of_url(url, storage_options)
-    found = open_group(
-        location,
-        group=group,
-        below=True,
-        skip=skip,
-        parser=parser,
-        on_error=on_error,
-        allow=allow,
-        snapshot=snapshot,
-    )
-    origin = adapter.Origin(location.url, group, snapshot, location.options, skip)
-    store: VirtualStore = adapter.VirtualStore(found, origin)
+    origin = adapter.Origin(location.url, group, snapshot, location.options, opening.skip)
+    store: VirtualStore = adapter.VirtualStore(open_group(location, opening), origin)
     return store

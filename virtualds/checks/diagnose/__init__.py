@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Literal
+from dataclasses import fields, replace
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import xarray as xr
@@ -15,16 +15,17 @@ from virtualds.checks.diagnose.report import Diagnosis
 from virtualds.checks.diagnose.scan_files import Examination, FileSurvey, survey_files
 from virtualds.checks.diagnose.trial_combine import TrialCombine
 from virtualds.combine import open_virtual_mfdataset
-from virtualds.combine.arguments import OF_XARRAY, RETRIES
+from virtualds.combine.arguments import OF_XARRAY
+from virtualds.combine.build_options import BuildOptions
 from virtualds.combine.file_coordinates import Source
 from virtualds.combine.files import Files, Paths
-from virtualds.combine.open_file import OpenJob, PrepareStep, list_steps, make_job
+from virtualds.combine.open_file import list_steps, make_job
 from virtualds.combine.ordering import Arrangement
 from virtualds.combine.progress import ProgressOption
 from virtualds.combine.workers import choose_workers
 from virtualds.combine.xarray_combine import CHOICES, Combination, check_name
 from virtualds.datasets.keywords import list_arguments, make_strict
-from virtualds.datasets.open import open_virtual_dataset
+from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.structure import SIZE
 
 NOT_TRIED = {"paths", "attrs_file", "to", "target_options"}
@@ -32,12 +33,9 @@ NOT_TRIED = {"paths", "attrs_file", "to", "target_options"}
 OPTIONS = frozenset(list_arguments(open_virtual_mfdataset)) - NOT_TRIED
 MANY_FILE_OPTIONS = {"parallel", "progress"}
 """Arguments for opening many files, which a trial of two files does not need."""
-OPEN_DEFAULTS = {
-    name: default
-    for name, default in list_arguments(open_virtual_mfdataset).items()
-    if name in list_arguments(open_virtual_dataset) and name not in ("on_error", "storage_options")
-}
-"""Arguments that change what opening a file gives, with their defaults."""
+
+
+Options = TypeVar("Options", Arrangement, BuildOptions, OpenOptions)
 
 
 @make_strict(more=OPTIONS.union(OF_XARRAY))
@@ -100,16 +98,19 @@ def diagnose(
     >>> len(found.eras), found.joined, found.blocks
     (1, ('time',), False)
     """
-    Arrangement(overlap=options.get("overlap", "error"))
+    arrangement = _select(Arrangement, options)
+    building = _select(BuildOptions, options)
+    opening = _select(OpenOptions, {**options, "on_error": building.on_variable_error})
     files = Files.of(urls, options.get("storage_options"))
     chosen = _sample_files(files.flat, sample)
     how = _find_given(combine, concat_dim, coordinates)
     merging = {name: options[name] for name in CHOICES if name in options}
-    combination = Combination(
-        **(how or {"combine": "by_coords", "concat_dim": None}), options=merging
-    )
-    job = _make_job(options, list_steps(coordinates, combination, preprocess))
-    survey = survey_files(chosen, job, choose_workers(options.get("parallel"), files), progress)
+    dims = how or {"combine": "by_coords", "concat_dim": None}
+    combination = Combination(**dims, options=merging, arrangement=arrangement)
+    steps = list_steps(coordinates, combination, preprocess)
+    job = make_job(opening, building, (Examination(steps),), files.options)
+    workers = choose_workers(building.parallel, files)
+    survey = survey_files(chosen, replace(job, stops=False), workers, progress)
     survey.is_whole = len(chosen) == len(files.flat)
     if combination.dims:
         _check_dims(combination.dims, survey)
@@ -160,20 +161,9 @@ def _to_arguments(dims: Sequence[str]) -> dict[str, Any]:
     return {"combine": "nested", "concat_dim": next(iter(dims), None)}
 
 
-def _make_job(
-    options: Mapping[str, Any], steps: tuple[PrepareStep[xr.Dataset], ...]
-) -> OpenJob[Any]:
-    """Return the job for each file: open it as for combining, then examine it."""
-    job = make_job(
-        open_virtual_dataset,
-        {name: options.get(name, default) for name, default in OPEN_DEFAULTS.items()},
-        steps=(Examination(steps),),
-        storage_options=options.get("storage_options"),
-        on_error=options.get("on_error", "raise"),
-        retries=options.get("retries", RETRIES),
-        cache=options.get("cache"),
-    )
-    return replace(job, stops=False)
+def _select(kind: type[Options], given: Mapping[str, Any]) -> Options:
+    """Return those of the given options that are of one kind."""
+    return kind(**{field.name: given[field.name] for field in fields(kind) if field.name in given})
 
 
 def _sample_files(files: Sequence[Any], sample: int | None) -> Sequence[Any]:

@@ -23,6 +23,7 @@ from virtualds.chunks.fragment import Fragment
 from virtualds.codecs.pipeline import CodecPipeline, FixedAxis
 from virtualds.datasets.location import Location, reader_of
 from virtualds.datasets.open import open_group
+from virtualds.datasets.open_options import OpenOptions
 from virtualds.errors import FormatError
 from virtualds.formats.zarr_manifests.plain_zarr import MARKERS
 from virtualds.reading.decode import Decoder
@@ -235,7 +236,7 @@ def _scan_file(file: SourceFile) -> ScannedSource:
         found = reader, source = reader_of(location)
         if not isinstance(reader, Parser):
             raise FormatError(f"{file.url}: a reference set ({reader.name}), not a source file")
-        group = open_group(location, found=found, below=True, on_error="keep")
+        group = open_group(location, OpenOptions(below=True, on_error="keep"), found)
     return ScannedSource(reader, source, group)
 
 

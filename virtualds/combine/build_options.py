@@ -1,0 +1,65 @@
+"""How many files are opened: by whom, how often, and what is done about those that fail."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from virtualds.combine.progress import ProgressOption
+from virtualds.datasets.keywords import check_choice
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+    import distributed
+
+Parallel: TypeAlias = "int | Executor | Literal['dask'] | distributed.Client | None"
+
+
+RETRIES = 2
+"""How often a file is opened again by default."""
+
+ON_ERROR = {"raise": "raise", "skip": "raise", "collect": "raise", "keep": "keep"}
+"""What is done about files that fail, and then about variables of a file that do.
+
+A file of which a variable cannot be read is left out as a whole: nobody is to take what is missing
+of it for missing values.
+"""
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """How many files are opened.
+
+    Parameters
+    ----------
+    parallel, on_error, retries, progress, cache
+        As in `virtualds.open_virtual_mfdataset`.
+
+    Raises
+    ------
+    ValueError
+        ``on_error`` is none that there is, or ``retries`` is negative.
+    """
+
+    parallel: Parallel = None
+    on_error: str = "raise"
+    retries: int = RETRIES
+    progress: ProgressOption = None
+    cache: str | os.PathLike[str] | None = None
+
+    def __post_init__(self) -> None:
+        check_choice("on_error", self.on_error, ON_ERROR)
+        if not isinstance(self.retries, int) or self.retries < 0:
+            raise ValueError(f"retries {self.retries!r}: it is a number of at least 0")
+
+    @property
+    def on_variable_error(self) -> str:
+        """What is done about variables of a file that cannot be read."""
+        return ON_ERROR[self.on_error]
+
+    @property
+    def stops(self) -> bool:
+        """Whether the first file that cannot be opened ends the build."""
+        return self.on_error in ("raise", "keep")
