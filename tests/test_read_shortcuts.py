@@ -144,7 +144,7 @@ def test_rows_of_a_tile_without_gaps_are_not_copied(tmp_path: Path) -> None:
     (tile,) = plan(virtual(values, tmp_path, chunks=(10, 10)), ALL).batches
     teeth = [((int(tile.offset[0]), values.nbytes), 100)]
     data = memoryview(bytes(values.nbytes))
-    assert np.shares_memory(tile.rows([data], teeth), np.frombuffer(data, np.uint8))
+    assert np.shares_memory(tile.extract_rows([data], teeth), np.frombuffer(data, np.uint8))
 
 
 def test_few_tiny_chunks_are_no_tiles(tmp_path: Path) -> None:

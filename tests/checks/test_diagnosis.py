@@ -880,7 +880,7 @@ def test_a_fact_that_never_changes_takes_one_entry(archive_files: list[Path]) ->
         Fact("time", "values"),
     }
     assert sum(map(len, courses.runs.values())) == len(courses.runs) + 1
-    assert courses.eras([Fact("time", "values")]).tolist() == [0] * 500 + [1] * 500
+    assert courses.number_eras([Fact("time", "values")]).tolist() == [0] * 500 + [1] * 500
 
 
 def test_structure_is_found_without_reading_values(archive_files: list[Path]) -> None:

@@ -119,7 +119,7 @@ def test_references_are_surveyed_in_bounded_memory() -> None:
             self.loaded += ids.size
             return fragment.manifest.at(ids)
 
-        def listed(self) -> tuple[SourceFile, ...]:
+        def list_sources(self) -> tuple[SourceFile, ...]:
             return fragment.manifest.files
 
     table = Table()

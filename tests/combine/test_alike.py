@@ -57,9 +57,9 @@ def as_stored(paths: Sequence[Path], rises: bool, **options: Any) -> xr.Dataset:
     if not all(isinstance(file, StoredFile) for file in files):
         raise UnlikeError("one of them is a dataset")
     alike = Concatenator(Combination(**way, options=DEFAULTS | options), rises)
-    found = alike.joined(files)  # type: ignore[arg-type]
+    found = alike.join(files)  # type: ignore[arg-type]
     for size in (2, 3, len(files)):
-        assert_same(alike.joined(in_pieces(alike, paths, size)), found)
+        assert_same(alike.join(in_pieces(alike, paths, size)), found)
     return found
 
 
@@ -286,7 +286,7 @@ def test_files_that_are_opened_together_come_as_one(case: str, way: str, tmp_pat
     expected = StoredFile if case in BY_THEMSELVES or unordered else FileInConcat
     assert {type(file) for file in come} == {expected}
     for file, path in zip(come, paths, strict=True):
-        assert_same(file.dataset(), virtualds.open_virtual_dataset(path))
+        assert_same(file.to_dataset(), virtualds.open_virtual_dataset(path))
 
 
 def test_a_file_that_was_modified_since_it_went_into_a_stretch_is_refused(tmp_path: Path) -> None:
@@ -297,9 +297,9 @@ def test_a_file_that_was_modified_since_it_went_into_a_stretch_is_refused(tmp_pa
     assert {type(file) for file in come} == {FileInConcat}
     day(0).assign_coords(y=[8.0, 9.0]).to_netcdf(paths[0])
     with pytest.raises(virtualds.ReadError, match=r"0\.nc: it was modified after it was scanned"):
-        come[0].dataset()
+        come[0].to_dataset()
     with virtualds.set_options(check_sources=False):
-        assert list(come[0].dataset()["y"].values) == [8.0, 9.0]
+        assert list(come[0].to_dataset()["y"].values) == [8.0, 9.0]
 
 
 MANY: dict[str, Make] = {

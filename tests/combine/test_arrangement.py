@@ -311,7 +311,7 @@ def test_any_overlap_is_what_xarray_makes_of_values(
     )
     extents = {n: Extent.of(f"{n}.nc", ds) for n, ds in opened.items()}
     with no_reads():
-        parts = Arrangement(sort, policy).parts(list(opened), extents, combination.dims)
+        parts = Arrangement(sort, policy).arrange_parts(list(opened), extents, combination.dims)
         found = combination(crop_datasets(parts, opened))
     sign = -1 if any(times[-1] < times[0] for times in files) else 1
     every = xr.concat(native[:: -1 if policy == "last" else 1], "time")

@@ -50,10 +50,10 @@ def in_pieces(datasets: Sequence[xr.Dataset], combination: Combination, size: in
     for start in range(0, len(files), size):
         some: list[Any] = files[start : start + size]
         with suppress(UnlikeError):
-            stretch = alike.stretch(some, opened_again)
+            stretch = alike.join_stretch(some, opened_again)
             some = [FileInConcat(stretch, place) for place in range(len(some))]
         found += pickle.loads(pickle.dumps(some))
-    return alike.joined(found)
+    return alike.join(found)
 
 
 def opened_again(url: Any) -> Any:

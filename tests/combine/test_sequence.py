@@ -40,7 +40,7 @@ def calendar(*days: int, name: str = "360_day") -> pd.Index[Any]:
     ],
 )
 def test_files_go_in_the_order_of_their_coordinate(indexes: list[Any], order: list[int]) -> None:
-    assert DimensionLine([pd.Index(values) for values in indexes]).order().tolist() == order
+    assert DimensionLine([pd.Index(values) for values in indexes]).find_order().tolist() == order
 
 
 @pytest.mark.parametrize(
@@ -56,14 +56,14 @@ def test_files_go_in_the_order_of_their_coordinate(indexes: list[Any], order: li
 )
 def test_numbers_dates_durations_and_calendars_have_an_order(make: Any) -> None:
     line = DimensionLine([make(4, 5), make(1, 2, 3, 4)])
-    assert line.order().tolist() == [1, 0]
+    assert line.find_order().tolist() == [1, 0]
     assert line.cut(np.array([1, 0])) == [FileStretch(1, 0, 4), FileStretch(0, 1, 2)]
-    assert line.shared(0, 1).equals(make(4))
+    assert line.find_shared(0, 1).equals(make(4))
 
 
 def test_calendars_that_differ_have_none() -> None:
     line = DimensionLine([calendar(4), calendar(1, name="noleap"), calendar(2)])
-    assert line.order().tolist() == [0, 1, 2]
+    assert line.find_order().tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_what_is_cut(indexes: Any, order: list[int], pieces: list[Any]) -> None:
 )
 def test_which_files_share_values(indexes: Any, pairs: list[Any]) -> None:
     line = DimensionLine([pd.Index(values) for values in indexes])
-    assert line.sharing(np.arange(len(indexes))) == pairs
+    assert line.find_sharing_pairs(np.arange(len(indexes))) == pairs
 
 
 @st.composite
@@ -149,7 +149,7 @@ def test_every_value_comes_once_in_order_from_the_first_file_that_has_it(
 def test_sorting_changes_nothing_but_the_order(case: tuple[list[list[int]], list[int]]) -> None:
     files, order = case
     line = DimensionLine([pd.Index(files[n], dtype="i8") for n in order])
-    found = line.order()
+    found = line.find_order()
     assert sorted(found.tolist()) == list(range(len(files)))
     firsts = [files[order[n]][0] for n in found.tolist() if files[order[n]]]
     assert firsts in (sorted(firsts), sorted(firsts, reverse=True))

@@ -218,7 +218,7 @@ def test_what_is_rendered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for n in range(9):
         call = f"f{n}(c={call})"
     with pytest.raises(FormatError, match="renders to"):
-        Templates(longer).text(f"{{{{{call}}}}}")
+        Templates(longer).render_text(f"{{{{{call}}}}}")
     monkeypatch.setattr(template, "MOST_EFFORT", 10_000)
     long = gen(url="x" * 50 + "{{i}}", dimensions={"i": {"stop": 1000}})
     with pytest.raises(FormatError, match="more than a set can be"):

@@ -101,7 +101,7 @@ class Target:
         if self.url.startswith("file:"):
             return virtualds.open_virtual_dataset(path)
         url = f"{self.url}.of/{path.name}"
-        if self.store.version(url, self.options) is None:
+        if self.store.find_version(url, self.options) is None:
             self.store.write_file(url, path.read_bytes(), self.options)
         return virtualds.open_virtual_dataset(url, storage_options=self.options)
 

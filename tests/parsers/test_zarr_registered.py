@@ -302,12 +302,12 @@ def test_keys_are_those_of_the_registry_and_are_read_back(name: str) -> None:
     assert parse_chunk_keys({"chunk_key_encoding": made.to_json()}) == made
     for place, key in keys.items():
         assert made(place) == key
-        assert made.place(key, 2) == place
+        assert made.parse_key(key, 2) == place
         # neither another number of axes nor another spelling of it
-        assert made.place(key, 3) is None
-        assert made.place(key.replace("1", "01"), 2) is None
-        assert made.place(f"y{key}", 2) is None
-    assert made.place(made(()), 0) == ()
+        assert made.parse_key(key, 3) is None
+        assert made.parse_key(key.replace("1", "01"), 2) is None
+        assert made.parse_key(f"y{key}", 2) is None
+    assert made.parse_key(made(()), 0) == ()
 
 
 @pytest.mark.parametrize("name", KEYS)

@@ -313,7 +313,7 @@ def test_a_file_in_a_remote_archive_is_opened_and_read(served: Served, tmp_path:
     with zipfile.ZipFile(tmp_path / "b.zip", "w") as archive:
         archive.writestr("x/a.bin", DATA)
     url = f"zip://x/a.bin::{served.url}/b.zip"
-    file, begins = STORE.head(url, None, 100)
+    file, begins = STORE.read_head(url, None, 100)
     gc.collect()
     assert (file.size, begins) == (len(DATA), DATA[:100])
     assert STORE.read_all(url, None) == DATA

@@ -579,7 +579,7 @@ def test_only_regular_files_are_read(kind: str, tmp_path: Path) -> None:
     store = find_store(url)
     for read in (
         lambda: store.describe(url, None),
-        lambda: store.head(url, None, 8),
+        lambda: store.read_head(url, None, 8),
         lambda: store.read_all(url, None),
         lambda: store.get_ranges(SourceFile(url), [(0, 8)]),
     ):

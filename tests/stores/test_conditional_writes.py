@@ -52,7 +52,7 @@ class Place:
         return self.store.read_version(self.url(name), self.options)
 
     def version(self, name: str) -> str | None:
-        return self.store.version(self.url(name), self.options)
+        return self.store.find_version(self.url(name), self.options)
 
     def write(self, name: str, data: bytes, expected: str | None) -> str:
         return self.store.write_version(self.url(name), data, self.options, expected)
@@ -406,7 +406,7 @@ def test_a_store_without_conditions_says_so_and_what_to_do(tmp_path: Path) -> No
     store = FsspecStore()
     (tmp_path / "x").write_bytes(b"one")
     data, version = store.read_version("dir://x", options)
-    assert (data, store.version("dir://x", options)) == (b"one", version)
+    assert (data, store.find_version("dir://x", options)) == (b"one", version)
     for expected in (None, version):
         with pytest.raises(UnsupportedError, match=r"local disk, memory and S3, not for dir"):
             store.write_version("dir://x", b"two", options, expected)

@@ -105,7 +105,7 @@ SECRETS: dict[str, dict[str, Any]] = {
 }
 ASKS: dict[str, Callable[[str, StorageOptions], object]] = {
     "ranges": lambda url, o: STORE.get_ranges(SourceFile(url, options=o), [(5, 9), (50, 7)]),
-    "head": lambda url, o: STORE.head(url, o, 16),
+    "head": lambda url, o: STORE.read_head(url, o, 16),
     "describe": lambda url, o: STORE.describe(url, o),
     "read_all": lambda url, o: STORE.read_all(url, o),
     "read_version": lambda url, o: STORE.read_version(url, o),
@@ -174,7 +174,7 @@ WAYS = {
 HASTE = {"request_timeout": 0.3, "least_rate": 1e8, "retries": 0}
 DRIPS: dict[str, Callable[[str, StorageOptions | None], object]] = {
     "ranges": lambda url, o: STORE.get_ranges(SourceFile(url, options=o), [(0, 2000)]),
-    "head": lambda url, o: STORE.head(url, o, 2000),
+    "head": lambda url, o: STORE.read_head(url, o, 2000),
     "read_all": lambda url, o: STORE.read_all(url, o),
 }
 
@@ -268,7 +268,7 @@ def test_a_part_that_is_compressed_on_the_way_is_refused(
     with pytest.raises(StoreError, match="compressed"):
         STORE.get_ranges(SourceFile(url, options=options), [(5, 9)])
     with pytest.raises(OSError, match="compressed"):
-        STORE.head(url, options, 16)
+        STORE.read_head(url, options, 16)
     named = [{k.lower(): v for k, v in headers.items()} for _, headers in server.asked]
     assert {headers.get("accept-encoding") for headers in named} == {"identity"}
 

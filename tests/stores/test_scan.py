@@ -379,7 +379,7 @@ class Bytes:
         self.data = data
         self.ranges: list[Range] = []
 
-    def head(self, url: str, options: Any, length: int) -> tuple[SourceFile, bytes]:
+    def read_head(self, url: str, options: Any, length: int) -> tuple[SourceFile, bytes]:
         return SourceFile(url, len(self.data)), self.data[: min(length, PAGE)]
 
     def get_ranges(self, file: SourceFile, ranges: list[Range]) -> list[bytes]:
@@ -402,7 +402,7 @@ def group_over(data: bytes) -> Any:
     """What the parser finds in a file of which little is fetched at a time."""
     url = "bytes://a"
     with served(data) as store, hold_scan(url, None):
-        source, _ = store.head(url, None, PAGE)
+        source, _ = store.read_head(url, None, PAGE)
         return hdf5.read(source)
 
 
@@ -487,7 +487,7 @@ def data() -> bytes:
 def read_beginning() -> bytes:
     """The first bytes of what is at the url now."""
     store = find_store(URL)
-    file, _ = store.head(URL, None, PAGE)
+    file, _ = store.read_head(URL, None, PAGE)
     return bytes(store.get_ranges(file, [(0, 9)])[0])
 
 
@@ -617,8 +617,8 @@ def test_what_is_going_to_be_read_is_fetched_together(data: bytes) -> None:
     blocks, store = blocks_of(data)
     blocks.fetch_together([(0, 10), (MIB, 10), (MIB + 50_000, 10), (2 * MIB, 3 * PAGE)])
     assert store.ranges == [(0, PAGE), (MIB, 4 * PAGE), (2 * MIB, 3 * PAGE)]
-    assert blocks.held(MIB, 10) == data[MIB : MIB + 10]
-    assert blocks.held(MIB // 2, 10) is None
+    assert blocks.get_held(MIB, 10) == data[MIB : MIB + 10]
+    assert blocks.get_held(MIB // 2, 10) is None
     blocks.expect([(MIB // 2, 5), (MIB + MIB // 2, 5), (99 * MIB, 5)])
     assert len(store.ranges) == 3
     blocks.read(MIB // 2, 5)

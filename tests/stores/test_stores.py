@@ -114,8 +114,8 @@ def test_a_file_of_any_name_is_written_and_read(tmp_path: Path, name: str) -> No
     found = store.describe(url, None)
     assert (found.url, found.size) == (url, 10)
     assert list(store.get_ranges(found, [(0, 3), (9, 1), (2, 2)])) == [b"012", b"9", b"23"]
-    assert store.head(url, None, 2) == (found, b"01")
-    assert store.head(url, None, 20) == (found, b"0123456789")
+    assert store.read_head(url, None, 2) == (found, b"01")
+    assert store.read_head(url, None, 20) == (found, b"0123456789")
     array = ManifestArray.from_arrays(
         shape=(10,), chunks=(10,), dtype="S1", path=str(tmp_path / name), offsets=0, lengths=10
     )
@@ -137,8 +137,8 @@ def test_what_no_file_can_be_called_is_not_there(tmp_path: Path, name: str) -> N
         with pytest.raises(StoreError):
             LocalStore().get_ranges(file, [(0, 1)])
         with pytest.raises(StoreError):
-            LocalStore().confirm(file)
-        LocalStore().expect(file, [(0, 2**20)])
+            LocalStore().check_unchanged(file)
+        LocalStore().prefetch(file, [(0, 2**20)])
 
 
 @pytest.mark.parametrize("ranges", [[(0, 11)], [(0, 1), (8, 3)], [(10, 1)], [(50, 1)]], ids=str)
@@ -301,7 +301,7 @@ def test_memory_is_written_and_read(memory: str, name: str) -> None:
         store.write_all(url, b"new", None, replace=False)
     store.write_all(url, b"new", None, replace=True)
     for length in (2, 3, 20):
-        assert store.head(url, None, length) == (store.describe(url, None), b"new"[:length])
+        assert store.read_head(url, None, length) == (store.describe(url, None), b"new"[:length])
 
 
 @pytest.fixture(scope="module")
@@ -394,7 +394,7 @@ def test_a_server_without_ranges_does_not_pass_for_one(
 
 def test_an_unknown_scheme_is_named(stored: tuple[np.ndarray, ManifestArray]) -> None:
     demand_an_error(moved(stored[1], "nosuch://host/x"), "nosuch")
-    for use in (FsspecStore().describe, partial(FsspecStore().head, length=9)):
+    for use in (FsspecStore().describe, partial(FsspecStore().read_head, length=9)):
         with pytest.raises(OSError, match="nosuch"):
             use("nosuch://host/x", None)
     with pytest.raises(OSError, match="nosuch"):

@@ -72,7 +72,7 @@ class LazyManifest(ChunkManifest):
 
     # ------------------------------------------------------------------ what is read
 
-    def _numbers(self, places: Sequence[Ints]) -> Ints:
+    def _number_chunks(self, places: Sequence[Ints]) -> Ints:
         """Return the numbers of the chunks where the places of all axes cross."""
         total: Ints = np.array(self._base, np.int64).reshape((1,) * len(places))
         for axis, (stride, ids) in enumerate(zip(self._strides, places, strict=True)):
@@ -94,14 +94,14 @@ class LazyManifest(ChunkManifest):
             They would be almost empty.
         """
         if self.size <= MOST_CHUNKS:
-            return self._load(self._numbers([np.arange(n) for n in self._shape]))
+            return self._load(self._number_chunks([np.arange(n) for n in self._shape]))
         parts = [part for _, part in iterate_blocks(self)]
         return ChunkManifest.concatenate(parts, 0).reshape(self._shape)
 
     def lookup(self, chunk_id: tuple[int, ...]) -> Reference:
         """Return the row of one chunk."""
         places = [np.array([range(n)[i]]) for n, i in zip(self._shape, chunk_id, strict=True)]
-        return self._load(self._numbers(places)).lookup((0,) * len(places))
+        return self._load(self._number_chunks(places)).lookup((0,) * len(places))
 
     def at(self, ids: Ints) -> ChunkManifest:
         """Return the chunks of flat numbers in C order, in the shape of the numbers."""
@@ -176,12 +176,12 @@ class LazyManifest(ChunkManifest):
     @property
     def listed(self) -> tuple[SourceFile, ...]:
         """All files that the set lists for the table."""
-        return self._table.listed()
+        return self._table.list_sources()
 
     @property
     def catalogue(self) -> SourceSummary | None:
         """The set's summary of all these files, None if they have to be listed."""
-        return self._table.catalogue()
+        return self._table.summarize_sources()
 
     # ------------------------------------------------------------------ what is not
 
@@ -224,7 +224,7 @@ class LazyManifest(ChunkManifest):
             return ChunkManifest.build(shape, file=MISSING, pipeline=self._only)
         needed = [kept if i == axis else np.arange(n) for i, n in enumerate(self._shape)]
         where = np.where(ids < 0, -1, np.searchsorted(kept, ids))
-        return self._load(self._numbers(needed)).take(axis, where)
+        return self._load(self._number_chunks(needed)).take(axis, where)
 
     def transpose(self, axes: Sequence[int]) -> ChunkManifest:
         """Permute the axes of the grid."""

@@ -78,7 +78,7 @@ class Projection(NamedTuple):
     outer: Sequence[slice]
     runs: list[SlabRun]
 
-    def part(self, first: int, stop: int) -> Projection:
+    def take_part(self, first: int, stop: int) -> Projection:
         """Return what is taken from some of the slabs, none of which counts as whole."""
         taken = slice(first, stop)
         chunk, encoded = self.chunk[taken], self.encoded[taken]

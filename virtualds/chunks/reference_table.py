@@ -70,10 +70,10 @@ class ReferenceTable(Protocol):
     def load(self, ids: Ints) -> ChunkManifest:
         """Return the chunks of these numbers, in their shape, with the files that they lie in."""
 
-    def listed(self) -> tuple[SourceFile, ...]:
+    def list_sources(self) -> tuple[SourceFile, ...]:
         """Return all files that chunks lie in, and maybe other files of the set."""
 
-    def catalogue(self) -> SourceSummary | None:
+    def summarize_sources(self) -> SourceSummary | None:
         """Return the summary of these files, None if they have to be listed."""
 
 
@@ -112,11 +112,11 @@ class TiledReferences:
         joined = ChunkManifest.concatenate(found, 0)
         return joined.at(np.argsort(np.concatenate(order)).reshape(ids.shape))
 
-    def listed(self) -> tuple[SourceFile, ...]:
+    def list_sources(self) -> tuple[SourceFile, ...]:
         """Return the files of all parts."""
         return tuple(dict.fromkeys(file for _, part in self.parts for file in part.listed))
 
-    def catalogue(self) -> None:
+    def summarize_sources(self) -> None:
         """Return None: the parts list their files."""
 
 

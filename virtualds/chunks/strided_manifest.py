@@ -54,11 +54,11 @@ class StridedReferences:
         offset = self.first + self.step * ids
         return ChunkManifest.build(ids.shape, files=(self.file,), offset=offset, length=self.length)
 
-    def listed(self) -> tuple[SourceFile, ...]:
+    def list_sources(self) -> tuple[SourceFile, ...]:
         """Return the file."""
         return (self.file,)
 
-    def catalogue(self) -> None:
+    def summarize_sources(self) -> None:
         """Return None: there is one file, and no list."""
 
 
@@ -93,22 +93,22 @@ class StridedManifest(LazyManifest):
     @property
     def files(self) -> tuple[SourceFile, ...]:
         """The table that the column ``file`` counts."""
-        return self._table.listed()
+        return self._table.list_sources()
 
     @property
     def sources(self) -> tuple[SourceFile, ...]:
         """The file that the chunks lie in."""
-        return self._table.listed()
+        return self._table.list_sources()
 
     def with_files(self, change: Callable[[SourceFile], SourceFile]) -> ChunkManifest:
         """Return the manifest with its source file replaced by what ``change`` makes of it."""
-        return self._in(change(self._table.file), 0)
+        return self._locate_in(change(self._table.file), 0)
 
     def relocated(self, places: Sequence[tuple[SourceFile, int]]) -> ChunkManifest:
         """Return the manifest with its file being a piece of another one."""
         [(file, begin)] = places
-        return self._in(file, begin)
+        return self._locate_in(file, begin)
 
-    def _in(self, file: SourceFile, begin: int) -> StridedManifest:
+    def _locate_in(self, file: SourceFile, begin: int) -> StridedManifest:
         table = replace(self._table, file=file, first=self._table.first + begin)
         return StridedManifest(table, self._shape, self._strides, self._base, self._renumbered)

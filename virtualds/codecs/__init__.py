@@ -96,7 +96,7 @@ def codec_from_zarr_v2(config: Mapping[str, Any]) -> Codec:
     Zarr storage specification version 2, "Arrays", keys ``compressor`` and ``filters``.
     """
     name = config.get("id")
-    make = REGISTRY.maker("zarr_v2", name) if isinstance(name, str) else None
+    make = REGISTRY.find_maker("zarr_v2", name) if isinstance(name, str) else None
     if make is None:
         raise _unknown("zarr_v2", name)
     with _explain_bad_parameters(f"codec {name!r}: its configuration {dict(config)}", "metadata"):
@@ -148,7 +148,7 @@ def find_zarr_v3_maker(name: str) -> Make:
     UnsupportedError
         No codec of that name is known.
     """
-    make = REGISTRY.maker("zarr_v3", name)
+    make = REGISTRY.find_maker("zarr_v3", name)
     if make is None:
         raise _unknown("zarr_v3", name)
     return make
@@ -190,7 +190,7 @@ def codec_from_hdf5(number: int, values: Sequence[int], itemsize: int) -> Codec:
     FormatError
         Its client data make no sense.
     """
-    make = REGISTRY.maker("hdf5", number)
+    make = REGISTRY.find_maker("hdf5", number)
     if make is None:
         name = (
             f" ({UNSUPPORTED_HDF5_FILTERS[number]})" if number in UNSUPPORTED_HDF5_FILTERS else ""
@@ -244,7 +244,7 @@ def predictor_from_tiff(
 
 
 def _tiff_maker(kind: Kind, number: int) -> Make:
-    make = REGISTRY.maker(kind, number)
+    make = REGISTRY.find_maker(kind, number)
     if make is None:
         raise UnsupportedError(
             f"{kind} {number}: not one of {known_names(kind)}; read the file with tifffile's "
@@ -255,7 +255,7 @@ def _tiff_maker(kind: Kind, number: int) -> Make:
 
 def known_names(kind: Kind) -> list[str | int]:
     """Return the sorted names of all codecs in one kind of format."""
-    return REGISTRY.names(kind)
+    return REGISTRY.list_names(kind)
 
 
 def array_serialisers() -> frozenset[str]:

@@ -58,12 +58,12 @@ class Blosc2Frame(Codec):
             if chunk.nchunks != 1:
                 raise CodecError(f"blosc2: {chunk.nchunks} chunks in the frame of one")
             if "b2nd" in chunk.meta:
-                return self._array(blosc2.ndarray_from_cframe(frame, copy=False), nbytes)
-            return self._single(chunk, nbytes)
+                return self._decode_array(blosc2.ndarray_from_cframe(frame, copy=False), nbytes)
+            return self._decode_single(chunk, nbytes)
         except BLOSC2_ERRORS as error:
             raise CodecError(f"blosc2: {error}") from error
 
-    def _array(self, array: Any, nbytes: int | None) -> Buffer:
+    def _decode_array(self, array: Any, nbytes: int | None) -> Buffer:
         """Decode a b2nd array, whose blocks are not in C order and may be padded."""
         if array.nbytes > array.schunk.nbytes:
             raise CodecError(f"blosc2: {array.nbytes} bytes of {array.schunk.nbytes} in the frame")
@@ -72,7 +72,7 @@ class Blosc2Frame(Codec):
         check_length(self, len(out), nbytes)
         return out
 
-    def _single(self, chunk: Any, nbytes: int | None) -> Buffer:
+    def _decode_single(self, chunk: Any, nbytes: int | None) -> Buffer:
         check_length(self, int(chunk.nbytes), nbytes)
         out: bytes = chunk.decompress_chunk(0)
         check_length(self, len(out), nbytes)

@@ -86,7 +86,7 @@ class CastValues(Codec):
         if not isinstance(said, dict) or said.keys() - set(DIRECTIONS):
             raise ValueError(f"cast_value: scalar_map {said} has other keys than {DIRECTIONS}")
         for direction in DIRECTIONS:
-            self._map(direction)
+            self._build_map(direction)
 
     @classmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
@@ -131,7 +131,7 @@ class CastValues(Codec):
             "scalar_map": json.loads(self.scalar_map),
         }
 
-    def _map(self, direction: str) -> dict[Any, Any]:
+    def _build_map(self, direction: str) -> dict[Any, Any]:
         """Return the scalar map of one direction as Python numbers."""
         pairs = json.loads(self.scalar_map).get(direction) or []
         types = (np.dtype(self.decoded), np.dtype(self.encoded))
@@ -143,7 +143,7 @@ class CastValues(Codec):
         """Whether the decoded type holds every stored number."""
         stored, shown = (np.dtype(n).newbyteorder("=") for n in (self.encoded, self.decoded))
         wider = np.can_cast(stored, shown) and stored.itemsize < shown.itemsize
-        return (stored == shown or wider) and not self._map("decode")
+        return (stored == shown or wider) and not self._build_map("decode")
 
     @property
     def maps_arrays(self) -> bool:
@@ -182,7 +182,7 @@ class CastValues(Codec):
                 target_dtype=np.dtype(self.decoded).name,
                 rounding_mode=self.rounding,
                 out_of_range_mode=None if self.out_of_range == "error" else self.out_of_range,
-                scalar_map_entries=self._map("decode"),
+                scalar_map_entries=self._build_map("decode"),
             )
         except ValueError as error:
             raise CodecError(f"cast_value: {error}") from error

@@ -197,17 +197,17 @@ class ScaleOffset(Codec):
             check_length(self, len(data), size)
             return data
         view = memoryview(data)
-        bits, least = self._header(view, dtype.itemsize)
+        bits, least = self._read_header(view, dtype.itemsize)
         if bits == 8 * dtype.itemsize:
             found = _read_full_width(view[HEADER:], self.elements, dtype.itemsize)
         else:
             found = unpack_bits(view[HEADER:], self.elements, bits, dtype.itemsize)
-            found = self._restored(found, bits, least, dtype)
+            found = self._restore(found, bits, least, dtype)
         # no copy in the byte order of the machine
         stored = np.dtype(f"u{dtype.itemsize}").newbyteorder(dtype.byteorder)
         return found.astype(stored, copy=False).view(np.uint8).data
 
-    def _header(self, data: memoryview, itemsize: int) -> tuple[int, Unsigned]:
+    def _read_header(self, data: memoryview, itemsize: int) -> tuple[int, Unsigned]:
         """Return the bits per element, and the bits of the minimum as an array of one."""
         if len(data) < HEADER:
             raise CodecError(f"{self.zarr_v2_id}: {len(data)} bytes hold no header of {HEADER}")
@@ -217,7 +217,7 @@ class ScaleOffset(Codec):
         least = bytes(data[5 : 5 + min(data[4], 8)]).ljust(8, b"\0")
         return bits, np.frombuffer(least[:itemsize], f"<u{itemsize}").astype(f"u{itemsize}")
 
-    def _restored(
+    def _restore(
         self, found: Unsigned, bits: int, least: Unsigned, dtype: np.dtype[Any]
     ) -> Unsigned:
         """Turn differences from the minimum into the bits of the elements, in place."""

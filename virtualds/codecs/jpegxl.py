@@ -152,7 +152,7 @@ class _Bits:
         self._left -= count
         return found
 
-    def number(self, *ways: tuple[int, int]) -> int:
+    def read_number(self, *ways: tuple[int, int]) -> int:
         """Read a number in one of four ways, each with a summand and a number of bits."""
         least, count = ways[self.take(2)]
         return least + self.take(count)
@@ -173,11 +173,11 @@ def parse_jpegxl_header(data: bytes) -> ImageHeader:
         return ImageHeader(lines, samples)
     frames = bool(bits.take(1)) and _is_animated(bits)
     is_float = bits.take(1)
-    depth = bits.number(*(FLOAT_BITS if is_float else INTEGER_BITS))
+    depth = bits.read_number(*(FLOAT_BITS if is_float else INTEGER_BITS))
     exponent = bits.take(4) + 1 if is_float else 0
     # flag: 16 bits suffice for decoding
     bits.take(1)
-    return ImageHeader(lines, samples, depth, exponent, bits.number(*CHANNELS), frames)
+    return ImageHeader(lines, samples, depth, exponent, bits.read_number(*CHANNELS), frames)
 
 
 def _find_codestream(data: bytes) -> bytes:
@@ -211,7 +211,7 @@ def _read_size(bits: _Bits) -> tuple[int, int]:
 
 
 def _read_length(bits: _Bits, eights: int) -> int:
-    return 8 * (bits.take(5) + 1) if eights else bits.number(*LENGTHS)
+    return 8 * (bits.take(5) + 1) if eights else bits.read_number(*LENGTHS)
 
 
 def _is_animated(bits: _Bits) -> bool:
@@ -225,6 +225,6 @@ def _is_animated(bits: _Bits) -> bool:
     if not bits.take(1):
         return False
     for ways in (*TICKS, LOOPS):
-        bits.number(*ways)
+        bits.read_number(*ways)
     bits.take(1)
     return True

@@ -119,7 +119,7 @@ class BitFields(OfOneType):
         return self.last_bit - self.first_bit + 1
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
-        packed, padding = self._packed(np.frombuffer(data, np.uint8))
+        packed, padding = self._split_header(np.frombuffer(data, np.uint8))
         each = np.dtype(self.dtype).itemsize // self._parts
         if nbytes is None:
             count = (8 * packed.size - (padding or 0)) // self._width
@@ -131,9 +131,9 @@ class BitFields(OfOneType):
                 f"packbits: {packed.size} bytes with {padding} padding bits do not hold {count} "
                 f"numbers of {self._width} bits"
             )
-        return self._unpacked(packed, count, each).data
+        return self._unpack(packed, count, each).data
 
-    def _packed(self, data: Bytes) -> tuple[Bytes, int | None]:
+    def _split_header(self, data: Bytes) -> tuple[Bytes, int | None]:
         """Return the packed bytes, and the number of padding bits where it is stored."""
         before, behind = PADDING_BYTE[self.padding]
         if data.size < before + behind:
@@ -141,7 +141,7 @@ class BitFields(OfOneType):
         packed = data[before : data.size - behind]
         return packed, int(data[0 if before else -1]) if before or behind else None
 
-    def _unpacked(self, packed: Bytes, count: int, each: int) -> Bytes:
+    def _unpack(self, packed: Bytes, count: int, each: int) -> Bytes:
         """Return the bytes of ``count`` numbers of ``each`` bytes."""
         width, all_bits = self._width, self._all_bits
         if all_bits == 1:

@@ -47,14 +47,14 @@ class Registry:
                     )
         return found
 
-    def maker(self, kind: Kind, name: str | int) -> Make | None:
+    def find_maker(self, kind: Kind, name: str | int) -> Make | None:
         """Return the function that makes the codec of a name, None if there is none; see `Name`."""
         if (known := self._by_name.get((kind, name))) is not None:
             return known[1]
         brought = (codec.brought(kind, name) for codec in self.codecs)
         return next((make for make in brought if make is not None), None)
 
-    def names(self, kind: Kind) -> list[str | int]:
+    def list_names(self, kind: Kind) -> list[str | int]:
         """Return all names of one kind, sorted, without those of plugins."""
         return sorted((name for known, name in self._by_name if known == kind), key=_order)
 

@@ -75,7 +75,7 @@ class _Predictor(OfOneType):
     def encoded_size(self, nbytes: int) -> int | None:
         return nbytes
 
-    def _samples(self, data: Buffer, nbytes: int | None, dtype: Any) -> Any:
+    def _to_samples(self, data: Buffer, nbytes: int | None, dtype: Any) -> Any:
         """Return encoded samples as rows, pixels, samples."""
         check_length(self, len(data), nbytes)
         _, pixels, samples = self.shape
@@ -98,7 +98,9 @@ class Differences(_Predictor):
         dtype = np.dtype(self.dtype)
         # the differences of floats are those of their bits
         bits = np.dtype(f"{dtype.byteorder}u{dtype.itemsize}")
-        found = np.cumsum(self._samples(data, nbytes, bits), axis=1, dtype=bits.newbyteorder("="))
+        found = np.cumsum(
+            self._to_samples(data, nbytes, bits), axis=1, dtype=bits.newbyteorder("=")
+        )
         out: memoryview = found.astype(bits, copy=False).reshape(-1).view(np.uint8).data
         return out
 
@@ -121,7 +123,7 @@ class FloatDifferences(_Predictor):
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         size = np.dtype(self.dtype).itemsize
-        found = self._samples(data, nbytes, np.uint8)
+        found = self._to_samples(data, nbytes, np.uint8)
         planes = np.cumsum(found, axis=1, dtype=np.uint8).reshape(len(found), size, -1)
         # the highest byte comes first in the file, and last in a little-endian number
         if np.dtype(self.dtype).newbyteorder("<") == np.dtype(self.dtype):

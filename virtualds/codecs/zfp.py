@@ -135,7 +135,7 @@ class Zfp(Codec):
         lengths = self._bits >> META + 4
         return tuple((lengths >> each * i & (1 << each) - 1) + 1 for i in reversed(range(rank)))
 
-    def room(self, bits: int) -> int:
+    def compute_room(self, bits: int) -> int:
         """Return the bytes that the blocks of a stream of ``bits`` may read at most.
 
         zfp reads as many bits as the blocks ask for, even beyond the end of the stream: at most
@@ -158,8 +158,8 @@ class Zfp(Codec):
     def decode_before(self, data: Buffer, nbytes: int | None, behind: bytes) -> bytes:
         """Decode a stream that is padded with one byte, ``behind``."""
         check_length(self, prod(self.shape) * self.itemsize, nbytes)
-        room = self.room(8 * len(data))
-        return self.decode_whole(self._stream(bytes(data).ljust(room, behind), room), nbytes)
+        room = self.compute_room(8 * len(data))
+        return self.decode_whole(self._build_stream(bytes(data).ljust(room, behind), room), nbytes)
 
     def decode_whole(self, stream: bytes, nbytes: int | None) -> bytes:
         """Decode a stream with its header, padded with zeros."""
@@ -173,7 +173,7 @@ class Zfp(Codec):
         check_length(self, len(found), nbytes)
         return found
 
-    def _stream(self, data: Buffer, room: int) -> bytes:
+    def _build_stream(self, data: Buffer, room: int) -> bytes:
         """Return a stream with its header, padded with zeros."""
         start, shift = divmod(self.length, 8)
         stream = np.zeros(start + 2 + room, np.uint8)
@@ -204,7 +204,7 @@ class Zfpy(SelfDescribing):
         except UnsupportedError as error:
             raise CodecError(f"zfpy: no header of a zfp stream: {stream[:HEADER]!r}") from error
         check_length(self, prod(header.shape) * header.itemsize, nbytes)
-        room = header.room(8 * len(stream) - header.length)
+        room = header.compute_room(8 * len(stream) - header.length)
         return header.decode_whole(stream.ljust(HEADER + room, b"\0"), nbytes)
 
 
@@ -284,7 +284,7 @@ class ZfpChunk(Shaped):
         # a truncated stream decodes too, to values that depend on the padding
         if not self._is_rate and found != header.decode_before(data, None, b"\xff"):
             raise CodecError(f"zfp: {len(data)} bytes end before the last of its blocks does")
-        return self._narrowed(found)
+        return self._narrow(found)
 
     @property
     def _is_rate(self) -> bool:
@@ -301,7 +301,7 @@ class ZfpChunk(Shaped):
                 f"zfp: {nbytes} bytes where {blocks} blocks of {self._limits[0]} bits belong"
             )
 
-    def _narrowed(self, data: bytes) -> bytes:
+    def _narrow(self, data: bytes) -> bytes:
         dtype = np.dtype(self.dtype)
         if self.dtype not in PROMOTED:
             return data

@@ -68,7 +68,7 @@ class Zlib(Codec):
 
     def decode_into(self, data: Buffer, out: Bytes) -> None:
         library = find_libdeflate()
-        if not (library and library.zlib_into(data, out)):
+        if not (library and library.inflate_zlib(data, out)):
             super().decode_into(data, out)
 
     def _decode_slowly(self, data: Buffer, nbytes: int | None) -> bytes:
@@ -113,7 +113,7 @@ class Gzip(Codec):
 
     def decode_into(self, data: Buffer, out: Bytes) -> None:
         library = find_libdeflate()
-        is_filled = library and _is_one_member(data, out.size) and library.gzip_into(data, out)
+        is_filled = library and _is_one_member(data, out.size) and library.inflate_gzip(data, out)
         if not is_filled:
             super().decode_into(data, out)
 
@@ -157,11 +157,11 @@ class Libdeflate:
         self._gzip = _declare_types(library.libdeflate_gzip_decompress)
         self._threads = threading.local()
 
-    def zlib_into(self, data: Buffer, out: Bytes) -> bool:
+    def inflate_zlib(self, data: Buffer, out: Bytes) -> bool:
         """Inflate a zlib stream; say whether it is sound and fills ``out``, which is contiguous."""
         return self._inflate(self._zlib, data, out)
 
-    def gzip_into(self, data: Buffer, out: Bytes) -> bool:
+    def inflate_gzip(self, data: Buffer, out: Bytes) -> bool:
         """Inflate one gzip member; say whether it is sound and fills ``out``."""
         return self._inflate(self._gzip, data, out)
 
@@ -170,14 +170,14 @@ class Libdeflate:
             # np.frombuffer refuses empty buffers
             return False
         source = np.frombuffer(data, np.uint8)
-        decompressor = self._decompressor()
+        decompressor = self._get_decompressor()
         # without a length argument, libdeflate accepts only streams that fill the memory
         result = function(
             decompressor.address, _address_of(source), source.size, _address_of(out), out.size, None
         )
         return bool(result == SUCCESS)
 
-    def _decompressor(self) -> _Decompressor:
+    def _get_decompressor(self) -> _Decompressor:
         """Return the decompressor of this thread: no two threads may use one."""
         try:
             found: _Decompressor = self._threads.decompressor

@@ -200,7 +200,7 @@ def open_virtual_mfdataset(
     joins_datasets = client is not None or target is not None
     whole = DatasetBuilder(build, combination, target, joins_datasets)
     with abandon_on_error(target):
-        combined, found, report = whole.built()
+        combined, found, report = whole.build_dataset()
         if number is not None:
             take_attributes(combined, find_dataset_of_file(number, build, found))
         if target is not None:
@@ -306,8 +306,8 @@ def open_virtual_mfdatatree(
     files = Files.of(paths, storage_options)
     build = make_build(files, replace(opening, below=True), building, steps)
     number = demand_file_number(attrs_file, build)
-    found, report = build.opened()
-    combined: xr.DataTree = build.combined(combination, found)
+    found, report = build.open_files()
+    combined: xr.DataTree = build.combine(combination, found)
     if number is not None:
         take_attributes(combined, find_dataset_of_file(number, build, found))
     combined.virtual.report = report

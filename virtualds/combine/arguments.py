@@ -35,7 +35,7 @@ def make_build(
 
 def demand_file_number(attrs_file: str | os.PathLike[str] | None, build: Build[Any]) -> int | None:
     """Return the number of the file whose attributes are wanted, None if none is."""
-    return None if attrs_file is None else build.files.place(attrs_file, "attrs_file")
+    return None if attrs_file is None else build.files.find_file(attrs_file, "attrs_file")
 
 
 def find_dataset_of_file(number: int, build: Build[Any], found: Mapping[int, Any]) -> Any:

@@ -57,7 +57,7 @@ class Build(Generic[Opened]):
     workers: Workers
     building: BuildOptions = field(default_factory=BuildOptions)
 
-    def opened(self) -> tuple[dict[int, Opened], BuildReport]:
+    def open_files(self) -> tuple[dict[int, Opened], BuildReport]:
         """Open all files; return them by number, and what became of them."""
         items: Sequence[NumberedFile] = list(enumerate(self.files.flat))
         found: dict[int, Opened] = {}
@@ -65,7 +65,7 @@ class Build(Generic[Opened]):
         with report_progress(self.building.progress, len(items)) as tell:
             count = Count(len(items), tell)
             with closing(self.workers(self.job, items)) as outcomes:
-                for outcome in self._raising(outcomes, found):
+                for outcome in self._raise_first(outcomes, found):
                     count.add(outcome)
                     if outcome.found is not None:
                         found[outcome.number] = outcome.found
@@ -85,7 +85,7 @@ class Build(Generic[Opened]):
             )
         return found, report
 
-    def combined(self, combination: Combination, found: Mapping[int, Opened]) -> Any:
+    def combine(self, combination: Combination, found: Mapping[int, Opened]) -> Any:
         """Arrange what was opened, and combine it."""
         names = self.files.flat
         combination.check_dims([found[number] for number in sorted(found)])
@@ -94,17 +94,17 @@ class Build(Generic[Opened]):
         extents = {n: Extent.of(names[n], found[n], dims) for n in sorted(found)}
         if dims and len(found) < len(names) and not self.files.stay_in_place(found):
             raise _displaced_error(names[min(set(range(len(names))) - found.keys())])
-        numbers = self.files.shaped({number: number for number in found})
-        parts = combination.arrangement.parts(numbers, extents, dims)
+        numbers = self.files.nest({number: number for number in found})
+        parts = combination.arrangement.arrange_parts(numbers, extents, dims)
         placed = [part.file for part in flatten_nested(parts)]
         files, opened = [names[n] for n in placed], [found[n] for n in placed]
-        combine = combination.by_rows if is_row_wise(numbers, parts) else combination
+        combine = combination.combine_rows if is_row_wise(numbers, parts) else combination
         joined = None if combination.concat_dim is None else dims
         combined = combine_naming_files(combine, joined, crop_datasets(parts, found), files, opened)
         combination.arrangement.check(Extent.of("the result", combined), extents.values())
         return combined
 
-    def _raising(
+    def _raise_first(
         self, outcomes: Iterable[Outcome[Opened]], found: Mapping[int, Opened]
     ) -> Iterator[Outcome[Opened]]:
         """Raise the first error, in the order of the files, that is not to be left out."""
@@ -174,14 +174,14 @@ class DatasetBuilder:
     target: BuildTarget | None = None
     datasets: bool = False
 
-    def built(self) -> BuildResult:
+    def build_dataset(self) -> BuildResult:
         """Return the dataset, what stands for each file that was opened, and the report."""
         # what is tried first is over before the next is: its errors are no part of what is told
         with suppress(UnlikeError):
-            return self._as_stored()
-        return self._of_datasets(*self._joining(None).opened())
+            return self._build_as_stored()
+        return self._build_of_datasets(*self._make_joining_build(None).open_files())
 
-    def _as_stored(self) -> BuildResult:
+    def _build_as_stored(self) -> BuildResult:
         """Join files that are alike as they are stored, or else datasets of what was opened.
 
         Raises
@@ -189,29 +189,29 @@ class DatasetBuilder:
         UnlikeError
             They have to be opened as datasets.
         """
-        alike = self._alike()
-        found, report = self._joining(alike).opened()
+        alike = self._make_concatenator()
+        found, report = self._make_joining_build(alike).open_files()
         with suppress(UnlikeError):
-            return alike.joined(self._stored(found)), found, report
+            return alike.join(self._list_stored(found)), found, report
         if any(isinstance(file, FileInConcat) for file in found.values()):
             raise UnlikeError("what is joined already cannot be taken apart")
-        return self._of_datasets(found, report)
+        return self._build_of_datasets(found, report)
 
-    def _joining(self, alike: Concatenator | None) -> Build[Any]:
+    def _make_joining_build(self, alike: Concatenator | None) -> Build[Any]:
         """Return the build in which who opens files joins them, and writes what goes into a set."""
         dims = self.combination.dims
         job: Any = StretchJob(self.build.job, alike, self.target, self.datasets, dims)
         return replace(self.build, job=job)
 
-    def _of_datasets(self, found: Mapping[int, Any], report: BuildReport) -> BuildResult:
+    def _build_of_datasets(self, found: Mapping[int, Any], report: BuildReport) -> BuildResult:
         """Combine a dataset of every file."""
         if any(isinstance(file, StoredFile) for file in found.values()):
             found = {n: decode_opened(file) for n, file in found.items()}
             # what decodes to something else than the files before it may have been loaded
             report = replace(report, references=sum(d.virtual.nchunks for d in found.values()))
-        return self.build.combined(self.combination, found), found, report
+        return self.build.combine(self.combination, found), found, report
 
-    def _alike(self) -> Concatenator:
+    def _make_concatenator(self) -> Concatenator:
         """Return what joins files as stored, if arranging them first changes nothing.
 
         Raises
@@ -228,7 +228,7 @@ class DatasetBuilder:
         # what rises already is as arranging it would have left it
         return Concatenator(self.combination, rises=by_coords or arranges)
 
-    def _stored(self, found: Mapping[int, Any]) -> list[StoredFile | FileInConcat]:
+    def _list_stored(self, found: Mapping[int, Any]) -> list[StoredFile | FileInConcat]:
         """Return files in their order, as they are stored.
 
         Raises

@@ -48,7 +48,7 @@ class StretchJob:
 
     def __call__(self, items: Sequence[NumberedFile]) -> list[Outcome[Any]]:
         """Open neighbouring files, and join them if they are alike."""
-        return list(self._joined(self.job.each(items), items))
+        return list(self._join(self.job.open_each(items), items))
 
     @property
     def smallest(self) -> int:
@@ -60,28 +60,28 @@ class StretchJob:
         """The largest number of files for another worker at a time."""
         return MOST if self.target else self.job.largest
 
-    def opened(self, item: NumberedFile) -> Outcome[Any]:
+    def open_file(self, item: NumberedFile) -> Outcome[Any]:
         """Open a file."""
-        return self.job.opened(item)
+        return self.job.open_file(item)
 
-    def prepared(self, item: NumberedFile, outcome: Outcome[Any]) -> Outcome[Any]:
+    def prepare(self, item: NumberedFile, outcome: Outcome[Any]) -> Outcome[Any]:
         """Prepare an opened file."""
-        return self.job.prepared(item, outcome)
+        return self.job.prepare(item, outcome)
 
-    def gathered(
+    def gather(
         self, outcomes: Iterator[Outcome[Any]], items: Sequence[NumberedFile]
     ) -> Iterator[Outcome[Any]]:
         """Join files that come one by one, but only to release their references."""
-        return outcomes if self.target is None else self._joined(outcomes, items)
+        return outcomes if self.target is None else self._join(outcomes, items)
 
-    def _joined(
+    def _join(
         self, outcomes: Iterable[Outcome[Any]], items: Sequence[NumberedFile]
     ) -> Iterator[Outcome[Any]]:
         files = dict(items)
-        for batch in self._batches(outcomes):
-            yield from self._of_batch(batch, files)
+        for batch in self._split_batches(outcomes):
+            yield from self._join_batch(batch, files)
 
-    def _batches(self, outcomes: Iterable[Outcome[Any]]) -> Iterator[list[Outcome[Any]]]:
+    def _split_batches(self, outcomes: Iterable[Outcome[Any]]) -> Iterator[list[Outcome[Any]]]:
         """Yield outcomes in batches that fit in the memory of a worker."""
         batch, references = list[Outcome[Any]](), 0
         enough = self.target.enough if self.target else math.inf
@@ -96,23 +96,23 @@ class StretchJob:
         if batch:
             yield batch
 
-    def _of_batch(
+    def _join_batch(
         self, batch: list[Outcome[Any]], files: Mapping[int, Any]
     ) -> Iterable[Outcome[Any]]:
         """Return the outcomes of a batch: members of one stretch, or single files."""
         opened = [outcome for outcome in batch if outcome.found is not None]
         try:
-            stretch = self._stretch(opened, files)
+            stretch = self._join_stretch(opened, files)
         except UnlikeError:
-            found = self._relieved([outcome.found for outcome in opened])
+            found = self._relieve([outcome.found for outcome in opened])
         else:
-            [joined] = self._relieved([stretch.joined])
+            [joined] = self._relieve([stretch.joined])
             stretch = replace(stretch, joined=joined)
             found = [FileInConcat(stretch, place) for place in range(len(opened))]
         rest = iter(found)
         return [o if o.found is None else replace(o, found=next(rest)) for o in batch]
 
-    def _stretch(
+    def _join_stretch(
         self, opened: Sequence[Outcome[Any]], files: Mapping[int, Any]
     ) -> ConcatenatedFiles:
         """Return files joined to one.
@@ -122,15 +122,15 @@ class StretchJob:
         UnlikeError
             Joining might change the result.
         """
-        stored = [self._as_stored(files[o.number], o.found) for o in opened]
+        stored = [self._to_stored(files[o.number], o.found) for o in opened]
         if self.alike is None or not all(isinstance(file, StoredFile) for file in stored):
             raise UnlikeError("some of them are datasets")
-        return self.alike.stretch(stored, self.job.again)
+        return self.alike.join_stretch(stored, self.job.open_again)
 
-    def _as_stored(self, file: Any, found: Any) -> Any:
+    def _to_stored(self, file: Any, found: Any) -> Any:
         return as_stored(file, found) if self.datasets else found
 
-    def _relieved(self, files: Sequence[Any]) -> list[Any]:
+    def _relieve(self, files: Sequence[Any]) -> list[Any]:
         """Return files, or datasets, whose references lie in the set if there are many.
 
         Variables without any of the dimensions are equal in all files: only one is kept.
@@ -140,16 +140,16 @@ class StretchJob:
         arrays = {
             (n, name): array
             for n, file in enumerate(files)
-            for name, array in self._growing(file).items()
+            for name, array in self._find_growing(file).items()
         }
-        written = self.target.written(arrays)
+        written = self.target.write_arrays(arrays)
         found = []
         for n, file in enumerate(files):
             mine = {name: array for (number, name), array in written.items() if number == n}
             found.append(_with(file, mine) if mine else file)
         return found
 
-    def _growing(self, file: Any) -> dict[Hashable, ManifestArray]:
+    def _find_growing(self, file: Any) -> dict[Hashable, ManifestArray]:
         """Return the virtual arrays of a file that are joined to those of other files."""
         arrays = _arrays(file)
         joined = {dim for dims, _ in arrays.values() for dim in dims}.intersection(self.dims)

@@ -86,7 +86,7 @@ class Concatenator:
         if missing := CERTAIN.keys() - given.options.keys():
             raise UnlikeError(f"{min(missing)} is not given")
 
-    def joined(self, files: Sequence[StoredFile | FileInConcat]) -> xr.Dataset:
+    def join(self, files: Sequence[StoredFile | FileInConcat]) -> xr.Dataset:
         """Return what combining the datasets of all files gives.
 
         Raises
@@ -98,15 +98,15 @@ class Concatenator:
             raise UnlikeError("there is nothing to be saved")
         try:
             few = [sample(file) for file in files[:2]]
-            dim = self._dimension(few)
+            dim = self._find_dimension(few)
             pattern = self.combination(few)
             stored = list(concat_stored(files, dim))
             self._check(stored, dim)
-            return self._grown(pattern, stored, dim)
+            return self._grow(pattern, stored, dim)
         except (*COMBINE_ERRORS, MisfitError, OverflowError) as error:
             raise UnlikeError(str(error)) from error
 
-    def stretch(
+    def join_stretch(
         self, files: Sequence[StoredFile], opener: Callable[[Any], Any]
     ) -> ConcatenatedFiles:
         """Return neighbouring files as one file, to be joined to others later.
@@ -119,7 +119,7 @@ class Concatenator:
         if len(files) < 2:
             raise UnlikeError("there is nothing to join")
         try:
-            dim = self._stored_dimension(files)
+            dim = self._find_stored_dimension(files)
             self._check(files, dim)
             lengths = tuple(_list_sizes(file).get(dim, 0) for file in files)
             urls = tuple(file.url for file in files)
@@ -128,7 +128,7 @@ class Concatenator:
             # remaining differences are found when all files are joined
             raise UnlikeError(str(error)) from error
 
-    def _stored_dimension(self, files: Sequence[StoredFile]) -> str:
+    def _find_stored_dimension(self, files: Sequence[StoredFile]) -> str:
         """Return the dimension along which files seem to follow each other."""
         if self.combination.combine == "nested":
             return str(self.combination.concat_dim)
@@ -139,9 +139,9 @@ class Concatenator:
             raise UnlikeError("they do not follow each other along one dimension")
         return str(parts[differ[0]].name)
 
-    def _dimension(self, datasets: Sequence[xr.Dataset]) -> str:
+    def _find_dimension(self, datasets: Sequence[xr.Dataset]) -> str:
         if self.combination.combine == "nested":
-            if self.combination.new_dims(list(datasets)):
+            if self.combination.find_new_dims(list(datasets)):
                 raise UnlikeError("they are stacked along a new dimension")
             return str(self.combination.concat_dim)
         one, other = datasets
@@ -206,21 +206,21 @@ class Concatenator:
         parts = [file.outline.parts[name] for file in files]
         if not all_decode_alike(parts):
             raise UnlikeError(f"{name!r} means something else")
-        values = files[0].stored_values(name)
+        values = files[0].get_stored_values(name)
         if values is None or values.dtype.hasobject:
             raise UnlikeError(f"{name!r} takes more to compare")
         raw = values.tobytes()
         for file in files[1:]:
-            if (other := file.stored_values(name)) is None or other.tobytes() != raw:
+            if (other := file.get_stored_values(name)) is None or other.tobytes() != raw:
                 raise UnlikeError(f"{name!r} differs")
 
-    def _grown(self, pattern: xr.Dataset, files: Sequence[StoredFile], dim: str) -> xr.Dataset:
+    def _grow(self, pattern: xr.Dataset, files: Sequence[StoredFile], dim: str) -> xr.Dataset:
         """Return the dataset of two files, extended by all files along a dimension."""
         names = {part.name: name for name, part in files[0].outline.parts.items()}
         if pattern.variables.keys() != names.keys():
             raise UnlikeError("variables were made or dropped")
         variables = {
-            shown: self._variable(names[str(shown)], variable, files, dim)
+            shown: self._join_variable(names[str(shown)], variable, files, dim)
             for shown, variable in pattern.variables.items()
         }
         indexes = dict(pattern.xindexes)
@@ -238,7 +238,7 @@ class Concatenator:
         if self.rises and not (found.is_monotonic_increasing and found.is_unique):
             raise UnlikeError("they are to be put in order")
 
-    def _variable(
+    def _join_variable(
         self, name: str, found: xr.Variable, files: Sequence[StoredFile], dim: str
     ) -> xr.Variable:
         parts = [file.outline.parts[name] for file in files]
@@ -248,14 +248,14 @@ class Concatenator:
             return found
         data: Any
         if parts[0].is_loaded:
-            values = [file.values_by_file(name) for file in files]
+            values = [file.load_values_by_file(name) for file in files]
             of_files = [p for p, some in zip(parts, values, strict=True) for _ in some]
             data = decode_together(of_files, list(chain.from_iterable(values)), dim)
         elif get_virtual_array(found) is None:
             raise UnlikeError(f"{name!r} is read when it is needed")
         else:
             stored = [file.group.variables[name] for file in files]
-            arrays: list[Any] = [p.array(v) for p, v in zip(parts, stored, strict=True)]
+            arrays: list[Any] = [p.decode_array(v) for p, v in zip(parts, stored, strict=True)]
             data = np.concatenate(arrays, axis=found.dims.index(dim))
         return xr.Variable(found.dims, data, found.attrs, found.encoding)
 

@@ -28,12 +28,12 @@ UNPICKLABLE = (pickle.PicklingError, TypeError, AttributeError)
 class DecodedPart(VariableDecoding):
     """A variable that is stored decoded."""
 
-    def array(self, stored: ManifestVariable) -> ManifestArray:
+    def decode_array(self, stored: ManifestVariable) -> ManifestArray:
         """Return the array of a variable that stays virtual."""
         array: Any = stored.data
         return array  # type: ignore[no-any-return]
 
-    def decoded_values(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def decode_values(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return the values unchanged."""
         return values
 
@@ -50,7 +50,7 @@ class DecodedFile(StoredFile):
 
     indexes: tuple[Hashable, ...] = ()
 
-    def dataset(self) -> xr.Dataset:
+    def to_dataset(self) -> xr.Dataset:
         """Return the dataset."""
         group = self.group
         variables: dict[Hashable, xr.Variable] = {

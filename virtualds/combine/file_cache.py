@@ -101,10 +101,10 @@ class FileCache:
     def __post_init__(self) -> None:
         object.__setattr__(self, "settings", _format_settings(self.opening))
 
-    def look(self, file: Any) -> CachedFile:
+    def look_up(self, file: Any) -> CachedFile:
         """Return the cached content of a file, and where to cache it."""
         url = normalise_url(file)
-        source = self._fingerprinted(url)
+        source = self._fingerprint(url)
         if source is None:
             return CachedFile(None, None, None)
         key = repr((url, os.fspath(file), self.settings)).encode("utf-8", "surrogatepass")
@@ -132,13 +132,13 @@ class FileCache:
         if used.pop(kept.source.url, None) != kept.source:
             return
         others = list(used.values())
-        if len(others) > OTHERS or any(file != self._fingerprinted(file.url) for file in others):
+        if len(others) > OTHERS or any(file != self._fingerprint(file.url) for file in others):
             return
         with suppress(UnsupportedError):
             data = to_bytes(scanned.group, [kept.source, *others], self.options)
             find_store(kept.place).write_file(kept.place, data, None)
 
-    def _fingerprinted(self, url: str) -> SourceFile | None:
+    def _fingerprint(self, url: str) -> SourceFile | None:
         """Return the present state of a file, None if it does not show changes."""
         try:
             source = find_store(url).describe(url, self.options)
@@ -160,7 +160,7 @@ class FileCache:
     def _are_the_same(self, sources: list[SourceFile], source: SourceFile) -> bool:
         """Say whether none of the read files has changed; ``source`` is the first."""
         first, *others = sources
-        return first == source and all(self._fingerprinted(o.url) == o for o in others)
+        return first == source and all(self._fingerprint(o.url) == o for o in others)
 
 
 def _as_opened(group: ManifestGroup, found: xr.Dataset | xr.DataTree) -> ManifestGroup:

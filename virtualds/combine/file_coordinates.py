@@ -142,12 +142,12 @@ class FromAttribute:
 
     def __call__(self, url: str, dataset: xr.Dataset) -> Any:
         """Return the value of the attribute."""
-        value = self._attribute(dataset)
+        value = self._get_attribute(dataset)
         if callable(self.format):
             return self.format(value)
         return value if self.format is None else _to_datetime(datetime.strptime(value, self.format))
 
-    def _attribute(self, dataset: xr.Dataset) -> Any:
+    def _get_attribute(self, dataset: xr.Dataset) -> Any:
         if self.variable is not None and self.variable not in dataset.variables:
             raise CombineError(f"there is no variable {self.variable!r}; see its variables")
         holder = dataset if self.variable is None else dataset.variables[self.variable]
@@ -242,20 +242,20 @@ class FileCoordinates:
         # coordinates along a new dimension come after the dimension
         for name in sorted(self.sources, key=lambda name: not self._is_joined(name)):
             with _name_source_in_errors(url, name, self.sources[name]):
-                opened = self._with(opened, name, self._values(name, url, opened))
+                opened = self._add_coordinate(opened, name, self._make_variable(name, url, opened))
         return opened
 
-    def _values(self, name: str, url: str, opened: xr.Dataset | xr.DataTree) -> xr.Variable:
+    def _make_variable(self, name: str, url: str, opened: xr.Dataset | xr.DataTree) -> xr.Variable:
         root = opened.to_dataset() if isinstance(opened, xr.DataTree) else opened
         return _to_variable(self.sources[name](url, root))
 
-    def _with(self, opened: Opened, name: str, values: xr.Variable) -> Opened:
+    def _add_coordinate(self, opened: Opened, name: str, values: xr.Variable) -> Opened:
         """Add a coordinate to a dataset, or to the groups of a tree that need it."""
         if isinstance(opened, xr.Dataset):
-            return self._in_group(opened, name, values)
+            return self._add_to_group(opened, name, values)
         groups = {node.path: node.to_dataset(inherit=False) for node in opened.subtree}
         found = {
-            path: self._in_group(group, name, values)
+            path: self._add_to_group(group, name, values)
             if name in group.dims or group.data_vars or path == "/"
             else group
             for path, group in groups.items()
@@ -265,7 +265,7 @@ class FileCoordinates:
     def _is_joined(self, name: Hashable) -> bool:
         return self.joined is None or name in self.joined
 
-    def _in_group(self, dataset: xr.Dataset, name: str, values: xr.Variable) -> xr.Dataset:
+    def _add_to_group(self, dataset: xr.Dataset, name: str, values: xr.Variable) -> xr.Dataset:
         present = dataset.variables.get(name)
         if present is not None and present.dims not in ((), (name,)):
             raise CombineError(
@@ -276,7 +276,7 @@ class FileCoordinates:
             return _expand_dataset(dataset, name).assign_coords(
                 {name: _spread_along(name, values, 1)}
             )
-        dim = name if name in dataset.dims else self._only_joined(dataset)
+        dim = name if name in dataset.dims else self._find_joined_dim(dataset)
         if dim is None:
             _check_length(values, 1, f"it has no dimension {name!r}")
             return dataset.assign_coords(
@@ -289,7 +289,7 @@ class FileCoordinates:
             {name: _spread_along(dim, values, size)}
         )
 
-    def _only_joined(self, dataset: xr.Dataset) -> str | None:
+    def _find_joined_dim(self, dataset: xr.Dataset) -> str | None:
         """Return the joined dimension of a coordinate that is not a dimension itself."""
         if self.joined is None or len(self.joined) != 1 or self.joined[0] not in dataset.dims:
             return None

@@ -82,7 +82,7 @@ class Files:
             for file in self.flat
         )
 
-    def shaped(self, found: Mapping[int, Any]) -> list[Any]:
+    def nest(self, found: Mapping[int, Any]) -> list[Any]:
         """Return what was found for the files, by number, nested like the files.
 
         Files without a result are left out, and so are lists without any.
@@ -97,7 +97,7 @@ class Files:
         """
         return _is_grid(_find_positions(self.nested, iter(range(len(self.flat))), found))
 
-    def place(self, file: str | os.PathLike[str], of: str) -> int:
+    def find_file(self, file: str | os.PathLike[str], of: str) -> int:
         """Return the number of a file that the argument ``of`` names.
 
         Raises

@@ -63,7 +63,7 @@ def to_bytes(
         Something in the group cannot be written as bytes.
     """
     notes = _Notes(options)
-    said = {"sources": list(map(notes.file, sources)), "group": notes.group(group)}
+    said = {"sources": list(map(notes.dump_file, sources)), "group": notes.dump_group(group)}
     try:
         text = json.dumps(said, separators=(",", ":"))
     except TypeError as error:
@@ -89,7 +89,7 @@ def from_bytes(
     notes = _Notes(options)
     try:
         said = json.loads(zlib.decompress(body))
-        return list(map(notes.file_of, said["sources"])), notes.group_of(said["group"])
+        return list(map(notes.load_file, said["sources"])), notes.load_group(said["group"])
     except DAMAGE as error:
         raise FormatError(f"a group in bytes: {error}; remove them") from error
 
@@ -107,42 +107,42 @@ class _Notes:
 
     options: StorageOptions | None
 
-    def group(self, group: ManifestGroup) -> dict[str, Any]:
+    def dump_group(self, group: ManifestGroup) -> dict[str, Any]:
         return {
             "attributes": to_json(group.attributes),
             "unlimited": sorted(group.encoding.get("unlimited_dims", ())),
-            "variables": {name: self._variable(v) for name, v in group.variables.items()},
-            "groups": {name: self.group(child) for name, child in group.groups.items()},
+            "variables": {name: self._dump_variable(v) for name, v in group.variables.items()},
+            "groups": {name: self.dump_group(child) for name, child in group.groups.items()},
         }
 
-    def group_of(self, said: Mapping[str, Any]) -> ManifestGroup:
-        variables = {name: self._variable_of(*v) for name, v in said["variables"].items()}
+    def load_group(self, said: Mapping[str, Any]) -> ManifestGroup:
+        variables = {name: self._load_variable(*v) for name, v in said["variables"].items()}
         reasons = {name: refusal(v.data) for name, v in variables.items()}
         return ManifestGroup(
             variables,
             _attributes(*said["attributes"]),
-            {name: self.group_of(child) for name, child in said["groups"].items()},
+            {name: self.load_group(child) for name, child in said["groups"].items()},
             {"unlimited_dims": set(said["unlimited"])},
             {name: UnsupportedError(reason) for name, reason in reasons.items() if reason},
         )
 
-    def _variable(self, variable: ManifestVariable) -> list[Any]:
+    def _dump_variable(self, variable: ManifestVariable) -> list[Any]:
         encoding = {**variable.encoding}
         if "dtype" in encoding:
             encoding["dtype"] = _dtype(encoding["dtype"])
-        data, attributes = self._data(variable.data), to_json(variable.attributes)
+        data, attributes = self._dump_data(variable.data), to_json(variable.attributes)
         return [variable.dims, data, attributes, to_json(encoding)]
 
-    def _variable_of(
+    def _load_variable(
         self, dims: Any, data: Any, attributes: Any, encoding: Any
     ) -> ManifestVariable:
         # JSON has no tuples, which encodings use
         found = {name: _tuples(value) for name, value in _attributes(*encoding).items()}
         if "dtype" in encoding[0]:
             found["dtype"] = _dtype_of(encoding[0]["dtype"])
-        return ManifestVariable(tuple(dims), self._data_of(data), _attributes(*attributes), found)
+        return ManifestVariable(tuple(dims), self._load_data(data), _attributes(*attributes), found)
 
-    def _data(self, data: Data) -> dict[str, Any]:
+    def _dump_data(self, data: Data) -> dict[str, Any]:
         if isinstance(data, np.ndarray):
             return {"shape": data.shape, "dtype": _dtype(data.dtype), "values": _values(data)}
         if not isinstance(data, ManifestArray):
@@ -151,12 +151,12 @@ class _Notes:
             return {"shape": data.shape, "dtype": _dtype(data.dtype), "refusal": reason}
         array, parts = extended_to_v3(data)
         dtype = _dtype(data.dtype)
-        return {"array": array, "dtype": dtype, "parts": list(map(self._part, parts))}
+        return {"array": array, "dtype": dtype, "parts": list(map(self._dump_part, parts))}
 
-    def _data_of(self, said: Mapping[str, Any]) -> Data:
+    def _load_data(self, said: Mapping[str, Any]) -> Data:
         dtype = _dtype_of(said["dtype"])
         if "array" in said:
-            parts = [self._part_of(*part) for part in said["parts"]]
+            parts = [self._load_part(*part) for part in said["parts"]]
             array = array_from_v3(said["array"], lambda grids, pipelines: parts)
             # types of Zarr v3 have no byte order
             return array if array.dtype == dtype else replace(array, dtype=dtype)
@@ -168,34 +168,34 @@ class _Notes:
         # a copy, because the user may write into loaded values
         return np.frombuffer(_bytes(said["values"]), dtype).reshape(shape).copy()
 
-    def _part(self, part: ManifestPart) -> list[Any]:
+    def _dump_part(self, part: ManifestPart) -> list[Any]:
         manifest = part.manifest.loaded()
         columns = {name: compact(getattr(manifest, name)) for name in COLUMNS}
         steps = {"offset": columns["length"]}
         packed = [pack(column, steps.get(name)) for name, column in columns.items()]
         kept = [p if isinstance(p, int) else [*p[:-1], _text(p[-1])] for p in packed]
-        files, inline = map(self.file, manifest.files), map(_text, manifest.inline)
+        files, inline = map(self.dump_file, manifest.files), map(_text, manifest.inline)
         return [part.fragment, part.origin, manifest.shape, list(files), list(inline), kept]
 
-    def _part_of(
+    def _load_part(
         self, fragment: int, origin: Any, shape: Any, files: Any, inline: Any, kept: Any
     ) -> ManifestPart:
         given = dict(zip(COLUMNS, map(_packed_of, kept), strict=True))
         steps = {"offset": unpack(given["length"])}
         manifest = ChunkManifest.build(
             tuple(shape),
-            files=tuple(map(self.file_of, files)),
+            files=tuple(map(self.load_file, files)),
             inline=tuple(map(_bytes, inline)),
             **{name: unpack(column, steps.get(name)) for name, column in given.items()},
         )
         return ManifestPart(fragment, tuple(origin), manifest)
 
-    def file(self, file: SourceFile) -> list[Any]:
+    def dump_file(self, file: SourceFile) -> list[Any]:
         if file.options not in (None, self.options):
             raise UnsupportedError(f"{file.url}: it has access options of its own")
         return [file.url, *file.fingerprint, file.options is not None]
 
-    def file_of(self, said: Any) -> SourceFile:
+    def load_file(self, said: Any) -> SourceFile:
         url, size, mtime, etag, has_options = said
         return SourceFile(url, size, mtime, etag, self.options if has_options else None)
 

@@ -111,13 +111,13 @@ class FileWork(Protocol):
     def __call__(self, items: Sequence[NumberedFile]) -> list[Outcome[Any]]:
         """Open some files and prepare them, in this or another process."""
 
-    def opened(self, item: NumberedFile) -> Outcome[Any]:
+    def open_file(self, item: NumberedFile) -> Outcome[Any]:
         """Open a file."""
 
-    def prepared(self, item: NumberedFile, outcome: Outcome[Any]) -> Outcome[Any]:
+    def prepare(self, item: NumberedFile, outcome: Outcome[Any]) -> Outcome[Any]:
         """Do what is to be done with an opened file."""
 
-    def gathered(
+    def gather(
         self, outcomes: Iterator[Outcome[Any]], items: Sequence[NumberedFile]
     ) -> Iterator[Outcome[Any]]:
         """Make of files that were opened and prepared one by one, in order, what comes of them."""
@@ -151,21 +151,21 @@ class OpenJob(Generic[Opened]):
 
     def __call__(self, items: Sequence[NumberedFile]) -> list[Outcome[Opened]]:
         """Open some files and prepare them, in this or another process."""
-        return list(self.each(items))
+        return list(self.open_each(items))
 
-    def each(self, items: Sequence[NumberedFile]) -> Iterator[Outcome[Opened]]:
+    def open_each(self, items: Sequence[NumberedFile]) -> Iterator[Outcome[Opened]]:
         """Open some files and prepare them one by one, in this or another process."""
         away = os.getpid() != self.process
         if away and get_options() != self.options:
             # a worker does what the process that sent it the job would have done
             set_options(**asdict(self.options))
         for item in items:
-            outcome = self.prepared(item, self.opened(item))
+            outcome = self.prepare(item, self.open_file(item))
             yield _make_portable(outcome) if away else outcome
             if self.stops and outcome.error is not None:
                 break
 
-    def again(self, file: Any) -> Any:
+    def open_again(self, file: Any) -> Any:
         """Open a file once more, and prepare it.
 
         Raises
@@ -173,7 +173,7 @@ class OpenJob(Generic[Opened]):
         Exception
             It cannot be opened any more.
         """
-        outcome = self.prepared((0, file), self.opened((0, file)))
+        outcome = self.prepare((0, file), self.open_file((0, file)))
         if outcome.error is not None:
             raise outcome.error
         return outcome.found
@@ -188,13 +188,13 @@ class OpenJob(Generic[Opened]):
         """How many files somebody else is given at a time at most."""
         return LARGEST
 
-    def gathered(
+    def gather(
         self, outcomes: Iterator[Outcome[Opened]], items: Sequence[NumberedFile]
     ) -> Iterator[Outcome[Opened]]:
         """Make of files that were opened and prepared one by one, in order, what comes of them."""
         return outcomes
 
-    def opened(self, item: NumberedFile) -> Outcome[Opened]:
+    def open_file(self, item: NumberedFile) -> Outcome[Opened]:
         """Open a file, or take it from the cache.
 
         Raises
@@ -203,19 +203,19 @@ class OpenJob(Generic[Opened]):
             The cache cannot be used.
         """
         number, file = item
-        kept = self.cache.look(file) if self.cache else None
+        kept = self.cache.look_up(file) if self.cache else None
         if kept is not None and kept.found is not None:
             return Outcome(
                 number, kept.found, cached=True, references=_count_references(kept.found)
             )
-        outcome = self._opened(number, file)
+        outcome = self._open_file(number, file)
         if self.cache and kept is not None and outcome.found is not None:
             scanned: Any = outcome.found
             self.cache.keep(kept, scanned)
             return replace(outcome, found=scanned.found)
         return outcome
 
-    def _opened(self, number: int, file: Any) -> Outcome[Opened]:
+    def _open_file(self, number: int, file: Any) -> Outcome[Opened]:
         attempt = 0
         while True:
             attempt += 1
@@ -227,7 +227,7 @@ class OpenJob(Generic[Opened]):
                     return Outcome(number, error=error, is_fault=True)
                 pause(choose_wait(attempt, error))
 
-    def prepared(self, item: NumberedFile, outcome: Outcome[Opened]) -> Outcome[Opened]:
+    def prepare(self, item: NumberedFile, outcome: Outcome[Opened]) -> Outcome[Opened]:
         """Do what is to be done with an opened file."""
         number, file = item
         if outcome.found is None:

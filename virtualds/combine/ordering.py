@@ -66,7 +66,9 @@ class Arrangement:
     def __post_init__(self) -> None:
         check_choice("overlap", self.overlap, OVERLAPS)
 
-    def parts(self, files: Nested, extents: Mapping[int, Extent], dims: tuple[Any, ...]) -> Nested:
+    def arrange_parts(
+        self, files: Nested, extents: Mapping[int, Extent], dims: tuple[Any, ...]
+    ) -> Nested:
         """Return parts of files in their places, nested as xarray expects them.
 
         Parameters
@@ -85,18 +87,18 @@ class Arrangement:
             Files overlap, or a file has no coordinate to arrange it by.
         """
         if not dims:
-            return self._by_coordinates(flatten_nested(files), extents)
+            return self._order_by_coordinates(flatten_nested(files), extents)
         grid = _Grid(extents, self.overlap)
         if not any(isinstance(item, list) for item in files):
-            files = grid.in_order(files, dims) if self.sort else files
-            return grid.parts(grid.cells(files, dims), dims)
+            files = grid.sort_files(files, dims) if self.sort else files
+            return grid.nest_parts(grid.nest_files(files, dims), dims)
         if is_ragged(files):
             raise CombineError(
                 "files in nested lists: the lists have different lengths; give all files in one "
                 "list, to be put into a grid by their coordinates"
             )
         # nested lists already give the order
-        return grid.parts(files, dims)
+        return grid.nest_parts(files, dims)
 
     def check(self, combined: Extent, extents: Iterable[Extent]) -> None:
         """Refuse a result that repeats a value of a coordinate more often than any file.
@@ -111,7 +113,7 @@ class Arrangement:
         if self.overlap != "keep":
             _check_unique(combined, list(extents))
 
-    def _by_coordinates(
+    def _order_by_coordinates(
         self, files: Sequence[int], extents: Mapping[int, Extent]
     ) -> list[FileSlice]:
         """Return parts of files for `xarray.combine_by_coords`, which orders them."""
@@ -123,12 +125,12 @@ class Arrangement:
         grid = _Grid(extents, self.overlap)
         found: list[FileSlice] = []
         for group in groups.values():
-            dims = grid.differing(group)
+            dims = grid.find_differing_dims(group)
             if dims and self.overlap in CROPPING_OVERLAPS:
-                found += flatten_nested(grid.parts(grid.cells(group, dims), dims))
+                found += flatten_nested(grid.nest_parts(grid.nest_files(group, dims), dims))
             else:
                 one_place = not dims and len(group) > 1
-                found += map(FileSlice, [grid.counting(group)] if one_place else group)
+                found += map(FileSlice, [grid.find_counting_file(group)] if one_place else group)
         # a file without elements has no place by coordinate
         return [part for part in found if all(start < stop for _, start, stop in part.crop)]
 
@@ -148,7 +150,7 @@ class _Grid:
     extents: Mapping[int, Extent]
     overlap: Overlap
 
-    def differing(self, files: Sequence[int]) -> tuple[Hashable, ...]:
+    def find_differing_dims(self, files: Sequence[int]) -> tuple[Hashable, ...]:
         """Return the dimensions along which files have different coordinates."""
         first = self.extents[files[0]].indexes
         others = [self.extents[n].indexes for n in files[1:]]
@@ -158,7 +160,7 @@ class _Grid:
             if not all(dim in other and index.equals(other[dim]) for other in others)
         )
 
-    def counting(self, files: Sequence[int]) -> int:
+    def find_counting_file(self, files: Sequence[int]) -> int:
         """Return the file that counts among files with the same coordinates.
 
         Raises
@@ -186,33 +188,33 @@ class _Grid:
             )
         return files[0] if self.overlap == "first" else files[-1]
 
-    def cells(self, files: Nested, dims: tuple[Any, ...]) -> Nested:
+    def nest_files(self, files: Nested, dims: tuple[Any, ...]) -> Nested:
         """Nest files: those with the same coordinate along the first dimension are one row."""
         if len(dims) < 2:
             return files
         rows: dict[Any, list[int]] = {}
         for number in files:
-            rows.setdefault(_key_of(self._index(number, dims[0])), []).append(number)
-        return [self.cells(row, dims[1:]) for row in rows.values()]
+            rows.setdefault(_key_of(self._get_index(number, dims[0])), []).append(number)
+        return [self.nest_files(row, dims[1:]) for row in rows.values()]
 
-    def in_order(self, files: Nested, dims: tuple[Any, ...]) -> Nested:
+    def sort_files(self, files: Nested, dims: tuple[Any, ...]) -> Nested:
         """Return files in the order of their coordinates; all rows of a grid share one order."""
-        ranks = [self._ranks(files, dim, of_rows=len(dims) > 1) for dim in dims]
+        ranks = [self._rank_files(files, dim, of_rows=len(dims) > 1) for dim in dims]
         return [files[n] for n in np.lexsort(ranks[::-1]).tolist()]
 
-    def _ranks(self, files: Nested, dim: Any, of_rows: bool) -> Sequence[int]:
+    def _rank_files(self, files: Nested, dim: Any, of_rows: bool) -> Sequence[int]:
         """Return the rank of every file by its coordinate, or by that of its row."""
-        indexes = [self._common(number, dim) for number in files]
+        indexes = [self._find_common(number, dim) for number in files]
         known = [index for index in indexes if index is not None]
         if len(known) < len(files):
             return [0] * len(files)
-        ranks: list[int] = np.argsort(DimensionLine(known).order()).tolist()
+        ranks: list[int] = np.argsort(DimensionLine(known).find_order()).tolist()
         if not of_rows:
             return ranks
         first: dict[Any, int] = {}
         return [first.setdefault(_key_of(i), rank) for i, rank in zip(known, ranks, strict=True)]
 
-    def _index(self, number: int, dim: Any) -> pd.Index[Any]:
+    def _get_index(self, number: int, dim: Any) -> pd.Index[Any]:
         extent = self.extents[number]
         if dim not in extent.indexes:
             raise CombineError(
@@ -221,14 +223,14 @@ class _Grid:
             )
         return extent.indexes[dim]
 
-    def parts(self, nodes: Nested, dims: tuple[Any, ...]) -> Nested:
+    def nest_parts(self, nodes: Nested, dims: tuple[Any, ...]) -> Nested:
         """Return nested numbers as nested parts, arranged along every dimension."""
         if not dims:
             # xarray reports that the files are nested deeper than there are dimensions
-            return [self._below(node, dims) for node in nodes]
+            return [self._nest_below(node, dims) for node in nodes]
         return [
-            _crop(self._below(nodes[piece.file], dims[1:]), dims[0], piece, whole)
-            for piece, whole in self._pieces(nodes, dims)
+            _crop(self._nest_below(nodes[piece.file], dims[1:]), dims[0], piece, whole)
+            for piece, whole in self._split_pieces(nodes, dims)
             if whole or not self._is_scalar(nodes[piece.file], dims[0])
         ]
 
@@ -236,12 +238,14 @@ class _Grid:
         """Say whether files lack a dimension, so that they cannot be cut along it."""
         return any(dim in self.extents[number].scalars for number in flatten_nested([node]))
 
-    def _below(self, node: Any, dims: tuple[Any, ...]) -> Any:
-        return self.parts(node, dims) if isinstance(node, list) else FileSlice(node)
+    def _nest_below(self, node: Any, dims: tuple[Any, ...]) -> Any:
+        return self.nest_parts(node, dims) if isinstance(node, list) else FileSlice(node)
 
-    def _pieces(self, nodes: Nested, dims: tuple[Any, ...]) -> Iterator[tuple[FileStretch, bool]]:
+    def _split_pieces(
+        self, nodes: Nested, dims: tuple[Any, ...]
+    ) -> Iterator[tuple[FileStretch, bool]]:
         """Yield stretches of nodes along the first dimension, and whether each is a whole node."""
-        indexes = [self._common(node, dims[0]) for node in nodes]
+        indexes = [self._find_common(node, dims[0]) for node in nodes]
         known = [index for index in indexes if index is not None]
         if len(known) < len(indexes):
             yield from ((FileStretch(n, 0, 0), True) for n in range(len(nodes)))
@@ -250,14 +254,14 @@ class _Grid:
         # the files given first, or last, count where files overlap
         order = np.argsort([min(flatten_nested([node])) for node in nodes], kind="stable")
         order = order[::-1] if self.overlap == "last" else order
-        if self.overlap != "keep" and (pairs := line.sharing(order)):
+        if self.overlap != "keep" and (pairs := line.find_sharing_pairs(order)):
             self._check(nodes, dims, line, pairs)
         for piece in (
             line.cut(order) if self.overlap in CROPPING_OVERLAPS else _list_whole_pieces(line)
         ):
             yield piece, piece.stop - piece.start == known[piece.file].size
 
-    def _common(self, node: Any, dim: Any) -> pd.Index[Any] | None:
+    def _find_common(self, node: Any, dim: Any) -> pd.Index[Any] | None:
         """Return the coordinate of a node, if all files in it have the same."""
         if not isinstance(dim, str):
             return None
@@ -275,9 +279,11 @@ class _Grid:
     ) -> None:
         """Refuse overlaps that are not allowed, or would lose more than duplicate values."""
         if self.overlap == "error":
-            raise self._overlapping(nodes, dims[0], line, pairs)
+            raise self._explain_overlap(nodes, dims[0], line, pairs)
         for one, other in pairs:
-            if self._content(nodes[one], dims) != self._content(nodes[other], dims):
+            if self._describe_content(nodes[one], dims) != self._describe_content(
+                nodes[other], dims
+            ):
                 files = [self.extents[flatten_nested([nodes[n]])[0]].file for n in (one, other)]
                 raise CombineError(
                     f"overlap={self.overlap!r} along {dims[0]!r}: {files[0]} and {files[1]} "
@@ -285,7 +291,7 @@ class _Grid:
                     f"data would be lost; drop variables, or select before (preprocess=...)"
                 )
 
-    def _content(self, node: Any, dims: tuple[Any, ...]) -> Any:
+    def _describe_content(self, node: Any, dims: tuple[Any, ...]) -> Any:
         """Return the variables of a node along its dimension, and their places along the others."""
         return {
             (
@@ -295,11 +301,11 @@ class _Grid:
             for n in flatten_nested([node])
         }
 
-    def _overlapping(
+    def _explain_overlap(
         self, nodes: Nested, dim: Any, line: DimensionLine, pairs: list[tuple[int, int]]
     ) -> CombineError:
         one, other = pairs[0]
-        values = line.shared(one, other)
+        values = line.find_shared(one, other)
         files = [self.extents[flatten_nested([nodes[n]])[0]].file for n in (one, other)]
         more = f" ({len(pairs) - 1} more pairs of files overlap)" if len(pairs) > 1 else ""
         return CombineError(

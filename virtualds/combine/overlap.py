@@ -36,7 +36,7 @@ class DimensionLine:
 
     indexes: Sequence[pd.Index[Any]]
 
-    def order(self) -> Ints:
+    def find_order(self) -> Ints:
         """Return the files in the order of their first values, or as given if that is in order.
 
         Files with decreasing coordinates are ordered to decrease. If values have no order (text,
@@ -55,15 +55,15 @@ class DimensionLine:
         ordered = filled[np.argsort(firsts * (sign or 1), kind="stable")]
         return np.concatenate([ordered, np.flatnonzero(self._sizes == 0)])
 
-    def sharing(self, order: Ints) -> list[tuple[int, int]]:
+    def find_sharing_pairs(self, order: Ints) -> list[tuple[int, int]]:
         """Return pairs of files with a common value, each after the first file that has it."""
-        owners = self._owners(order)
-        lost = np.flatnonzero(~self._kept(owners))
+        owners = self._find_owners(order)
+        lost = np.flatnonzero(~self._mask_kept(owners))
         pairs = np.stack([owners[self._codes[lost]], self._files[lost]], axis=1)
         _, places = np.unique(pairs, axis=0, return_index=True)
         return [(int(one), int(other)) for one, other in pairs[np.sort(places)]]
 
-    def shared(self, first: int, second: int) -> pd.Index[Any]:
+    def find_shared(self, first: int, second: int) -> pd.Index[Any]:
         """Return the values that two files have in common, in the order of the second."""
         found = self.indexes[second]
         return found[found.isin(self.indexes[first]) & found.notna()].unique()
@@ -80,15 +80,15 @@ class DimensionLine:
         >>> [tuple(piece) for piece in line.cut(np.array([1, 0]))]
         [(0, 0, 1), (1, 0, 2), (0, 3, 4)]
         """
-        kept = np.flatnonzero(self._kept(self._owners(order)))
+        kept = np.flatnonzero(self._mask_kept(self._find_owners(order)))
         if self._direction is not None:
             sign = self._direction or (-1 if self._falls_from_file_to_file else 1)
             kept = kept[np.argsort(self._codes[kept] * sign, kind="stable")]
-        found = self._runs(kept)
+        found = self._find_runs(kept)
         gone = np.setdiff1d(np.arange(len(self.indexes)), [piece.file for piece in found])
         return found + [FileStretch(n, 0, 0) for n in gone.tolist()]
 
-    def _runs(self, places: Ints) -> list[FileStretch]:
+    def _find_runs(self, places: Ints) -> list[FileStretch]:
         """Return elements as stretches of their files."""
         if not places.size:
             return []
@@ -99,7 +99,7 @@ class DimensionLine:
         rows = np.stack([files[begins], places[begins] - offsets, places[ends] - offsets + 1])
         return [FileStretch(*row) for row in rows.T.tolist()]
 
-    def _owners(self, order: Ints) -> Ints:
+    def _find_owners(self, order: Ints) -> Ints:
         """Return, for every distinct value, the first file that has it."""
         present = self._codes >= 0
         rank = np.argsort(order)[self._files[present]]
@@ -108,7 +108,7 @@ class DimensionLine:
         owners: Ints = order[first]
         return owners
 
-    def _kept(self, owners: Ints) -> npt.NDArray[np.bool_]:
+    def _mask_kept(self, owners: Ints) -> npt.NDArray[np.bool_]:
         """Say for every element whether its file gives this value."""
         kept = self._codes < 0
         kept[~kept] = owners[self._codes[~kept]] == self._files[~kept]

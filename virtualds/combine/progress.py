@@ -128,7 +128,7 @@ class Count:
         self.failed += outcome.error is not None
         self.cached += outcome.cached
         self.references += outcome.references
-        self._tell(self._progress())
+        self._tell(self._measure_progress())
 
     def finish(self, left_out: Any) -> BuildReport:
         """Return the report, and send it to the callback."""
@@ -140,7 +140,7 @@ class Count:
             self.references,
             self.seconds,
         )
-        self._tell(self._progress(report))
+        self._tell(self._measure_progress(report))
         return report
 
     @property
@@ -148,7 +148,7 @@ class Count:
         """Time since the first file was begun."""
         return time.monotonic() - self._begin
 
-    def _progress(self, report: BuildReport | None = None) -> Progress:
+    def _measure_progress(self, report: BuildReport | None = None) -> Progress:
         return Progress(
             self.done, self.failed, self.cached, self._total, self.references, self.seconds, report
         )

@@ -52,15 +52,15 @@ class StoredFile:
         found = (v.data for name, v in self.group.variables.items() if name not in self.values)
         return sum(data.nchunks for data in found if isinstance(data, ManifestArray))
 
-    def values_by_file(self, name: str) -> Sequence[npt.NDArray[Any]]:
+    def load_values_by_file(self, name: str) -> Sequence[npt.NDArray[Any]]:
         """Return the stored values of a loaded variable, for each of the files."""
         return self.apart.get(name) or [self.values[name]]
 
-    def fingerprints(self, dim: str) -> set[tuple[Any, ...]]:
+    def collect_fingerprints(self, dim: str) -> set[tuple[Any, ...]]:
         """Return url and fingerprint of every file with chunks of variables along a dimension."""
         return _fingerprints([(v.dims, v.data) for v in self.group.variables.values()], dim)
 
-    def stored_values(self, name: str) -> npt.NDArray[Any] | None:
+    def get_stored_values(self, name: str) -> npt.NDArray[Any] | None:
         """Return the stored values of a variable if they are loaded or small, else None.
 
         Raises
@@ -88,7 +88,7 @@ class StoredFile:
         group = replace(self.group, variables=variables)
         return replace(self, group=group, values=values, apart={})
 
-    def dataset(self) -> xr.Dataset:
+    def to_dataset(self) -> xr.Dataset:
         """Return the dataset of the file.
 
         Raises
@@ -123,7 +123,7 @@ class ConcatenatedFiles:
     lengths: tuple[int, ...]
     open: Callable[[Any], Any]
 
-    def file(self, place: int) -> StoredFile:
+    def get_file(self, place: int) -> StoredFile:
         """Return one file; what lacks the dimension, and attributes, are those of the first."""
         start = sum(self.lengths[:place])
         return self.joined.cut(self.dim, place, start, start + self.lengths[place])
@@ -135,7 +135,7 @@ class FileInConcat(NamedTuple):
     stretch: ConcatenatedFiles
     place: int
 
-    def dataset(self) -> xr.Dataset:
+    def to_dataset(self) -> xr.Dataset:
         """Open the file again, and return its dataset.
 
         Raises
@@ -147,7 +147,7 @@ class FileInConcat(NamedTuple):
         stretch, url = self.stretch, self.stretch.urls[self.place]
         opened = stretch.open(url)
         if get_options().check_sources:
-            known = stretch.joined.fingerprints(stretch.dim)
+            known = stretch.joined.collect_fingerprints(stretch.dim)
             if not _fingerprints_of(opened, stretch.dim) <= known:
                 raise ReadError(
                     f"{Location.of(url).url}: it was modified after it was scanned; open the files "
@@ -165,21 +165,21 @@ def decode_opened(opened: Any) -> Any:
     VirtualdsError
         Values cannot be read.
     """
-    return opened.dataset() if isinstance(opened, StoredFile | FileInConcat) else opened
+    return opened.to_dataset() if isinstance(opened, StoredFile | FileInConcat) else opened
 
 
 def sample(file: StoredFile | FileInConcat) -> xr.Dataset:
     """Return the dataset of a file; a file in a stretch is not opened again.
 
-    The dataset then has what joining compares; see `ConcatenatedFiles.file`.
+    The dataset then has what joining compares; see `ConcatenatedFiles.get_file`.
 
     Raises
     ------
     VirtualdsError
         Values cannot be read.
     """
-    stored = file.stretch.file(file.place) if isinstance(file, FileInConcat) else file
-    return stored.dataset()
+    stored = file.stretch.get_file(file.place) if isinstance(file, FileInConcat) else file
+    return stored.to_dataset()
 
 
 def concat_stored(files: Iterable[StoredFile | FileInConcat], dim: str) -> Iterator[StoredFile]:
@@ -204,7 +204,7 @@ def concat_stored(files: Iterable[StoredFile | FileInConcat], dim: str) -> Itera
 
 def _fingerprints_of(opened: Any, dim: str) -> set[tuple[Any, ...]]:
     if isinstance(opened, StoredFile):
-        return opened.fingerprints(dim)
+        return opened.collect_fingerprints(dim)
     return _fingerprints([(v.dims, get_virtual_array(v)) for v in opened.variables.values()], dim)
 
 
@@ -234,7 +234,7 @@ def open_stored(
         if outline is None:
             return dataset
     try:
-        values = outline.values(group)
+        values = outline.load_values(group)
     except VirtualdsError as error:
         error.add_note(without_secrets(f"file {location.url}"))
         raise

@@ -77,8 +77,8 @@ def _choose_number(number: int, files: Files) -> Workers:
 
 def open_one_by_one(job: FileWork, items: Sequence[NumberedFile]) -> Outcomes:
     """Open files in this thread."""
-    opened = (job.prepared(item, job.opened(item)) for item in items)
-    yield from job.gathered(opened, items)
+    opened = (job.prepare(item, job.open_file(item)) for item in items)
+    yield from job.gather(opened, items)
 
 
 def open_in_threads(number: int, job: FileWork, items: Sequence[NumberedFile]) -> Outcomes:
@@ -88,9 +88,9 @@ def open_in_threads(number: int, job: FileWork, items: Sequence[NumberedFile]) -
     """
     pool = ThreadPoolExecutor(number, thread_name_prefix="virtualds-open")
     try:
-        ordered = in_turn(pool, job.opened, items, ahead=PIECES_AHEAD * number)
-        prepared = (job.prepared(item, found.result()) for item, found in ordered)
-        yield from job.gathered(prepared, items)
+        ordered = in_turn(pool, job.open_file, items, ahead=PIECES_AHEAD * number)
+        prepared = (job.prepare(item, found.result()) for item, found in ordered)
+        yield from job.gather(prepared, items)
     finally:
         # ending early does not wait for servers
         pool.shutdown(wait=False, cancel_futures=True)

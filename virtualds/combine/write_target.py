@@ -80,7 +80,7 @@ class BuildTarget:
         """The url of the set."""
         return str(self.destination.place.root)
 
-    def written(self, arrays: Mapping[Key, ManifestArray]) -> dict[Key, ManifestArray]:
+    def write_arrays(self, arrays: Mapping[Key, ManifestArray]) -> dict[Key, ManifestArray]:
         """Write those of some arrays that have many references; return them as they lie in the set.
 
         Raises

@@ -73,13 +73,13 @@ class Combination:
         if self.combine == "by_coords":
             return xr.combine_by_coords(datasets, **self.options)
         if len(self.dims) == 1:
-            return self.along(datasets, self.dims[0])
+            return self.concatenate(datasets, self.dims[0])
         is_grid = _measure_depth(datasets) == len(self.dims) and not is_ragged(datasets)
-        if is_grid and self.new_dims(datasets):
+        if is_grid and self.find_new_dims(datasets):
             found: Any = datasets
             for dim in self.dims:
                 # the outermost first, as in xarray, which decides the place of new dimensions
-                found = self._stacked(found, dim)
+                found = self._stack(found, dim)
             return found
         return xr.combine_nested(datasets, concat_dim=self.concat_dim, **self.options)
 
@@ -91,17 +91,17 @@ class Combination:
         several = isinstance(self.concat_dim, list | tuple)
         return tuple(self.concat_dim) if several else (self.concat_dim,)
 
-    def by_rows(self, datasets: list[Any]) -> Any:
+    def combine_rows(self, datasets: list[Any]) -> Any:
         """Combine datasets of rows with missing cells; outer joins leave these missing."""
-        return combine_by_rows(datasets, self.dims, self.along)
+        return combine_by_rows(datasets, self.dims, self.concatenate)
 
-    def _stacked(self, datasets: list[Any], dim: Any) -> Any:
+    def _stack(self, datasets: list[Any], dim: Any) -> Any:
         """Join nested lists along the outermost dimension, cell by cell."""
         if not isinstance(datasets[0], list):
-            return self.along(datasets, dim)
-        return [self._stacked(list(cells), dim) for cells in zip(*datasets, strict=True)]
+            return self.concatenate(datasets, dim)
+        return [self._stack(list(cells), dim) for cells in zip(*datasets, strict=True)]
 
-    def along(self, datasets: list[Any], dim: Any) -> Any:
+    def concatenate(self, datasets: list[Any], dim: Any) -> Any:
         """Concatenate datasets along a dimension; along a new one, stack them.
 
         Here "minimal" means variables with the dimension. For a new dimension xarray refuses it;
@@ -123,7 +123,7 @@ class Combination:
     def _is_minimal(self) -> bool:
         return all(self.options.get(name, "") == "minimal" for name in ("data_vars", "coords"))
 
-    def new_dims(self, datasets: list[Any]) -> list[Any]:
+    def find_new_dims(self, datasets: list[Any]) -> list[Any]:
         """Return the dimensions to join along that no dataset has."""
         return [dim for dim in self.dims if dim is not None and _is_new(dim, datasets)]
 
@@ -135,7 +135,7 @@ class Combination:
         CombineError
         """
         parts = [part for dataset in flatten_nested(datasets) for part in _list_groups(dataset)]
-        for dim in self.new_dims(datasets):
+        for dim in self.find_new_dims(datasets):
             if not any(dim in part.variables for part in parts):
                 check_name(dim, dict.fromkeys(d for part in parts for d in part.dims))
 

@@ -52,7 +52,7 @@ class ManifestChunks:
             getattr(self.manifest, column).ravel() for column in COLUMNS
         )
 
-    def distinct(self) -> tuple[Ints, Ints]:
+    def find_distinct(self) -> tuple[Ints, Ints]:
         """Return one chunk for each byte range, and for each chunk the number of its range.
 
         Only chunks that lie in files are counted.
@@ -63,7 +63,7 @@ class ManifestChunks:
         _, first, inverse = np.unique(rows, axis=0, return_index=True, return_inverse=True)
         return there[first], inverse.ravel()
 
-    def batches(self, ids: Ints) -> Iterator[Ints]:
+    def split_batches(self, ids: Ints) -> Iterator[Ints]:
         """Yield batches of chunks that lie in one file and fit in memory together."""
         ordered = ids[np.lexsort((self.offset[ids], self.file[ids]))]
         most = BATCH_BYTES // cores()
@@ -97,13 +97,13 @@ class ManifestChunks:
         try:
             found = find_store(file.url).get_ranges(file, ranges)
         except StoreError as error:
-            raise self._error(int(batch[error.item]), str(error)) from error
+            raise self._make_error(int(batch[error.item]), str(error)) from error
         for one, data, expected in zip(batch, found, self.checksum[batch].tolist(), strict=True):
             if reason := find_mismatch(data, expected):
-                raise self._error(int(one), reason)
+                raise self._make_error(int(one), reason)
         return found
 
-    def _error(self, one: int, reason: str) -> ReadError:
+    def _make_error(self, one: int, reason: str) -> ReadError:
         url = self.manifest.files[int(self.file[one])].url
         begin, end = self.offset[one], self.offset[one] + self.length[one]
         chunk = tuple(int(i) for i in np.unravel_index(one, self.manifest.shape or (1,)))
@@ -228,7 +228,7 @@ def _put_chunks(path: str, node: PlannedArray, put: Callable[[str, bytes], None]
                 moved = tuple(int(i) + o for i, o in zip(place, origin, strict=True))
                 put(f"{path}/{key(moved)}", data)
 
-        run_all(references.batches(np.flatnonzero(references.file >= 0)), copy)
+        run_all(references.split_batches(np.flatnonzero(references.file >= 0)), copy)
         for held in np.flatnonzero(references.file == INLINE):
             copy(np.array([held]))
 

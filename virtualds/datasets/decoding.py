@@ -111,7 +111,7 @@ class VariableDecoding:
         """Whether the decoded dtype depends on the values."""
         return self.decoded[1].kind in "mMO" and self.decoded[1] != self.stored[1]
 
-    def variable(self, stored: ManifestVariable) -> xr.Variable:
+    def decode_variable(self, stored: ManifestVariable) -> xr.Variable:
         """Return a decoded variable.
 
         Raises
@@ -120,12 +120,12 @@ class VariableDecoding:
             The values decode to something other than in the plan.
         """
         if self.is_loaded:
-            return self._own(self._by_xarray(self._read(stored)).compute(), stored)
+            return self._unshare(self._decode_by_xarray(self._read(stored)).compute(), stored)
         if not isinstance(stored.data, ManifestArray):
-            return self._own(self._by_xarray(stored), stored)
-        return self._own(xr.Variable(self.decoded[0], self.array(stored)), stored)
+            return self._unshare(self._decode_by_xarray(stored), stored)
+        return self._unshare(xr.Variable(self.decoded[0], self.decode_array(stored)), stored)
 
-    def array(self, stored: ManifestVariable) -> ManifestArray:
+    def decode_array(self, stored: ManifestVariable) -> ManifestArray:
         """Return the decoded array of a variable that stays virtual.
 
         Raises
@@ -137,10 +137,10 @@ class VariableDecoding:
         if self.is_loaded or not isinstance(stored.data, ManifestArray):
             raise MisfitError
         if self.depends_on_values:
-            self._by_xarray(stored)
+            self._decode_by_xarray(stored)
         return append_unpacking(stored.data, self.packing, self.decoded[1], str(self.name))
 
-    def index(self, stored: ManifestVariable) -> tuple[xr.Variable, xr.Index]:
+    def build_index(self, stored: ManifestVariable) -> tuple[xr.Variable, xr.Index]:
         """Return a decoded dimension coordinate, and its index, which files may share.
 
         Raises
@@ -150,12 +150,12 @@ class VariableDecoding:
         """
         read = self._read(stored)
         if read.data.dtype.hasobject or read.data.nbytes > SHARED_INDEX_BYTES:
-            found, index = build_index(self.name, self._by_xarray(read))
+            found, index = build_index(self.name, self._decode_by_xarray(read))
         else:
             found, index = _get_shared_index(self, read.data.tobytes())
-        return self._own(found.copy(deep=False), stored), index
+        return self._unshare(found.copy(deep=False), stored), index
 
-    def values(self, stored: ManifestVariable) -> npt.NDArray[Any]:
+    def load_values(self, stored: ManifestVariable) -> npt.NDArray[Any]:
         """Return the stored values of a variable.
 
         Raises
@@ -170,7 +170,7 @@ class VariableDecoding:
         return data if isinstance(data, np.ndarray) else data.read((slice(None),) * data.ndim)
 
     def _read(self, stored: ManifestVariable) -> _LoadedVariable:
-        return _LoadedVariable(stored.dims, self.values(stored), stored.attributes)
+        return _LoadedVariable(stored.dims, self.load_values(stored), stored.attributes)
 
     def decodes_like(self, other: VariableDecoding) -> bool:
         """Say whether both decode the same stored values equally."""
@@ -185,7 +185,7 @@ class VariableDecoding:
         """The attributes that decoding uses."""
         return {**self.declared, **self.inherited}
 
-    def decoded_values(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def decode_values(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return decoded values.
 
         Raises
@@ -193,9 +193,9 @@ class VariableDecoding:
         MisfitError
             The values decode to something other than in the plan.
         """
-        return np.asarray(self.decoded_variable(values).compute().data)
+        return np.asarray(self.decode_as_variable(values).compute().data)
 
-    def decoded_variable(self, values: npt.NDArray[Any]) -> xr.Variable:
+    def decode_as_variable(self, values: npt.NDArray[Any]) -> xr.Variable:
         """Return values as a variable decoded by xarray.
 
         Raises
@@ -203,7 +203,7 @@ class VariableDecoding:
         MisfitError
             The values decode to something other than in the plan.
         """
-        return self._by_xarray(_LoadedVariable(self.stored[0], values, self.declared))
+        return self._decode_by_xarray(_LoadedVariable(self.stored[0], values, self.declared))
 
     def goes_by_elements(self, values: npt.NDArray[Any]) -> bool:
         """Say whether each value decodes independently of the others.
@@ -220,7 +220,7 @@ class VariableDecoding:
         whole = values.dtype.kind in "iu" or bool((np.rint(values) == values).all())
         return self.decoded[1].kind in "mM" and whole
 
-    def _by_xarray(self, stored: ManifestVariable | _LoadedVariable) -> xr.Variable:
+    def _decode_by_xarray(self, stored: ManifestVariable | _LoadedVariable) -> xr.Variable:
         """Return a variable that xarray decodes alone, and reads on access."""
         attributes = {**stored.attributes, **self.inherited}
         raw = xr.Variable(stored.dims, to_lazy(stored.data, self.name), attributes)
@@ -236,7 +236,7 @@ class VariableDecoding:
             raise MisfitError
         return found
 
-    def _own(self, found: xr.Variable, stored: ManifestVariable) -> xr.Variable:
+    def _unshare(self, found: xr.Variable, stored: ManifestVariable) -> xr.Variable:
         """Give a variable its own attributes and encoding, not shared with other files."""
         own = {n: v for n, v in encoding_of(stored).items() if n in OWN_ENCODING}
         found.attrs = {n: stored.attributes.get(n, v) for n, v in self.attributes.items()}
@@ -276,8 +276,8 @@ def decode_together(
     if all_decode_alike(parts):
         whole = np.concatenate(values, axis=one.stored[0].index(str(dim)))
         if one.goes_by_elements(whole):
-            return one.decoded_values(whole)
-    decoded = [part.decoded_values(some) for part, some in zip(parts, values, strict=True)]
+            return one.decode_values(whole)
+    decoded = [part.decode_values(some) for part, some in zip(parts, values, strict=True)]
     return np.concatenate(decoded, axis=one.decoded[0].index(dim))
 
 
@@ -290,7 +290,7 @@ def has_same_attributes(one: Mapping[str, Any], other: Mapping[str, Any]) -> boo
 @lru_cache(256)
 def _get_shared_index(part: VariableDecoding, raw: bytes) -> tuple[xr.Variable, xr.Index]:
     """Return a coordinate and its index for stored bytes."""
-    return build_index(part.name, part.decoded_variable(np.frombuffer(raw, part.stored[1])))
+    return build_index(part.name, part.decode_as_variable(np.frombuffer(raw, part.stored[1])))
 
 
 def build_index(name: Any, variable: xr.Variable) -> tuple[xr.Variable, xr.Index]:

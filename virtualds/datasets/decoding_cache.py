@@ -47,7 +47,7 @@ class DecodingPlan:
     def _pickled(self) -> bytes:
         return pickle.dumps((self.parts, self.coordinates, self.used), 5)
 
-    def values(self, group: ManifestGroup) -> dict[str, npt.NDArray[Any]]:
+    def load_values(self, group: ManifestGroup) -> dict[str, npt.NDArray[Any]]:
         """Return the stored values of the loaded variables of a group, by name.
 
         Raises
@@ -59,7 +59,7 @@ class DecodingPlan:
         for name, part in self.parts.items():
             if part.is_loaded:
                 with name_variable_in_errors(part):
-                    found[name] = part.values(group.variables[name])
+                    found[name] = part.load_values(group.variables[name])
         return found
 
 

@@ -213,7 +213,7 @@ def demand_data(location: Location) -> None:
         The file is empty, or a page of a server.
     """
     try:
-        _, head = find_store(location.url).head(location.url, location.options, HEAD_BYTES)
+        _, head = find_store(location.url).read_head(location.url, location.options, HEAD_BYTES)
     except OSError:
         return
     if (what := _describe_non_data(head)) is not None:
@@ -233,11 +233,11 @@ def _detected(url: str, options: StorageOptions | None) -> Found:
     head = b""
     store = find_store(url)
     try:
-        source, head = store.head(url, options, HEAD_BYTES)
+        source, head = store.read_head(url, options, HEAD_BYTES)
         if (reader := _find_by_bytes(head)) is not DEFAULT_READER and len(
             head
         ) == HEAD_BYTES != source.size:
-            source, head = store.head(url, options, FIRST_PAGES * PAGE)
+            source, head = store.read_head(url, options, FIRST_PAGES * PAGE)
             reader = _find_by_bytes(head)
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
         # object stores have no folders, and may refuse access to them

@@ -70,33 +70,33 @@ class _ContentCopier:
         self._root, self._options, self._checksums = root, options, checksums
         self._present = _list_present_chunks(root, options)
 
-    def group(self, group: ManifestGroup, path: str = "") -> ManifestGroup:
+    def copy_group(self, group: ManifestGroup, path: str = "") -> ManifestGroup:
         """Return a group that refers to copies, and make those."""
         prefix = f"{path}/" if path else ""
-        variables = {n: self._variable(prefix + n, v) for n, v in group.variables.items()}
-        groups = {n: self.group(g, prefix + n) for n, g in group.groups.items()}
+        variables = {n: self._copy_variable(prefix + n, v) for n, v in group.variables.items()}
+        groups = {n: self.copy_group(g, prefix + n) for n, g in group.groups.items()}
         return replace(group, variables=variables, groups=groups)
 
-    def _variable(self, path: str, variable: ManifestVariable) -> ManifestVariable:
+    def _copy_variable(self, path: str, variable: ManifestVariable) -> ManifestVariable:
         array = variable.data
         if not isinstance(array, ManifestArray):
             return variable
         fragments = tuple(
-            replace(f, manifest=self._manifest(ManifestChunks(f.manifest, path)))
+            replace(f, manifest=self._copy_manifest(ManifestChunks(f.manifest, path)))
             for f in array.fragments
         )
         return replace(variable, data=replace(array, fragments=fragments))
 
-    def _manifest(self, references: ManifestChunks) -> ChunkManifest:
-        ids, which = references.distinct()
+    def _copy_manifest(self, references: ManifestChunks) -> ChunkManifest:
+        ids, which = references.find_distinct()
         copies: dict[int, _CopiedChunk] = {}
 
         def copy(batch: Ints) -> None:
             for one, data in zip(batch.tolist(), references.fetch(batch), strict=True):
                 copies[one] = self._put(data)
 
-        run_all(references.batches(ids), copy)
-        return self._referring(references, [copies[one] for one in ids.tolist()], which)
+        run_all(references.split_batches(ids), copy)
+        return self._refer_to_copies(references, [copies[one] for one in ids.tolist()], which)
 
     def _put(self, data: bytes) -> _CopiedChunk:
         """Write bytes under their hash, unless they lie there already."""
@@ -109,7 +109,7 @@ class _ContentCopier:
             self._present[path] = len(data)
         return _CopiedChunk(path, len(data), checksum_of(data) if self._checksums else 0)
 
-    def _referring(
+    def _refer_to_copies(
         self, references: ManifestChunks, copies: list[_CopiedChunk], which: Ints
     ) -> ChunkManifest:
         """Return a manifest of copies where there were chunks of files."""
@@ -157,7 +157,7 @@ def _copy_by_content(
 ) -> None:
     """Make a zarr-v3 set of a group, with all chunks inside."""
     zarr_manifests.check_writable(group, root, options, replace=replaces)
-    copied = _ContentCopier(root, options, checksums).group(group)
+    copied = _ContentCopier(root, options, checksums).copy_group(group)
     zarr_manifests.write(copied, root, options, replace=replaces)
 
 

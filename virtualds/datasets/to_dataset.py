@@ -161,9 +161,9 @@ def _decode_by_plan(outline: DecodingPlan, group: ManifestGroup) -> xr.Dataset:
         stored = group.variables[name]
         with name_variable_in_errors(part):
             if part.is_index:
-                variables[part.name], indexes[part.name] = part.index(stored)
+                variables[part.name], indexes[part.name] = part.build_index(stored)
             else:
-                variables[part.name] = part.variable(stored)
+                variables[part.name] = part.decode_variable(stored)
     attributes = {n: v for n, v in group.attributes.items() if n not in outline.used}
     return _assemble_dataset(variables, indexes, attributes, outline.coordinates, group)
 

@@ -136,7 +136,7 @@ class VirtualStore(Store):
         FileNotFoundError
             There is no such key.
         """
-        found = await asyncio.to_thread(self._view.size, key)
+        found = await asyncio.to_thread(self._view.get_size, key)
         if found is None:
             raise FileNotFoundError(key)
         return found
@@ -155,12 +155,12 @@ class VirtualStore(Store):
 
     async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
         """Yield all keys that begin with a prefix."""
-        async for key in _iterate_in_threads(self._view.keys(prefix)):
+        async for key in _iterate_in_threads(self._view.list_keys(prefix)):
             yield key
 
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
         """Yield the names directly below a path."""
-        async for name in _iterate_in_threads(self._view.names(prefix)):
+        async for name in _iterate_in_threads(self._view.list_names(prefix)):
             yield name
 
     # ------------------------------------------------------------------ writing is refused

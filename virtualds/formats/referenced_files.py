@@ -44,7 +44,7 @@ class ReferencedFiles:
         self._files: dict[str, SourceFile] = {}
         self._sizes: dict[SourceFile, int | None] = {}
 
-    def file(self, url: str) -> SourceFile:
+    def get_file(self, url: str) -> SourceFile:
         """Return the file that a url of the set means, with the fingerprint noted for it.
 
         Raises
@@ -57,11 +57,11 @@ class ReferencedFiles:
         if url not in self._files:
             meant = resolve_url(url, self._source.url)
             self._allow.check(meant, self._source.url)
-            known = self._fingerprint(url, self._noted.get(url, UNKNOWN))
-            self._files[url] = SourceFile(meant, *known, self._options_for(meant))
+            known = self._check_fingerprint(url, self._noted.get(url, UNKNOWN))
+            self._files[url] = SourceFile(meant, *known, self._get_options(meant))
         return self._files[url]
 
-    def file_with(self, url: str, fingerprint: Any) -> SourceFile:
+    def make_file(self, url: str, fingerprint: Any) -> SourceFile:
         """Return the file that a url of the set means, with a fingerprint from elsewhere.
 
         Parameters
@@ -75,11 +75,11 @@ class ReferencedFiles:
         AccessError, FormatError
             As `file`.
         """
-        found = self.file(url)
-        size, mtime, etag = self._fingerprint(url, fingerprint)
+        found = self.get_file(url)
+        size, mtime, etag = self._check_fingerprint(url, fingerprint)
         return found._replace(size=size, mtime=mtime, etag=etag)
 
-    def _fingerprint(self, url: str, noted: Any) -> tuple[int | None, int | None, str | None]:
+    def _check_fingerprint(self, url: str, noted: Any) -> tuple[int | None, int | None, str | None]:
         """Return the noted fingerprint of a file; JSON may hold anything else."""
         match noted:
             case (size, mtime, (str() | None) as etag) if _is_int64(size) and _is_int64(mtime):
@@ -89,7 +89,7 @@ class ReferencedFiles:
             f"etag; write the set anew"
         )
 
-    def _options_for(self, url: str) -> StorageOptions | None:
+    def _get_options(self, url: str) -> StorageOptions | None:
         """Pass access options on to remote files, but only to hosts that the user named."""
         if scheme_of(url) == "file":
             folders = self._allow.folders
@@ -97,7 +97,7 @@ class ReferencedFiles:
         local = scheme_of(self._source.url) == "file"
         return self._source.options if local or is_same_host(url, self._source.url) else None
 
-    def size(self, file: SourceFile) -> int | None:
+    def get_size(self, file: SourceFile) -> int | None:
         """Return the length of a file that is a whole chunk.
 
         Raises

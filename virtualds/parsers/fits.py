@@ -105,11 +105,11 @@ class _Reader:
             )
             return
         if part.shape:
-            self.variables[name] = self._image(name, part)
+            self.variables[name] = self._read_image(name, part)
         elif part.number:
             self.groups[name] = ManifestGroup({}, _select_attributes(part.cards))
 
-    def _image(self, name: str, part: HeaderDataUnit) -> ManifestVariable:
+    def _read_image(self, name: str, part: HeaderDataUnit) -> ManifestVariable:
         end = part.offset + part.nbytes
         if self.source.size is not None and end > self.source.size:
             raise FormatError(
@@ -135,9 +135,9 @@ class _Reader:
         origin = local_path(url) if scheme_of(url) == "file" else url
         encoding = {"source": origin, "original_shape": part.shape, "dtype": dtype}
         attributes = _find_packing(part.cards, dtype, meant) | _select_attributes(part.cards)
-        return ManifestVariable(self._dims(name, part.shape), array, attributes, encoding)
+        return ManifestVariable(self._name_axes(name, part.shape), array, attributes, encoding)
 
-    def _dims(self, name: str, shape: tuple[int, ...]) -> tuple[str, ...]:
+    def _name_axes(self, name: str, shape: tuple[int, ...]) -> tuple[str, ...]:
         """Name the axes; an axis with another length than in earlier images gets its own name."""
         found = []
         for number, length in zip(range(len(shape), 0, -1), shape, strict=True):

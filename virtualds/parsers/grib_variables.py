@@ -133,8 +133,8 @@ class MessageGroup:
 
     def read(self, skip: frozenset[str]) -> ManifestGroup:
         """Return the variables of all parameters, and their coordinates."""
-        variables = {n: v for n, v in self._parameters(skip) if n not in skip}
-        variables |= {n: v for n, v in self._coordinates().items() if n not in skip}
+        variables = {n: v for n, v in self._read_parameters(skip) if n not in skip}
+        variables |= {n: v for n, v in self._build_coordinates().items() if n not in skip}
         keys = self.first.keys
         names = ("edition", "centre", "centreDescription", "subCentre")
         attributes = {f"GRIB_{name}": keys[name] for name in names if name in keys}
@@ -145,14 +145,14 @@ class MessageGroup:
             variables, attributes, {}, {"unlimited_dims": set[str]()}, self.problems
         )
 
-    def _parameters(self, skip: frozenset[str]) -> Iterator[tuple[str, ManifestVariable]]:
+    def _read_parameters(self, skip: frozenset[str]) -> Iterator[tuple[str, ManifestVariable]]:
         dims = (*(self._name_axis(axis) for axis in self.axes), *self.dims)
         for name, found in groupby(sorted(self.messages, key=_name_of), _name_of):
             if name in skip:
                 continue
             messages = list(found)
             try:
-                array = self._array(name, messages)
+                array = self._build_array(name, messages)
             except VirtualdsError as error:
                 error.add_note(f"variable {name!r} of {self.source.url}")
                 self.problems[name] = error
@@ -161,9 +161,9 @@ class MessageGroup:
             url = self.source.url
             origin = local_path(url) if scheme_of(url) == "file" else url
             encoding = {"source": origin, "original_shape": array.shape, "dtype": array.dtype}
-            yield name, ManifestVariable(dims, array, self._attributes(messages[0]), encoding)
+            yield name, ManifestVariable(dims, array, self._read_attributes(messages[0]), encoding)
 
-    def _array(self, name: str, found: Sequence[GribField]) -> ManifestArray:
+    def _build_array(self, name: str, found: Sequence[GribField]) -> ManifestArray:
         """Return the messages of one parameter as an array, one chunk each."""
         lengths = tuple(len(self.values[axis]) for axis in self.axes)
         demand_table(lengths, len(found), f"parameter {name!r}")
@@ -188,7 +188,7 @@ class MessageGroup:
         pipeline = CodecPipeline(np.dtype("<f4"), (GribMessage(),), nothing, layout)
         return ManifestArray.of_fragment(Fragment((0,) * len(axes), axes, manifest), pipeline)
 
-    def _attributes(self, message: GribField) -> dict[str, Any]:
+    def _read_attributes(self, message: GribField) -> dict[str, Any]:
         keys = message.keys
         found = {f"GRIB_{name}": keys[name] for name in ATTRIBUTES if name in keys}
         found |= {"long_name": keys.get("name", "unknown"), "units": keys.get("units", "unknown")}
@@ -202,7 +202,7 @@ class MessageGroup:
         """Return the name of an axis; the level axis has the name of the type of level."""
         return self.level if axis == "level" else axis
 
-    def _coordinates(self) -> dict[str, ManifestVariable]:
+    def _build_coordinates(self) -> dict[str, ManifestVariable]:
         found = dict(self.places)
         for axis in self.known_axes:
             values, several = np.array(self.values[axis]), axis in self.axes

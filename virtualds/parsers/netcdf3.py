@@ -73,7 +73,7 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     """
     skipped = frozenset(skip)
     header, size = _read_header(source)
-    records = header.records_in(size) if header.numrecs is None else header.numrecs
+    records = header.count_records(size) if header.numrecs is None else header.numrecs
     name = local_path(source.url) if scheme_of(source.url) == "file" else source.url
     variables, problems = {}, dict[str, VirtualdsError]()
     for variable in header.variables:
@@ -138,7 +138,9 @@ def _demand_whole(
         return
     stop = variable.begin + (count - 1) * header.record_size + variable.nbytes
     if stop > size:
-        whole = f", {header.records_in(size)} of {records} records" if variable.has_records else ""
+        whole = (
+            f", {header.count_records(size)} of {records} records" if variable.has_records else ""
+        )
         raise FormatError(
             f"its values reach to byte {stop}, and the file has {size}{whole}; it is truncated, "
             f"fetch it again, or leave the variable out with drop_variables"

@@ -112,7 +112,7 @@ class NetCDF3Header:
             return variables[0].nbytes
         return sum(_pad_length(v.nbytes) for v in variables)
 
-    def records_in(self, size: int) -> int:
+    def count_records(self, size: int) -> int:
         """Return how many records a file of this size holds as a whole."""
         step, variables = self.record_size, [v for v in self.of_records if v.nbytes]
         if not step or not variables:
@@ -130,7 +130,7 @@ def parse_header(data: bytes, where: str) -> NetCDF3Header:
     FormatError
         It is damaged; ``where`` names the file.
     """
-    return _Parser(data, where).header()
+    return _Parser(data, where).parse_header()
 
 
 def _pad_length(nbytes: int) -> int:
@@ -142,54 +142,61 @@ class _Parser:
 
     def __init__(self, data: bytes, where: str) -> None:
         self.data, self.where = data, where
-        self.place = 4
+        self.parse_expression = 4
         self.version = data[3] if data[:3] == MAGIC and len(data) > 3 else 0
         if self.version not in VERSIONS:
-            raise self.damage(f"begins with {data[:4]!r}, not with CDF and 1, 2 or 5", 0)
+            raise self.describe_damage(f"begins with {data[:4]!r}, not with CDF and 1, 2 or 5", 0)
         # bytes of NON_NEG, and of the OFFSET of variables
         self.wide = 8 if self.version == 5 else 4
         self.wide_offset = 4 if self.version == 1 else 8
 
-    def damage(self, found: str, place: int | None = None) -> FormatError:
-        place = self.place if place is None else place
+    def describe_damage(self, found: str, place: int | None = None) -> FormatError:
+        place = self.parse_expression if place is None else place
         return FormatError(
             f"{self.where}: header, byte {place}: {found}; the file is damaged, fetch it again"
         )
 
-    def header(self) -> NetCDF3Header:
-        streaming = self.data[self.place : self.place + self.wide] == b"\xff" * self.wide
-        numrecs = self.number(self.wide) if streaming else self.count()
-        dimensions = tuple(self.list_of(DIMENSIONS, "dimensions", self.dimension))
+    def parse_header(self) -> NetCDF3Header:
+        streaming = (
+            self.data[self.parse_expression : self.parse_expression + self.wide]
+            == b"\xff" * self.wide
+        )
+        numrecs = self.parse_number(self.wide) if streaming else self.parse_count()
+        dimensions = tuple(self.parse_list(DIMENSIONS, "dimensions", self.parse_dimension))
         _demand_unique(self, "dimension", [d.name for d in dimensions])
         if sum(not d.length for d in dimensions) > 1:
-            raise self.damage("more than one dimension has no length")
-        attributes = self.attributes()
-        variables = tuple(self.list_of(VARIABLES, "variables", lambda: self.variable(dimensions)))
+            raise self.describe_damage("more than one dimension has no length")
+        attributes = self.parse_attributes()
+        variables = tuple(
+            self.parse_list(VARIABLES, "variables", lambda: self.parse_variable(dimensions))
+        )
         _demand_unique(self, "variable", [v.name for v in variables])
         return NetCDF3Header(dimensions, attributes, variables, None if streaming else numrecs)
 
-    def list_of(self, tag: int, what: str, read: Callable[[], Item]) -> list[Item]:
+    def parse_list(self, tag: int, what: str, read: Callable[[], Item]) -> list[Item]:
         """Read a list: its tag, its length, its items."""
-        found, begin = self.number(4), self.place - 4
-        count = self.number(self.wide)
+        found, begin = self.parse_number(4), self.parse_expression - 4
+        count = self.parse_number(self.wide)
         if found == ABSENT and not count:
             return []
         if found != tag:
-            raise self.damage(f"tag {found:#x} where the list of {what} begins ({tag:#x})", begin)
+            raise self.describe_damage(
+                f"tag {found:#x} where the list of {what} begins ({tag:#x})", begin
+            )
         # a count that is too large runs past the data, which raises MoreNeeded
         return [read() for _ in range(count)]
 
-    def dimension(self) -> NetCDF3Dimension:
-        return NetCDF3Dimension(self.name(), self.count())
+    def parse_dimension(self) -> NetCDF3Dimension:
+        return NetCDF3Dimension(self.parse_name(), self.parse_count())
 
-    def attributes(self) -> dict[str, Any]:
-        return dict(self.list_of(ATTRIBUTES, "attributes", self.attribute))
+    def parse_attributes(self) -> dict[str, Any]:
+        return dict(self.parse_list(ATTRIBUTES, "attributes", self.parse_attribute))
 
-    def attribute(self) -> tuple[str, Any]:
-        name = self.name()
-        kind = self.type()
-        count = self.number(self.wide)
-        raw = self.padded(count * kind.itemsize)
+    def parse_attribute(self) -> tuple[str, Any]:
+        name = self.parse_name()
+        kind = self.parse_type()
+        count = self.parse_number(self.wide)
+        raw = self.take_padded(count * kind.itemsize)
         if kind == TYPES[CHAR]:
             # as netCDF4-python: a fill value stays bytes, text is UTF-8 without its zeros
             text = raw.decode("utf-8", "replace").replace("\0", "")
@@ -197,23 +204,23 @@ class _Parser:
         values = np.frombuffer(raw, kind).astype(kind.newbyteorder("="))
         return name, values[0] if values.size == 1 else values
 
-    def variable(self, dimensions: tuple[NetCDF3Dimension, ...]) -> NetCDF3Variable:
-        name = self.name()
-        count, place = self.number(self.wide), self.place
+    def parse_variable(self, dimensions: tuple[NetCDF3Dimension, ...]) -> NetCDF3Variable:
+        name = self.parse_name()
+        count, place = self.parse_number(self.wide), self.parse_expression
         ids = unpack(f">{count}{'Q' if self.wide == 8 else 'I'}", self.take(count * self.wide))
         if any(number >= len(dimensions) for number in ids):
-            raise self.damage(
+            raise self.describe_damage(
                 f"variable {name!r} has the dimensions {[*ids[:32]]}, and there are only "
                 f"{len(dimensions)}",
                 place,
             )
-        attributes = self.attributes()
-        kind = self.type()
-        self.number(self.wide)
-        begin = self.number(self.wide_offset)
+        attributes = self.parse_attributes()
+        kind = self.parse_type()
+        self.parse_number(self.wide)
+        begin = self.parse_number(self.wide_offset)
         dims = [dimensions[number] for number in ids]
         if any(not d.length for d in dims[1:]):
-            raise self.damage(
+            raise self.describe_damage(
                 f"variable {name!r} has the record dimension {dims[-1].name!r} among its others"
             )
         has_records = bool(dims) and not dims[0].length
@@ -221,56 +228,58 @@ class _Parser:
         names = tuple(d.name for d in dims)
         return NetCDF3Variable(name, names, kind, shape, has_records, begin, attributes)
 
-    def type(self) -> np.dtype[Any]:
-        number = self.number(4)
+    def parse_type(self) -> np.dtype[Any]:
+        number = self.parse_number(4)
         last = max(TYPES) if self.version == 5 else OF_CLASSIC
         if number not in TYPES or number > last:
-            raise self.damage(f"type {number}, not one of 1 to {last}", self.place - 4)
+            raise self.describe_damage(
+                f"type {number}, not one of 1 to {last}", self.parse_expression - 4
+            )
         return TYPES[number]
 
-    def name(self) -> str:
-        raw, place = self.padded(self.number(self.wide)), self.place
+    def parse_name(self) -> str:
+        raw, place = self.take_padded(self.parse_number(self.wide)), self.parse_expression
         try:
             text = raw.decode()
         except UnicodeDecodeError as error:
-            raise self.damage(f"the name {raw[:64]!r} is no UTF-8", place) from error
+            raise self.describe_damage(f"the name {raw[:64]!r} is no UTF-8", place) from error
         # netCDF-C ends a name at its first zero, and its own test files have such names
         text = text.partition("\0")[0]
         if not text:
-            raise self.damage(f"the name {raw[:64]!r}", place)
+            raise self.describe_damage(f"the name {raw[:64]!r}", place)
         return text
 
-    def count(self) -> int:
+    def parse_count(self) -> int:
         """Take a count (NON_NEG), which is never negative."""
-        found = self.number(self.wide)
+        found = self.parse_number(self.wide)
         # CDF-1 limits counts to 2**31, but longer files exist
         if found >= 2**63:
-            raise self.damage(f"a length of {found}", self.place - self.wide)
+            raise self.describe_damage(f"a length of {found}", self.parse_expression - self.wide)
         return found
 
-    def number(self, width: int) -> int:
+    def parse_number(self, width: int) -> int:
         # most of a header is numbers, so `take` is inlined
-        stop = self.place + width
-        raw = self.data[self.place : stop]
+        stop = self.parse_expression + width
+        raw = self.data[self.parse_expression : stop]
         if len(raw) < width:
             raise MoreNeeded(stop)
-        self.place = stop
+        self.parse_expression = stop
         return int.from_bytes(raw, "big")
 
-    def padded(self, count: int) -> bytes:
+    def take_padded(self, count: int) -> bytes:
         """Take bytes and their padding, and return the bytes."""
         return self.take(count + -count % 4)[:count]
 
     def take(self, count: int) -> bytes:
-        stop = self.place + count
+        stop = self.parse_expression + count
         if stop > len(self.data):
             raise MoreNeeded(stop)
-        taken = self.data[self.place : stop]
-        self.place = stop
+        taken = self.data[self.parse_expression : stop]
+        self.parse_expression = stop
         return taken
 
 
 def _demand_unique(parser: _Parser, what: str, names: list[str]) -> None:
     if len(set(names)) < len(names):
         twice = next(name for n, name in enumerate(names) if name in names[:n])
-        raise parser.damage(f"two {what}s are called {twice!r}")
+        raise parser.describe_damage(f"two {what}s are called {twice!r}")

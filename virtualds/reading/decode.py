@@ -68,7 +68,7 @@ class Decoder:
         CodecError
             The bytes do not decode to a chunk of this size.
         """
-        data = self._undone(data)
+        data = self._undo_codecs(data)
         if self._last:
             decoded = np.empty(self.nbytes, np.uint8) if to_keep else get_scratch(self.nbytes)
             self._last.decode_into(data, decoded)
@@ -80,7 +80,7 @@ class Decoder:
 
     def decode_into(self, data: Buffer, out: Bytes) -> None:
         """Write the bytes of the stored numbers into ``out``, which has their length."""
-        data = self._undone(data)
+        data = self._undo_codecs(data)
         if self._last:
             self._last.decode_into(data, out)
         else:
@@ -95,7 +95,7 @@ class Decoder:
         # only axes of one element are added: no copy
         return chunk.reshape((*grid, *self.encoded))
 
-    def target(self, task: Task, out: Array) -> Array | None:
+    def find_target(self, task: Task, out: Array) -> Array | None:
         """Return the box of the result that a whole chunk fills as stored; None if there is none.
 
         It has the shape of the chunk.
@@ -105,7 +105,7 @@ class Decoder:
         target: Array = out[(*task.outer, ...)]
         return target if target.shape == self.encoded else None
 
-    def _undone(self, data: Buffer) -> Buffer:
+    def _undo_codecs(self, data: Buffer) -> Buffer:
         """Undo the codecs from the last one on, except one that decodes into the result."""
         for codec, size, room in self._steps:
             if size is not None and room:
@@ -167,7 +167,7 @@ def place(decoder: Decoder, data: Buffer, task: Task, out: Array) -> None:
     CodecError
         The bytes do not decode to a chunk of this shape.
     """
-    target = decoder.target(task, out)
+    target = decoder.find_target(task, out)
     if target is not None and target.flags.c_contiguous:
         decoder.decode_into(data, target.reshape(-1).view(np.uint8))
     else:

@@ -75,7 +75,7 @@ def execute(source: Readable, selection: Selection, out: Array) -> None:
     # a selection larger than the cache would push out all its chunks
     keeps = 2 * selection.nbytes <= get_options().chunk_cache
     reading = _SelectionReader(source, out, keeps, chunk_cache().opened)
-    work = _announce_ahead(reading.without_kept(selection.batches))
+    work = _announce_ahead(reading.separate_kept(selection.batches))
     run_all(Prefetcher(work, _host_slot_of, reading.fetch), reading.finish)
 
 
@@ -108,7 +108,7 @@ def _announce(works: Iterable[Work]) -> None:
         if not isinstance(work, DecodedTasks) and work.file >= 0:
             ranges.setdefault(_file_of(work), []).extend(_list_ranges(work))
     for file, expected in ranges.items():
-        find_store(file.url).expect(file, expected)
+        find_store(file.url).prefetch(file, expected)
 
 
 def _host_slot_of(work: Work) -> HostSlot | None:
@@ -119,7 +119,7 @@ def _host_slot_of(work: Work) -> HostSlot | None:
 
 def _list_ranges(work: Batch | Tile) -> list[Range]:
     """Return the ranges to ask a store for, before near ones are joined."""
-    if isinstance(work, Tile) and (teeth := work.teeth(limits_of(work.fragment, work.file))):
+    if isinstance(work, Tile) and (teeth := work.plan_ranges(limits_of(work.fragment, work.file))):
         return [asked for asked, _ in teeth]
     return work.ranges
 
@@ -157,14 +157,14 @@ class _SelectionReader:
         if isinstance(work, DecodedTasks):
             return partial(self._finish_kept, work)
         if isinstance(work, Batch):
-            chunks = enumerate(self._chunks(work))
+            chunks = enumerate(self._read_chunks(work))
             return partial(self._finish_batch, work, Decoders(work.pipelines), chunks)
         decoder = Decoder(work.pipelines[work.pipeline], work.encoded)
-        if (rows := self._rows(work, decoder)) is not None:
+        if (rows := self._read_rows(work, decoder)) is not None:
             return partial(place_rows, decoder, rows, work, self.out)
-        return partial(self._finish_tile, work, decoder, self._chunks(work))
+        return partial(self._finish_tile, work, decoder, self._read_chunks(work))
 
-    def _chunks(self, work: Batch | Tile) -> list[Buffer]:
+    def _read_chunks(self, work: Batch | Tile) -> list[Buffer]:
         """Return the bytes of every chunk, in their order."""
         ranges = work.ranges
         if work.file == MISSING:
@@ -173,33 +173,37 @@ class _SelectionReader:
             return [work.fragment.manifest.inline[number] for number, _ in ranges]
         reach = limits_of(work.fragment, work.file)
         found: list[Buffer] = [b""] * len(ranges)
-        for number, data in self._cut(work, ranges, join_ranges(ranges, reach.gap, reach.run)):
+        for number, data in self._cut_chunks(
+            work, ranges, join_ranges(ranges, reach.gap, reach.run)
+        ):
             found[number] = data
         return found
 
-    def _cut(
+    def _cut_chunks(
         self, work: Batch | Tile, ranges: Sequence[Range], runs: Sequence[JoinedRange]
     ) -> list[tuple[int, Buffer]]:
         """Fetch runs, and return the numbers and bytes of the chunks in them."""
         found: list[tuple[int, Buffer]] = []
-        for run, data in zip(runs, self._runs(work, runs), strict=True):
+        for run, data in zip(runs, self._read_runs(work, runs), strict=True):
             view = memoryview(data)
             for member in run.members:
                 offset, length = ranges[member]
                 found.append((member, view[offset - run.offset : offset - run.offset + length]))
         return found
 
-    def _rows(self, tile: Tile, decoder: Decoder) -> Bytes | None:
+    def _read_rows(self, tile: Tile, decoder: Decoder) -> Bytes | None:
         """Return the chunks of a comb; None where each chunk must be fetched alone."""
-        teeth = tile.teeth(limits_of(tile.fragment, tile.file)) if tile.file >= 0 else []
+        teeth = tile.plan_ranges(limits_of(tile.fragment, tile.file)) if tile.file >= 0 else []
         if not teeth or int(tile.length[0]) != decoder.nbytes:
             return None
         # on failure the chunks are fetched one by one, to find the one that fails
         with suppress(StoreError):
-            return tile.rows(fetch_ranges(_file_of(tile), [asked for asked, _ in teeth]), teeth)
+            return tile.extract_rows(
+                fetch_ranges(_file_of(tile), [asked for asked, _ in teeth]), teeth
+            )
         return None
 
-    def _runs(self, work: Batch | Tile, runs: Sequence[JoinedRange]) -> Sequence[Buffer]:
+    def _read_runs(self, work: Batch | Tile, runs: Sequence[JoinedRange]) -> Sequence[Buffer]:
         file = _file_of(work)
         try:
             return fetch_ranges(file, [(run.offset, run.length) for run in runs])
@@ -244,7 +248,7 @@ class _SelectionReader:
         batch = self._read_in_place(batch, decoders)
         reach, ranges = limits_of(batch.fragment, batch.file), batch.ranges
         for runs in split_portions(join_ranges(ranges, reach.gap, reach.run), PORTION):
-            self._finish_batch(batch, decoders, self._cut(batch, ranges, runs))
+            self._finish_batch(batch, decoders, self._cut_chunks(batch, ranges, runs))
 
     def _read_in_place(self, batch: Batch, decoders: Decoders) -> Batch:
         """Read chunks stored as in the result straight into it; return the rest of the batch."""
@@ -306,7 +310,7 @@ class _SelectionReader:
 
     # ------------------------------------------------------------------ chunks in memory
 
-    def without_kept(self, batches: Iterable[Batch | Tile]) -> Iterator[Work]:
+    def separate_kept(self, batches: Iterable[Batch | Tile]) -> Iterator[Work]:
         """Yield batches, with the tasks whose chunks are in memory apart.
 
         Raises
@@ -327,16 +331,16 @@ class _SelectionReader:
             if not known:
                 yield batch
                 continue
-            self._confirm(batch)
+            self._check_unchanged(batch)
             yield DecodedTasks(_take_tasks(batch, known), [c for c in chunks if c is not None])
             if rest := [number for number, chunk in enumerate(chunks) if chunk is None]:
                 yield _take_tasks(batch, rest)
 
-    def _confirm(self, batch: Batch) -> None:
+    def _check_unchanged(self, batch: Batch) -> None:
         """Refuse chunks of a file that has changed, where the check costs no request."""
         file = _file_of(batch)
         try:
-            find_store(file.url).confirm(file)
+            find_store(file.url).check_unchanged(file)
         except StoreError as error:
             raise chunk_read_error(self.source, batch, 0, str(error)) from error.__cause__
 

@@ -53,7 +53,7 @@ def find_direct_target(decoder: Decoder, task: Task, out: Array) -> Array | None
     """
     if not decoder.is_plain or task.checksum or task.length < DIRECT_BYTES:
         return None
-    target = decoder.target(task, out)
+    target = decoder.find_target(task, out)
     if target is None or target.nbytes != task.length or count_row_bytes(target) < DIRECT_ROW_BYTES:
         return None
     return target

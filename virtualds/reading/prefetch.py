@@ -75,7 +75,7 @@ class Prefetcher(Iterator[tuple[Item, Data | None]]):
         fetch: Callable[[Item], Data],
     ) -> None:
         self._window: _Window[Item, Data] = _Window(fetch)
-        self._found = self._in_turn(items, way_of)
+        self._found = self._fetch_in_turn(items, way_of)
 
     def __next__(self) -> tuple[Item, Data | None]:
         return next(self._found)
@@ -88,7 +88,7 @@ class Prefetcher(Iterator[tuple[Item, Data | None]]):
         """Send no more requests."""
         self._found.close()
 
-    def _in_turn(
+    def _fetch_in_turn(
         self, items: Iterable[Item], way_of: Callable[[Item], HostSlot | None]
     ) -> Generator[tuple[Item, Data | None], None, None]:
         try:

@@ -143,7 +143,7 @@ def plan_distinct_tasks(
     rest = prod(p.chunk.size for p in projections[1:])
     step = max(1, BLOCK_TASKS // max(rest, 1))
     for begin in range(0, projections[0].chunk.size, step):
-        head = projections[0].part(begin, begin + step)
+        head = projections[0].take_part(begin, begin + step)
         yield from _plan_block(fragment, [head, *projections[1:]])
 
 

@@ -40,7 +40,7 @@ class _Crew:
         self._pool = ThreadPoolExecutor(max(1, cores() - 1), thread_name_prefix="virtualds")
 
     @contextmanager
-    def helpers(self, work: Callable[[], None]) -> Iterator[None]:
+    def run_helpers(self, work: Callable[[], None]) -> Iterator[None]:
         """Do ``work`` in other threads during the block; wait for those that have begun."""
         with self._lock:
             count = max(0, cores() - 1 - self._busy)
@@ -116,7 +116,7 @@ def _run_all(items: Iterator[Task], work: Callable[[Task], None]) -> None:
             queue.close()
             raise
 
-    with _crew_of(os.getpid()).helpers(drain):
+    with _crew_of(os.getpid()).run_helpers(drain):
         drain()
 
 

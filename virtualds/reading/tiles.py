@@ -77,7 +77,7 @@ class Tile(NamedTuple):
         chunks: list[int] = self.checksum.tolist()
         return chunks
 
-    def teeth(self, reach: RequestLimits) -> list[tuple[Range, int]]:
+    def plan_ranges(self, reach: RequestLimits) -> list[tuple[Range, int]]:
         """Return the ranges to ask for, and how many chunks lie in each, if the tile is a comb.
 
         The chunks of a comb are plain stretches of bytes at equal, small distances, so that they
@@ -97,7 +97,7 @@ class Tile(NamedTuple):
             found.append(((int(self.offset[first]), span), count))
         return found
 
-    def rows(self, found: Sequence[Buffer], teeth: Sequence[tuple[Range, int]]) -> Bytes:
+    def extract_rows(self, found: Sequence[Buffer], teeth: Sequence[tuple[Range, int]]) -> Bytes:
         """Return the chunks of a comb one behind the other, out of the bytes of its teeth."""
         step, length = int(self.offset[1] - self.offset[0]), int(self.length[0])
         if len(found) == 1 and step == length:
@@ -116,7 +116,7 @@ def plan_box_batches(part: ChunkSelection) -> Iterator[Batch | Tile]:
         yield from batch_tasks(part, plan_box_tasks(part.fragment, part.projections))
         return
     for runs in product(*(p.runs for p in part.projections)):
-        inside = [p.part(r.first, r.stop) for p, r in zip(part.projections, runs, strict=True)]
+        inside = [p.take_part(r.first, r.stop) for p, r in zip(part.projections, runs, strict=True)]
         if all(run.whole for run in runs) and _count_chunk_bytes(part, inside) <= TINY_CHUNK:
             yield from _plan_tiles(part, inside)
         else:
@@ -161,7 +161,7 @@ def _plan_tiles(part: ChunkSelection, inside: Sequence[Projection]) -> Iterator[
     grid = [p.chunk.size for p in inside]
     most = _limit_tile_bytes(part, inside, nbytes * prod(grid))
     for box in _cut_boxes(grid, nbytes, most):
-        some = [p.part(first, stop) for p, (first, stop) in zip(inside, box, strict=True)]
+        some = [p.take_part(first, stop) for p, (first, stop) in zip(inside, box, strict=True)]
         tile = _plan_tile(part, some)
         yield from [tile] if tile else batch_tasks(part, plan_distinct_tasks(part.fragment, some))
 

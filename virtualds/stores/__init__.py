@@ -68,7 +68,7 @@ def locate_outside_archives(files: Sequence[SourceFile]) -> list[tuple[SourceFil
     while inside := [n for n, (file, _) in enumerate(found) if _archives_of(file.url)]:
         for store in ARCHIVES.values():
             numbers = [n for n in inside if _archives_of(found[n][0].url) is store]
-            places = store.places([found[n][0] for n in numbers])
+            places = store.locate_members([found[n][0] for n in numbers])
             for n, (file, begin) in zip(numbers, places, strict=True):
                 found[n] = file, found[n][1] + begin
     return found
@@ -85,7 +85,7 @@ def find_archive_checksums(files: Sequence[SourceFile]) -> list[int]:
     found = [0] * len(files)
     for store in ARCHIVES.values():
         numbers = [n for n, file in enumerate(files) if _archives_of(file.url) is store]
-        checksums = store.checksums([files[n] for n in numbers])
+        checksums = store.find_checksums([files[n] for n in numbers])
         for n, checksum in zip(numbers, checksums, strict=True):
             found[n] = checksum
     return found
@@ -97,7 +97,7 @@ def find_archive_headers(files: Sequence[SourceFile]) -> list[tuple[SourceFile, 
     The data follow within few bytes. The list is empty for files outside archives.
     """
     store = _archives_of(files[0].url) if files else None
-    return [] if store is None else store.beginnings(files)
+    return [] if store is None else store.locate_headers(files)
 
 
 __all__ = [

@@ -73,13 +73,13 @@ class ArchiveStore:
 
     def get_ranges(self, file: SourceFile, ranges: Sequence[Range]) -> Sequence[bytes]:
         """Return the bytes of every range of a member."""
-        archive, member = self._found(file)
+        archive, member = self._find_member(file)
         for item, (offset, length) in enumerate(ranges):
             if offset + length > member.length:
                 raise StoreError(
                     f"the member has {member.length} bytes, not {offset + length}", item
                 )
-        [begin] = self._offsets(archive, [member])
+        [begin] = self._find_offsets(archive, [member])
         moved = [(begin + offset, length) for offset, length in ranges]
         found = self._store_for(archive.file.url).get_ranges(archive.file, moved)
         for item, data in enumerate(found):
@@ -88,24 +88,24 @@ class ArchiveStore:
                 raise StoreError(f"the archive is damaged: of all its bytes, {reason}", item)
         return found
 
-    def expect(self, file: SourceFile, ranges: Sequence[Range]) -> None:
+    def prefetch(self, file: SourceFile, ranges: Sequence[Range]) -> None:
         """Do nothing: this store reads few bytes."""
 
-    def confirm(self, file: SourceFile) -> None:
+    def check_unchanged(self, file: SourceFile) -> None:
         """Refuse an archive that has changed since it was scanned."""
-        archive, _ = self._found(file)
-        self._store_for(archive.file.url).confirm(archive.file)
+        archive, _ = self._find_member(file)
+        self._store_for(archive.file.url).check_unchanged(archive.file)
 
     def describe(self, url: str, options: StorageOptions | None) -> SourceFile:
         """Return a member with its size, and with time and etag of the archive."""
-        archive = self._archive(url, options)
+        archive = self._open_archive(url, options)
         return _describe_member(url, archive, _find_member(archive, url), options)
 
-    def head(
+    def read_head(
         self, url: str, options: StorageOptions | None, length: int
     ) -> tuple[SourceFile, bytes]:
         """Return a member as `describe` does, and its first bytes, with one request for both."""
-        archive = self._archive(url, options, fresh=True)
+        archive = self._open_archive(url, options, fresh=True)
         member = _find_member(archive, url)
         file = _describe_member(url, archive, member, options)
         length = min(length, member.length)
@@ -141,7 +141,7 @@ class ArchiveStore:
         UnsupportedError
             A member is compressed, encrypted or otherwise not stored as plain bytes.
         """
-        archive = self._archive(url, options, fresh=True)
+        archive = self._open_archive(url, options, fresh=True)
         folder = split_archive_url(url).member.strip("/")
         start = f"{folder}/" if folder else ""
         return [
@@ -151,32 +151,32 @@ class ArchiveStore:
             if _is_plain(member, join_path(url, path))
         ]
 
-    def places(self, files: Sequence[SourceFile]) -> list[tuple[SourceFile, int]]:
+    def locate_members(self, files: Sequence[SourceFile]) -> list[tuple[SourceFile, int]]:
         """Return for each member its archive, and the offset of its data there."""
-        found = [self._found(file) for file in files]
+        found = [self._find_member(file) for file in files]
         offsets: dict[int, int] = {}
         by_archive: dict[SourceFile, list[int]] = {}
         for number, (archive, _) in enumerate(found):
             by_archive.setdefault(archive.file, []).append(number)
         for numbers in by_archive.values():
-            begins = self._offsets(found[numbers[0]][0], [found[n][1] for n in numbers])
+            begins = self._find_offsets(found[numbers[0]][0], [found[n][1] for n in numbers])
             offsets |= dict(zip(numbers, begins, strict=True))
         return [(archive.file, offsets[n]) for n, (archive, _) in enumerate(found)]
 
-    def checksums(self, files: Sequence[SourceFile]) -> list[int]:
+    def find_checksums(self, files: Sequence[SourceFile]) -> list[int]:
         """Return the checksum of each whole member, 0 where the archive has none."""
-        return [member.checksum for _, member in map(self._found, files)]
+        return [member.checksum for _, member in map(self._find_member, files)]
 
-    def beginnings(self, files: Sequence[SourceFile]) -> list[tuple[SourceFile, int]]:
+    def locate_headers(self, files: Sequence[SourceFile]) -> list[tuple[SourceFile, int]]:
         """Return for each member its archive, and the offset of its header there."""
-        return [(archive.file, member.header) for archive, member in map(self._found, files)]
+        return [(archive.file, member.header) for archive, member in map(self._find_member, files)]
 
     def read_version(self, url: str, options: StorageOptions | None) -> tuple[bytes, str]:
         """Return a whole member, and a hash of it."""
         data = self.read_all(url, options)
         return data, version_of(data)
 
-    def version(self, url: str, options: StorageOptions | None) -> str | None:
+    def find_version(self, url: str, options: StorageOptions | None) -> str | None:
         """Return a hash of a member, None if there is no such member."""
         try:
             return self.read_version(url, options)[1]
@@ -222,12 +222,12 @@ class ArchiveStore:
 
     # ------------------------------------------------------------------ archives
 
-    def _found(self, file: SourceFile) -> tuple[_Archive, ArchiveMember]:
+    def _find_member(self, file: SourceFile) -> tuple[_Archive, ArchiveMember]:
         """Return the archive of a member, as it was when the member was scanned."""
-        archive = self._archive(file.url, file.options)
+        archive = self._open_archive(file.url, file.options)
         known = _describe_member(file.url, archive, _find_member(archive, file.url), file.options)
         if _is_changed(file, known):
-            archive = self._archive(file.url, file.options, fresh=True)
+            archive = self._open_archive(file.url, file.options, fresh=True)
             known = _describe_member(
                 file.url, archive, _find_member(archive, file.url), file.options
             )
@@ -238,7 +238,7 @@ class ArchiveStore:
             )
         return archive, _find_member(archive, file.url)
 
-    def _archive(
+    def _open_archive(
         self, url: str, options: StorageOptions | None, *, fresh: bool = False
     ) -> _Archive:
         """Return an archive with its members; ``fresh`` checks that a kept one has not changed."""
@@ -250,7 +250,7 @@ class ArchiveStore:
         store = self._store_for(parent)
         if known is not None and (not fresh or store.describe(parent, inner) == known.file):
             return known
-        archive = self._listed(store, parent, inner)
+        archive = self._list_archive(store, parent, inner)
         with self._lock:
             self._archives[key] = archive
             self._archives.move_to_end(key)
@@ -258,7 +258,7 @@ class ArchiveStore:
                 self._archives.popitem(last=False)
         return archive
 
-    def _listed(self, store: Store, url: str, options: StorageOptions | None) -> _Archive:
+    def _list_archive(self, store: Store, url: str, options: StorageOptions | None) -> _Archive:
         file = store.describe(url, options)
         if file.size is None:
             raise UnsupportedError(
@@ -271,7 +271,7 @@ class ArchiveStore:
 
         return _Archive(file, self._read_index(read, file.size, url))
 
-    def _offsets(self, archive: _Archive, members: Sequence[ArchiveMember]) -> list[int]:
+    def _find_offsets(self, archive: _Archive, members: Sequence[ArchiveMember]) -> list[int]:
         """Return the offsets of members, from their headers where necessary."""
         unknown = dict.fromkeys(m.header for m in members if m.offset is None)
         headers = self._store_for(archive.file.url).get_ranges(

@@ -60,7 +60,7 @@ class Blocks:
             self._next, self._step = -(-len(head) // PAGE), FIRST_PAGES
             self._hold(0, head)
 
-    def held(self, offset: int, length: int) -> bytes | None:
+    def get_held(self, offset: int, length: int) -> bytes | None:
         """Return a range that is held, None if a part of it is not."""
         first, stop = _find_pages(offset, length)
         with self._lock:
@@ -84,9 +84,9 @@ class Blocks:
         """
         with self._lock:
             # the pages that are held count as used, so that fetched ones do not push them out
-            if (found := self.held(offset, length)) is None:
+            if (found := self.get_held(offset, length)) is None:
                 self.fetch(offset, length)
-                found = self.held(offset, length)
+                found = self.get_held(offset, length)
         if found is None:
             raise FetchError(f"{length} bytes are more than is held of a file")
         return found
@@ -100,19 +100,19 @@ class Blocks:
             They could not be fetched.
         """
         with self._lock:
-            missing = self._missing([(offset, length)])
+            missing = self._find_missing([(offset, length)])
             if not missing:
                 return
             if missing[0] in self._expected:
                 others = [n for n in self._expected if n not in self._pages and n not in missing]
                 self._get(_join_pages(sorted(missing + others[:MOST])))
             else:
-                self._get([(missing[0], self._end_of_block(missing[0], missing[-1] + 1))])
+                self._get([(missing[0], self._find_end_of_block(missing[0], missing[-1] + 1))])
 
     def expect(self, ranges: Iterable[Range]) -> None:
         """Note ranges that will be read; fetching one of them fetches all."""
         with self._lock:
-            self._expected.update(dict.fromkeys(self._missing(ranges)))
+            self._expected.update(dict.fromkeys(self._find_missing(ranges)))
 
     def fetch_together(self, ranges: Iterable[Range]) -> None:
         """Fetch the missing pages of many ranges at once, with few requests.
@@ -125,18 +125,18 @@ class Blocks:
             They could not be fetched.
         """
         with self._lock:
-            missing = self._missing(ranges)
+            missing = self._find_missing(ranges)
             if 0 < len(missing) <= MOST:
                 self._get(_join_pages(missing))
 
-    def _missing(self, ranges: Iterable[Range]) -> list[int]:
+    def _find_missing(self, ranges: Iterable[Range]) -> list[int]:
         """Return the pages of ranges that are not held, sorted."""
         last = -(-self.size // PAGE)
         bounds = (_find_pages(offset, length) for offset, length in ranges)
         wanted = {n for first, stop in bounds for n in range(first, min(stop, last))}
         return sorted(wanted - self._pages.keys())
 
-    def _end_of_block(self, first: int, stop: int) -> int:
+    def _find_end_of_block(self, first: int, stop: int) -> int:
         """Return the end of the block to fetch for the pages from ``first`` to ``stop``."""
         self._step = min(2 * self._step, MOST) if first == self._next else LEAST
         last = -(-self.size // PAGE)

@@ -50,7 +50,9 @@ class WriteLease:
         self._version = version
         self._store.demand_conditions(root, options)
         # looked up before the fence is written, which then verifies all of them at once
-        self._found = {path: self._store.version(f"{root}/{path}", self._options) for path in files}
+        self._found = {
+            path: self._store.find_version(f"{root}/{path}", self._options) for path in files
+        }
 
     def replace_marker(self, data: bytes) -> None:
         """Replace the marker: first by the fence, at last by the final marker.
@@ -84,13 +86,13 @@ class WriteLease:
                 return
             except ChangedError as error:
                 # in this order: the version is ours to replace only if the fence still stands
-                self._found[path] = self._store.version(url, self._options)
-                if not self.stands():
+                self._found[path] = self._store.find_version(url, self._options)
+                if not self.is_current():
                     raise outrun_error(self._root) from error
 
-    def stands(self) -> bool:
+    def is_current(self) -> bool:
         """Say whether this fence is still in place: no other writer came later."""
-        return self._store.version(self._marker, self._options) == self._version
+        return self._store.find_version(self._marker, self._options) == self._version
 
 
 CLAIM = b'{"virtualds-is-creating-this":'

@@ -64,10 +64,10 @@ class FsspecStore:
         with ThreadPoolExecutor(min(len(ranges) or 1, SIDE_BY_SIDE)) as pool:
             return list(pool.map(partial(_get_range, file), count(), ranges))
 
-    def expect(self, file: SourceFile, ranges: Sequence[Range]) -> None:
+    def prefetch(self, file: SourceFile, ranges: Sequence[Range]) -> None:
         """Do nothing: prefetching is done by the reader."""
 
-    def confirm(self, file: SourceFile) -> None:
+    def check_unchanged(self, file: SourceFile) -> None:
         """Do nothing: a check would need a request."""
 
     def describe(self, url: str, options: StorageOptions | None) -> SourceFile:
@@ -79,7 +79,7 @@ class FsspecStore:
             info = retry_request(lambda _: fsspec_ranges.call_in_time(filesystem, "info", path))
         return _describe_file(url, info, options)
 
-    def head(
+    def read_head(
         self, url: str, options: StorageOptions | None, length: int
     ) -> tuple[SourceFile, bytes]:
         """Return the file with size and etag, and its first bytes, in one request if possible."""
@@ -140,12 +140,12 @@ class FsspecStore:
         with _describe_errors(url):
             return find_versioning(filesystem).read(filesystem, path)
 
-    def version(self, url: str, options: StorageOptions | None) -> str | None:
+    def find_version(self, url: str, options: StorageOptions | None) -> str | None:
         """Return the current version, None if there is no such file."""
         filesystem, path = find_filesystem(url, options)
         try:
             with _describe_errors(url):
-                return find_versioning(filesystem).version(filesystem, path)
+                return find_versioning(filesystem).find_version(filesystem, path)
         except FileNotFoundError:
             return None
 

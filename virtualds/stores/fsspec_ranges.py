@@ -162,7 +162,7 @@ async def _ask_server(
         response = await session.get(filesystem.encode_url(path), **{**filesystem.kwargs, **how})
         try:
             most = judge(response)
-            return _Response(response, await pace.gathered(response.content.iter_any(), most))
+            return _Response(response, await pace.gather(response.content.iter_any(), most))
         finally:
             # stops the server from sending the rest
             response.close()
@@ -263,7 +263,7 @@ async def _ask_s3(
                 yield part
 
         try:
-            return answer, await pace.gathered(parts(), judge(answer))
+            return answer, await pace.gather(parts(), judge(answer))
         finally:
             body.close()
 

@@ -90,7 +90,7 @@ class LocalStore:
                 if count < target.nbytes:
                     raise too_short_error(target.nbytes - count, item)
 
-    def expect(self, file: SourceFile, ranges: Sequence[Range]) -> None:
+    def prefetch(self, file: SourceFile, ranges: Sequence[Range]) -> None:
         """Let the system read ahead, where it can be asked to (``posix_fadvise``)."""
         wanted = sum(length for _, length in ranges)
         if not KNOWS_WHAT_IT_HOLDS or wanted < LEAST_PREFETCH:
@@ -107,7 +107,7 @@ class LocalStore:
             finally:
                 os.close(handle)
 
-    def confirm(self, file: SourceFile) -> None:
+    def check_unchanged(self, file: SourceFile) -> None:
         """Refuse a file whose size or modification time has changed."""
         if get_options().check_sources:
             try:
@@ -124,7 +124,7 @@ class LocalStore:
             check_regular(found)
         return SourceFile(url, found.st_size, found.st_mtime_ns)
 
-    def head(
+    def read_head(
         self, url: str, options: StorageOptions | None, length: int
     ) -> tuple[SourceFile, bytes]:
         """Return the file with its size and modification time, and its first bytes."""
@@ -182,7 +182,7 @@ class LocalStore:
         try:
             # a writer who waits for this lock finds the new folder, and its marker, when it is free
             with hold_lock(lock_of(local_path(marker))):
-                if self.version(marker, None) != expected:
+                if self.find_version(marker, None) != expected:
                     raise ChangedError(f"{path}: was replaced or removed by another writer")
                 exchange_paths(temporary, path)
         except FileNotFoundError as error:
@@ -201,7 +201,7 @@ class LocalStore:
         data = self.read_all(url, options)
         return data, version_of(data)
 
-    def version(self, url: str, options: StorageOptions | None) -> str | None:
+    def find_version(self, url: str, options: StorageOptions | None) -> str | None:
         """Return the hash of the bytes that are there now, None if there is no such file."""
         try:
             return self.read_version(url, options)[1]
@@ -220,7 +220,7 @@ class LocalStore:
 
         def replace(temporary: str) -> None:
             with hold_lock(lock_of(path)):
-                if self.version(url, options) != expected:
+                if self.find_version(url, options) != expected:
                     raise ChangedError(f"{path}: was replaced or removed by another writer")
                 os.replace(temporary, path)
 

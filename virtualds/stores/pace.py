@@ -60,7 +60,7 @@ class Pace:
         self._begun = asyncio.get_running_loop().time()
         self.received = 0
 
-    async def gathered(self, parts: AsyncIterator[bytes], most: int | None) -> bytes:
+    async def gather(self, parts: AsyncIterator[bytes], most: int | None) -> bytes:
         """Return the bytes of an answer, the first ``most`` of them if it is no None."""
         found: list[bytes] = []
         async for part in parts:

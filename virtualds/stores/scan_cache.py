@@ -80,7 +80,7 @@ class Scan:
 
     # ------------------------------------------------------------------ as a store
 
-    def head(
+    def read_head(
         self, url: str, options: StorageOptions | None, length: int
     ) -> tuple[SourceFile, bytes]:
         """Return a file with its fingerprint, and its first bytes.
@@ -88,8 +88,8 @@ class Scan:
         Of the scanned file they are as many as are fetched first, whatever ``length`` says.
         """
         if not self._is_scanned(url, options):
-            return self._behind.head(url, options, length)
-        self._file, head = self._behind.head(url, options, FIRST_PAGES * PAGE)
+            return self._behind.read_head(url, options, length)
+        self._file, head = self._behind.read_head(url, options, FIRST_PAGES * PAGE)
         if self._file.size is not None:
             self._main = Blocks(self._behind, self._file, head)
         return self._file, head
@@ -97,7 +97,7 @@ class Scan:
     def describe(self, url: str, options: StorageOptions | None) -> SourceFile:
         """Return a file with its fingerprint; the store is asked once."""
         if self._is_scanned(url, options):
-            return self._file or self.head(url, options, FIRST_PAGES * PAGE)[0]
+            return self._file or self.read_head(url, options, FIRST_PAGES * PAGE)[0]
         store = self._behind if url == self.url else find_store(url)
         if options != self.options:
             return store.describe(url, options)
@@ -140,11 +140,11 @@ class Scan:
         main = self._main
         if main is None or not self._is_scanned(file.url, file.options):
             return None
-        return main.held(offset, length)
+        return main.get_held(offset, length)
 
     # ------------------------------------------------------------------ what is held
 
-    def blocks(self, file: SourceFile) -> Blocks:
+    def get_blocks(self, file: SourceFile) -> Blocks:
         """Return the blocks of the file that is scanned, or of one that it refers to."""
         if self._is_scanned(file.url, file.options):
             if self._main is None:
@@ -168,9 +168,9 @@ class Scan:
         self._described.clear()
         self._missed = []
 
-    def before(self, blocks: Blocks, offset: int, length: int) -> None:
+    def check_held(self, blocks: Blocks, offset: int, length: int) -> None:
         """Give an attempt up if bytes are missing that it needs."""
-        if self._gives_up and length <= MOST * PAGE and blocks.held(offset, length) is None:
+        if self._gives_up and length <= MOST * PAGE and blocks.get_held(offset, length) is None:
             self._missed.append((blocks, offset, length))
             raise MissingError
 
@@ -256,7 +256,7 @@ def open_remote(source: SourceFile) -> BlockFile:
         It cannot be had.
     """
     if (scan := _find_scan()) is not None:
-        return BlockFile(scan.blocks(source), scan.before, find_pointed_ranges)
+        return BlockFile(scan.get_blocks(source), scan.check_held, find_pointed_ranges)
     return BlockFile(
         _begin_blocks(find_store(source.url), source), lambda *_: None, find_pointed_ranges
     )
@@ -276,7 +276,7 @@ def fetch_ahead(ranges: Mapping[SourceFile, Sequence[Range]]) -> None:
     for file, wanted in ranges.items():
         is_scanned = scan is not None and (file.url, file.options) == (scan.url, scan.options)
         if scan is not None and is_scanned and file.size is not None:
-            scan.blocks(file).fetch_together(wanted)
+            scan.get_blocks(file).fetch_together(wanted)
 
 
 def _begin_blocks(store: Store, file: SourceFile) -> Blocks:

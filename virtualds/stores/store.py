@@ -89,10 +89,10 @@ class Store(Protocol):
             The file is missing, unreadable, shorter, or no longer the one that was scanned.
         """
 
-    def expect(self, file: SourceFile, ranges: Sequence[Range]) -> None:
+    def prefetch(self, file: SourceFile, ranges: Sequence[Range]) -> None:
         """Announce ranges that will be read soon: a hint, which never fails."""
 
-    def confirm(self, file: SourceFile) -> None:
+    def check_unchanged(self, file: SourceFile) -> None:
         """Look whether a file is still the one that was scanned, where that needs no request.
 
         Raises
@@ -110,7 +110,7 @@ class Store(Protocol):
             The file does not exist or may not be read.
         """
 
-    def head(
+    def read_head(
         self, url: str, options: StorageOptions | None, length: int
     ) -> tuple[SourceFile, bytes]:
         """Return the file with its fingerprint, and its first bytes: fewer if it is shorter.
@@ -183,7 +183,7 @@ class Store(Protocol):
             There is no such file.
         """
 
-    def version(self, url: str, options: StorageOptions | None) -> str | None:
+    def find_version(self, url: str, options: StorageOptions | None) -> str | None:
         """Return the name of the version that is there now, None if there is no such file."""
 
     def write_version(

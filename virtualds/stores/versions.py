@@ -54,11 +54,11 @@ class ByContent:
         data = bytes(filesystem.cat_file(path))
         return data, version_of(data)
 
-    def version(self, filesystem: Any, path: str) -> str:
+    def find_version(self, filesystem: Any, path: str) -> str:
         """Return the version of a file."""
         return self.read(filesystem, path)[1]
 
-    def doubt(self, filesystem: Any, path: str) -> str:
+    def find_doubt(self, filesystem: Any, path: str) -> str:
         """Return why conditional writes beside a path would not hold, nothing if they do."""
         return (
             f"conditional writes are known for local disk, memory and S3, not for "
@@ -73,7 +73,7 @@ class ByContent:
     def write_alone(self, filesystem: Any, path: str, data: bytes, expected: str | None) -> str:
         """Look at the version, then write: whoever writes in between is not noticed."""
         filesystem.invalidate_cache()
-        found = self.version(filesystem, path) if filesystem.isfile(path) else None
+        found = self.find_version(filesystem, path) if filesystem.isfile(path) else None
         if found != expected:
             raise ChangedError(f"{path}: was changed by another writer")
         put(filesystem, path, data)
@@ -92,7 +92,7 @@ class InMemory(ByContent):
 
     lock = threading.Lock()
 
-    def doubt(self, filesystem: Any, path: str) -> str:
+    def find_doubt(self, filesystem: Any, path: str) -> str:
         """Return nothing: a lock keeps writers apart."""
         return ""
 
@@ -119,13 +119,13 @@ class InS3(ByContent):
             finally:
                 body.close()
 
-    def version(self, filesystem: Any, path: str) -> str:
+    def find_version(self, filesystem: Any, path: str) -> str:
         """Return the etag of an object."""
         with _s3_errors():
             answer = filesystem.call_s3("head_object", **_object_of(filesystem, path))
         return str(answer["ETag"])
 
-    def doubt(self, filesystem: Any, path: str) -> str:
+    def find_doubt(self, filesystem: Any, path: str) -> str:
         """Return why conditions do not hold: tried once for a process, an endpoint and a bucket."""
         if len(_list_known_conditions()) < 2:
             # s3fs silently leaves out what botocore does not know
@@ -135,12 +135,14 @@ class InS3(ByContent):
         # a lock that a parent held when this process was forked would never be given back
         with _PROVING.setdefault((os.getpid(), endpoint, bucket), threading.Lock()):
             if (endpoint, bucket) not in _PROVED:
-                broken = self._broken(filesystem, _parent_folder_of(filesystem, path))
+                broken = self._find_broken_condition(
+                    filesystem, _parent_folder_of(filesystem, path)
+                )
                 told = f"the server at {endpoint} does not keep conditional writes: {broken}"
                 _PROVED[endpoint, bucket] = told if broken else ""
         return _PROVED[endpoint, bucket]
 
-    def _broken(self, filesystem: Any, folder: str) -> str:
+    def _find_broken_condition(self, filesystem: Any, folder: str) -> str:
         """Try in a folder whether writes fail that must, on an object that nobody else knows."""
         _remove_old_proofs(filesystem, folder)
         path = f"{folder}{PROOF}{secrets.token_hex(16)}"
@@ -174,7 +176,7 @@ class InS3(ByContent):
 
     def write(self, filesystem: Any, path: str, data: bytes, expected: str | None) -> str:
         """Write an object by one conditional request."""
-        if self.doubt(filesystem, path):
+        if self.find_doubt(filesystem, path):
             return super().write(filesystem, path, data, expected)
         return self._write_if(filesystem, path, data, expected)
 
@@ -189,11 +191,11 @@ class InS3(ByContent):
         except OSError as error:
             if not _is_lost(error, expected):
                 raise
-            return self._own_version(filesystem, path, writer, error)
+            return self._find_own_version(filesystem, path, writer, error)
         finally:
             filesystem.invalidate_cache(path)
 
-    def _own_version(self, filesystem: Any, path: str, writer: str, error: OSError) -> str:
+    def _find_own_version(self, filesystem: Any, path: str, writer: str, error: OSError) -> str:
         """Return the version if it is our own: a request whose answer was lost is sent again."""
         with _s3_errors(), suppress(FileNotFoundError):
             found = filesystem.call_s3("head_object", **_object_of(filesystem, path))
@@ -204,7 +206,7 @@ class InS3(ByContent):
     def write_alone(self, filesystem: Any, path: str, data: bytes, expected: str | None) -> str:
         """Look at the etag, then write: whoever writes in between is not noticed."""
         try:
-            found = self.version(filesystem, path)
+            found = self.find_version(filesystem, path)
         except FileNotFoundError:
             found = None
         if found != expected:
@@ -251,7 +253,7 @@ def demand_conditions(filesystem: Any, path: str) -> None:
     UnsupportedError
         Conditional writes do not hold, and nobody said that there is one writer only.
     """
-    reason = find_versioning(filesystem).doubt(filesystem, path)
+    reason = find_versioning(filesystem).find_doubt(filesystem, path)
     if reason and not get_options().only_writer:
         raise UnsupportedError(
             f"{filesystem.unstrip_protocol(path)}: {reason}; write to a store whose conditional "

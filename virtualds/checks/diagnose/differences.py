@@ -51,9 +51,9 @@ OWN_ASPECTS = (ATTRIBUTE, SCALE, FILL, UNITS, VALUES)
 
 def find_eras(survey: FileSurvey, joined: Sequence[str]) -> tuple[Era, ...]:
     """Return the eras of an archive, and after them the files that cannot be opened."""
-    changing = [f for f in survey.courses.changing() if not _is_joined(survey, f, joined)]
+    changing = [f for f in survey.courses.find_changing() if not _is_joined(survey, f, joined)]
     making = [f for f in changing if _makes_eras(survey, f)]
-    numbers = survey.courses.eras(making)
+    numbers = survey.courses.number_eras(making)
     placed = dict(survey.spans.get(joined[0], ())) if len(joined) == 1 else {}
     found = [
         _make_era(survey, np.flatnonzero(numbers == n).tolist(), placed)
@@ -63,9 +63,9 @@ def find_eras(survey: FileSurvey, joined: Sequence[str]) -> tuple[Era, ...]:
 
 
 def _makes_eras(survey: FileSurvey, fact: Fact) -> bool:
-    counts = survey.courses.counts(fact)
+    counts = survey.courses.count_texts(fact)
     if fact.aspect.startswith(CHUNKS):
-        return not _is_many(len(set(survey.courses.column(fact).tolist())))
+        return not _is_many(len(set(survey.courses.number_texts(fact).tolist())))
     return is_steady(counts) or (
         not fact.aspect.startswith(OWN_ASPECTS) and not _is_many(len(counts))
     )
@@ -133,7 +133,7 @@ def find_formats(
     refused = {name for row in differences for name in row.refused}
     try:
         refused.update(
-            list_refusing_formats(trial.combined(survey.files[:3]))
+            list_refusing_formats(trial.combine(survey.files[:3]))
             if survey.files
             else FORMAT_CHECKS
         )
@@ -160,7 +160,7 @@ def _describe_opening(era: Era, *, leaves_out: bool) -> Difference:
 
 def _find_changes(survey: FileSurvey, joined: Sequence[str]) -> Iterator[FoundChange]:
     """Yield the changes of each fact; then files that overlap, or are out of order."""
-    for fact, runs in survey.courses.changing().items():
+    for fact, runs in survey.courses.find_changing().items():
         if not _is_joined(survey, fact, joined) and not _is_implied(survey, fact):
             yield from _find_fact_changes(survey, fact, runs)
     if len(joined) != 1:
@@ -197,7 +197,7 @@ def _find_gap_changes(
 def _find_fact_changes(
     survey: FileSurvey, fact: Fact, runs: Sequence[FactRun]
 ) -> Iterator[FoundChange]:
-    counts = survey.courses.counts(fact)
+    counts = survey.courses.count_texts(fact)
     seen = {runs[0][1]}
     for (_, before), (place, after) in pairwise(runs):
         if after in seen:
@@ -239,7 +239,7 @@ def _is_joined(survey: FileSurvey, fact: Fact, joined: Sequence[str]) -> bool:
 
 def _is_implied(survey: FileSurvey, fact: Fact) -> bool:
     """Say whether another difference already implies this one."""
-    changing = survey.courses.changing()
+    changing = survey.courses.find_changing()
     if fact.aspect == STORED:
         return Fact(fact.subject, DTYPE) in changing
     if fact.aspect == SIZE:

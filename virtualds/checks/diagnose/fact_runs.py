@@ -57,11 +57,11 @@ class FactRuns:
         self._subjects |= {fact.subject for fact in facts if fact.aspect == PRESENCE}
         self.count += 1
 
-    def changing(self) -> dict[Fact, list[FactRun]]:
+    def find_changing(self) -> dict[Fact, list[FactRun]]:
         """Return the runs of the facts that change."""
         return {fact: runs for fact, runs in self.runs.items() if len(runs) > 1}
 
-    def counts(self, fact: Fact) -> Counter[str | None]:
+    def count_texts(self, fact: Fact) -> Counter[str | None]:
         """Return how many files have each text of a fact, in the order of their first files."""
         found: Counter[str | None] = Counter()
         for (start, text), (stop, _) in pairwise([*self.runs[fact], (self.count, None)]):
@@ -75,21 +75,21 @@ class FactRuns:
             text is not None and text.startswith(TIMES) for text in texts
         )
 
-    def column(self, fact: Fact) -> npt.NDArray[np.int64]:
+    def number_texts(self, fact: Fact) -> npt.NDArray[np.int64]:
         """Return, for each file, the number of the text that a fact has there."""
-        column = self._numbers(fact, {})
+        column = self._number_texts(fact, {})
         if fact.aspect.startswith(CHUNKS):
             dim = fact.aspect.removeprefix(CHUNKS)
-            return _number_keys(self._as_cut(column, fact, Fact(dim, SIZE)))
+            return _number_keys(self._merge_cut(column, fact, Fact(dim, SIZE)))
         return column
 
-    def _numbers(self, fact: Fact, texts: dict[str | None, int]) -> npt.NDArray[np.int64]:
+    def _number_texts(self, fact: Fact, texts: dict[str | None, int]) -> npt.NDArray[np.int64]:
         """Return, for each file, the number of its text, and add new texts to ``texts``."""
         starts = [start for start, _ in self.runs[fact]]
         numbers = [texts.setdefault(text, len(texts)) for _, text in self.runs[fact]]
         return np.repeat(numbers, np.diff([*starts, self.count]))
 
-    def _as_cut(
+    def _merge_cut(
         self, column: npt.NDArray[np.int64], chunks: Fact, size: Fact
     ) -> npt.NDArray[np.int64]:
         """Give the same number to chunks that cut dimensions of any size into equally many pieces.
@@ -98,8 +98,8 @@ class FactRuns:
         """
         lengths: dict[str | None, int] = {}
         sizes: dict[str | None, int] = {}
-        of_size = self._numbers(size, sizes)
-        self._numbers(chunks, lengths)
+        of_size = self._number_texts(size, sizes)
+        self._number_texts(chunks, lengths)
         found = column.copy()
         numbers: dict[int, int] = {}
         for text, number in lengths.items():
@@ -110,11 +110,11 @@ class FactRuns:
                 found[here] = numbers.setdefault(count, number)
         return found
 
-    def eras(self, facts: Sequence[Fact]) -> npt.NDArray[np.int64]:
+    def number_eras(self, facts: Sequence[Fact]) -> npt.NDArray[np.int64]:
         """Return the era of every file; files of one era agree in all of ``facts``."""
         key = np.zeros(self.count, np.int64)
         for fact in facts:
-            column = self.column(fact)
+            column = self.number_texts(fact)
             key = _number_keys(key * (int(column.max(initial=0)) + 1) + column)
         return key
 

@@ -105,12 +105,12 @@ def guess_dimensions(
 def _count_coordinates(courses: FactRuns, dim: str) -> int:
     """Return how many different coordinates a dimension has, 0 without any."""
     fact = Fact(dim, VALUES)
-    return len(courses.counts(fact)) if fact in courses.runs else 0
+    return len(courses.count_texts(fact)) if fact in courses.runs else 0
 
 
 def _find_changing_dims(courses: FactRuns, dims: Iterable[str]) -> list[str]:
     bare = (dim for dim in dims if not _count_coordinates(courses, dim))
-    return [dim for dim in bare if len(courses.counts(Fact(dim, SIZE))) > 1]
+    return [dim for dim in bare if len(courses.count_texts(Fact(dim, SIZE))) > 1]
 
 
 def _find_leading(courses: FactRuns, still: set[str]) -> list[str]:

@@ -180,8 +180,8 @@ class Diagnosis:
         return found | listed | {"differences": rows}
 
     def __repr__(self) -> str:
-        columns, eras = self._eras()
-        lines = [*self._heading(), "", *format_text_table(columns, eras)]
+        columns, eras = self._format_eras()
+        lines = [*self._format_heading(), "", *format_text_table(columns, eras)]
         for verdict in VERDICTS:
             found = self.of(verdict)
             if found:
@@ -191,10 +191,10 @@ class Diagnosis:
         return without_secrets("\n".join(lines))
 
     def _repr_html_(self) -> str:
-        heading = "".join(f"<div>{html.escape(line)}</div>" for line in self._heading())
-        tables = [format_html_table(f"eras ({len(self.eras)})", *self._eras())]
+        heading = "".join(f"<div>{html.escape(line)}</div>" for line in self._format_heading())
+        tables = [format_html_table(f"eras ({len(self.eras)})", *self._format_eras())]
         for verdict in VERDICTS:
-            rows = [self._cells(d) for d in self.of(verdict)]
+            rows = [self._format_cells(d) for d in self.of(verdict)]
             if rows:
                 caption = f"{verdict}: {TITLES[verdict]} ({len(rows)})"
                 tables.append(format_html_table(caption, COLUMNS, rows))
@@ -207,11 +207,11 @@ class Diagnosis:
         folders = {without_secrets(name).rpartition("/")[0] for name in names}
         return folders.pop() if len(folders) == 1 else ""
 
-    def _short(self, file: str) -> str:
+    def _shorten(self, file: str) -> str:
         shown = without_secrets(file)
         return shown.removeprefix(f"{self.folder}/") if self.folder else shown
 
-    def _heading(self) -> list[str]:
+    def _format_heading(self) -> list[str]:
         looked = "" if self.files == self.examined else f", {self.examined:,} of them examined"
         place = f" in {self.folder}" if self.folder else ""
         along = ", ".join(map(repr, self.joined)) or "no dimension"
@@ -222,14 +222,14 @@ class Diagnosis:
             *([] if self.blocks else [f"formats that can hold them: {held}"]),
         ]
 
-    def _eras(self) -> tuple[Row, list[Row]]:
+    def _format_eras(self) -> tuple[Row, list[Row]]:
         span = " x ".join(self.joined) if any(era.start for era in self.eras) else ""
         rows: list[Row] = [
             (
                 str(n),
                 f"{e.files:,}",
-                self._short(e.first_file),
-                self._short(e.last_file),
+                self._shorten(e.first_file),
+                self._shorten(e.last_file),
                 _format_span(e),
             )
             for n, e in enumerate(self.eras, 1)
@@ -242,19 +242,19 @@ class Diagnosis:
         files = f"{row.files:,} file{'s' * (row.files != 1)}"
         return [
             f"  {subject}{row.aspect}: {cut_text(row.before)} -> {cut_text(row.after)}",
-            f"      from {self._short(row.first_file)} ({files})",
+            f"      from {self._shorten(row.first_file)} ({files})",
             f"      {row.how}",
             *([f"      do: {row.remedy}"] if row.remedy else []),
         ]
 
-    def _cells(self, row: Difference) -> Row:
+    def _format_cells(self, row: Difference) -> Row:
         """Return a difference as cells of a table."""
         return (
             row.variable,
             row.aspect,
             cut_text(row.before),
             cut_text(row.after),
-            self._short(row.first_file),
+            self._shorten(row.first_file),
             f"{row.files:,}",
             row.how,
             row.remedy,

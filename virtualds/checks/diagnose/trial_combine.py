@@ -68,11 +68,11 @@ class TrialCombine:
     preprocess: Callable[[xr.Dataset], xr.Dataset] | None = None
     _alone: dict[str, xr.Dataset] = field(default_factory=dict, compare=False, repr=False)
 
-    def alone(self, file: str) -> xr.Dataset:
+    def open_alone(self, file: str) -> xr.Dataset:
         """Return one file alone; the last one is cached."""
         if file not in self._alone:
             self._alone.clear()
-            self._alone[file] = self.combined([file])
+            self._alone[file] = self.combine([file])
         return self._alone[file]
 
     @property
@@ -85,7 +85,7 @@ class TrialCombine:
         """Whether files that cannot be opened are left out."""
         return self.options.get("on_error") in ("skip", "collect")
 
-    def combined(
+    def combine(
         self, files: Sequence[str], alone: Callable[[xr.Dataset], xr.Dataset] | None = None
     ) -> xr.Dataset:
         """Return files combined, each reduced by ``alone``."""
@@ -110,7 +110,7 @@ def judge_changes(
     failure: Exception | None = None
     if any(not explain_change(change).harmless for change in changes):
         try:
-            whole = trial.combined(pair)
+            whole = trial.combine(pair)
         except OPEN_ERRORS as error:
             failure = error
     found = [_judge_change(change, whole, trial) for change in changes]
@@ -124,7 +124,7 @@ def judge_changes(
 def judge_unchanged(files: Sequence[str], trial: TrialCombine) -> Iterator[Difference]:
     """Yield an error of files that do not combine although nothing differs."""
     try:
-        trial.combined(files)
+        trial.combine(files)
     except OPEN_ERRORS as error:
         yield _make_difference(
             _make_joint_change((files[0], files[-1])),
@@ -165,7 +165,7 @@ def _judge_change(change: FoundChange, whole: xr.Dataset | None, trial: TrialCom
 
 def _try_change(change: FoundChange, trial: TrialCombine) -> xr.Dataset:
     """Combine what a difference is about, from the files that show it."""
-    return trial.combined(change.among or change.pair, _make_selector(change, trial))
+    return trial.combine(change.among or change.pair, _make_selector(change, trial))
 
 
 def _make_difference(
@@ -318,7 +318,7 @@ def _list_refused(change: FoundChange, combined: xr.Dataset, trial: TrialCombine
     refused = list_refusing_formats(_select_variables(combined, names))
     if not refused:
         return []
-    first = trial.alone(change.pair[0])
+    first = trial.open_alone(change.pair[0])
     before = list_refusing_formats(
         _select_variables(first, [n for n in names if n in first.variables])
     )

@@ -141,7 +141,7 @@ def _compare_file(
         found.problems += (_make_problem(chunk, NOT_COMPARED, text) for chunk, _, _ in chunks)
         return
     wanted = [(part.offset, part.length) for _, part, _ in chunks]
-    places = source.scanned.places(file.url, wanted)
+    places = source.scanned.locate_ranges(file.url, wanted)
     for chunk, part, numbers in chunks:
         place = places.get((part.offset, part.length))
         if place is None:
@@ -149,7 +149,7 @@ def _compare_file(
             text = f"bytes {part.offset} to {end} are neither a chunk of the file nor rows of one"
             found.problems.append(_make_problem(chunk, "differs", f"{text}; scan it again"))
             continue
-        kind, text = source.judged(chunk, place, numbers)
+        kind, text = source.judge(chunk, place, numbers)
         if kind:
             found.problems.append(_make_problem(chunk, kind, text))
         else:
@@ -203,10 +203,10 @@ class _Source:
         self.closing = ExitStack()
         self._opened: dict[str, ReadNative | str] = {}
 
-    def judged(self, chunk: SampledChunk, place: ByteLocation, numbers: Array) -> tuple[str, str]:
+    def judge(self, chunk: SampledChunk, place: ByteLocation, numbers: Array) -> tuple[str, str]:
         """Return the kind of problem and its text; or no kind, and the name of the equal reader."""
         try:
-            shown = place.shown(numbers)
+            shown = place.locate_values(numbers)
         except ValueError:
             return "differs", (
                 f"{numbers.size} elements of {numbers.dtype} were decoded, the file has "
@@ -217,7 +217,7 @@ class _Source:
         why: list[str] = []
         for native in self.scanned.parser.natives:
             try:
-                text = self._compared(native, chunk, place, *shown)
+                text = self._compare(native, chunk, place, *shown)
             except COMPARE_ERRORS as error:
                 why.append(f"{native.package}: {_describe_error(error)}")
                 continue
@@ -225,7 +225,7 @@ class _Source:
         known = "; ".join(why) or f"{self.scanned.parser.name} files have no known native reader"
         return NOT_COMPARED, f"decoded, but not compared: {known}"
 
-    def _compared(
+    def _compare(
         self,
         native: NativeReader,
         chunk: SampledChunk,
@@ -243,7 +243,7 @@ class _Source:
         for decoded, ours in asked:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                theirs = read(place.asked(region, decoded=decoded))
+                theirs = read(place.to_native_region(region, decoded=decoded))
             if theirs is None:
                 continue
             answers += 1

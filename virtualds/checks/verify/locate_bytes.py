@@ -58,7 +58,7 @@ class ByteLocation(NamedTuple):
         """The pipeline that decodes the chunk."""
         return self.array.pipelines[self.fragment.manifest.lookup(self.chunk).pipeline]
 
-    def asked(self, region: Region, *, decoded: bool) -> NativeRegion:
+    def to_native_region(self, region: Region, *, decoded: bool) -> NativeRegion:
         """Return the region of the variable that a native reader is asked for."""
         has_codecs = bool(self.pipeline.codecs)
         shape = self.array.shape
@@ -66,7 +66,7 @@ class ByteLocation(NamedTuple):
             self.group, self.variable, shape, region, self.offset, has_codecs, decoded
         )
 
-    def shown(self, stored: Array) -> tuple[Region, Array] | None:
+    def locate_values(self, stored: Array) -> tuple[Region, Array] | None:
         """Return where stored numbers stand in the variable, and the visible numbers in its axes.
 
         None if none of them is visible.
@@ -89,12 +89,12 @@ class ByteLocation(NamedTuple):
         plain = replace(self.pipeline, codecs=(), packing=None, layout=tuple(layout))
         decoder = Decoder(plain, lengths)
         along = decoder.show(stored.reshape(decoder.shape))
-        region, inner = self._region(taken)
+        region, inner = self._find_region(taken)
         if any(s.stop <= s.start for s in region):
             return None
         return region, along[inner]
 
-    def _region(self, taken: Mapping[int, tuple[int, int]]) -> tuple[Region, Region]:
+    def _find_region(self, taken: Mapping[int, tuple[int, int]]) -> tuple[Region, Region]:
         """Return the region of the variable, and the same region within the box."""
         region, inner = [], []
         for axis, number in enumerate(self.chunk):
@@ -116,21 +116,21 @@ class ScannedSource:
     source: SourceFile
     group: ManifestGroup
 
-    def places(self, url: str, wanted: Iterable[Range]) -> dict[Range, ByteLocation]:
+    def locate_ranges(self, url: str, wanted: Iterable[Range]) -> dict[Range, ByteLocation]:
         """Return what byte ranges hold; ranges that are neither chunks nor rows are left out."""
         rest = set(wanted)
         found: dict[Range, ByteLocation] = {}
         for exact in (True, False):
-            for path, name, array in self._arrays():
+            for path, name, array in self._list_arrays():
                 for fragment in array.fragments:
                     search = _Search(path, name, array, fragment, url)
-                    found |= search.chunks(rest) if exact else search.rows(rest)
+                    found |= search.find_chunks(rest) if exact else search.find_rows(rest)
                     rest -= found.keys()
                     if not rest:
                         return found
         return found
 
-    def _arrays(self) -> Iterator[tuple[str, str, ManifestArray]]:
+    def _list_arrays(self) -> Iterator[tuple[str, str, ManifestArray]]:
         for path, group in self.group.walk():
             for name, variable in group.variables.items():
                 if isinstance(variable.data, ManifestArray):
@@ -151,26 +151,26 @@ class _Search:
         self.offset = manifest.offset.ravel()[self.inside]
         self.length = manifest.length.ravel()[self.inside]
 
-    def chunks(self, wanted: Iterable[Range]) -> dict[Range, ByteLocation]:
+    def find_chunks(self, wanted: Iterable[Range]) -> dict[Range, ByteLocation]:
         """Return the ranges that are whole chunks."""
         offsets = np.array([offset for offset, _ in wanted], np.int64)
         found = {}
         for row in np.flatnonzero(np.isin(self.offset, offsets)).tolist():
             range_ = int(self.offset[row]), int(self.length[row])
             if range_ in wanted and range_ not in found:
-                place = self._place(row)
+                place = self._locate_chunk(row)
                 shape = [n for _, n in place.box]
                 found[range_] = place._replace(box=tuple((0, n) for n in shape))
         return found
 
-    def rows(self, wanted: Iterable[Range]) -> dict[Range, ByteLocation]:
+    def find_rows(self, wanted: Iterable[Range]) -> dict[Range, ByteLocation]:
         """Return the ranges that are rows of an uncompressed chunk."""
         found = {}
         for range_ in wanted:
             offset, length = range_
             holds = (self.offset <= offset) & (offset + length <= self.offset + self.length)
             for row in np.flatnonzero(holds)[:1].tolist():
-                place = self._place(row)
+                place = self._locate_chunk(row)
                 size = place.pipeline.dtype.itemsize
                 start, odd = divmod(offset - place.offset, size)
                 if place.pipeline.codecs or odd or length % size:
@@ -180,7 +180,7 @@ class _Search:
                     found[range_] = place._replace(box=box)
         return found
 
-    def _place(self, row: int) -> ByteLocation:
+    def _locate_chunk(self, row: int) -> ByteLocation:
         """Return the location of a whole chunk."""
         path, name, array, fragment = self.at
         chunk = tuple(int(i) for i in np.unravel_index(self.inside[row], self.shape))

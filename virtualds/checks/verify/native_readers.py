@@ -76,7 +76,7 @@ class _ThroughXarray:
     opened: dict[tuple[str, bool], xr.Dataset] = field(default_factory=dict)
 
     def read(self, wanted: NativeRegion) -> Array:
-        dataset = self._dataset(wanted.group, wanted.decoded)
+        dataset = self._open_dataset(wanted.group, wanted.decoded)
         if wanted.variable not in dataset.variables:
             raise CannotError(f"it has no variable {wanted.variable!r}")
         variable = dataset.variables[wanted.variable]
@@ -84,7 +84,7 @@ class _ThroughXarray:
             raise CannotError(f"it reads the variable with shape {variable.shape}")
         return np.asarray(variable[wanted.region].values)
 
-    def _dataset(self, group: str, decoded: bool) -> xr.Dataset:
+    def _open_dataset(self, group: str, decoded: bool) -> xr.Dataset:
         if (group, decoded) not in self.opened:
             how = {"decode_cf": decoded, "cache": False, "group": group or None, **self.options}
             found = xr.open_dataset(self.target(), engine=self.engine, **how)

@@ -158,7 +158,7 @@ class Verification:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        shown = [p for kind in self.counts for p in self._first_of(kind)]
+        shown = [p for kind in self.counts for p in self._list_first(kind)]
         cells = ((p.kind, p.url, p.variable, "" if p.chunk is None else p.chunk, p.message)
                  for p in shown)  # fmt: skip
         more = len(self.problems) - len(shown)
@@ -170,7 +170,7 @@ class Verification:
         verdict = html.escape(self._verdict)
         return without_secrets(f"<div><b>{verdict}</b>{rows}{problems}{rest}</div>")
 
-    def _first_of(self, kind: str) -> list[Problem]:
+    def _list_first(self, kind: str) -> list[Problem]:
         return [problem for problem in self.problems if problem.kind == kind][:SHOWN_PROBLEMS]
 
     @property

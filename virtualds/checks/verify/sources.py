@@ -174,7 +174,7 @@ def _count_part(found: ReferenceSurvey, table: _TableEnds, part: ChunkManifest) 
     found.inline += int(counts[0]) * shown
     found.missing += int(counts[MISSING - INLINE]) * shown
     found.references += int(counts[-INLINE:].sum()) * shown
-    table.reach(part)
+    table.include(part)
 
 
 class _TableEnds:
@@ -185,7 +185,7 @@ class _TableEnds:
         self._ends: Ints = np.empty(0, np.int64)
         self._all: dict[SourceFile, int] = {}
 
-    def reach(self, part: ChunkManifest) -> None:
+    def include(self, part: ChunkManifest) -> None:
         """Add the ends of the chunks of a part."""
         if part.files is not self._files and part.files != self._files:
             self._flush()
@@ -272,7 +272,7 @@ def _fetch_state(place: FileLocation) -> FileState:
     store = find_store(url)
     try:
         if scheme_of(url) in HEAD_SCHEMES:
-            return store.head(url, options, HEAD_BYTES)
+            return store.read_head(url, options, HEAD_BYTES)
         return store.describe(url, options), None
     except (VirtualdsError, *PARSER_ERRORS) as error:
         return error

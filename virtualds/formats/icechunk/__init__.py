@@ -82,7 +82,7 @@ def read(
     def manifest(path: str, grid: tuple[int, ...]) -> ChunkManifest:
         return LazyManifest(RepositoryTable(references, path, grid), grid)
 
-    return make_reader(references.store, root, manifest, frozenset(skip)).group(group)
+    return make_reader(references.store, root, manifest, frozenset(skip)).read_group(group)
 
 
 def read_object(
@@ -122,7 +122,7 @@ def read_object(
     def manifest(path: str, grid: tuple[int, ...]) -> ChunkManifest:
         return LazyManifest(OpenedTable(references, path, grid), grid)
 
-    return make_reader(store, name, manifest, frozenset(skip)).group(group)
+    return make_reader(store, name, manifest, frozenset(skip)).read_group(group)
 
 
 Lookup = Callable[[str, tuple[int, ...]], ChunkManifest]

@@ -136,22 +136,22 @@ class RepositoryReferences:
         found: ReferencedFiles = self._kept.get("files", noted)
         return found
 
-    def manifest(self, path: str, grid: tuple[int, ...]) -> ChunkManifest:
+    def read_manifest(self, path: str, grid: tuple[int, ...]) -> ChunkManifest:
         """Return all references of an array."""
 
         def read() -> ChunkManifest:
             return to_manifest(
-                import_adapter().read_references(self.store, path, self.root), grid, self.file
+                import_adapter().read_references(self.store, path, self.root), grid, self.get_file
             )
 
         found: ChunkManifest = self._kept.get((path, grid), read)
         return found
 
-    def file(self, name: str, native: bool) -> SourceFile:
+    def get_file(self, name: str, native: bool) -> SourceFile:
         """Return the file of a location of Icechunk, or of a chunk of its own."""
         if native:
-            return self._own.file(f"{self.root}/{CHUNKS}/{name}")
-        return self.files.file(unquote_url(name))
+            return self._own.get_file(f"{self.root}/{CHUNKS}/{name}")
+        return self.files.get_file(unquote_url(name))
 
 
 def read_noted_sources(store: Any, root: str, parent: str | None = None) -> Mapping[str, Any]:
@@ -228,11 +228,11 @@ class RepositoryTable:
 
     def load(self, ids: Ints) -> ChunkManifest:
         """Return the chunks of these numbers, in their shape, with the files that they lie in."""
-        return self.store.manifest(self.path, self.grid).at(ids).pruned()
+        return self.store.read_manifest(self.path, self.grid).at(ids).pruned()
 
-    def listed(self) -> tuple[SourceFile, ...]:
+    def list_sources(self) -> tuple[SourceFile, ...]:
         """Return all files that chunks lie in."""
-        return self.store.manifest(self.path, self.grid).sources
+        return self.store.read_manifest(self.path, self.grid).sources
 
-    def catalogue(self) -> None:
+    def summarize_sources(self) -> None:
         """Return nothing: a summary takes all references."""

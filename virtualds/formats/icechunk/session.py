@@ -72,23 +72,23 @@ class OpenedStore:
     def __dask_tokenize__(self) -> tuple[str, ...]:
         return "virtualds-icechunk-opened", self._opening
 
-    def manifest(self, path: str, grid: tuple[int, ...]) -> ChunkManifest:
+    def read_manifest(self, path: str, grid: tuple[int, ...]) -> ChunkManifest:
         """Return all references of an array."""
 
         def read() -> ChunkManifest:
             return to_manifest(
-                import_adapter().read_references(self.store, path, self.name), grid, self._file
+                import_adapter().read_references(self.store, path, self.name), grid, self._get_file
             )
 
         return self._kept.get((path, grid), read)
 
-    def chunks(self, path: str, places: list[list[int]]) -> list[bytes]:
+    def read_chunks(self, path: str, places: list[list[int]]) -> list[bytes]:
         """Return chunks that the store holds itself."""
         keys = ["/".join([path, "c", *map(str, place)]) for place in places]
         found: list[bytes] = import_adapter().read_chunks(self.store, keys, self.name)
         return found
 
-    def _file(self, name: str, native: bool) -> SourceFile:
+    def _get_file(self, name: str, native: bool) -> SourceFile:
         if native:
             return SourceFile(f"{OWN}{name}")
         url = unquote_url(name)
@@ -97,7 +97,7 @@ class OpenedStore:
                 f"{self.name}: it refers to {url}, and does not say whether it comes from this "
                 f"machine itself; {REMEDY}, or open it by its path"
             )
-        return self._files.file(url)
+        return self._files.get_file(url)
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,14 +121,14 @@ class OpenedTable:
 
     def load(self, ids: Ints) -> ChunkManifest:
         """Return the chunks of these numbers, in their shape, with the files that they lie in."""
-        found = self.store.manifest(self.path, self.grid).at(ids).pruned()
+        found = self.store.read_manifest(self.path, self.grid).at(ids).pruned()
         own = [n for n, file in enumerate(found.files) if file.url.startswith(OWN)]
         rows = np.isin(found.file, own)
         if not rows.any():
             return found
         numbers = np.asarray(ids)[rows]
         places = np.stack(np.unravel_index(numbers, self.grid), axis=-1) if self.grid else None
-        read = self.store.chunks(
+        read = self.store.read_chunks(
             self.path, [[]] * len(numbers) if places is None else places.tolist()
         )
         file, offset = found.file.copy(), found.offset.copy()
@@ -139,10 +139,10 @@ class OpenedTable:
             length=found.length,
         ).pruned()  # fmt: skip
 
-    def listed(self) -> tuple[SourceFile, ...]:
+    def list_sources(self) -> tuple[SourceFile, ...]:
         """Return all files that chunks lie in."""
-        found = self.store.manifest(self.path, self.grid).sources
+        found = self.store.read_manifest(self.path, self.grid).sources
         return tuple(file for file in found if not file.url.startswith(OWN))
 
-    def catalogue(self) -> None:
+    def summarize_sources(self) -> None:
         """Return nothing: a summary takes all references."""

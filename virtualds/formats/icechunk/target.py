@@ -26,7 +26,7 @@ def is_occupied(url: Any, options: StorageOptions | None = None, *, branch: str 
     target = Target.of(url, options, branch)
     if target.place is not None and not target.exists():
         return False
-    store = target.opened({})
+    store = target.open_store({})
     if import_adapter().read_documents(store, target.name):
         raise occupied_error(target, store)
     return False
@@ -69,7 +69,7 @@ class Target:
         """Say whether there is a repository."""
         return self.place is None or bool(import_adapter().is_repository(self.place, self.name))
 
-    def opened(self, needed: Mapping[str, ObjectLocation], before: Any = None) -> Any:
+    def open_store(self, needed: Mapping[str, ObjectLocation], before: Any = None) -> Any:
         """Return a store to write to, which may refer to files below some prefixes.
 
         Parameters

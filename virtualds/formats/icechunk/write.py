@@ -83,7 +83,7 @@ def write(
     with suggest_zarr_v3(group, target.name):
         planned = plan_writing(group, target.name, form="icechunk", grids=GRIDS[: 1 + rectilinear])
     with exclude_other_writers(target.place, target.name, options):
-        store = target.opened(containers_needed(planned, target))
+        store = target.open_store(containers_needed(planned, target))
         there = bool(import_adapter().read_documents(store, target.name))
         if there and not replace:
             raise occupied_error(target, store)
@@ -135,9 +135,9 @@ def _commit_change(
     message: str | None,
     rectilinear: bool | None,
 ) -> None:
-    store = target.opened({})
+    store = target.open_store({})
     known = KnownChunks(store, target, allow)
-    before = make_reader(store, target.name, known.manifest).group(None)
+    before = make_reader(store, target.name, known.read_manifest).read_group(None)
     if (after := change(before)) is before:
         return
     nodes = import_adapter().read_documents(store, target.name)
@@ -146,7 +146,7 @@ def _commit_change(
         rectilinear = "rectilinear" in there
     with suggest_zarr_v3(after, target.name):
         planned = plan_writing(after, target.name, form="icechunk", grids=GRIDS[: 1 + rectilinear])
-    store = target.opened(containers_needed(planned, target), store)
+    store = target.open_store(containers_needed(planned, target), store)
     gone = [path for path in nodes if path and path not in planned.nodes]
     import_adapter().remove_paths(store, gone, target.name)
     NodeWriter(store, target, known, nodes).write_all(planned)
@@ -168,21 +168,21 @@ class KnownChunks:
         self._own = ReferencedFiles(source, {})
         self._files = ReferencedFiles(source, read_noted_sources(store, target.name), allow)
 
-    def manifest(self, path: str, grid: tuple[int, ...]) -> ChunkManifest:
+    def read_manifest(self, path: str, grid: tuple[int, ...]) -> ChunkManifest:
         """Return the references of an array."""
         if (path, grid) not in self._found:
             found = import_adapter().read_references(self._store, path, self._target.name)
             if self._target.root is None:
-                found = self._with_values(path, found)
-            self._found[path, grid] = to_manifest(found, grid, self._file)
+                found = self._add_values(path, found)
+            self._found[path, grid] = to_manifest(found, grid, self._get_file)
         return self._found[path, grid]
 
-    def _file(self, name: str, native: bool) -> SourceFile:
+    def _get_file(self, name: str, native: bool) -> SourceFile:
         if native:
-            return self._own.file(f"{self._target.root}/{CHUNKS}/{name}")
-        return self._files.file(unquote_url(name))
+            return self._own.get_file(f"{self._target.root}/{CHUNKS}/{name}")
+        return self._files.get_file(unquote_url(name))
 
-    def _with_values(self, path: str, found: Any) -> Any:
+    def _add_values(self, path: str, found: Any) -> Any:
         rows = np.flatnonzero(found.kind == import_adapter().NATIVE)
         places = found.places[rows].tolist()
         keys = ["/".join([path, "c", *map(str, place)]) for place in places]
@@ -235,7 +235,7 @@ class NodeWriter:
             return
         axes = axes_from_v3(metadata["shape"], metadata["chunk_grid"])
         manifest = _join_manifests(node.parts, tuple(axis.nchunks for axis in axes))
-        changed = self._changed(path, metadata, manifest)
+        changed = self._find_changed(path, metadata, manifest)
         if changed is None:
             self._remove(path)
             changed = np.ones(manifest.shape, bool)
@@ -254,7 +254,7 @@ class NodeWriter:
         if self.nodes is not None and path in self.nodes:
             import_adapter().remove_paths(self.store, [path], self.target.name)
 
-    def _changed(self, path: str, metadata: Mapping[str, Any], new: ChunkManifest) -> Any:
+    def _find_changed(self, path: str, metadata: Mapping[str, Any], new: ChunkManifest) -> Any:
         """Return which chunks to write, None to write the array anew."""
         there = None if self.nodes is None else self.nodes.get(path)
         if there is None or self.known is None or there.get("node_type") != "array":
@@ -264,7 +264,7 @@ class NodeWriter:
         if any(there.get(n) != metadata.get(n) for n in same) or grids[0] != grids[1]:
             return None
         axes = axes_from_v3(there["shape"], there["chunk_grid"])
-        old = self.known.manifest(path, tuple(axis.nchunks for axis in axes)).loaded()
+        old = self.known.read_manifest(path, tuple(axis.nchunks for axis in axes)).loaded()
         if len(old.shape) != len(new.shape) or any(
             n > m for n, m in zip(old.shape, new.shape, strict=True)
         ):

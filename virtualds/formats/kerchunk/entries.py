@@ -100,7 +100,7 @@ class Entries:
             if owner:
                 self.chunks.setdefault(owner, []).extend(moved)
 
-    def manifest(self, path: str, grid: tuple[int, ...]) -> ChunkManifest:
+    def build_manifest(self, path: str, grid: tuple[int, ...]) -> ChunkManifest:
         """Return where the chunks of an array lie."""
         rows = self.chunks.get(path, [])
         if not rows:
@@ -110,10 +110,10 @@ class Entries:
         columns = _Columns(path, self)
         # most references are complete, and are added together
         whole = [type(value) is list and len(value) == 3 for _, value in rows]
-        columns.located(list(compress(rows, whole)))
-        columns.others(compress(rows, map(not_, whole)))
+        columns.add_located(list(compress(rows, whole)))
+        columns.add_others(compress(rows, map(not_, whole)))
         order = np.argsort(~np.array(whole, bool), kind="stable")
-        return columns.manifest(flat[order], grid)
+        return columns.build_manifest(flat[order], grid)
 
 
 class _Columns:
@@ -134,7 +134,7 @@ class _Columns:
         self._inline: list[bytes] = []
         self._columns: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
 
-    def located(self, rows: Sequence[tuple[str, Any]]) -> None:
+    def add_located(self, rows: Sequence[tuple[str, Any]]) -> None:
         """Add chunks given by url, offset and length."""
         if not rows:
             return
@@ -142,7 +142,7 @@ class _Columns:
         if any(kind is not str for kind in set(map(type, urls))):
             raise FormatError(f"{self._path}: a reference [url, offset, length] without a url")
         for url in dict.fromkeys(urls):
-            self._number(url, rows)
+            self._number_file(url, rows)
         for column, values in zip(
             self._columns, (map(self._numbers.__getitem__, urls), *places), strict=True
         ):
@@ -152,25 +152,25 @@ class _Columns:
         for column, value in zip(self._columns, row, strict=True):
             column.append(value)
 
-    def others(self, rows: Iterable[tuple[str, Any]]) -> None:
+    def add_others(self, rows: Iterable[tuple[str, Any]]) -> None:
         """Add chunks that are whole files, or stand in the document."""
         for name, value in rows:
             if not isinstance(value, list):
                 self._inline.append(_decode_inline(value))
                 self._add(INLINE, len(self._inline) - 1, len(self._inline[-1]))
             elif len(value) == 1 and isinstance(value[0], str):
-                number = self._number(value[0], [(name, value)])
-                self._add(number, 0, self._references.files.size(self._files[number]))
+                number = self._number_file(value[0], [(name, value)])
+                self._add(number, 0, self._references.files.get_size(self._files[number]))
             else:
                 raise FormatError(
                     f"{self._path}/{name}: {value} is neither [url] nor [url, offset, length]"
                 )
 
-    def _number(self, url: str, rows: Sequence[tuple[str, Any]]) -> int:
+    def _number_file(self, url: str, rows: Sequence[tuple[str, Any]]) -> int:
         """Return the number of a file that rows name; check it the first time."""
         if url not in self._numbers:
             try:
-                self._files.append(self._references.files.file(url))
+                self._files.append(self._references.files.get_file(url))
             except AccessError as error:
                 name = next(name for name, value in rows if value[0] == url)
                 error.add_note(f"chunk {self._path}/{name}")
@@ -178,7 +178,7 @@ class _Columns:
             self._numbers[url] = len(self._files) - 1
         return self._numbers[url]
 
-    def manifest(self, flat: npt.NDArray[np.int64], grid: tuple[int, ...]) -> ChunkManifest:
+    def build_manifest(self, flat: npt.NDArray[np.int64], grid: tuple[int, ...]) -> ChunkManifest:
         """Return the manifest; ``flat`` are the numbers of the rows' chunks."""
         file, offset, length = self._columns
         return ChunkManifest.build(

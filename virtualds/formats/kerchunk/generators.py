@@ -52,9 +52,9 @@ def _generate(
     ranges = [name for name in ("offset", "length") if name in item]
     if len(ranges) == 1:
         raise FormatError(f"gen {item['key']!r}: offset and length go together")
-    keys = templates.texts_along(item["key"], variables)
-    columns = [templates.texts_along(item["url"], variables)]
-    columns += [templates.integers_along(item[name], variables) for name in ranges]
+    keys = templates.render_texts(item["key"], variables)
+    columns = [templates.render_texts(item["url"], variables)]
+    columns += [templates.compute_integers(item[name], variables) for name in ranges]
     rows = zip(*(np.broadcast_to(c, shape).ravel().tolist() for c in columns), strict=True)
     return zip(np.broadcast_to(keys, shape).ravel().tolist(), map(list, rows), strict=True)
 

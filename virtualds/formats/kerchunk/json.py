@@ -119,10 +119,10 @@ def _build_tree(
             if isinstance(error, VirtualdsError):
                 raise
             raise malformed_error(source.url, error) from error
-        chunks, skipped = entries.manifest, frozenset(skip)
+        chunks, skipped = entries.build_manifest, frozenset(skip)
         if entries.nodes:
-            return _make_v3_reader(entries, source.url, skipped).group(group)
-        return HierarchyReader(source, entries.metadata, notes, chunks, skipped).tree(group)
+            return _make_v3_reader(entries, source.url, skipped).read_group(group)
+        return HierarchyReader(source, entries.metadata, notes, chunks, skipped).read_tree(group)
 
 
 def _make_v3_reader(entries: Entries, url: str, skip: frozenset[str]) -> NodesReader:
@@ -130,7 +130,7 @@ def _make_v3_reader(entries: Entries, url: str, skip: frozenset[str]) -> NodesRe
 
     def parts_of(path: str, node: Mapping[str, Any]) -> Manifests:
         def parts(grids: list[tuple[int, ...]], numbered: int) -> list[ManifestPart]:
-            return [ManifestPart(0, (0,) * len(grids[0]), entries.manifest(path, grids[0]))]
+            return [ManifestPart(0, (0,) * len(grids[0]), entries.build_manifest(path, grids[0]))]
 
         return parts
 
@@ -177,7 +177,7 @@ def _render(refs: Mapping[str, Any], templates: Templates) -> dict[str, Any]:
     for key, value in refs.items():
         if isinstance(value, list) and "{{" in value[0]:
             if (url := known.get(value[0])) is None:
-                url = known[value[0]] = templates.text(value[0])
+                url = known[value[0]] = templates.render_text(value[0])
             value = [url, *value[1:]]
         found[key] = value
     return found
@@ -295,7 +295,7 @@ def _encode_document(hierarchy: Hierarchy, folders: Mapping[str, str]) -> str:
     for path, manifest in hierarchy.manifests.items():
         members += _encode_references(path, manifest, folders)
     body = ",\n".join(members)
-    noted = json.dumps(hierarchy.noted(), **COMPACT_JSON)
+    noted = json.dumps(hierarchy.get_notes(), **COMPACT_JSON)
     texts = {name: folder for folder, name in folders.items()}
     named = f'"templates":{json.dumps(texts, **COMPACT_JSON)},' if texts else ""
     return f'{{"version":1,{named}"refs":{{\n{body}\n}},"{NOTES}":{noted}}}\n'

@@ -86,7 +86,7 @@ def read(
     source = SourceFile(source.url.rstrip("/"), options=source.options)
     raw = find_store(source.url).read_all(f"{source.url}/{MARKER}", source.options)
     demand_no_claim(raw, source.url)
-    return ParquetSet.parse(raw, source, allow).tree(group, skip)
+    return ParquetSet.parse(raw, source, allow).read_tree(group, skip)
 
 
 def demand_no_claim(marker: bytes, url: str) -> None:
@@ -128,7 +128,7 @@ class ParquetSet:
                 raise
             raise malformed_error(source.url, error) from error
 
-    def chunks(self, path: str, grid: tuple[int, ...]) -> ChunkManifest:
+    def read_manifest(self, path: str, grid: tuple[int, ...]) -> ChunkManifest:
         """Return where the chunks of an array lie."""
         if any(part in ("", ".", "..") or "\\" in part for part in path.split("/")):
             raise FormatError(
@@ -138,12 +138,12 @@ class ParquetSet:
             return ChunkManifest.missing(grid)
         return LazyManifest(RecordTable(self.records, path, prod(grid)), grid)
 
-    def tree(self, group: str | None = None, skip: Iterable[str] = ()) -> ManifestGroup:
+    def read_tree(self, group: str | None = None, skip: Iterable[str] = ()) -> ManifestGroup:
         """Return a group with everything below it."""
-        known = (self.source, self.metadata, self.notes, self.chunks, frozenset(skip))
-        return HierarchyReader(*known).tree(group)
+        known = (self.source, self.metadata, self.notes, self.read_manifest, frozenset(skip))
+        return HierarchyReader(*known).read_tree(group)
 
-    def arrays(self) -> dict[str, ArrayChunks]:
+    def read_arrays(self) -> dict[str, ArrayChunks]:
         """Return all arrays by their paths."""
         arrays = {
             key.removesuffix("/.zarray"): metadata
@@ -151,11 +151,11 @@ class ParquetSet:
             if key.endswith("/.zarray")
         }
         return {
-            path: ArrayChunks(metadata, self.chunks(path, read_chunk_grid(metadata)))
+            path: ArrayChunks(metadata, self.read_manifest(path, read_chunk_grid(metadata)))
             for path, metadata in arrays.items()
         }
 
-    def named(self, writer: str) -> bytes:
+    def name_writer(self, writer: str) -> bytes:
         """Return the ``.zmetadata`` with the name of a writer among our notes."""
         notes = {**self.notes, "writer": writer}
         return json.dumps({**self.document, NOTES: notes}, allow_nan=False).encode()
@@ -289,6 +289,6 @@ def to_document(hierarchy: Hierarchy, size: int, names: Mapping[str, str | None]
     document = {
         "metadata": hierarchy.metadata,
         "record_size": size,
-        NOTES: known | hierarchy.noted(),
+        NOTES: known | hierarchy.get_notes(),
     }
     return json.dumps(document, allow_nan=False).encode()

@@ -78,10 +78,10 @@ def update(
     size = record_size or found.records.size
 
     def is_there() -> bool:
-        return find_store(url).version(f"{url}/{MARKER}", options) == version
+        return find_store(url).find_version(f"{url}/{MARKER}", options) == version
 
     with explain_vanished_files(is_there, url):
-        before = found.tree()
+        before = found.read_tree()
         if (after := change(before)) is before:
             return
         growth = _SetGrowth.between(found, after) if size == found.records.size else None
@@ -125,7 +125,7 @@ class _SetGrowth:
         """Return the growth of a set, None if existing references change."""
         url, holds = found.source.url, found.holds
         hierarchy = hierarchy_of(after, url, sources=lambda m: list_other_sources(m, holds))
-        before = found.arrays()
+        before = found.read_arrays()
         if before.keys() - hierarchy.manifests.keys():
             # readers of the old array would read another array of the same name
             return None
@@ -148,7 +148,7 @@ class _SetGrowth:
             hierarchy.note(SourceFile(name, *fingerprint))
         return cls(found, hierarchy, first)
 
-    def _records(self) -> Iterator[tuple[str, ChunkManifest, int]]:
+    def _list_records(self) -> Iterator[tuple[str, ChunkManifest, int]]:
         """Yield the path, the array and the number of every record that gets new rows."""
         size = self.found.records.size
         for path, manifest in self.hierarchy.manifests.items():
@@ -160,11 +160,11 @@ class _SetGrowth:
         """Write records, then, in one step, the metadata that make them valid."""
         source, records = self.found.source, self.found.records
         size, token, writer = records.size, records.token, secrets.token_hex(8)
-        paths = [path for path, _, _ in self._records()]
+        paths = [path for path, _, _ in self._list_records()]
         fence = WriteLease(source.url, MARKER, source.options, version, paths)
-        fence.replace_marker(self.found.named(writer))
-        with explain_vanished_files(fence.stands, source.url):
-            for path, manifest, number in self._records():
+        fence.replace_marker(self.found.name_writer(writer))
+        with explain_vanished_files(fence.is_current, source.url):
+            for path, manifest, number in self._list_records():
                 rows = rows_of_record(manifest, number, size)
                 fence.put(path, encode_record(rows, size, token, writer))
         names = {"set": token, "writer": writer}

@@ -95,12 +95,12 @@ class Records:
         self.allow = allow
         self._noted = notes.get("files", {})
         # sets of other tools have no token: compare their marker with that at opening
-        self._marker = None if self.token else self._described()
+        self._marker = None if self.token else self._describe_set()
         self._meaning = meaning
         self._opening = name_opening()
         self._open()
 
-    def _described(self) -> SourceFile | None:
+    def _describe_set(self) -> SourceFile | None:
         """Return the file that makes the folder a set, as it is now."""
         url = f"{self.source.url}/{MARKER}"
         try:
@@ -108,9 +108,9 @@ class Records:
         except FileNotFoundError:
             return None
 
-    def _stands(self) -> bool:
+    def _is_current(self) -> bool:
         """Say whether a set of another tool is unchanged, apart from a writer's fence."""
-        if self._described() == self._marker:
+        if self._describe_set() == self._marker:
             return True
         try:
             found = find_store(self.source.url).read_all(
@@ -143,11 +143,11 @@ class Records:
     def __reduce__(self) -> tuple[Any, ...]:
         return share_opening, (Records, self._opening, self.__getstate__())
 
-    def noted_files(self) -> tuple[SourceFile, ...] | None:
+    def get_noted_files(self) -> tuple[SourceFile, ...] | None:
         """Return the files that we have noted; None for sets of other tools."""
         if self.token is None:
             return None
-        return tuple(self._files.file(url) for url in self._noted)
+        return tuple(self._files.get_file(url) for url in self._noted)
 
     @cached_property
     def catalogue(self) -> SourceSummary | None:
@@ -159,7 +159,7 @@ class Records:
         nbytes = sum(known) if len(known) == len(sizes) else None
         return SourceSummary(self.name, len(sizes), nbytes, next(iter(self._noted), None))
 
-    def rows(self, path: str, number: int, ids: Ints) -> ChunkManifest:
+    def read_rows(self, path: str, number: int, ids: Ints) -> ChunkManifest:
         """Return chunks of one record, with the files that they lie in.
 
         Chunks past the end of a record that is not padded are missing.
@@ -174,20 +174,20 @@ class Records:
             It refers to files that the set may not name.
         """
         try:
-            rows = self._record(path, number)
-            return self._checked(rows.take(0, np.where(ids < rows.size, ids, -1)).pruned())
+            rows = self._read_record(path, number)
+            return self._check_rows(rows.take(0, np.where(ids < rows.size, ids, -1)).pruned())
         except (AccessError, FormatError, ReadError) as error:
             error.add_note(f"record refs.{number}.parq of {path} in {self.source.url}")
             raise
 
-    def _record(self, path: str, number: int) -> ChunkManifest:
+    def _read_record(self, path: str, number: int) -> ChunkManifest:
         url = f"{self.source.url}/{join_record_path(path, number)}"
         return self._kept.get(url, lambda: self._read(url))
 
     def _read(self, url: str) -> ChunkManifest:
         import pyarrow as pa
 
-        if self.token is None and not self._stands():
+        if self.token is None and not self._is_current():
             raise ReadError(
                 f"{url}: the set was replaced or changed after it was opened; open it again"
             )
@@ -212,14 +212,14 @@ class Records:
                 f"opened; open it again"
             )
         try:
-            return self._manifest(table)
+            return self._build_manifest(table)
         except (*MALFORMED_ERRORS, pa.ArrowException) as error:
             error.add_note(f"record {url}")
             if isinstance(error, FormatError):
                 raise
             raise malformed_error(url, error) from error
 
-    def _manifest(self, table: Any) -> ChunkManifest:
+    def _build_manifest(self, table: Any) -> ChunkManifest:
         """Return the rows of a record as chunks."""
         if table.num_rows > self.size:
             raise FormatError(
@@ -235,7 +235,7 @@ class Records:
         lengths = np.fromiter(map(len, inline), np.int64, len(inline))
         length[held] = lengths
         return ChunkManifest(
-            files=tuple(self._files.file(url) for url in urls),
+            files=tuple(self._files.get_file(url) for url in urls),
             file=file.astype(np.int32),
             offset=offset,
             length=length,
@@ -244,14 +244,14 @@ class Records:
             inline=tuple(inline),
         )
 
-    def _checked(self, rows: ChunkManifest) -> ChunkManifest:
+    def _check_rows(self, rows: ChunkManifest) -> ChunkManifest:
         """Return checked references; whole files are measured only now."""
         offset, length = rows.offset, rows.length
         whole = (rows.file >= 0) & (length == 0)
         if whole.any():
             sizes = np.zeros(len(rows.files), np.int64)
             for number in np.unique(rows.file[whole]).tolist():
-                sizes[number] = self._files.size(rows.files[number]) or 0
+                sizes[number] = self._files.get_size(rows.files[number]) or 0
             length = np.where(whole, sizes[np.where(whole, rows.file, 0)], length)
             offset = np.where(whole, 0, offset)
         return ChunkManifest.build(
@@ -296,16 +296,16 @@ class RecordTable:
         return read_rows(
             ids,
             self._records.size,
-            lambda number, rows: self._records.rows(self._path, number, rows),
+            lambda number, rows: self._records.read_rows(self._path, number, rows),
         )
 
-    def listed(self) -> tuple[SourceFile, ...]:
+    def list_sources(self) -> tuple[SourceFile, ...]:
         """Return all files that the set has noted; other sets are read as a whole."""
-        if (noted := self._records.noted_files()) is not None:
+        if (noted := self._records.get_noted_files()) is not None:
             return noted
         return LazyManifest(self, (self._count,)).sources
 
-    def catalogue(self) -> SourceSummary | None:
+    def summarize_sources(self) -> SourceSummary | None:
         """Return a summary of the files that the set has noted."""
         return self._records.catalogue
 

@@ -76,7 +76,7 @@ class Templates:
         self.texts = texts
         self._effort = [MOST_EFFORT] if effort is None else effort
 
-    def text(self, source: str) -> str:
+    def render_text(self, source: str) -> str:
         """Render a text without variables.
 
         Raises
@@ -84,9 +84,9 @@ class Templates:
         FormatError
             It is invalid, or too large.
         """
-        return str(self.texts_along(source, {}).item())
+        return str(self.render_texts(source, {}).item())
 
-    def texts_along(self, source: str, variables: Variables) -> Value:
+    def render_texts(self, source: str, variables: Variables) -> Value:
         """Render a text for all values of its variables."""
         parts = [
             np.array(part, object) if isinstance(part, str) else _to_text(part(self, variables))
@@ -104,14 +104,14 @@ class Templates:
         found[:] = list(map("".join, zip(*columns, strict=True)))
         return found.reshape(shape)
 
-    def integers_along(self, source: str, variables: Variables) -> Value:
+    def compute_integers(self, source: str, variables: Variables) -> Value:
         """Compute an offset or length for all values of its variables."""
         parts = _parse_template(source, exact=True)
         if len(parts) == 1 and not isinstance(parts[0], str):
             found = parts[0](self, variables)
             if found.dtype == np.int64:
                 return found
-        rendered = self.texts_along(source, variables)
+        rendered = self.render_texts(source, variables)
         numbers = [_parse_integer(text) for text in rendered.ravel().tolist()]
         return np.array(numbers, np.int64).reshape(rendered.shape)
 
@@ -122,7 +122,7 @@ class Templates:
         # it sees no other template, so that no template can call itself
         alone = Templates({}, self._effort)
         try:
-            return alone.texts_along(self.texts[name], arguments)
+            return alone.render_texts(self.texts[name], arguments)
         except FormatError as error:
             error.add_note(f"template {name!r}")
             raise
@@ -163,7 +163,7 @@ def _parse_template(source: str, exact: bool = False) -> list[str | Expression]:
         if len(parts) > 2 * MOST_PLACES:
             raise FormatError(f"template {source[:60]!r}: more than {MOST_PLACES} places")
         parser = _Parser(source, begin + 2, exact)
-        parts += [source[end:begin], parser.place()]
+        parts += [source[end:begin], parser.parse_expression()]
         end = parser.end
     return [part for part in (*parts, source[end:]) if part] or [""]
 
@@ -186,11 +186,11 @@ class _Parser:
         self.end = begin
         self._token = self._read()
 
-    def place(self) -> Expression:
+    def parse_expression(self) -> Expression:
         """Return the expression up to the closing braces."""
-        found = self._sum()
+        found = self._parse_sum()
         if self._token.text != "}}" or self._token.kind != "sign":
-            raise self._error()
+            raise self._make_error()
         return found
 
     def _read(self) -> _Token:
@@ -198,12 +198,12 @@ class _Parser:
         found = _TOKEN.match(self._source, self._next)
         self._count += 1
         if found is None or self._count > MOST_TOKENS:
-            raise self._error()
+            raise self._make_error()
         self._next = self.end = found.end()
         kind = str(found.lastgroup)
         return _Token(kind, found[kind])
 
-    def _error(self) -> FormatError:
+    def _make_error(self) -> FormatError:
         return FormatError(
             f"template {self._source[:60]!r}: {self._source[: self.end][-20:]!r} is followed by "
             f"{self._source[self.end : self.end + 10]!r}; only names, integers, texts, + - * / // "
@@ -220,16 +220,16 @@ class _Parser:
 
     def _demand(self, sign: str) -> None:
         if self._take(sign) is None:
-            raise self._error()
+            raise self._make_error()
 
-    def _sum(self) -> Expression:
-        return self._chain(self._product, _SUMS)
+    def _parse_sum(self) -> Expression:
+        return self._parse_chain(self._parse_product, _SUMS)
 
-    def _product(self) -> Expression:
+    def _parse_product(self) -> Expression:
         division = {"/": _divide} if self._exact else {}
-        return self._chain(self._signed, _PRODUCTS | division)
+        return self._parse_chain(self._parse_signed, _PRODUCTS | division)
 
-    def _chain(self, part: Callable[[], Expression], signs: Mapping[str, Any]) -> Expression:
+    def _parse_chain(self, part: Callable[[], Expression], signs: Mapping[str, Any]) -> Expression:
         first, rest = part(), []
         while (sign := self._take(*signs)) is not None:
             rest.append((signs[sign], part()))
@@ -244,12 +244,12 @@ class _Parser:
 
         return evaluate
 
-    def _signed(self) -> Expression:
+    def _parse_signed(self) -> Expression:
         sign = self._take("-", "+")
         if sign is None:
-            return self._atom()
+            return self._parse_atom()
         self._descend()
-        operand = self._signed()
+        operand = self._parse_signed()
         self._depth -= 1
         zero = np.array(0, np.int64)
         return lambda t, v: _compute(_SUMS[sign], zero, operand(t, v), t)
@@ -257,30 +257,30 @@ class _Parser:
     def _descend(self) -> None:
         self._depth += 1
         if self._depth > MOST_DEPTH:
-            raise self._error()
+            raise self._make_error()
 
-    def _atom(self) -> Expression:
+    def _parse_atom(self) -> Expression:
         token = self._token
         if self._take("(") is not None:
             self._descend()
-            found = self._sum()
+            found = self._parse_sum()
             self._depth -= 1
             self._demand(")")
             return found
         if token.kind == "sign":
-            raise self._error()
+            raise self._make_error()
         self._token = self._read()
         if token.kind == "name":
-            return self._name(token.text)
+            return self._parse_name(token.text)
         if token.kind == "integer":
             if len(token.text) > 18:
-                raise self._error()
+                raise self._make_error()
             value: Value = np.array(int(token.text), np.int64)
         else:
             value = np.array(token.text[1:-1], object)
         return lambda t, v: value
 
-    def _name(self, name: str) -> Expression:
+    def _parse_name(self, name: str) -> Expression:
         if self._take("(") is None:
             return lambda templates, variables: _look_up(name, templates, variables)
         self._descend()
@@ -292,8 +292,8 @@ class _Parser:
             self._token = self._read()
             self._demand("=")
             if keyword.kind != "name" or keyword.text in arguments:
-                raise self._error()
-            arguments[keyword.text] = self._sum()
+                raise self._make_error()
+            arguments[keyword.text] = self._parse_sum()
         self._depth -= 1
         return lambda t, v: t.call(name, {k: part(t, v) for k, part in arguments.items()})
 

@@ -45,7 +45,7 @@ class ChunkKeys(ABC):
     def to_json(self) -> dict[str, Any]:
         """Return the ``chunk_key_encoding``."""
 
-    def place(self, key: str, ndim: int) -> ChunkIndex | None:
+    def parse_key(self, key: str, ndim: int) -> ChunkIndex | None:
         """Return which chunk has a key, None if it is no key of a chunk."""
         found = self.read(key, ndim)
         # a chunk has one key only, without leading zeros
@@ -110,10 +110,12 @@ class FanoutKeys(ChunkKeys):
 
     def __call__(self, place: ChunkIndex) -> str:
         """Return the key of a chunk."""
-        axes = (f"d{axis}/{'/'.join(self._digits(index))}/" for axis, index in enumerate(place))
+        axes = (
+            f"d{axis}/{'/'.join(self._split_digits(index))}/" for axis, index in enumerate(place)
+        )
         return "".join(axes) + "c"
 
-    def _digits(self, index: int) -> list[str]:
+    def _split_digits(self, index: int) -> list[str]:
         digits = [str(index % (self.most - 1))]
         while index := index // (self.most - 1):
             digits.append(str(index % (self.most - 1)))

@@ -92,7 +92,7 @@ class Document:
         earlier = [(name, time) for name, time in self.notes.get("history", ())]
         return [*earlier, (self.notes["snapshot"], self.notes["time"])] if self.snapshot else []
 
-    def text(self) -> bytes:
+    def to_bytes(self) -> bytes:
         """Return the content of the file."""
         attributes = self.nodes[""]["attributes"] | {NOTES: {"version": VERSION, **self.notes}}
         below = {path: node for path, node in self.nodes.items() if path}

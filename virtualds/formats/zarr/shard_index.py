@@ -86,7 +86,7 @@ class ShardTable:
 
     has_pipelines: ClassVar[bool] = False
 
-    def manifested(self) -> ChunkManifest:
+    def to_manifest(self) -> ChunkManifest:
         """Return the manifest, lazy if there are many shards or their own manifest is lazy."""
         if self.shards.is_loaded and prod(self.grid) <= MOST_INNER_CHUNKS:
             there = self.shards.file != MISSING
@@ -97,11 +97,11 @@ class ShardTable:
                 return self.load(np.arange(prod(self.grid)).reshape(self.grid))
         return LazyManifest(self, self.grid)
 
-    def listed(self) -> tuple[SourceFile, ...]:
+    def list_sources(self) -> tuple[SourceFile, ...]:
         """Return the files that the shards are."""
         return self.shards.listed
 
-    def catalogue(self) -> None:
+    def summarize_sources(self) -> None:
         """Return nothing: the shards have to be listed."""
 
     def load(self, ids: Ints) -> ChunkManifest:

@@ -162,4 +162,4 @@ def _expand_part(
         # the last shard may reach past the end of the array
         shape.append(min(int(edges[-1][-1]), size - before))
     table = ShardTable(part.manifest, tuple(edges), tuple(shape), levels)
-    return ManifestPart(part.fragment, tuple(origin), table.manifested())
+    return ManifestPart(part.fragment, tuple(origin), table.to_manifest())

@@ -93,7 +93,7 @@ class VaryingArray:
         """Of the values: objects."""
         return DTYPES[self.serialiser]
 
-    def settled(self) -> tuple[Objects | VaryingArray, dict[str, Any]]:
+    def settle(self) -> tuple[Objects | VaryingArray, dict[str, Any]]:
         """Return the values of a small array, else the array, and the encoding of a variable.
 
         xarray converts strings declared as ``str``, like netCDF's, at once. Those of a large array
@@ -131,9 +131,9 @@ class VaryingArray:
         reading = _FragmentReader(
             self, manifest.loaded(), [min(chunks) for chunks in taken], taken, out
         )
-        run_all(Prefetcher(reading.wanted(), reading.way, reading.fetch), reading.finish)
+        run_all(Prefetcher(reading.list_wanted(), reading.get_slot, reading.fetch), reading.finish)
 
-    def decoded(self, data: Buffer, encoded: Sequence[int]) -> Objects:
+    def decode(self, data: Buffer, encoded: Sequence[int]) -> Objects:
         """Return the values of a chunk of so many elements along the axes of the array."""
         for codec in self.codecs[::-1]:
             data = codec.decode(data, None)
@@ -241,14 +241,14 @@ class _FragmentReader:
     taken: Sequence[Mapping[int, _AxisStretch]]
     out: Objects
 
-    def wanted(self) -> Iterator[ChunkIndex]:
+    def list_wanted(self) -> Iterator[ChunkIndex]:
         """Yield the places, in the box, of existing chunks that are taken."""
         for place in product(*self.taken):
             inside = tuple(p - f for p, f in zip(place, self.first, strict=True))
             if self.manifest.file[inside] != MISSING:
                 yield inside
 
-    def way(self, place: ChunkIndex) -> HostSlot | None:
+    def get_slot(self, place: ChunkIndex) -> HostSlot | None:
         """Return the host that a chunk is fetched from, None for local and inline chunks."""
         row = self.manifest.lookup(place)
         if row.file == INLINE:
@@ -273,13 +273,13 @@ class _FragmentReader:
         data = self.fetch(place) if data is None else data
         stretches = [t[p + f] for t, p, f in zip(self.taken, place, self.first, strict=True)]
         try:
-            found = self.array.decoded(data, [s.encoded for s in stretches])
+            found = self.array.decode(data, [s.encoded for s in stretches])
         except VARYING_ERRORS as error:
-            raise self._damaged(place, error) from error
+            raise self._make_error(place, error) from error
         outer, inner = ([s[i] for s in stretches] for i in (1, 0))
         self.out[np.ix_(*outer)] = found[np.ix_(*inner)]
 
-    def _damaged(self, place: ChunkIndex, error: Exception) -> ReadError:
+    def _make_error(self, place: ChunkIndex, error: Exception) -> ReadError:
         row = self.manifest.lookup(place)
         url = "bytes held inline" if row.file == INLINE else self.manifest.files[row.file].url
         found = ReadError(

@@ -59,7 +59,7 @@ class HierarchyReader:
     chunks: Chunks
     skip: frozenset[str] = frozenset()
 
-    def tree(self, path: str | None = None) -> ManifestGroup:
+    def read_tree(self, path: str | None = None) -> ManifestGroup:
         """Return the group at a path with everything below it.
 
         Raises
@@ -77,7 +77,7 @@ class HierarchyReader:
                     f"{self.source.url}: the key {odd[0]!r} has a part that is no name; the "
                     f"metadata is damaged"
                 )
-            return self._group(normalise_group_path(path, lambda p: self._members[p].groups))
+            return self._read_group(normalise_group_path(path, lambda p: self._members[p].groups))
         except MALFORMED_ERRORS as error:
             if isinstance(error, VirtualdsError):
                 raise
@@ -103,52 +103,54 @@ class HierarchyReader:
                 here.groups.pop(name, None)
         return found
 
-    def _group(self, path: str) -> ManifestGroup:
+    def _read_group(self, path: str) -> ManifestGroup:
         prefix = f"{path}/" if path else ""
         here = self._members[path]
         problems: dict[str, VirtualdsError] = {}
         variables = {
-            name: self._named_variable(prefix + name, problems)
+            name: self._read_named_variable(prefix + name, problems)
             for name in here.arrays
             if name not in self.skip
         }
-        notes = self._noted("groups", path)
-        groups = {name: self._group(prefix + name) for name in here.groups}
+        notes = self._get_notes("groups", path)
+        groups = {name: self._read_group(prefix + name) for name in here.groups}
         encoding = {"unlimited_dims": set(notes.get("unlimited_dims", ()))}
         try:
-            attributes = self._attributes(path, notes)
+            attributes = self._read_attributes(path, notes)
             return ManifestGroup(variables, attributes, groups, encoding, problems)
         except FormatError as error:
             error.add_note(f"group /{path} of {self.source.url}")
             raise
 
-    def _noted(self, kind: str, path: str) -> Mapping[str, Any]:
+    def _get_notes(self, kind: str, path: str) -> Mapping[str, Any]:
         found: Mapping[str, Any] = self.notes.get(kind, {}).get(path, {})
         return found
 
-    def _attributes(self, path: str, notes: Mapping[str, Any]) -> dict[str, Any]:
+    def _read_attributes(self, path: str, notes: Mapping[str, Any]) -> dict[str, Any]:
         found = self.metadata.get(f"{path}/.zattrs" if path else ".zattrs", {})
         types = notes.get("attributes", {})
         return {name: from_json(value, types.get(name)) for name, value in found.items()}
 
-    def _named_variable(self, path: str, problems: dict[str, VirtualdsError]) -> ManifestVariable:
+    def _read_named_variable(
+        self, path: str, problems: dict[str, VirtualdsError]
+    ) -> ManifestVariable:
         shape = member_of(self.metadata[f"{path}/.zarray"], "shape")
         names = member_of(self.metadata.get(f"{path}/.zattrs"), DIMENSIONS)
-        read = partial(self._variable, path)
+        read = partial(self._read_variable, path)
         return read_variable_or_problem(read, path, self.source.url, shape, names, problems)
 
-    def _variable(self, path: str) -> ManifestVariable:
+    def _read_variable(self, path: str) -> ManifestVariable:
         metadata = self.metadata[f"{path}/.zarray"]
         check_zarr_v2(metadata)
-        notes = self._noted("arrays", path)
-        attributes = self._attributes(path, notes)
+        notes = self._get_notes("arrays", path)
+        attributes = self._read_attributes(path, notes)
         dims = _name_dims(metadata["shape"], attributes.pop(DIMENSIONS, None))
         manifest = self.chunks(path, read_chunk_grid(metadata))
         if metadata["dtype"] == "|O":
             values, fill = varying_from_zarr_v2(metadata, manifest)
             if fill is not None:
                 attributes["_FillValue"] = fill
-            data, encoding = values.settled()
+            data, encoding = values.settle()
             return ManifestVariable(dims, data, attributes, encoding)
         array = array_from_zarr_v2(metadata, manifest)
         fill = fill_from_zarr_v2(metadata.get("fill_value"), array.dtype)

@@ -170,7 +170,7 @@ class Hierarchy:
                 f"{noted} and {found}); scan it again"
             )
 
-    def noted(self) -> dict[str, Any]:
+    def get_notes(self) -> dict[str, Any]:
         """Return the notes to write, without empty ones."""
         filled = {name: part for name, part in self.notes.items() if part}
         return {"files": {}} | filled

@@ -56,7 +56,7 @@ class NodesReader:
     parts_of: Callable[[str, Mapping[str, Any]], Manifests]
     skip: frozenset[str] = frozenset()
 
-    def group(self, path: str | None) -> ManifestGroup:
+    def read_group(self, path: str | None) -> ManifestGroup:
         """Return the group at a path with everything below it.
 
         Raises
@@ -74,7 +74,7 @@ class NodesReader:
                     f"{self.root}: the path {odd[0]!r} has a part that is no name; the metadata "
                     f"is damaged"
                 )
-            return self._group(normalise_group_path(path, lambda p: self._members[p].groups))
+            return self._read_group(normalise_group_path(path, lambda p: self._members[p].groups))
         except MALFORMED_ERRORS as error:
             if isinstance(error, VirtualdsError):
                 raise
@@ -94,18 +94,18 @@ class NodesReader:
                     holder.arrays[name] = None
         return found
 
-    def _group(self, path: str) -> ManifestGroup:
+    def _read_group(self, path: str) -> ManifestGroup:
         prefix = f"{path}/" if path else ""
         here = self._members[path]
         problems: dict[str, VirtualdsError] = {}
         variables = {
-            name: self._named_variable(prefix + name, self.nodes[prefix + name], problems)
+            name: self._read_named_variable(prefix + name, self.nodes[prefix + name], problems)
             for name in here.arrays
             if name not in self.skip
         }
-        notes = self._noted("groups", path)
-        attributes = self._group_attributes(path, notes)
-        groups = {name: self._group(prefix + name) for name in here.groups}
+        notes = self._get_notes("groups", path)
+        attributes = self._read_group_attributes(path, notes)
+        groups = {name: self._read_group(prefix + name) for name in here.groups}
         encoding = {"unlimited_dims": set(notes.get("unlimited_dims", ()))}
         try:
             return ManifestGroup(variables, attributes, groups, encoding, problems)
@@ -113,43 +113,43 @@ class NodesReader:
             error.add_note(f"group /{path} of {self.root}")
             raise
 
-    def _group_attributes(self, path: str, notes: Mapping[str, Any]) -> dict[str, Any]:
+    def _read_group_attributes(self, path: str, notes: Mapping[str, Any]) -> dict[str, Any]:
         node = self.nodes.get(path, {"zarr_format": 3})
         try:
             if node.get("zarr_format") != 3:
                 raise FormatError(f"its zarr_format is {node.get('zarr_format')!r}, not 3")
             check_extras(node, GROUP_KEYS)
-            return self._attributes(node, notes)
+            return self._read_attributes(node, notes)
         except VirtualdsError as error:
             error.add_note(f"group /{path} of {self.root}")
             raise
 
-    def _noted(self, kind: str, path: str) -> Mapping[str, Any]:
+    def _get_notes(self, kind: str, path: str) -> Mapping[str, Any]:
         found: Mapping[str, Any] = self.notes.get(kind, {}).get(path, {})
         return found
 
-    def _attributes(self, node: Mapping[str, Any], notes: Mapping[str, Any]) -> dict[str, Any]:
+    def _read_attributes(self, node: Mapping[str, Any], notes: Mapping[str, Any]) -> dict[str, Any]:
         types = notes.get("attributes", {})
         found = node.get("attributes") or {}
         return {name: from_json(value, types.get(name)) for name, value in found.items()}
 
-    def _named_variable(
+    def _read_named_variable(
         self, path: str, node: Mapping[str, Any], problems: dict[str, VirtualdsError]
     ) -> ManifestVariable:
         def read() -> ManifestVariable:
             check_zarr_v3(node)
-            return self._variable(path, node)
+            return self._read_variable(path, node)
 
         shape, names = node.get("shape"), node.get("dimension_names")
         return read_variable_or_problem(read, path, self.root, shape, names, problems)
 
-    def _variable(self, path: str, node: Mapping[str, Any]) -> ManifestVariable:
-        notes = self._noted("arrays", path)
-        attributes = self._attributes(node, notes)
+    def _read_variable(self, path: str, node: Mapping[str, Any]) -> ManifestVariable:
+        notes = self._get_notes("arrays", path)
+        attributes = self._read_attributes(node, notes)
         dims = _dims_of(node)
         node, parts = expand_shards(node, self.parts_of(path, node))
         if is_varying(node):
-            data, encoding = varying_from_v3(node, parts).settled()
+            data, encoding = varying_from_v3(node, parts).settle()
             return ManifestVariable(dims, data, attributes, encoding)
         array = array_from_v3(node, parts)
         if "_FillValue" in attributes and "_FillValue" not in notes.get("attributes", {}):

@@ -70,7 +70,7 @@ def plan_writing(
         Zarr v3 has no form for some variables; all of them are named.
     """
     planner = _Planner(root, before, grids)
-    planned = list(planner.planned(group))
+    planned = list(planner.plan(group))
     if problems := [problem for _, _, found in planned for problem in found]:
         raise cannot_hold(
             root,
@@ -107,21 +107,21 @@ class _Planner:
     grids: tuple[str, ...] = ()
     notes: dict[str, dict[str, Any]] = field(default_factory=lambda: {"groups": {}, "arrays": {}})
 
-    def planned(self, group: ManifestGroup) -> Iterator[tuple[str, Any, list[str]]]:
+    def plan(self, group: ManifestGroup) -> Iterator[tuple[str, Any, list[str]]]:
         """Yield every node: its path, its plan, and its problems."""
         for path, part in group.walk():
             prefix = f"{path}/" if path else ""
             try:
-                yield path, self._group(path, part), []
+                yield path, self._plan_group(path, part), []
             except UnsupportedError as error:
                 yield path, None, [f"{path or 'the dataset'}: {error}"]
             for name, variable in part.variables.items():
                 try:
-                    yield prefix + name, self._variable(prefix + name, variable), []
+                    yield prefix + name, self._plan_variable(prefix + name, variable), []
                 except UnsupportedError as error:
                     yield prefix + name, None, [f"{prefix}{name}: {error}"]
 
-    def _group(self, path: str, group: ManifestGroup) -> dict[str, Any]:
+    def _plan_group(self, path: str, group: ManifestGroup) -> dict[str, Any]:
         if path:
             _check_name(path)
         attributes, types = to_json(group.attributes)
@@ -132,7 +132,7 @@ class _Planner:
             self.notes["groups"][path] = notes
         return {"zarr_format": 3, "node_type": "group", "attributes": attributes}
 
-    def _variable(self, path: str, variable: ManifestVariable) -> PlannedArray:
+    def _plan_variable(self, path: str, variable: ManifestVariable) -> PlannedArray:
         _check_name(path)
         data = variable.data if isinstance(variable.data, ManifestArray) else None
         values, parts = None, list[ManifestPart]()
@@ -146,7 +146,7 @@ class _Planner:
                 )
             if values is None:
                 data = ManifestArray.from_values(read)
-        known = data is not None and self._known_values(path, data)
+        known = data is not None and self._has_known_values(path, data)
         if values is not None:
             metadata = values.metadata
         elif known and self.before is not None:
@@ -155,7 +155,7 @@ class _Planner:
             # files without references may have changed
             metadata, parts = array_to_v3(data.pruned())
             self._check_grid(metadata["chunk_grid"]["name"], data)
-        attributes, notes = self._attributes(variable, data)
+        attributes, notes = self._encode_attributes(variable, data)
         if notes:
             self.notes["arrays"][path] = notes
         metadata = metadata | {
@@ -173,7 +173,7 @@ class _Planner:
                 found.append("rectilinear=True writes it for those who have that grid")
             raise UnsupportedError("; ".join(found))
 
-    def _known_values(self, path: str, array: ManifestArray) -> bool:
+    def _has_known_values(self, path: str, array: ManifestArray) -> bool:
         """Say whether an array consists of the values that the set already has at its path."""
         noted = self.before.notes.get("values", {}).get(path) if self.before else None
         if noted is None or self.before is None or len(array.fragments) != 1:
@@ -184,7 +184,7 @@ class _Planner:
         urls = [manifest.files[n].url for n in manifest.file.ravel().tolist() if n >= 0]
         return same and urls == [f"{folder}/{name}" for name, _, _ in noted["chunks"]]
 
-    def _attributes(
+    def _encode_attributes(
         self, variable: ManifestVariable, data: ManifestArray | None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return attributes as JSON, and notes on what JSON and references do not show."""

@@ -73,7 +73,7 @@ class StoredArray:
         """What tells it from other arrays."""
         return self.metadata, [(p.origin, p.manifest.__getstate__()) for p in self.parts]
 
-    def chunk(self, place: ChunkIndex, wanted: slice = WHOLE_CHUNK) -> bytes | None:
+    def read_chunk(self, place: ChunkIndex, wanted: slice = WHOLE_CHUNK) -> bytes | None:
         """Return bytes of a chunk, None if it is missing.
 
         Raises
@@ -81,30 +81,30 @@ class StoredArray:
         ReadError
             They cannot be read, or have changed.
         """
-        found = self._row(place)
+        found = self._find_row(place)
         if found is None:
             return None
         row = found.lookup((0,))
         # a checksum takes the whole chunk
-        begin, end, _ = (WHOLE_CHUNK if row.checksum else wanted).indices(self._length(found))
+        begin, end, _ = (WHOLE_CHUNK if row.checksum else wanted).indices(self._get_length(found))
         if row.file == INLINE:
             data = found.inline[row.offset][begin:end]
         else:
-            data = self._fetched(place, found, begin, max(end - begin, 0))
+            data = self._fetch(place, found, begin, max(end - begin, 0))
         if reason := find_mismatch(data, row.checksum):
-            raise self._error(place, found, reason)
+            raise self._make_error(place, found, reason)
         return bytes(data[wanted] if row.checksum else data)
 
     def has(self, place: ChunkIndex) -> bool:
         """Say whether a chunk is there, without fetching it."""
-        return self._row(place) is not None
+        return self._find_row(place) is not None
 
-    def nbytes(self, place: ChunkIndex) -> int | None:
+    def get_nbytes(self, place: ChunkIndex) -> int | None:
         """Return how long a chunk is, None if it is missing."""
-        found = self._row(place)
-        return None if found is None else self._length(found)
+        found = self._find_row(place)
+        return None if found is None else self._get_length(found)
 
-    def places(self) -> Iterator[ChunkIndex]:
+    def list_chunks(self) -> Iterator[ChunkIndex]:
         """Yield the places of all chunks that are not missing."""
         for part in self.parts:
             shape = part.manifest.shape
@@ -114,7 +114,7 @@ class StoredArray:
                 for found in inner[:, : len(shape)] + np.asarray(part.origin, np.int64):
                     yield tuple(found.tolist())
 
-    def _row(self, place: ChunkIndex) -> ChunkManifest | None:
+    def _find_row(self, place: ChunkIndex) -> ChunkManifest | None:
         """Return the manifest of one chunk alone; nothing else is loaded."""
         for part in self.parts:
             inner = [p - o for p, o in zip(place, part.origin, strict=True)]
@@ -125,11 +125,11 @@ class StoredArray:
                 return None if found.file[0] == MISSING else found
         return None
 
-    def _length(self, found: ChunkManifest) -> int:
+    def _get_length(self, found: ChunkManifest) -> int:
         row = found.lookup((0,))
         return len(found.inline[row.offset]) if row.file == INLINE else row.length
 
-    def _fetched(self, place: ChunkIndex, found: ChunkManifest, begin: int, length: int) -> bytes:
+    def _fetch(self, place: ChunkIndex, found: ChunkManifest, begin: int, length: int) -> bytes:
         if not length:
             return b""
         row = found.lookup((0,))
@@ -137,10 +137,10 @@ class StoredArray:
         try:
             [data] = find_store(file.url).get_ranges(file, [(row.offset + begin, length)])
         except StoreError as error:
-            raise self._error(place, found, str(error)) from error
+            raise self._make_error(place, found, str(error)) from error
         return data
 
-    def _error(self, place: ChunkIndex, found: ChunkManifest, reason: str) -> ReadError:
+    def _make_error(self, place: ChunkIndex, found: ChunkManifest, reason: str) -> ReadError:
         row = found.lookup((0,))
         where = "bytes held inline"
         if row.file != INLINE:
@@ -175,7 +175,7 @@ class DecodedArray:
         """What tells it from other arrays."""
         return self.metadata, self.data
 
-    def chunk(self, place: ChunkIndex, wanted: slice = WHOLE_CHUNK) -> bytes | None:
+    def read_chunk(self, place: ChunkIndex, wanted: slice = WHOLE_CHUNK) -> bytes | None:
         """Return bytes of a chunk, those at the edges padded.
 
         Raises
@@ -193,18 +193,18 @@ class DecodedArray:
             error.add_note(f"variable {self.path}, decoded chunk {place}")
             raise
         shape = tuple(int(s.encoded[0]) for s in slabs)
-        return self._encoded(np.asarray(values), shape)[wanted]
+        return self._encode(np.asarray(values), shape)[wanted]
 
     def has(self, place: ChunkIndex) -> bool:
         """Say whether a chunk lies in the grid; none is missing, since gaps are filled."""
         return all(i < axis.nchunks for i, axis in zip(place, self._axes, strict=True))
 
-    def nbytes(self, place: ChunkIndex) -> int | None:
+    def get_nbytes(self, place: ChunkIndex) -> int | None:
         """Return how long a chunk is."""
-        data = self.chunk(place)
+        data = self.read_chunk(place)
         return None if data is None else len(data)
 
-    def places(self) -> Iterator[ChunkIndex]:
+    def list_chunks(self) -> Iterator[ChunkIndex]:
         """Yield the places of all chunks."""
         yield from np.ndindex(*(axis.nchunks for axis in self._axes))
 
@@ -212,7 +212,7 @@ class DecodedArray:
     def _axes(self) -> Any:
         return axes_from_v3(self.metadata["shape"], self.metadata["chunk_grid"])
 
-    def _encoded(self, values: npt.NDArray[Any], shape: tuple[int, ...]) -> bytes:
+    def _encode(self, values: npt.NDArray[Any], shape: tuple[int, ...]) -> bytes:
         text = self.metadata["data_type"] == TEXT
         values = to_text_objects(values) if text else pack_members(values)
         if values.shape != shape:

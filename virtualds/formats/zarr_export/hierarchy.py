@@ -75,37 +75,37 @@ class ZarrView:
         UnsupportedError
             Zarr cannot hold the array of this key.
         """
-        if (path := self._documented(key)) is not None:
-            return self._document(path)[wanted]
-        if (found := self._chunk(key)) is not None:
+        if (path := self._find_documented_node(key)) is not None:
+            return self._build_document(path)[wanted]
+        if (found := self._find_chunk(key)) is not None:
             array, place = found
-            return array.chunk(place, wanted)
+            return array.read_chunk(place, wanted)
         return None
 
-    def size(self, key: str) -> int | None:
+    def get_size(self, key: str) -> int | None:
         """Return the number of bytes of a key, None if there is no such key."""
-        if (path := self._documented(key)) is not None:
-            return len(self._document(path))
-        found = self._chunk(key)
-        return None if found is None else found[0].nbytes(found[1])
+        if (path := self._find_documented_node(key)) is not None:
+            return len(self._build_document(path))
+        found = self._find_chunk(key)
+        return None if found is None else found[0].get_nbytes(found[1])
 
-    def _documented(self, key: str) -> str | None:
+    def _find_documented_node(self, key: str) -> str | None:
         """Return the path of the node whose metadata have this key."""
         path, _, name = key.rpartition("/")
         known = name == MARKER and (path in self.groups or path in self.arrays)
         return path if known else None
 
-    def _document(self, path: str) -> bytes:
+    def _build_document(self, path: str) -> bytes:
         if path in self.arrays:
             found = self.arrays[path].metadata
         else:
-            found = self._group(path) | self._consolidated(path)
+            found = self._describe_group(path) | self._consolidate(path)
         return json.dumps(found, allow_nan=False, separators=(",", ":")).encode()
 
-    def _group(self, path: str) -> dict[str, Any]:
+    def _describe_group(self, path: str) -> dict[str, Any]:
         return {"zarr_format": 3, "node_type": "group", "attributes": self.groups[path]}
 
-    def _consolidated(self, path: str) -> dict[str, Any]:
+    def _consolidate(self, path: str) -> dict[str, Any]:
         """Return the metadata of all nodes below a group, unless one of its arrays is refused.
 
         In that case readers look for each array, and get the error of that array alone.
@@ -114,12 +114,14 @@ class ZarrView:
         below = {key: array for key, array in self.arrays.items() if key.startswith(prefix)}
         if any(isinstance(array, UnsupportedArray) for array in below.values()):
             return {}
-        nodes = {key: self._group(key) for key in self.groups if key and key.startswith(prefix)}
+        nodes = {
+            key: self._describe_group(key) for key in self.groups if key and key.startswith(prefix)
+        }
         nodes |= {key: array.metadata for key, array in below.items()}
         said = {key.removeprefix(prefix): node for key, node in nodes.items()}
         return consolidate(said)
 
-    def _chunk(self, key: str) -> tuple[ServedArray, ChunkIndex] | None:
+    def _find_chunk(self, key: str) -> tuple[ServedArray, ChunkIndex] | None:
         """Return the array and the index of a chunk from its key."""
         parts = key.split("/")
         for at in (i for i, part in enumerate(parts) if part == CHUNKS):
@@ -135,12 +137,12 @@ class ZarrView:
 
     def exists(self, key: str) -> bool:
         """Say whether there is a key; the chunks of decoded arrays are all there."""
-        if self._documented(key) is not None:
+        if self._find_documented_node(key) is not None:
             return True
-        found = self._chunk(key)
+        found = self._find_chunk(key)
         return found is not None and found[0].has(found[1])
 
-    def keys(self, prefix: str = "") -> Iterator[str]:
+    def list_keys(self, prefix: str = "") -> Iterator[str]:
         """Yield all keys that begin with a prefix; chunks that are missing have none."""
         for path in (*self.groups, *self.arrays):
             key = _join_path(path, MARKER)
@@ -150,12 +152,12 @@ class ZarrView:
             begin = _join_path(path, CHUNKS)
             if isinstance(array, UnsupportedArray) or not _is_nested(begin, prefix):
                 continue
-            for place in array.places():
+            for place in array.list_chunks():
                 key = "/".join((begin, *map(str, place)))
                 if key.startswith(prefix):
                     yield key
 
-    def names(self, folder: str) -> Iterator[str]:
+    def list_names(self, folder: str) -> Iterator[str]:
         """Yield the names directly below a folder, each once."""
         path = folder.strip("/")
         prefix = f"{path}/" if path else ""
@@ -166,7 +168,7 @@ class ZarrView:
         elif path in self.arrays:
             yield from (MARKER, CHUNKS)
         else:
-            found = (key.removeprefix(prefix) for key in self.keys(prefix))
+            found = (key.removeprefix(prefix) for key in self.list_keys(prefix))
             yield from dict.fromkeys(key.partition("/")[0] for key in found)
 
 

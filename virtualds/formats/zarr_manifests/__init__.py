@@ -182,7 +182,7 @@ def update(
     reader = SetReader(root, options, found.document, frozenset(), allow)
     relative = found.document.notes.get("relative_paths", False)
     relative = relative if relative_paths is None else relative_paths
-    before = reader.group(None)
+    before = reader.read_group(None)
     if (after := change(before)) is not before:
         _commit(_make_document_writer(after), root, options, found, manifest, relative)
 
@@ -234,7 +234,7 @@ def _commit(
         document = made(writer)
         waste = check_parts(parts, document) if parts else []
         document.notes.update(snapshot=name, time=time, history=before.history if before else [])
-        writer.put(join_snapshot_path(name), document.text())
+        writer.put(join_snapshot_path(name), document.to_bytes())
         swap(root, options, document, found.version if found else None)
     except BaseException:
         writer.undo()

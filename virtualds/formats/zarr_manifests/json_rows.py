@@ -28,16 +28,16 @@ class SetFiles(Protocol):
 
     root: str
 
-    def file(self, path: str, fingerprint: Any = UNKNOWN) -> SourceFile:
+    def get_file(self, path: str, fingerprint: Any = UNKNOWN) -> SourceFile:
         """Return the file of a path in the set."""
 
-    def size(self, file: SourceFile) -> int:
+    def get_size(self, file: SourceFile) -> int:
         """Return the length of a file that is a whole chunk."""
 
-    def document(self, path: str) -> Any:
+    def read_document(self, path: str) -> Any:
         """Return a JSON file of the set."""
 
-    def kept(self, name: Hashable, read: Callable[[], Any]) -> Any:
+    def get_cached(self, name: Hashable, read: Callable[[], Any]) -> Any:
         """Return what ``read`` makes, and keep it for a while."""
 
 
@@ -55,12 +55,12 @@ class FragmentEntries(NamedTuple):
     prefixes: list[tuple[str, str]]
     sources: Mapping[str, Any]
 
-    def rows(self, ids: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
+    def find_rows(self, ids: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
         """Return the rows of chunks by number, and which chunks have one."""
         row = np.searchsorted(self.numbers, ids)
         return row, np.append(self.numbers, -1)[row] == ids
 
-    def chunks(self, row: Ints, known: npt.NDArray[np.bool_]) -> ChunkManifest:
+    def build_manifest(self, row: Ints, known: npt.NDArray[np.bool_]) -> ChunkManifest:
         """Return the chunks of rows; chunks without a row are missing."""
         if known.all():
             whole = row.size == self.numbers.size and (row == np.arange(row.size)).all()
@@ -115,20 +115,20 @@ class RowBuilder:
                 _demand_natural(entry.get("offset", 0)),
                 _demand_natural(entry["length"]),
             )
-            place = (self._file(entry["path"]), offset, length)
+            place = (self._number_file(entry["path"]), offset, length)
         self._rows.append((number, *place, *decoding))
 
-    def size(self, entry: Mapping[str, Any]) -> int | None:
+    def get_size(self, entry: Mapping[str, Any]) -> int | None:
         """Return the length of the file of an entry, None if it may be missing and is."""
-        file = self._store.file(entry["path"], self._sources.get(entry["path"], UNKNOWN))
+        file = self._store.get_file(entry["path"], self._sources.get(entry["path"], UNKNOWN))
         try:
-            return self._store.size(file)
+            return self._store.get_size(file)
         except ReadError as error:
             if "may_be_absent" in entry and isinstance(error.__cause__, FileNotFoundError):
                 return None
             raise
 
-    def length(self, entry: Mapping[str, Any]) -> int | None:
+    def get_length(self, entry: Mapping[str, Any]) -> int | None:
         """Return the length of the rest of a file, None if the file may be missing and is.
 
         Raises
@@ -136,7 +136,7 @@ class RowBuilder:
         FormatError
             The entry begins past the end of the file.
         """
-        if (size := self.size(entry)) is None:
+        if (size := self.get_size(entry)) is None:
             return None
         length: int = size - entry.get("offset", 0)
         if length <= 0:
@@ -146,9 +146,9 @@ class RowBuilder:
             )
         return length
 
-    def _file(self, path: Any) -> int:
+    def _number_file(self, path: Any) -> int:
         if demand_text(path) not in self._numbers:
-            self._files.append(self._store.file(path, self._sources.get(path, UNKNOWN)))
+            self._files.append(self._store.get_file(path, self._sources.get(path, UNKNOWN)))
             self._numbers[path] = len(self._files) - 1
         return self._numbers[path]
 
@@ -165,10 +165,10 @@ class RowBuilder:
         if (numbers[1:] == numbers[:-1]).any():
             raise FormatError("two entries are of one chunk; the set is damaged")
         return FragmentEntries(
-            numbers, self._manifest(), self._measured, self.prefixes, self._sources
+            numbers, self._build_manifest(), self._measured, self.prefixes, self._sources
         )
 
-    def _manifest(self) -> ChunkManifest:
+    def _build_manifest(self) -> ChunkManifest:
         shape = (len(self._rows),)
         _, file, offset, length, *decoding = zip(*self._rows, strict=True) if shape[0] else NO_ROWS
         if len(self._files) == 1 and not any(map(any, (file, *decoding))):

@@ -74,7 +74,7 @@ class JsonTable:
         """The entries of the manifest, by key."""
         found = self.manifest
         if isinstance(found, str):
-            found = self.store.document(found)
+            found = self.store.read_document(found)
         if not isinstance(found, Mapping):
             raise FormatError(f"{self._where}: a manifest is an object, found {found!r:.40}")
         return found
@@ -84,7 +84,7 @@ class JsonTable:
         """The fingerprints of files by their paths."""
         known = self.sources or {}
         if isinstance(known, str):
-            known = self.store.document(known)
+            known = self.store.read_document(known)
         if not isinstance(known, Mapping):
             raise FormatError(f"{self._where}: its sources are an object, found {known!r:.40}")
         return known
@@ -94,32 +94,32 @@ class JsonTable:
         """Whether an entry stands for all keys that begin with its own."""
         return bool(self._parsed().prefixes)
 
-    def manifested(self) -> ChunkManifest:
+    def to_manifest(self) -> ChunkManifest:
         """Return the manifest: lazy unless all of it stands in the metadata."""
         if not isinstance(self.manifest, str):
             parsed, count = self._parsed(), prod(self.grid)
             is_dense = count <= SPARSE * (parsed.numbers.size + 1)
             if is_dense and not parsed.measured and not parsed.prefixes:
-                return parsed.chunks(*parsed.rows(np.arange(count))).reshape(self.grid)
+                return parsed.build_manifest(*parsed.find_rows(np.arange(count))).reshape(self.grid)
         return LazyManifest(self, self.grid)
 
     def load(self, ids: Ints) -> ChunkManifest:
         """Return the chunks of these numbers, in their shape, with the files that they lie in."""
         parsed, flat = self._parsed(), ids.ravel()
-        row, known = parsed.rows(flat)
-        found = parsed.chunks(row, known)
+        row, known = parsed.find_rows(flat)
+        found = parsed.build_manifest(row, known)
         if parsed.measured or parsed.prefixes:
-            found = self._with_measured(found, flat, known, parsed)
+            found = self._add_measured(found, flat, known, parsed)
         return found.reshape(ids.shape)
 
-    def listed(self) -> tuple[SourceFile, ...]:
+    def list_sources(self) -> tuple[SourceFile, ...]:
         """Return all files that entries name, without those below prefixes."""
         parsed = self._parsed()
         paths = dict.fromkeys(entry["path"] for entry in parsed.measured.values())
-        measured = (self.store.file(path, parsed.sources.get(path, UNKNOWN)) for path in paths)
+        measured = (self.store.get_file(path, parsed.sources.get(path, UNKNOWN)) for path in paths)
         return tuple(dict.fromkeys([*parsed.manifest.files, *measured]))
 
-    def catalogue(self) -> None:
+    def summarize_sources(self) -> None:
         """Return nothing: a summary takes all entries."""
 
     @property
@@ -129,7 +129,7 @@ class JsonTable:
 
     def _parsed(self) -> FragmentEntries:
         if isinstance(self.manifest, str):
-            found: FragmentEntries = self.store.kept((self.manifest, self.prefix), self._read)
+            found: FragmentEntries = self.store.get_cached((self.manifest, self.prefix), self._read)
             return found
         return self._read()
 
@@ -157,7 +157,7 @@ class JsonTable:
                     raise FormatError("an array of fragments has no keys that could begin so")
                 rows.prefixes.append((name.removeprefix("./"), demand_text(entry["path"])))
             elif name.startswith(self.prefix):
-                rows.add(self._number(name[len(self.prefix) :]), entry)
+                rows.add(self._parse_key(name[len(self.prefix) :]), entry)
         except VirtualdsError as error:
             error.add_note(f"entry {name!r} of {self._where}")
             raise
@@ -167,7 +167,7 @@ class JsonTable:
                 f"the set is damaged"
             ) from error
 
-    def _number(self, key: str) -> int:
+    def _parse_key(self, key: str) -> int:
         """Return the number of a chunk in its grid."""
         parts = key.split(".") if self.grid else []
         if not all(p.isascii() and p.isdecimal() for p in parts) or not (self.grid or key == "0"):
@@ -184,7 +184,7 @@ class JsonTable:
 
     # ------------------------------------------------------------------ chunks to be measured
 
-    def _with_measured(
+    def _add_measured(
         self, found: ChunkManifest, ids: Ints, known: Any, parsed: FragmentEntries
     ) -> ChunkManifest:
         """Add the chunks that are the rest of a file, whose length the store knows."""
@@ -192,13 +192,13 @@ class JsonTable:
         entries: list[tuple[int, Mapping[str, Any]]] = []
         for row in np.flatnonzero(~known).tolist():
             number = int(ids[row])
-            if entry := parsed.measured.get(number) or self._prefixed(number, parsed.prefixes):
+            if entry := parsed.measured.get(number) or self._find_prefixed(number, parsed.prefixes):
                 entries.append((row, entry))
 
         def measured(one: tuple[int, Mapping[str, Any]]) -> int | None:
             row, entry = one
             try:
-                return rows.length(entry)
+                return rows.get_length(entry)
             except VirtualdsError as error:
                 error.add_note(f"chunk {int(ids[row])} of {self._where}")
                 raise
@@ -214,7 +214,7 @@ class JsonTable:
         places[added.numbers] = ids.size + np.arange(added.numbers.size)
         return ChunkManifest.concatenate([found, added.manifest], 0).at(places)
 
-    def _prefixed(self, number: int, prefixes: list[tuple[str, str]]) -> dict[str, Any] | None:
+    def _find_prefixed(self, number: int, prefixes: list[tuple[str, str]]) -> dict[str, Any] | None:
         """Return the entry from the longest prefix of a chunk's key, None if there is none."""
         place = tuple(int(i) for i in np.unravel_index(number, self.grid)) if self.grid else ()
         key = self.key(place)

@@ -73,7 +73,7 @@ class SourceNumbering:
             )
         return self._numbers.setdefault(file.url, len(self._numbers))
 
-    def numbers(self, files: tuple[SourceFile, ...]) -> list[int]:
+    def number_all(self, files: tuple[SourceFile, ...]) -> list[int]:
         """Return the numbers of files; the last answer is kept, since arrays share files.
 
         Raises
@@ -162,7 +162,7 @@ def _encode_record(rows: ChunkManifest, sources: SourceNumbering, pipelines: boo
     import pyarrow as pa
 
     # negative codes index from the end, so they map to themselves
-    known = np.array([*sources.numbers(rows.files), INLINE, MISSING], np.int32)
+    known = np.array([*sources.number_all(rows.files), INLINE, MISSING], np.int32)
     held = rows.file == INLINE
     there = rows.file >= 0
     columns: dict[str, Any] = {

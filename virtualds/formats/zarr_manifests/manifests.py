@@ -87,14 +87,14 @@ class StoredManifests:
     def __hash__(self) -> int:
         return hash(self.root)
 
-    def file(self, path: str, fingerprint: Fingerprint = UNKNOWN) -> SourceFile:
+    def get_file(self, path: str, fingerprint: Fingerprint = UNKNOWN) -> SourceFile:
         """Return the file of a path in the set."""
         files = self._own if _is_inside(path) else self._files
-        return files.file_with(path, fingerprint)
+        return files.make_file(path, fingerprint)
 
-    def size(self, file: SourceFile) -> int:
+    def get_size(self, file: SourceFile) -> int:
         """Return the length of a file that is a whole chunk."""
-        return self._files.size(file) or 0
+        return self._files.get_size(file) or 0
 
     def read(self, path: str) -> bytes:
         """Return a file of the set.
@@ -114,24 +114,24 @@ class StoredManifests:
         except OSError as error:
             raise unreachable_error(url, error) from error
 
-    def record(self, path: str) -> dict[str, Any]:
+    def read_record(self, path: str) -> dict[str, Any]:
         """Return the columns of a record, as `read_columns` makes them."""
         found: dict[str, Any] = self._kept.get(
             path, lambda: read_columns(self.read(path), f"{self.root}/{path}")
         )
         return found
 
-    def kept(self, name: Hashable, read: Callable[[], Any]) -> Any:
+    def get_cached(self, name: Hashable, read: Callable[[], Any]) -> Any:
         """Return what ``read`` makes, and keep it for a while."""
         return self._kept.get(name, read)
 
-    def document(self, path: str) -> Any:
+    def read_document(self, path: str) -> Any:
         """Return a JSON file of the set."""
         return self._kept.get(path, lambda: parse_json(self.read(path), f"{self.root}/{path}"))
 
     # ------------------------------------------------------------------ manifests
 
-    def parts(
+    def read_parts(
         self,
         folder: str,
         transformer: Mapping[str, Any],
@@ -161,7 +161,7 @@ class StoredManifests:
         """
         name, said = transformer.get("name"), transformer.get("configuration", {})
         if name == PARQUET_MANIFEST:
-            return [self._tabled(folder, part, grids, numbered) for part in said["parts"]]
+            return [self._read_table_part(folder, part, grids, numbered) for part in said["parts"]]
         if name != JSON_MANIFEST:
             raise UnsupportedError(
                 f"storage transformer {name!r}: {JSON_MANIFEST!r} and {PARQUET_MANIFEST!r} are "
@@ -186,9 +186,9 @@ class StoredManifests:
             )
             for n, grid in enumerate(grids)
         )
-        return [ManifestPart(n, (0,) * len(t.grid), t.manifested()) for n, t in enumerate(tables)]
+        return [ManifestPart(n, (0,) * len(t.grid), t.to_manifest()) for n, t in enumerate(tables)]
 
-    def _tabled(
+    def _read_table_part(
         self,
         folder: str,
         part: Mapping[str, Any],

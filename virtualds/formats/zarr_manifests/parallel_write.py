@@ -75,9 +75,9 @@ def write_parts(
     """
     pruned = {name: array.pruned() for name, array in arrays.items()}
     writer = _PartWriter(place)
-    folders = {name: writer.tables(array) for name, array in pruned.items()}
+    folders = {name: writer.write_tables(array) for name, array in pruned.items()}
     # written last, since all tables add files
-    sources = writer.sources()
+    sources = writer.write_sources()
     store = StoredManifests(place.root, place.options)
     return {
         name: _move_array(array, folders[name], store, sources) for name, array in pruned.items()
@@ -117,22 +117,22 @@ class _PartWriter:
         )
         self._tables = 0
 
-    def tables(self, array: ManifestArray) -> dict[int, str]:
+    def write_tables(self, array: ManifestArray) -> dict[int, str]:
         """Write the manifests of an array that lie in no set; return folders by fragment."""
         return {
-            number: self._table(fragment.manifest.loaded(), len(array.pipelines) > 1)
+            number: self._write_table(fragment.manifest.loaded(), len(array.pipelines) > 1)
             for number, fragment in enumerate(array.fragments)
             if not fragment.manifest.is_in_set
         }
 
-    def _table(self, manifest: ChunkManifest, pipelines: bool) -> str:
+    def _write_table(self, manifest: ChunkManifest, pipelines: bool) -> str:
         """Write the records of a manifest, and return the folder that they lie in."""
         folder = f"{self._folder}/{self._tables}"
         self._tables += 1
         self._put(folder, encode_records(manifest, self._sources, pipelines))
         return folder
 
-    def sources(self) -> SourceTable:
+    def write_sources(self) -> SourceTable:
         """Write the table of files."""
         folder = f"{self._folder}/sources"
         self._put(folder, encode_source_records(self._sources))

@@ -34,13 +34,13 @@ class SetRecords(Protocol):
 
     root: str
 
-    def file(self, path: str, fingerprint: Any = UNKNOWN) -> SourceFile:
+    def get_file(self, path: str, fingerprint: Any = UNKNOWN) -> SourceFile:
         """Return the file of a path in the set."""
 
-    def record(self, path: str) -> dict[str, Any]:
+    def read_record(self, path: str) -> dict[str, Any]:
         """Return the columns of a record, as `read_columns` makes them."""
 
-    def kept(self, name: Hashable, read: Callable[[], Any]) -> Any:
+    def get_cached(self, name: Hashable, read: Callable[[], Any]) -> Any:
         """Return what ``read`` makes, and keep it for a while."""
 
 
@@ -50,7 +50,7 @@ class SourceTable(NamedTuple):
     folder: str
     rows: int
 
-    def fingerprints(self, store: SetRecords, numbers: Ints) -> list[tuple[str, Fingerprint]]:
+    def read_fingerprints(self, store: SetRecords, numbers: Ints) -> list[tuple[str, Fingerprint]]:
         """Return paths and fingerprints of files by their numbers."""
         found: list[tuple[str, Fingerprint]] = []
         for record, some in groupby(numbers.tolist(), key=lambda number: number // RECORD_SIZE):
@@ -62,25 +62,25 @@ class SourceTable(NamedTuple):
                     f"{store.root}/{path}: source {last} is asked for, and there are {self.rows}; "
                     f"the set is damaged"
                 )
-            found += _read_source_rows(store.record(path), rows, f"{store.root}/{path}")
+            found += _read_source_rows(store.read_record(path), rows, f"{store.root}/{path}")
         return found
 
-    def catalogue(self, store: SetRecords) -> SourceSummary:
+    def summarize(self, store: SetRecords) -> SourceSummary:
         """Return a summary of all files, made once for all arrays."""
         name = (store.root, self.folder, self.rows)
-        found: SourceSummary = store.kept(
-            name, lambda: SourceSummary(name[:2], *self._summed(store))
+        found: SourceSummary = store.get_cached(
+            name, lambda: SourceSummary(name[:2], *self._sum_files(store))
         )
         return found
 
-    def _summed(self, store: SetRecords) -> tuple[int, int | None, str | None]:
+    def _sum_files(self, store: SetRecords) -> tuple[int, int | None, str | None]:
         """Return how many files there are, their bytes if all are known, and the first."""
         import pyarrow.compute as pc
 
         nbytes: int | None = 0
         for begin in range(0, self.rows, RECORD_SIZE):
             path = f"{self.folder}/{begin // RECORD_SIZE}.parquet"
-            sizes = store.record(path).get("size")
+            sizes = store.read_record(path).get("size")
             wanted = min(self.rows - begin, RECORD_SIZE)
             if sizes is None or len(sizes) < wanted:
                 raise FormatError(
@@ -90,18 +90,18 @@ class SourceTable(NamedTuple):
             sizes = sizes.slice(0, wanted)
             known = nbytes is not None and not sizes.null_count
             nbytes = nbytes + pc.sum(sizes).as_py() if known else None
-        first = self.fingerprints(store, np.arange(min(self.rows, 1)))
+        first = self.read_fingerprints(store, np.arange(min(self.rows, 1)))
         return self.rows, nbytes, first[0][0] if first else None
 
-    def files(self, store: SetRecords, numbers: Ints) -> tuple[SourceFile, ...]:
+    def read_files(self, store: SetRecords, numbers: Ints) -> tuple[SourceFile, ...]:
         """Return files by their numbers; arrays share large tuples of the same numbers."""
 
         def made() -> tuple[SourceFile, ...]:
-            return tuple(store.file(*one) for one in self.fingerprints(store, numbers))
+            return tuple(store.get_file(*one) for one in self.read_fingerprints(store, numbers))
 
         if numbers.size < SHARED_TABLES:
             return made()
-        found: tuple[SourceFile, ...] = store.kept((self.folder, numbers.tobytes()), made)
+        found: tuple[SourceFile, ...] = store.get_cached((self.folder, numbers.tobytes()), made)
         return found
 
 
@@ -132,21 +132,21 @@ class ParquetTable:
 
     def load(self, ids: Ints) -> ChunkManifest:
         """Return the rows of these numbers, in their shape, with the files that they lie in."""
-        return read_rows(ids, RECORD_SIZE, self._record)
+        return read_rows(ids, RECORD_SIZE, self._read_record)
 
-    def listed(self) -> tuple[SourceFile, ...]:
+    def list_sources(self) -> tuple[SourceFile, ...]:
         """Return all files of the table of sources."""
-        return self.sources.files(self.store, np.arange(self.sources.rows))
+        return self.sources.read_files(self.store, np.arange(self.sources.rows))
 
-    def catalogue(self) -> SourceSummary:
+    def summarize_sources(self) -> SourceSummary:
         """Return a summary of the table of sources."""
-        return self.sources.catalogue(self.store)
+        return self.sources.summarize(self.store)
 
-    def _record(self, number: int, rows: Ints) -> ChunkManifest:
+    def _read_record(self, number: int, rows: Ints) -> ChunkManifest:
         path = f"{self.folder}/{number}.parquet"
         try:
-            columns = self.store.record(path)
-            return self._manifest(columns, rows)
+            columns = self.store.read_record(path)
+            return self._build_manifest(columns, rows)
         except VirtualdsError as error:
             error.add_note(f"record {path} of {self.store.root}")
             raise
@@ -156,7 +156,7 @@ class ParquetTable:
                 f"damaged"
             ) from error
 
-    def _manifest(self, columns: Mapping[str, Any], rows: Ints) -> ChunkManifest:
+    def _build_manifest(self, columns: Mapping[str, Any], rows: Ints) -> ChunkManifest:
         source, offset, length = (columns[n][rows] for n in ("source", "offset", "length"))
         used = find_distinct(source[source >= 0], self.sources.rows)
         file = np.where(source >= 0, np.searchsorted(used, source), source)
@@ -169,7 +169,7 @@ class ParquetTable:
             raise ValueError(f"pipelines {pipeline.min()} to {pipeline.max()} of {self.pipelines}")
         return ChunkManifest.build(
             rows.shape,
-            files=self.sources.files(self.store, used),
+            files=self.sources.read_files(self.store, used),
             inline=inline,
             file=file,
             offset=np.where(source == INLINE, np.cumsum(source == INLINE) - 1, offset),

@@ -100,36 +100,36 @@ class _Store:
     def __init__(self, source: SourceFile) -> None:
         self.source = source._replace(url=source.url.rstrip("/"))
         self.root, self.options = self.source.url, source.options
-        listing = self._listing()
+        listing = self._list_files()
         self.files = [listed.file for listed in listing]
         self.paths = [listed.path for listed in listing]
         here = set(MARKERS).intersection(self.paths)
         known = [marker for marker in MARKERS if marker in here]
-        self.marker, self.document = self._found_marker(known or MARKERS)
+        self.marker, self.document = self._find_marker(known or MARKERS)
         # a listing without the marker would lack chunks, too
         self.is_listed = bool(known)
 
-    def _listing(self) -> list[ListedFile]:
+    def _list_files(self) -> list[ListedFile]:
         try:
             return find_store(self.root).list_files(self.root, self.options)
         except (PermissionError, NotImplementedError):
             # reading files and listing them are two permissions
             return []
 
-    def _found_marker(self, markers: Sequence[str]) -> tuple[str, Any]:
+    def _find_marker(self, markers: Sequence[str]) -> tuple[str, Any]:
         for marker in markers:
             with suppress(FileNotFoundError, NotADirectoryError):
-                return marker, self.json(marker)
+                return marker, self.read_json(marker)
         raise FileNotFoundError(
             f"{self.root}: there is no Zarr store, none of {', '.join(MARKERS)}; check the path"
         )
 
-    def json(self, path: str) -> Any:
+    def read_json(self, path: str) -> Any:
         """Return a file of metadata."""
         url = join_path(self.root, path)
         return parse_json(find_store(url).read_all(url, self.options), url)
 
-    def all_json(self, names: tuple[str, ...]) -> dict[str, Any]:
+    def read_all_json(self, names: tuple[str, ...]) -> dict[str, Any]:
         """Return all files of metadata of these names.
 
         Raises
@@ -144,7 +144,7 @@ class _Store:
             )
         wanted = [path for path in self.paths if path.rpartition("/")[2] in names]
         others = [path for path in wanted if path != self.marker]
-        read = fetch_many(others, lambda path: self.root, self.json)
+        read = fetch_many(others, lambda path: self.root, self.read_json)
         documents = dict(zip(others, read, strict=True)) | {self.marker: self.document}
         return {path: documents[path] for path in wanted}
 
@@ -153,12 +153,12 @@ class _Store:
         """The name of a single array, from its folder."""
         return name_of(self.root).removesuffix(".zarr") or "array"
 
-    def chunks(self, folder: str, keys: ChunkKeys, grid: tuple[int, ...]) -> ChunkManifest:
+    def build_manifest(self, folder: str, keys: ChunkKeys, grid: tuple[int, ...]) -> ChunkManifest:
         """Return the manifest of an array: whole files; chunks without a file are missing."""
         if not self.is_listed:
             everything = build_json_manifest({"./": {"path": f"./{folder}/" if folder else "./"}})
             unlisted = StoredManifests(self.root, self.options)
-            [part] = unlisted.parts(folder, everything, [grid], 0, keys)
+            [part] = unlisted.read_parts(folder, everything, [grid], 0, keys)
             return part.manifest
         prefix = f"{folder}/" if folder else ""
         first = bisect_left(self.paths, prefix)
@@ -168,7 +168,7 @@ class _Store:
             path = self.paths[number]
             if not path.startswith(prefix):
                 break
-            place = keys.place(path[len(prefix) :], len(grid))
+            place = keys.parse_key(path[len(prefix) :], len(grid))
             if place is None or any(i >= n for i, n in zip(place, grid, strict=True)):
                 # metadata, another file, or a chunk beyond the end of a shortened array
                 continue
@@ -208,10 +208,10 @@ def _read_v3(store: _Store, skip: frozenset[str], group: str | None) -> Manifest
     elif (consolidated := root.get("consolidated_metadata")) is not None:
         nodes = {"": root, **consolidated["metadata"]}
     else:
-        found = store.all_json((V3,))
+        found = store.read_all_json((V3,))
         nodes = {path.removesuffix(V3).rstrip("/"): node for path, node in found.items()}
     parts_of = partial(_find_manifests, store, folder_of)
-    return NodesReader(store.root, nodes, {}, parts_of, skip).group(group)
+    return NodesReader(store.root, nodes, {}, parts_of, skip).read_group(group)
 
 
 def _find_manifests(
@@ -229,7 +229,9 @@ def _find_manifests(
     def parts(grids: list[tuple[int, ...]], pipelines: int) -> list[ManifestPart]:
         [grid] = grids
         return [
-            ManifestPart(0, (0,) * len(grid), store.chunks(folder_of.get(path, path), keys, grid))
+            ManifestPart(
+                0, (0,) * len(grid), store.build_manifest(folder_of.get(path, path), keys, grid)
+            )
         ]
 
     return parts
@@ -249,16 +251,16 @@ def _read_v2(store: _Store, skip: frozenset[str], group: str | None) -> Manifest
     elif store.marker == V2_ARRAY:
         metadata = {f"{store.name}/{V2_ARRAY}": store.document}
         with suppress(FileNotFoundError):
-            metadata[f"{store.name}/{V2_ATTRIBUTES}"] = store.json(V2_ATTRIBUTES)
+            metadata[f"{store.name}/{V2_ATTRIBUTES}"] = store.read_json(V2_ATTRIBUTES)
         folder_of[store.name] = ""
     else:
-        metadata = store.all_json((V2_GROUP, V2_ARRAY, V2_ATTRIBUTES))
+        metadata = store.read_all_json((V2_GROUP, V2_ARRAY, V2_ATTRIBUTES))
 
     def chunks(path: str, grid: tuple[int, ...]) -> ChunkManifest:
         separator = metadata[f"{path}/{V2_ARRAY}"].get("dimension_separator") or "."
-        return store.chunks(folder_of.get(path, path), SeparatedKeys("v2", separator), grid)
+        return store.build_manifest(folder_of.get(path, path), SeparatedKeys("v2", separator), grid)
 
-    return HierarchyReader(store.source, metadata, {}, chunks, skip).tree(group)
+    return HierarchyReader(store.source, metadata, {}, chunks, skip).read_tree(group)
 
 
 PARSER = Parser(

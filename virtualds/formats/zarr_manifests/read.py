@@ -63,7 +63,7 @@ def read(
     """
     root = source.url.rstrip("/")
     document, _ = open_snapshot(root, source.options, snapshot)
-    return SetReader(root, source.options, document, frozenset(skip), allow).group(group)
+    return SetReader(root, source.options, document, frozenset(skip), allow).read_group(group)
 
 
 class SetReader:
@@ -91,17 +91,17 @@ class SetReader:
         self._values = document.notes.get("values", {})
         self._manifests = StoredManifests(root, options, allow)
         nodes = read_all_nodes(root, options, document)
-        self._reader = NodesReader(root, nodes, document.notes, self._parts_of, skip)
+        self._reader = NodesReader(root, nodes, document.notes, self._find_parts, skip)
 
-    def group(self, path: str | None) -> ManifestGroup:
+    def read_group(self, path: str | None) -> ManifestGroup:
         """Return the group at a path with everything below it."""
-        return self._reader.group(path)
+        return self._reader.read_group(path)
 
-    def _parts_of(self, path: str, node: Mapping[str, Any]) -> Manifests:
+    def _find_parts(self, path: str, node: Mapping[str, Any]) -> Manifests:
         """Return the manifests of an array."""
         transformers = node.get("storage_transformers") or []
         if not transformers:
-            transformer = self._native(path)
+            transformer = self._find_native(path)
         elif len(transformers) == 1:
             [transformer] = transformers
         else:
@@ -109,11 +109,11 @@ class SetReader:
         key = parse_chunk_keys(drop_manifest_keys(node))
 
         def parts(grids: list[tuple[int, ...]], numbered: int) -> list[ManifestPart]:
-            return self._manifests.parts(path, transformer, grids, numbered, key)
+            return self._manifests.read_parts(path, transformer, grids, numbered, key)
 
         return parts
 
-    def _native(self, path: str) -> Mapping[str, Any]:
+    def _find_native(self, path: str) -> Mapping[str, Any]:
         """Return the storage transformer that a native array would have."""
         noted = self._values.get(path, {})
         if not noted or noted.get("folder"):

@@ -80,7 +80,7 @@ def swap(
     """Make a document the newest, unless another writer was faster."""
     url = f"{root}/{MARKER}"
     try:
-        find_store(url).write_version(url, document.text(), options, version)
+        find_store(url).write_version(url, document.to_bytes(), options, version)
     except ChangedError as error:
         # the store may have kept a first request whose answer was lost, and refused the second
         if open_snapshot(root, options)[0].snapshot != document.snapshot:
@@ -218,7 +218,7 @@ def _list_needed_by(
             if isinstance(path, str):
                 yield to_set_path(folder, path)
         if isinstance(manifest, str):
-            manifest = manifests.document(to_set_path(folder, manifest))
+            manifest = manifests.read_document(to_set_path(folder, manifest))
         yield from _select_own(entry.get("path") for entry in manifest.values())
         return
     tables = {read_source_table(folder, part["table"]["sources"]) for part in said["parts"]}
@@ -226,7 +226,7 @@ def _list_needed_by(
         yield to_set_path(folder, part["table"]["path"]) + "/"
     for table in tables:
         yield f"{table.folder}/"
-        known = table.fingerprints(manifests, np.arange(table.rows))
+        known = table.read_fingerprints(manifests, np.arange(table.rows))
         yield from _select_own(path for path, _ in known)
 
 

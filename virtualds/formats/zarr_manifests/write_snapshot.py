@@ -74,7 +74,7 @@ class SnapshotWriter:
 
     def __post_init__(self) -> None:
         self._values: dict[str, Any] = {}
-        self._sources = SourceNumbering(self._path)
+        self._sources = SourceNumbering(self._make_path)
         self._tables: list[tuple[str, list[Any]]] = []
 
     # ------------------------------------------------------------------ the whole
@@ -92,7 +92,7 @@ class SnapshotWriter:
             # who comes later sees that these are the files of a writer, not somebody else's
             self.put(f"{FOLDER}/{self.name}/begun", b"")
         nodes = {
-            path: add_manifest_keys(self._written(path, node))
+            path: add_manifest_keys(self._write_node(path, node))
             for path, node in planned.nodes.items()
         }
         self._write_sources()
@@ -117,7 +117,7 @@ class SnapshotWriter:
 
     # ------------------------------------------------------------------ writing
 
-    def _written(self, path: str, node: dict[str, Any] | PlannedArray) -> dict[str, Any]:
+    def _write_node(self, path: str, node: dict[str, Any] | PlannedArray) -> dict[str, Any]:
         if not isinstance(node, PlannedArray):
             return dict(node)
         if node.known and self.before is not None:
@@ -177,44 +177,56 @@ class SnapshotWriter:
     def _write_manifest(self, path: str, node: PlannedArray) -> dict[str, Any]:
         numbered = is_extended(node.metadata)
         parts = _compact_parts(node.parts, self._is_new)
-        forms = {"inline": self._inline, "json": self._json, "parquet": self._parquet}
-        return forms[self._form(parts)](path, parts, numbered)
+        forms = {
+            "inline": self._encode_inline,
+            "json": self._encode_json,
+            "parquet": self._write_parquet,
+        }
+        return forms[self._choose_form(parts)](path, parts, numbered)
 
     def _write_prefixes(self, path: str, table: JsonTable) -> dict[str, Any]:
         """Write the entries of a manifest as they are: chunks behind a prefix are not listed."""
         found = {
-            key: entry | ({"path": self._moved(table, entry["path"])} if "path" in entry else {})
+            key: entry
+            | ({"path": self._relocate_path(table, entry["path"])} if "path" in entry else {})
             for key, entry in table.entries.items()
         }
-        known = {self._moved(table, name): print for name, print in table.fingerprints.items()}
+        known = {
+            self._relocate_path(table, name): print for name, print in table.fingerprints.items()
+        }
         if self.manifest == "json" or len(found) > MOST_INLINE:
-            return self._in_files(path, found, known)
+            return self._write_files(path, found, known)
         return _to_metadata(found, known)
 
-    def _moved(self, table: JsonTable, path: str) -> str:
+    def _relocate_path(self, table: JsonTable, path: str) -> str:
         """Return a path of another set as it is written in this one."""
         end = "/" if path.endswith("/") else ""
-        return self._path(table.store.file(path).url.rstrip("/") + end).rstrip("/") + end
+        return self._make_path(table.store.get_file(path).url.rstrip("/") + end).rstrip("/") + end
 
-    def _form(self, parts: list[ManifestPart]) -> str:
+    def _choose_form(self, parts: list[ManifestPart]) -> str:
         if self.manifest is not None:
             return self.manifest
-        if any(self._own_table(part.manifest) is not None for part in parts):
+        if any(self._find_own_table(part.manifest) is not None for part in parts):
             return "parquet"
         count = sum(part.manifest.size for part in parts)
         return "inline" if count <= MOST_INLINE else "json" if count <= MOST_JSON else "parquet"
 
-    def _inline(self, path: str, parts: list[ManifestPart], numbered: bool) -> dict[str, Any]:
+    def _encode_inline(
+        self, path: str, parts: list[ManifestPart], numbered: bool
+    ) -> dict[str, Any]:
         return _to_metadata(
-            encode_entries(parts, self._path, numbered), list_fingerprints(parts, self._path)
+            encode_entries(parts, self._make_path, numbered),
+            list_fingerprints(parts, self._make_path),
         )
 
-    def _json(self, path: str, parts: list[ManifestPart], numbered: bool) -> dict[str, Any]:
-        return self._in_files(
-            path, encode_entries(parts, self._path, numbered), list_fingerprints(parts, self._path)
+    def _encode_json(self, path: str, parts: list[ManifestPart], numbered: bool) -> dict[str, Any]:
+        return self._write_files(
+            path,
+            encode_entries(parts, self._make_path, numbered),
+            list_fingerprints(parts, self._make_path),
         )
 
-    def _in_files(
+    def _write_files(
         self, path: str, manifest: Mapping[str, Any], known: Mapping[str, Fingerprint]
     ) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -224,10 +236,12 @@ class SnapshotWriter:
             found[name] = f"./{file}"
         return {"name": JSON_MANIFEST, "configuration": found}
 
-    def _parquet(self, path: str, parts: list[ManifestPart], numbered: bool) -> dict[str, Any]:
+    def _write_parquet(
+        self, path: str, parts: list[ManifestPart], numbered: bool
+    ) -> dict[str, Any]:
         said = []
         for number, part in enumerate(parts):
-            table = self._stored(path, part.manifest)
+            table = self._find_stored(path, part.manifest)
             if table is None:
                 table = self._write_table(path, number, part.manifest, numbered)
             place = {"origin": list(part.origin), "shape": list(part.manifest.shape)}
@@ -256,7 +270,7 @@ class SnapshotWriter:
 
     # ------------------------------------------------------------------ what is there already
 
-    def _own_table(self, manifest: ChunkManifest) -> ParquetTable | None:
+    def _find_own_table(self, manifest: ChunkManifest) -> ParquetTable | None:
         """Return the table of this very set whose rows a manifest counts, if it does."""
         table = manifest.counting.table if isinstance(manifest, LazyManifest) else None
         if isinstance(table, ParquetTable) and table.store.root == self.root:
@@ -265,12 +279,12 @@ class SnapshotWriter:
 
     def _is_new(self, part: ManifestPart) -> bool:
         """Say whether a part was just written by another process, for this very snapshot."""
-        table = self._own_table(part.manifest)
+        table = self._find_own_table(part.manifest)
         return table is not None and table.folder.startswith(f"{join_parts_folder(self.name)}/")
 
-    def _stored(self, path: str, manifest: ChunkManifest) -> dict[str, Any] | None:
+    def _find_stored(self, path: str, manifest: ChunkManifest) -> dict[str, Any] | None:
         """Return a part that lies in a table of the set already."""
-        table = self._own_table(manifest)
+        table = self._find_own_table(manifest)
         if table is None or not isinstance(manifest, LazyManifest):
             return None
         found = manifest.counting
@@ -284,7 +298,7 @@ class SnapshotWriter:
         part = {"table": said, "first": found.first, "strides": list(found.strides)}
         return part | ({"pipelines": list(found.renumbered)} if found.renumbered else {})
 
-    def _path(self, url: str) -> str:
+    def _make_path(self, url: str) -> str:
         return to_written_path(self.root, url, relative=self.relative_paths)
 
 

@@ -179,23 +179,23 @@ class _GroupReader:
         found = group.found
         for name in found.broken.keys() - self.skip:
             self._note(name, found.broken[name])
-        dims = self._dimensions(group, together)
+        dims = self._read_dimensions(group, together)
         return ManifestGroup(
-            self._variables(found.datasets, dims),
-            self._attributes("", group.place),
+            self._read_variables(found.datasets, dims),
+            self._read_attributes("", group.place),
             below,
             {"unlimited_dims": dims.unlimited_here},
             self.problems,
         )
 
-    def _dimensions(self, group: HDF5Group, together: FileGroups) -> Dimensions:
-        axes = together.axes(group)
+    def _read_dimensions(self, group: HDF5Group, together: FileGroups) -> Dimensions:
+        axes = together.name_axes(group)
         if not group.where and not group.found.groups:
             return Dimensions(axes, lambda: len(axes.scales), {})
-        lengths = together.lengths(group.where, axes) if axes.grow else {}
-        return Dimensions(axes, partial(together.first, group.where), lengths)
+        lengths = together.find_lengths(group.where, axes) if axes.grow else {}
+        return Dimensions(axes, partial(together.count_dimensions_before, group.where), lengths)
 
-    def _variables(
+    def _read_variables(
         self, datasets: Mapping[str, Dataset], dims: Dimensions
     ) -> dict[str, ManifestVariable]:
         variables = {}
@@ -213,7 +213,7 @@ class _GroupReader:
                 self._note(shown, _contradiction_error(odd[0], own[odd[0]], sizes[odd[0]]))
                 continue
             sizes |= own
-            variables[shown] = self._variable(shown, dataset, names, shape)
+            variables[shown] = self._read_variable(shown, dataset, names, shape)
         return variables
 
     def _note(self, name: str, error: VirtualdsError) -> None:
@@ -221,7 +221,7 @@ class _GroupReader:
         error.add_note(f"variable {path!r} of {self.files.source.url}")
         self.problems[name] = error
 
-    def _attributes(self, variable: str, owner: Any) -> dict[str, Any]:
+    def _read_attributes(self, variable: str, owner: Any) -> dict[str, Any]:
         """Return the user's attributes of a group or dataset."""
         found = {}
         for name in select_user_names(list_attribute_names(owner)):
@@ -233,14 +233,14 @@ class _GroupReader:
                 self._note(f"{variable}:{name}", error)
         return found
 
-    def _variable(
+    def _read_variable(
         self, name: str, dataset: Dataset, dims: tuple[str, ...], shape: tuple[int, ...]
     ) -> ManifestVariable:
-        attributes = self._attributes(name, dataset)
+        attributes = self._read_attributes(name, dataset)
         encoding: dict[str, Any] = {}
         try:
             with describe_damage(dataset.source):
-                data = self._data(dataset, dims, shape, encoding)
+                data = self._read_data(dataset, dims, shape, encoding)
         except VirtualdsError as error:
             self._note(name, error)
             data = ManifestArray.unreadable(shape, f"V{dataset.kind.get_size()}", str(error))
@@ -253,7 +253,7 @@ class _GroupReader:
         encoding |= {"source": self.source_name, "original_shape": shape}
         return ManifestVariable(dims, data, attributes, encoding)
 
-    def _data(
+    def _read_data(
         self,
         dataset: Dataset,
         dims: tuple[str, ...],

@@ -112,7 +112,7 @@ def _parse_shape(file: FileBytes, space: bytes) -> tuple[int, ...] | None:
     begin = 8 if version == 1 else 4
     if begin + rank * file.length_size > len(space):
         file.refuse(f"an attribute has a dataspace that is too short for {rank} axes")
-    return tuple(file.length_at(space, begin + n * file.length_size) for n in range(rank))
+    return tuple(file.unpack_length(space, begin + n * file.length_size) for n in range(rank))
 
 
 def find_string_size(kind: bytes, paddings: Collection[int]) -> int:

@@ -67,7 +67,7 @@ def _read_leaf(file: FileBytes, root: bytes, dims: Sequence[int]) -> ChunkTable:
     begin = HEAD.size + 2 * file.offset_size
     if (signature, kind) != (b"TREE", OF_CHUNKS) or used > 2 * file.half:
         file.refuse("the root of a B-tree is no node of chunks")
-    neighbours = (file.address_at(root, at) for at in (HEAD.size, HEAD.size + file.offset_size))
+    neighbours = (file.unpack_address(root, at) for at in (HEAD.size, HEAD.size + file.offset_size))
     if any(map(file.is_defined, neighbours)):
         file.refuse("the root of a B-tree has neighbours")
     if not used:

@@ -41,13 +41,13 @@ def read_dense_messages(file: FileBytes, kind: int, data: bytes) -> list[Message
         file.decline("an Attribute Info message of another version than 0")
     # the greatest creation index comes before the addresses
     place = 2 + 2 * (data[1] & 1)
-    address = file.address_at(data, place)
+    address = file.unpack_address(data, place)
     if not file.is_defined(address):
         return []
     heap = FractalHeap(file, address)
     shared: FractalHeap | None = None
     found, nbytes = [], 0
-    index = file.address_at(data, place + file.offset_size)
+    index = file.unpack_address(data, place + file.offset_size)
     for record in read_records(file, index, BY_NAME, ATTRIBUTE_RECORD.size):
         identity, flags, order = ATTRIBUTE_RECORD.unpack(record)
         if flags & SHARED and shared is None:

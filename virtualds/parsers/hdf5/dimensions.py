@@ -102,7 +102,7 @@ class NamedAxes:
         # of several links to one scale the innermost counts, and in a group the first
         self._by_address = {d.address: d for d in [*above, *reversed(self.scales)]}
         self.named: Names = [(d, self._look_up(d)) for d in datasets]
-        self.lengths = self._unlimited_lengths()
+        self.lengths = self._find_unlimited_lengths()
 
     @cached_property
     def _by_id(self) -> dict[int, str]:
@@ -113,7 +113,7 @@ class NamedAxes:
             if "_Netcdf4Dimid" in d.attrs
         }
 
-    def _unlimited_lengths(self) -> dict[str, int]:
+    def _find_unlimited_lengths(self) -> dict[str, int]:
         """Return how long variables of the group make every unlimited dimension that they see."""
         # a dimension hides those of the same name further up
         seen = {d.name: d for d in [*self._by_address.values(), *self.scales]}
@@ -137,11 +137,11 @@ class NamedAxes:
                 return tuple(self._by_id.get(int(i)) for i in dataset.attrs["_Netcdf4Coordinates"])
             return (dataset.name, *([None] * (rank - 1)))[:rank]
         return tuple(
-            None if address is None else self._scale_at(dataset, axis, address)
+            None if address is None else self._find_scale(dataset, axis, address)
             for axis, address in enumerate(read_scale_addresses(dataset))
         )
 
-    def _scale_at(self, dataset: Dataset, axis: int, address: int) -> str:
+    def _find_scale(self, dataset: Dataset, axis: int, address: int) -> str:
         """Return the name of the scale at an address, which an axis has."""
         known = self._by_address.get((dataset.source.url, address))
         return _find_name_elsewhere(dataset, axis) if known is None else known.name

@@ -124,8 +124,8 @@ def _read_header(file: FileBytes, address: int) -> _ArrayHeader:
         file.refuse(f"there is no extensible array at {address}, or its checksum is wrong")
     if data[4] or data[5] > 1:
         file.decline(f"an extensible array of version {data[4]} and client {data[5]}")
-    used = file.length_at(data, 12 + 4 * file.length_size)
-    block = file.address_at(data, 12 + 6 * file.length_size)
+    used = file.unpack_length(data, 12 + 4 * file.length_size)
+    block = file.unpack_address(data, 12 + 6 * file.length_size)
     element, bits, in_index, least, pointers, page = data[6:12]
     head = _ArrayHeader(bool(data[5]), element, bits, in_index, least, pointers, page, used, block)
     narrowest = file.offset_size + (MASK + 1) * head.has_filters
@@ -229,7 +229,7 @@ def _read_blocks(
 
 
 def _check_block(file: FileBytes, data: bytes, signature: bytes, address: int) -> None:
-    if data[:4] != signature or file.address_at(data, 6) != address or not is_sound(data):
+    if data[:4] != signature or file.unpack_address(data, 6) != address or not is_sound(data):
         file.refuse(f"a block {signature.decode()} of an extensible array is missing or damaged")
 
 

@@ -90,7 +90,7 @@ class HDF5Files:
             self._open[source] = self._stack.enter_context(open_hdf5(source))
         return self._open[source]
 
-    def bytes_of(self, source: SourceFile) -> FileBytes:
+    def get_bytes(self, source: SourceFile) -> FileBytes:
         """Return the bytes of a file that is open, until it is closed."""
         if source not in self._bytes:
             found = FileBytes(source)
@@ -100,7 +100,7 @@ class HDF5Files:
         return self._bytes[source]
 
     @contextmanager
-    def lent(self, source: SourceFile) -> Iterator[Any]:
+    def lend(self, source: SourceFile) -> Iterator[Any]:
         """Open a file for the block alone: the system may not allow all files open at once."""
         if source in self._open:
             yield self._open[source]

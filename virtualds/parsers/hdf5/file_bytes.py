@@ -113,11 +113,11 @@ class FileBytes:
             self.refuse(f"it ends within the bytes {place} to {place + length}")
         return found
 
-    def address_at(self, data: bytes, place: int) -> int:
+    def unpack_address(self, data: bytes, place: int) -> int:
         """Return the address at a place of a piece of metadata."""
         return parse_uint(data, place, self.offset_size)
 
-    def length_at(self, data: bytes, place: int) -> int:
+    def unpack_length(self, data: bytes, place: int) -> int:
         """Return the length at a place of a piece of metadata."""
         return parse_uint(data, place, self.length_size)
 

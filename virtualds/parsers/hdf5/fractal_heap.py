@@ -49,13 +49,13 @@ class FractalHeap:
         self._identity = parse_uint(data, 5, 2)
         self._has_checksums = bool(data[9] & HAS_CHECKSUMS)
         most = parse_uint(data, 10, 4)
-        self._huge_tree = file.address_at(data, 14 + length)
+        self._huge_tree = file.unpack_address(data, 14 + length)
         table = 14 + 10 * length + 2 * offset
         self._width = parse_uint(data, table, 2)
-        self._start = file.length_at(data, table + 2)
-        self._longest = file.length_at(data, table + 2 + length)
+        self._start = file.unpack_length(data, table + 2)
+        self._longest = file.unpack_length(data, table + 2 + length)
         bits = parse_uint(data, table + 2 + 2 * length, 2)
-        self._root = file.address_at(data, table + 6 + 2 * length)
+        self._root = file.unpack_address(data, table + 6 + 2 * length)
         self._rows = parse_uint(data, table + 6 + 2 * length + offset, 2)
         powers = (self._width, self._start, self._longest)
         if not all(n and not n & (n - 1) for n in powers) or self._longest < self._start:
@@ -80,20 +80,22 @@ class FractalHeap:
         if kind == TINY:
             return identity[1 : 2 + (identity[0] & 0x0F)]
         if kind == HUGE:
-            return self.file.take(*self._huge_object(identity))
+            return self.file.take(*self._locate_huge_object(identity))
         place = parse_uint(identity, 1, self._place_size)
         length = parse_uint(identity, 1 + self._place_size, self._length_size)
-        block, first = self._block_of(place)
+        block, first = self._find_block(place)
         begin = place - first
         if begin < self._head or begin + length > len(block):
             self.file.refuse(f"an object of the fractal heap at {self.address} lies in no block")
         return block[begin : begin + length]
 
-    def _huge_object(self, identity: bytes) -> tuple[int, int]:
+    def _locate_huge_object(self, identity: bytes) -> tuple[int, int]:
         """Return the place of a huge object, from a long enough identifier or a tree."""
         offset, length = self.file.offset_size, self.file.length_size
         if self._identity - 1 >= offset + length:
-            return self.file.address_at(identity, 1), self.file.length_at(identity, 1 + offset)
+            return self.file.unpack_address(identity, 1), self.file.unpack_length(
+                identity, 1 + offset
+            )
         number = parse_uint(identity, 1, min(length, self._identity - 1))
         if number not in self._huge_objects:
             self.file.refuse(f"the fractal heap at {self.address} has no huge object {number}")
@@ -108,7 +110,10 @@ class FractalHeap:
         place, number = file.offset_size, file.offset_size + file.length_size
         size = number + file.length_size
         return {
-            file.length_at(one, number): (file.address_at(one, 0), file.length_at(one, place))
+            file.unpack_length(one, number): (
+                file.unpack_address(one, 0),
+                file.unpack_length(one, place),
+            )
             for one in read_records(file, self._huge_tree, HUGE_OBJECTS, size)
         }
 
@@ -117,7 +122,7 @@ class FractalHeap:
         """Bytes of a direct block before its objects (III.G.2)."""
         return 5 + self.file.offset_size + self._place_size + CHECKSUM_BYTES * self._has_checksums
 
-    def _block_of(self, place: int) -> tuple[bytes, int]:
+    def _find_block(self, place: int) -> tuple[bytes, int]:
         """Return the direct block of a place in the heap, and where in the heap it begins.
 
         Rows 0 and 1 of an indirect block have blocks of the same size, and each of the rows that
@@ -130,7 +135,7 @@ class FractalHeap:
             size = self._start << max(row - 1, 0)
             if row >= rows:
                 self.file.refuse(f"the fractal heap at {self.address} has no place {place}")
-            children = self._children_of(address, rows, first)
+            children = self._read_children(address, rows, first)
             before = row_0 << row - 1 if row else 0
             column = (place - first - before) // size
             address = children[row * self._width + column]
@@ -138,9 +143,9 @@ class FractalHeap:
             rows = _compute_log2(size) - _compute_log2(row_0) + 1 if size > self._longest else 0
             if rows < 0 or not self.file.is_defined(address):
                 self.file.refuse(f"the fractal heap at {self.address} has no place {place}")
-        return self._direct_block(address, size, first), first
+        return self._read_direct_block(address, size, first), first
 
-    def _children_of(self, address: int, rows: int, first: int) -> list[int]:
+    def _read_children(self, address: int, rows: int, first: int) -> list[int]:
         """Return the addresses in an indirect block."""
         if address not in self._children:
             offset = self.file.offset_size
@@ -150,10 +155,10 @@ class FractalHeap:
             if not is_sound(data):
                 self.file.refuse(f"a block of a fractal heap at {address} has a wrong checksum")
             places = range(begin, begin + count * offset, offset)
-            self._children[address] = [self.file.address_at(data, place) for place in places]
+            self._children[address] = [self.file.unpack_address(data, place) for place in places]
         return self._children[address]
 
-    def _direct_block(self, address: int, size: int, first: int) -> bytes:
+    def _read_direct_block(self, address: int, size: int, first: int) -> bytes:
         if (address, first) not in self._blocks:
             data = self.file.take(address, size)
             self._check(data, b"FHDB", first)
@@ -168,7 +173,10 @@ class FractalHeap:
     def _check(self, data: bytes, signature: bytes, first: int) -> None:
         """Refuse a block of another heap, or of another place in this one."""
         offset = self.file.offset_size
-        heap, place = self.file.address_at(data, 5), parse_uint(data, 5 + offset, self._place_size)
+        heap, place = (
+            self.file.unpack_address(data, 5),
+            parse_uint(data, 5 + offset, self._place_size),
+        )
         if data[:4] != signature or data[4] or (heap, place) != (self.address, first):
             self.file.refuse(f"a block {signature.decode()} of a fractal heap belongs elsewhere")
 

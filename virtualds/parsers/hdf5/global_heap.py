@@ -175,7 +175,7 @@ def read_collection(file: FileBytes, address: int) -> Collection:
     head = file.take(address, begin)
     if head[:4] != b"GCOL" or head[4] != 1:
         file.refuse(f"there is no global heap at {address}")
-    size = file.length_at(head, 8)
+    size = file.unpack_length(head, 8)
     data = file.take(address, size)
     begins: dict[int, int] = {}
     lengths: dict[int, int] = {}

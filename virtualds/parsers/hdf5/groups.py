@@ -105,7 +105,7 @@ class FileGroups:
     def _axes(self) -> dict[PathParts, NamedAxes]:
         return {group.where: group.axes for group in self._groups}
 
-    def axes(self, group: HDF5Group) -> NamedAxes:
+    def name_axes(self, group: HDF5Group) -> NamedAxes:
         """Return the datasets of a group with the names of their axes."""
         known = self._axes.get(group.where) if self._known is not None else None
         return known or group.axes
@@ -128,7 +128,7 @@ class FileGroups:
                 return where[:depth]
         return ()
 
-    def lengths(self, where: PathParts, axes: NamedAxes) -> dict[str, int]:
+    def find_lengths(self, where: PathParts, axes: NamedAxes) -> dict[str, int]:
         """Return the lengths of the unlimited dimensions that a group sees."""
         keys = {name: (self._find_owner(where, name), name) for name in axes.lengths}
         return {name: self._lengths.get(key, 0) for name, key in keys.items()}
@@ -139,10 +139,10 @@ class FileGroups:
         first = {}
         for where, axes in self._axes.items():
             first[where] = count
-            count += Dimensions(axes, lambda: 0, self.lengths(where, axes)).invented
+            count += Dimensions(axes, lambda: 0, self.find_lengths(where, axes)).invented
         return first
 
-    def first(self, where: PathParts) -> int:
+    def count_dimensions_before(self, where: PathParts) -> int:
         """Return how many dimensions netCDF numbers before those it invents for a group.
 
         It numbers all dimensions of the file first, then invented ones, those of child groups

@@ -103,7 +103,7 @@ class HDF5Object:
     @cached_property
     def file(self) -> FileBytes:
         """The bytes of the file that it lies in."""
-        return self.files.bytes_of(self.source)
+        return self.files.get_bytes(self.source)
 
     @cached_property
     def messages(self) -> list[Message]:

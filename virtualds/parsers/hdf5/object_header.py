@@ -98,8 +98,8 @@ def read_messages(file: FileBytes, address: int) -> list[Message]:
         for message in messages:
             if message.kind != CONTINUATION:
                 continue
-            place = file.address_at(message.data, 0)
-            length = file.length_at(message.data, file.offset_size)
+            place = file.unpack_address(message.data, 0)
+            length = file.unpack_length(message.data, file.offset_size)
             if place in seen or nbytes + length > MOST_BYTES:
                 file.refuse(f"the header of the object at {address} has no end")
             seen.add(place)
@@ -164,7 +164,7 @@ def read_extension(file: FileBytes) -> None:
             # then metadata lie in the image, not at their addresses (IV.A.2.y)
             file.unknown = "a metadata cache image"
         if message.kind == SHARED_TABLE:
-            table = file.address_at(message.data, 1)
+            table = file.unpack_address(message.data, 1)
             file.shared_messages = table, parse_uint(message.data, 1 + file.offset_size, 1)
         if message.kind == TREE_K:
             file.half = parse_uint(message.data, 1, 2) or file.half
@@ -216,13 +216,13 @@ def is_filtering_edges(messages: Sequence[Message]) -> bool:
 def _parse_layout_1(file: FileBytes, data: bytes) -> ChunkIndexInfo:
     """Read versions 1 and 2: dimensionality, class, five reserved bytes, address, dimensions."""
     place = 8 + file.offset_size
-    return _make_index(file, B_TREE_1, file.address_at(data, 8), data, place, 4, data[1])
+    return _make_index(file, B_TREE_1, file.unpack_address(data, 8), data, place, 4, data[1])
 
 
 def _parse_layout_3(file: FileBytes, data: bytes) -> ChunkIndexInfo:
     """Read version 3: class, dimensionality, address, dimensions."""
     place = 3 + file.offset_size
-    return _make_index(file, B_TREE_1, file.address_at(data, 3), data, place, 4, data[2])
+    return _make_index(file, B_TREE_1, file.unpack_address(data, 3), data, place, 4, data[2])
 
 
 def _parse_layout_4(file: FileBytes, data: bytes) -> ChunkIndexInfo:
@@ -239,7 +239,7 @@ def _parse_layout_4(file: FileBytes, data: bytes) -> ChunkIndexInfo:
         file.decline(f"a chunk index of type {kind}")
     if place + 1 + file.offset_size > len(data):
         file.refuse("a layout is cut short")
-    return _make_index(file, kind, file.address_at(data, place + 1), data, 5, width, rank)
+    return _make_index(file, kind, file.unpack_address(data, place + 1), data, 5, width, rank)
 
 
 def _make_index(

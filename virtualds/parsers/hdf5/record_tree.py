@@ -58,13 +58,13 @@ def read_records(file: FileBytes, address: int, kind: int, size: int) -> list[by
     signature, version, found, node, record, depth = HEAD.unpack_from(data)
     if signature != b"BTHD" or version or (found, record) != (kind, size) or not is_sound(data):
         file.refuse(f"there is no B-tree of type {kind} at {address}, or its checksum is wrong")
-    root = file.address_at(data, begin)
+    root = file.unpack_address(data, begin)
     count = parse_uint(data, begin + file.offset_size, 2)
     if not file.is_defined(root):
         return []
     tree = _make_tree(file, kind, node, record, depth)
     records = list(_read_records(tree, root, depth, count))
-    if len(records) != file.length_at(data, begin + file.offset_size + 2):
+    if len(records) != file.unpack_length(data, begin + file.offset_size + 2):
         file.refuse(f"the B-tree at {address} does not have the {len(records)} records it says")
     return records
 
@@ -112,7 +112,7 @@ def _read_records(tree: _TreeHeader, address: int, level: int, count: int) -> It
         if level:
             place = stop + number * tree.pointers[level]
             below = parse_uint(data, place + file.offset_size, tree.count_size)
-            yield from _read_records(tree, file.address_at(data, place), level - 1, below)
+            yield from _read_records(tree, file.unpack_address(data, place), level - 1, below)
         if number < count:
             begin = NODE_OVERHEAD + number * tree.record
             yield data[begin : begin + tree.record]

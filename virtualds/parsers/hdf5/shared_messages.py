@@ -51,7 +51,7 @@ def read_shared_data(file: FileBytes, kind: int, data: bytes) -> bytes:
         return find_shared_heap(file, kind).read_object(data[2:10])
     # before version 2 the place of the name of the object comes first
     place = 8 + file.length_size if data[0] == 1 else 2
-    return _read_committed(file, kind, file.address_at(data, place))
+    return _read_committed(file, kind, file.unpack_address(data, place))
 
 
 def _read_committed(file: FileBytes, kind: int, address: int) -> bytes:
@@ -73,7 +73,9 @@ def find_shared_heap(file: FileBytes, kind: int) -> FractalHeap:
         file.refuse(f"there is no table of shared messages at {address}, or its checksum is wrong")
     for place in range(4, 4 + count * step, step):
         if INDEX.unpack_from(data, place)[2] & 1 << kind:
-            return FractalHeap(file, file.address_at(data, place + INDEX.size + file.offset_size))
+            return FractalHeap(
+                file, file.unpack_address(data, place + INDEX.size + file.offset_size)
+            )
     file.refuse(f"its table of shared messages has none of type {kind}")
 
 

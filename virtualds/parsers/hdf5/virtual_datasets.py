@@ -152,7 +152,7 @@ def list_mapped_sources(dataset: Dataset, files: HDF5Files) -> Iterator[tuple[So
     # many boxes may come from one dataset, which is opened once
     distinct = {(m.file, m.path): m for m in _list_mappings(dataset, (list_beside,))}
     for mapping in distinct.values():
-        with files.lent(mapping.file) as file:
+        with files.lend(mapping.file) as file:
             yield mapping.file, _find_source(mapping, file, files)
 
 
@@ -186,7 +186,7 @@ def _build_parts(
         of_file.setdefault(mapping.file, []).append(number)
     parts: list[ManifestArray | None] = [None] * len(mappings)
     for source, numbers in of_file.items():
-        with files.lent(source) as file:
+        with files.lend(source) as file:
             arrays: dict[bytes, ManifestArray | None] = {}
             for number in numbers:
                 mapping = mappings[number]
