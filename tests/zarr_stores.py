@@ -38,7 +38,7 @@ class Store:
     def write(self, path: Path, consolidated: bool = False) -> None:
         """Write the store."""
         (path / "a").mkdir(parents=True)
-        if self.find_version == 2:
+        if self.version == 2:
             files = {
                 ".zgroup": {"zarr_format": 2},
                 ".zattrs": {"title": "one array"},
@@ -57,7 +57,7 @@ class Store:
         part = tuple(slice(max(n - 2, 0)) for n in array.shape[:1])
         array[(*part, ...)] = values_of(array.dtype, array.shape)[(*part, ...)]
         if consolidated:
-            zarr.consolidate_metadata(path, zarr_format=self.find_version)
+            zarr.consolidate_metadata(path, zarr_format=self.version)
 
 
 def values_of(dtype: Any, shape: tuple[int, ...]) -> Any:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import virtualds
 from virtualds.combine import stored_file
 from virtualds.combine.concat_job import StretchJob
-from virtualds.combine.concat_stored import Concatenator, UnlikeError
+from virtualds.combine.concat_stored import Concatenator, NeedsFullCombineError
 from virtualds.combine.open_file import OpenJob
 from virtualds.combine.stored_file import FileInConcat, StoredFile, open_stored
 from virtualds.combine.xarray_combine import Combination
@@ -49,13 +49,13 @@ def as_stored(paths: Sequence[Path], rises: bool, **options: Any) -> xr.Dataset:
 
     Raises
     ------
-    UnlikeError
+    NeedsFullCombineError
         They are not.
     """
     way = {name: options.pop(name) for name in ("combine", "concat_dim")}
     files = [open_stored(path, OPEN_DEFAULTS) for path in paths]
     if not all(isinstance(file, StoredFile) for file in files):
-        raise UnlikeError("one of them is a dataset")
+        raise NeedsFullCombineError("one of them is a dataset")
     alike = Concatenator(Combination(**way, options=DEFAULTS | options), rises)
     found = alike.join(files)  # type: ignore[arg-type]
     for size in (2, 3, len(files)):
@@ -104,7 +104,7 @@ def test_archives_are_joined_as_xarray_joins_them(archives: Archives) -> None:
         for way in WAYS.values():
             try:
                 found = as_stored(paths, rises=way["combine"] == "by_coords", **way)
-            except UnlikeError:
+            except NeedsFullCombineError:
                 continue
             joined.add(name)
             assert_same(found, as_datasets(paths, **way))
@@ -206,7 +206,7 @@ def test_what_is_alike_is_joined_as_it_is_stored(case: str, way: str, tmp_path: 
     paths = write(tmp_path, ALIKE[case])
     falls = case.startswith("falling")
     if way == "by_coords" and (falls or case.startswith("no coordinate")):
-        with pytest.raises(UnlikeError):
+        with pytest.raises(NeedsFullCombineError):
             as_stored(paths, rises=True, **WAYS[way])
         return
     assert_same(as_stored(paths, rises=not falls, **WAYS[way]), as_datasets(paths, **WAYS[way]))
@@ -215,7 +215,7 @@ def test_what_is_alike_is_joined_as_it_is_stored(case: str, way: str, tmp_path: 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("case", UNLIKE)
 def test_what_is_not_alike_is_left_to_xarray(case: str, way: str, tmp_path: Path) -> None:
-    with pytest.raises(UnlikeError):
+    with pytest.raises(NeedsFullCombineError):
         as_stored(write(tmp_path, UNLIKE[case]), rises=False, **WAYS[way])
 
 
@@ -237,7 +237,7 @@ def test_options_mean_what_they_mean_to_xarray(case: str, way: str, tmp_path: Pa
     paths = write(tmp_path, make)
     if way == "by_coords" and "axis" in case:
         # they lie side by side along two dimensions
-        with pytest.raises(UnlikeError):
+        with pytest.raises(NeedsFullCombineError):
             as_stored(paths, rises=True, **WAYS[way], **options)
         return
     found = as_stored(paths, rises=True, **WAYS[way], **options)
@@ -263,7 +263,7 @@ REFUSED: dict[str, tuple[dict[str, Any], Make]] = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_depends_on_all_files_is_left_to_xarray(case: str, tmp_path: Path) -> None:
     options, make = REFUSED[case]
-    with pytest.raises(UnlikeError):
+    with pytest.raises(NeedsFullCombineError):
         as_stored(write(tmp_path, make), rises=True, **WAYS["nested"], **options)
 
 
@@ -370,7 +370,7 @@ def test_what_is_out_of_order_or_overlaps_is_arranged_first(
 def test_files_without_elements_are_left_to_xarray(way: str, empty: int, tmp_path: Path) -> None:
     """They go behind all others, and by_coords refuses them: the first is not that of the list."""
     paths = write(tmp_path, lambda n: day(n, steps=2 * (n != empty)).assign_attrs(number=n))
-    with pytest.raises(UnlikeError):
+    with pytest.raises(NeedsFullCombineError):
         as_stored(paths, rises=True, **WAYS[way])
     if way == "by_coords":
         with pytest.raises(ValueError, match="size zero"):

@@ -15,7 +15,7 @@ from archives import DEFAULTS, KINDS, Archives
 from builds import assert_same
 
 import virtualds
-from virtualds.combine.concat_stored import CERTAIN, Concatenator, UnlikeError
+from virtualds.combine.concat_stored import CERTAIN, Concatenator, NeedsFullCombineError
 from virtualds.combine.decoded_file import as_stored
 from virtualds.combine.stored_file import FileInConcat, StoredFile
 from virtualds.combine.xarray_combine import Combination
@@ -39,17 +39,17 @@ def in_pieces(datasets: Sequence[xr.Dataset], combination: Combination, size: in
 
     Raises
     ------
-    UnlikeError
+    NeedsFullCombineError
         They are not.
     """
     alike = Concatenator(combination, rises=combination.combine == "by_coords")
     files = [as_stored(f"{number}.nc", dataset) for number, dataset in enumerate(datasets)]
     if not all(isinstance(file, StoredFile) for file in files):
-        raise UnlikeError("one of them is more than a file")
+        raise NeedsFullCombineError("one of them is more than a file")
     found: list[Any] = []
     for start in range(0, len(files), size):
         some: list[Any] = files[start : start + size]
-        with suppress(UnlikeError):
+        with suppress(NeedsFullCombineError):
             stretch = alike.join_stretch(some, opened_again)
             some = [FileInConcat(stretch, place) for place in range(len(some))]
         found += pickle.loads(pickle.dumps(some))
@@ -85,7 +85,7 @@ def test_datasets_are_joined_as_xarray_joins_them(size: int, archives: Archives)
         datasets = [virtualds.open_virtual_dataset(path) for path in archives.files(name)]
         try:
             found = in_pieces(datasets, NESTED, size)
-        except UnlikeError:
+        except NeedsFullCombineError:
             continue
         joined.add(name)
         assert_same(found, NESTED(datasets))
@@ -163,7 +163,7 @@ def test_coordinates_tell_the_dimension(size: int) -> None:
 @pytest.mark.parametrize("size", [1, 2, 7])
 @pytest.mark.parametrize("numbers", [(1, 0, 3, 2), (3, 2, 1, 0), (0, 0, 1)], ids=str)
 def test_what_does_not_rise_is_left_to_xarray(numbers: tuple[int, ...], size: int) -> None:
-    with pytest.raises(UnlikeError):
+    with pytest.raises(NeedsFullCombineError):
         in_pieces([day(number) for number in numbers], BY_COORDS, size)
 
 
@@ -185,7 +185,7 @@ NOT_CERTAIN: dict[str, tuple[dict[str, Any], Make]] = {
 def test_what_is_not_certain_is_left_to_xarray(which: str, size: int) -> None:
     options, made = NOT_CERTAIN[which]
     combination = Combination("nested", "time", DEFAULTS | options)
-    with pytest.raises(UnlikeError):
+    with pytest.raises(NeedsFullCombineError):
         in_pieces([made(number) for number in range(7)], combination, size)
 
 
@@ -201,7 +201,7 @@ REFUSED: dict[str, tuple[Any, ...]] = {
 @pytest.mark.parametrize("option", CERTAIN)
 def test_other_options_are_refused(option: str) -> None:
     for value in REFUSED[option]:
-        with pytest.raises(UnlikeError, match=option):
+        with pytest.raises(NeedsFullCombineError, match=option):
             Concatenator(Combination("nested", "time", {**DEFAULTS, option: value}), rises=False)
 
 
@@ -216,7 +216,7 @@ def test_other_options_are_refused(option: str) -> None:
     ids=["two dimensions", "merged", "a fill value", "defaults of xarray"],
 )
 def test_other_combinations_are_refused(combination: Combination) -> None:
-    with pytest.raises(UnlikeError):
+    with pytest.raises(NeedsFullCombineError):
         Concatenator(combination, rises=False)
 
 
@@ -237,5 +237,5 @@ DIFFERENT: dict[str, xr.Dataset] = {
 @pytest.mark.parametrize("which", DIFFERENT)
 def test_a_dataset_that_is_not_alike_is_found(which: str, size: int) -> None:
     datasets = [day(0), day(1), day(2), DIFFERENT[which], day(4)]
-    with pytest.raises(UnlikeError):
+    with pytest.raises(NeedsFullCombineError):
         in_pieces(datasets, NESTED, size)

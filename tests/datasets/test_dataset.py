@@ -536,6 +536,6 @@ def test_a_scalar_that_is_named_like_a_dimension_is_named(tmp_path: Path) -> Non
         file.createVariable("x", "f4", ())
         file.createVariable("v", "f4", ("x",))[:] = numbers(3)
     for opened in (open_virtual_dataset, lambda p: xr.open_dataset(p, engine="virtual")):
-        with pytest.raises(FormatError, match="variable 'x' has no dimensions"):
+        with pytest.raises(FormatError, match="variable 'x' is a scalar"):
             opened(path)
     assert list(open_virtual_dataset(path, drop_variables="x")) == ["v"]

@@ -180,7 +180,7 @@ def test_a_traceback_of_combining_shows_the_stack_of_xarray_once(
             )
         told = "".join(traceback.format_exception(caught.value))
         assert told.count("Traceback") == 1
-        assert "UnlikeError" not in told
+        assert "NeedsFullCombineError" not in told
 
 
 # ---------------------------------------------------------------------- wrong types
@@ -230,8 +230,8 @@ def test_an_argument_that_is_no_path_is_refused_by_type(
 
 
 OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
-    "drop_variables": ({"drop_variables": 5}, "drop_variables 5: it is a name, or an iterable"),
-    "loadable_variables": ({"loadable_variables": 5}, "loadable_variables 5: it is a name"),
+    "drop_variables": ({"drop_variables": 5}, "drop_variables 5: give a name, or an iterable"),
+    "loadable_variables": ({"loadable_variables": 5}, "loadable_variables 5: give a name"),
     "storage_options": ({"storage_options": "anon"}, "access options are a dict .* got str"),
     "preprocess": ({"preprocess": 5}, "preprocess: a function .* got 5"),
     "preprocess that returns nothing": (

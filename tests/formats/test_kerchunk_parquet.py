@@ -658,7 +658,7 @@ def test_a_new_set_that_fails_in_a_store_is_not_there_and_can_be_created_again(
         virtual(url)
     with pytest.raises(FileNotFoundError, match="create it again"):
         virtualds.drop_sources(url, "a.nc")
-    assert prepare_write(url) == "kerchunk-parquet"
+    assert prepare_write(url).format.name == "kerchunk-parquet"
     # by default a set is created: there must be none
     ds.virtual.to_manifest(url)
     with pytest.raises(FileExistsError):

@@ -238,7 +238,7 @@ DAMAGED = {
     "of a float shape": (TENSOR % (b"F32", b"[2.0]", b"[0,8]"), FormatError, "is none"),
     "turned": (TENSOR % (b"F32", b"[2]", b"[8,0]"), FormatError, "is described as"),
     "no tensor": (b'{"a":5}', FormatError, "is described as"),
-    "no JSON": (b'{"a', FormatError, "no JSON"),
+    "no JSON": (b'{"a', FormatError, "not JSON"),
     "huge": (TENSOR % (b"F32", b"[9223372036854775807,9]", b"[0,8]"), FormatError, "reaches"),
 }
 

@@ -160,7 +160,7 @@ WRONG_STORED: dict[str, tuple[Case, str]] = {
     "out of range": (cast(np.zeros(2, "u1"), np.zeros(2, "i2")), "out of range"),
     "no number": (cast(np.zeros(2, "u1"), np.zeros(2, "f4")), "NaN"),
     "an overflow": (cast(np.zeros(2, "f2"), np.zeros(2, "f8")), "out of range"),
-    "a count": (packed([True] * 9, padding_encoding="first_byte"), "fill up"),
+    "a count": (packed([True] * 9, padding_encoding="first_byte"), "do not hold"),
 }
 STORED = {
     "a rest": np.array([2, 3], "<i4").tobytes(),
@@ -204,8 +204,8 @@ DAMAGED: dict[str, tuple[str, Any, str]] = {
     "a fraction": ("int32", named("scale_offset", offset=0.5, scale=2), "not an integer"),
     "an offset too large": ("int8", named("scale_offset", offset=128, scale=1), "128"),
     "a word": ("float32", named("scale_offset", offset="many", scale=1), "NaN, Infinity"),
-    "no number of JSON": ("float32", named("scale_offset", scale=np.inf), "inf is no number"),
-    "an offset of true": ("int32", named("scale_offset", offset=True), "True is no number"),
+    "no number of JSON": ("float32", named("scale_offset", scale=np.inf), "inf is no JSON number"),
+    "an offset of true": ("int32", named("scale_offset", offset=True), "True is no JSON number"),
     "scaled booleans": ("bool", named("scale_offset", offset=0, scale=1), "neither integer"),
     "scaled complex numbers": ("complex64", named("scale_offset"), "neither integer"),
     "no type": ("int32", named("cast_value"), "data_type"),

@@ -24,7 +24,7 @@ class Registry:
     Examples
     --------
     >>> from virtualds.codecs.zlib import Gzip, Zlib
-    >>> Registry((Zlib, Gzip)).names("zarr_v3")
+    >>> Registry((Zlib, Gzip)).list_names("zarr_v3")
     ['gzip', 'numcodecs.gzip', 'numcodecs.zlib']
     """
 

@@ -12,7 +12,7 @@ import xarray as xr
 
 from virtualds.combine.build_options import BuildOptions
 from virtualds.combine.concat_job import StretchJob
-from virtualds.combine.concat_stored import FEWEST_FILES, Concatenator, UnlikeError
+from virtualds.combine.concat_stored import FEWEST_FILES, Concatenator, NeedsFullCombineError
 from virtualds.combine.decoded_file import as_stored
 from virtualds.combine.files import Files
 from virtualds.combine.open_file import (
@@ -44,7 +44,7 @@ class Build(Generic[Opened]):
     Parameters
     ----------
     files : Files
-    job : Job
+    job : OpenJob
         What is done with each.
     workers : callable
         Who does it.
@@ -163,7 +163,7 @@ class DatasetBuilder:
         How each is opened.
     combination : Combination
         How they are combined.
-    target : Target, optional
+    target : BuildTarget, optional
         The set that their references go to.
     datasets : bool
         Whether files that come as datasets are joined by those who opened them, too.
@@ -177,7 +177,7 @@ class DatasetBuilder:
     def build_dataset(self) -> BuildResult:
         """Return the dataset, what stands for each file that was opened, and the report."""
         # what is tried first is over before the next is: its errors are no part of what is told
-        with suppress(UnlikeError):
+        with suppress(NeedsFullCombineError):
             return self._build_as_stored()
         return self._build_of_datasets(*self._make_joining_build(None).open_files())
 
@@ -186,15 +186,15 @@ class DatasetBuilder:
 
         Raises
         ------
-        UnlikeError
+        NeedsFullCombineError
             They have to be opened as datasets.
         """
         alike = self._make_concatenator()
         found, report = self._make_joining_build(alike).open_files()
-        with suppress(UnlikeError):
+        with suppress(NeedsFullCombineError):
             return alike.join(self._list_stored(found)), found, report
         if any(isinstance(file, FileInConcat) for file in found.values()):
-            raise UnlikeError("what is joined already cannot be taken apart")
+            raise NeedsFullCombineError("what is joined already cannot be taken apart")
         return self._build_of_datasets(found, report)
 
     def _make_joining_build(self, alike: Concatenator | None) -> Build[Any]:
@@ -216,13 +216,13 @@ class DatasetBuilder:
 
         Raises
         ------
-        UnlikeError
+        NeedsFullCombineError
             No files can be joined so.
         """
         if len(self.build.files.flat) < FEWEST_FILES:
-            raise UnlikeError("there is nothing to be saved")
+            raise NeedsFullCombineError("there is nothing to be saved")
         if any(isinstance(item, list | tuple) for item in self.build.files.nested):
-            raise UnlikeError("lists of lists are joined along several dimensions")
+            raise NeedsFullCombineError("lists of lists are joined along several dimensions")
         by_coords, how = self.combination.combine == "by_coords", self.combination.arrangement
         arranges = how.sort or how.overlap != "keep"
         # what rises already is as arranging it would have left it
@@ -233,7 +233,7 @@ class DatasetBuilder:
 
         Raises
         ------
-        UnlikeError
+        NeedsFullCombineError
             They are datasets already.
         """
         names = self.build.files.flat
@@ -241,5 +241,5 @@ class DatasetBuilder:
         if self.datasets:
             files = [as_stored(names[n], found[n]) for n in sorted(found)]
         if not all(isinstance(file, StoredFile | FileInConcat) for file in files):
-            raise UnlikeError("they are datasets")
+            raise NeedsFullCombineError("they are datasets")
         return files

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.combine.concat_stored import Concatenator, UnlikeError
+from virtualds.combine.concat_stored import Concatenator, NeedsFullCombineError
 from virtualds.combine.decoded_file import as_stored
 from virtualds.combine.open_file import NumberedFile, OpenJob, Outcome
 from virtualds.combine.stored_file import ConcatenatedFiles, FileInConcat, StoredFile
@@ -29,10 +29,10 @@ class StretchJob:
 
     Parameters
     ----------
-    job : Job
-    alike : Alike, optional
+    job : OpenJob
+    alike : Concatenator, optional
         How to join files as they are stored, if they are.
-    target : Target, optional
+    target : BuildTarget, optional
         Where references are written.
     datasets : bool
         Whether datasets of files are joined, too.
@@ -103,7 +103,7 @@ class StretchJob:
         opened = [outcome for outcome in batch if outcome.found is not None]
         try:
             stretch = self._join_stretch(opened, files)
-        except UnlikeError:
+        except NeedsFullCombineError:
             found = self._relieve([outcome.found for outcome in opened])
         else:
             [joined] = self._relieve([stretch.joined])
@@ -119,12 +119,12 @@ class StretchJob:
 
         Raises
         ------
-        UnlikeError
+        NeedsFullCombineError
             Joining might change the result.
         """
         stored = [self._to_stored(files[o.number], o.found) for o in opened]
         if self.alike is None or not all(isinstance(file, StoredFile) for file in stored):
-            raise UnlikeError("some of them are datasets")
+            raise NeedsFullCombineError("some of them are datasets")
         return self.alike.join_stretch(stored, self.job.open_again)
 
     def _to_stored(self, file: Any, found: Any) -> Any:

@@ -3,7 +3,7 @@
 Making a dataset of every file, and joining all in xarray, takes longer than reading the files. If
 files are alike, only the values along one dimension differ. So xarray joins the datasets of two
 files, and the variables with the dimension are then joined for all files. Files are refused with an
-`UnlikeError` if the result might differ from that of xarray.
+`NeedsFullCombineError` if the result might differ from that of xarray.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ CERTAIN: dict[str, tuple[str, ...]] = {
 """Required options, with the values that allow joining neighbours without the other files."""
 
 
-class UnlikeError(Exception):
+class NeedsFullCombineError(Exception):
     """Joining the files as they are stored might change the result."""
 
 
@@ -69,7 +69,7 @@ class Concatenator:
 
     Raises
     ------
-    UnlikeError
+    NeedsFullCombineError
         The result for each file depends on all files.
     """
 
@@ -79,23 +79,23 @@ class Concatenator:
     def __post_init__(self) -> None:
         given = self.combination
         if given.combine == "nested" and not isinstance(given.concat_dim, str):
-            raise UnlikeError(f"they are joined along {given.concat_dim!r}")
+            raise NeedsFullCombineError(f"they are joined along {given.concat_dim!r}")
         for name, value in given.options.items():
             if not isinstance(value, str) or value not in CERTAIN.get(name, ()):
-                raise UnlikeError(f"{name}={value!r}")
+                raise NeedsFullCombineError(f"{name}={value!r}")
         if missing := CERTAIN.keys() - given.options.keys():
-            raise UnlikeError(f"{min(missing)} is not given")
+            raise NeedsFullCombineError(f"{min(missing)} is not given")
 
     def join(self, files: Sequence[StoredFile | FileInConcat]) -> xr.Dataset:
         """Return what combining the datasets of all files gives.
 
         Raises
         ------
-        UnlikeError
+        NeedsFullCombineError
             The result might differ.
         """
         if len(files) < FEWEST_FILES:
-            raise UnlikeError("there is nothing to be saved")
+            raise NeedsFullCombineError("there is nothing to be saved")
         try:
             few = [sample(file) for file in files[:2]]
             dim = self._find_dimension(few)
@@ -104,7 +104,7 @@ class Concatenator:
             self._check(stored, dim)
             return self._grow(pattern, stored, dim)
         except (*COMBINE_ERRORS, MisfitError, OverflowError) as error:
-            raise UnlikeError(str(error)) from error
+            raise NeedsFullCombineError(str(error)) from error
 
     def join_stretch(
         self, files: Sequence[StoredFile], opener: Callable[[Any], Any]
@@ -113,11 +113,11 @@ class Concatenator:
 
         Raises
         ------
-        UnlikeError
+        NeedsFullCombineError
             Joining might change the result.
         """
         if len(files) < 2:
-            raise UnlikeError("there is nothing to join")
+            raise NeedsFullCombineError("there is nothing to join")
         try:
             dim = self._find_stored_dimension(files)
             self._check(files, dim)
@@ -126,7 +126,7 @@ class Concatenator:
             return ConcatenatedFiles(_concat_files(files, dim), dim, urls, lengths, opener)
         except COMBINE_ERRORS as error:
             # remaining differences are found when all files are joined
-            raise UnlikeError(str(error)) from error
+            raise NeedsFullCombineError(str(error)) from error
 
     def _find_stored_dimension(self, files: Sequence[StoredFile]) -> str:
         """Return the dimension along which files seem to follow each other."""
@@ -136,23 +136,23 @@ class Concatenator:
         indexes = [name for name, part in parts.items() if part.is_index]
         differ = [n for n in indexes if one.values[n].tobytes() != other.values[n].tobytes()]
         if len(differ) != 1:
-            raise UnlikeError("they do not follow each other along one dimension")
+            raise NeedsFullCombineError("they do not follow each other along one dimension")
         return str(parts[differ[0]].name)
 
     def _find_dimension(self, datasets: Sequence[xr.Dataset]) -> str:
         if self.combination.combine == "nested":
             if self.combination.find_new_dims(list(datasets)):
-                raise UnlikeError("they are stacked along a new dimension")
+                raise NeedsFullCombineError("they are stacked along a new dimension")
             return str(self.combination.concat_dim)
         one, other = datasets
         if set(one.dims) != set(other.dims) or one.xindexes.keys() != other.xindexes.keys():
-            raise UnlikeError("their variables differ")
+            raise NeedsFullCombineError("their variables differ")
         if any(dim in one.variables and dim not in one.indexes for dim in one.dims):
-            raise UnlikeError("a dimension has a coordinate without an index")
+            raise NeedsFullCombineError("a dimension has a coordinate without an index")
         indexes = {dim: one.indexes[dim] for dim in one.dims if dim in one.indexes}
         differ = [dim for dim, index in indexes.items() if not index.equals(other.indexes[dim])]
         if len(differ) != 1:
-            raise UnlikeError(f"coordinates differ along {differ}")
+            raise NeedsFullCombineError(f"coordinates differ along {differ}")
         return str(differ[0])
 
     def _check(self, files: Sequence[StoredFile], dim: str) -> None:
@@ -166,7 +166,7 @@ class Concatenator:
             if not all(
                 has_same_attributes(attributes, file.group.attributes) for file in files[1:]
             ):
-                raise UnlikeError("their attributes differ")
+                raise NeedsFullCombineError("their attributes differ")
         for name, part in first.outline.parts.items():
             if dim not in part.decoded[0] and not self._counts_once(part):
                 self._check_same(name, files)
@@ -174,19 +174,19 @@ class Concatenator:
     def _check_structure(self, first: StoredFile, file: StoredFile, dim: str) -> None:
         one, other = first.outline, file.outline
         if list(one.parts) != list(other.parts) or one.coordinates != other.coordinates:
-            raise UnlikeError("their variables differ")
+            raise NeedsFullCombineError("their variables differ")
         sizes = _list_sizes(file)
         if _drop_size(sizes, dim) != _drop_size(_list_sizes(first), dim):
-            raise UnlikeError("their sizes differ")
+            raise NeedsFullCombineError("their sizes differ")
         if self.rises and not sizes.get(dim):
-            raise UnlikeError("one has no element to be put in order by")
+            raise NeedsFullCombineError("one has no element to be put in order by")
         for name, part in one.parts.items():
             if not _is_same_kind(part, other.parts[name]):
-                raise UnlikeError(f"{name!r} is of different kinds")
+                raise NeedsFullCombineError(f"{name!r} is of different kinds")
             if self._heeds_attributes and not has_same_attributes(
                 part.attributes, other.parts[name].attributes
             ):
-                raise UnlikeError(f"the attributes of {name!r} differ")
+                raise NeedsFullCombineError(f"the attributes of {name!r} differ")
 
     @property
     def _heeds_attributes(self) -> bool:
@@ -205,20 +205,20 @@ class Concatenator:
         """Refuse a variable without the dimension that differs between files."""
         parts = [file.outline.parts[name] for file in files]
         if not all_decode_alike(parts):
-            raise UnlikeError(f"{name!r} means something else")
+            raise NeedsFullCombineError(f"{name!r} means something else")
         values = files[0].get_stored_values(name)
         if values is None or values.dtype.hasobject:
-            raise UnlikeError(f"{name!r} takes more to compare")
+            raise NeedsFullCombineError(f"{name!r} takes more to compare")
         raw = values.tobytes()
         for file in files[1:]:
             if (other := file.get_stored_values(name)) is None or other.tobytes() != raw:
-                raise UnlikeError(f"{name!r} differs")
+                raise NeedsFullCombineError(f"{name!r} differs")
 
     def _grow(self, pattern: xr.Dataset, files: Sequence[StoredFile], dim: str) -> xr.Dataset:
         """Return the dataset of two files, extended by all files along a dimension."""
         names = {part.name: name for name, part in files[0].outline.parts.items()}
         if pattern.variables.keys() != names.keys():
-            raise UnlikeError("variables were made or dropped")
+            raise NeedsFullCombineError("variables were made or dropped")
         variables = {
             shown: self._join_variable(names[str(shown)], variable, files, dim)
             for shown, variable in pattern.variables.items()
@@ -236,14 +236,14 @@ class Concatenator:
     def _check_order(self, index: xr.Index) -> None:
         found = index.to_pandas_index()
         if self.rises and not (found.is_monotonic_increasing and found.is_unique):
-            raise UnlikeError("they are to be put in order")
+            raise NeedsFullCombineError("they are to be put in order")
 
     def _join_variable(
         self, name: str, found: xr.Variable, files: Sequence[StoredFile], dim: str
     ) -> xr.Variable:
         parts = [file.outline.parts[name] for file in files]
         if (found.dims, found.dtype) != parts[0].decoded:
-            raise UnlikeError(f"{name!r} became something else")
+            raise NeedsFullCombineError(f"{name!r} became something else")
         if dim not in found.dims:
             return found
         data: Any
@@ -252,7 +252,7 @@ class Concatenator:
             of_files = [p for p, some in zip(parts, values, strict=True) for _ in some]
             data = decode_together(of_files, list(chain.from_iterable(values)), dim)
         elif get_virtual_array(found) is None:
-            raise UnlikeError(f"{name!r} is read when it is needed")
+            raise NeedsFullCombineError(f"{name!r} is read when it is needed")
         else:
             stored = [file.group.variables[name] for file in files]
             arrays: list[Any] = [p.decode_array(v) for p, v in zip(parts, stored, strict=True)]
@@ -265,7 +265,7 @@ def _concat_files(files: Sequence[StoredFile], dim: str) -> StoredFile:
 
     Raises
     ------
-    UnlikeError
+    NeedsFullCombineError
         The files cannot be joined as they are stored.
     """
     first, apart = files[0], dict[str, list[Any]]()
@@ -275,18 +275,18 @@ def _concat_files(files: Sequence[StoredFile], dim: str) -> StoredFile:
         axis = part.stored[0].index(dim)
         data: list[Any] = [file.group.variables[name].data for file in files]
         if not all_decode_alike([file.outline.parts[name] for file in files]):
-            raise UnlikeError(f"{name!r} means something else")
+            raise NeedsFullCombineError(f"{name!r} means something else")
         if part.depends_on_values and not part.is_loaded:
-            raise UnlikeError(f"{name!r} is looked at file by file")
+            raise NeedsFullCombineError(f"{name!r} is looked at file by file")
         if not all(isinstance(d, ManifestArray | np.ndarray) for d in data):
-            raise UnlikeError(f"{name!r} is read when it is needed")
+            raise NeedsFullCombineError(f"{name!r} is read when it is needed")
         variables[name] = replace(variables[name], data=np.concatenate(data, axis=axis))
         if part.is_loaded:
             # some variables decode differently because of other variables in their file
             apart[name] = [file.values[name] for file in files]
             values[name] = np.concatenate(apart[name], axis=axis)
     if not growing:
-        raise UnlikeError(f"nothing has {dim!r}")
+        raise NeedsFullCombineError(f"nothing has {dim!r}")
     group = replace(first.group, variables=variables)
     return replace(first, group=group, values=values, apart=apart)
 

@@ -36,7 +36,7 @@ class Files:
     Examples
     --------
     >>> files = Files([["a.nc", "b.nc"], ["c.nc"]])
-    >>> files.flat, files.shaped({0: 1.0, 2: 3.0})
+    >>> files.flat, files.nest({0: 1.0, 2: 3.0})
     (('a.nc', 'b.nc', 'c.nc'), [[1.0], [3.0]])
     """
 

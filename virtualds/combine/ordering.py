@@ -1,7 +1,4 @@
-"""Arranging files before they are combined: their order, their place in a grid, and cropping.
-
-Extents of the files decide, which are small; the result is applied where the datasets are.
-"""
+"""Arranging files before they are combined: their order, their place in a grid, and cropping."""
 
 from __future__ import annotations
 

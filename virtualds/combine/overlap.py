@@ -44,7 +44,7 @@ class DimensionLine:
 
         Examples
         --------
-        >>> DimensionLine([pd.Index([5, 6]), pd.Index([1, 2, 3]), pd.Index([8])]).order().tolist()
+        >>> DimensionLine([pd.Index([5, 6]), pd.Index([1, 2, 3]), pd.Index([8])]).find_order().tolist()
         [1, 0, 2]
         """
         sign = self._direction

@@ -66,7 +66,7 @@ class Templates:
     Examples
     --------
     >>> templates = Templates({"u": "s3://bucket", "f": "{{c}}.nc"})
-    >>> templates.text("{{u}}/{{f(c='a')}}")
+    >>> templates.render_text("{{u}}/{{f(c='a')}}")
     's3://bucket/a.nc'
     """
 

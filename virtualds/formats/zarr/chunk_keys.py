@@ -158,7 +158,7 @@ def parse_chunk_keys(metadata: Mapping[str, Any]) -> ChunkKeys:
     --------
     >>> said = {"suffix": ".tiff", "base_encoding": "default"}
     >>> keys = parse_chunk_keys({"chunk_key_encoding": {"name": "suffix", "configuration": said}})
-    >>> keys((1, 2)), keys.place("c/1/2.tiff", 2)
+    >>> keys((1, 2)), keys.parse_key("c/1/2.tiff", 2)
     ('c/1/2.tiff', (1, 2))
     """
     return _parse_encoding(metadata.get("chunk_key_encoding", "default"))

@@ -42,7 +42,7 @@ class Document:
 
     Examples
     --------
-    >>> Document.parse(Document({"": {"attributes": {}}}, {"snapshot": "a"}).text(), "x").snapshot
+    >>> Document.parse(Document({"": {"attributes": {}}}, {"snapshot": "a"}).to_bytes(), "x").snapshot
     'a'
     """
 

@@ -39,7 +39,7 @@ class ZarrView:
     >>> from virtualds.arrays.group import ManifestVariable
     >>> group = ManifestGroup({"x": ManifestVariable(("x",), np.arange(3, dtype="u1"))})
     >>> view = ZarrView.of(group, lambda metadata: None)
-    >>> list(view.keys()), view.get("x/c/0")
+    >>> list(view.list_keys()), view.get("x/c/0")
     (['zarr.json', 'x/zarr.json', 'x/c/0'], b'\x00\x01\x02')
     """
 
