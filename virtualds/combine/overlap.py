@@ -44,7 +44,8 @@ class DimensionLine:
 
         Examples
         --------
-        >>> DimensionLine([pd.Index([5, 6]), pd.Index([1, 2, 3]), pd.Index([8])]).find_order().tolist()
+        >>> line = DimensionLine([pd.Index([5, 6]), pd.Index([1, 2, 3]), pd.Index([8])])
+        >>> line.find_order().tolist()
         [1, 0, 2]
         """
         sign = self._direction

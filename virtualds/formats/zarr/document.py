@@ -42,7 +42,8 @@ class Document:
 
     Examples
     --------
-    >>> Document.parse(Document({"": {"attributes": {}}}, {"snapshot": "a"}).to_bytes(), "x").snapshot
+    >>> document = Document({"": {"attributes": {}}}, {"snapshot": "a"})
+    >>> Document.parse(document.to_bytes(), "x").snapshot
     'a'
     """
 
