@@ -306,7 +306,7 @@ def _safetensors(data: bytes, rng: Random) -> bytes:
 def _parquet(data: bytes, rng: Random) -> bytes:
     """Change values of a table that its types can hold."""
     table = pq.read_table(io.BytesIO(data))
-    columns = {name: table.number_texts(name).to_pylist() for name in table.column_names}
+    columns = {name: table.column(name).to_pylist() for name in table.column_names}
     for _ in range(rng.choice((1, 1, 2))):
         name = rng.choice(sorted(columns))
         column = columns[name]

@@ -326,7 +326,7 @@ def _without_folder(data: bytes, folder: str) -> bytes:
     table = pq.read_table(io.BytesIO(data))
     columns = {}
     for field in table.schema:
-        values = table.number_texts(field.name).to_pylist()
+        values = table.column(field.name).to_pylist()
         columns[field.name] = [
             v.replace(f"file://{folder}/", "").replace(f"{folder}/", "")
             if isinstance(v, str)
