@@ -168,6 +168,7 @@ def test_values_are_the_same_bits(name: str, opener: str, archive: Archive) -> N
             assert bits(found) == bits(expected.values)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("opener", ["source", "virtual"])
 @pytest.mark.parametrize("name", SQUARE)
 def test_variables_come_in_the_order_of_the_native_engine(
@@ -181,6 +182,7 @@ def test_variables_come_in_the_order_of_the_native_engine(
         assert list(opened[variable].attrs) == list(expected[variable].attrs)
 
 
+@pytest.mark.full
 @pytest.mark.product(times=2)
 @pytest.mark.parametrize("opener", OPENERS)
 @pytest.mark.parametrize("name", SQUARE)
@@ -195,6 +197,7 @@ def test_attributes_have_the_types_of_the_native_engine(
         assert {n: _kind(v) for n, v in found.items()} == {n: _kind(v) for n, v in wanted.items()}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("opener", ["source", "virtual"])
 @pytest.mark.parametrize("name", [n for n, case in CASES.items() if case.engine == "netcdf4"])
 def test_encoding_is_that_of_the_native_engine(name: str, opener: str, archive: Archive) -> None:

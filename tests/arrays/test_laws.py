@@ -247,6 +247,7 @@ def test_what_is_ragged_along_one_axis_is_one_fragment(folder: Path, data: st.Da
     assert len(np.concatenate(arrays, axis).fragments) == 1
 
 
+@pytest.mark.full
 @given(data=st.data())
 def test_gaps_are_kept_whatever_fills_them(folder: Path, data: st.DataObject) -> None:
     """Stretches of an array that are kept in any order, joined with other such, filled again."""

@@ -194,6 +194,7 @@ def damaged_or_right(codec: Codec, data: bytes, original: bytes, decode: Way) ->
     assert found == original
 
 
+@pytest.mark.full
 @ALL
 @WAYS
 @pytest.mark.parametrize("keep", [0, 1, 2, 3, 4, 8, 12, 15, 16, 17, 40, -9, -8, -5, -4, -2, -1])
@@ -206,6 +207,7 @@ def test_a_truncated_chunk_does_not_decode(name: str, decode: Way, keep: int) ->
         decode(codec, encoded(CONFIGS[name], LONG)[:keep], len(LONG))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", [*CONFIGS, "szip"])
 @WAYS
 @pytest.mark.parametrize("wrong", [-2, -1, 1, 2, 4096])

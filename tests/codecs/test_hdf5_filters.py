@@ -425,6 +425,7 @@ def test_another_length_than_expected_is_refused(name: str, encoded_chunks: dict
                 codec.decode(raw, wrong)
 
 
+@pytest.mark.full
 @NAMES
 @pytest.mark.parametrize("keep", [0, 1, 3, 4, 8, 11, 12, 16, 20, 25, 40, -40, -9, -4, -2])
 def test_a_truncated_chunk_does_not_decode(

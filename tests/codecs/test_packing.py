@@ -133,6 +133,7 @@ def test_values_are_those_of_xarray(
         demand_equal_bytes(stored, fill | scale | sign, stored)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("dtype", "fill", "sign"), CASES)
 def test_bytes_of_the_other_order_are_decoded_as_xarray_decodes_them(
     dtype: np.dtype[Any], fill: dict[str, Any], sign: dict[str, Any]

@@ -311,6 +311,7 @@ MANY: dict[str, Make] = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("_processes_take_part")
 @pytest.mark.parametrize("make", MANY.values(), ids=MANY)
 def test_processes_join_what_joins(make: Make, tmp_path: Path) -> None:

@@ -307,6 +307,7 @@ SCHEDULERS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 def test_many_blocks_are_read_at_once(scheduler: str, blocks: Any) -> None:
     path, values = blocks

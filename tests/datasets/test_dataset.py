@@ -103,6 +103,7 @@ def test_dropped_variables_are_not_even_looked_at(path: Path) -> None:
     assert set(open_virtual_dataset(path, drop_variables=["v", "p", "nothing"])) == set()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.filterwarnings("ignore::xarray.SerializationWarning")
 def test_without_decoding_values_are_as_stored(name: str, archive: Archive) -> None:

@@ -46,6 +46,7 @@ def described(ds: xr.Dataset) -> Any:
 LOADED: dict[str, Any] = {"default": None, "nothing": [], "everything": "*"}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("loadable", LOADED)
 @pytest.mark.parametrize("name", CASES)
 def test_the_second_file_is_as_the_first(archive: Archive, name: str, loadable: str) -> None:

@@ -88,6 +88,7 @@ def compare(found: xr.Dataset, expected: xr.Dataset, name: str = "") -> None:
                 assert found[variable].dtype == values.dtype, variable
 
 
+@pytest.mark.full
 @pytest.mark.product
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize("name", [name for name in CASES if name not in REFUSED])

@@ -131,6 +131,7 @@ def _references(data: Any) -> Any:
     return chunks, pipeline.dtype, pipeline.codecs, pipeline.layout
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", CAN_BE_HELD)
 def test_a_set_that_is_read_and_written_again_stays_the_same(
     name: str, archive: Archive, tmp_path: Path
@@ -142,6 +143,7 @@ def test_a_set_that_is_read_and_written_again_stays_the_same(
     assert second["virtualds"] == first["virtualds"]
 
 
+@pytest.mark.full
 @pytest.mark.product
 @pytest.mark.parametrize("loadable", [None, []])
 @pytest.mark.parametrize("name", CASES)

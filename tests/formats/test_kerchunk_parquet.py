@@ -117,6 +117,7 @@ def test_both_formats_of_kerchunk_hold_the_same(
         assert document["virtualds"] == documents[0]["virtualds"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", CASES)
 def test_loaded_variables_are_held_inline(name: str, archive: Archive, tmp_path: Path) -> None:
     native = archive.native(name)

@@ -140,6 +140,7 @@ HOSTILE_TEXTS = [
 ]  # fmt: skip
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "source", [f"a{{{{ {e} }}}}" for e in HOSTILE_EXPRESSIONS] + HOSTILE_TEXTS, ids=lambda s: s[:30]
 )

@@ -94,6 +94,7 @@ parser = virtualds.Parser("inverted", (".inv",), lambda head: head[:4] == b"INV1
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("suffix", [".json", ".parquet", ".zarr"])
 def test_a_package_brings_codecs_to_numcodecs_and_they_are_found_there(
     suffix: str, tmp_path: Path
@@ -148,6 +149,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", BROKEN)
 def test_a_broken_parser_is_named_and_others_work(kind: str, toy: Path, tmp_path: Path) -> None:
     module, entry, complaint = BROKEN[kind]

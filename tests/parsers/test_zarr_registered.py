@@ -54,6 +54,7 @@ def test_stored_values_are_decoded_bit_for_bit(tmp_path: Path, name: str) -> Non
     same_bytes(found.a.isel(x=slice(1, None)).values, one.expected[..., 1:])
 
 
+@pytest.mark.full
 @pytest.mark.product
 @EVERY
 @pytest.mark.parametrize("suffix", [".virtual.zarr", ".json", ".parquet"])
@@ -73,6 +74,7 @@ def written(one: Case, path: Path, suffix: str) -> Path:
     return path / f"refs{suffix}"
 
 
+@pytest.mark.full
 @EVERY
 def test_a_set_names_the_codecs_that_the_store_names(tmp_path: Path, name: str) -> None:
     one = CASES[name]
@@ -84,6 +86,7 @@ def test_a_set_names_the_codecs_that_the_store_names(tmp_path: Path, name: str) 
     assert sorted(entry["name"] for entry in chain) == said
 
 
+@pytest.mark.full
 @EVERY
 def test_pipelines_survive_pickles(tmp_path: Path, name: str) -> None:
     found = opened(CASES[name].write(tmp_path / "s"))
@@ -183,6 +186,7 @@ def test_impossible_encoded_values_are_an_error(tmp_path: Path, name: str) -> No
     assert "a/c/0" in str(caught.value)
 
 
+@pytest.mark.full
 @EVERY
 @pytest.mark.parametrize("change", [-1, 1], ids=["a byte less", "a byte more"])
 def test_chunks_of_another_length_are_an_error(tmp_path: Path, name: str, change: int) -> None:

@@ -58,6 +58,7 @@ CANNOT_BE_WRITTEN = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.product
 @pytest.mark.parametrize("suffix", [".virtual.zarr", ".json"])
 @pytest.mark.parametrize("name", STORES)

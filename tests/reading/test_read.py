@@ -158,6 +158,7 @@ def test_a_chunk_that_is_shown_often_is_fetched_once(folder: Path, view: str, co
         assert len(store.ranges) == len(set(store.ranges)) <= 4
 
 
+@pytest.mark.full
 def test_a_field_shown_at_many_times_is_decoded_once(folder: Path) -> None:
     """However many chunks it has: they are planned chunk by chunk, not time by time."""
     field = ManifestArray.from_arrays(

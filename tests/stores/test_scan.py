@@ -238,6 +238,7 @@ def hundred(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 NESTED: dict[str, Any] = {"combine": "nested", "concat_dim": "time"}
 
 
+@pytest.mark.full
 def test_a_hundred_files_are_opened_at_the_same_time(hundred: list[Path]) -> None:
     together = threading.Barrier(16)
 
@@ -337,6 +338,7 @@ def test_damage_behind_the_first_block_is_found_alike(large: Path, tmp_path: Pat
         assert not left.variables
 
 
+@pytest.mark.full
 def test_a_server_that_fails_on_the_way_is_no_damage_of_a_variable(large: Path) -> None:
     class Failing(SparseHandler):
         def do_GET(self) -> None:
