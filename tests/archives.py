@@ -513,3 +513,21 @@ class Archives:
             parts = [xr.load_dataset(p, engine=kind.engine) for p in self.files(name)]
             self._native[name] = kind.combine(parts)
         return self._native[name]
+
+
+JOINED = {
+    "a_short_chunk_between_long_ones",
+    "codecs_that_differ",
+    "contiguous_next_to_chunked",
+    "crops_that_are_joined_and_cropped",
+    "durations_whose_units_differ",
+    "eras_of_other_spatial_chunks",
+    "months_of_28_to_31_days",
+    "satellites_of_cf",
+    "side_by_side_along_a_new_axis",
+    "units_of_time_that_differ",
+    "unlimited_chunks_longer_than_their_file",
+    "views_that_are_turned_and_joined",
+    "years_of_365_and_366_days",
+}
+"""Archives of three files and more, alike along time alone: they are joined as stored."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
-from archives import DEFAULTS, KINDS, Archives
+from archives import DEFAULTS, JOINED, KINDS, Archives
 from builds import assert_same
 from hypothesis import given
 from hypothesis import strategies as st
@@ -77,24 +77,6 @@ def as_datasets(paths: Sequence[Path], **options: Any) -> xr.Dataset:
     datasets = [virtualds.open_virtual_dataset(path) for path in paths]
     combined: xr.Dataset = Combination(**way, options=DEFAULTS | options)(datasets)
     return combined
-
-
-JOINED = {
-    "a_short_chunk_between_long_ones",
-    "codecs_that_differ",
-    "contiguous_next_to_chunked",
-    "crops_that_are_joined_and_cropped",
-    "durations_whose_units_differ",
-    "eras_of_other_spatial_chunks",
-    "months_of_28_to_31_days",
-    "satellites_of_cf",
-    "side_by_side_along_a_new_axis",
-    "units_of_time_that_differ",
-    "unlimited_chunks_longer_than_their_file",
-    "views_that_are_turned_and_joined",
-    "years_of_365_and_366_days",
-}
-"""Archives of three files and more, along time alone, of which no dataset is made but two."""
 
 
 def test_archives_are_joined_as_xarray_joins_them(archives: Archives) -> None:

@@ -11,7 +11,7 @@ import dask.array
 import numpy as np
 import pytest
 import xarray as xr
-from archives import DEFAULTS, KINDS, Archives
+from archives import DEFAULTS, JOINED, KINDS, Archives
 from builds import assert_same
 
 import virtualds
@@ -58,24 +58,6 @@ def in_pieces(datasets: Sequence[xr.Dataset], combination: Combination, size: in
 
 def opened_again(url: Any) -> Any:
     raise AssertionError(f"{url} is opened again")
-
-
-JOINED = {
-    "a_short_chunk_between_long_ones",
-    "codecs_that_differ",
-    "contiguous_next_to_chunked",
-    "crops_that_are_joined_and_cropped",
-    "durations_whose_units_differ",
-    "eras_of_other_spatial_chunks",
-    "months_of_28_to_31_days",
-    "satellites_of_cf",
-    "side_by_side_along_a_new_axis",
-    "units_of_time_that_differ",
-    "unlimited_chunks_longer_than_their_file",
-    "views_that_are_turned_and_joined",
-    "years_of_365_and_366_days",
-}
-"""Archives of three files and more whose datasets are alike along time."""
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])

@@ -142,12 +142,10 @@ class StretchJob:
             for n, file in enumerate(files)
             for name, array in self._find_growing(file).items()
         }
-        written = self.target.write_arrays(arrays)
-        found = []
-        for n, file in enumerate(files):
-            mine = {name: array for (number, name), array in written.items() if number == n}
-            found.append(_with(file, mine) if mine else file)
-        return found
+        written: list[dict[Any, ManifestArray]] = [{} for _ in files]
+        for (n, name), array in self.target.write_arrays(arrays).items():
+            written[n][name] = array
+        return [_with(f, mine) if mine else f for f, mine in zip(files, written, strict=True)]
 
     def _find_growing(self, file: Any) -> dict[Hashable, ManifestArray]:
         """Return the virtual arrays of a file that are joined to those of other files."""
