@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -166,9 +165,16 @@ def open_virtual_datatree(
     >>> tree["model/surface"]["t"].isel(time=0).plot()  # doctest: +SKIP
     """
     opening = OpenOptions(
-        group, drop_variables, parser, on_error, allow, snapshot, loadable_variables, decode_cf
+        group,
+        drop_variables,
+        parser,
+        on_error,
+        allow,
+        snapshot,
+        loadable_variables,
+        decode_cf,
+        below=True,
     )
-    opening = replace(opening, below=True)
     location = Location.of(url, storage_options)
     with location.hold_scan():
         return datatree_of(location, open_group(location, opening), opening)
@@ -200,16 +206,13 @@ def dataset_of(location: Location, group: ManifestGroup, opening: OpenOptions) -
         As `to_virtual_dataset`; its notes name the file.
     """
     _fetch_coordinates(location.url, [group], opening)
-    try:
+    with _naming_file(location):
         dataset = decode_group(
             group,
             opening.on_error,
             lambda part: to_virtual_dataset(part, opening),
             location.url,
         )
-    except (VirtualdsError, ValueError) as error:
-        error.add_note(f"file {without_secrets(location.url)}")
-        raise
     dataset.encoding["source"] = location.given
     return dataset
 
@@ -217,11 +220,8 @@ def dataset_of(location: Location, group: ManifestGroup, opening: OpenOptions) -
 def datatree_of(location: Location, group: ManifestGroup, opening: OpenOptions) -> xr.DataTree:
     """Return a group of a file, with all groups below it, as a tree, like `dataset_of`."""
     _fetch_coordinates(location.url, [part for _, part in group.walk()], opening)
-    try:
+    with _naming_file(location):
         tree = to_virtual_tree(group, opening)
-    except (VirtualdsError, ValueError) as error:
-        error.add_note(f"file {without_secrets(location.url)}")
-        raise
     tree.encoding["source"] = location.given
     return tree
 
@@ -255,6 +255,16 @@ def open_group(
     if problems := read.all_problems() if opening.below else read.problems:
         read = apply_on_error(read, problems, opening.on_error, location.url, depth=4)
     return read
+
+
+@contextmanager
+def _naming_file(location: Location) -> Iterator[None]:
+    """Name the file in a note of errors of decoding."""
+    try:
+        yield
+    except (VirtualdsError, ValueError) as error:
+        error.add_note(f"file {without_secrets(location.url)}")
+        raise
 
 
 @contextmanager
