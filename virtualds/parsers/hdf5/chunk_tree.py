@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.parsers.hdf5.chunk_table import ChunkTable, to_table
-from virtualds.parsers.hdf5.file_bytes import FORMS, FileBytes
+from virtualds.parsers.hdf5.file_bytes import FileBytes
+from virtualds.parsers.hdf5.superblock import FORMS
 
 Nodes = npt.NDArray[Any]
 Keys = list[list[int]]
