@@ -11,8 +11,10 @@ from struct import Struct
 from typing import NamedTuple
 
 from virtualds.parsers.hdf5.data_types import TypeClass
+from virtualds.parsers.hdf5.dataspace import parse_dataspace
 from virtualds.parsers.hdf5.dense_attributes import read_dense_messages
 from virtualds.parsers.hdf5.file_bytes import FileBytes, parse_uint
+from virtualds.parsers.hdf5.message_bytes import blame_file
 from virtualds.parsers.hdf5.object_header import DATATYPE, Message
 from virtualds.parsers.hdf5.shared_messages import read_shared_data, read_unshared
 
@@ -22,8 +24,6 @@ ATTRIBUTE_HEAD = Struct("<BBHHH")
 """Version, flags, bytes of name, type and dataspace; in version 3 a byte follows."""
 TYPE_SHARED, SPACE_SHARED = 0b01, 0b10
 """Flags of an attribute whose type or dataspace lies elsewhere."""
-NULL = 2
-"""The type of a dataspace that has no elements (IV.A.2.b, version 2)."""
 
 
 class Attribute(NamedTuple):
@@ -99,20 +99,9 @@ def _parse_attribute(file: FileBytes, data: bytes) -> Attribute:
         kind = read_shared_data(file, DATATYPE, kind)
     if version > 1 and flags & SPACE_SHARED:
         space = read_shared_data(file, DATASPACE, space)
-    return Attribute(name, kind, _parse_shape(file, space), data[begin:])
-
-
-def _parse_shape(file: FileBytes, space: bytes) -> tuple[int, ...] | None:
-    """Return the shape that a dataspace has (IV.A.2.b)."""
-    if len(space) < 4 or space[0] not in (1, 2):
-        file.refuse("an attribute has no dataspace")
-    version, rank = space[:2]
-    if version == 2 and space[3] == NULL:
-        return None
-    begin = 8 if version == 1 else 4
-    if begin + rank * file.length_size > len(space):
-        file.refuse(f"an attribute has a dataspace that is too short for {rank} axes")
-    return tuple(file.unpack_length(space, begin + n * file.length_size) for n in range(rank))
+    with blame_file(file):
+        shape = parse_dataspace(space, file.length_size).shape
+    return Attribute(name, kind, shape, data[begin:])
 
 
 def find_string_size(kind: bytes, paddings: Collection[int]) -> int:
