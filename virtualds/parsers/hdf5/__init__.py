@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -30,10 +30,11 @@ from virtualds.arrays.parser import (
 )
 from virtualds.codecs.codec import NO_FILTERS
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
+from virtualds.options import get_options
+from virtualds.parsers.hdf5 import library, members
 from virtualds.parsers.hdf5.attributes import read_attribute, select_user_names
-from virtualds.parsers.hdf5.data_types import find_stored_type
 from virtualds.parsers.hdf5.dimensions import Dimensions
-from virtualds.parsers.hdf5.file import HDF5Files, describe_damage
+from virtualds.parsers.hdf5.file import HDF5Files, Structure, describe_damage
 from virtualds.parsers.hdf5.groups import (
     MOST_GROUPS,
     FileGroups,
@@ -42,18 +43,11 @@ from virtualds.parsers.hdf5.groups import (
     read_groups_below,
 )
 from virtualds.parsers.hdf5.h5py_values import load_or_defer
-from virtualds.parsers.hdf5.netcdf_rules import (
-    Dataset,
-    HDF5Location,
-    descend_to,
-    find_fill_beyond,
-    list_attribute_names,
-    list_members,
-)
-from virtualds.parsers.hdf5.storage import build_stored_array
+from virtualds.parsers.hdf5.netcdf_rules import find_fill_beyond, list_attribute_names
+from virtualds.parsers.hdf5.objects import Dataset, HDF5Location
+from virtualds.parsers.hdf5.storage import build_stored_array, fill_of
 from virtualds.parsers.hdf5.virtual_datasets import (
     build_mapped_array,
-    is_virtual,
     list_needed_files,
 )
 from virtualds.source_file import SourceFile
@@ -116,18 +110,23 @@ def _walk_file(
         raise ValueError(f"group must be a string or None, got {group!r}")
     skipped = frozenset(skip)
 
-    def attempt() -> ManifestGroup:
-        with HDF5Files(source) as files:
+    def attempt(structure: Structure) -> ManifestGroup:
+        with HDF5Files(source, structure) as files:
             return walk(files, skipped, group or "")
 
+    if get_options().hdf5 == "auto":
+        with suppress(VirtualdsError):
+            found = attempt(members)
+            if not any(part.problems for _, part in found.walk()):
+                return found
     is_local = scheme_of(source.url) == "file"
-    return attempt() if is_local else read_remote(source, attempt)
+    return attempt(library) if is_local else read_remote(source, lambda: attempt(library))
 
 
 def _read_one_group(files: HDF5Files, skip: frozenset[str], path: str) -> ManifestGroup:
     """Read the group at a path."""
     root, here, where, scales = _find_group(files, path)
-    group = HDF5Group(where, here, list_members(here, files, skip), scales)
+    group = HDF5Group(where, here, files.structure.list_members(here, skip), scales)
     below = dict.fromkeys(group.found.groups, ManifestGroup())
     return _GroupReader(files, skip, where).read(group, FileGroups(root, files), below)
 
@@ -153,11 +152,10 @@ def _find_group(
     files: HDF5Files, path: str
 ) -> tuple[HDF5Location, HDF5Location, PathParts, tuple[Dataset, ...]]:
     """Return the root, the group at a path, its path, and the scales of the groups above it."""
-    import h5py
-
-    root = HDF5Location(h5py.h5g.open(files.open(files.source).id, b"/"), files.source, files)
-    *above, here = descend_to(root, path, files)
-    scales = (d for g in above for d in list_members(g, files).scales)
+    structure = files.structure
+    root = structure.open_root(files, files.source)
+    *above, here = structure.descend_to(root, path)
+    scales = (d for g in above for d in structure.list_members(g).scales)
     return root, here, tuple(filter(None, path.split("/"))), tuple(scales)
 
 
@@ -243,7 +241,7 @@ class _GroupReader:
                 data = self._read_data(dataset, dims, shape, encoding)
         except VirtualdsError as error:
             self._note(name, error)
-            data = ManifestArray.unreadable(shape, f"V{dataset.kind.get_size()}", str(error))
+            data = ManifestArray.unreadable(shape, f"V{dataset.type.size}", str(error))
             return ManifestVariable(dims, data, attributes)
         if data.dtype.kind == "S" and "_FillValue" in attributes:
             fill = attributes["_FillValue"]
@@ -261,14 +259,14 @@ class _GroupReader:
         encoding: dict[str, Any],
     ) -> Data:
         """Return the values of a dataset, as references where possible."""
-        if dataset.id.shape is None:
+        if dataset.facts.space.shape is None:
             raise UnsupportedError(
                 "it has a null dataspace, so there are no values; leave the variable out with "
                 "drop_variables"
             )
-        stored = find_stored_type(dataset.kind)
+        stored = dataset.stored
         encoding["dtype"] = stored.declared
-        if is_virtual(dataset):
+        if dataset.is_virtual:
             encoding |= NO_FILTERS | {"contiguous": True, "chunksizes": None}
             array = build_mapped_array(dataset, stored, self.files)
         else:
@@ -278,7 +276,7 @@ class _GroupReader:
             return load_or_defer(dataset, stored, shape, needs, self.files)
         if shape == array.shape:
             return array
-        fill = find_fill_beyond(dataset.plist, array.dtype.newbyteorder("="))
+        fill = find_fill_beyond(fill_of(dataset, stored.dtype), stored.dtype)
         # its own gaps have another fill value than the part past its end
         array = hold_gaps_as_chunks(array) if array.has_gaps else array
         return replace(array, shape=shape, fill_value=fill)

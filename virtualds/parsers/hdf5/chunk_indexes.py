@@ -16,13 +16,13 @@ from virtualds.errors import UnsupportedError
 from virtualds.parsers.hdf5.chunk_table import ChunkTable, demand_sound_table
 from virtualds.parsers.hdf5.chunk_tree import read_tree
 from virtualds.parsers.hdf5.extensible_array import read_extensible_array
-from virtualds.parsers.hdf5.netcdf_rules import Dataset
 from virtualds.parsers.hdf5.object_header import (
     B_TREE_1,
     EXTENSIBLE_ARRAY,
     ChunkIndexInfo,
     parse_chunk_index,
 )
+from virtualds.parsers.hdf5.objects import Dataset
 
 BLOCK = 512
 """Rows that are collected before they become a table."""
@@ -39,7 +39,7 @@ def read_chunks(dataset: Dataset) -> ChunkTable:
         Neither virtualds nor HDF5 reads this form of index correctly.
     """
     table = _read_index(dataset)
-    return demand_sound_table(dataset.file, table, dataset.id.shape, dataset.plist.get_chunk())
+    return demand_sound_table(dataset.file, table, dataset.facts.space.shape, dataset.facts.layout.dims[:-1])
 
 
 def _read_index(dataset: Dataset) -> ChunkTable:
@@ -47,7 +47,7 @@ def _read_index(dataset: Dataset) -> ChunkTable:
     if index is None:
         return _list_by_hdf5(dataset)
     if not dataset.file.is_defined(index.address):
-        return np.empty((dataset.id.rank + 3, 0), np.int64)
+        return np.empty((dataset.rank + 3, 0), np.int64)
     if index.kind == B_TREE_1:
         return read_tree(dataset.file, index.address, index.dims)
     if index.kind == EXTENSIBLE_ARRAY:
@@ -72,7 +72,7 @@ def _list_by_hdf5(dataset: Dataset) -> ChunkTable:
     The table grows in blocks: a list of a million rows would take a hundred times the memory, and
     the garbage collector would walk it again and again.
     """
-    ndim = dataset.id.rank
+    ndim = dataset.rank
     tables: list[ChunkTable] = []
     rows: list[Any] = []
     append = rows.append

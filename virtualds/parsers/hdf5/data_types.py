@@ -88,7 +88,7 @@ def find_stored_type(kind: Any) -> StoredType:
         Neither numpy nor h5py has a value for it.
     """
     try:
-        return parse_stored_type(encode_type(kind), _name_of(kind))
+        return parse_stored_type(encode_type(kind), name_of_type(kind))
     except (MessageError, UnknownFormError) as error:
         raise UnsupportedError(
             f"its type has a form that virtualds does not know ({error}); leave the variable out "
@@ -102,7 +102,7 @@ def encode_type(kind: Any) -> bytes:
     return encoded[ENCODING_HEAD:]
 
 
-def _name_of(kind: Any) -> str | None:
+def name_of_type(kind: Any) -> str | None:
     """Return the name of a committed type."""
     import h5py
 

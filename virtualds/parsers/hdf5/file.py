@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from errno import EMFILE, ENFILE
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from virtualds.errors import AccessError, FormatError, UnsupportedError, VirtualdsError
 from virtualds.parsers.hdf5.file_bytes import FileBytes
+from virtualds.parsers.hdf5.notes import Notes
 from virtualds.parsers.hdf5.object_header import read_extension
 from virtualds.source_file import SourceFile
 from virtualds.stores.block_cache import FetchError
 from virtualds.stores.scan_cache import describe_file, open_remote
 from virtualds.urls import join_url, local_path, normalise_url, scheme_of
+
+if TYPE_CHECKING:
+    from virtualds.parsers.hdf5.objects import GroupMembers, HDF5Location
 
 PREFIXES = ("HDF5_VDS_PREFIX", "HDF5_EXTFILE_PREFIX", "HDF5_EXT_PREFIX")
 """Variables of the environment that change where HDF5 looks for files."""
@@ -63,16 +67,36 @@ class describe_damage:
         ) from error
 
 
+class Structure(Protocol):
+    """A way to find groups and datasets: a module with these functions."""
+
+    def open_root(self, files: HDF5Files, source: SourceFile) -> HDF5Location:
+        """Return the root group of a file."""
+
+    def list_members(self, place: HDF5Location, skip: Collection[str] = ()) -> GroupMembers:
+        """Return the members of a group."""
+
+    def descend_to(self, root: HDF5Location, path: str) -> list[HDF5Location]:
+        """Return the groups from the root to the one at a path."""
+
+
 class HDF5Files:
     """A file, and the others that are needed to read it, each opened once.
 
     Parameters
     ----------
     source : SourceFile
+    structure : Structure
+        What finds groups and datasets: `members`, or `library`.
+    notes : Notes, optional
+        Where is noted what the bytes of the file mean.
     """
 
-    def __init__(self, source: SourceFile) -> None:
-        self.source = source
+    def __init__(
+        self, source: SourceFile, structure: Structure, notes: Notes | None = None
+    ) -> None:
+        self.source, self.structure = source, structure
+        self._notes = notes
         self._stack = ExitStack()
         self._open: dict[SourceFile, Any] = {}
         self._bytes: dict[SourceFile, FileBytes] = {}
@@ -93,7 +117,7 @@ class HDF5Files:
     def get_bytes(self, source: SourceFile) -> FileBytes:
         """Return the bytes of a file that is open, until it is closed."""
         if source not in self._bytes:
-            found = FileBytes(source)
+            found = FileBytes(source, self._notes if source == self.source else None)
             self._stack.callback(found.close)
             read_extension(found)
             self._bytes[source] = found

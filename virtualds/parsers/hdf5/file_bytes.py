@@ -63,6 +63,7 @@ class FileBytes:
         if scheme_of(source.url) == "file":
             flags = os.O_RDONLY | getattr(os, "O_BINARY", 0)
             self._handle = os.open(local_path(source.url), flags)
+            lock_for_reading(self._handle)
             self.end = os.fstat(self._handle).st_size
             self._head = os.pread(self._handle, HEAD_BYTES, 0)
         else:
@@ -188,6 +189,30 @@ class FileBytes:
                 return place
             place = 2 * place or 512
         self.refuse("it has no superblock")
+
+
+def lock_for_reading(handle: int) -> None:
+    """Lock a file as HDF5 does, so that no writer changes it meanwhile.
+
+    Raises
+    ------
+    BlockingIOError
+        A writer has it open.
+    """
+    if os.environ.get("HDF5_USE_FILE_LOCKING", "").upper() in ("FALSE", "0"):
+        return
+    try:
+        import fcntl
+    except ImportError:
+        # not on Windows
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:
+        # a file system without locks
+        return
 
 
 def parse_uint(data: bytes, place: int, size: int) -> int:

@@ -15,12 +15,7 @@ from typing import NamedTuple
 from virtualds.errors import FormatError, VirtualdsError
 from virtualds.parsers.hdf5.dimensions import Dimensions, NamedAxes
 from virtualds.parsers.hdf5.file import HDF5Files, describe_damage
-from virtualds.parsers.hdf5.netcdf_rules import (
-    Dataset,
-    GroupMembers,
-    HDF5Location,
-    list_members,
-)
+from virtualds.parsers.hdf5.objects import Dataset, GroupMembers, HDF5Location
 
 MOST_GROUPS = 100_000
 """Most groups that are read: links can make more of a small file."""
@@ -55,7 +50,7 @@ def read_groups_below(
 
     A group that cannot be read, or that a link leads back to, is ``broken`` in its parent.
     """
-    found = list_members(place, files, skip)
+    found = files.structure.list_members(place, skip)
     scales = (*above, *found.scales)
     around = {*around, place.address}
     for name, child in list(found.groups.items()):

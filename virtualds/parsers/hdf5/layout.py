@@ -82,6 +82,8 @@ class Layout(NamedTuple):
     parameters : tuple of int
         Of the index; of a filtered single chunk its bytes and its filter mask; of a virtual dataset
         the number of the object in the collection.
+    place : int
+        Where in the message the address stands; of compact elements, where they begin.
     """
 
     kind: LayoutClass
@@ -92,6 +94,7 @@ class Layout(NamedTuple):
     index_kind: IndexKind | None = None
     flags: int = 0
     parameters: tuple[int, ...] = ()
+    place: int = 0
 
     @property
     def is_filtering_edges(self) -> bool:
@@ -140,13 +143,14 @@ def _demand_rank(rank: int, extra: int) -> int:
 def _read_compact(data: bytes, place: int, width: int) -> tuple[Layout, int]:
     size = read_uint(data, place, width)
     raw = read_bytes(data, place + width, size)
-    return Layout(LayoutClass.COMPACT, size=size, data=raw), place + width + size
+    found = Layout(LayoutClass.COMPACT, size=size, data=raw, place=place + width)
+    return found, place + width + size
 
 
 def _parse_old_contiguous(data: bytes, offset_size: int, length_size: int) -> tuple[Layout, int]:
     """Read versions 1 and 2: dimensionality, class, five reserved bytes, address, dimensions."""
     stop = 8 + offset_size + 4 * _read_old_rank(data, 0)
-    return Layout(LayoutClass.CONTIGUOUS, read_address(data, 8, offset_size)), stop
+    return Layout(LayoutClass.CONTIGUOUS, read_address(data, 8, offset_size), place=8), stop
 
 
 def _parse_old_chunked(data: bytes, offset_size: int, length_size: int) -> tuple[Layout, int]:
@@ -158,7 +162,9 @@ def _read_tree(data: bytes, place: int, offset_size: int, rank: int) -> tuple[La
     """Read the address of a version 1 B-tree, and the dimensions of chunks."""
     dims = _read_dims(data, place + offset_size, 4, rank)
     address = read_address(data, place, offset_size)
-    found = Layout(LayoutClass.CHUNKED, address, dims=dims, index_kind=IndexKind.B_TREE_1)
+    found = Layout(
+        LayoutClass.CHUNKED, address, dims=dims, index_kind=IndexKind.B_TREE_1, place=place
+    )
     return found, place + offset_size + 4 * rank
 
 
@@ -177,7 +183,7 @@ def _parse_compact(data: bytes, offset_size: int, length_size: int) -> tuple[Lay
 def _parse_contiguous(data: bytes, offset_size: int, length_size: int) -> tuple[Layout, int]:
     """Read version 3 and later: class, address, size."""
     size = read_uint(data, 2 + offset_size, length_size)
-    found = Layout(LayoutClass.CONTIGUOUS, read_address(data, 2, offset_size), size)
+    found = Layout(LayoutClass.CONTIGUOUS, read_address(data, 2, offset_size), size, place=2)
     return found, 2 + offset_size + length_size
 
 
@@ -214,6 +220,7 @@ def _parse_chunked_4(data: bytes, offset_size: int, length_size: int) -> tuple[L
         index_kind=index,
         flags=flags,
         parameters=tuple(parameters),
+        place=place,
     )
     return found, place + offset_size
 

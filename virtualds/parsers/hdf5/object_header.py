@@ -12,7 +12,7 @@ from typing import NamedTuple
 from virtualds.parsers.hdf5.file_bytes import FileBytes, parse_uint
 from virtualds.parsers.hdf5.notes import cut, free, note_checksum
 
-DATATYPE, FILL, OLD_FILL, LAYOUT = 0x03, 0x05, 0x04, 0x08
+DATASPACE, DATATYPE, FILL, OLD_FILL, LAYOUT = 0x01, 0x03, 0x05, 0x04, 0x08
 SHARED_TABLE, CONTINUATION, TREE_K, CACHE_IMAGE = 0x0F, 0x10, 0x13, 0x18
 """Types of messages (IV.A.2)."""
 MEANINGLESS = frozenset({0x00, 0x0E, 0x12})
