@@ -164,7 +164,7 @@ class Blueprint:
                 equal &= self._is_equal(match, slot)
                 continue
             for reference in slot:
-                equal &= self._is_equal(match, reference.count)
+                equal &= self._is_equal(match, reference.counted)
                 equal &= self._is_equal_in_heap(match, reference)
         return equal
 
@@ -176,8 +176,8 @@ class Blueprint:
     def _is_equal_in_heap(self, match: Match, reference: HeapReference) -> Bools:
         """Compare an object of the global heap whose count of elements is that of the first."""
         block, begin, _ = self._find_object(reference)
-        counted = self.notes.blocks[reference.count.block].data
-        place = reference.count.begin
+        counted = self.notes.blocks[reference.counted.block].data
+        place = reference.counted.begin
         nbytes = int.from_bytes(counted[place : place + 4], "little") * reference.width
         at, length = match.objects[reference.block, reference.number]
         found = _gather(match.heaps[reference.block], at, nbytes)

@@ -39,7 +39,9 @@ def read_chunks(dataset: Dataset) -> ChunkTable:
         Neither virtualds nor HDF5 reads this form of index correctly.
     """
     table = _read_index(dataset)
-    return demand_sound_table(dataset.file, table, dataset.facts.space.shape, dataset.facts.layout.dims[:-1])
+    return demand_sound_table(
+        dataset.file, table, dataset.facts.space.shape, dataset.facts.layout.dims[:-1]
+    )
 
 
 def _read_index(dataset: Dataset) -> ChunkTable:

@@ -5,7 +5,6 @@ HDF5 File Format Specification 3.0, IV.A.2.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TypeVar
 
 from virtualds.parsers.hdf5.dataspace import Dataspace, parse_dataspace
@@ -16,8 +15,14 @@ from virtualds.parsers.hdf5.fill_values import (
     parse_fill_value,
     parse_old_fill_value,
 )
-from virtualds.parsers.hdf5.filter_pipeline import FILTERS, Filter, parse_filter_pipeline
-from virtualds.parsers.hdf5.layout import FILTERED_SINGLE, IndexKind, Layout, LayoutClass, parse_layout
+from virtualds.parsers.hdf5.filter_pipeline import FILTERS, parse_filter_pipeline
+from virtualds.parsers.hdf5.layout import (
+    FILTERED_SINGLE,
+    IndexKind,
+    Layout,
+    LayoutClass,
+    parse_layout,
+)
 from virtualds.parsers.hdf5.message_bytes import blame_file
 from virtualds.parsers.hdf5.notes import note_slot
 from virtualds.parsers.hdf5.object_header import (

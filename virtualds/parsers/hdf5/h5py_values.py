@@ -12,12 +12,12 @@ import numpy.typing as npt
 
 from virtualds.errors import FormatError, ReadError
 from virtualds.options import get_options
+from virtualds.parsers.hdf5 import library
 from virtualds.parsers.hdf5.attributes import path_of
 from virtualds.parsers.hdf5.data_types import TEXT_DTYPE, StoredType
 from virtualds.parsers.hdf5.file import HDF5Files
 from virtualds.parsers.hdf5.fill_values import FillState
 from virtualds.parsers.hdf5.heap_check import check_heap
-from virtualds.parsers.hdf5 import library
 from virtualds.parsers.hdf5.library import ask_chosen_fill, open_dataset
 from virtualds.parsers.hdf5.netcdf_rules import find_fill_beyond
 from virtualds.parsers.hdf5.objects import Dataset

@@ -24,7 +24,7 @@ from virtualds.parsers.hdf5.layout import Layout, LayoutClass, parse_layout
 from virtualds.parsers.hdf5.links import EXTERNAL, HARD, SOFT
 from virtualds.parsers.hdf5.members import make_no_target_error
 from virtualds.parsers.hdf5.message_bytes import MessageError, UnknownFormError, blame_file
-from virtualds.parsers.hdf5.object_header import LAYOUT
+from virtualds.parsers.hdf5.object_header import DATATYPE, LAYOUT
 from virtualds.parsers.hdf5.objects import (
     Dataset,
     DatasetFacts,
@@ -33,6 +33,8 @@ from virtualds.parsers.hdf5.objects import (
     check_fill,
     make_no_group_error,
 )
+from virtualds.parsers.hdf5.shared_messages import read_unshared
+from virtualds.parsers.hdf5.type_messages import parse_type
 from virtualds.source_file import SourceFile
 
 UNLIMITED = 2**64 - 1
@@ -164,7 +166,7 @@ def file_of(found: Any, base: Any, source: SourceFile) -> SourceFile:
 
 def make_dataset(name: str, place: HDF5Location) -> Dataset:
     """Return the dataset that h5py has opened at a place."""
-    kind = encode_type(place.id.get_type())
+    kind = _find_type(place)
     # HDF5 follows a fill value into the heap as soon as it reads the properties
     check_fill(place, kind)
     found = Dataset(
@@ -179,9 +181,7 @@ def make_dataset(name: str, place: HDF5Location) -> Dataset:
     return found
 
 
-def open_dataset(
-    files: HDF5Files, source: SourceFile, file: Any, path: bytes
-) -> Dataset | None:
+def open_dataset(files: HDF5Files, source: SourceFile, file: Any, path: bytes) -> Dataset | None:
     """Return the dataset at a path of a file that h5py has opened, None if there is none."""
     import h5py
 
@@ -194,6 +194,22 @@ def open_dataset(
     lies_in = file_of(found, file.id, source)
     place = _locate(files, lies_in, h5py.h5i.get_name(found), found)
     return make_dataset(os.fsdecode(path), place)
+
+
+def _find_type(place: HDF5Location) -> bytes:
+    """Return the message of the type of a dataset, made by h5py if its form is unknown.
+
+    h5py gives types of varying length other sizes than they have in the file.
+    """
+    found = [m for m in place.messages if m.kind == DATATYPE]
+    if len(found) != 1:
+        place.file.refuse(f"a dataset has {len(found)} types")
+    try:
+        kind = bytes(read_unshared(place.file, found[0]))
+        parse_type(place.file, kind)
+    except DeclinedError:
+        return encode_type(place.id.get_type())
+    return kind
 
 
 def _ask_facts(place: HDF5Location, kind: bytes) -> DatasetFacts:

@@ -176,7 +176,9 @@ class ManyFiles:
             wanted[number].append((at, length))
         self._fetch(wanted)
         parts = [self.readers[number].read(at, length) for number, at in places]
-        short = frozenset(n for (n, _), part in zip(places, parts, strict=True) if len(part) < length)
+        short = frozenset(
+            n for (n, _), part in zip(places, parts, strict=True) if len(part) < length
+        )
         if short:
             raise RowsError(short, "a file ends earlier than when it was opened")
         return np.frombuffer(b"".join(parts), np.uint8).reshape(-1, length)

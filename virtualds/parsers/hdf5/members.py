@@ -10,6 +10,7 @@ import os
 from collections.abc import Collection, Sequence
 
 from virtualds.errors import FormatError, VirtualdsError
+from virtualds.parsers.hdf5.dataset_facts import make_dataset
 from virtualds.parsers.hdf5.file import HDF5Files, find_referenced_file
 from virtualds.parsers.hdf5.file_bytes import DeclinedError
 from virtualds.parsers.hdf5.links import (
@@ -18,11 +19,9 @@ from virtualds.parsers.hdf5.links import (
     LINK_INFO,
     SYMBOL_TABLE,
     Link,
-    read_links,
 )
-from virtualds.parsers.hdf5.dataset_facts import make_dataset
 from virtualds.parsers.hdf5.object_header import DATASPACE, DATATYPE, Message
-from virtualds.parsers.hdf5.objects import Dataset, GroupMembers, HDF5Location, make_no_group_error
+from virtualds.parsers.hdf5.objects import GroupMembers, HDF5Location, make_no_group_error
 from virtualds.source_file import SourceFile
 
 MOST_LINKS = 16

@@ -68,11 +68,11 @@ class Slot(NamedTuple):
 class HeapReference(NamedTuple):
     """A reference to an object of the global heap: the bytes of the object are a slot.
 
-    ``count`` is where the elements of the object are counted, in four bytes before the address of
+    ``counted`` is where the elements of the object are counted, in four bytes before the address of
     the collection ``block``; each element has ``width`` bytes.
     """
 
-    count: Slot
+    counted: Slot
     block: int
     number: int
     width: int

@@ -182,7 +182,8 @@ class Dataset(HDF5Location):
 
     @cached_property
     def _inner_axes(self) -> tuple[int, ...]:
-        axes, kind = (), self.type
+        axes: tuple[int, ...] = ()
+        kind = self.type
         while kind.kind == TypeClass.ARRAY:
             axes, kind = axes + kind.dims, kind.base
         return axes
