@@ -6,9 +6,11 @@ HDF5 File Format Specification 3.0, IV.A. Unknown forms are declined by name.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from struct import Struct
 from typing import NamedTuple
 
+from virtualds.parsers.hdf5.byte_rows import CHECKSUM_BYTES
 from virtualds.parsers.hdf5.file_bytes import FileBytes, parse_uint
 
 DATATYPE, FILL, OLD_FILL, LAYOUT = 0x03, 0x05, 0x04, 0x08
@@ -20,8 +22,6 @@ HEADER_GUESS = 512
 """Bytes that are read of a header before its length is known, as HDF5 does."""
 MOST_BYTES = 2**26
 """Bytes that all messages of an object may have."""
-CHECKSUM_BYTES = 4
-"""Bytes of a checksum."""
 HEAD_V1 = Struct("<BxHII4x")
 """Version, messages, references, bytes of the messages; filled up to 8 bytes (IV.A.1.a)."""
 MESSAGE_V1, MESSAGE_V2, MESSAGE_V2_ORDERED = Struct("<HHB3x"), Struct("<BHB"), Struct("<BHBH")
@@ -56,11 +56,15 @@ class ChunkIndexInfo(NamedTuple):
         Of its first block.
     dims : tuple of int
         Elements of a chunk along each axis, and last the bytes of an element.
+    length, mask : int
+        Bytes and filter mask of a chunk that is the only one.
     """
 
     kind: int
     address: int
     dims: tuple[int, ...]
+    length: int = 0
+    mask: int = 0
 
 
 def is_sound(block: bytes) -> bool:
@@ -230,16 +234,22 @@ def _parse_layout_4(file: FileBytes, data: bytes) -> ChunkIndexInfo:
     flags, rank, width = data[2:5]
     place = 5 + width * rank
     kind = data[place] if place < len(data) else 0
+    filtered = kind == SINGLE and bool(flags & 0b10)
+    begin = place + 1
     if kind == SINGLE:
         # the length and the filter mask of a filtered chunk
-        place += (file.length_size + 4) * bool(flags & 0b10)
+        place += (file.length_size + 4) * filtered
     elif kind in PARAMETERS:
         place += PARAMETERS[kind]
     else:
         file.decline(f"a chunk index of type {kind}")
     if place + 1 + file.offset_size > len(data):
         file.refuse("a layout is cut short")
-    return _make_index(file, kind, file.unpack_address(data, place + 1), data, 5, width, rank)
+    index = _make_index(file, kind, file.unpack_address(data, place + 1), data, 5, width, rank)
+    if not filtered:
+        return index._replace(length=prod(index.dims))
+    length, mask = file.unpack_length(data, begin), parse_uint(data, place - 3, 4)
+    return index._replace(length=length, mask=mask)
 
 
 def _make_index(

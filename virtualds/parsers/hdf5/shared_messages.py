@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from struct import Struct
 
+from virtualds.parsers.hdf5.byte_rows import CHECKSUM_BYTES
 from virtualds.parsers.hdf5.file_bytes import FileBytes, parse_uint
 from virtualds.parsers.hdf5.fractal_heap import FractalHeap
 from virtualds.parsers.hdf5.object_header import (
-    CHECKSUM_BYTES,
     FILL,
     OLD_FILL,
     SHARED,
