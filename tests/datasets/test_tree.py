@@ -548,13 +548,9 @@ def test_a_group_costs_no_look_at_the_others(
         for number in range(5):
             file.createGroup(f"g{number}").createVariable("v", "f4", ("x",))[:] = 1
     looked: list[Any] = []
-    from virtualds.parsers import hdf5
-    from virtualds.parsers.hdf5 import netcdf_rules
+    from virtualds.parsers.hdf5 import members
 
-    monkeypatch.setattr(hdf5, "list_members", _counted(netcdf_rules.list_members, looked))
-    monkeypatch.setattr(
-        "virtualds.parsers.hdf5.groups.list_members", _counted(netcdf_rules.list_members, looked)
-    )
+    monkeypatch.setattr(members, "list_members", _counted(members.list_members, looked))
     virtualds.open_virtual_dataset(path, group="g3")
     assert len(looked) == 2
 

@@ -21,13 +21,13 @@ from virtualds.chunks.axis import ChunkAxis
 from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.projection import Ints, compute_strides
+from virtualds.chunks.projection import compute_strides
 from virtualds.codecs import codec_from_hdf5
 from virtualds.codecs.codec import NO_FILTERS
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, UnsupportedError
-from virtualds.parsers.hdf5.chunk_indexes import read_chunks
-from virtualds.parsers.hdf5.chunk_table import FEW_CHUNKS, ChunkTable
+from virtualds.parsers.hdf5.chunk_indexes.dataset_chunks import read_chunks
+from virtualds.parsers.hdf5.chunk_indexes.form import ChunkRows
 from virtualds.parsers.hdf5.data_types import StoredType
 from virtualds.parsers.hdf5.file import (
     ListCandidates,
@@ -42,6 +42,8 @@ from virtualds.source_file import SourceFile
 
 ALL_SKIPPED = 2**32 - 1
 """The filter mask of a chunk that skipped all filters."""
+FEW_CHUNKS = 512
+"""Most chunks of a table that is made without columns."""
 
 
 def build_stored_array(
@@ -113,7 +115,7 @@ def build_raw_array(dataset: Dataset, size: int) -> ManifestArray:
 
 
 def _build_unchunked(dataset: Dataset, pipeline: CodecPipeline) -> ManifestArray | None:
-    elsewhere = dataset.is_external and prod(dataset.shape)
+    elsewhere = dataset.is_external and prod(dataset.shape) > 0
     return (_build_external if elsewhere else _build_contiguous)(dataset, pipeline)
 
 
@@ -163,15 +165,14 @@ def _build_chunked(
     index = read_chunks(dataset)
     if manifest := _build_plain_manifest(dataset, pipeline, chunks, index):
         return _build_array(dataset.name, axes, manifest, (pipeline,))
-    if not index.size:
+    if not index.owner.size:
         return _build_array(dataset.name, axes, ChunkManifest.missing(grid), (pipeline,))
-    demand_table(grid, index.shape[1], f"dataset {dataset.name!r}")
-    place, mask, offset, length = index[:-3], index[-3], index[-2], index[-1]
-    mask = np.where(_find_bare_edges(dataset, pipeline, chunks, index), ALL_SKIPPED, mask)
+    demand_table(grid, index.owner.size, f"dataset {dataset.name!r}")
+    mask = np.where(_find_bare_edges(dataset, pipeline, chunks, index), ALL_SKIPPED, index.mask)
     pipelines, number = _split_by_mask(pipeline, mask)
     flat = np.zeros(mask.size, np.int64)
     # the axes within elements, of array types, are never cut
-    for first, chunk, stride in zip(place, chunks, compute_strides(grid), strict=False):
+    for first, chunk, stride in zip(index.place, chunks, compute_strides(grid), strict=False):
         flat += first // chunk * stride
 
     def spread(values: npt.NDArray[Any], rest: int, kind: Any) -> npt.NDArray[Any]:
@@ -183,8 +184,8 @@ def _build_chunked(
         grid,
         files=(dataset.source,),
         file=spread(np.zeros(mask.size, np.int32), MISSING, np.int32),
-        offset=spread(offset, 0, np.int64),
-        length=spread(length, 0, np.int64),
+        offset=spread(index.address + dataset.file.base, 0, np.int64),
+        length=spread(index.length, 0, np.int64),
         pipeline=spread(number, 0, np.uint16),
     )
     return _build_array(dataset.name, axes, manifest, pipelines)
@@ -200,17 +201,17 @@ def _cut_axes(
 
 
 def _build_plain_manifest(
-    dataset: Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...], index: ChunkTable
+    dataset: Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...], index: ChunkRows
 ) -> ChunkManifest | None:
     """Return a small manifest if all chunks exist and none skipped a filter, else None.
 
     Also None where a chunk at the edge may be unfiltered, which `_build_chunked` looks into.
     """
     grid = _cut_axes(dataset.shape, chunks)[1]
-    count = index.shape[1]
-    if not 0 < count == prod(grid) <= FEW_CHUNKS or index[-3].any():
+    count = index.owner.size
+    if not 0 < count == prod(grid) <= FEW_CHUNKS or index.mask.any():
         return None
-    offset, length = index[-2].tolist(), index[-1].tolist()
+    offset, length = (index.address + dataset.file.base).tolist(), index.length.tolist()
     if prod(chunks) * pipeline.dtype.itemsize in length and _has_edges(dataset, pipeline, chunks):
         return None
     return ChunkManifest.in_file(grid, dataset.source, offset, length)
@@ -223,16 +224,16 @@ def _has_edges(dataset: Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...
 
 
 def _find_bare_edges(
-    dataset: Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...], index: Ints
+    dataset: Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...], index: ChunkRows
 ) -> npt.NDArray[np.bool_]:
     """Return which chunks reach past the end and were written without filters.
 
     HDF5 may be told not to filter such chunks (`H5Pset_chunk_opts`), which shows in no filter mask.
     """
-    none = np.zeros(index.shape[1], bool)
+    none = np.zeros(index.owner.size, bool)
     if not _has_edges(dataset, pipeline, chunks) or dataset.facts.layout.is_filtering_edges:
         return none
-    past = [p + c > n for p, c, n in zip(index[:-3], chunks, dataset.shape, strict=False)]
+    past = [p + c > n for p, c, n in zip(index.place, chunks, dataset.shape, strict=False)]
     bare: npt.NDArray[np.bool_] = np.any(past, axis=0)
     return bare
 
