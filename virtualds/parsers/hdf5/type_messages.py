@@ -312,7 +312,7 @@ def _parse_compound(data: bytes, place: int, head: HDF5Type, depth: int) -> HDF5
             part = _repeat(data, axes, part)
         names.append(name)
         parts.append((start, part))
-    _demand_apart(parts)
+    _demand_apart(names, parts)
     return head._replace(length=at - place, names=tuple(names), parts=tuple(parts))
 
 
@@ -329,10 +329,10 @@ def _repeat(data: bytes, place: int, part: HDF5Type) -> HDF5Type:
     return _demand_sound_array(array)
 
 
-def _demand_apart(parts: list[tuple[int, HDF5Type]]) -> None:
-    """Refuse members that share bytes, and a compound without members."""
-    if not parts:
-        raise MessageError("a compound type has no members")
+def _demand_apart(names: list[bytes], parts: list[tuple[int, HDF5Type]]) -> None:
+    """Refuse members that share a name or bytes, and a compound without members."""
+    if not 0 < len(names) == len(set(names)):
+        raise MessageError("a compound type has no members, or two of one name")
     stop = 0
     for start, part in sorted(parts, key=lambda one: one[0]):
         if start < stop:
