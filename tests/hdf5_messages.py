@@ -127,3 +127,46 @@ def complex_of(base: bytes, bits: int = 1) -> bytes:
 def decode(message: bytes) -> Any:
     """Return the type of a message as h5py opens it."""
     return h5t.decode(b"\x03\0" + message)
+
+
+# ---------------------------------------------------------------------- files
+
+LIBVERS = ("earliest", "v108", "v110", "latest")
+
+
+def new_file(path: Path, libver: str, sizes: tuple[int, int] = (8, 8)) -> h5py.File:
+    """Return a new file, with addresses and lengths of so many bytes."""
+    versions = h5py.h5f
+    low = {
+        "earliest": versions.LIBVER_EARLIEST,
+        "v108": versions.LIBVER_V18,
+        "v110": versions.LIBVER_V110,
+        "latest": versions.LIBVER_LATEST,
+    }
+    access, create = h5py.h5p.create(h5py.h5p.FILE_ACCESS), h5py.h5p.create(h5py.h5p.FILE_CREATE)
+    access.set_libver_bounds(low[libver], versions.LIBVER_LATEST)
+    create.set_sizes(*sizes)
+    flags = versions.ACC_TRUNC
+    return h5py.File(versions.create(str(path).encode(), flags, fcpl=create, fapl=access))
+
+
+def replace_message(path: Path, dataset: str, others: dict[int, bytes]) -> None:
+    """Put other messages of types into the header of a dataset, without bytes for none.
+
+    A message may be shorter than the one that was there: the rest becomes a message to ignore.
+    """
+    with h5py.File(path) as file:
+        address = h5py.h5o.get_info(file[dataset].id).addr
+    data = bytearray(path.read_bytes())
+    assert data[address] == 1, "headers of other versions have checksums"
+    count = int.from_bytes(data[address + 2 : address + 4], "little")
+    place = address + 16
+    for _ in range(count):
+        kind, length = struct.unpack_from("<HH", data, place)
+        message = others.get(kind)
+        if message is not None:
+            assert len(message) <= length
+            struct.pack_into("<H", data, place, kind if message else 0)
+            data[place + 8 : place + 8 + length] = message.ljust(length, b"\0")
+        place += 8 + length
+    path.write_bytes(data)

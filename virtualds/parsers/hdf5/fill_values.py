@@ -67,8 +67,8 @@ class FillValue(NamedTuple):
         return np.frombuffer(self.raw, dtype)
 
 
-DEFAULT_FILL = FillValue(FillState.DEFAULT)
-"""The fill value of a dataset without a message."""
+NO_FILL, DEFAULT_FILL = FillValue(FillState.UNDEFINED), FillValue(FillState.DEFAULT)
+"""What a dataset without a message has, and what HDF5 writes where nobody chose a value."""
 
 
 @lru_cache(4096)
@@ -99,7 +99,7 @@ def parse_fill_value(data: bytes) -> FillValue:
     if sized:
         return _parse_value(data, begin)
     demand_end(data, begin)
-    return DEFAULT_FILL if defined else FillValue(FillState.UNDEFINED)
+    return DEFAULT_FILL if defined else NO_FILL
 
 
 @lru_cache(1024)
@@ -112,7 +112,7 @@ def parse_old_fill_value(data: bytes) -> FillValue:
         It is cut short.
     """
     found = _parse_value(data, 0)
-    return found if found.is_chosen else FillValue(FillState.UNDEFINED)
+    return found if found.is_chosen else NO_FILL
 
 
 def _parse_value(data: bytes, begin: int) -> FillValue:
@@ -120,7 +120,7 @@ def _parse_value(data: bytes, begin: int) -> FillValue:
     size = read_uint(data, begin, 4)
     if size >= NEGATIVE:
         demand_end(data, begin + 4)
-        return FillValue(FillState.UNDEFINED)
+        return NO_FILL
     raw = read_bytes(data, begin + 4, size)
     demand_end(data, begin + 4 + size)
     return FillValue(FillState.CHOSEN, raw) if size else DEFAULT_FILL
