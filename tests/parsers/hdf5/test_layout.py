@@ -81,6 +81,9 @@ def test_chunks_are_those_that_h5py_reads(
             dataset = file[name]
             first = dataset.id.get_chunk_info(0)
             assert found.dims == (*dataset.chunks, dataset.dtype.itemsize)
+        (message,) = messages_of(path, name, LAYOUT)
+        stored = message[found.place : found.place + sizes[0]]
+        assert int.from_bytes(stored, "little") == found.address
         assert found.kind == LayoutClass.CHUNKED
         assert found.index_kind == (IndexKind.B_TREE_1 if old else kind)
         assert found.address is not None
@@ -112,9 +115,11 @@ def test_contiguous_and_compact_elements_are_those_that_h5py_reads(
         made.write(h5py.h5s.ALL, h5py.h5s.ALL, values)
     with h5py.File(path) as file:
         offset, size = file["contiguous"].id.get_offset(), file["contiguous"].id.get_storage_size()
-    assert layout_of(path, "contiguous", sizes) == Layout(LayoutClass.CONTIGUOUS, offset, size)
-    assert layout_of(path, "empty", sizes) == Layout(LayoutClass.CONTIGUOUS, None, 14)
-    expected = Layout(LayoutClass.COMPACT, size=14, data=values.tobytes())
+    assert layout_of(path, "contiguous", sizes) == Layout(
+        LayoutClass.CONTIGUOUS, offset, size, place=2
+    )
+    assert layout_of(path, "empty", sizes) == Layout(LayoutClass.CONTIGUOUS, None, 14, place=2)
+    expected = Layout(LayoutClass.COMPACT, size=14, data=values.tobytes(), place=4)
     assert layout_of(path, "compact", sizes) == expected
 
 
@@ -137,16 +142,15 @@ def test_elements_in_other_files_have_a_message_and_no_address(tmp_path: Path) -
     with new_file(path, "earliest") as file:
         file.create_dataset("v", (4,), "i4", external=[(tmp_path / "raw", 0, 16)])
     assert len(messages_of(path, "v", EXTERNAL_FILES)) == 1
-    assert layout_of(path, "v") == Layout(LayoutClass.CONTIGUOUS, None, 16)
+    assert layout_of(path, "v") == Layout(LayoutClass.CONTIGUOUS, None, 16, place=2)
 
 
 def test_chunks_at_the_edge_may_be_unfiltered() -> None:
     for flags in (0, 1):
         found = parse_layout(bytes([4, 2, flags, 2, 1, 5, 4, IndexKind.IMPLICIT]) + ADDRESS)
         assert found.is_filtering_edges == (not flags)
-        assert found == Layout(
-            LayoutClass.CHUNKED, 0, dims=(5, 4), index_kind=IndexKind.IMPLICIT, flags=flags
-        )
+        expected = Layout(LayoutClass.CHUNKED, 0, None, b"", (5, 4), IndexKind.IMPLICIT, flags, 8)
+        assert found == expected
 
 
 def words(*values: int) -> bytes:
@@ -168,11 +172,11 @@ def test_layouts_of_the_first_versions_are_those_that_h5py_reads(
     start = bytes([version, 2, 2, 0, 0, 0, 0, 0])
     message = start + chunked.address.to_bytes(8, "little") + words(6, 4)
     replace_message(path, "chunked", {LAYOUT: message})
-    assert parse_layout(message) == chunked
+    assert parse_layout(message) == chunked._replace(place=8)
     start = bytes([version, 1, 1, 0, 0, 0, 0, 0])
     message = start + contiguous.address.to_bytes(8, "little") + words(20)
     replace_message(path, "contiguous", {LAYOUT: message})
-    assert parse_layout(message) == contiguous._replace(size=None)
+    assert parse_layout(message) == contiguous._replace(size=None, place=8)
     with h5py.File(path) as file:
         assert (file["chunked"][:] == values).all()
         assert (file["contiguous"][:] == values).all()
@@ -181,7 +185,7 @@ def test_layouts_of_the_first_versions_are_those_that_h5py_reads(
 
 def test_a_compact_layout_of_the_first_version_has_its_size_behind_its_axes() -> None:
     message = bytes([1, 2, 0, 0, 0, 0, 0, 0]) + words(1, 3) + words(3) + b"abc"
-    assert parse_layout(message) == Layout(LayoutClass.COMPACT, size=3, data=b"abc")
+    assert parse_layout(message) == Layout(LayoutClass.COMPACT, size=3, data=b"abc", place=20)
 
 
 ADDRESS = bytes(8)

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from virtualds.errors import UnsupportedError
-from virtualds.parsers.hdf5.message_bytes import MessageError, UnknownFormError
+from virtualds.parsers.hdf5.message_bytes import MessageError, UnknownFormError, cache_by_bytes
 from virtualds.parsers.hdf5.numpy_types import (
     describe_floats,
     find_dtype,
@@ -57,7 +56,7 @@ class StoredType(NamedTuple):
     shape: tuple[int, ...] = ()
 
 
-@lru_cache(4096)
+@cache_by_bytes(4096)
 def parse_stored_type(message: bytes, name: str | None = None) -> StoredType:
     """Return how elements are stored, from the Datatype message of a dataset.
 
@@ -88,7 +87,7 @@ def find_stored_type(kind: Any) -> StoredType:
         Neither numpy nor h5py has a value for it.
     """
     try:
-        return parse_stored_type(encode_type(kind), _name_of(kind))
+        return parse_stored_type(encode_type(kind), name_of_type(kind))
     except (MessageError, UnknownFormError) as error:
         raise UnsupportedError(
             f"its type has a form that virtualds does not know ({error}); leave the variable out "
@@ -102,8 +101,8 @@ def encode_type(kind: Any) -> bytes:
     return encoded[ENCODING_HEAD:]
 
 
-def _name_of(kind: Any) -> str | None:
-    """Return the name of a committed type."""
+def name_of_type(kind: Any) -> str | None:
+    """Return the name of a committed type that h5py has opened, None for other types."""
     import h5py
 
     name = h5py.h5i.get_name(kind) if kind.committed() else None

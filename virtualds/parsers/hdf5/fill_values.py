@@ -7,7 +7,6 @@ known. The attribute ``_FillValue`` is another thing.
 from __future__ import annotations
 
 from enum import IntEnum
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy as np
 from virtualds.parsers.hdf5.message_bytes import (
     MessageError,
     UnknownFormError,
+    cache_by_bytes,
     demand_end,
     read_bytes,
     read_uint,
@@ -71,7 +71,7 @@ NO_FILL, DEFAULT_FILL = FillValue(FillState.UNDEFINED), FillValue(FillState.DEFA
 """What a dataset without a message has, and what HDF5 writes where nobody chose a value."""
 
 
-@lru_cache(4096)
+@cache_by_bytes(4096)
 def parse_fill_value(data: bytes) -> FillValue:
     """Return the fill value of a message.
 
@@ -102,7 +102,7 @@ def parse_fill_value(data: bytes) -> FillValue:
     return DEFAULT_FILL if defined else NO_FILL
 
 
-@lru_cache(1024)
+@cache_by_bytes(1024)
 def parse_old_fill_value(data: bytes) -> FillValue:
     """Return the fill value of a message of the old type, which another message overrules.
 

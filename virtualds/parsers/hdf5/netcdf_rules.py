@@ -16,12 +16,7 @@ from typing import Any
 import numpy as np
 
 from virtualds.errors import FormatError, VirtualdsError
-from virtualds.parsers.hdf5.attribute_messages import (
-    DIMENSION_ONLY,
-    Attributes,
-    find_string_size,
-    read_attributes,
-)
+from virtualds.parsers.hdf5.attribute_messages import DIMENSION_ONLY, Attributes, find_string_size, read_attributes
 from virtualds.parsers.hdf5.data_types import TypeClass
 from virtualds.parsers.hdf5.file import HDF5Files, describe_damage, find_referenced_file
 from virtualds.parsers.hdf5.file_bytes import FileBytes

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import IntEnum
-from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
@@ -16,6 +15,7 @@ from virtualds.parsers.hdf5.message_bytes import (
     MessageError,
     UnknownFormError,
     blame_file,
+    cache_by_bytes,
     demand_end,
     read_bytes,
     read_uint,
@@ -175,7 +175,7 @@ def parse_type(file: FileBytes, data: bytes) -> HDF5Type:
         return parse_type_message(data)
 
 
-@lru_cache(4096)
+@cache_by_bytes(4096)
 def parse_type_message(data: bytes) -> HDF5Type:
     """Return the type of a message.
 
