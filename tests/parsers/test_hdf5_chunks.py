@@ -17,6 +17,7 @@ import virtualds
 from virtualds import FormatError, ManifestArray, UnsupportedError
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
+from virtualds.parsers.hdf5.message_bytes import UnknownFormError
 from virtualds.datasets.open_options import OpenOptions
 
 LIBVERS = ("earliest", "v108", "v110", "latest")
@@ -452,10 +453,11 @@ def test_a_page_with_a_wrong_checksum_is_an_error(tmp_path: Path) -> None:
 def test_an_unknown_layout_is_declined_where_hdf5_would_be_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from virtualds.parsers.hdf5 import layout
+    def parse(*_: Any) -> Any:
+        raise UnknownFormError("a data layout of version 6")
 
-    monkeypatch.setattr(layout, "V4", {})
-    layout.parse_layout.cache_clear()
+    monkeypatch.setattr("virtualds.parsers.hdf5.library.parse_layout", parse)
+    monkeypatch.setattr("virtualds.parsers.hdf5.dataset_facts.parse_layout", parse)
     for limits in ((5, None), (None, 6)):
         with create(tmp_path / "a.h5", (5, 6), limits, (2, 4), "latest") as file:
             full(file["v"])

@@ -2,40 +2,15 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
-from virtualds.arrays.alike_files import AlikeRun
-from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
-from virtualds.chunks.projection import Ints
-from virtualds.errors import VirtualdsError
-from virtualds.options import get_options
-from virtualds.parsers.hdf5 import members
-from virtualds.parsers.hdf5.blueprint import Blueprint, Match
-from virtualds.parsers.hdf5.byte_rows import Bools, RowsError, is_defined, read_uints
-from virtualds.parsers.hdf5.chunk_indexes import read_indexes
-from virtualds.parsers.hdf5.chunk_indexes.form import ChunkRows, IndexForm
-from virtualds.parsers.hdf5.dataset_facts import ADDRESS, CHUNK, DATA, LENGTH, SIZE
-from virtualds.parsers.hdf5.file import HDF5Files
-from virtualds.parsers.hdf5.group_reader import (
-    NOT_A_COORDINATE,
-    GroupRead,
-    read_group_with_members,
-)
-from virtualds.parsers.hdf5.layout import FILTERED_SINGLE, IndexKind, LayoutClass
-from virtualds.parsers.hdf5.many_files import ManyFiles, open_many
-from virtualds.parsers.hdf5.notes import Notes, Slot
+from virtualds.parsers.hdf5.blueprint import Blueprint
 from virtualds.parsers.hdf5.objects import Dataset
-from virtualds.parsers.hdf5.storage import has_edges
-from virtualds.parsers.hdf5.stored_columns import StoredColumns
-from virtualds.source_file import SourceFile, StorageOptions
+from virtualds.source_file import SourceFile
 
 FEWEST = 3
 """Fewest files that are read together."""

@@ -126,8 +126,8 @@ def _parse_attribute(file: FileBytes, data: bytes, owner: int) -> Attribute:
     if version > 1 and flags & SPACE_SHARED:
         space = read_shared_data(file, DATASPACE, space)
     with blame_file(file):
-        shape = parse_dataspace(bytes(space), file.length_size).shape
-    attribute = Attribute(name, bytes(kind), shape, cut(data, begin), owner)
+        shape = parse_dataspace(space, file.length_size).shape
+    attribute = Attribute(name, kind, shape, cut(data, begin), owner)
     _note_value(attribute)
     return attribute
 

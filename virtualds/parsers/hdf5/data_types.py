@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from virtualds.errors import UnsupportedError
-from virtualds.parsers.hdf5.message_bytes import MessageError, UnknownFormError
+from virtualds.parsers.hdf5.message_bytes import MessageError, UnknownFormError, cache_by_bytes
 from virtualds.parsers.hdf5.numpy_types import (
     describe_floats,
     find_dtype,
@@ -57,7 +56,7 @@ class StoredType(NamedTuple):
     shape: tuple[int, ...] = ()
 
 
-@lru_cache(4096)
+@cache_by_bytes(4096)
 def parse_stored_type(message: bytes, name: str | None = None) -> StoredType:
     """Return how elements are stored, from the Datatype message of a dataset.
 
@@ -103,7 +102,7 @@ def encode_type(kind: Any) -> bytes:
 
 
 def name_of_type(kind: Any) -> str | None:
-    """Return the name of a committed type."""
+    """Return the name of a committed type that h5py has opened, None for other types."""
     import h5py
 
     name = h5py.h5i.get_name(kind) if kind.committed() else None

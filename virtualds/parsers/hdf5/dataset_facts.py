@@ -10,7 +10,7 @@ from typing import TypeVar
 from virtualds.parsers.hdf5.dataspace import Dataspace, parse_dataspace
 from virtualds.parsers.hdf5.file_bytes import FileBytes
 from virtualds.parsers.hdf5.fill_values import (
-    DEFAULT_FILL,
+    NO_FILL,
     FillValue,
     parse_fill_value,
     parse_old_fill_value,
@@ -85,7 +85,7 @@ def _parse_facts(place: HDF5Location) -> DatasetFacts:
             space,
             kind,
             _parse_fill(file, by_kind),
-            parse_filter_pipeline(bytes(read_unshared(file, filters))) if filters else (),
+            parse_filter_pipeline(read_unshared(file, filters)) if filters else (),
             _parse_layout(place, by_kind[LAYOUT].data),
         )
 
@@ -96,24 +96,23 @@ ONCE = frozenset({DATASPACE, DATATYPE, FILL, OLD_FILL, FILTERS, LAYOUT})
 
 def _parse_space(place: HDF5Location, message: Message) -> Dataspace:
     data, width = read_unshared(place.file, message), place.file.length_size
-    space = parse_dataspace(bytes(data), width)
-    begin = 8 if data[0] == 1 else 4
+    space = parse_dataspace(data, width)
     for axis in range(len(space.limits)):
-        note_slot(data, begin + axis * width, width, (place.address[1], LENGTH, axis))
+        note_slot(data, space.place + axis * width, width, (place.address[1], LENGTH, axis))
     return space
 
 
 def _parse_fill(file: FileBytes, by_kind: dict[int, Message]) -> FillValue:
     if FILL in by_kind:
-        return parse_fill_value(bytes(read_unshared(file, by_kind[FILL])))
+        return parse_fill_value(read_unshared(file, by_kind[FILL]))
     if OLD_FILL in by_kind:
-        return parse_old_fill_value(bytes(read_unshared(file, by_kind[OLD_FILL])))
-    return DEFAULT_FILL
+        return parse_old_fill_value(read_unshared(file, by_kind[OLD_FILL]))
+    return NO_FILL
 
 
 def _parse_layout(place: HDF5Location, data: bytes) -> Layout:
     offset, length = place.file.offset_size, place.file.length_size
-    layout = parse_layout(bytes(data), offset, length)
+    layout = parse_layout(data, offset, length)
     owner = place.address[1]
     if layout.kind == LayoutClass.COMPACT:
         note_slot(data, layout.place, len(layout.data), (owner, DATA))

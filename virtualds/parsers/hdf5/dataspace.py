@@ -6,12 +6,12 @@ HDF5 File Format Specification 3.0, IV.A.2.b. Versions 1 and 2 are known.
 from __future__ import annotations
 
 from enum import IntEnum
-from functools import lru_cache
 from typing import NamedTuple
 
 from virtualds.parsers.hdf5.message_bytes import (
     MessageError,
     UnknownFormError,
+    cache_by_bytes,
     demand_end,
     read_bytes,
     read_uints,
@@ -42,14 +42,17 @@ class Dataspace(NamedTuple):
         None where there are no elements (a null dataspace), which is not a length of 0.
     limits : tuple of (int or None)
         The greatest length of each axis, None where there is no limit.
+    place : int
+        Of the first length in the message.
     """
 
     kind: SpaceClass
     shape: tuple[int, ...] | None
     limits: tuple[int | None, ...]
+    place: int
 
 
-@lru_cache(4096)
+@cache_by_bytes(4096)
 def parse_dataspace(data: bytes, length_size: int = 8) -> Dataspace:
     """Return the dataspace of a message, of a file with lengths of so many bytes.
 
@@ -73,13 +76,9 @@ def parse_dataspace(data: bytes, length_size: int = 8) -> Dataspace:
     count = rank * (2 if flags & HAS_LIMITS else 1)
     lengths = read_uints(data, begin, length_size, count)
     demand_end(data, begin + count * length_size)
-    return _make(SpaceClass(kind), lengths[:rank], lengths[-rank:], (1 << 8 * length_size) - 1)
-
-
-def _make(
-    kind: SpaceClass, shape: tuple[int, ...], most: tuple[int, ...], unlimited: int
-) -> Dataspace:
+    shape, most, unlimited = lengths[:rank], lengths[-rank:], (1 << 8 * length_size) - 1
     if any(n > limit for n, limit in zip(shape, most, strict=True)):
         raise MessageError(f"a dataspace has the shape {shape}, and at most {most}")
     limits = tuple(None if n == unlimited else n for n in most)
-    return Dataspace(kind, None if kind == SpaceClass.NULL else shape, limits)
+    held = None if kind == SpaceClass.NULL else shape
+    return Dataspace(SpaceClass(kind), held, limits, begin)

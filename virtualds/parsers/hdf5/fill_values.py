@@ -7,7 +7,6 @@ known. The attribute ``_FillValue`` is another thing.
 from __future__ import annotations
 
 from enum import IntEnum
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy as np
 from virtualds.parsers.hdf5.message_bytes import (
     MessageError,
     UnknownFormError,
+    cache_by_bytes,
     demand_end,
     read_bytes,
     read_uint,
@@ -67,11 +67,11 @@ class FillValue(NamedTuple):
         return np.frombuffer(self.raw, dtype)
 
 
-DEFAULT_FILL = FillValue(FillState.DEFAULT)
-"""The fill value of a dataset without a message."""
+NO_FILL, DEFAULT_FILL = FillValue(FillState.UNDEFINED), FillValue(FillState.DEFAULT)
+"""What a dataset without a message has, and what HDF5 writes where nobody chose a value."""
 
 
-@lru_cache(4096)
+@cache_by_bytes(4096)
 def parse_fill_value(data: bytes) -> FillValue:
     """Return the fill value of a message.
 
@@ -99,10 +99,10 @@ def parse_fill_value(data: bytes) -> FillValue:
     if sized:
         return _parse_value(data, begin)
     demand_end(data, begin)
-    return DEFAULT_FILL if defined else FillValue(FillState.UNDEFINED)
+    return DEFAULT_FILL if defined else NO_FILL
 
 
-@lru_cache(1024)
+@cache_by_bytes(1024)
 def parse_old_fill_value(data: bytes) -> FillValue:
     """Return the fill value of a message of the old type, which another message overrules.
 
@@ -112,7 +112,7 @@ def parse_old_fill_value(data: bytes) -> FillValue:
         It is cut short.
     """
     found = _parse_value(data, 0)
-    return found if found.is_chosen else FillValue(FillState.UNDEFINED)
+    return found if found.is_chosen else NO_FILL
 
 
 def _parse_value(data: bytes, begin: int) -> FillValue:
@@ -120,7 +120,7 @@ def _parse_value(data: bytes, begin: int) -> FillValue:
     size = read_uint(data, begin, 4)
     if size >= NEGATIVE:
         demand_end(data, begin + 4)
-        return FillValue(FillState.UNDEFINED)
+        return NO_FILL
     raw = read_bytes(data, begin + 4, size)
     demand_end(data, begin + 4 + size)
     return FillValue(FillState.CHOSEN, raw) if size else DEFAULT_FILL

@@ -5,12 +5,12 @@ HDF5 File Format Specification 3.0, IV.A.2.l. Versions 1 and 2 are known.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import NamedTuple
 
 from virtualds.parsers.hdf5.message_bytes import (
     MessageError,
     UnknownFormError,
+    cache_by_bytes,
     demand_end,
     read_bytes,
     read_uint,
@@ -43,7 +43,7 @@ class Filter(NamedTuple):
     values: tuple[int, ...]
 
 
-@lru_cache(1024)
+@cache_by_bytes(1024)
 def parse_filter_pipeline(data: bytes) -> tuple[Filter, ...]:
     """Return the filters of a message, in the order in which they encoded.
 

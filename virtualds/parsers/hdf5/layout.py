@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import IntEnum
-from functools import lru_cache
 from typing import NamedTuple
 
 from virtualds.parsers.hdf5.message_bytes import (
     MessageError,
     UnknownFormError,
+    cache_by_bytes,
     demand_end,
     read_address,
     read_bytes,
@@ -79,11 +79,12 @@ class Layout(NamedTuple):
         Of chunks.
     flags : int
         Of chunks: `BARE_EDGES` and `FILTERED_SINGLE`.
+    place : int
+        Of the address in the message, or of compact elements.
     parameters : tuple of int
         Of the index; of a filtered single chunk its bytes and its filter mask; of a virtual dataset
-        the number of the object in the collection.
-    place : int
-        Where in the message the address stands; of compact elements, where they begin.
+        the number of the object in the collection. They lie right before the address, and right
+        behind it in a virtual dataset.
     """
 
     kind: LayoutClass
@@ -93,8 +94,8 @@ class Layout(NamedTuple):
     dims: tuple[int, ...] = ()
     index_kind: IndexKind | None = None
     flags: int = 0
-    parameters: tuple[int, ...] = ()
     place: int = 0
+    parameters: tuple[int, ...] = ()
 
     @property
     def is_filtering_edges(self) -> bool:
@@ -102,7 +103,7 @@ class Layout(NamedTuple):
         return not self.flags & BARE_EDGES
 
 
-@lru_cache(4096)
+@cache_by_bytes(4096)
 def parse_layout(data: bytes, offset_size: int = 8, length_size: int = 8) -> Layout:
     """Return the layout of a message, of a file with addresses and lengths of so many bytes.
 
@@ -143,8 +144,8 @@ def _demand_rank(rank: int, extra: int) -> int:
 def _read_compact(data: bytes, place: int, width: int) -> tuple[Layout, int]:
     size = read_uint(data, place, width)
     raw = read_bytes(data, place + width, size)
-    found = Layout(LayoutClass.COMPACT, size=size, data=raw, place=place + width)
-    return found, place + width + size
+    begin = place + width
+    return Layout(LayoutClass.COMPACT, size=size, data=raw, place=begin), begin + size
 
 
 def _parse_old_contiguous(data: bytes, offset_size: int, length_size: int) -> tuple[Layout, int]:
@@ -162,9 +163,8 @@ def _read_tree(data: bytes, place: int, offset_size: int, rank: int) -> tuple[La
     """Read the address of a version 1 B-tree, and the dimensions of chunks."""
     dims = _read_dims(data, place + offset_size, 4, rank)
     address = read_address(data, place, offset_size)
-    found = Layout(
-        LayoutClass.CHUNKED, address, dims=dims, index_kind=IndexKind.B_TREE_1, place=place
-    )
+    kind, index = LayoutClass.CHUNKED, IndexKind.B_TREE_1
+    found = Layout(kind, address, dims=dims, index_kind=index, place=place)
     return found, place + offset_size + 4 * rank
 
 
@@ -219,8 +219,8 @@ def _parse_chunked_4(data: bytes, offset_size: int, length_size: int) -> tuple[L
         dims=dims,
         index_kind=index,
         flags=flags,
-        parameters=tuple(parameters),
         place=place,
+        parameters=tuple(parameters),
     )
     return found, place + offset_size
 
@@ -229,7 +229,7 @@ def _parse_virtual(data: bytes, offset_size: int, length_size: int) -> tuple[Lay
     """Read version 4 and later: class, address of a collection of the heap, number of an object."""
     address = read_address(data, 2, offset_size)
     number = read_uint(data, 2 + offset_size, 4)
-    return Layout(LayoutClass.VIRTUAL, address, parameters=(number,)), 6 + offset_size
+    return Layout(LayoutClass.VIRTUAL, address, place=2, parameters=(number,)), 6 + offset_size
 
 
 Parse = Callable[[bytes, int, int], tuple[Layout, int]]

@@ -220,7 +220,7 @@ def _ask_facts(place: HDF5Location, kind: bytes) -> DatasetFacts:
     most = tuple(None if n == UNLIMITED else n for n in limits)
     filters = (plist.get_filter(i) for i in range(plist.get_nfilters()))
     return DatasetFacts(
-        Dataspace(of_class, shape, most),
+        Dataspace(of_class, shape, most, 0),
         kind,
         _ask_fill(plist, kind),
         tuple(Filter(number, flags, values) for number, flags, values, _ in filters),

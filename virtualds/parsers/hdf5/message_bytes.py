@@ -5,13 +5,19 @@ Parsers of messages are functions of bytes: they know no file, so callers name i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache, wraps
+from typing import Concatenate, ParamSpec, TypeVar
 
 from virtualds.parsers.hdf5.file_bytes import FileBytes
 
 PADDING = 7
 """Most bytes behind a message: headers of version 1 fill messages up to 8 bytes (IV.A.1.a)."""
+
+
+Options = ParamSpec("Options")
+Parsed = TypeVar("Parsed")
 
 
 class MessageError(ValueError):
@@ -68,6 +74,30 @@ def demand_end(data: bytes, stop: int) -> None:
         raise MessageError(f"a message of {len(data)} bytes needs {stop}")
     if stop + PADDING < len(data):
         raise UnknownFormError(f"a message with {len(data) - stop} bytes more than it needs")
+
+
+def cache_by_bytes(
+    most: int,
+) -> Callable[
+    [Callable[Concatenate[bytes, Options], Parsed]], Callable[Concatenate[bytes, Options], Parsed]
+]:
+    """Return a decorator of parsers: files repeat each other's messages, so results are kept.
+
+    Nothing is kept of the file: bytes that know where they lie are taken for plain ones.
+    """
+
+    def decorate(
+        parse: Callable[Concatenate[bytes, Options], Parsed],
+    ) -> Callable[Concatenate[bytes, Options], Parsed]:
+        known = lru_cache(most)(parse)
+
+        @wraps(parse)
+        def find(data: bytes, /, *args: Options.args, **kwargs: Options.kwargs) -> Parsed:
+            return known(bytes(data), *args, **kwargs)  # type: ignore[arg-type]
+
+        return find
+
+    return decorate
 
 
 @contextmanager

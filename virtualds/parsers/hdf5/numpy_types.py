@@ -6,7 +6,7 @@ HDF5 converts values to these dtypes while it reads, so a dtype may be wider tha
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from math import prod
 from typing import Any, Literal, NamedTuple
@@ -188,6 +188,7 @@ def _find_compound(kind: HDF5Type) -> np.dtype[Any]:
     first = dtypes[0]
     if names == COMPLEX_NAMES and first == dtypes[1] and first.kind == "f" and first.itemsize > 2:
         return _find_pair(first)
+    _demand_apart(offsets, dtypes)
     return np.dtype(
         {
             "names": [name.decode() for name in names],
@@ -196,6 +197,15 @@ def _find_compound(kind: HDF5Type) -> np.dtype[Any]:
             "itemsize": size_in_memory(kind),
         }
     )
+
+
+def _demand_apart(offsets: Sequence[int], dtypes: Sequence[np.dtype[Any]]) -> None:
+    """Refuse members that are wider in numpy than in HDF5, so that h5py mixes them up."""
+    stop = 0
+    for start, width in sorted(zip(offsets, (d.itemsize for d in dtypes), strict=True)):
+        if start < stop:
+            raise TypeError("a member needs more bytes in numpy, which are those of the next")
+        stop = start + width
 
 
 def _find_pair(part: np.dtype[Any]) -> np.dtype[Any]:

@@ -66,9 +66,7 @@ class StoredColumns:
             place=np.insert(self.place, 0, 0, axis=0),
         )
 
-    def join(
-        self, sources: Sequence[SourceFile], axis: int, first: ManifestArray
-    ) -> ManifestArray:
+    def join(self, sources: Sequence[SourceFile], axis: int, first: ManifestArray) -> ManifestArray:
         """Return the variable of all files, one after the other along an axis.
 
         Parameters

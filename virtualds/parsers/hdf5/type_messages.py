@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import IntEnum
-from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
@@ -16,6 +15,7 @@ from virtualds.parsers.hdf5.message_bytes import (
     MessageError,
     UnknownFormError,
     blame_file,
+    cache_by_bytes,
     demand_end,
     read_bytes,
     read_uint,
@@ -175,7 +175,7 @@ def parse_type(file: FileBytes, data: bytes) -> HDF5Type:
         return parse_type_message(data)
 
 
-@lru_cache(4096)
+@cache_by_bytes(4096)
 def parse_type_message(data: bytes) -> HDF5Type:
     """Return the type of a message.
 
@@ -312,7 +312,7 @@ def _parse_compound(data: bytes, place: int, head: HDF5Type, depth: int) -> HDF5
             part = _repeat(data, axes, part)
         names.append(name)
         parts.append((start, part))
-    _demand_apart(parts)
+    _demand_apart(names, parts)
     return head._replace(length=at - place, names=tuple(names), parts=tuple(parts))
 
 
@@ -329,10 +329,10 @@ def _repeat(data: bytes, place: int, part: HDF5Type) -> HDF5Type:
     return _demand_sound_array(array)
 
 
-def _demand_apart(parts: list[tuple[int, HDF5Type]]) -> None:
-    """Refuse members that share bytes, and a compound without members."""
-    if not parts:
-        raise MessageError("a compound type has no members")
+def _demand_apart(names: list[bytes], parts: list[tuple[int, HDF5Type]]) -> None:
+    """Refuse members that share a name or bytes, and a compound without members."""
+    if not 0 < len(names) == len(set(names)):
+        raise MessageError("a compound type has no members, or two of one name")
     stop = 0
     for start, part in sorted(parts, key=lambda one: one[0]):
         if start < stop:
