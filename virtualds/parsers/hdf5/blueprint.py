@@ -171,7 +171,8 @@ class Blueprint:
     def _is_equal(self, match: Match, slot: Slot) -> Bools:
         block = self.notes.blocks[slot.block]
         known = np.frombuffer(block.data, np.uint8)[slot.begin : slot.begin + slot.length]
-        return (match.get_column(slot) == known).all(axis=1)
+        equal: Bools = (match.get_column(slot) == known).all(axis=1)
+        return equal
 
     def _is_equal_in_heap(self, match: Match, reference: HeapReference) -> Bools:
         """Compare an object of the global heap whose count of elements is that of the first."""
@@ -182,7 +183,8 @@ class Blueprint:
         at, length = match.objects[reference.block, reference.number]
         found = _gather(match.heaps[reference.block], at, nbytes)
         known = np.frombuffer(block.data, np.uint8)[begin : begin + nbytes]
-        return (length >= nbytes) & (found == known).all(axis=1)
+        equal: Bools = (length >= nbytes) & (found == known).all(axis=1)
+        return equal
 
     def _find_object(self, reference: HeapReference) -> tuple[Block, int, int]:
         """Return the collection of an object, and where the object begins and how long it is."""

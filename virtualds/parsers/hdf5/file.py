@@ -114,6 +114,11 @@ class HDF5Files:
             self._open[source] = self._stack.enter_context(open_hdf5(source))
         return self._open[source]
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether nothing but the bytes of the file itself were read."""
+        return not self._open and self._bytes.keys() == {self.source}
+
     def get_bytes(self, source: SourceFile) -> FileBytes:
         """Return the bytes of a file that is open, until it is closed."""
         if source not in self._bytes:

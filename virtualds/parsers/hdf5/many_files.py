@@ -167,7 +167,8 @@ class ManyFiles:
             begin = int(address[0])
             rows: Bytes = self.heads[file, begin : begin + length]
             return rows
-        return self.heads[file[:, None], address[:, None] + np.arange(length)]
+        gathered: Bytes = self.heads[file[:, None], address[:, None] + np.arange(length)]
+        return gathered
 
     def _read_rows(self, file: Ints, address: Ints, length: int) -> Bytes:
         places = list(zip(file.tolist(), address.tolist(), strict=True))

@@ -212,12 +212,12 @@ def _build_plain_manifest(
     if not 0 < count == prod(grid) <= FEW_CHUNKS or index.mask.any():
         return None
     offset, length = (index.address + dataset.file.base).tolist(), index.length.tolist()
-    if prod(chunks) * pipeline.dtype.itemsize in length and _has_edges(dataset, pipeline, chunks):
+    if prod(chunks) * pipeline.dtype.itemsize in length and has_edges(dataset, pipeline, chunks):
         return None
     return ChunkManifest.in_file(grid, dataset.source, offset, length)
 
 
-def _has_edges(dataset: Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...]) -> bool:
+def has_edges(dataset: Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...]) -> bool:
     """Say whether filtered chunks reach past the end."""
     reach = any(n % c for n, c in zip(dataset.shape, chunks, strict=True))
     return bool(pipeline.codecs) and reach
@@ -231,7 +231,7 @@ def _find_bare_edges(
     HDF5 may be told not to filter such chunks (`H5Pset_chunk_opts`), which shows in no filter mask.
     """
     none = np.zeros(index.owner.size, bool)
-    if not _has_edges(dataset, pipeline, chunks) or dataset.facts.layout.is_filtering_edges:
+    if not has_edges(dataset, pipeline, chunks) or dataset.facts.layout.is_filtering_edges:
         return none
     past = [p + c > n for p, c, n in zip(index.place, chunks, dataset.shape, strict=False)]
     bare: npt.NDArray[np.bool_] = np.any(past, axis=0)

@@ -99,7 +99,8 @@ class StoredColumns:
 
     def _count_chunks(self, axis: int) -> Ints:
         """Return how many chunks come before each along an axis of its file."""
-        return self.place[axis] // (1 if self.chunks is None else self.chunks[axis])
+        before: Ints = self.place[axis] // (1 if self.chunks is None else self.chunks[axis])
+        return before
 
     def _build_manifest(
         self, sources: Sequence[SourceFile], grid: tuple[int, ...], flat: Ints

@@ -30,7 +30,7 @@ def list_single_chunks(indexes: Indexes, length: Ints, mask: Ints) -> ChunkRows:
     """
     count, form = len(indexes.file), indexes.form
     single = (indexes.shape == np.array(form.chunks)).all(axis=1)
-    demand(single, indexes.file, "a dataset of one chunk has another shape than the chunk")
+    demand(np.asarray(single), indexes.file, "a dataset of one chunk has another shape than the chunk")
     place = np.zeros((len(form.chunks), count), np.int64)
     return check_chunks(indexes, ChunkRows(np.arange(count), place, mask, indexes.root, length))
 
