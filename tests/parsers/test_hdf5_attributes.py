@@ -70,7 +70,7 @@ def write_low_level(file: h5py.File) -> None:
 def places(path: Path) -> Iterator[HDF5Location]:
     """Yield every group."""
     source = describe_file(normalise_url(str(path)), {})
-    with HDF5Files(source, members) as files:
+    with HDF5Files(source) as files:
         yield from members.list_members(members.open_root(files, source)).groups.values()
 
 

@@ -43,7 +43,7 @@ def listed(group: h5py.Group) -> list[str]:
 def check_attributes(path: Path) -> int:
     """Compare the attributes of all groups of a file with h5py's; return how many are dense."""
     source, dense = describe_file(normalise_url(str(path)), {}), 0
-    with HDF5Files(source, members) as files:
+    with HDF5Files(source) as files:
         found = members.list_members(members.open_root(files, source))
         for name, place in (found.groups | found.datasets).items():
             group = files.open(source)[name]

@@ -24,8 +24,10 @@ from virtualds.arrays.parser import (
 from virtualds.errors import VirtualdsError
 from virtualds.options import get_options
 from virtualds.parsers.hdf5 import library, members
-from virtualds.parsers.hdf5.file import HDF5Files, Structure
+from virtualds.parsers.hdf5.alike import read_alike
+from virtualds.parsers.hdf5.file import HDF5Files
 from virtualds.parsers.hdf5.group_reader import read_one_group, read_whole_tree
+from virtualds.parsers.hdf5.objects import Structure
 from virtualds.source_file import SourceFile
 from virtualds.stores.scan_cache import read_remote
 from virtualds.urls import scheme_of
@@ -74,7 +76,7 @@ def read_tree(
     return _walk_file(source, group, skip, read_whole_tree)
 
 
-Walk = Callable[[HDF5Files, frozenset[str], str], ManifestGroup]
+Walk = Callable[[HDF5Files, Structure, frozenset[str], str], ManifestGroup]
 
 
 def _walk_file(
@@ -85,8 +87,8 @@ def _walk_file(
     skipped = frozenset(skip)
 
     def attempt(structure: Structure) -> ManifestGroup:
-        with HDF5Files(source, structure) as files:
-            return walk(files, skipped, group or "")
+        with HDF5Files(source) as files:
+            return walk(files, structure, skipped, group or "")
 
     if get_options().hdf5 == "auto":
         with suppress(VirtualdsError):
@@ -133,6 +135,7 @@ PARSER = Parser(
     detect,
     read,
     read_tree,
+    read_alike=read_alike,
     natives=(
         NativeReader("h5netcdf", engine="h5netcdf", options={"phony_dims": "sort"}, remote=True),
         NativeReader("netCDF4", engine="netcdf4", check=_refuse_half_precision),

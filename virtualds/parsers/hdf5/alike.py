@@ -157,8 +157,8 @@ class _BatchReader:
         if sources[0] != known.source:
             # what nobody heeds may differ from the file that the structure is known from
             try:
-                with HDF5Files(sources[0], members) as opened:
-                    group = read_one_group(opened, self.skip, "")
+                with HDF5Files(sources[0]) as opened:
+                    group = read_one_group(opened, members, self.skip, "")
             except (VirtualdsError, OSError):
                 return None
         if group.problems or list(group.variables) != list(known.group.variables):

@@ -67,7 +67,7 @@ class Blueprint:
         data = [np.frombuffer(b.data, np.uint8) for b in notes.blocks]
         self._expected = [d[p] for d, p in zip(data, self._places, strict=True)]
         self._levels = _sort_by_level(notes.blocks)
-        referring = [slot for slot in notes.slots.values() if isinstance(slot, list)]
+        referring = notes.references.values()
         self._values = {(r.block, r.number) for references in referring for r in references}
 
     def match(self, files: ManyFiles) -> Match:
@@ -93,9 +93,8 @@ class Blueprint:
                 return match
         self._check_addresses(addresses, match)
         self._check_checksums(match)
-        end = self.notes.slots[END_OF_FILE]
-        if isinstance(end, Slot):
-            match.sound[:] &= read_uints(match.get_column(end)) <= files.ends
+        end = match.get_column(self.notes.slots[END_OF_FILE])
+        match.sound[:] &= read_uints(end) <= files.ends
         return match
 
     def _find_addresses(self, number: int, match: Match, files: ManyFiles) -> Ints:
@@ -159,11 +158,9 @@ class Blueprint:
         """Say which files have the values of the first file in some slots."""
         equal = np.ones(len(match.sound), bool)
         for key in keys:
-            slot = self.notes.slots[key]
-            if isinstance(slot, Slot):
-                equal &= self._is_equal(match, slot)
-                continue
-            for reference in slot:
+            if key in self.notes.slots:
+                equal &= self._is_equal(match, self.notes.slots[key])
+            for reference in self.notes.references.get(key, ()):
                 equal &= self._is_equal(match, reference.counted)
                 equal &= self._is_equal_in_heap(match, reference)
         return equal

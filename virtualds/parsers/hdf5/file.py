@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from errno import EMFILE, ENFILE
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from virtualds.errors import AccessError, FormatError, UnsupportedError, VirtualdsError
 from virtualds.parsers.hdf5.file_bytes import FileBytes
@@ -16,9 +16,6 @@ from virtualds.source_file import SourceFile
 from virtualds.stores.block_cache import FetchError
 from virtualds.stores.scan_cache import describe_file, open_remote
 from virtualds.urls import join_url, local_path, normalise_url, scheme_of
-
-if TYPE_CHECKING:
-    from virtualds.parsers.hdf5.objects import GroupMembers, HDF5Location
 
 PREFIXES = ("HDF5_VDS_PREFIX", "HDF5_EXTFILE_PREFIX", "HDF5_EXT_PREFIX")
 """Variables of the environment that change where HDF5 looks for files."""
@@ -67,35 +64,18 @@ class describe_damage:
         ) from error
 
 
-class Structure(Protocol):
-    """A way to find groups and datasets: a module with these functions."""
-
-    def open_root(self, files: HDF5Files, source: SourceFile) -> HDF5Location:
-        """Return the root group of a file."""
-
-    def list_members(self, place: HDF5Location, skip: Collection[str] = ()) -> GroupMembers:
-        """Return the members of a group."""
-
-    def descend_to(self, root: HDF5Location, path: str) -> list[HDF5Location]:
-        """Return the groups from the root to the one at a path."""
-
-
 class HDF5Files:
     """A file, and the others that are needed to read it, each opened once.
 
     Parameters
     ----------
     source : SourceFile
-    structure : Structure
-        What finds groups and datasets: `members`, or `library`.
     notes : Notes, optional
         Where is noted what the bytes of the file mean.
     """
 
-    def __init__(
-        self, source: SourceFile, structure: Structure, notes: Notes | None = None
-    ) -> None:
-        self.source, self.structure = source, structure
+    def __init__(self, source: SourceFile, notes: Notes | None = None) -> None:
+        self.source = source
         self._notes = notes
         self._stack = ExitStack()
         self._open: dict[SourceFile, Any] = {}

@@ -32,7 +32,7 @@ from virtualds.parsers.hdf5.groups import (
 )
 from virtualds.parsers.hdf5.h5py_values import load_or_defer
 from virtualds.parsers.hdf5.netcdf_rules import find_fill_beyond, list_attribute_names
-from virtualds.parsers.hdf5.objects import Dataset, GroupMembers, HDF5Location
+from virtualds.parsers.hdf5.objects import Dataset, GroupMembers, HDF5Location, Structure
 from virtualds.parsers.hdf5.storage import build_stored_array, fill_of
 from virtualds.parsers.hdf5.virtual_datasets import build_mapped_array, list_needed_files
 from virtualds.urls import local_path, scheme_of
@@ -49,31 +49,37 @@ class GroupRead(NamedTuple):
     axes: NamedAxes
 
 
-def read_one_group(files: HDF5Files, skip: frozenset[str], path: str) -> ManifestGroup:
+def read_one_group(
+    files: HDF5Files, structure: Structure, skip: frozenset[str], path: str
+) -> ManifestGroup:
     """Read the group at a path."""
-    return read_group_with_members(files, skip, path).group
+    return read_group_with_members(files, structure, skip, path).group
 
 
-def read_group_with_members(files: HDF5Files, skip: frozenset[str], path: str) -> GroupRead:
+def read_group_with_members(
+    files: HDF5Files, structure: Structure, skip: frozenset[str], path: str
+) -> GroupRead:
     """Read the group at a path; also return what it was read from."""
-    root, here, where, scales = _find_group(files, path)
-    group = HDF5Group(where, here, files.structure.list_members(here, skip), scales)
+    root, here, where, scales = _find_group(files, structure, path)
+    group = HDF5Group(where, here, structure.list_members(here, skip), scales)
     below = dict.fromkeys(group.found.groups, ManifestGroup())
     reader = _GroupReader(files, skip, where)
-    read = reader.read(group, FileGroups(root, files), below)
+    read = reader.read(group, FileGroups(root, structure), below)
     return GroupRead(read, group.found, reader.axes)
 
 
-def read_whole_tree(files: HDF5Files, skip: frozenset[str], path: str) -> ManifestGroup:
+def read_whole_tree(
+    files: HDF5Files, structure: Structure, skip: frozenset[str], path: str
+) -> ManifestGroup:
     """Read the group at a path with all groups below it."""
-    root, here, where, scales = _find_group(files, path)
-    listed = list(islice(read_groups_below(here, files, where, scales, skip), MOST_GROUPS + 1))
+    root, here, where, scales = _find_group(files, structure, path)
+    listed = list(islice(read_groups_below(here, structure, where, scales, skip), MOST_GROUPS + 1))
     if len(listed) > MOST_GROUPS:
         raise FormatError(
             f"{files.source.url}: it has more than {MOST_GROUPS:,} groups, with those that links "
             f"repeat; open one with group="
         )
-    together = FileGroups(root, files, None if where else listed)
+    together = FileGroups(root, structure, None if where else listed)
     done: dict[PathParts, ManifestGroup] = {}
     for group in listed:
         below = {name: done.pop((*group.where, name)) for name in group.found.groups}
@@ -82,10 +88,9 @@ def read_whole_tree(files: HDF5Files, skip: frozenset[str], path: str) -> Manife
 
 
 def _find_group(
-    files: HDF5Files, path: str
+    files: HDF5Files, structure: Structure, path: str
 ) -> tuple[HDF5Location, HDF5Location, PathParts, tuple[Dataset, ...]]:
     """Return the root, the group at a path, its path, and the scales of the groups above it."""
-    structure = files.structure
     root = structure.open_root(files, files.source)
     *above, here = structure.descend_to(root, path)
     scales = (d for g in above for d in structure.list_members(g).scales)

@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from virtualds.errors import FormatError, ReadError
 from virtualds.options import get_options
-from virtualds.parsers.hdf5 import library
 from virtualds.parsers.hdf5.attributes import path_of
 from virtualds.parsers.hdf5.data_types import TEXT_DTYPE, StoredType
 from virtualds.parsers.hdf5.file import HDF5Files
@@ -67,7 +66,7 @@ class HDF5Array:
         try:
             for file in (self.source, *self.needs):
                 _check_source(file)
-            with HDF5Files(self.source, library) as files:
+            with HDF5Files(self.source) as files:
                 values = self._read(files, box)
         except (FormatError, OSError, KeyError) as error:
             if isinstance(error, ReadError):

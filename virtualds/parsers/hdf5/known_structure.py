@@ -21,7 +21,7 @@ from virtualds.parsers.hdf5.group_reader import (
     read_group_with_members,
 )
 from virtualds.parsers.hdf5.layout import LayoutClass
-from virtualds.parsers.hdf5.notes import Notes, Slot
+from virtualds.parsers.hdf5.notes import Notes
 from virtualds.parsers.hdf5.objects import Dataset, DatasetFacts
 from virtualds.source_file import SourceFile
 
@@ -76,7 +76,7 @@ class KnownStructure:
         names = None if heeded is None else {name.encode() for name in heeded}
         keys = [
             key
-            for key in self.blueprint.notes.slots
+            for key in (*self.blueprint.notes.slots, *self.blueprint.notes.references)
             if isinstance(key, tuple)
             and isinstance(key[1], bytes)
             and (names is None or key[1] in names)
@@ -88,8 +88,8 @@ def read_structure(source: SourceFile, skip: frozenset[str]) -> KnownStructure |
     """Read a file with notes of its bytes; None if nothing can be known by it of other files."""
     notes = Notes()
     try:
-        with HDF5Files(source, members, notes) as files:
-            read = read_group_with_members(files, skip, "")
+        with HDF5Files(source, notes) as files:
+            read = read_group_with_members(files, members, skip, "")
             if files.is_alone and notes.complete:
                 return _make_structure(read, notes, files.get_bytes(source))
     except (VirtualdsError, OSError):
@@ -142,7 +142,7 @@ def _is_plain(dataset: Dataset, data: object, notes: Notes) -> bool:
         and layout.kind != LayoutClass.VIRTUAL
         and not dataset.is_external
         and all(
-            isinstance(notes.slots.get((dataset.address[1], LENGTH, axis)), Slot)
+            (dataset.address[1], LENGTH, axis) in notes.slots
             for axis in range(dataset.rank)
         )
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -277,6 +277,19 @@ class GroupMembers:
             if dataset.is_scale:
                 distinct.setdefault(dataset.address, dataset)
         return list(distinct.values())
+
+
+class Structure(Protocol):
+    """A way to find groups and datasets: a module with these functions."""
+
+    def open_root(self, files: HDF5Files, source: SourceFile) -> HDF5Location:
+        """Return the root group of a file."""
+
+    def list_members(self, place: HDF5Location, skip: Collection[str] = ()) -> GroupMembers:
+        """Return the members of a group."""
+
+    def descend_to(self, root: HDF5Location, path: str) -> list[HDF5Location]:
+        """Return the groups from the root to the one at a path."""
 
 
 def make_no_group_error(source: SourceFile, path: str) -> FileNotFoundError:

@@ -15,7 +15,6 @@ from virtualds.parsers.hdf5.dataset_facts import ADDRESS, CHUNK, DATA, LENGTH, S
 from virtualds.parsers.hdf5.known_structure import KnownStructure, KnownVariable
 from virtualds.parsers.hdf5.layout import FILTERED_SINGLE, IndexKind, LayoutClass
 from virtualds.parsers.hdf5.many_files import ManyFiles
-from virtualds.parsers.hdf5.notes import Slot
 from virtualds.parsers.hdf5.stored_columns import StoredColumns
 
 LONGEST = 2**40
@@ -66,7 +65,6 @@ def read_columns(known: KnownStructure, match: Match, files: ManyFiles) -> Found
 
 def _get_column(match: Match, known: KnownStructure, *key: object) -> Ints:
     slot = known.blueprint.notes.slots[key]
-    assert isinstance(slot, Slot)
     return read_uints(match.get_column(slot))
 
 
@@ -129,7 +127,6 @@ def _read_compact(
     variable: KnownVariable, known: KnownStructure, match: Match, shape: Ints, sound: Bools
 ) -> StoredColumns:
     slot = known.blueprint.notes.slots[variable.owner, DATA]
-    assert isinstance(slot, Slot)
     nbytes = np.where(sound, _count_bytes(variable, shape), 0)
     sound &= nbytes <= slot.length
     parts = zip(match.get_column(slot), np.minimum(nbytes, slot.length).tolist(), strict=True)
@@ -205,7 +202,6 @@ def _read_single(
     if not variable.facts.layout.flags & FILTERED_SINGLE:
         return np.stack([np.full(count, form.nbytes), np.zeros(count, np.int64)])
     slot = known.blueprint.notes.slots[variable.owner, CHUNK]
-    assert isinstance(slot, Slot)
     raw = match.get_column(slot)
     return np.stack([read_uints(raw[:, :-MASK_BYTES]), read_uints(raw[:, -MASK_BYTES:])])
 
