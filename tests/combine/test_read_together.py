@@ -248,7 +248,7 @@ def test_a_set_is_written_of_files_that_are_read_together(
     from virtualds.combine import write_target
 
     monkeypatch.setattr(write_target, "LEAST", 2)
-    for case in ("days", "months of different lengths", "a mask that differs"):
+    for case in ("days", "months of different lengths", "units that differ"):
         options = {**WAYS[way], "mode": "w"}
         expected = one_by_one(files_of(case), to=tmp_path / "one.zarr", **options)
         found = virtualds.open_virtual_mfdataset(
@@ -258,9 +258,11 @@ def test_a_set_is_written_of_files_that_are_read_together(
     assert (0, FILES) in each.runs
 
 
-def test_dask_workers_read_files_together(files_of: Files, each: ReadEach) -> None:
+def test_dask_workers_read_files_together(each: ReadEach, tmp_path: Path) -> None:
     distributed = pytest.importorskip("distributed")
-    paths = files_of("months of different lengths")
+    paths = [tmp_path / f"{number:02}.nc" for number in range(32)]
+    for number, path in enumerate(paths):
+        day(number, steps=2 + number % 2).to_netcdf(path)
     with (
         distributed.LocalCluster(
             n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
@@ -269,4 +271,4 @@ def test_dask_workers_read_files_together(files_of: Files, each: ReadEach) -> No
     ):
         found = virtualds.open_virtual_mfdataset(paths, parallel=client)
     assert_same(found, one_by_one(paths))
-    assert each.runs == [(0, FILES)]
+    assert each.runs == [(0, 4)] * 8

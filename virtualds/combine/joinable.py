@@ -195,6 +195,9 @@ class FilesReadTogether:
             yield from self.load(name, part.stored[0][0])
             return
         stacked = self.alike.stack(name)
+        if _is_repeated(stacked):
+            yield self.load_first(name) if part.is_loaded else self._read(name, stacked[:1])[0]
+            return
         step = max(COMPARED_BYTES // max(nbytes, 1), 1)
         for start in range(0, stacked.shape[0], step):
             rows = self._read(name, stacked[start : start + step])
@@ -208,6 +211,16 @@ class FilesReadTogether:
             stored = self.alike.group.variables[name]
             dims = stored.dims if array.ndim == len(stored.dims) else ("", *stored.dims)
             return part.load_values(replace(stored, dims=dims, data=array))
+
+
+def _is_repeated(array: ManifestArray) -> bool:
+    """Say whether all elements along the first axis refer to the same chunks."""
+    if len(array.fragments) != 1 or array.has_gaps:
+        return False
+    [fragment] = array.fragments
+    manifest = fragment.manifest.loaded()
+    columns = (manifest.file, manifest.offset, manifest.length, manifest.pipeline)
+    return fragment.axes[0].chunk == 1 and all(column.strides[0] == 0 for column in columns)
 
 
 def _list_sizes(file: StoredFile) -> dict[str, int]:
