@@ -15,8 +15,9 @@ from archives import DEFAULTS, JOINED, KINDS, Archives
 from builds import assert_same
 
 import virtualds
-from virtualds.combine.concat_stored import CERTAIN, Concatenator, NeedsFullCombineError
+from virtualds.combine.concat_stored import CERTAIN, Concatenator
 from virtualds.combine.decoded_file import as_stored
+from virtualds.combine.joinable import NeedsFullCombineError
 from virtualds.combine.stored_file import FileInConcat, StoredFile
 from virtualds.combine.xarray_combine import Combination
 

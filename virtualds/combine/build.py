@@ -12,15 +12,11 @@ import xarray as xr
 
 from virtualds.combine.build_options import BuildOptions
 from virtualds.combine.concat_job import StretchJob
-from virtualds.combine.concat_stored import FEWEST_FILES, Concatenator, NeedsFullCombineError
+from virtualds.combine.concat_stored import FEWEST_FILES, Concatenator
 from virtualds.combine.decoded_file import as_stored
 from virtualds.combine.files import Files
-from virtualds.combine.open_file import (
-    NumberedFile,
-    Opened,
-    OpenJob,
-    Outcome,
-)
+from virtualds.combine.joinable import NeedsFullCombineError
+from virtualds.combine.open_file import NumberedFile, Opened, OpenJob, Outcome
 from virtualds.combine.ordering import crop_datasets, flatten_nested, is_row_wise
 from virtualds.combine.overlap import Extent
 from virtualds.combine.progress import (
@@ -30,6 +26,7 @@ from virtualds.combine.progress import (
     describe_left_out,
     report_progress,
 )
+from virtualds.combine.read_together import AlikeOpener
 from virtualds.combine.stored_file import FileInConcat, StoredFile, decode_opened, sample
 from virtualds.combine.workers import Workers
 from virtualds.combine.write_target import BuildTarget
@@ -167,12 +164,15 @@ class DatasetBuilder:
         The set that their references go to.
     datasets : bool
         Whether files that come as datasets are joined by those who opened them, too.
+    together : AlikeOpener, optional
+        Opens files of one structure together.
     """
 
     build: Build[Any]
     combination: Combination
     target: BuildTarget | None = None
     datasets: bool = False
+    together: AlikeOpener | None = None
 
     def build_dataset(self) -> BuildResult:
         """Return the dataset, what stands for each file that was opened, and the report."""
@@ -200,7 +200,8 @@ class DatasetBuilder:
     def _make_joining_build(self, alike: Concatenator | None) -> Build[Any]:
         """Return the build in which who opens files joins them, and writes what goes into a set."""
         dims = self.combination.dims
-        job: Any = StretchJob(self.build.job, alike, self.target, self.datasets, dims)
+        together = self.together if alike else None
+        job: Any = StretchJob(self.build.job, alike, self.target, self.datasets, dims, together)
         return replace(self.build, job=job)
 
     def _build_of_datasets(self, found: Mapping[int, Any], report: BuildReport) -> BuildResult:

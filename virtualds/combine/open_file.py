@@ -61,6 +61,10 @@ LARGEST = 16
 """Files of a piece: a task lasts about as long as handing out many of them takes."""
 
 
+MOST = 256
+"""Most files that are opened together."""
+
+
 @dataclass(frozen=True)
 class Outcome(Generic[Opened]):
     """What became of a file.
@@ -111,6 +115,11 @@ class FileWork(Protocol):
     def __call__(self, items: Sequence[NumberedFile]) -> list[Outcome[Any]]:
         """Open some files and prepare them, in this or another process."""
 
+    def open_together(
+        self, items: Sequence[NumberedFile]
+    ) -> tuple[list[Outcome[Any]], Sequence[NumberedFile]]:
+        """Open those of some neighbouring files that can be read together; return the others."""
+
     def open_file(self, item: NumberedFile) -> Outcome[Any]:
         """Open a file."""
 
@@ -155,15 +164,27 @@ class OpenJob(Generic[Opened]):
 
     def open_each(self, items: Sequence[NumberedFile]) -> Iterator[Outcome[Opened]]:
         """Open some files and prepare them one by one, in this or another process."""
-        away = os.getpid() != self.process
-        if away and get_options() != self.options:
-            # a worker does what the process that sent it the job would have done
-            set_options(**asdict(self.options))
+        self.take_settings()
         for item in items:
             outcome = self.prepare(item, self.open_file(item))
-            yield _make_portable(outcome) if away else outcome
+            yield _make_portable(outcome) if self._is_away else outcome
             if self.stops and outcome.error is not None:
                 break
+
+    def take_settings(self) -> None:
+        """Make a worker do what the process that sent it the job would have done."""
+        if self._is_away and get_options() != self.options:
+            set_options(**asdict(self.options))
+
+    @property
+    def _is_away(self) -> bool:
+        return os.getpid() != self.process
+
+    def open_together(
+        self, items: Sequence[NumberedFile]
+    ) -> tuple[list[Outcome[Opened]], Sequence[NumberedFile]]:
+        """Open none of the files together: what is done with each may depend on its dataset."""
+        return [], items
 
     def open_again(self, file: Any) -> Any:
         """Open a file once more, and prepare it.
