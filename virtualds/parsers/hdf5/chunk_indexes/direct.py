@@ -49,8 +49,8 @@ def list_implicit_chunks(indexes: Indexes) -> ChunkRows:
     nbytes = prod(form.greatest_grid) * form.nbytes
     fits = (indexes.root >= 0) & (indexes.root <= ends[file] - min(nbytes, 2**62))
     demand(fits, file, "chunks lie past the end of the file")
-    within = (indexes.shape <= np.array(form.limits)).all(axis=1)
-    demand(within, file, "a shape is greater than the greatest")
+    for lengths, limit in zip(indexes.shape.T, form.limits, strict=True):
+        demand(lengths <= (limit or 0), file, "a shape is greater than the greatest")
     grids, which = np.unique(
         -(-indexes.shape // np.array(form.chunks)), axis=0, return_inverse=True
     )

@@ -165,7 +165,8 @@ def find_ascending(owner: Ints, place: Ints) -> Bools:
     for values in place[::-1]:
         low, high = values[:-1], values[1:]
         after = (low < high) | ((low == high) & after)
-    return after | (owner[:-1] < owner[1:])
+    low, high = owner[:-1], owner[1:]
+    return (low < high) | ((low == high) & after)
 
 
 def demand_order(indexes: Indexes, found: ChunkRows) -> ChunkRows:
@@ -234,4 +235,8 @@ def sort_chunks(found: ChunkRows) -> ChunkRows:
     """Return chunks by dataset and then in C order."""
     if find_ascending(found.owner, found.place).all():
         return found
-    return found.at(np.lexsort((*found.place[::-1], found.owner)))
+    order = np.lexsort((*found.place[::-1], found.owner))
+    # in place, since a second table would take as much memory again
+    for column in (found.owner, *found.place, *found[2:]):
+        column[:] = column[order]
+    return found
