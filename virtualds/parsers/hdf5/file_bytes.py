@@ -119,7 +119,7 @@ class FileBytes:
         end = self.end - self.base
         if not address.size:
             return np.empty((0, length), np.uint8)
-        if int(address.min()) < 0 or int(address.max()) > end - length:
+        if not 0 <= int(address.min()) <= int(address.max()) <= end - length:
             raise RowsError(frozenset({0}), f"it names {length} bytes past the end, at {end}")
         if address.size == 1:
             data = self._read(self.base + int(address[0]), length)
