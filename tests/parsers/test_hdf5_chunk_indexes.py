@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numcodecs.jenkins import jenkins_lookup3
 
 from virtualds import FormatError, SourceFile
 from virtualds.datasets.location import Location
@@ -333,6 +334,40 @@ def test_no_changed_byte_of_an_index_gives_other_values(
                 for field in set(ChunkRows._fields) - free:
                     np.testing.assert_array_equal(getattr(found, field), getattr(expected, field))
     assert refused
+    file.close()
+
+
+HEADS = {FIXED: (b"FAHD", 28), EXTENSIBLE: (b"EAHD", 72), TREE_2: (b"BTHD", 38)}
+"""Signatures of headers with checksums, and their bytes."""
+
+
+@pytest.mark.parametrize("compression", FILTERS)
+@pytest.mark.parametrize("kind", HEADS)
+def test_a_forged_header_leads_to_no_chunk_outside_of_the_shape_or_the_file(
+    kind: int, compression: str | None, tmp_path: Path
+) -> None:
+    name = next(name for name in CASES if CASES[name].kind == kind)
+    path = tmp_path / "a.h5"
+    with create(path, CASES[name], compression) as file:
+        full(file["v"])
+    sound, (signature, size) = path.read_bytes(), HEADS[kind]
+    told, begin = tell_alone(path), sound.rindex(signature)
+    file = open_bytes(path)
+    refused = 0
+    for place, value in itertools.product(range(6, size - 4), (0, 1, 2, 9, 64, 127, 128, 255)):
+        head = bytearray(sound[begin : begin + size - 4])
+        head[place] = value
+        checksum = jenkins_lookup3(bytes(head)).to_bytes(4, "little")
+        path.write_bytes(sound[:begin] + head + checksum + sound[begin + size :])
+        try:
+            found = read_indexes(file, told.form, np.zeros(1, np.int64), *told.columns)
+        except RowsError as error:
+            refused += 1
+            assert error.files == {0}
+            continue
+        assert (found.place < told.shape.T).all()
+        assert (found.address + found.length <= len(sound)).all()
+    assert refused > 100
     file.close()
 
 

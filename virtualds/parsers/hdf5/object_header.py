@@ -258,7 +258,7 @@ def _make_index(
     if place + width * rank > len(data):
         file.refuse("a layout is cut short")
     dims = tuple(parse_uint(data, place + width * axis, width) for axis in range(rank))
-    if not all(dims):
+    if not 0 < prod(dims) < 2**63:
         file.refuse(f"chunks of {dims[:-1]}, of elements of {dims[-1:]} bytes")
     return ChunkIndexInfo(kind, address, dims)
 

@@ -32,6 +32,8 @@ from virtualds.parsers.hdf5.object_header import B_TREE_1, ChunkIndexInfo, parse
 
 NODE = Struct("<4sBBH")
 """Signature, type, level and number of entries of a node (III.A.1)."""
+LONGEST = 2**63 - 1
+"""The longest axis that a column of integers can hold."""
 BLOCK = 512
 """Chunks that HDF5 lists before they become columns."""
 
@@ -59,6 +61,8 @@ def _read_index(dataset: Dataset, index: ChunkIndexInfo | None) -> ChunkRows:
     file, shape = dataset.file, dataset.id.shape
     if index is not None and not file.is_defined(index.address):
         return ChunkRows.empty(len(shape))
+    if index is not None and len(index.dims) != len(shape) + 1:
+        file.refuse(f"chunks of {len(index.dims) - 1} axes in a dataset of {len(shape)}")
     filters = dataset.plist.get_nfilters()
     if index is not None and index.kind == B_TREE_1:
         found = _read_one_leaf(file, index, shape, bool(filters))
@@ -68,7 +72,7 @@ def _read_index(dataset: Dataset, index: ChunkIndexInfo | None) -> ChunkRows:
     itemsize = dataset.kind.get_size() if index is None else index.dims[-1]
     kind = B_TREE_1 if index is None else index.kind
     form = IndexForm(kind, chunks, itemsize, dataset.limits, bool(filters))
-    one = np.zeros(1, np.int64), np.array([shape], np.int64)
+    one = np.zeros(1, np.int64), np.array([[min(n, LONGEST) for n in shape]])
     if index is None:
         return _list_by_hdf5(dataset, Indexes(file, form, one[0], one[0], one[1]))
     root, length, mask = (np.array([n], np.uint64).view(np.int64) for n in index[1:2] + index[3:])
