@@ -157,13 +157,26 @@ def tell(path: Path, file: FileBytes) -> Told:
     return Told(form, column[0], np.array([shape]), column[1], column[2])
 
 
-def read_alone(path: Path) -> tuple[Told, ChunkRows]:
+def tell_alone(path: Path) -> Told:
     file = open_bytes(path)
-    told = tell(path, file)
     try:
-        return told, read_indexes(file, told.form, np.zeros(1, np.int64), *told.columns)
+        return tell(path, file)
     finally:
         file.close()
+
+
+def read_as(path: Path, told: Told) -> ChunkRows:
+    """Read an index where it is told to lie, which HDF5 may not be asked about if it is damaged."""
+    file = open_bytes(path)
+    try:
+        return read_indexes(file, told.form, np.zeros(1, np.int64), *told.columns)
+    finally:
+        file.close()
+
+
+def read_alone(path: Path) -> tuple[Told, ChunkRows]:
+    told = tell_alone(path)
+    return told, read_as(path, told)
 
 
 class SeveralFiles:
@@ -186,14 +199,6 @@ class SeveralFiles:
             which = np.flatnonzero(file == number)
             found[which] = self.files[number].take_rows(which * 0, address[which], length)
         return found
-
-
-def tell_alone(path: Path) -> Told:
-    file = open_bytes(path)
-    try:
-        return tell(path, file)
-    finally:
-        file.close()
 
 
 def read_together(paths: Sequence[Path], told: Sequence[Told]) -> ChunkRows:
@@ -310,23 +315,20 @@ def test_no_changed_byte_of_an_index_gives_other_values(
     with create(path, CASES[name], compression) as file:
         full(file["v"])
     sound = path.read_bytes()
-    file = open_bytes(path)
-    told = tell(path, file)
-    one = np.zeros(1, np.int64)
-    expected = read_indexes(file, told.form, one, *told.columns)
+    told, expected = read_alone(path)
     # what a version 1 B-tree says of a chunk has no checksum
     free = {"mask", "address", "length"} if kind == TREE else set()
     refused = 0
     for block in BLOCKS:
         if block not in sound:
             continue
-        for place in range(sound.index(block), min(sound.index(block) + 200, len(sound))):
+        for place in range(sound.index(block), min(sound.index(block) + 120, len(sound))):
             for bit in (1, 128):
                 raw = bytearray(sound)
                 raw[place] ^= bit
                 path.write_bytes(raw)
                 try:
-                    found = read_indexes(file, told.form, one, *told.columns)
+                    found = read_as(path, told)
                 except RowsError as error:
                     refused += 1
                     assert error.files == {0}
@@ -334,7 +336,6 @@ def test_no_changed_byte_of_an_index_gives_other_values(
                 for field in set(ChunkRows._fields) - free:
                     np.testing.assert_array_equal(getattr(found, field), getattr(expected, field))
     assert refused
-    file.close()
 
 
 HEADS = {FIXED: (b"FAHD", 28), EXTENSIBLE: (b"EAHD", 72), TREE_2: (b"BTHD", 38)}
@@ -352,7 +353,6 @@ def test_a_forged_header_leads_to_no_chunk_outside_of_the_shape_or_the_file(
         full(file["v"])
     sound, (signature, size) = path.read_bytes(), HEADS[kind]
     told, begin = tell_alone(path), sound.rindex(signature)
-    file = open_bytes(path)
     refused = 0
     for place, value in itertools.product(range(6, size - 4), (0, 1, 2, 9, 64, 127, 128, 255)):
         head = bytearray(sound[begin : begin + size - 4])
@@ -360,7 +360,7 @@ def test_a_forged_header_leads_to_no_chunk_outside_of_the_shape_or_the_file(
         checksum = jenkins_lookup3(bytes(head)).to_bytes(4, "little")
         path.write_bytes(sound[:begin] + head + checksum + sound[begin + size :])
         try:
-            found = read_indexes(file, told.form, np.zeros(1, np.int64), *told.columns)
+            found = read_as(path, told)
         except RowsError as error:
             refused += 1
             assert error.files == {0}
@@ -368,7 +368,6 @@ def test_a_forged_header_leads_to_no_chunk_outside_of_the_shape_or_the_file(
         assert (found.place < told.shape.T).all()
         assert (found.address + found.length <= len(sound)).all()
     assert refused > 100
-    file.close()
 
 
 @pytest.mark.parametrize("compression", FILTERS)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from virtualds.parsers.hdf5.data_types import TypeClass
 from virtualds.parsers.hdf5.dense_attributes import read_dense_messages
 from virtualds.parsers.hdf5.file_bytes import FileBytes, parse_uint
+from virtualds.parsers.hdf5.notes import cut, free, note_slot
 from virtualds.parsers.hdf5.object_header import DATATYPE, Message
 from virtualds.parsers.hdf5.shared_messages import read_shared_data, read_unshared
 
@@ -20,6 +21,23 @@ DATASPACE, ATTRIBUTE, ATTRIBUTE_INFO = 0x01, 0x0C, 0x15
 """Types of messages: a dataspace, an attribute, and the place of attributes outside the header."""
 ATTRIBUTE_HEAD = Struct("<BBHHH")
 """Version, flags, bytes of name, type and dataspace; in version 3 a byte follows."""
+DIMENSION_ONLY = b"This is a netCDF dimension but not a netCDF variable"
+"""Start of the NAME of a scale that stands for a dimension without a variable."""
+DECISIVE = frozenset({b"CLASS", b"DIMENSION_LIST", b"_Netcdf4Dimid", b"_Netcdf4Coordinates"})
+"""Attributes that decide what the dimensions are."""
+UNREAD = frozenset({b"REFERENCE_LIST", b"_nc3_strict", b"_NCProperties"})
+"""Attributes that nothing here reads."""
+IN_PLACE = frozenset(
+    {
+        TypeClass.INTEGER,
+        TypeClass.FLOAT,
+        TypeClass.STRING,
+        TypeClass.BITFIELD,
+        TypeClass.OPAQUE,
+        TypeClass.ENUM,
+    }
+)
+"""Classes of types whose values lie in the attribute and refer to nothing."""
 TYPE_SHARED, SPACE_SHARED = 0b01, 0b10
 """Flags of an attribute whose type or dataspace lies elsewhere."""
 NULL = 2
@@ -38,12 +56,20 @@ class Attribute(NamedTuple):
         None where it has no elements (a null dataspace).
     data : bytes
         Of the elements, possibly padded.
+    owner : int
+        Address of the object that has it.
     """
 
     name: bytes
     kind: bytes
     shape: tuple[int, ...] | None
     data: bytes
+    owner: int = 0
+
+    @property
+    def key(self) -> tuple[int, bytes]:
+        """What its slot is called in notes."""
+        return self.owner, self.name
 
     @property
     def elements(self) -> int:
@@ -54,8 +80,8 @@ class Attribute(NamedTuple):
 Attributes = dict[bytes, Attribute]
 
 
-def read_attributes(file: FileBytes, messages: Sequence[Message]) -> Attributes:
-    """Return the attributes of an object in the order of creation, by name.
+def read_attributes(file: FileBytes, messages: Sequence[Message], owner: int) -> Attributes:
+    """Return the attributes of the object at an address in the order of creation, by name.
 
     Raises
     ------
@@ -71,14 +97,14 @@ def read_attributes(file: FileBytes, messages: Sequence[Message]) -> Attributes:
     found: Attributes = {}
     # without a creation order all numbers are 0, and the sort changes nothing
     for message in sorted(listed, key=lambda m: m.order):
-        attribute = _parse_attribute(file, read_unshared(file, message))
+        attribute = _parse_attribute(file, read_unshared(file, message), owner)
         if attribute.name in found:
             file.refuse(f"an object has two attributes {attribute.name!r}")
         found[attribute.name] = attribute
     return found
 
 
-def _parse_attribute(file: FileBytes, data: bytes) -> Attribute:
+def _parse_attribute(file: FileBytes, data: bytes, owner: int) -> Attribute:
     version, flags, *lengths = (
         ATTRIBUTE_HEAD.unpack_from(data) if len(data) >= ATTRIBUTE_HEAD.size else (0, 0)
     )
@@ -99,7 +125,23 @@ def _parse_attribute(file: FileBytes, data: bytes) -> Attribute:
         kind = read_shared_data(file, DATATYPE, kind)
     if version > 1 and flags & SPACE_SHARED:
         space = read_shared_data(file, DATASPACE, space)
-    return Attribute(name, kind, _parse_shape(file, space), data[begin:])
+    shape = _parse_shape(file, space)
+    attribute = Attribute(name, kind, shape, cut(data, begin), owner)
+    _note_value(attribute)
+    return attribute
+
+
+def _note_value(attribute: Attribute) -> None:
+    """Note which bytes of a value decide something, and which may differ."""
+    name, data = attribute.name, attribute.data
+    size = attribute.elements * parse_uint(attribute.kind, 4, 4)
+    if name in UNREAD:
+        free(data, 0, len(data))
+    elif name == b"NAME":
+        free(data, len(DIMENSION_ONLY), len(data))
+    elif name not in DECISIVE and attribute.kind[0] & 0x0F in IN_PLACE:
+        note_slot(data, 0, size, attribute.key)
+        free(data, size, len(data))
 
 
 def _parse_shape(file: FileBytes, space: bytes) -> tuple[int, ...] | None:

@@ -126,7 +126,7 @@ def _read_plain_value(file: FileBytes, known: Attribute) -> Any:
     """Return a value of a common type as h5py would read it; None for other types."""
     count = known.elements
     if count and known.kind in STRINGS:
-        texts = [_to_text(one.partition(b"\0")[0]) for one in read_sequences(file, known)]
+        texts = [_to_text(one.partition(b"\0")[0]) for one in read_sequences(file, known, is_value=True)]
         return texts[0] if count == 1 else texts
     dtype = _find_plain_type(known.kind)
     if dtype is None or not 0 < count * dtype.itemsize <= len(known.data):

@@ -11,6 +11,7 @@ from struct import Struct
 
 from virtualds.parsers.hdf5.file_bytes import FileBytes
 from virtualds.parsers.hdf5.fractal_heap import FractalHeap
+from virtualds.parsers.hdf5.notes import free
 from virtualds.parsers.hdf5.object_header import MOST_BYTES, SHARED, Message
 from virtualds.parsers.hdf5.record_tree import read_records
 from virtualds.parsers.hdf5.shared_messages import find_shared_heap
@@ -41,6 +42,7 @@ def read_dense_messages(file: FileBytes, kind: int, data: bytes) -> list[Message
         file.decline("an Attribute Info message of another version than 0")
     # the greatest creation index comes before the addresses
     place = 2 + 2 * (data[1] & 1)
+    free(data, place + 2 * file.offset_size, len(data))
     address = file.unpack_address(data, place)
     if not file.is_defined(address):
         return []

@@ -1,7 +1,4 @@
-"""The bytes of an HDF5 file, read by address without HDF5, never past the end.
-
-HDF5 File Format Specification 3.0, II.A, "Format Signature and Superblock".
-"""
+"""The bytes of an HDF5 file, read by address without HDF5, never past the end."""
 
 from __future__ import annotations
 
@@ -16,22 +13,28 @@ from numpy.lib.stride_tricks import sliding_window_view
 from virtualds.chunks.projection import Ints
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.parsers.hdf5.byte_rows import READ_TOGETHER, Bytes, RowsError
+from virtualds.parsers.hdf5.notes import Notes, fix, note_address
+from virtualds.parsers.hdf5.superblock import (
+    LONGEST,
+    SIGNATURE,
+    Superblock,
+    UnknownSuperblockError,
+    measure_superblock,
+    parse_superblock,
+)
 from virtualds.source_file import SourceFile
 from virtualds.stores.scan_cache import open_remote
 from virtualds.stores.store import Range
 from virtualds.urls import local_path, scheme_of
 
-SIGNATURE = b"\x89HDF\r\n\x1a\n"
-"""Format signature, at byte 0, 512, 1024, 2048 ... (II.A)."""
 NEAR = 2**14
 """Bytes between rows that are rather read than skipped."""
-LONGEST_SUPERBLOCK = 112
-"""Bytes of a superblock of version 1 with addresses of 8 bytes."""
-FORMS = {2: "H", 4: "I", 8: "Q"}
-"""Codes of `struct` by the bytes of an address or length; the specification also allows 16 and 32
-bytes."""
-DEFAULT_HALF = 32
-"""Half of the children of a node of chunks, where the file does not say (II.A, version 0)."""
+HEAD_BYTES = 2**14
+"""Bytes of a local file that are read at once when it is opened: most metadata of many files."""
+
+
+class DeclinedError(UnsupportedError):
+    """Metadata have a form that is not known here; HDF5 may know it."""
 
 
 class FileBytes:
@@ -40,6 +43,8 @@ class FileBytes:
     Parameters
     ----------
     source : SourceFile
+    notes : Notes, optional
+        Where is noted what the bytes mean.
 
     Raises
     ------
@@ -47,12 +52,7 @@ class FileBytes:
         There is no sound superblock.
     """
 
-    offset_size: int
-    """Bytes of an address."""
-    length_size: int
-    """Bytes of a length."""
-    extension: int
-    """Address of the superblock extension, past the end if there is none."""
+    superblock: Superblock
     half: int
     """Half of the most children of a node of a version 1 B-tree of chunks."""
     shared_messages = 0, 0
@@ -60,14 +60,17 @@ class FileBytes:
     unknown = ""
     """The part of its metadata that has an unknown form, empty if none has."""
 
-    def __init__(self, source: SourceFile) -> None:
+    def __init__(self, source: SourceFile, notes: Notes | None = None) -> None:
         self.source = source
+        self.notes = notes
         self.base = 0
         self._handle: int | None = None
+        self._head = b""
         if scheme_of(source.url) == "file":
             flags = os.O_RDONLY | getattr(os, "O_BINARY", 0)
             self._handle = os.open(local_path(source.url), flags)
             self.end = os.fstat(self._handle).st_size
+            self._head = os.pread(self._handle, HEAD_BYTES, 0)
         else:
             self._remote = open_remote(source)
             self.end = source.size or 0
@@ -84,6 +87,16 @@ class FileBytes:
             os.close(self._handle)
             self._handle = None
 
+    @property
+    def offset_size(self) -> int:
+        """Bytes of an address."""
+        return self.superblock.offset_size
+
+    @property
+    def length_size(self) -> int:
+        """Bytes of a length."""
+        return self.superblock.length_size
+
     def take(self, address: int, length: int) -> bytes:
         """Return exactly the bytes from an address on.
 
@@ -92,22 +105,15 @@ class FileBytes:
         FormatError
             They do not all lie in the file.
         """
-        if not 0 <= address <= self.end - self.base - length or length < 0:
-            self.refuse(f"it names bytes {address} to {address + length}, of {self.end}")
-        return self._read(self.base + address, length)
+        data = self._take(address, length)
+        return data if self.notes is None else self.notes.add(address, data)
 
-    def take_some(self, address: int, most: int) -> bytes:
-        """Return the bytes from an address on, fewer than ``most`` where the file ends."""
-        return self.take(address, max(min(most, self.end - self.base - address), 0))
+    def peek(self, address: int, most: int) -> bytes:
+        """Return the bytes from an address on, fewer than ``most`` where the file ends.
 
-    def take_all(self, ranges: Sequence[Range]) -> Iterator[bytes]:
-        """Yield the bytes of many ranges; a remote file takes few requests."""
-        if self._handle is not None:
-            yield from (self.take(*one) for one in ranges)
-            return
-        for some in _split_ranges(ranges):
-            self._remote.fetch_together([(self.base + begin, n) for begin, n in some])
-            yield from (self.take(*one) for one in some)
+        They say how many bytes to take; nothing else may depend on them.
+        """
+        return self._take(address, max(min(most, self.end - self.base - address), 0))
 
     @property
     def ends(self) -> Ints:
@@ -122,19 +128,35 @@ class FileBytes:
         if not 0 <= int(address.min()) <= int(address.max()) <= end - length:
             raise RowsError(frozenset({0}), f"it names {length} bytes past the end, at {end}")
         if address.size == 1:
-            data = self._read(self.base + int(address[0]), length)
+            data = self._take(int(address[0]), length)
             return np.frombuffer(data, np.uint8).reshape(1, length)
         order = np.argsort(address, kind="stable")
         ordered = address[order]
         runs = _find_near(ordered, length)
         ranges = [(int(ordered[i]), int(ordered[j - 1] - ordered[i]) + length) for i, j in runs]
         found = np.empty((address.size, length), np.uint8)
-        for (i, j), data in zip(runs, self.take_all(ranges), strict=True):
+        for (i, j), data in zip(runs, self._take_all(ranges), strict=True):
             windows = sliding_window_view(np.frombuffer(data, np.uint8), length)
             found[order[i:j]] = windows[ordered[i:j] - ordered[i]]
         return found
 
+    def _take_all(self, ranges: Sequence[Range]) -> Iterator[bytes]:
+        """Yield the bytes of many ranges; a remote file takes few requests."""
+        if self._handle is not None:
+            yield from (self._take(*one) for one in ranges)
+            return
+        for some in _split_ranges(ranges):
+            self._remote.fetch_together([(self.base + begin, n) for begin, n in some])
+            yield from (self._take(*one) for one in some)
+
+    def _take(self, address: int, length: int) -> bytes:
+        if not 0 <= address <= self.end - self.base - length or length < 0:
+            self.refuse(f"it names bytes {address} to {address + length}, of {self.end}")
+        return self._read(self.base + address, length)
+
     def _read(self, place: int, length: int) -> bytes:
+        if place + length <= len(self._head):
+            return self._head[place : place + length]
         if self._handle is None:
             self._remote.seek(place)
             found = self._remote.read(length) or b""
@@ -146,15 +168,19 @@ class FileBytes:
 
     def unpack_address(self, data: bytes, place: int) -> int:
         """Return the address at a place of a piece of metadata."""
-        return parse_uint(data, place, self.offset_size)
+        size = self.superblock.offset_size
+        value = parse_uint(data, place, size)
+        if self.notes is None or not self.is_defined(value):
+            return value
+        return note_address(data, place, size, value)
 
     def unpack_length(self, data: bytes, place: int) -> int:
         """Return the length at a place of a piece of metadata."""
-        return parse_uint(data, place, self.length_size)
+        return parse_uint(data, place, self.superblock.length_size)
 
     def is_defined(self, address: int) -> bool:
         """Say whether an address is defined: all bits set means that it is not (II.A)."""
-        return address != (1 << 8 * self.offset_size) - 1
+        return address != (1 << 8 * self.superblock.offset_size) - 1
 
     def refuse(self, reason: str) -> NoReturn:
         """Raise `FormatError`: the file contradicts itself."""
@@ -163,26 +189,26 @@ class FileBytes:
         )
 
     def decline(self, reason: str) -> NoReturn:
-        """Raise `UnsupportedError`: metadata have an unknown form."""
-        raise UnsupportedError(
+        """Raise `DeclinedError`: metadata have an unknown form."""
+        raise DeclinedError(
             f"{self.source.url}: {reason}, a form of HDF5 metadata that virtualds does not know; "
             f"rewrite the file with h5repack, or leave the variable out with drop_variables"
         )
 
     def _read_superblock(self) -> None:
-        self.base = self._find_signature()
-        data = self.take_some(0, LONGEST_SUPERBLOCK).ljust(LONGEST_SUPERBLOCK, b"\0")
-        version = data[8]
-        if version > 3:
-            self.unknown = f"a superblock of version {version}"
         # the place of the superblock overrules its base address
-        sizes = data[13:15] if version < 2 else data[9:11]
-        self.offset_size, self.length_size = sizes
-        if self.offset_size not in FORMS or self.length_size not in FORMS:
-            self.unknown = f"addresses of {sizes[0]} bytes and lengths of {sizes[1]}"
-        self.half = parse_uint(data, 24, 2) if version == 1 else DEFAULT_HALF
-        undefined = (1 << 8 * self.offset_size) - 1
-        self.extension = undefined if version < 2 else parse_uint(data, 12 + sizes[0], sizes[0])
+        self.base = self._find_signature()
+        head = self.peek(0, LONGEST).ljust(LONGEST, b"\0")
+        try:
+            size = measure_superblock(head)
+        except UnknownSuperblockError as error:
+            self.unknown = str(error)
+            undefined = 2**64 - 1
+            self.superblock = Superblock(8, 8, 0, 0, undefined, undefined)
+            self.half = self.superblock.half
+            return
+        self.superblock = parse_superblock(self.take(fix(0), size))
+        self.half = self.superblock.half
         if not 0 < self.half < 2**15:
             self.refuse(f"nodes of {2 * self.half} chunks")
 

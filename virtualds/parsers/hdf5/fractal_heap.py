@@ -10,6 +10,7 @@ from functools import cached_property
 
 from virtualds.parsers.hdf5.byte_rows import CHECKSUM_BYTES
 from virtualds.parsers.hdf5.file_bytes import FileBytes, parse_uint
+from virtualds.parsers.hdf5.notes import cut, free, keep, note_checksum, note_same
 from virtualds.parsers.hdf5.object_header import is_sound
 from virtualds.parsers.hdf5.record_tree import read_records
 
@@ -48,6 +49,9 @@ class FractalHeap:
                 file.decline("a fractal heap with filters")
             file.refuse(f"there is no fractal heap at {address}, or its checksum is wrong")
         self._identity = parse_uint(data, 5, 2)
+        # the number of the next huge object; free space and how many objects there are
+        free(data, 14, 14 + length)
+        free(data, 14 + length + offset, 14 + 10 * length + 2 * offset)
         self._has_checksums = bool(data[9] & HAS_CHECKSUMS)
         most = parse_uint(data, 10, 4)
         self._huge_tree = file.unpack_address(data, 14 + length)
@@ -88,7 +92,8 @@ class FractalHeap:
         begin = place - first
         if begin < self._head or begin + length > len(block):
             self.file.refuse(f"an object of the fractal heap at {self.address} lies in no block")
-        return block[begin : begin + length]
+        keep(block, begin, begin + length)
+        return cut(block, begin, begin + length)
 
     def _locate_huge_object(self, identity: bytes) -> tuple[int, int]:
         """Return the place of a huge object, from a long enough identifier or a tree."""
@@ -168,6 +173,8 @@ class FractalHeap:
             blank = data[:place] + bytes(CHECKSUM_BYTES) + data[self._head :]
             if self._has_checksums and not is_sound(blank + data[place : self._head]):
                 self.file.refuse(f"a block of a fractal heap at {address} has a wrong checksum")
+            free(data, place, len(data))
+            note_checksum(data, place, CHECKSUM_BYTES * self._has_checksums)
             self._blocks[address, first] = data
         return self._blocks[address, first]
 
@@ -180,6 +187,7 @@ class FractalHeap:
         )
         if data[:4] != signature or data[4] or (heap, place) != (self.address, first):
             self.file.refuse(f"a block {signature.decode()} of a fractal heap belongs elsewhere")
+        note_same(data, 5, offset, self.address)
 
 
 def _compute_log2(power: int) -> int:

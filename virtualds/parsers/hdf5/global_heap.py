@@ -17,8 +17,18 @@ import numpy.typing as npt
 
 from virtualds.parsers.hdf5.attribute_messages import Attribute
 from virtualds.parsers.hdf5.data_types import TypeClass
-from virtualds.parsers.hdf5.file_bytes import FORMS, FileBytes, parse_uint
+from virtualds.parsers.hdf5.file_bytes import FileBytes, parse_uint
+from virtualds.parsers.hdf5.notes import (
+    cut,
+    free,
+    keep,
+    note_address,
+    note_heap_object,
+    note_heap_reference,
+    note_same,
+)
 from virtualds.parsers.hdf5.object_header import MOST_BYTES
+from virtualds.parsers.hdf5.superblock import FORMS
 from virtualds.parsers.hdf5.type_messages import HDF5Type
 
 REFERENCE_DTYPES = {
@@ -83,8 +93,13 @@ def is_sequence(kind: bytes) -> bool:
     return len(kind) >= 16 and kind[0] & 0x0F == TypeClass.VLEN and kind[1] & 0x0F in SEQUENCE_KINDS
 
 
-def read_sequences(file: FileBytes, attribute: Attribute) -> Iterator[bytes]:
+def read_sequences(
+    file: FileBytes, attribute: Attribute, *, is_value: bool = False
+) -> Iterator[bytes]:
     """Yield the bytes of each element of an attribute of sequences.
+
+    With ``is_value`` they may differ between files of one structure; without, nothing else about
+    the file depends on them than what the caller notes.
 
     Raises
     ------
@@ -97,15 +112,24 @@ def read_sequences(file: FileBytes, attribute: Attribute) -> Iterator[bytes]:
     if parse_uint(kind, 4, 4) != form.itemsize or count * form.itemsize > len(data):
         file.refuse(f"an attribute has {len(data)} bytes for {count} sequences")
     size = parse_uint(kind, 12, 4)
-    for length, address, number in np.frombuffer(data, form, count).tolist():
+    rows = np.frombuffer(data, form, count).tolist()
+    for place, (length, address, number) in enumerate(rows):
         if not address and not length:
             yield b""
             continue
-        if address not in file.collections:
-            file.collections[address] = read_collection(file, address)
+        at = place * form.itemsize + 4
+        if address in file.collections:
+            note_same(data, at, file.offset_size, address)
+        else:
+            known = note_address(data, at, file.offset_size, address)
+            file.collections[address] = read_collection(file, known)
         collection = file.collections[address]
         begin = budget.locate(collection, [number], [length * size])[0]
-        yield collection.data[begin : begin + length * size]
+        if is_value:
+            note_heap_reference(data, at - 4, collection.data, number, size, attribute.key)
+        else:
+            keep(collection.data, begin, begin + length * size)
+        yield cut(collection.data, begin, begin + length * size)
 
 
 def check_elements(file: FileBytes, kind: HDF5Type, elements: Elements) -> None:
@@ -172,11 +196,12 @@ def read_collection(file: FileBytes, address: int) -> Collection:
         There is none, or it is damaged.
     """
     begin = 8 + file.length_size
-    head = file.take(address, begin)
+    head = file.peek(address, begin)
     if head[:4] != b"GCOL" or head[4] != 1:
         file.refuse(f"there is no global heap at {address}")
     size = file.unpack_length(head, 8)
     data = file.take(address, size)
+    free(data, begin, size)
     begins: dict[int, int] = {}
     lengths: dict[int, int] = {}
     form = OBJECT_STRUCTS[file.length_size]
@@ -189,6 +214,7 @@ def read_collection(file: FileBytes, address: int) -> Collection:
             count += 1
             begins[number] = begin + prefix
             lengths[number] = length
+            note_heap_object(data, number, begin + prefix, length)
             stop = begin + prefix + length
             begin += prefix + (length + 7 & -8)
         else:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from virtualds.errors import FormatError, VirtualdsError
-from virtualds.parsers.hdf5.attribute_messages import Attributes, find_string_size, read_attributes
+from virtualds.parsers.hdf5.attribute_messages import DIMENSION_ONLY, Attributes, find_string_size, read_attributes
 from virtualds.parsers.hdf5.data_types import TypeClass
 from virtualds.parsers.hdf5.file import HDF5Files, describe_damage, find_referenced_file
 from virtualds.parsers.hdf5.file_bytes import FileBytes
@@ -26,8 +26,6 @@ from virtualds.parsers.hdf5.shared_messages import read_fill_values, read_unshar
 from virtualds.parsers.hdf5.type_messages import HDF5Type, parse_type
 from virtualds.source_file import SourceFile
 
-DIMENSION_ONLY = b"This is a netCDF dimension but not a netCDF variable"
-"""Start of the NAME of a scale that stands for a dimension without a variable."""
 SCALE = b"DIMENSION_SCALE"
 """The CLASS of a scale."""
 LONGEST_TEXT = 2**16
@@ -113,7 +111,7 @@ class HDF5Object:
     @cached_property
     def attributes(self) -> Attributes:
         """Its attributes, in the order of creation where the file kept it."""
-        return read_attributes(self.file, self.messages)
+        return read_attributes(self.file, self.messages, self.address[1])
 
 
 class Dataset(HDF5Object):

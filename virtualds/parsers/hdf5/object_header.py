@@ -12,10 +12,13 @@ from typing import NamedTuple
 
 from virtualds.parsers.hdf5.byte_rows import CHECKSUM_BYTES
 from virtualds.parsers.hdf5.file_bytes import FileBytes, parse_uint
+from virtualds.parsers.hdf5.notes import cut, free, note_checksum
 
 DATATYPE, FILL, OLD_FILL, LAYOUT = 0x03, 0x05, 0x04, 0x08
 SHARED_TABLE, CONTINUATION, TREE_K, CACHE_IMAGE = 0x0F, 0x10, 0x13, 0x18
 """Types of messages (IV.A.2)."""
+MEANINGLESS = frozenset({0x00, 0x0E, 0x12})
+"""Messages that nothing depends on: empty ones, and times of modification."""
 SHARED = 0b10
 """The flag of a message that lies elsewhere (IV.A.1)."""
 HEADER_GUESS = 512
@@ -72,10 +75,9 @@ def is_sound(block: bytes) -> bool:
     # imported here, since it takes long and only some files have checksums
     from numcodecs.jenkins import jenkins_lookup3
 
-    return bool(
-        jenkins_lookup3(block[:-CHECKSUM_BYTES])
-        == parse_uint(block, len(block) - CHECKSUM_BYTES, CHECKSUM_BYTES)
-    )
+    place = len(block) - CHECKSUM_BYTES
+    note_checksum(block, place, CHECKSUM_BYTES)
+    return bool(jenkins_lookup3(block[:place]) == parse_uint(block, place, CHECKSUM_BYTES))
 
 
 def read_messages(file: FileBytes, address: int) -> list[Message]:
@@ -90,8 +92,7 @@ def read_messages(file: FileBytes, address: int) -> list[Message]:
     """
     if file.unknown:
         file.decline(file.unknown)
-    head = file.take_some(address, HEADER_GUESS)
-    first, form = _read_first_block(file, address, head)
+    first, form = _read_first_block(file, address)
     seen, nbytes = {address}, 0
     found: list[Message] = []
     blocks = [first]
@@ -111,29 +112,35 @@ def read_messages(file: FileBytes, address: int) -> list[Message]:
     return found
 
 
-def _read_first_block(file: FileBytes, address: int, head: bytes) -> tuple[bytes, Struct]:
+def _read_first_block(file: FileBytes, address: int) -> tuple[bytes, Struct]:
     """Return the bytes of the first messages, and what comes before each."""
+    head = file.peek(address, HEADER_GUESS)
     if head[:4] == b"OHDR":
         return _read_first_of_version_2(file, address, head)
     if len(head) < HEAD_V1.size or head[0] != 1:
         file.refuse(f"there is no object at {address}")
     stop = HEAD_V1.size + HEAD_V1.unpack_from(head)[3]
-    whole = head if stop <= len(head) else file.take(address, stop)
-    return whole[HEAD_V1.size : stop], MESSAGE_V1
+    whole = file.take(address, stop)
+    # bytes that fill the head up
+    free(whole, HEAD_V1.size - 4, HEAD_V1.size)
+    return cut(whole, HEAD_V1.size, stop), MESSAGE_V1
 
 
 def _read_first_of_version_2(file: FileBytes, address: int, head: bytes) -> tuple[bytes, Struct]:
     if head[4] != 2:
         file.decline(f"an object header of version {head[4]}")
     flags = head[5]
-    # skip times, and the numbers of attributes at which their storage changes
-    begin = 6 + 16 * bool(flags & 0x20) + 4 * bool(flags & 0x10)
+    times = 16 * bool(flags & 0x20)
+    # the numbers of attributes at which their storage changes come after the times
+    begin = 6 + times + 4 * bool(flags & 0x10)
     width = 1 << (flags & 3)
     stop = begin + width + parse_uint(head, begin, width) + CHECKSUM_BYTES
-    whole = head[:stop] if stop <= len(head) else file.take(address, stop)
+    whole = file.take(address, stop)
     if not is_sound(whole):
         file.refuse(f"the header of the object at {address} has a wrong checksum")
-    return whole[begin + width : -CHECKSUM_BYTES], MESSAGE_V2_ORDERED if flags & 0x4 else MESSAGE_V2
+    free(whole, 6, 6 + times)
+    form = MESSAGE_V2_ORDERED if flags & 0x4 else MESSAGE_V2
+    return cut(whole, begin + width, stop - CHECKSUM_BYTES), form
 
 
 def _read_continuation(file: FileBytes, address: int, length: int, form: Struct) -> bytes:
@@ -142,7 +149,7 @@ def _read_continuation(file: FileBytes, address: int, length: int, form: Struct)
         return block
     if block[:4] != b"OCHK" or not is_sound(block):
         file.refuse(f"part of an object header is missing at {address}, or has a wrong checksum")
-    return block[4:-CHECKSUM_BYTES]
+    return cut(block, 4, length - CHECKSUM_BYTES)
 
 
 def _parse_messages(file: FileBytes, block: bytes, form: Struct) -> list[Message]:
@@ -155,15 +162,20 @@ def _parse_messages(file: FileBytes, block: bytes, form: Struct) -> list[Message
         place = begin + length
         if place > len(block):
             file.refuse("a message is longer than the object header that it lies in")
-        found.append(Message(kind, flags, block[begin:place], *order))
+        if form is MESSAGE_V1:
+            free(block, begin - 3, begin)
+        if kind in MEANINGLESS:
+            free(block, begin, place)
+        found.append(Message(kind, flags, cut(block, begin, place), *order))
+    free(block, place, len(block))
     return found
 
 
 def read_extension(file: FileBytes) -> None:
     """Read from the superblock extension how metadata are stored."""
-    if file.unknown or not file.is_defined(file.extension):
+    if file.unknown or not file.is_defined(file.superblock.extension):
         return
-    for message in read_messages(file, file.extension):
+    for message in read_messages(file, file.superblock.extension):
         if message.kind == CACHE_IMAGE:
             # then metadata lie in the image, not at their addresses (IV.A.2.y)
             file.unknown = "a metadata cache image"

@@ -26,9 +26,10 @@ from virtualds.parsers.hdf5.chunk_indexes.form import (
     check_chunks,
     demand_order,
 )
-from virtualds.parsers.hdf5.file_bytes import FORMS, FileBytes
+from virtualds.parsers.hdf5.file_bytes import FileBytes
 from virtualds.parsers.hdf5.netcdf_rules import Dataset
 from virtualds.parsers.hdf5.object_header import B_TREE_1, ChunkIndexInfo, parse_chunk_index
+from virtualds.parsers.hdf5.superblock import FORMS
 
 NODE = Struct("<4sBBH")
 """Signature, type, level and number of entries of a node (III.A.1)."""
@@ -96,7 +97,9 @@ def _read_one_leaf(
     dims = index.dims
     grid = [-(-n // chunk) for n, chunk in zip(shape, dims, strict=False)]
     node = make_node_form(len(dims), file.half, file.offset_size)
-    root = file.take(index.address, node.size)
+    root = file.peek(index.address, node.size)
+    if len(root) < node.size:
+        return None
     signature, kind, level, used = NODE.unpack_from(root)
     if (signature, kind, level) != (b"TREE", OF_CHUNKS, 0) or not 0 < used <= node.most:
         return None

@@ -1,0 +1,156 @@
+"""The members of HDF5 groups, found by our own reader of the structure.
+
+HDF5 File Format Specification 3.0, IV.A. What this module does not know it declines; then h5py
+lists the members (`virtualds.parsers.hdf5.library`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Sequence
+
+from virtualds.errors import FormatError, VirtualdsError
+from virtualds.parsers.hdf5.file import HDF5Files, find_referenced_file
+from virtualds.parsers.hdf5.file_bytes import DeclinedError
+from virtualds.parsers.hdf5.links import (
+    EXTERNAL,
+    HARD,
+    LINK_INFO,
+    SYMBOL_TABLE,
+    Link,
+    read_links,
+)
+from virtualds.parsers.hdf5.object_header import DATASPACE, DATATYPE, Message
+from virtualds.parsers.hdf5.objects import Dataset, GroupMembers, HDF5Location, no_group_error
+from virtualds.source_file import SourceFile
+
+MOST_LINKS = 16
+"""Soft and external links that may follow each other, as in HDF5 (`H5Pset_nlinks`)."""
+
+
+def open_root(files: HDF5Files, source: SourceFile) -> HDF5Location:
+    """Return the root group of a file.
+
+    Raises
+    ------
+    FormatError
+        The file is damaged.
+    DeclinedError
+        It has an unknown form.
+    """
+    file = files.get_bytes(source)
+    if file.unknown:
+        file.decline(file.unknown)
+    return HDF5Location(files, source, b"/", file.superblock.root)
+
+
+def list_members(place: HDF5Location, skip: Collection[str] = ()) -> GroupMembers:
+    """Return the members of a group, without soft and external links of the names to skip.
+
+    Raises
+    ------
+    DeclinedError
+        The group, or a member, has an unknown form.
+    """
+    result = GroupMembers()
+    for link in place.links:
+        name = os.fsdecode(link.name)
+        if link.kind != HARD and name in skip:
+            continue
+        try:
+            found = follow_link(place, link)
+            if is_dataset(found.messages):
+                result.datasets[name] = Dataset.at(name, found)
+            elif is_group(found.messages):
+                result.groups[name] = found
+        except DeclinedError:
+            raise
+        except VirtualdsError as error:
+            result.broken[name] = error
+    return result
+
+
+def is_group(messages: Sequence[Message]) -> bool:
+    """Say whether an object with such messages is a group."""
+    return any(m.kind in (LINK_INFO, SYMBOL_TABLE) for m in messages)
+
+
+def is_dataset(messages: Sequence[Message]) -> bool:
+    """Say whether an object with such messages is a dataset."""
+    kinds = {m.kind for m in messages}
+    return not is_group(messages) and {DATASPACE, DATATYPE} <= kinds
+
+
+def descend_to(root: HDF5Location, path: str) -> list[HDF5Location]:
+    """Return the groups from the root to the one at a path.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such group.
+    """
+    places = [root]
+    for part in filter(None, path.split("/")):
+        link = places[-1].find_link(os.fsencode(part))
+        place = follow_link(places[-1], link) if link else None
+        if place is None or not is_group(place.messages):
+            raise no_group_error(root.source, path)
+        places.append(place)
+    return places
+
+
+def follow_link(place: HDF5Location, link: Link, left: int = MOST_LINKS) -> HDF5Location:
+    """Return the target of a link.
+
+    Raises
+    ------
+    FormatError
+        It leads nowhere.
+    """
+    path = place.path.rstrip(b"/") + b"/" + link.name
+    if link.kind == HARD:
+        return HDF5Location(place.files, place.source, path, link.address)
+    start, source, target = place, place.source, link.target
+    if link.kind == EXTERNAL:
+        name, target = _split_external(place, link)
+        source = find_referenced_file(os.fsdecode(name), place.source)
+        start = open_root(place.files, source)
+    if target.startswith(b"/"):
+        start = open_root(place.files, start.source)
+    found = _walk_path(start, target, left - 1)
+    if found is None:
+        raise no_target_error(place.source, link.name, target, source)
+    return found
+
+
+def _walk_path(start: HDF5Location, path: bytes, left: int) -> HDF5Location | None:
+    """Return what lies at a path below a group, None if nothing does."""
+    place = start
+    for part in path.split(b"/"):
+        if part in (b"", b"."):
+            continue
+        link = place.find_link(part) if is_group(place.messages) else None
+        if link is None or left < 0:
+            return None
+        place = follow_link(place, link, left)
+    return place
+
+
+def _split_external(place: HDF5Location, link: Link) -> tuple[bytes, bytes]:
+    """Return the file name and the path of an external link (IV.A.2.g): version 0, no flags."""
+    name, stop, rest = link.target[1:].partition(b"\0")
+    path, end, _ = rest.partition(b"\0")
+    if link.target[:1] != b"\0" or not (name and stop and path and end):
+        place.file.decline("an external link of an unknown form")
+    return name, path
+
+
+def no_target_error(
+    holder: SourceFile, link: bytes, path: bytes, source: SourceFile
+) -> FormatError:
+    """Return the error of a link that leads nowhere."""
+    return FormatError(
+        f"{holder.url}: the link {link.decode('utf-8', 'replace')!r} leads to "
+        f"{path.decode('utf-8', 'replace')!r} of {source.url}, where nothing is; leave it out "
+        f"with drop_variables"
+    )
