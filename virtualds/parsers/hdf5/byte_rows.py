@@ -97,6 +97,7 @@ def read_uints(fields: Bytes) -> Ints:
     Parameters
     ----------
     fields : uint8 array, shape (..., width)
+        Contiguous along the last axis.
 
     Returns
     -------
@@ -104,11 +105,12 @@ def read_uints(fields: Bytes) -> Ints:
     """
     width = fields.shape[-1]
     if width in (1, 2, 4, 8):
-        kind = "<i8" if width == 8 else f"<u{width}"
-        return np.ascontiguousarray(fields).view(kind)[..., 0].astype(np.int64, copy=False)
-    wide = np.zeros((*fields.shape[:-1], 8), np.uint8)
-    wide[..., :width] = fields
-    return wide.view("<i8")[..., 0]
+        whole = fields.view("<i8" if width == 8 else f"<u{width}")
+        return whole[..., 0].astype(np.int64)
+    found = np.zeros(fields.shape[:-1], np.int64)
+    for place in range(width):
+        found |= fields[..., place].astype(np.int64) << 8 * place
+    return found
 
 
 def is_defined(address: Ints, offset_size: int) -> Bools:

@@ -141,8 +141,5 @@ def _is_plain(dataset: Dataset, data: object, notes: Notes) -> bool:
         and len(data.pipelines) == len(data.fragments) == 1
         and layout.kind != LayoutClass.VIRTUAL
         and not dataset.is_external
-        and all(
-            (dataset.address[1], LENGTH, axis) in notes.slots
-            for axis in range(dataset.rank)
-        )
+        and all((dataset.address[1], LENGTH, axis) in notes.slots for axis in range(dataset.rank))
     )

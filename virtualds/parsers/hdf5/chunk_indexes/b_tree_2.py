@@ -31,6 +31,7 @@ from virtualds.parsers.hdf5.chunk_indexes.form import (
     demand_order,
     group_alike,
     is_element_size,
+    join_chunks,
     parse_elements,
 )
 
@@ -243,17 +244,22 @@ def _join_records(
     while parts:
         part = parts.pop()
         raw[part.number] = part.raw
-    ndim = len(indexes.form.chunks)
     owner = np.repeat(np.arange(len(total)), total)
-    stop = form.record - 8 * ndim
-    columns = parse_elements(indexes.form, raw[:, :stop], indexes.rows.offset_size)
-    place = np.ascontiguousarray(read_uints(raw[:, stop:].reshape(-1, ndim, 8)).T)
-    del raw
-    file = indexes.file
-    for values, chunk in zip(place, indexes.form.chunks, strict=True):
-        countable = (values >= 0) & (values <= (2**63 - 1) // chunk)
-        if not countable.all():
-            demand(countable, file[owner], "a chunk lies outside of the shape")
-        values *= chunk
-    found = ChunkRows(owner, place, *columns)
+    slices = [slice(begin, begin + 2**16) for begin in range(0, len(raw), 2**16)]
+    columns = [_parse_records(indexes, owner[part], raw[part]) for part in slices]
+    del raw, owner
+    found = join_chunks(columns, len(indexes.form.chunks))
     return demand_order(indexes, check_chunks(indexes, found))
+
+
+def _parse_records(indexes: Indexes, owner: Ints, raw: Bytes) -> ChunkRows:
+    """Return records as rows; they count positions in chunks."""
+    chunks = indexes.form.chunks
+    stop = raw.shape[1] - 8 * len(chunks)
+    columns = parse_elements(indexes.form, raw[:, :stop], indexes.rows.offset_size)
+    place = np.ascontiguousarray(read_uints(raw[:, stop:].reshape(-1, len(chunks), 8)).T)
+    for values, chunk in zip(place, chunks, strict=True):
+        countable = (values >= 0) & (values <= (2**63 - 1) // chunk)
+        demand(countable, indexes.file[owner], "a chunk lies outside of the shape")
+        values *= chunk
+    return ChunkRows(owner, place, *columns)

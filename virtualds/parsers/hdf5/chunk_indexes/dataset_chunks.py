@@ -32,6 +32,8 @@ from virtualds.parsers.hdf5.superblock import FORMS
 
 NODE = Struct("<4sBBH")
 """Signature, type, level and number of entries of a node (III.A.1)."""
+LONGEST = 2**63 - 1
+"""The longest axis that a column of integers can hold."""
 BLOCK = 512
 """Chunks that HDF5 lists before they become columns."""
 
@@ -61,7 +63,7 @@ def _read_index(dataset: Dataset) -> ChunkRows:
     chunks, itemsize = layout.dims[:-1], layout.dims[-1]
     kind = IndexKind.B_TREE_1 if layout.index_kind is None else layout.index_kind
     form = IndexForm(kind, chunks, itemsize, dataset.limits, has_filters)
-    one = np.zeros(1, np.int64), np.array([shape], np.int64)
+    one = np.zeros(1, np.int64), np.array([[min(n, LONGEST) for n in shape]])
     if layout.index_kind is None:
         if dataset.limits.count(None) == 1 and dataset.limits[0] is not None:
             # perhaps an extensible array, whose chunks HDF5 lists at wrong positions
@@ -86,7 +88,9 @@ def _read_one_leaf(
     dims, begin = layout.dims, layout.address or 0
     grid = [-(-n // chunk) for n, chunk in zip(shape, dims, strict=False)]
     node = make_node_form(len(dims), file.half, file.offset_size)
-    root = file.read(begin, node.size)
+    root = file.peek(begin, node.size)
+    if len(root) < node.size:
+        return None
     signature, kind, level, used = NODE.unpack_from(root)
     if (signature, kind, level) != (b"TREE", OF_CHUNKS, 0) or not 0 < used <= node.most:
         return None

@@ -30,7 +30,9 @@ def list_single_chunks(indexes: Indexes, length: Ints, mask: Ints) -> ChunkRows:
     """
     count, form = len(indexes.file), indexes.form
     single = (indexes.shape == np.array(form.chunks)).all(axis=1)
-    demand(np.asarray(single), indexes.file, "a dataset of one chunk has another shape than the chunk")
+    demand(
+        np.asarray(single), indexes.file, "a dataset of one chunk has another shape than the chunk"
+    )
     place = np.zeros((len(form.chunks), count), np.int64)
     return check_chunks(indexes, ChunkRows(np.arange(count), place, mask, indexes.root, length))
 
@@ -49,8 +51,8 @@ def list_implicit_chunks(indexes: Indexes) -> ChunkRows:
     nbytes = prod(form.greatest_grid) * form.nbytes
     fits = (indexes.root >= 0) & (indexes.root <= ends[file] - min(nbytes, 2**62))
     demand(fits, file, "chunks lie past the end of the file")
-    within = (indexes.shape <= np.array(form.limits)).all(axis=1)
-    demand(within, file, "a shape is greater than the greatest")
+    for lengths, limit in zip(indexes.shape.T, form.limits, strict=True):
+        demand(lengths <= (limit or 0), file, "a shape is greater than the greatest")
     grids, which = np.unique(
         -(-indexes.shape // np.array(form.chunks)), axis=0, return_inverse=True
     )

@@ -44,12 +44,13 @@ class Run(NamedTuple):
 
 def demand_versions(indexes: Indexes, heads: Bytes, what: str) -> None:
     """Demand headers of version 0, whose client says whether chunks have filters."""
-    for version, client in np.unique(heads[:, 4:6], axis=0).tolist():
-        which = (heads[:, 4] == version) & (heads[:, 5] == client)
-        unknown = f"{what} of version {version} and client {client}"
-        known = np.full(len(heads), not version and client < 2)
-        demand(known | ~which, indexes.file, unknown, UnknownRowsError)
-    same = heads[:, 5] == indexes.form.has_filters
+    version, client = heads[:, 4], heads[:, 5]
+    known = (version == 0) & (client < 2)
+    if not known.all():
+        first = int(np.flatnonzero(~known)[0])
+        unknown = f"{what} of version {version[first]} and client {client[first]}"
+        demand(known, indexes.file, unknown, UnknownRowsError)
+    same = client == indexes.form.has_filters
     demand(same, indexes.file, f"{what} and the filters of its dataset contradict each other")
 
 

@@ -157,6 +157,7 @@ def _make_form(indexes: Indexes, heads: Bytes) -> _ArrayForm:
     # blocks that the index block names have no pages
     sound = sound and form.least << form.supers_in_index // 2 <= form.page
     sound = sound and limits.count(None) == 1 and 0 not in limits
+    sound = sound and max(indexes.form.greatest_grid) < 2**63
     demand(np.full(len(heads), sound), indexes.file, CONTRADICTION)
     return form
 

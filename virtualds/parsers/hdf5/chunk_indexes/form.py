@@ -9,6 +9,7 @@ from math import prod
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from virtualds.chunks.projection import Ints
 from virtualds.parsers.hdf5.byte_rows import Bools, ByteRows, Bytes, RowsError, read_uints
@@ -118,12 +119,14 @@ def is_element_size(form: IndexForm, size: int, offset_size: int) -> bool:
 
 def join_chunks(parts: list[ChunkRows], ndim: int) -> ChunkRows:
     """Return the chunks of all parts; the list is emptied, to give up columns one by one."""
+    if len(parts) == 1:
+        return parts.pop()
     columns = [list(column) for column in zip(*parts, strict=True)]
     parts.clear()
     joined = []
     while columns:
         column = columns.pop(0)
-        joined.append(np.concatenate(column, axis=-1) if len(column) > 1 else column[0])
+        joined.append(np.concatenate(column, axis=-1))
     return ChunkRows(*joined) if joined else ChunkRows.empty(ndim)
 
 
@@ -139,19 +142,21 @@ def check_chunks(indexes: Indexes, found: ChunkRows) -> ChunkRows:
     if not form.has_filters:
         same = found.length == form.nbytes
         _demand(same, file, owner, "a chunk without filters has another length")
+    # a negative number is too great as an unsigned one
     for axis, values in enumerate(found.place):
-        inside = (values >= 0) & (values < _of_owners(indexes.shape[:, axis], owner))
+        inside = values.view(np.uint64) < _of_owners(indexes.shape[:, axis], owner)
         _demand(inside, file, owner, "a chunk lies outside of the shape")
-    end = _of_owners(indexes.rows.ends[file], owner)
-    _demand(found.length >= 0, file, owner, "a chunk is longer than any file")
-    fits = (found.address >= 0) & (found.address <= end - found.length)
+    end = indexes.rows.ends[file]
+    fits = found.length.view(np.uint64) <= _of_owners(end, owner)
+    _demand(fits, file, owner, "a chunk is longer than any file")
+    fits = found.address.view(np.uint64) <= _of_owners(end, owner) - found.length.view(np.uint64)
     _demand(fits, file, owner, "a chunk lies past the end of the file")
     return found
 
 
-def _of_owners(values: Ints, owner: Ints) -> Ints:
+def _of_owners(values: Ints, owner: Ints) -> npt.NDArray[np.uint64]:
     """Return the value of each chunk's dataset; one for all if there is one dataset."""
-    return values if len(values) == 1 else values[owner]
+    return (values if len(values) == 1 else values[owner]).view(np.uint64)
 
 
 def _demand(sound: Bools, file: Ints, owner: Ints, reason: str) -> None:
@@ -165,7 +170,9 @@ def find_ascending(owner: Ints, place: Ints) -> Bools:
     for values in place[::-1]:
         low, high = values[:-1], values[1:]
         after = (low < high) | ((low == high) & after)
-    return after | (owner[:-1] < owner[1:])
+    low, high = owner[:-1], owner[1:]
+    found: Bools = (low < high) | ((low == high) & after)
+    return found
 
 
 def demand_order(indexes: Indexes, found: ChunkRows) -> ChunkRows:
@@ -218,7 +225,7 @@ def group_alike(
 ) -> ChunkRows:
     """Read together the indexes that have the same bytes in some fields of their headers."""
     same = heads[:, fields]
-    if (same == same[0]).all():
+    if len(same) == 1 or (same == same[0]).all():
         return read(indexes, heads)
     group = np.unique(same, axis=0, return_inverse=True)[1].ravel()
     parts = []
@@ -234,4 +241,8 @@ def sort_chunks(found: ChunkRows) -> ChunkRows:
     """Return chunks by dataset and then in C order."""
     if find_ascending(found.owner, found.place).all():
         return found
-    return found.at(np.lexsort((*found.place[::-1], found.owner)))
+    order = np.lexsort((*found.place[::-1], found.owner))
+    # in place, since a second table would take as much memory again
+    for column in (found.owner, *found.place, *found[2:]):
+        column[:] = column[order]
+    return found
