@@ -28,6 +28,8 @@ OURS = ("floor", "virtualds scan", "two processes", "dask", "traced", "native", 
 """Readers that need nothing but what the tests need."""
 COMPARED = ("chunks", "offsets", "lengths", "value", "last")
 """Facts that readers of a case agree about."""
+ENOUGH = 10_000
+"""References that tell how memory grows with them."""
 PATIENCE = 20
 """Seconds that a reader may take in all before its turn is left out."""
 
@@ -49,9 +51,8 @@ def measure_here(case: Case, reader: str) -> Result:
     processor += seconds_of_others() - others
     peak = memory("VmHWM")
     facts = check()
-    grown = (peak - before) * 2**20 / facts["chunks"] if facts.get("chunks") else None
-    if grown is not None and case.unit == "file":
-        facts["grown_bytes"] = round(grown)
+    if facts.get("chunks", 0) >= ENOUGH:
+        facts["grown_bytes"] = round((peak - before) * 2**20 / facts["chunks"])
     workers = max((memory("VmHWM", pid) for pid in descendants()), default=0)
     return {"processor": processor, "seconds": seconds, "peak_mb": peak, "facts": facts} | (
         {"worker_mb": workers} if workers else {}
