@@ -12,6 +12,7 @@ import imagecodecs
 import numcodecs
 import numpy as np
 import pytest
+from encoded_bytes import CHECKED, CONFIGS, SZIP, encoded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,38 +23,6 @@ from virtualds.codecs.codec import Codec, CodecError
 from virtualds.codecs.shuffle import Shuffle, unshuffle_by_planes, unshuffle_portably
 from virtualds.codecs.zlib import Zlib, find_libdeflate
 
-CONFIGS: dict[str, dict[str, Any]] = {
-    "zlib": {"id": "zlib", "level": 1},
-    "zlib 0": {"id": "zlib", "level": 0},
-    "zlib 9": {"id": "zlib", "level": 9},
-    "gzip": {"id": "gzip", "level": 1},
-    "shuffle 4": {"id": "shuffle", "elementsize": 4},
-    "shuffle 8": {"id": "shuffle", "elementsize": 8},
-    "shuffle 3": {"id": "shuffle", "elementsize": 3},
-    "fletcher32": {"id": "fletcher32"},
-    "crc32c": {"id": "crc32c", "location": "end"},
-    "crc32c before": {"id": "crc32c", "location": "start"},
-    "zstd": {"id": "zstd", "level": 1},
-    "zstd checksum": {"id": "zstd", "level": 1, "checksum": True},
-    "lz4": {"id": "lz4", "acceleration": 1},
-    "blosc": {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0},
-    "blosc zstd": {"id": "blosc", "cname": "zstd", "clevel": 5, "shuffle": 2, "blocksize": 0},
-    "bz2": {"id": "bz2", "level": 1},
-    "lzma": {"id": "lzma", "format": 1, "check": -1, "preset": None, "filters": None},
-}
-SZIP = {
-    "id": "imagecodecs_szip",
-    "header": True,
-    "options_mask": 141,
-    "pixels_per_block": 8,
-    "bits_per_pixel": 16,
-    "pixels_per_scanline": 64,
-}
-CHECKED = {
-    *("zlib", "zlib 0", "zlib 9", "gzip", "bz2", "lzma"),
-    *("fletcher32", "crc32c", "crc32c before", "zstd checksum"),
-}
-"""Codecs that notice a changed byte; the others cannot know."""
 DTYPES = ("u1", "<i2", ">i4", "<f4", "f8", "S3", "M8[ns]", "c16")
 SIZES = (1, 2, 7, 1000, 65_537)
 
@@ -62,17 +31,6 @@ def sample(dtype: str, size: int) -> bytes:
     rng = np.random.default_rng(size)
     smooth = np.cumsum(rng.integers(0, 9, size))
     return smooth.astype("i8").astype(dtype).tobytes()
-
-
-def encoded(config: dict[str, Any], data: bytes) -> bytes:
-    if config["id"] == "imagecodecs_szip":
-        import imagecodecs
-
-        parameters = {k: v for k, v in config.items() if k != "id"}
-        return bytes(imagecodecs.szip_encode(data, **parameters))
-    # numcodecs shuffles whole elements only; HDF5 leaves the rest as it is
-    end = len(data) - len(data) % config.get("elementsize", 1)
-    return bytes(numcodecs.get_codec(config).encode(data[:end])) + data[end:]
 
 
 def returned(codec: Codec, data: bytes, nbytes: int) -> bytes:

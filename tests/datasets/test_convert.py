@@ -15,8 +15,8 @@ import pytest
 import xarray as xr
 from archives import KINDS, Archives
 from cases import CASES
+from daily_files import append, days, native, opened, virtual, written
 from products import few_quick
-from test_appending import append, days, native, opened, virtual, written
 from transforms import assert_identical
 
 import virtualds

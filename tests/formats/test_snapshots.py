@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import xarray as xr
-from test_appending import append, days, native, opened, virtual, written
+from daily_files import append, days, native, opened, virtual, written
 from transforms import assert_identical
 
 import virtualds

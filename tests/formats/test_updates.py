@@ -658,8 +658,7 @@ while job := pickle.load(sys.stdin.buffer):
 
 @contextmanager
 def called_processes(number: int) -> Iterator[list[subprocess.Popen[bytes]]]:
-    tests = Path(__file__).parents[1]
-    paths = os.pathsep.join([str(tests), str(tests / "formats"), *sys.path])
+    paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     command, env = [sys.executable, "-c", CALLED], {**os.environ, "PYTHONPATH": paths}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with ExitStack() as stack:

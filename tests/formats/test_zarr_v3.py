@@ -16,6 +16,7 @@ from typing import Any
 
 import fsspec
 import h5py
+import independent_reader
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,8 +25,7 @@ import xarray as xr
 import zarr
 from archives import KINDS, Archives
 from cases import CASES, Archive
-from formats import independent_reader
-from formats.independent_reader import Set, Unknown
+from independent_reader import Set, Unknown
 from products import few_quick
 from transforms import assert_identical, packed
 from virtual_arrays import PLAIN, ZLIB

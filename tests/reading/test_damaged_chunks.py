@@ -18,9 +18,9 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from encoded_bytes import CHECKED, CONFIGS, SZIP, encoded
+from filtered_chunks import FILTERS, Filter, codecs_of, raw_chunks, store
 from products import few_quick
-from test_codecs import CHECKED, CONFIGS, SZIP, encoded
-from test_hdf5_filters import FILTERS, Filter, codecs_of, raw_chunks, store
 
 PROGRAM = Path(__file__).parents[1] / "damaged_chunks.py"
 SIZES = (50, 20_000, 140_000)

@@ -226,7 +226,8 @@ def test_threads_that_count_lose_nothing(place: Place) -> None:
 @shared
 def test_processes_that_count_lose_nothing(place: Place) -> None:
     place.write("count", b"0", None)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    environment = {**os.environ, "PYTHONPATH": paths}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     command = [sys.executable, "-c", COUNTER]
     processes = [subprocess.Popen(command, env=environment, **pipes) for _ in range(4)]
