@@ -494,7 +494,7 @@ def test_no_file_takes_the_place_of_one_that_is_left_out(lost: Any, tmp_path: Pa
     how |= {"data_vars": "all", "on_error": "collect"}
     for number in lost:
         paths[number].write_bytes(b"no file")
-    with pytest.raises(CombineError, match=r"1\.nc: it is left out.*take its place"):
+    with pytest.raises(CombineError, match=r"1\.nc: this file is left out.*take its place"):
         virtualds.open_virtual_mfdataset([paths[:2], paths[2:]], **how)
     # a whole row leaves no gap
     rows = [paths[3:], paths[1:2]]

@@ -289,7 +289,7 @@ def test_the_attributes_of_a_file_that_is_left_out_cannot_be_had(
     files: list[Path], tmp_path: Path
 ) -> None:
     bad = named(files, {2: garbage}, tmp_path)
-    with pytest.raises(ValueError, match=r"bad2\.nc: it is left out"):
+    with pytest.raises(ValueError, match=r"bad2\.nc: this file is left out"):
         open_all(bad, on_error="collect", attrs_file=bad[2])
 
 

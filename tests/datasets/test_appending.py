@@ -193,7 +193,7 @@ def test_a_source_is_dropped(files: list[Path], target: Path) -> None:
         append(path, target)
     virtualds.drop_sources(target, [str(files[1]), str(files[4])])
     assert_identical(opened(target), native([files[0], files[2], files[3]]))
-    with pytest.raises(virtualds.CombineError, match=r"1\.nc: it is no source"):
+    with pytest.raises(virtualds.CombineError, match=r"1\.nc: the set has no such source"):
         virtualds.drop_sources(target, str(files[1]), dim="time")
     rest = [str(files[n]) for n in (0, 2, 3)]
     with pytest.raises(virtualds.CombineError, match="nothing would be left"):
@@ -217,7 +217,7 @@ UNFIT: dict[str, tuple[Callable[[xr.Dataset], xr.Dataset], str]] = {
         lambda ds: ds.assign_coords(lat=ds["lat"] + 1),
         "lat: it has no dimension 'time'",
     ),
-    "times between days": (hours, "'time' cannot be told exactly as the set stores them"),
+    "times between days": (hours, "the set cannot store the new values of 'time' exactly"),
 }
 
 
