@@ -71,6 +71,7 @@ sys.exit(foreign() - before)
 """
 
 
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform != "linux", reason="it counts what Linux lists")
 def test_no_thread_of_a_library_holds_what_was_read(name: str, written: dict[str, Path]) -> None:
     # one that lets go of it when Python has ended brings the process down, once in a hundred

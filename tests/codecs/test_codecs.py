@@ -177,6 +177,7 @@ def test_another_length_than_expected_is_refused(name: str, decode: Way, wrong: 
         decode(codec, encoded(config_of(name), LONG), len(LONG) + wrong)
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("name", sorted(CHECKED))
 @WAYS
 @given(st.data())
@@ -187,6 +188,7 @@ def test_a_changed_byte_is_noticed(name: str, decode: Way, data: st.DataObject) 
     damaged_or_right(codec_from_zarr_v2(CONFIGS[name]), bytes(there), LONG, decode)
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("name", sorted(CHECKED))
 @WAYS
 @given(st.binary(min_size=1, max_size=9))

@@ -23,6 +23,7 @@ import distributed
 import h5py
 import pytest
 import xarray as xr
+from products import few_quick
 from range_server import Fault, faulty_server
 from small_archive import halved, refusing, write
 
@@ -114,7 +115,7 @@ WAYS: dict[str, Callable[[distributed.Client], AbstractContextManager[Any]]] = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", few_quick(WAYS, ("a number of processes", "a client of dask")))
 def test_all_workers_give_the_same_result(
     way: str, files: list[Path], cluster: distributed.Client, tmp_path: Path
 ) -> None:

@@ -67,6 +67,7 @@ def test_a_script_that_processes_would_run_again_is_refused_at_once(
     assert "if __name__ == '__main__':" in last
 
 
+@pytest.mark.full
 def test_it_is_the_same_error_each_time(folder: Path) -> None:
     (folder / "script.py").write_text(TOP)
     (folder / "module.py").write_text(TOP)

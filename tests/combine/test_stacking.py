@@ -131,6 +131,7 @@ def test_files_are_stacked_as_xarray_stacks_them(
     xr.testing.assert_identical(found.virtual.load(), natively(paths, "member"))
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("count", [1, 2, 33])
 @pytest.mark.parametrize("to", [None, "stacked.zarr"])
 def test_any_number_of_files_is_stacked(

@@ -65,6 +65,7 @@ def test_prepending_puts_it_first(files: list[Path], target: Path) -> None:
     assert_identical(opened(target), native(files))
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("order", [(4, 0, 2, 1, 3), (2, 0, 4, 3, 1), (3, 2, 1, 0, 4)], ids=str)
 def test_files_out_of_order_find_their_place(
     order: Sequence[int], files: list[Path], target: Path

@@ -62,6 +62,7 @@ def references(path: Path) -> Iterator[tuple[str, Any]]:
                 )
 
 
+@pytest.mark.product
 @pytest.mark.parametrize(("source", "target"), PAIRS)
 def test_converting_keeps_values_and_references(source: str, target: str, tmp_path: Path) -> None:
     files = [written(tmp_path, f"{n}", days(4 * n)) for n in range(3)]

@@ -94,6 +94,7 @@ def no_codec(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 # ---------------------------------------------------------------------- by content
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("name", STORAGE)
 @pytest.mark.parametrize("layout", ["content", "chunks"])
 def test_a_copy_reads_as_the_source_did_when_that_is_gone(
@@ -442,6 +443,7 @@ def test_of_two_who_write_a_plain_store_one_is_refused_and_removes_nothing_of_th
 # ---------------------------------------------------------------------- stores
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("layout", ["content", "chunks"])
 @pytest.mark.parametrize("place", ["memory", "s3"])
 @pytest.mark.filterwarnings("ignore:Numcodecs codecs are not in the Zarr version 3 specification")

@@ -66,6 +66,7 @@ VIRTUAL: dict[str, Change] = {
 }
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("chunks", CHUNKS, ids=str)
 @pytest.mark.parametrize("name", VIRTUAL)
 @pytest.mark.filterwarnings("ignore:The specified chunks separate")

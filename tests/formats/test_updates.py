@@ -171,6 +171,7 @@ parquet = targets(["kerchunk-parquet"], ["local"])
 # ---------------------------------------------------------------------- what it is afterwards
 
 
+@pytest.mark.product
 @everywhere
 def test_appending_is_concatenation(target: Target, years: list[Path]) -> None:
     target.write(target.virtual(years[0]))
@@ -254,6 +255,7 @@ VALUES: dict[str, Callable[[int, int], xr.Dataset]] = {
 }  # fmt: skip
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("cuts", [(3, 7, 8), (1, 2, 9), (5, 6, 7), (0, 4, 5)], ids=str)
 @pytest.mark.parametrize("what", VALUES)
 def test_values_in_memory_grow_at_their_end(
@@ -511,6 +513,7 @@ def test_the_only_writer_needs_no_conditions(form: str) -> None:
 # ---------------------------------------------------------------------- several writers
 
 
+@pytest.mark.product
 @everywhere
 def test_of_two_writers_one_is_told_that_it_lost(target: Target, years: list[Path]) -> None:
     target.write(target.virtual(years[0]))
@@ -702,6 +705,7 @@ def test_threads_that_append_first_lose_nothing(target: Target, years: list[Path
     all_are_there(target, years)
 
 
+@pytest.mark.product
 @everywhere
 def test_of_threads_that_create_a_set_one_is_told_success(
     target: Target, years: list[Path]
@@ -746,6 +750,7 @@ def test_processes_that_append_first_lose_nothing(
     all_are_there(target, years[:3])
 
 
+@pytest.mark.product
 @targets(stores=["memory", "s3"])
 def test_readers_see_no_set_or_all_of_it_while_it_is_created(
     target: Target, years: list[Path], monkeypatch: pytest.MonkeyPatch

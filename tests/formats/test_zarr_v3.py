@@ -162,7 +162,7 @@ def assert_same_values(found: xr.Dataset, expected: xr.Dataset) -> None:
 
 @pytest.mark.product
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", few_quick(KINDS, list(KINDS)[::2]))
 def test_the_page_says_enough_to_read_an_archive(
     name: str, form: str, archives: Archives, tmp_path: Path
 ) -> None:
@@ -185,7 +185,7 @@ REFUSED_BY_HAND = {
 
 @pytest.mark.product
 @pytest.mark.parametrize("form", ["inline", "parquet"])
-@pytest.mark.parametrize("name", few_quick(CASES, list(CASES)[::3]))
+@pytest.mark.parametrize("name", few_quick(CASES, list(CASES)[::5]))
 def test_the_page_says_enough_to_read_a_file(
     name: str, form: str, archive: Archive, tmp_path: Path
 ) -> None:
@@ -857,6 +857,7 @@ BAD_MANIFESTS: dict[str, Any] = {
 }
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("stored", ["inline", "in a file"])
 @pytest.mark.parametrize("which", BAD_MANIFESTS)
 def test_bad_manifests_are_format_errors_that_name_them(
@@ -1062,7 +1063,7 @@ def test_a_set_in_memory(memory: Any, archive: Archive) -> None:
     assert list(lazy(target)) == ["w"]
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", few_quick(FORMS, ["parquet"]))
 def test_a_set_in_s3(
     form: str, s3_bucket: str, s3_server: dict[str, Any], archive_files: list[Path]
 ) -> None:

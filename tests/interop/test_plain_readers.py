@@ -145,6 +145,7 @@ def ours(path: Path, **options: Any) -> Any:
 # ---------------------------------------------------------------------- what they refuse
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("which", SETS)
 def test_zarr_python_refuses_every_virtual_array(which: str, way: str, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from products import few_quick
 from range_server import range_server
 from virtual_arrays import (
     PLAIN,
@@ -536,9 +537,10 @@ KEEPS_MEMORY = {
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="page faults are asked of Unix")
-@pytest.mark.parametrize("codecs", KEEPS_MEMORY.values(), ids=KEEPS_MEMORY)
-def test_chunk_after_chunk_is_decoded_in_the_same_memory(folder: Path, codecs: Any) -> None:
+@pytest.mark.parametrize("name", few_quick(KEEPS_MEMORY, list(KEEPS_MEMORY)[:2]))
+def test_chunk_after_chunk_is_decoded_in_the_same_memory(folder: Path, name: str) -> None:
     """An allocator set as dask sets it for its workers gives all freed memory back at once."""
+    codecs = KEEPS_MEMORY[name]
     rows = np.arange(2.0**17)
     chunk = virtual(rows, folder, codecs=codecs)
     repeated = folder / "rows.bin"

@@ -34,6 +34,7 @@ def served(array: ManifestArray, url: str) -> ManifestArray:
     return replace(array, fragments=tuple(fragments))
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("codecs", [PLAIN, ZLIB, SHUFFLED], ids=["plain", "zlib", "shuffled"])
 @pytest.mark.parametrize("chunk", [4, 100])
 def test_neighbours_in_a_file_are_one_request(tmp_path: Path, codecs: Any, chunk: int) -> None:

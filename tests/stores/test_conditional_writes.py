@@ -109,6 +109,7 @@ shared = pytest.mark.parametrize("place", SHARED, indirect=True)
 # ---------------------------------------------------------------------- one writer
 
 
+@pytest.mark.product
 @everywhere
 @pytest.mark.parametrize("name", NAMES)
 def test_a_file_of_any_name_is_created_replaced_and_removed(place: Place, name: str) -> None:
