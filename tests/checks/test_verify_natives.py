@@ -170,7 +170,7 @@ CHANGES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_whole_chunks_are_compared_however_they_are_shown(change: str, archive: Archive) -> None:
+def test_verify_compares_whole_chunks_of_every_view(change: str, archive: Archive) -> None:
     path = archive.path("larger_than_small")
     dataset = CHANGES[change](virtualds.open_virtual_dataset(path))
     found = dataset.virtual.verify(None, "native")

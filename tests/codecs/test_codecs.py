@@ -104,7 +104,9 @@ def test_fixedscaleoffset_takes_back_what_it_rounded(dtype: str) -> None:
 @pytest.mark.parametrize(
     "config", [{"id": "quantize", "digits": 2}, {"id": "bitround", "keepbits": 5}]
 )
-def test_what_was_only_rounded_is_left_as_it_is(config: dict[str, Any], dtype: str) -> None:
+def test_codecs_that_only_round_decode_to_the_stored_bytes(
+    config: dict[str, Any], dtype: str
+) -> None:
     if config["id"] == "quantize":
         config = config | {"dtype": dtype, "astype": dtype}
     values = (np.arange(50) / 7).astype(dtype)
@@ -325,9 +327,7 @@ def test_codecs_that_make_python_objects_give_no_addresses_as_numbers(
 
 @pytest.mark.parametrize("nbytes", [1280, None])
 @pytest.mark.parametrize("keep", [-1, -100, 60, 5, 4])
-def test_szip_of_a_stream_that_ends_early_is_no_memory_of_others(
-    nbytes: int | None, keep: int
-) -> None:
+def test_szip_of_a_truncated_stream_shows_no_other_memory(nbytes: int | None, keep: int) -> None:
     """libaec leaves what it has no bits for as it was."""
     codec = codec_from_zarr_v2(SZIP)
     data = np.random.default_rng(0).integers(0, 2**14, 640).astype("<i2").tobytes()
@@ -399,7 +399,7 @@ def test_a_jpegls_stream_without_an_end_is_not_decoded() -> None:
         codec.decode(there[:99], 1230)
 
 
-def test_what_only_encoding_needs_may_be_anything() -> None:
+def test_parameters_that_only_encoding_uses_may_be_anything() -> None:
     data = encoded(CONFIGS["bz2"], LONG)
     assert (
         bytes(codec_from_zarr_v2({"id": "bz2", "level": "?", "more": 1}).decode(data, None)) == LONG
@@ -415,7 +415,7 @@ def test_what_only_encoding_needs_may_be_anything() -> None:
     ],
     ids=str,
 )
-def test_elements_and_blocks_beyond_all_measure_are_refused(config: dict[str, Any]) -> None:
+def test_huge_elements_and_blocks_are_refused(config: dict[str, Any]) -> None:
     with pytest.raises(UnsupportedError, match="bitshuffle"):
         codec_from_zarr_v2(config)
 
@@ -464,7 +464,7 @@ def payloads(draw: st.DrawFn) -> np.ndarray[Any, Any]:
 @pytest.mark.parametrize("name", LEVELS)
 @settings(max_examples=60, deadline=None)
 @given(st.data(), payloads(), st.binary(max_size=3))
-def test_whatever_numcodecs_encodes_is_decoded(
+def test_all_that_numcodecs_encodes_is_decoded(
     name: str, data: st.DataObject, values: Any, tail: bytes
 ) -> None:
     config = {"id": name, **data.draw(st.sampled_from(LEVELS[name]))}
@@ -504,7 +504,7 @@ FILTERED: list[dict[str, Any]] = [
 
 @settings(max_examples=100, deadline=None)
 @given(payloads(), st.sampled_from(FILTERED), st.integers(1, 3))
-def test_whatever_hdf5_encodes_is_decoded(values: Any, how: dict[str, Any], chunks: int) -> None:
+def test_all_that_hdf5_encodes_is_decoded(values: Any, how: dict[str, Any], chunks: int) -> None:
     if not values.size:
         return
     with h5py.File("nowhere", "w", driver="core", backing_store=False) as file:
@@ -599,7 +599,7 @@ def test_pcodec_of_nothing_is_nothing() -> None:
 
 
 @pytest.mark.parametrize(("name", "package"), [("zfpy", "imagecodecs"), ("pcodec", "pcodec")])
-def test_a_package_that_is_not_there_is_named(
+def test_a_missing_package_is_named(
     monkeypatch: pytest.MonkeyPatch, name: str, package: str
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
@@ -666,7 +666,7 @@ def test_all_ways_to_unshuffle_agree_with_numcodecs(way: Any, itemsize: int) -> 
         assert out.tobytes() == data
 
 
-def test_what_is_too_much_for_blosc_is_unshuffled_too() -> None:
+def test_chunks_too_large_for_blosc_are_unshuffled() -> None:
     data = np.random.default_rng(0).bytes(2**24 + 12)
     out = np.empty(len(data), np.uint8)
     unshuffle_portably(bytes(numcodecs.Shuffle(4).encode(data)), out, 4)
@@ -738,7 +738,7 @@ def test_a_checksum_of_old_hdf5_with_swapped_halves_is_right_too() -> None:
     assert bytes(codec.decode(data + old, len(data))) == data
 
 
-def test_a_wrong_checksum_says_both() -> None:
+def test_an_error_of_a_checksum_shows_both_checksums() -> None:
     codec = codec_from_zarr_v2({"id": "fletcher32"})
     with pytest.raises(CodecError, match=r"0x00010001.*0x00000002"):
         codec.decode(b"\0\1" + b"\2\0\0\0", 2)
@@ -751,7 +751,7 @@ def test_the_package_of_libdeflate_exports_its_functions() -> None:
 
 
 @WAYS
-def test_zstd_of_another_length_says_both(decode: Way) -> None:
+def test_an_error_of_the_length_of_zstd_shows_both_lengths(decode: Way) -> None:
     codec = codec_from_zarr_v2(CONFIGS["zstd"])
     with pytest.raises(CodecError, match=f"{len(LONG)} bytes where {len(LONG) + 2} belong"):
         decode(codec, encoded(CONFIGS["zstd"], LONG), len(LONG) + 2)

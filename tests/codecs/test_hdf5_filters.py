@@ -377,7 +377,7 @@ def test_noise_raises_nothing_but_codec_errors(
         (12345, (), "12345: not one of"),
     ],
 )
-def test_what_cannot_be_decoded_is_refused_by_name(
+def test_filters_that_cannot_be_decoded_are_refused_by_name(
     number: int, values: tuple[int, ...], match: str
 ) -> None:
     with pytest.raises(UnsupportedError, match=match):

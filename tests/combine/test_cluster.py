@@ -118,7 +118,7 @@ def without_mask(dataset: xr.Dataset, titles: set[str]) -> xr.Dataset:
     "which",
     few_quick(["unlike in a block", "blocks unlike", "blocks over each other"], ["blocks unlike"]),
 )
-def test_combining_at_once_is_no_failure_of_the_workers(
+def test_a_fallback_to_combining_at_once_shows_no_traceback(
     which: str, archive: str, client: Any
 ) -> None:
     """Whoever looks at the terminal sees no traceback where nothing is wrong."""
@@ -171,7 +171,7 @@ def dies_once(dataset: xr.Dataset, mark: Path, at: str) -> xr.Dataset:
 
 @pytest.mark.full
 @pytest.mark.parametrize("target", [True, False], ids=["into a set", "into memory"])
-def test_a_worker_that_is_killed_loses_and_doubles_nothing(
+def test_a_killed_worker_neither_loses_nor_doubles_files(
     target: bool, archive: str, client: Any, tmp_path: Path, written_early: None
 ) -> None:
     """It takes the blocks along that it has combined; somebody else writes them once more."""

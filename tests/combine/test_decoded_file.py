@@ -145,7 +145,9 @@ def test_coordinates_tell_the_dimension(size: int) -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 7])
 @pytest.mark.parametrize("numbers", [(1, 0, 3, 2), (3, 2, 1, 0), (0, 0, 1)], ids=str)
-def test_what_does_not_rise_is_left_to_xarray(numbers: tuple[int, ...], size: int) -> None:
+def test_xarray_combines_files_whose_coordinate_does_not_rise(
+    numbers: tuple[int, ...], size: int
+) -> None:
     with pytest.raises(NeedsFullCombineError):
         in_pieces([day(number) for number in numbers], BY_COORDS, size)
 
@@ -165,7 +167,7 @@ NOT_CERTAIN: dict[str, tuple[dict[str, Any], Make]] = {
 
 @pytest.mark.parametrize("size", [1, 2, 7])
 @pytest.mark.parametrize("which", NOT_CERTAIN)
-def test_what_is_not_certain_is_left_to_xarray(which: str, size: int) -> None:
+def test_xarray_combines_files_under_uncertain_options(which: str, size: int) -> None:
     options, made = NOT_CERTAIN[which]
     combination = Combination("nested", "time", DEFAULTS | options)
     with pytest.raises(NeedsFullCombineError):

@@ -104,7 +104,7 @@ def test_every_case_survives_all_formats_in_turn(name: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_what_a_format_cannot_hold_is_refused(
+def test_references_that_a_format_cannot_hold_are_refused(
     name: str, archives: Archives, tmp_path: Path
 ) -> None:
     parts = [virtualds.open_virtual_dataset(path) for path in archives.files(name)]
@@ -121,7 +121,7 @@ def test_what_a_format_cannot_hold_is_refused(
 
 @pytest.mark.product
 @pytest.mark.parametrize(("source", "target"), PAIRS)
-def test_groups_go_along(source: str, target: str, tmp_path: Path) -> None:
+def test_converting_keeps_groups(source: str, target: str, tmp_path: Path) -> None:
     paths = [written(tmp_path, f"{n}", days(4 * n)) for n in range(3)]
     top, middle, leaf = (group_from_dataset(virtual(path)) for path in paths)
     tree = replace(top, groups={"a": replace(middle, groups={"b": leaf})})

@@ -132,7 +132,7 @@ def test_damage_is_an_error_or_keeps_the_length(family: str) -> None:
         for missing in FASTER.get(family.split()[1], [])
     ],
 )
-def test_what_is_only_faster_is_not_needed(
+def test_optional_packages_only_make_decoding_faster(
     family: str, missing: tuple[str, ...], tmp_path: Path
 ) -> None:
     without = run(family, tmp_path, missing)

@@ -243,7 +243,7 @@ def test_an_answer_may_take_any_time_while_bytes_come(way: str, serve: Any) -> N
 
 
 @pytest.mark.parametrize("name", ["request_timeout", "least_rate"])
-def test_a_bound_of_nothing_is_refused(name: str) -> None:
+def test_settings_of_zero_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match=name):
         set_options(**{name: 0})
 
@@ -276,7 +276,7 @@ def test_a_part_that_is_compressed_on_the_way_is_refused(
     assert {headers.get("accept-encoding") for headers in named} == {"identity"}
 
 
-def test_a_whole_file_that_is_compressed_all_the_same_is_expanded(serve: Any) -> None:
+def test_a_whole_file_that_the_server_compresses_is_expanded(serve: Any) -> None:
     body = gzip.compress(b"{}" * 1000)
     server = serve(
         lambda handler: handler.wfile.write(handler.begin(body, Content_Encoding="gzip"))
@@ -285,7 +285,7 @@ def test_a_whole_file_that_is_compressed_all_the_same_is_expanded(serve: Any) ->
 
 
 @pytest.mark.parametrize("encoding", ["br", "zstd", "gzip"])
-def test_what_does_not_expand_is_an_error(encoding: str, serve: Any) -> None:
+def test_a_body_that_does_not_expand_is_an_error(encoding: str, serve: Any) -> None:
     server = serve(
         lambda handler: handler.wfile.write(handler.begin(DATA, Content_Encoding=encoding))
     )

@@ -84,7 +84,7 @@ def test_conditions_are_proved_once_for_an_endpoint_and_a_bucket() -> None:
 
 
 @pytest.mark.parametrize("name", few_quick(SETS, SETS[:1]))
-def test_what_is_tried_is_tried_beside_the_set(name: str) -> None:
+def test_trial_objects_lie_beside_the_set(name: str) -> None:
     with s3_server() as options:
         bucket = bucket_at(options)
         dataset(0, 3).virtual.to_manifest(f"{bucket}/of/it/{name}", storage_options=options)
@@ -101,7 +101,7 @@ def test_a_set_may_be_all_of_a_bucket() -> None:
         xr.testing.assert_equal(found.load(), dataset(0, 3))
 
 
-def test_what_a_killed_process_has_tried_is_no_file_of_a_set_and_goes(
+def test_trial_objects_of_killed_processes_are_not_listed_and_are_removed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with s3_server() as options:
