@@ -209,7 +209,7 @@ def _link(path: Path) -> str:
     ("write", "named"),
     [(_deflated, "deflate.*zip -0"), (_encrypted, "encrypted"), (_link, "link to 'b.nc'")],
 )
-def test_compressed_and_encrypted_members_are_refused_by_name(
+def test_compressed_encrypted_and_linked_members_are_refused_by_name(
     write: Callable[[Path], str], named: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UnsupportedError, match=rf"a\.nc::.*{named}"):
