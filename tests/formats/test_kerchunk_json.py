@@ -31,6 +31,7 @@ from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.formats.kerchunk import entries
 from virtualds.formats.kerchunk import json as kerchunk_json
+from virtualds.formats.read_options import ReadOptions
 from virtualds.source_file import SourceFile
 
 pytestmark = pytest.mark.filterwarnings("ignore::xarray.SerializationWarning")
@@ -72,7 +73,7 @@ def written(group: ManifestGroup, path: Path) -> Any:
 
 
 def read(path: Path, **options: Any) -> ManifestGroup:
-    return kerchunk_json.read(SourceFile(f"file://{path}"), **options)
+    return kerchunk_json.read(SourceFile(f"file://{path}"), ReadOptions(**options))
 
 
 def lazy(path: Path, **options: Any) -> xr.Dataset:

@@ -35,6 +35,7 @@ import virtualds
 from virtualds import AccessError, FormatError, ManifestArray, ReadError, UnsupportedError
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.formats import zarr_manifests
+from virtualds.formats.read_options import ReadOptions
 from virtualds.formats.zarr_manifests import manifest_files, manifests, parquet_table
 from virtualds.formats.zarr_manifests import read as zarr_v3
 from virtualds.source_file import SourceFile
@@ -57,7 +58,7 @@ def virtual(path: Any, **options: Any) -> xr.Dataset:
 
 
 def read(path: Path, **options: Any) -> ManifestGroup:
-    return zarr_v3.read(SourceFile(f"file://{path}"), **options)
+    return zarr_v3.read(SourceFile(f"file://{path}"), ReadOptions(**options))
 
 
 def root_of(path: Path) -> Any:
