@@ -100,7 +100,7 @@ def test_archives_are_joined_as_xarray_joins_them(archives: Archives) -> None:
 @pytest.mark.product
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("case", ALIKE)
-def test_what_is_alike_is_joined_as_it_is_stored(case: str, way: str, tmp_path: Path) -> None:
+def test_files_that_are_alike_are_joined_as_stored(case: str, way: str, tmp_path: Path) -> None:
     paths = write(tmp_path, ALIKE[case])
     falls = case.startswith("falling")
     if way == "by_coords" and (falls or case.startswith("no coordinate")):
@@ -112,7 +112,7 @@ def test_what_is_alike_is_joined_as_it_is_stored(case: str, way: str, tmp_path: 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("case", UNLIKE)
-def test_what_is_not_alike_is_left_to_xarray(case: str, way: str, tmp_path: Path) -> None:
+def test_xarray_combines_files_that_are_not_alike(case: str, way: str, tmp_path: Path) -> None:
     with pytest.raises(NeedsFullCombineError):
         as_stored(write(tmp_path, UNLIKE[case]), rises=False, **WAYS[way])
 
@@ -159,7 +159,7 @@ REFUSED: dict[str, tuple[dict[str, Any], Make]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_depends_on_all_files_is_left_to_xarray(case: str, tmp_path: Path) -> None:
+def test_xarray_combines_files_under_options_that_need_all_files(case: str, tmp_path: Path) -> None:
     options, make = REFUSED[case]
     with pytest.raises(NeedsFullCombineError):
         as_stored(write(tmp_path, make), rises=True, **WAYS["nested"], **options)
@@ -212,7 +212,7 @@ MANY: dict[str, Make] = {
 @pytest.mark.full
 @pytest.mark.usefixtures("_processes_take_part")
 @pytest.mark.parametrize("make", MANY.values(), ids=MANY)
-def test_processes_join_what_joins(make: Make, tmp_path: Path) -> None:
+def test_processes_join_files_that_are_alike(make: Make, tmp_path: Path) -> None:
     paths = [tmp_path / f"{number:02d}.nc" for number in range(24)]
     for number, path in enumerate(paths):
         make(number).to_netcdf(path)
@@ -249,7 +249,7 @@ def test_of_files_that_are_alike_two_become_datasets(
 
 @pytest.mark.parametrize("parallel", [1, 2])
 @pytest.mark.parametrize("combine", WAYS)
-def test_what_is_out_of_order_or_overlaps_is_arranged_first(
+def test_files_out_of_order_or_overlapping_are_arranged_first(
     combine: str, parallel: int, tmp_path: Path
 ) -> None:
     steps = {0: 4.0, 1: 0.0, 2: 2.0, 3: 1.0, 4: 6.0}
@@ -266,7 +266,7 @@ def test_what_is_out_of_order_or_overlaps_is_arranged_first(
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("empty", [0, 3])
-def test_files_without_elements_are_left_to_xarray(way: str, empty: int, tmp_path: Path) -> None:
+def test_xarray_combines_files_without_elements(way: str, empty: int, tmp_path: Path) -> None:
     """They go behind all others, and by_coords refuses them: the first is not that of the list."""
     paths = write(tmp_path, lambda n: day(n, steps=2 * (n != empty)).assign_attrs(number=n))
     with pytest.raises(NeedsFullCombineError):

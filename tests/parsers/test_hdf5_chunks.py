@@ -121,6 +121,7 @@ def test_any_axis_may_be_unlimited(write: Any, libver: str, tmp_path: Path) -> N
         )
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("libver", ["earliest", "v110", "latest"])
 @pytest.mark.parametrize("compression", FILTERS)
 @pytest.mark.parametrize("first", [True, False])
