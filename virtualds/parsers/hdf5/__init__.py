@@ -29,8 +29,7 @@ from virtualds.parsers.hdf5.file import HDF5Files
 from virtualds.parsers.hdf5.group_reader import read_one_group, read_whole_tree
 from virtualds.parsers.hdf5.objects import Structure
 from virtualds.source_file import SourceFile
-from virtualds.stores.scan_cache import read_remote
-from virtualds.urls import scheme_of
+from virtualds.stores.scan_cache import keep_scan
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 """Format signature, at byte 0, 512, 1024, 2048 ... (HDF5 file format, II.A)."""
@@ -90,13 +89,13 @@ def _walk_file(
         with HDF5Files(source) as files:
             return walk(files, structure, skipped, group or "")
 
-    if get_options().hdf5 == "auto":
-        with suppress(VirtualdsError):
-            found = attempt(members)
-            if not any(part.problems for _, part in found.walk()):
-                return found
-    is_local = scheme_of(source.url) == "file"
-    return attempt(library) if is_local else read_remote(source, lambda: attempt(library))
+    with keep_scan(source):
+        if get_options().hdf5 == "auto":
+            with suppress(VirtualdsError):
+                found = attempt(members)
+                if not any(part.problems for _, part in found.walk()):
+                    return found
+        return attempt(library)
 
 
 # ---------------------------------------------------------------------- native readers
