@@ -23,6 +23,7 @@ class Options:
     retries: int = 5
     request_timeout: float = 600.0
     least_rate: float = 1024.0
+    hdf5: str = "auto"
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -37,8 +38,12 @@ class Options:
                 f"set_options: request_timeout and least_rate are above 0, got {self}; "
                 f"request_timeout=float('inf') sets no bound"
             )
+        if self.hdf5 not in HDF5_READERS:
+            raise ValueError(f"set_options: hdf5 is one of {list(HDF5_READERS)}, got {self.hdf5!r}")
 
 
+HDF5_READERS = ("auto", "library")
+"""Who reads the structure of HDF5 files: virtualds where it can, or always the HDF5 library."""
 COUNTS = ("max_requests", "retries")
 """Settings that are integers; bytes and seconds may be any number."""
 
@@ -47,6 +52,8 @@ def _check_type(name: str, value: object, default: object) -> None:
     """Refuse a setting of another type than the default."""
     if isinstance(default, bool):
         fits, wanted = isinstance(value, bool), "True or False"
+    elif isinstance(default, str):
+        fits, wanted = isinstance(value, str), "a string"
     else:
         kind, wanted = (Integral, "an integer") if name in COUNTS else (Real, "a number")
         fits = isinstance(value, kind) and not isinstance(value, bool)
@@ -93,13 +100,16 @@ class set_options:
     least_rate : float, default 1024
         Bytes per second: for every so many bytes received, a request may take one second more. A
         slower response ends as a timeout.
+    hdf5 : {"auto", "library"}, default "auto"
+        Who reads the structure of HDF5 files. "auto" lets virtualds read it, and h5py whatever
+        virtualds does not know; with "library" h5py reads all of it. Both give the same dataset.
 
     Raises
     ------
     TypeError
-        A setting is of another type: a number, or True and False.
+        A setting is of another type: a number, a string, or True and False.
     ValueError
-        A name is unknown, or a limit makes no sense.
+        A name is unknown, a limit makes no sense, or a string is none of those listed.
 
     Examples
     --------

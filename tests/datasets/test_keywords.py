@@ -14,6 +14,7 @@ import pytest
 import xarray as xr
 
 import virtualds
+from virtualds.options import get_options
 
 NONE = "/no/such/file.nc"
 """Whoever opened it would say that there is none."""
@@ -329,6 +330,7 @@ WRONG: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
             **dict.fromkeys(("load_limit", "small_variable", "chunk_cache", "retries"), "x"),
             **dict.fromkeys(("request_timeout", "least_rate", "max_requests"), None),
             **dict.fromkeys(("check_sources", "only_writer"), "x"),
+            "hdf5": "h5py",
         },
     ),
 }
@@ -348,6 +350,13 @@ def test_a_wrong_value_is_reported_with_its_keyword(
     with pytest.raises((TypeError, ValueError), match=told) as caught:
         function(tmp_path, **{keyword: wrong[keyword]})
     assert "object" not in str(caught.value) and "instances" not in str(caught.value)
+
+
+@pytest.mark.parametrize("given", ["h5py", "Auto", "", None, 5, True, b"auto"])
+def test_the_reader_of_hdf5_is_one_of_two(given: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="set_options: hdf5"):
+        virtualds.set_options(hdf5=given)
+    assert get_options().hdf5 == "auto"
 
 
 @pytest.mark.parametrize("given", [5, "a", None, [("a", "b")]])
