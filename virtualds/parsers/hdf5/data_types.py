@@ -96,8 +96,9 @@ def _find_stored_type(kind: Any) -> StoredType:
     check_values(kind)
     try:
         dtype = kind.dtype
-    except (TypeError, ValueError) as error:
-        raise _unsupported_error(kind, str(error)) from error
+    except (KeyError, TypeError, ValueError) as error:
+        # of floats in the byte order of a VAX h5py says KeyError
+        raise _unsupported_error(kind, f"h5py has no dtype for it, {error}") from error
     if dtype.hasobject and h5py.check_string_dtype(dtype) is not None:
         return StoredType(TEXT_DTYPE, str, in_chunks=False)
     if not dtype.itemsize:
