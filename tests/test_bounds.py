@@ -84,7 +84,7 @@ def test_a_grid_far_larger_than_its_references_is_refused(kind: str, tmp_path: P
     assert peak(refused) < MOST
 
 
-def test_what_is_done_about_a_refused_grid_is_chosen_as_for_other_variables(tmp_path: Path) -> None:
+def test_on_error_decides_about_refused_grids_too(tmp_path: Path) -> None:
     path = hdf5(tmp_path)
     with h5py.File(path, "a") as file:
         file["sound"] = np.arange(3)
@@ -147,7 +147,7 @@ WORK: dict[str, Callable[[Any, Path, Path], Any]] = {
 
 
 @pytest.mark.parametrize("work", WORK)
-def test_all_of_an_almost_empty_set_is_not_looked_through(work: str, tmp_path: Path) -> None:
+def test_an_almost_empty_set_is_not_read_as_a_whole(work: str, tmp_path: Path) -> None:
     path = lazy_set(tmp_path)
     opened = virtualds.open_virtual_dataset(path)
     there = set(tmp_path.iterdir())

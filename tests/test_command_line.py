@@ -157,7 +157,7 @@ def test_options_are_keywords_of_python(command: click.Command) -> None:
     assert keywords(name) - stood_for == set(ONLY_IN_PYTHON.get(name, {}))
 
 
-def test_the_tables_above_say_nothing_in_vain() -> None:
+def test_every_entry_of_the_tables_of_options_is_used() -> None:
     assert set(SIGNATURES) == set(NAMES)
     given = {str(p.name): p for command in COMMANDS for p in command.params}
     assert set(ONLY_HERE) - {"help"} <= set(given)
@@ -165,7 +165,7 @@ def test_the_tables_above_say_nothing_in_vain() -> None:
         assert set().union(*other.values()) <= keywords(name)
 
 
-def test_formats_and_their_choices_are_all_there() -> None:
+def test_all_formats_and_their_choices_are_options() -> None:
     assert tuple(form.name for form in FORMATS) == options.FORMATS
     choices = {choice for form in FORMATS for choice in form.choices}
     assert set(options.CHOICES) == choices | {KEEP_QUERY}
@@ -283,7 +283,7 @@ def test_scan_finds_the_order_of_files_by_their_coordinates() -> None:
     assert_identical(opened("refs.json"), native())
 
 
-def test_scan_says_what_it_did() -> None:
+def test_scan_prints_a_report() -> None:
     output = done("scan", "20*.nc", "-o", "refs.json").stdout
     assert "refs.json, kerchunk-json" in output
     assert "2 files" in output
@@ -370,7 +370,7 @@ def test_a_set_grows() -> None:
     assert len(done("snapshots", "refs.zarr").stdout.splitlines()) == 2
 
 
-def test_an_append_of_what_is_there_says_that_nothing_was_written() -> None:
+def test_an_append_of_known_files_says_that_nothing_was_written() -> None:
     given = ("append", "refs.zarr", "20*.nc", "--dim", "time", "--on-duplicate", "skip")
     first = said(*given)
     assert (first["written"], first["added"]) == (True, 24)
@@ -394,7 +394,7 @@ def test_a_set_of_an_earlier_version_is_brought_up_to_date() -> None:
     assert_identical(opened("refs.zarr"), native())
 
 
-def test_a_source_is_put_in_place_of_what_it_was() -> None:
+def test_a_source_is_replaced() -> None:
     done("scan", "20*.nc", "-o", "refs.zarr")
     changed = xr.load_dataset("2001.nc")
     changed["t"] = changed["t"] + 10
@@ -423,7 +423,7 @@ def test_verify_reports_missing_files() -> None:
     assert result.stdout.startswith("verified against fingerprint: 1 missing")
 
 
-def test_verify_does_not_call_ok_what_it_could_not_compare() -> None:
+def test_verify_is_not_ok_if_nothing_was_compared() -> None:
     xr.Dataset({"t": ("x", np.arange(4.0))}).to_netcdf("small.nc")
     virtualds.open_virtual_dataset("small.nc", loadable_variables=["t"]).virtual.to_manifest(
         "small.json"
@@ -533,7 +533,7 @@ def test_an_error_is_a_document_for_machines() -> None:
     ],
     ids=" ".join,
 )
-def test_what_makes_no_sense_is_wrong_usage(arguments: tuple[str, ...]) -> None:
+def test_impossible_arguments_are_usage_errors(arguments: tuple[str, ...]) -> None:
     result = run(*arguments)
     assert result.exit_code == 2
     assert result.stderr.startswith("Usage: ")
@@ -580,7 +580,7 @@ def test_a_closed_pipe_is_no_error() -> None:
     assert (process.returncode, stderr) == (141, "")
 
 
-def test_it_can_be_interrupted() -> None:
+def test_the_program_can_be_interrupted() -> None:
     process = program("scan", "-f", "-", "-o", "refs.json")
     assert process.stdin is not None
     # more than fits into a pipe: once it is written the program reads its list

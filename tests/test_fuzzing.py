@@ -37,7 +37,7 @@ KINDS_OF = {"zarr": {"zarr-v2", "zarr-v3"}, "zarr-v3": {"sets"}}
 """Kinds of files of a parser or format, where they are not called like it."""
 CODECS = "codec-zlib,codec-delta,codec-imagecodecs_szip,codec-virtualds_scaleoffset"
 """Some codecs; their chunks are made together."""
-TOGETHER = [",".join(FILES[n::4]) for n in range(4)] + [CODECS]
+TOGETHER = [",".join(FILES[n::8]) for n in range(8)] + [CODECS]
 """What one process tries: starting it takes longer than trying a kind."""
 
 

@@ -47,7 +47,7 @@ def test_a_location_shows_no_secrets() -> None:
 
 
 @pytest.mark.parametrize("wrong", [3, None, b"a.nc", ["a.nc"]])
-def test_what_is_no_path_nor_url_is_refused(wrong: Any) -> None:
+def test_objects_that_are_no_paths_or_urls_are_refused(wrong: Any) -> None:
     for of in (Location.of, Location.of_url):
         with pytest.raises(TypeError, match="a file is named by a path or url, got"):
             of(wrong)
@@ -71,7 +71,7 @@ DOORS: dict[str, Callable[[str], Any]] = {
 
 @pytest.mark.parametrize("name", ["a.nc", "a.zip", "a.json", "a.zarr"])
 @pytest.mark.parametrize("door", DOORS)
-def test_what_reads_a_file_or_set_is_asked_once(
+def test_the_reader_of_a_file_or_set_is_chosen_once(
     door: str, name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = counted(monkeypatch)

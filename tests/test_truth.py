@@ -26,7 +26,7 @@ def save(path: Path, ds: xr.Dataset, **encoding: Any) -> Path:
     return path
 
 
-def test_what_reindexing_left_empty_is_written_as_it_reads(tmp_path: Path) -> None:
+def test_gaps_of_reindexing_are_written_as_they_read(tmp_path: Path) -> None:
     ds = xr.Dataset({"v": (("t", "x"), np.ones((2, 3)))}, {"t": [0, 1]})
     path = save(tmp_path / "a.nc", ds, v={"_FillValue": None})
     empty = virtualds.open_virtual_dataset(path).reindex(t=[5, 6])

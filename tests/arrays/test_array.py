@@ -233,7 +233,7 @@ def test_each_virtual_operation_is_numpys(folder: Path, build: Any, data: st.Dat
         (np.swapaxes, (0, 5)),
     ],
 )
-def test_what_numpy_refuses_is_refused(pair: Pair, function: Any, arguments: Any) -> None:
+def test_calls_that_numpy_refuses_are_refused(pair: Pair, function: Any, arguments: Any) -> None:
     values, array = pair
     with pytest.raises((ValueError, IndexError)):
         function(values, *arguments)
@@ -336,7 +336,7 @@ def test_each_way_to_index_is_numpys(pair: Pair, name: str) -> None:
     [6, -7, (0, 0, 0, 0), [6], [-7], (0, [8]), [True] * 5, np.ones((6, 7), bool), 1.0, "a", [1.0]],
     ids=str,
 )
-def test_what_numpy_does_not_index_is_an_index_error(pair: Pair, key: Any) -> None:
+def test_keys_that_numpy_refuses_are_index_errors(pair: Pair, key: Any) -> None:
     values, array = pair
     with pytest.raises(IndexError):
         values[key]
@@ -488,7 +488,7 @@ def test_a_number_is_taken_from_an_array_of_one(folder: Path) -> None:
         bool(virtual(np.array([1, 2]), folder))
 
 
-def test_values_are_had_by_copying_only(pair: Pair) -> None:
+def test_only_a_copy_gives_values(pair: Pair) -> None:
     values, array = pair
     with pytest.raises(ValueError, match="copy"):
         np.asarray(array, copy=False)
@@ -537,9 +537,7 @@ def test_the_limit_counts_what_a_selection_reads(folder: Path) -> None:
     [("i2", "i4"), ("i2", "f4"), ("u1", "i2"), ("i4", "f8"), ("f4", "f8"), ("f4", "c8"),
      (">i2", "<i2"), (">f4", "<f4"), ("?", "i1")],
 )  # fmt: skip
-def test_a_dtype_that_holds_every_value_is_had_without_reading(
-    folder: Path, stored: str, wanted: str
-) -> None:
+def test_a_cast_to_a_wider_dtype_reads_nothing(folder: Path, stored: str, wanted: str) -> None:
     values = np.arange(12).reshape(3, 4).astype(stored)
     array = virtual(values, folder, chunks=(2, 2), codecs=SHUFFLED)
     with no_reads():
@@ -554,7 +552,7 @@ def test_a_dtype_that_holds_every_value_is_had_without_reading(
     [("i4", "i2"), ("i8", "f4"), ("f8", "f4"), ("f4", "i4"), ("i4", "S11"), ("i8", "M8[s]"),
      ("f8", "g"), ("S3", "S2"), ("i4", "O")],
 )  # fmt: skip
-def test_any_other_dtype_is_had_by_reading(folder: Path, stored: str, wanted: str) -> None:
+def test_a_cast_to_any_other_dtype_reads_the_values(folder: Path, stored: str, wanted: str) -> None:
     values = np.arange(12).reshape(3, 4).astype(stored)
     found = virtual(values, folder, codecs=SHUFFLED, padding=values[0, 0]).astype(wanted)
     assert isinstance(found, np.ndarray)
@@ -898,14 +896,14 @@ def test_looking_at_an_array_reads_nothing_and_says_what_it_is(pair: Pair) -> No
             assert odd._repr_html_()
 
 
-def test_html_does_not_trust_names(folder: Path) -> None:
+def test_html_escapes_names(folder: Path) -> None:
     array = ManifestArray.from_arrays(
         shape=(1,), chunks=(1,), dtype="f4", path="s3://b/<script>.nc", offsets=0, lengths=4
     )
     assert "<script>" not in array._repr_html_()
 
 
-def test_sizes_are_told_apart(pair: Pair) -> None:
+def test_the_repr_distinguishes_sizes(pair: Pair) -> None:
     values, array = pair
     assert (array.nbytes, array.size, array.ndim) == (values.nbytes, 240, 3)
     assert (np.shape(array), np.ndim(array), np.size(array)) == ((6, 8, 5), 3, 240)
@@ -992,7 +990,7 @@ def test_columns_by_hand_that_do_not_fit_are_refused(wrong: dict[str, Any]) -> N
 # ---------------------------------------------------------------------- doing no more than needed
 
 
-def test_what_is_done_to_nothing_looks_at_no_chunk(
+def test_operations_that_change_nothing_look_at_no_chunk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     array = virtual(np.arange(12).reshape(4, 3), tmp_path, chunks=(2, 3))

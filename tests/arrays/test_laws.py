@@ -194,7 +194,9 @@ def test_joining_is_associative(folder: Path, data: st.DataObject) -> None:
 
 
 @given(data=st.data())
-def test_cropping_what_is_joined_joins_what_is_cropped(folder: Path, data: st.DataObject) -> None:
+def test_a_crop_of_joined_arrays_is_the_join_of_cropped_arrays(
+    folder: Path, data: st.DataObject
+) -> None:
     axis, parts = data.draw(rows(folder, 2))
     one, two = (array for _, array in parts)
     start = data.draw(st.integers(0, one.shape[axis]))
@@ -208,7 +210,9 @@ def test_cropping_what_is_joined_joins_what_is_cropped(folder: Path, data: st.Da
 
 
 @given(data=st.data())
-def test_turning_what_is_joined_joins_what_is_turned(folder: Path, data: st.DataObject) -> None:
+def test_a_transpose_of_joined_arrays_is_the_join_of_transposed_arrays(
+    folder: Path, data: st.DataObject
+) -> None:
     axis, parts = data.draw(rows(folder, 2))
     order = data.draw(st.permutations(range(parts[0][0].ndim)))
     arrays = [array for _, array in parts]
@@ -233,7 +237,9 @@ def test_taking_twice_is_taking_once(folder: Path, data: st.DataObject) -> None:
 
 
 @given(data=st.data())
-def test_what_is_ragged_along_one_axis_is_one_fragment(folder: Path, data: st.DataObject) -> None:
+def test_arrays_that_are_ragged_along_one_axis_join_to_one_fragment(
+    folder: Path, data: st.DataObject
+) -> None:
     shape = data.draw(shapes())
     axis = data.draw(st.integers(0, len(shape) - 1))
     chunks = [data.draw(st.integers(1, n + 2)) for n in shape]

@@ -102,7 +102,7 @@ OTHERS: dict[str, Callable[[xr.Dataset], Any]] = {
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("other", OTHERS)
 @pytest.mark.parametrize("compare", [operator.eq, operator.ne, operator.lt])
-def test_what_cannot_be_compared_is_unequal(
+def test_operands_that_cannot_be_compared_are_unequal(
     vds: xr.Dataset, native: xr.Dataset, kind: str, other: str, compare: Any
 ) -> None:
     assert_alike(lambda ds: compare(ds[kind], OTHERS[other](ds)), vds, native)
@@ -110,7 +110,7 @@ def test_what_cannot_be_compared_is_unequal(
     assert_alike(lambda ds: compare(_values(OTHERS[other](ds)), ds[kind].data), vds, native)
 
 
-def test_a_ufunc_of_what_cannot_be_compared_fails_at_once(
+def test_a_ufunc_of_operands_that_do_not_fit_fails_at_once(
     vds: xr.Dataset, native: xr.Dataset
 ) -> None:
     assert_alike(lambda ds: np.equal(ds["f4"].data, ds["M8[ns]"].data), vds, native)
@@ -150,7 +150,7 @@ def test_a_variable_is_changed_in_place_as_natively(vds: xr.Dataset, native: xr.
     same(vds["i2"], native["i2"])
 
 
-def test_assigning_to_items_says_what_to_do(vds: xr.Dataset) -> None:
+def test_an_error_of_assigning_to_items_says_what_to_do(vds: xr.Dataset) -> None:
     for assign in (
         lambda: operator.setitem(vds["f4"], (0, 0), 1.0),
         lambda: operator.setitem(vds["f4"], Ellipsis, np.ones((9, 4, 5))),

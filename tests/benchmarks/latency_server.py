@@ -1,13 +1,15 @@
 """A web server on loopback whose answers take a while: python latency_server.py FOLDER DELAY_MS.
 
 It prints its port. ``GET /counts`` answers how many requests and bytes there were since it was
-asked last, and how many requests were open at a time.
+asked last, how many requests were open at a time, and in how many rounds the file was read that
+took most: a round begins with a request for a file when no other for it is open.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
+from collections import Counter
 from pathlib import Path
 
 from aiohttp import web
@@ -18,25 +20,30 @@ class Files:
 
     def __init__(self, folder: Path, delay: float) -> None:
         self._folder, self._delay = folder.resolve(), delay
-        self._open = 0
+        self._open: Counter[str] = Counter()
+        self._rounds: Counter[str] = Counter()
         self._counts = {"requests": 0, "bytes": 0, "at_once": 0}
 
     async def counts(self, request: web.Request) -> web.Response:
         """Tell what has been asked for, and begin to count anew."""
         found = dict(self._counts)
+        rounds = max(self._rounds.values(), default=0)
         self._counts = dict.fromkeys(found, 0)
-        return web.json_response(found)
+        self._rounds.clear()
+        return web.json_response(found | {"rounds": rounds})
 
     async def answer(self, request: web.Request) -> web.Response:
         """Wait, then send a file or a range of it."""
-        self._open += 1
+        path = request.match_info["path"]
+        self._rounds[path] += not self._open[path]
+        self._open[path] += 1
         self._counts["requests"] += 1
-        self._counts["at_once"] = max(self._counts["at_once"], self._open)
+        self._counts["at_once"] = max(self._counts["at_once"], self._open.total())
         try:
             await asyncio.sleep(self._delay)
             return self._sent(request)
         finally:
-            self._open -= 1
+            self._open[path] -= 1
 
     def _sent(self, request: web.Request) -> web.Response:
         path = (self._folder / request.match_info["path"]).resolve()

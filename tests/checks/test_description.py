@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import xarray as xr
-from test_scale import METADATA, archive, counted
+from large_sets import METADATA, archive, counted
 
 import virtualds
 from virtualds.checks import describe as description

@@ -334,7 +334,7 @@ def overlapping_files(folder: Path, *places: list[int]) -> list[Path]:
     return sorted(folder.glob("*.nc"))
 
 
-def test_overlaps_are_told_as_they_are_treated(tmp_path: Path) -> None:
+def test_overlaps_are_reported_with_their_treatment(tmp_path: Path) -> None:
     files = overlapping_files(tmp_path, [0, 1], [1, 2])
     for overlap, verdict in (("error", "blocks"), ("first", "combines"), ("keep", "costs")):
         (row,) = virtualds.diagnose(files, overlap=overlap).differences

@@ -20,7 +20,7 @@ GONE = Problem("s3://bucket/b.nc", "", None, "missing", "there is no such file")
 UNSEEN = Problem("s3://bucket/c.nc", "t", (0,), "not compared", "nobody reads it")
 
 
-def test_it_is_ok_only_if_everything_was_checked() -> None:
+def test_a_verification_is_ok_only_if_everything_was_checked() -> None:
     assert Verification("native", compared={"h5netcdf 1": 3}).ok
     assert not Verification("native", problems=(BAD,)).ok
     assert Verification("range").ok and not Verification("native").ok

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_scale import archive
+from large_sets import archive
 
 from virtualds import ChunkManifest, ManifestArray, SourceFile
 from virtualds.checks.verify.locate_bytes import find_box

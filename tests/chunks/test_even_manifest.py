@@ -69,7 +69,7 @@ def test_a_view_holds_no_columns(view: str) -> None:
     assert view in ("whole", "pruned") or tokenize(found) != tokenize(even())
 
 
-def test_what_is_missing_is_missing() -> None:
+def test_a_missing_chunk_stays_missing_in_a_selection() -> None:
     taken = even().take(0, np.array([5, -1, 3]))
     assert taken.file.ravel().tolist() == [0, MISSING, 0]
     assert taken.offset[2, 0] == 96 + 3 * 20
@@ -85,7 +85,7 @@ def test_a_row_is_looked_up_from_either_end() -> None:
 @pytest.mark.parametrize(
     ("first", "length"), [(9_529, 12), (-1, 12), (96, 0)], ids=["behind", "in front", "empty"]
 )
-def test_what_lies_outside_the_file_is_refused(first: int, length: int) -> None:
+def test_references_outside_of_the_file_are_refused(first: int, length: int) -> None:
     with pytest.raises(FormatError, match="are no chunk"):
         StridedReferences(FILE, first=first, step=20, length=length, count=24)
 

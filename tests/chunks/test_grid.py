@@ -204,7 +204,7 @@ def test_one_slab_per_file_takes_at_most_sixteen_bytes() -> None:
         lambda: ChunkAxis.from_slabs([5, 4], [5, 5, 5]),
     ],
 )
-def test_what_is_no_cut_of_an_axis_is_refused(build: object) -> None:
+def test_impossible_axes_are_refused(build: object) -> None:
     with pytest.raises(ValueError):
         build()  # type: ignore[operator]
 
@@ -347,7 +347,7 @@ def test_as_slice_means_the_same_positions(positions: list[int]) -> None:
         assert len(positions) > 2
 
 
-def test_projecting_reads_only_the_slabs_it_meets() -> None:
+def test_projecting_reads_only_the_slabs_of_the_selection() -> None:
     axis = ChunkAxis.regular(10**12, 10)
     found = axis.project(slice(10**11 + 5, 10**11 + 25, 1))
     assert found.chunk.tolist() == [10**10, 10**10 + 1, 10**10 + 2]

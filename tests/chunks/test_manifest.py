@@ -203,7 +203,7 @@ def test_inline_chunks_keep_their_bytes() -> None:
 # ---------------------------------------------------------------------- doing no more than needed
 
 
-def test_what_changes_nothing_gives_the_manifest_itself() -> None:
+def test_operations_that_change_nothing_return_the_manifest_itself() -> None:
     manifest = ChunkManifest.build(
         (2,), files=FILES[:2], file=[0, 1], offset=[1, 2], length=3, pipeline=[0, 1]
     )

@@ -73,7 +73,7 @@ MAKERS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_what_is_small_takes_fewer_bytes_than_the_array(name: str) -> None:
+def test_a_packed_column_has_a_smaller_pickle_than_the_array(name: str) -> None:
     column = MAKERS[name]()
     packed = pack(column)
     assert len(pickle.dumps(packed, 5)) < len(pickle.dumps(column, 5))

@@ -12,6 +12,7 @@ import imagecodecs
 import numcodecs
 import numpy as np
 import pytest
+from encoded_bytes import CHECKED, CONFIGS, SZIP, encoded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,38 +23,6 @@ from virtualds.codecs.codec import Codec, CodecError
 from virtualds.codecs.shuffle import Shuffle, unshuffle_by_planes, unshuffle_portably
 from virtualds.codecs.zlib import Zlib, find_libdeflate
 
-CONFIGS: dict[str, dict[str, Any]] = {
-    "zlib": {"id": "zlib", "level": 1},
-    "zlib 0": {"id": "zlib", "level": 0},
-    "zlib 9": {"id": "zlib", "level": 9},
-    "gzip": {"id": "gzip", "level": 1},
-    "shuffle 4": {"id": "shuffle", "elementsize": 4},
-    "shuffle 8": {"id": "shuffle", "elementsize": 8},
-    "shuffle 3": {"id": "shuffle", "elementsize": 3},
-    "fletcher32": {"id": "fletcher32"},
-    "crc32c": {"id": "crc32c", "location": "end"},
-    "crc32c before": {"id": "crc32c", "location": "start"},
-    "zstd": {"id": "zstd", "level": 1},
-    "zstd checksum": {"id": "zstd", "level": 1, "checksum": True},
-    "lz4": {"id": "lz4", "acceleration": 1},
-    "blosc": {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0},
-    "blosc zstd": {"id": "blosc", "cname": "zstd", "clevel": 5, "shuffle": 2, "blocksize": 0},
-    "bz2": {"id": "bz2", "level": 1},
-    "lzma": {"id": "lzma", "format": 1, "check": -1, "preset": None, "filters": None},
-}
-SZIP = {
-    "id": "imagecodecs_szip",
-    "header": True,
-    "options_mask": 141,
-    "pixels_per_block": 8,
-    "bits_per_pixel": 16,
-    "pixels_per_scanline": 64,
-}
-CHECKED = {
-    *("zlib", "zlib 0", "zlib 9", "gzip", "bz2", "lzma"),
-    *("fletcher32", "crc32c", "crc32c before", "zstd checksum"),
-}
-"""Codecs that notice a changed byte; the others cannot know."""
 DTYPES = ("u1", "<i2", ">i4", "<f4", "f8", "S3", "M8[ns]", "c16")
 SIZES = (1, 2, 7, 1000, 65_537)
 
@@ -62,17 +31,6 @@ def sample(dtype: str, size: int) -> bytes:
     rng = np.random.default_rng(size)
     smooth = np.cumsum(rng.integers(0, 9, size))
     return smooth.astype("i8").astype(dtype).tobytes()
-
-
-def encoded(config: dict[str, Any], data: bytes) -> bytes:
-    if config["id"] == "imagecodecs_szip":
-        import imagecodecs
-
-        parameters = {k: v for k, v in config.items() if k != "id"}
-        return bytes(imagecodecs.szip_encode(data, **parameters))
-    # numcodecs shuffles whole elements only; HDF5 leaves the rest as it is
-    end = len(data) - len(data) % config.get("elementsize", 1)
-    return bytes(numcodecs.get_codec(config).encode(data[:end])) + data[end:]
 
 
 def returned(codec: Codec, data: bytes, nbytes: int) -> bytes:
@@ -146,7 +104,9 @@ def test_fixedscaleoffset_takes_back_what_it_rounded(dtype: str) -> None:
 @pytest.mark.parametrize(
     "config", [{"id": "quantize", "digits": 2}, {"id": "bitround", "keepbits": 5}]
 )
-def test_what_was_only_rounded_is_left_as_it_is(config: dict[str, Any], dtype: str) -> None:
+def test_codecs_that_only_round_decode_to_the_stored_bytes(
+    config: dict[str, Any], dtype: str
+) -> None:
     if config["id"] == "quantize":
         config = config | {"dtype": dtype, "astype": dtype}
     values = (np.arange(50) / 7).astype(dtype)
@@ -219,6 +179,7 @@ def test_another_length_than_expected_is_refused(name: str, decode: Way, wrong: 
         decode(codec, encoded(config_of(name), LONG), len(LONG) + wrong)
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("name", sorted(CHECKED))
 @WAYS
 @given(st.data())
@@ -229,6 +190,7 @@ def test_a_changed_byte_is_noticed(name: str, decode: Way, data: st.DataObject) 
     damaged_or_right(codec_from_zarr_v2(CONFIGS[name]), bytes(there), LONG, decode)
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("name", sorted(CHECKED))
 @WAYS
 @given(st.binary(min_size=1, max_size=9))
@@ -365,9 +327,7 @@ def test_codecs_that_make_python_objects_give_no_addresses_as_numbers(
 
 @pytest.mark.parametrize("nbytes", [1280, None])
 @pytest.mark.parametrize("keep", [-1, -100, 60, 5, 4])
-def test_szip_of_a_stream_that_ends_early_is_no_memory_of_others(
-    nbytes: int | None, keep: int
-) -> None:
+def test_szip_of_a_truncated_stream_shows_no_other_memory(nbytes: int | None, keep: int) -> None:
     """libaec leaves what it has no bits for as it was."""
     codec = codec_from_zarr_v2(SZIP)
     data = np.random.default_rng(0).integers(0, 2**14, 640).astype("<i2").tobytes()
@@ -439,7 +399,7 @@ def test_a_jpegls_stream_without_an_end_is_not_decoded() -> None:
         codec.decode(there[:99], 1230)
 
 
-def test_what_only_encoding_needs_may_be_anything() -> None:
+def test_parameters_that_only_encoding_uses_may_be_anything() -> None:
     data = encoded(CONFIGS["bz2"], LONG)
     assert (
         bytes(codec_from_zarr_v2({"id": "bz2", "level": "?", "more": 1}).decode(data, None)) == LONG
@@ -455,7 +415,7 @@ def test_what_only_encoding_needs_may_be_anything() -> None:
     ],
     ids=str,
 )
-def test_elements_and_blocks_beyond_all_measure_are_refused(config: dict[str, Any]) -> None:
+def test_huge_elements_and_blocks_are_refused(config: dict[str, Any]) -> None:
     with pytest.raises(UnsupportedError, match="bitshuffle"):
         codec_from_zarr_v2(config)
 
@@ -504,7 +464,7 @@ def payloads(draw: st.DrawFn) -> np.ndarray[Any, Any]:
 @pytest.mark.parametrize("name", LEVELS)
 @settings(max_examples=60, deadline=None)
 @given(st.data(), payloads(), st.binary(max_size=3))
-def test_whatever_numcodecs_encodes_is_decoded(
+def test_all_that_numcodecs_encodes_is_decoded(
     name: str, data: st.DataObject, values: Any, tail: bytes
 ) -> None:
     config = {"id": name, **data.draw(st.sampled_from(LEVELS[name]))}
@@ -544,7 +504,7 @@ FILTERED: list[dict[str, Any]] = [
 
 @settings(max_examples=100, deadline=None)
 @given(payloads(), st.sampled_from(FILTERED), st.integers(1, 3))
-def test_whatever_hdf5_encodes_is_decoded(values: Any, how: dict[str, Any], chunks: int) -> None:
+def test_all_that_hdf5_encodes_is_decoded(values: Any, how: dict[str, Any], chunks: int) -> None:
     if not values.size:
         return
     with h5py.File("nowhere", "w", driver="core", backing_store=False) as file:
@@ -639,7 +599,7 @@ def test_pcodec_of_nothing_is_nothing() -> None:
 
 
 @pytest.mark.parametrize(("name", "package"), [("zfpy", "imagecodecs"), ("pcodec", "pcodec")])
-def test_a_package_that_is_not_there_is_named(
+def test_a_missing_package_is_named(
     monkeypatch: pytest.MonkeyPatch, name: str, package: str
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
@@ -706,7 +666,7 @@ def test_all_ways_to_unshuffle_agree_with_numcodecs(way: Any, itemsize: int) -> 
         assert out.tobytes() == data
 
 
-def test_what_is_too_much_for_blosc_is_unshuffled_too() -> None:
+def test_chunks_too_large_for_blosc_are_unshuffled() -> None:
     data = np.random.default_rng(0).bytes(2**24 + 12)
     out = np.empty(len(data), np.uint8)
     unshuffle_portably(bytes(numcodecs.Shuffle(4).encode(data)), out, 4)
@@ -778,7 +738,7 @@ def test_a_checksum_of_old_hdf5_with_swapped_halves_is_right_too() -> None:
     assert bytes(codec.decode(data + old, len(data))) == data
 
 
-def test_a_wrong_checksum_says_both() -> None:
+def test_an_error_of_a_checksum_shows_both_checksums() -> None:
     codec = codec_from_zarr_v2({"id": "fletcher32"})
     with pytest.raises(CodecError, match=r"0x00010001.*0x00000002"):
         codec.decode(b"\0\1" + b"\2\0\0\0", 2)
@@ -791,7 +751,7 @@ def test_the_package_of_libdeflate_exports_its_functions() -> None:
 
 
 @WAYS
-def test_zstd_of_another_length_says_both(decode: Way) -> None:
+def test_an_error_of_the_length_of_zstd_shows_both_lengths(decode: Way) -> None:
     codec = codec_from_zarr_v2(CONFIGS["zstd"])
     with pytest.raises(CodecError, match=f"{len(LONG)} bytes where {len(LONG) + 2} belong"):
         decode(codec, encoded(CONFIGS["zstd"], LONG), len(LONG) + 2)

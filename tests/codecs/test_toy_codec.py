@@ -194,7 +194,7 @@ def test_every_format_holds_the_codec(name: str, source: Path, tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("toy")
-def test_its_names_are_those_that_the_class_says(source: Path, tmp_path: Path) -> None:
+def test_the_names_of_a_codec_are_those_of_its_class(source: Path, tmp_path: Path) -> None:
     ds = virtualds.open_virtual_dataset(source)
     ds.virtual.to_manifest(tmp_path / "set.json")
     refs = json.loads((tmp_path / "set.json").read_text())["refs"]
@@ -213,7 +213,7 @@ def test_a_copy_of_the_chunks_decodes_too(source: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("toy")
-def test_zarr_v2_stores_have_it_by_its_id(tmp_path: Path) -> None:
+def test_zarr_v2_stores_name_a_codec_by_its_id(tmp_path: Path) -> None:
     ds = xr.Dataset({"t": (("y", "x"), np.arange(42.0).reshape(7, 6))})
     how = {"compressors": (ToyOfNumcodecs(KEY),), "chunks": (2, 4)}
     ds.to_zarr(tmp_path / "a.zarr", zarr_format=2, encoding={"t": how}, consolidated=False)
@@ -225,7 +225,7 @@ def test_zarr_v2_stores_have_it_by_its_id(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("toy")
-def test_zarr_v3_stores_have_it_behind_numcodecs(tmp_path: Path) -> None:
+def test_zarr_v3_stores_name_a_codec_with_the_prefix_numcodecs(tmp_path: Path) -> None:
     values = np.arange(42, dtype="<i4").reshape(7, 6)
     array = zarr.create_array(
         tmp_path / "a.zarr/t", shape=values.shape, dtype="i4", chunks=values.shape,
@@ -245,7 +245,7 @@ def test_zarr_v3_stores_have_it_behind_numcodecs(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("toy")
-def test_tiff_has_it_by_the_number_of_its_compression(tmp_path: Path) -> None:
+def test_tiff_names_a_codec_by_the_number_of_its_compression(tmp_path: Path) -> None:
     path, values = tmp_path / "a.tif", np.arange(42, dtype="<u2").reshape(7, 6)
     tifffile.imwrite(path, values, rowsperstrip=7)
     with tifffile.TiffFile(path, mode="r+") as file:

@@ -13,13 +13,15 @@ import pytest
 import xarray as xr
 from archives import DEFAULTS, JOINED, KINDS, Archives
 from builds import assert_same
+from days import ALIKE, FILES, UNLIKE, Make, at, day, timed, write
 from hypothesis import given
 from hypothesis import strategies as st
 
 import virtualds
 from virtualds.combine import stored_file
 from virtualds.combine.concat_job import StretchJob
-from virtualds.combine.concat_stored import Concatenator, NeedsFullCombineError
+from virtualds.combine.concat_stored import Concatenator
+from virtualds.combine.joinable import NeedsFullCombineError
 from virtualds.combine.open_file import OpenJob
 from virtualds.combine.stored_file import FileInConcat, StoredFile, open_stored
 from virtualds.combine.xarray_combine import Combination
@@ -32,7 +34,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::RuntimeWarning"),
 ]
 
-FILES = 5
 WAYS = {
     "nested": {"combine": "nested", "concat_dim": "time"},
     "by_coords": {"combine": "by_coords", "concat_dim": None},
@@ -95,96 +96,11 @@ def test_archives_are_joined_as_xarray_joins_them(archives: Archives) -> None:
 
 # ---------------------------------------------------------------------- one difference at a time
 
-Written = tuple[xr.Dataset, dict[str, Any]]
-"""A dataset, and how it is encoded."""
-
-
-def day(number: int, steps: int = 2, **more: Any) -> xr.Dataset:
-    """Some steps of a field, with what does not depend on time."""
-    time = 10.0 * number + np.arange(float(steps))
-    field = number + np.arange(steps * 4.0).reshape(steps, 4)
-    fixed = {"mask": ("x", np.arange(4)), "x_bnds": (("x", "nv"), np.arange(8.0).reshape(4, 2))}
-    coords = {
-        "time": ("time", time, {"units": "days since 2000-01-01"}),
-        "x": ("x", [0.0, 0.5, 1.0, 1.5], {"bounds": "x_bnds"}),
-        "height": 2.0,
-    }
-    made = xr.Dataset({"v": (("time", "x"), field), **fixed}, coords, {"title": "days"})
-    return made.assign(more)
-
-
-def at(values: Any, **attributes: Any) -> Any:
-    return ("time", np.asarray(values), {"units": "days since 2000-01-01", **attributes})
-
-
-def timed(number: int, values: Any, **attributes: Any) -> xr.Dataset:
-    return day(number).assign_coords(time=at(values, **attributes))
-
-
-Make = Callable[[int], xr.Dataset]
-ALIKE: dict[str, Make] = {
-    "days": day,
-    "months of different lengths": lambda n: day(n, steps=2 + n % 3),
-    "whole hours": lambda n: timed(n, [24 * n, 24 * n + 1], units="hours since 1900-01-01"),
-    "whole hours as floats of 4 bytes": lambda n: timed(
-        n, np.array([24 * n, 24 * n + 1], "f4"), units="hours since 1900-01-01"
-    ),
-    "fractions of a day": lambda n: timed(n, [n, n + 1 / 3]),
-    "some fractions of a day, some whole": lambda n: timed(n, [n, n + (0.1 if n == 3 else 0.5)]),
-    "seconds with nanoseconds": lambda n: timed(
-        n, [n + 1e-9, n + 0.123456789], units="seconds since 2000-01-01"
-    ),
-    "units that differ": lambda n: timed(n, [n, n + 0.5], units=f"days since {2000 + n}-01-01"),
-    "dates that are missing": lambda n: day(n, seen=at([n, np.nan if n == 2 else n])),
-    "dates with a fill value": lambda n: day(
-        n, seen=at([n, -999 if n == 2 else n], _FillValue=-999)
-    ),
-    "durations": lambda n: day(n, since=("time", [n, n + 0.25], {"units": "hours"})),
-    "another calendar": lambda n: timed(n, [30 * n, 30 * n + 1], calendar="360_day"),
-    "packed": lambda n: day(
-        n, p=("time", np.array([n, -1], "i2"), {"scale_factor": 0.1, "_FillValue": -1})
-    ),
-    "packed, and loaded": lambda n: day(n).assign_coords(
-        p=("time", np.array([n, -1], "i2"), {"scale_factor": 0.1, "_FillValue": -1})
-    ),
-    "characters": lambda n: day(n).assign_coords(name=("time", np.array([f"a{n}", "b"], "S2"))),
-    "flags": lambda n: day(n, ok=("time", np.array([n % 2, 1], "i1"), {"dtype": "bool"})),
-    "no coordinate along time": lambda n: day(n).drop_vars("time"),
-    "descriptions of the day": lambda n: day(n).assign_attrs(history=f"made on day {n}"),
-    "falling times, kept so": lambda n: timed(n, [-2.0 * n, -2.0 * n - 1]),
-}
-UNLIKE: dict[str, Make] = {
-    "strings of any length": lambda n: day(n).assign_coords(name=("time", [f"name{n}", f"{n}"])),
-    "a scalar that differs": lambda n: day(n).assign_coords(height=2.0 + n),
-    "a mask that differs": lambda n: day(n, mask=("x", np.arange(4) * n)),
-    "a mask that differs late": lambda n: day(n, mask=("x", np.arange(4) * (n // 4))),
-    "another length of x": lambda n: day(n).isel(x=slice(3 + (n == 3))),
-    "other elements of x": lambda n: day(n).assign_coords(x=[0.0, 1.0, 2.0, 3.0 + n // 3]),
-    "a variable more": lambda n: day(n, **({"w": ("time", [1.0, 2.0])} if n == 3 else {})),
-    "an axis less": lambda n: day(n) if n != 1 else day(n).drop_vars("x"),
-    "nothing at all": lambda n: day(n) if n != 1 else xr.Dataset(),
-    "a variable as a coordinate": lambda n: day(n).set_coords("v" if n == 3 else []),
-    "another type": lambda n: day(n, w=("time", np.array([1, 2], "i2" if n == 3 else "i4"))),
-    "a date that no other type holds": lambda n: timed(
-        n, [1e6 * (n == 3) + n, 1e6 * (n == 3) + n + 1]
-    ),
-    "strings of other lengths": lambda n: day(n).assign_coords(
-        name=("time", np.array(["a" * (n + 1), "b"], "S"))
-    ),
-}
-
-
-def write(folder: Path, make: Make) -> list[Path]:
-    paths = [folder / f"{number}.nc" for number in range(FILES)]
-    for number, path in enumerate(paths):
-        make(number).to_netcdf(path)
-    return paths
-
 
 @pytest.mark.product
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("case", ALIKE)
-def test_what_is_alike_is_joined_as_it_is_stored(case: str, way: str, tmp_path: Path) -> None:
+def test_files_that_are_alike_are_joined_as_stored(case: str, way: str, tmp_path: Path) -> None:
     paths = write(tmp_path, ALIKE[case])
     falls = case.startswith("falling")
     if way == "by_coords" and (falls or case.startswith("no coordinate")):
@@ -196,7 +112,7 @@ def test_what_is_alike_is_joined_as_it_is_stored(case: str, way: str, tmp_path: 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("case", UNLIKE)
-def test_what_is_not_alike_is_left_to_xarray(case: str, way: str, tmp_path: Path) -> None:
+def test_xarray_combines_files_that_are_not_alike(case: str, way: str, tmp_path: Path) -> None:
     with pytest.raises(NeedsFullCombineError):
         as_stored(write(tmp_path, UNLIKE[case]), rises=False, **WAYS[way])
 
@@ -243,7 +159,7 @@ REFUSED: dict[str, tuple[dict[str, Any], Make]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_depends_on_all_files_is_left_to_xarray(case: str, tmp_path: Path) -> None:
+def test_xarray_combines_files_under_options_that_need_all_files(case: str, tmp_path: Path) -> None:
     options, make = REFUSED[case]
     with pytest.raises(NeedsFullCombineError):
         as_stored(write(tmp_path, make), rises=True, **WAYS["nested"], **options)
@@ -296,7 +212,7 @@ MANY: dict[str, Make] = {
 @pytest.mark.full
 @pytest.mark.usefixtures("_processes_take_part")
 @pytest.mark.parametrize("make", MANY.values(), ids=MANY)
-def test_processes_join_what_joins(make: Make, tmp_path: Path) -> None:
+def test_processes_join_files_that_are_alike(make: Make, tmp_path: Path) -> None:
     paths = [tmp_path / f"{number:02d}.nc" for number in range(24)]
     for number, path in enumerate(paths):
         make(number).to_netcdf(path)
@@ -333,7 +249,7 @@ def test_of_files_that_are_alike_two_become_datasets(
 
 @pytest.mark.parametrize("parallel", [1, 2])
 @pytest.mark.parametrize("combine", WAYS)
-def test_what_is_out_of_order_or_overlaps_is_arranged_first(
+def test_files_out_of_order_or_overlapping_are_arranged_first(
     combine: str, parallel: int, tmp_path: Path
 ) -> None:
     steps = {0: 4.0, 1: 0.0, 2: 2.0, 3: 1.0, 4: 6.0}
@@ -350,7 +266,7 @@ def test_what_is_out_of_order_or_overlaps_is_arranged_first(
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("empty", [0, 3])
-def test_files_without_elements_are_left_to_xarray(way: str, empty: int, tmp_path: Path) -> None:
+def test_xarray_combines_files_without_elements(way: str, empty: int, tmp_path: Path) -> None:
     """They go behind all others, and by_coords refuses them: the first is not that of the list."""
     paths = write(tmp_path, lambda n: day(n, steps=2 * (n != empty)).assign_attrs(number=n))
     with pytest.raises(NeedsFullCombineError):

@@ -87,7 +87,7 @@ def test_files_are_joined_in_the_order_of_their_coordinate(
     assert last.attrs["number"] == 0
 
 
-def test_what_has_no_coordinate_stays_in_the_order_given(tmp_path: Path) -> None:
+def test_files_without_a_coordinate_keep_the_given_order(tmp_path: Path) -> None:
     paths = written(tmp_path, [5, 6], [1, 2], [1, 2])
     given_ = virtualds.open_virtual_mfdataset(
         paths, preprocess=lambda ds: ds.drop_vars("time"), **NESTED
@@ -196,7 +196,7 @@ def test_files_are_not_taken_for_one_place_without_knowing(
 
 
 @pytest.mark.parametrize("how", [NESTED, {}], ids=["nested", "by_coords"])
-def test_no_value_comes_twice_without_a_word(how: Any, tmp_path: Path) -> None:
+def test_files_that_overlap_raise_an_error_by_default(how: Any, tmp_path: Path) -> None:
     paths = written(tmp_path, [0, 1, 2], [2, 3, 4], [4, 5])
     with pytest.raises(CombineError, match=r"overlap along 'time'.*2\.0.*overlap='last'") as error:
         virtualds.open_virtual_mfdataset(paths, **how)
@@ -225,7 +225,7 @@ def test_text_that_is_kept_twice_stays_in_the_order_given(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("policy", ["error", "first", "last", "keep"])
-def test_what_is_repeated_within_a_file_is_left_alone(policy: Any, tmp_path: Path) -> None:
+def test_values_repeated_within_a_file_stay(policy: Any, tmp_path: Path) -> None:
     paths = written(tmp_path, [0, 1, 1], [2, 2, 3])
     found = virtualds.open_virtual_mfdataset(paths, overlap=policy, **NESTED)
     same(found, joined(natively(paths)))
@@ -239,7 +239,7 @@ def test_repeats_within_a_file_hide_no_overlap(how: Any, tmp_path: Path) -> None
     assert all(str(path) in str(error.value) for path in paths)
 
 
-def test_a_policy_has_to_be_one(tmp_path: Path) -> None:
+def test_an_unknown_policy_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="overlap 'both': there are 'error', 'first', 'last'"):
         virtualds.open_virtual_mfdataset(written(tmp_path, [0]), overlap="both")  # type: ignore[arg-type]
 
@@ -346,7 +346,7 @@ def test_a_time_from_names_is_a_new_dimension(tmp_path: Path) -> None:
     xr.testing.assert_equal(xr.open_dataset(target, engine="virtual").load(), every.virtual.load())
 
 
-def test_what_comes_from_elsewhere_is_there_before_the_preprocessing(tmp_path: Path) -> None:
+def test_coordinates_from_file_names_are_set_before_preprocessing(tmp_path: Path) -> None:
     paths = written(tmp_path, [0, 1], [0, 1])
     found = virtualds.open_virtual_mfdataset(
         paths,
@@ -494,7 +494,7 @@ def test_no_file_takes_the_place_of_one_that_is_left_out(lost: Any, tmp_path: Pa
     how |= {"data_vars": "all", "on_error": "collect"}
     for number in lost:
         paths[number].write_bytes(b"no file")
-    with pytest.raises(CombineError, match=r"1\.nc: it is left out.*take its place"):
+    with pytest.raises(CombineError, match=r"1\.nc: this file is left out.*take its place"):
         virtualds.open_virtual_mfdataset([paths[:2], paths[2:]], **how)
     # a whole row leaves no gap
     rows = [paths[3:], paths[1:2]]

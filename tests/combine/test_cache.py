@@ -53,7 +53,7 @@ def assert_same(found: xr.Dataset, expected: xr.Dataset) -> None:
         assert virtual is None or virtual.same_references(other)
 
 
-def test_what_is_kept_is_what_was_opened(files: list[Path], cache: Path) -> None:
+def test_the_cache_returns_files_as_they_were_opened(files: list[Path], cache: Path) -> None:
     expected = open_all(files)
     assert cached(open_all(files, cache=cache)) == 0
     found = open_all(files, cache=cache)
@@ -62,7 +62,7 @@ def test_what_is_kept_is_what_was_opened(files: list[Path], cache: Path) -> None
     xr.testing.assert_identical(found.virtual.load(), expected.virtual.load())
 
 
-def test_files_are_not_looked_into_again(
+def test_cached_files_are_not_opened(
     files: list[Path], cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     open_all(files, cache=cache)
@@ -75,7 +75,7 @@ def test_files_are_not_looked_into_again(
     assert not opened
 
 
-def test_a_daily_update_opens_only_what_is_new(
+def test_a_daily_update_opens_only_new_files(
     files: list[Path], cache: Path, tmp_path: Path
 ) -> None:
     open_all(files[:-1], cache=cache)
@@ -120,7 +120,7 @@ OTHERWISE: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("which", OTHERWISE)
-def test_files_that_are_opened_otherwise_are_kept_apart(
+def test_files_opened_with_other_options_have_other_entries(
     which: str, files: list[Path], cache: Path
 ) -> None:
     open_all(files, cache=cache)
@@ -131,7 +131,7 @@ def test_files_that_are_opened_otherwise_are_kept_apart(
         assert cached(open_all(files, cache=cache)) == 0
 
 
-def test_what_comes_after_opening_is_never_kept(files: list[Path], cache: Path) -> None:
+def test_the_cache_never_keeps_results_of_preprocessing(files: list[Path], cache: Path) -> None:
     found = open_all(files, cache=cache, preprocess=halved)
     assert (found.sizes["x"], cached(found)) == (2, 0)
     again = open_all(files, cache=cache)
@@ -177,7 +177,7 @@ def test_a_cache_that_cannot_be_written_is_an_error_not_a_bad_file(
         open_all(files, cache=tmp_path / "taken", on_error="collect")
 
 
-def test_many_may_use_a_cache_at_a_time(files: list[Path], cache: Path) -> None:
+def test_many_processes_may_use_a_cache(files: list[Path], cache: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda _: open_all(files, cache=cache), range(8)))
     for dataset in found:

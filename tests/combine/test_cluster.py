@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from builds import assert_same, assert_same_set, parts_of
+from products import few_quick
 
 import virtualds
 from virtualds.combine import write_target as target_module
@@ -70,7 +71,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", few_quick(WAYS, ("nested", "at once")))
 def test_a_cluster_gives_what_one_process_gives(way: str, archive: str, client: Any) -> None:
     options = dict(WAYS[way])
     if "attrs_file" in options:
@@ -87,6 +88,7 @@ def counted(dataset: xr.Dataset, folder: Path) -> xr.Dataset:
     return dataset
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("who", ["this process", "an executor", "a cluster"])
 @pytest.mark.parametrize("target", [True, False], ids=["into a set", "into memory"])
 def test_files_that_are_alike_are_opened_once_and_come_together(
@@ -112,8 +114,11 @@ def without_mask(dataset: xr.Dataset, titles: set[str]) -> xr.Dataset:
     return dataset.drop_vars("mask") if dataset.attrs["title"] in titles else dataset
 
 
-@pytest.mark.parametrize("which", ["unlike in a block", "blocks unlike", "blocks over each other"])
-def test_combining_at_once_is_no_failure_of_the_workers(
+@pytest.mark.parametrize(
+    "which",
+    few_quick(["unlike in a block", "blocks unlike", "blocks over each other"], ["blocks unlike"]),
+)
+def test_a_fallback_to_combining_at_once_shows_no_traceback(
     which: str, archive: str, client: Any
 ) -> None:
     """Whoever looks at the terminal sees no traceback where nothing is wrong."""
@@ -137,7 +142,9 @@ def written_early(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(target_module, "LEAST", 1)
 
 
-@pytest.mark.parametrize("who", ["this process", "an executor", "a cluster"])
+@pytest.mark.parametrize(
+    "who", few_quick(["this process", "an executor", "a cluster"], ["a cluster"])
+)
 def test_workers_write_the_set_that_one_process_would(
     who: str, archive: str, request: pytest.FixtureRequest, tmp_path: Path, written_early: None
 ) -> None:
@@ -164,7 +171,7 @@ def dies_once(dataset: xr.Dataset, mark: Path, at: str) -> xr.Dataset:
 
 @pytest.mark.full
 @pytest.mark.parametrize("target", [True, False], ids=["into a set", "into memory"])
-def test_a_worker_that_is_killed_loses_and_doubles_nothing(
+def test_a_killed_worker_neither_loses_nor_doubles_files(
     target: bool, archive: str, client: Any, tmp_path: Path, written_early: None
 ) -> None:
     """It takes the blocks along that it has combined; somebody else writes them once more."""

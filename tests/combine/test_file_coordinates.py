@@ -57,7 +57,7 @@ def test_a_file_name_gives_a_coordinate_value(
     assert type(found) is type(value)
 
 
-def test_dates_beyond_nanoseconds_are_dates_all_the_same() -> None:
+def test_dates_beyond_the_range_of_nanoseconds_are_dates() -> None:
     found = FromName(YEAR_MONTH)("file:///sst_085001.nc", EMPTY)
     assert found == np.datetime64("0850-01-01")
 
@@ -115,7 +115,7 @@ def test_a_missing_coordinate_value_is_an_error_that_names_the_file(
         assert repr(source.pattern) in str(error.value)
 
 
-def test_a_source_has_to_be_one() -> None:
+def test_an_impossible_source_of_a_coordinate_is_refused() -> None:
     with pytest.raises(TypeError, match=r"coordinates\['time'\]: 'sst' gives no values"):
         FileCoordinates({"time": "sst"})  # type: ignore[dict-item]
 
@@ -213,7 +213,7 @@ def test_where_a_coordinate_goes(case: str) -> None:
     xr.testing.assert_identical(found, expected)
 
 
-def test_what_describes_others_gets_no_new_dimension() -> None:
+def test_variables_that_describe_others_get_no_new_dimension() -> None:
     dataset = xr.Dataset(
         {
             "t": ("lat", [1.0], {"grid_mapping": "crs: lat", "cell_measures": "area: cell_area"}),

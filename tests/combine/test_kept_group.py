@@ -102,7 +102,7 @@ NOT_KNOWN: dict[str, ManifestGroup] = {
 
 
 @pytest.mark.parametrize("which", NOT_KNOWN)
-def test_what_has_no_form_in_bytes_is_not_written(which: str) -> None:
+def test_objects_without_a_form_in_bytes_are_not_written(which: str) -> None:
     with pytest.raises(UnsupportedError):
         to_bytes(NOT_KNOWN[which], [])
 
@@ -117,7 +117,7 @@ def test_access_options_are_written_nowhere_and_come_back() -> None:
         to_bytes(ManifestGroup(), [file], StorageOptions(another=1))
 
 
-def test_what_cannot_be_read_is_kept_with_its_reason(tmp_path: Path) -> None:
+def test_unreadable_variables_are_kept_with_the_reason(tmp_path: Path) -> None:
     path = tmp_path / "a.nc"
     times = ("time", [1.0, 2.0], {"units": "days since no date"})
     xr.Dataset({"t": times, "v": ("time", [1.0, 2.0])}).to_netcdf(path)

@@ -54,9 +54,7 @@ def run(folder: Path, *command: str, stdin: str = "") -> subprocess.CompletedPro
 
 
 @pytest.mark.parametrize("form", few_quick(WITHOUT, ("at the top", "beside a guard")))
-def test_a_script_that_processes_would_run_again_is_refused_at_once(
-    form: str, folder: Path
-) -> None:
+def test_a_script_without_a_guard_is_refused_at_once(form: str, folder: Path) -> None:
     (folder / "script.py").write_text(WITHOUT[form])
     said = run(folder, "script.py")
     assert (said.returncode, said.stdout) == (1, "")
@@ -67,7 +65,8 @@ def test_a_script_that_processes_would_run_again_is_refused_at_once(
     assert "if __name__ == '__main__':" in last
 
 
-def test_it_is_the_same_error_each_time(folder: Path) -> None:
+@pytest.mark.full
+def test_a_script_without_a_guard_fails_with_the_same_error_each_time(folder: Path) -> None:
     (folder / "script.py").write_text(TOP)
     (folder / "module.py").write_text(TOP)
     told = {run(folder, "script.py").stderr for _ in range(3)}
@@ -83,7 +82,7 @@ def test_a_script_with_a_guard_builds(form: str, folder: Path) -> None:
 
 
 @pytest.mark.full
-def test_what_no_process_imports_needs_no_guard(folder: Path) -> None:
+def test_programs_that_no_process_imports_need_no_guard(folder: Path) -> None:
     package = folder / "package"
     package.mkdir(exist_ok=True)
     (package / "__main__.py").write_text(TOP)

@@ -61,7 +61,7 @@ def test_numbers_dates_durations_and_calendars_have_an_order(make: Any) -> None:
     assert line.find_shared(0, 1).equals(make(4))
 
 
-def test_calendars_that_differ_have_none() -> None:
+def test_different_calendars_have_no_order() -> None:
     line = DimensionLine([calendar(4), calendar(1, name="noleap"), calendar(2)])
     assert line.find_order().tolist() == [0, 1, 2]
 
@@ -92,7 +92,9 @@ def test_calendars_that_differ_have_none() -> None:
         ([[np.nan, 1], [np.nan, 1]], [0, 1], [(0, 0, 2), (1, 0, 1)]),
     ],
 )
-def test_what_is_cut(indexes: Any, order: list[int], pieces: list[Any]) -> None:
+def test_overlapping_files_are_cut_into_stretches(
+    indexes: Any, order: list[int], pieces: list[Any]
+) -> None:
     line = DimensionLine([pd.Index(values) for values in indexes])
     assert line.cut(np.array(order)) == [FileStretch(*piece) for piece in pieces]
 
@@ -108,7 +110,7 @@ def test_what_is_cut(indexes: Any, order: list[int], pieces: list[Any]) -> None:
         ([["a"], ["b"], ["a"]], [(0, 2)]),
     ],
 )
-def test_which_files_share_values(indexes: Any, pairs: list[Any]) -> None:
+def test_overlapping_files_are_found(indexes: Any, pairs: list[Any]) -> None:
     line = DimensionLine([pd.Index(values) for values in indexes])
     assert line.find_sharing_pairs(np.arange(len(indexes))) == pairs
 

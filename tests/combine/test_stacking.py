@@ -131,6 +131,7 @@ def test_files_are_stacked_as_xarray_stacks_them(
     xr.testing.assert_identical(found.virtual.load(), natively(paths, "member"))
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("count", [1, 2, 33])
 @pytest.mark.parametrize("to", [None, "stacked.zarr"])
 def test_any_number_of_files_is_stacked(
@@ -177,7 +178,7 @@ def test_trees_are_stacked_group_by_group(tmp_path: Path) -> None:
     xr.testing.assert_identical(found.virtual.load(), expected)
 
 
-def test_what_is_said_of_variables_is_done(tmp_path: Path) -> None:
+def test_options_about_variables_are_followed(tmp_path: Path) -> None:
     paths = written(tmp_path, [several_variables(n) for n in range(3)])
     how: dict[str, Any] = {"combine": "nested", "concat_dim": "member", "coords": "different"}
     found = virtualds.open_virtual_mfdataset(paths, data_vars=["t", "u", "n"], **how)
@@ -252,7 +253,7 @@ def test_trees_and_diagnoses_report_a_misspelt_dimension_too(
         virtualds.diagnose(paths, concat_dim=slip)
 
 
-def test_a_dimension_that_is_added_or_a_coordinate_is_no_slip(tmp_path: Path) -> None:
+def test_a_new_dimension_and_a_coordinate_are_not_reported_as_misspelt(tmp_path: Path) -> None:
     paths = written(tmp_path, [plain(n).assign_coords(xx=n) for n in range(3)])
     how: dict[str, Any] = {"combine": "nested", "coords": "minimal"}
     assert virtualds.open_virtual_mfdataset(paths, concat_dim="xx", **how).sizes["xx"] == 3
@@ -262,7 +263,7 @@ def test_a_dimension_that_is_added_or_a_coordinate_is_no_slip(tmp_path: Path) ->
     assert found.sizes["yy"] == 3
 
 
-def test_what_does_not_stack_says_that_no_file_has_the_dimension(tmp_path: Path) -> None:
+def test_an_error_of_stacking_says_that_no_file_has_the_dimension(tmp_path: Path) -> None:
     parts = [plain(n).drop_vars("x").isel(x=slice(n + 1)) for n in range(3)]
     with pytest.raises(ValueError, match="'x'") as caught:
         virtualds.open_virtual_mfdataset(

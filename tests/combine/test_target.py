@@ -56,7 +56,7 @@ def test_other_formats_are_refused_before_a_file_is_opened(name: str, tmp_path: 
     ],
     ids=["a store without conditions", "below a file"],
 )
-def test_what_would_refuse_the_set_is_asked_before_a_file_is_opened(
+def test_a_target_that_refuses_the_set_does_so_before_a_file_is_opened(
     target: str, told: str, files: list[Path], tmp_path: Path
 ) -> None:
     (tmp_path / "below").write_text("mine")
@@ -77,7 +77,7 @@ def test_what_would_refuse_the_set_is_asked_before_a_file_is_opened(
     assert not opened
 
 
-def test_what_is_no_set_is_left_alone(files: list[Path], tmp_path: Path) -> None:
+def test_a_folder_that_is_no_set_is_left_alone(files: list[Path], tmp_path: Path) -> None:
     (tmp_path / "other.zarr").mkdir()
     (tmp_path / "other.zarr" / "notes.txt").write_text("mine")
     with pytest.raises(FileExistsError, match="no reference set"):
@@ -86,7 +86,7 @@ def test_what_is_no_set_is_left_alone(files: list[Path], tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("there", [True, False], ids=["over a set", "where nothing is"])
-def test_a_build_that_fails_leaves_what_was_there(
+def test_a_build_that_fails_leaves_the_old_set(
     there: bool, files: list[Path], tmp_path: Path, early: None
 ) -> None:
     target = tmp_path / "refs.zarr"
@@ -112,7 +112,7 @@ def test_files_may_be_ordered_by_their_coordinate(
     assert parts_of(tmp_path / "refs.zarr")
 
 
-def test_what_is_not_joined_as_stored_is_written_all_the_same(
+def test_files_that_are_not_joined_as_stored_are_written(
     files: list[Path], tmp_path: Path, early: None
 ) -> None:
     xr.load_dataset(files[1]).assign(extra=("x", np.arange(3.0))).to_netcdf(tmp_path / "odd.nc")
@@ -140,7 +140,7 @@ virtualds.open_virtual_mfdataset(
 """
 
 
-def test_a_crash_before_the_commit_leaves_the_set_and_what_goes_with_time(
+def test_a_crash_before_the_commit_leaves_the_set_and_removable_parts(
     files: list[Path], tmp_path: Path, early: None
 ) -> None:
     target = tmp_path / "refs.zarr"
@@ -161,9 +161,7 @@ def test_a_crash_before_the_commit_leaves_the_set_and_what_goes_with_time(
     assert_identical(virtualds.open_virtual_dataset(target), kept)
 
 
-def test_a_set_that_is_there_is_replaced_only_if_that_is_wanted(
-    files: list[Path], tmp_path: Path
-) -> None:
+def test_an_existing_set_is_replaced_only_on_request(files: list[Path], tmp_path: Path) -> None:
     target = tmp_path / "refs.zarr"
     kept = virtualds.open_virtual_mfdataset(files[:2], **NESTED, to=target)
     with pytest.raises(FileExistsError, match=r"mode='w'.*append_dim="):
@@ -204,7 +202,7 @@ def test_removed_parts_are_noticed_before_the_commit(
     assert not [path for path in target.rglob("*") if path.is_file()]
 
 
-def test_an_append_to_what_many_wrote_writes_what_is_new(
+def test_an_append_to_a_set_of_many_writers_writes_only_new_records(
     files: list[Path], tmp_path: Path, early: None
 ) -> None:
     target = tmp_path / "refs.zarr"
@@ -234,7 +232,7 @@ def huge(dataset: xr.Dataset) -> xr.Dataset:
     return dataset.assign(t=(("time", "x"), array))
 
 
-def test_the_client_never_holds_the_whole(files: list[Path], tmp_path: Path) -> None:
+def test_the_client_never_holds_all_references(files: list[Path], tmp_path: Path) -> None:
     given = files[:1] * FILES
     with ProcessPoolExecutor(1, get_context("forkserver")) as pool:
         tracemalloc.start()

@@ -13,6 +13,7 @@ from uuid import uuid4
 import numpy as np
 import pytest
 import xarray as xr
+from daily_files import EPOCH, append, days, native, opened, virtual, written
 from transforms import assert_identical
 
 import virtualds
@@ -23,49 +24,6 @@ SUFFIXES = {
     for form in FORMATS
     if form.library is None or find_spec(form.library)
 }
-EPOCH = "days since 2000-01-01"
-
-
-def days(first: int, count: int = 4, seed: int | None = None) -> xr.Dataset:
-    """Some days of an archive: a field, a track along time, bounds, and a grid that stays."""
-    random = np.random.default_rng(first if seed is None else seed)
-    time = np.datetime64("2000-01-01") + np.arange(first, first + count)
-    return xr.Dataset(
-        {
-            "t": (("time", "lat", "lon"), random.normal(size=(count, 4, 6)).astype("f4")),
-            "n": (("time", "lat"), random.integers(0, 9, (count, 4))),
-            "height": (("lat", "lon"), np.arange(24.0).reshape(4, 6)),
-        },
-        {"time": time.astype("M8[ns]"), "lat": np.arange(4.0), "lon": np.arange(6) * 2.0},
-        {"title": "days"},
-    )
-
-
-def written(folder: Path, name: str, ds: xr.Dataset, **encoding: Any) -> Path:
-    path = folder / f"{name}.nc"
-    settings = {
-        "t": {"zlib": True, "shuffle": True, "chunksizes": (2, 4, 3)},
-        "n": {"chunksizes": (2, 4)},
-        "time": {"units": EPOCH, "dtype": "i8"},
-    }
-    settings = {k: v | encoding.get(k, {}) for k, v in settings.items() if k in ds.variables}
-    ds.to_netcdf(path, engine="h5netcdf", encoding=settings)
-    return path
-
-
-def virtual(path: Path) -> xr.Dataset:
-    return virtualds.open_virtual_dataset(path)
-
-
-def native(paths: Sequence[Path]) -> xr.Dataset:
-    parts = [xr.load_dataset(path, engine="h5netcdf") for path in paths]
-    return xr.concat(
-        parts, "time", data_vars="minimal", coords="minimal", compat="override", join="exact"
-    )
-
-
-def opened(target: Path) -> xr.Dataset:
-    return xr.open_dataset(target, engine="virtual")
 
 
 @pytest.fixture(params=SUFFIXES, ids=list(SUFFIXES))
@@ -82,10 +40,6 @@ def written_once(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 @pytest.fixture
 def files(written_once: list[Path], tmp_path: Path) -> list[Path]:
     return [Path(shutil.copy(path, tmp_path)) for path in written_once]
-
-
-def append(path: Path, target: Path, **how: Any) -> None:
-    virtual(path).virtual.to_manifest(target, append_dim="time", **how)
 
 
 # ---------------------------------------------------------------------- growing
@@ -105,12 +59,13 @@ def test_several_files_are_appended_at_once(files: list[Path], target: Path) -> 
     assert_identical(opened(target), native(files))
 
 
-def test_prepending_puts_it_first(files: list[Path], target: Path) -> None:
+def test_prepending_puts_a_file_first(files: list[Path], target: Path) -> None:
     for path in files[::-1]:
         append(path, target, position="start")
     assert_identical(opened(target), native(files))
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("order", [(4, 0, 2, 1, 3), (2, 0, 4, 3, 1), (3, 2, 1, 0, 4)], ids=str)
 def test_files_out_of_order_find_their_place(
     order: Sequence[int], files: list[Path], target: Path
@@ -128,7 +83,7 @@ def test_one_addition_may_fill_several_gaps(files: list[Path], target: Path) -> 
     assert_identical(opened(target), native(files))
 
 
-def test_falling_coordinates_go_on_falling(tmp_path: Path, target: Path) -> None:
+def test_falling_coordinates_continue_to_fall(tmp_path: Path, target: Path) -> None:
     parts = [
         written(tmp_path, f"{n}", days(4 * n).isel(time=slice(None, None, -1))) for n in range(3)
     ]
@@ -179,7 +134,7 @@ def test_the_same_source_is_not_appended_twice(files: list[Path], target: Path) 
     assert_identical(opened(target), native(files[:2]))
 
 
-def test_of_many_only_new_ones_are_appended(files: list[Path], target: Path) -> None:
+def test_of_many_files_only_new_ones_are_appended(files: list[Path], target: Path) -> None:
     append(files[1], target)
     everything = xr.concat([virtual(p) for p in files], "time", data_vars="minimal")
     everything.virtual.to_manifest(
@@ -212,7 +167,7 @@ def test_a_source_processed_again_takes_its_place(
     assert_identical(opened(target), native(files))
 
 
-def test_what_replaces_a_source_may_be_longer(
+def test_the_replacement_of_a_source_may_be_longer(
     tmp_path: Path, files: list[Path], target: Path
 ) -> None:
     for path in (files[0], files[2]):
@@ -239,7 +194,7 @@ def test_a_source_is_dropped(files: list[Path], target: Path) -> None:
         append(path, target)
     virtualds.drop_sources(target, [str(files[1]), str(files[4])])
     assert_identical(opened(target), native([files[0], files[2], files[3]]))
-    with pytest.raises(virtualds.CombineError, match=r"1\.nc: it is no source"):
+    with pytest.raises(virtualds.CombineError, match=r"1\.nc: the set has no such source"):
         virtualds.drop_sources(target, str(files[1]), dim="time")
     rest = [str(files[n]) for n in (0, 2, 3)]
     with pytest.raises(virtualds.CombineError, match="nothing would be left"):
@@ -263,13 +218,13 @@ UNFIT: dict[str, tuple[Callable[[xr.Dataset], xr.Dataset], str]] = {
         lambda ds: ds.assign_coords(lat=ds["lat"] + 1),
         "lat: it has no dimension 'time'",
     ),
-    "times between days": (hours, "'time' cannot be told exactly as the set stores them"),
+    "times between days": (hours, "the set cannot store the new values of 'time' exactly"),
 }
 
 
 @pytest.mark.product(times=2)
 @pytest.mark.parametrize("how", UNFIT)
-def test_what_does_not_fit_is_refused_before_anything_is_written(
+def test_datasets_that_do_not_fit_are_refused_before_anything_is_written(
     how: str, files: list[Path], target: Path, tmp_path: Path
 ) -> None:
     append(files[0], target)
@@ -358,7 +313,7 @@ def plain(folder: Path, number: int, change: Any = None, **encoding: Any) -> Pat
 DAY = np.timedelta64(1, "D")
 
 
-def test_coordinates_whose_dimensions_no_data_have_stay(tmp_path: Path, target: Path) -> None:
+def test_coordinates_along_dimensions_without_data_stay(tmp_path: Path, target: Path) -> None:
     def change(ds: xr.Dataset) -> xr.Dataset:
         return ds.assign_coords(edges=(("x", "side"), np.arange(6.0).reshape(3, 2)), q=("z", [1]))
 
@@ -369,7 +324,7 @@ def test_coordinates_whose_dimensions_no_data_have_stay(tmp_path: Path, target: 
 
 
 @pytest.mark.parametrize("position", ["start", "coordinate"])
-def test_what_comes_first_does_not_describe_the_set(
+def test_a_prepended_file_does_not_change_attributes_of_the_set(
     position: str, tmp_path: Path, target: Path
 ) -> None:
     def described(note: str) -> Any:
@@ -415,7 +370,9 @@ OTHER_DATES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("other", OTHER_DATES)
-def test_dates_go_on_with_dates_of_their_calendar(other: str, tmp_path: Path, target: Path) -> None:
+def test_dates_are_continued_by_dates_of_the_same_calendar(
+    other: str, tmp_path: Path, target: Path
+) -> None:
     days_of_360 = xr.date_range("2001-01-01", periods=4, calendar="360_day", use_cftime=True)
     for number, time in enumerate([days_of_360, OTHER_DATES[other]]):
         ds = xr.Dataset({"t": ("time", np.arange(4.0))}, {"time": time})
@@ -503,7 +460,7 @@ SHOWN: list[tuple[slice, slice, list[int]]] = [
 
 
 @pytest.mark.parametrize(("there", "comes", "known"), SHOWN, ids=str)
-def test_of_chunks_that_are_cut_those_elements_are_known_that_are_shown(
+def test_only_the_visible_elements_of_cropped_chunks_count_as_known(
     there: slice, comes: slice, known: list[int], tmp_path: Path
 ) -> None:
     ds = xr.Dataset({"t": (("time",), np.arange(20, dtype="f4"))})
@@ -523,7 +480,7 @@ def test_of_chunks_that_are_cut_those_elements_are_known_that_are_shown(
 
 
 @pytest.mark.parametrize("known", [0, 1, 2])
-def test_of_joined_files_without_a_coordinate_those_are_added_that_are_new(
+def test_of_joined_files_without_a_coordinate_only_new_ones_are_added(
     known: int, tmp_path: Path, target: Path
 ) -> None:
     parts = []
@@ -593,7 +550,7 @@ def test_a_source_that_was_dropped_can_come_back(tmp_path: Path, target: Path) -
     assert_identical(opened(target), native([*paths[1:], paths[0]]))
 
 
-def test_what_cannot_be_compared_is_to_be_left_out(tmp_path: Path, target: Path) -> None:
+def test_an_error_of_comparing_says_to_leave_the_variable_out(tmp_path: Path, target: Path) -> None:
     def with_grid(ds: xr.Dataset) -> xr.Dataset:
         return ds.assign(height=("x", np.arange(3.0)))
 
@@ -609,7 +566,7 @@ def test_what_cannot_be_compared_is_to_be_left_out(tmp_path: Path, target: Path)
     assert_identical(opened(target), expected)
 
 
-def test_appending_through_a_link_appends_to_what_it_leads_to(tmp_path: Path, target: Path) -> None:
+def test_appending_through_a_link_appends_to_its_target(tmp_path: Path, target: Path) -> None:
     paths = [plain(tmp_path, n) for n in range(3)]
     append(paths[0], target)
     link = tmp_path / f"link{target.suffix}"
@@ -637,7 +594,7 @@ def with_grid_of(*values: float) -> Any:
     return lambda ds: ds.assign(height=("y", np.array(values)))
 
 
-def test_what_does_not_grow_is_replaced_with_its_own_source_only(
+def test_a_static_variable_is_replaced_only_with_its_own_source(
     tmp_path: Path, target: Path
 ) -> None:
     paths = [plain(tmp_path, n, with_grid_of(1, 2)) for n in range(2)]
@@ -652,7 +609,7 @@ def test_what_does_not_grow_is_replaced_with_its_own_source_only(
         assert opened(target).height.values.tolist() == [3, 4]
 
 
-def test_what_does_not_grow_keeps_the_sizes_of_the_set(tmp_path: Path, target: Path) -> None:
+def test_a_static_variable_keeps_the_sizes_of_the_set(tmp_path: Path, target: Path) -> None:
     def grids(count: int) -> Any:
         return lambda ds: with_grid_of(*range(count))(ds).assign_coords(y=np.arange(count))
 
@@ -687,7 +644,9 @@ def test_bounds_in_other_units_get_no_attributes(tmp_path: Path) -> None:
     assert virtual(tmp_path / "refs.zarr").edges.attrs == {}
 
 
-def test_a_remote_set_of_local_files_grows_if_it_may(files: list[Path], target: Path) -> None:
+def test_a_remote_set_of_local_files_grows_if_allow_permits(
+    files: list[Path], target: Path
+) -> None:
     if target.suffix == ".icechunk":
         pytest.skip("Icechunk knows nothing of fsspec's memory")
     url = f"memory://{uuid4().hex}/{target.name}"

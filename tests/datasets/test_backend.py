@@ -70,7 +70,7 @@ GUESSES: dict[str, tuple[Any, bool]] = {
 
 
 @pytest.mark.parametrize("which", GUESSES)
-def test_some_names_tell_whose_files_they_are(which: str) -> None:
+def test_suffixes_of_reference_sets_are_recognised(which: str) -> None:
     name, ours = GUESSES[which]
     # none of these files exists: opening them would fail
     assert ENGINE.guess_can_open(name) is ours
@@ -373,7 +373,7 @@ def test_a_missing_file_is_not_found(tmp_path: Path) -> None:
         lazy(tmp_path / "missing.json")
 
 
-def test_what_is_no_known_format_is_named(tmp_path: Path) -> None:
+def test_a_file_of_unknown_format_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.refs.json").write_text(json.dumps([1, 2]))
     with pytest.raises(FormatError, match=r"a\.refs\.json"):
         lazy(tmp_path / "a.refs.json")

@@ -15,8 +15,8 @@ import pytest
 import xarray as xr
 from archives import KINDS, Archives
 from cases import CASES
+from daily_files import append, days, native, opened, virtual, written
 from products import few_quick
-from test_appending import append, days, native, opened, virtual, written
 from transforms import assert_identical
 
 import virtualds
@@ -62,6 +62,7 @@ def references(path: Path) -> Iterator[tuple[str, Any]]:
                 )
 
 
+@pytest.mark.product
 @pytest.mark.parametrize(("source", "target"), PAIRS)
 def test_converting_keeps_values_and_references(source: str, target: str, tmp_path: Path) -> None:
     files = [written(tmp_path, f"{n}", days(4 * n)) for n in range(3)]
@@ -103,7 +104,7 @@ def test_every_case_survives_all_formats_in_turn(name: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_what_a_format_cannot_hold_is_refused(
+def test_references_that_a_format_cannot_hold_are_refused(
     name: str, archives: Archives, tmp_path: Path
 ) -> None:
     parts = [virtualds.open_virtual_dataset(path) for path in archives.files(name)]
@@ -120,7 +121,7 @@ def test_what_a_format_cannot_hold_is_refused(
 
 @pytest.mark.product
 @pytest.mark.parametrize(("source", "target"), PAIRS)
-def test_groups_go_along(source: str, target: str, tmp_path: Path) -> None:
+def test_converting_keeps_groups(source: str, target: str, tmp_path: Path) -> None:
     paths = [written(tmp_path, f"{n}", days(4 * n)) for n in range(3)]
     top, middle, leaf = (group_from_dataset(virtual(path)) for path in paths)
     tree = replace(top, groups={"a": replace(middle, groups={"b": leaf})})

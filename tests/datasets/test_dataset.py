@@ -66,7 +66,7 @@ LOADABLE: dict[str, tuple[Any, set[str]]] = {
 
 
 @pytest.mark.parametrize("which", LOADABLE)
-def test_what_is_loaded_is_what_was_asked_for(which: str, path: Path, native: xr.Dataset) -> None:
+def test_the_requested_variables_are_loaded(which: str, path: Path, native: xr.Dataset) -> None:
     loadable, expected = LOADABLE[which]
     ds = open_virtual_dataset(path, loadable_variables=loadable)
     assert virtual_names(ds) == expected
@@ -75,7 +75,7 @@ def test_what_is_loaded_is_what_was_asked_for(which: str, path: Path, native: xr
         np.testing.assert_array_equal(ds[name].values, native[name].values)
 
 
-def test_the_default_goes_by_what_a_variable_is_not_by_its_size(tmp_path: Path) -> None:
+def test_the_default_of_loading_does_not_depend_on_sizes(tmp_path: Path) -> None:
     """So that all files of an archive are opened alike, whatever their length."""
     coordinates = {"x": [1.0, 2.0], "height": ("x", [5.0, 6.0]), "crs": 0}
     ds = xr.Dataset({"v": ("x", [3.0, 4.0])}, coordinates)
@@ -86,19 +86,21 @@ def test_the_default_goes_by_what_a_variable_is_not_by_its_size(tmp_path: Path) 
         assert virtual_names(open_virtual_dataset(tmp_path / "small.nc")) == {"v", "height"}
 
 
-def test_what_exists_only_once_it_is_loaded_is_loaded_by_default(archive: Archive) -> None:
+def test_variables_that_only_exist_as_values_are_loaded_by_default(archive: Archive) -> None:
     opened = open_virtual_dataset(archive.path("time_in_noleap"))
     assert opened["time"].dtype == object
     assert virtual_names(opened).isdisjoint({"time"})
 
 
-def test_what_decodes_only_as_a_whole_says_how_to_load_it(archive: Archive) -> None:
+def test_an_error_of_variables_that_decode_only_as_a_whole_says_how_to_load_them(
+    archive: Archive,
+) -> None:
     with pytest.raises(UnsupportedError, match="loadable_variables=") as caught:
         open_virtual_dataset(archive.path("time_in_noleap"), loadable_variables=[])
     assert "variable 'time'" in caught.value.__notes__
 
 
-def test_dropped_variables_are_not_even_looked_at(path: Path) -> None:
+def test_dropped_variables_are_not_parsed(path: Path) -> None:
     assert set(open_virtual_dataset(path, drop_variables="v")) == {"p"}
     assert set(open_virtual_dataset(path, drop_variables=["v", "p", "nothing"])) == set()
 
@@ -123,7 +125,7 @@ def test_without_decoding_values_are_as_stored(name: str, archive: Archive) -> N
 # ---------------------------------------------------------------------- the accessor
 
 
-def test_it_counts_chunks_and_bytes_of_references(vds: xr.Dataset, path: Path) -> None:
+def test_the_accessor_counts_chunks_and_bytes_of_references(vds: xr.Dataset, path: Path) -> None:
     # v: 3 × 2 × 3 chunks; p: 12 × 1 × 1
     assert vds.virtual.nchunks == 18 + 12
     assert 0 < vds.virtual.nbytes < 40 * vds.virtual.nchunks
@@ -153,7 +155,7 @@ def test_loading_gives_numpy_everywhere(vds: xr.Dataset, native: xr.Dataset) -> 
     assert virtual_names(vds) == {"v", "p"}
 
 
-def test_an_implicit_load_knows_a_limit(vds: xr.Dataset) -> None:
+def test_an_implicit_load_obeys_the_limit(vds: xr.Dataset) -> None:
     with virtualds.set_options(load_limit=100):
         with pytest.raises(UnsupportedError, match=r"v \(12, 30, 50\).*load_limit"):
             vds["v"].to_numpy()
@@ -461,7 +463,7 @@ def test_files_that_differ_are_found_by_their_references(
 # ---------------------------------------------------------------------- back to a group
 
 
-def test_what_was_computed_is_written_too(path: Path, tmp_path: Path, native: xr.Dataset) -> None:
+def test_computed_values_are_written(path: Path, tmp_path: Path, native: xr.Dataset) -> None:
     vds = open_virtual_dataset(path)
     ds = vds.assign(anomaly=vds["v"].isel(time=0) - 1, flag=("time", np.arange(12) > 3), n=3)
     ds.virtual.to_manifest(tmp_path / "refs.json")

@@ -23,7 +23,9 @@ contents = pytest.mark.parametrize("content", CONTENTS)
 
 @contents
 @pytest.mark.parametrize("name", ["a.nc", "a.grib2", "a.json", "a.zarr", "a.parquet", "a.zip", "a"])
-def test_what_comes_in_place_of_data_is_called_so(name: str, content: str, tmp_path: Path) -> None:
+def test_a_page_in_place_of_data_is_named_in_the_error(
+    name: str, content: str, tmp_path: Path
+) -> None:
     raw, message = CONTENTS[content]
     (tmp_path / name).write_bytes(raw)
     with pytest.raises(FormatError, match=message):
@@ -32,7 +34,9 @@ def test_what_comes_in_place_of_data_is_called_so(name: str, content: str, tmp_p
 
 @contents
 @pytest.mark.parametrize("parser", [reader.name for reader in READERS if reader.name != "icechunk"])
-def test_it_is_called_so_by_every_named_parser(parser: str, content: str, tmp_path: Path) -> None:
+def test_every_named_parser_names_a_page_in_place_of_data(
+    parser: str, content: str, tmp_path: Path
+) -> None:
     raw, message = CONTENTS[content]
     (tmp_path / "a").write_bytes(raw)
     with pytest.raises(FormatError, match=message):
@@ -40,7 +44,7 @@ def test_it_is_called_so_by_every_named_parser(parser: str, content: str, tmp_pa
 
 
 @contents
-def test_it_is_called_so_on_a_server(content: str, tmp_path: Path) -> None:
+def test_a_page_in_place_of_data_on_a_server_is_named(content: str, tmp_path: Path) -> None:
     raw, message = CONTENTS[content]
     (tmp_path / "a.nc").write_bytes(raw)
     with counting_server(tmp_path) as (url, _), pytest.raises(FormatError, match=message):

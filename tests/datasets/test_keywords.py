@@ -234,16 +234,16 @@ OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "drop_variables": ({"drop_variables": 5}, "drop_variables 5: give a name, or an iterable"),
     "loadable_variables": ({"loadable_variables": 5}, "loadable_variables 5: give a name"),
     "storage_options": ({"storage_options": "anon"}, "access options are a dict .* got str"),
-    "preprocess": ({"preprocess": 5}, "preprocess: a function .* got 5"),
+    "preprocess": ({"preprocess": 5}, "preprocess 5: give a function"),
     "preprocess that returns nothing": (
         {"preprocess": lambda _: None},
-        "preprocess: it returns a Dataset, but .* returned NoneType",
+        "preprocess: .* returned a NoneType, but must return a Dataset",
     ),
     "preprocess that returns an array": (
         {"preprocess": lambda ds: ds["t"]},
-        "preprocess: it returns a Dataset, but .* returned DataArray",
+        "preprocess: .* returned a DataArray, but must return a Dataset",
     ),
-    "coordinates": ({"coordinates": ["time"]}, "coordinates: a dict .* got"),
+    "coordinates": ({"coordinates": ["time"]}, "coordinates .*: give a dict"),
     "retries": ({"retries": "x"}, "retries 'x': it is a number"),
     "join": ({"join": None}, "join None: there are 'outer'"),
     "compat": ({"compat": None}, "compat None: there are 'equals'"),
@@ -361,7 +361,7 @@ def test_the_reader_of_hdf5_is_one_of_two(given: Any) -> None:
 
 @pytest.mark.parametrize("given", [5, "a", None, [("a", "b")]])
 def test_prefixes_of_paths_are_a_dict(given: Any, tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match=r"rename_paths .*: it is a dict"):
+    with pytest.raises(TypeError, match=r"rename_paths .*: give a dict"):
         virtual(tmp_path).virtual.rename_paths(given)
 
 

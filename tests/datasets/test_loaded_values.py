@@ -136,7 +136,7 @@ def test_values_come_back(name: str, suffix: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["undecoded, all loaded", "months of 360 days", "big-endian dates"]
 )
-def test_what_is_written_reads_as_what_xarray_writes(
+def test_written_values_read_as_those_that_xarray_writes(
     name: str, suffix: str, tmp_path: Path
 ) -> None:
     dataset, target = WRITTEN[name][0](tmp_path).virtual.load(), tmp_path / f"refs{suffix}"
@@ -177,7 +177,7 @@ REFUSED: dict[str, tuple[Make, str]] = {
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_has_no_form_is_refused(name: str, suffix: str, tmp_path: Path) -> None:
+def test_values_without_a_form_in_sets_are_refused(name: str, suffix: str, tmp_path: Path) -> None:
     make, reason = REFUSED[name]
     dataset, target = make(tmp_path), tmp_path / f"refs{suffix}"
     with pytest.raises(UnsupportedError, match=f"(?s){reason}") as caught:

@@ -94,11 +94,10 @@ def no_codec(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 # ---------------------------------------------------------------------- by content
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("name", STORAGE)
 @pytest.mark.parametrize("layout", ["content", "chunks"])
-def test_a_copy_reads_as_the_source_did_when_that_is_gone(
-    tmp_path: Path, name: str, layout: str
-) -> None:
+def test_a_copy_is_read_without_its_source(tmp_path: Path, name: str, layout: str) -> None:
     native, virtual = archive(tmp_path / "sources", STORAGE[name])
     if name == "shuffle and zlib" and layout == "chunks":
         virtual = virtual.isel(lat=slice(0, 4))
@@ -135,7 +134,7 @@ def test_equal_chunks_are_copied_once(tmp_path: Path) -> None:
     np.testing.assert_array_equal(copy.b, np.concatenate([values, values]))
 
 
-def test_what_only_virtualds_can_describe_is_copied_by_content(tmp_path: Path) -> None:
+def test_arrays_that_plain_zarr_cannot_describe_are_copied_by_content(tmp_path: Path) -> None:
     """Chunks of several lengths, codecs and packings, and a crop that hides parts of chunks."""
     first, one = archive(tmp_path / "one", STORAGE["packed"], (2001,))
     second, two = archive(
@@ -258,7 +257,7 @@ def test_a_half_written_copy_is_written_again(tmp_path: Path) -> None:
     np.testing.assert_array_equal(copy.t, virtual.t)
 
 
-def test_a_set_that_grows_copies_only_what_is_new(tmp_path: Path) -> None:
+def test_a_set_that_grows_copies_only_new_chunks(tmp_path: Path) -> None:
     _, virtual = archive(tmp_path / "sources", STORAGE["zlib"])
     virtual.isel(time=slice(12)).virtual.materialize(tmp_path / "copy.zarr")
     assert len(copies_in(tmp_path / "copy.zarr")) == 12
@@ -340,7 +339,7 @@ def test_others_read_plain_chunks(tmp_path: Path, name: str) -> None:
     assert json.loads(text)["node_type"] == "group"
 
 
-def test_shuffled_checksums_are_not_for_others(tmp_path: Path) -> None:
+def test_the_layout_chunks_refuses_shuffled_checksums(tmp_path: Path) -> None:
     """numcodecs shuffles whole elements; HDF5 leaves the bytes behind the last one as they are."""
     storage = {"zlib": True, "shuffle": True, "fletcher32": True, "chunksizes": (1, 6, 8)}
     _, virtual = archive(tmp_path / "sources", storage)
@@ -379,7 +378,7 @@ def test_refused_arrays_are_all_named_and_nothing_is_written(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("layout", ["content", "chunks"])
-def test_what_is_there_is_left_alone(tmp_path: Path, layout: str) -> None:
+def test_a_folder_with_files_is_left_alone(tmp_path: Path, layout: str) -> None:
     _, virtual = archive(tmp_path / "sources", STORAGE["zlib"], (2001,))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/file").write_text("mine")
@@ -421,7 +420,7 @@ def test_a_copy_is_created_unless_it_is_to_be_replaced(tmp_path: Path, layout: s
         virtual.virtual.materialize(tmp_path / "copy.zarr", layout=layout, mode="a")
 
 
-def test_of_two_who_write_a_plain_store_one_is_refused_and_removes_nothing_of_the_other(
+def test_of_two_writers_of_a_plain_store_one_is_refused_and_leaves_the_files_of_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, virtual = archive(tmp_path / "sources", STORAGE["zlib"], (2001,))
@@ -442,6 +441,7 @@ def test_of_two_who_write_a_plain_store_one_is_refused_and_removes_nothing_of_th
 # ---------------------------------------------------------------------- stores
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("layout", ["content", "chunks"])
 @pytest.mark.parametrize("place", ["memory", "s3"])
 @pytest.mark.filterwarnings("ignore:Numcodecs codecs are not in the Zarr version 3 specification")

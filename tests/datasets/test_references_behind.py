@@ -66,6 +66,7 @@ VIRTUAL: dict[str, Change] = {
 }
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("chunks", CHUNKS, ids=str)
 @pytest.mark.parametrize("name", VIRTUAL)
 @pytest.mark.filterwarnings("ignore:The specified chunks separate")
@@ -189,7 +190,7 @@ def test_arrays_within_tasks_are_refused(path: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("chunks", CHUNKS[:2], ids=str)
 @pytest.mark.parametrize("suffix", [".json", ".zarr"])
-def test_what_has_to_be_loaded_is_bounded(
+def test_the_limit_bounds_values_that_writing_loads(
     suffix: str, chunks: Any, path: Path, tmp_path: Path
 ) -> None:
     # xarray makes objects of dates, which chunks cannot become one by one

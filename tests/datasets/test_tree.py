@@ -201,7 +201,7 @@ def partly_unreadable(tmp_path: Path) -> Path:
 UNREADABLE = ("a/none", "a/b/link", "a/b/round")
 
 
-def test_all_that_cannot_be_read_is_named_with_its_group(partly_unreadable: Path) -> None:
+def test_all_unreadable_variables_are_named_with_their_groups(partly_unreadable: Path) -> None:
     with pytest.raises(virtualds.VirtualdsError) as caught:
         virtualds.open_virtual_datatree(partly_unreadable)
     told = str(caught.value) + "".join(caught.value.__notes__)
@@ -218,7 +218,7 @@ def test_all_that_cannot_be_read_is_named_with_its_group(partly_unreadable: Path
     assert list(virtualds.open_virtual_dataset(partly_unreadable)) == []
 
 
-def test_what_cannot_be_read_can_be_dropped(partly_unreadable: Path) -> None:
+def test_unreadable_variables_can_be_dropped(partly_unreadable: Path) -> None:
     names = [name.rpartition("/")[2] for name in UNREADABLE]
     tree = virtualds.open_virtual_datatree(partly_unreadable, drop_variables=names)
     assert list(tree["a/b"].data_vars) == ["good"]
@@ -434,7 +434,7 @@ def test_appending_to_a_tree_is_refused_with_what_to_do(forest: Forest, tmp_path
         tree.virtual.to_manifest(target, on_duplicate="skip")
 
 
-def test_what_a_format_cannot_hold_is_named_by_group(tmp_path: Path) -> None:
+def test_an_array_that_a_format_cannot_hold_is_named_with_its_group(tmp_path: Path) -> None:
     paths = [tmp_path / "0.nc", tmp_path / "3.nc"]
     for path in paths:
         parts_of_a_model(path, int(path.stem), days=3)
@@ -450,7 +450,7 @@ def test_what_a_format_cannot_hold_is_named_by_group(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- tree.virtual
 
 
-def test_what_a_tree_counts_is_the_sum_of_its_groups(forest: Forest) -> None:
+def test_a_tree_counts_the_sum_of_its_groups(forest: Forest) -> None:
     path = forest.path("parts_of_a_model")
     tree = virtualds.open_virtual_datatree(path)
     groups = [virtualds.open_virtual_dataset(path, group=group) for group in tree.groups]
@@ -548,13 +548,9 @@ def test_a_group_costs_no_look_at_the_others(
         for number in range(5):
             file.createGroup(f"g{number}").createVariable("v", "f4", ("x",))[:] = 1
     looked: list[Any] = []
-    from virtualds.parsers import hdf5
-    from virtualds.parsers.hdf5 import netcdf_rules
+    from virtualds.parsers.hdf5 import members
 
-    monkeypatch.setattr(hdf5, "list_members", _counted(netcdf_rules.list_members, looked))
-    monkeypatch.setattr(
-        "virtualds.parsers.hdf5.groups.list_members", _counted(netcdf_rules.list_members, looked)
-    )
+    monkeypatch.setattr(members, "list_members", _counted(members.list_members, looked))
     virtualds.open_virtual_dataset(path, group="g3")
     assert len(looked) == 2
 

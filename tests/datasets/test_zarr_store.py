@@ -126,7 +126,7 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> Archives:
 @pytest.mark.product(times=2)
 @pytest.mark.parametrize("transform", ["identity", "isel_slice", "isel_positions", "concat"])
 @pytest.mark.parametrize("name", [name for name in KINDS if name not in SETS_DIFFER])
-def test_archives_that_zarr_has_no_words_for_are_decoded(
+def test_archives_that_zarr_cannot_describe_are_decoded(
     name: str, transform: str, archives: Archives
 ) -> None:
     target = archives.folder / f"{name}.zarr"
@@ -226,7 +226,7 @@ def test_parts_of_chunks(form: str, request_: str, tmp_path: Path) -> None:
     assert get(store, "v/c/0/0", asked) == values.tobytes()[expected]
 
 
-def test_a_part_of_a_chunk_is_all_that_is_fetched(tmp_path: Path) -> None:
+def test_only_the_requested_part_of_a_chunk_is_fetched(tmp_path: Path) -> None:
     store = store_of(array_in(tmp_path / "a"))
     with counted_reads() as counted:
         get(store, "v/c/1/0", RangeByteRequest(2, 5))
@@ -234,7 +234,7 @@ def test_a_part_of_a_chunk_is_all_that_is_fetched(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("byte_range", [(0, 2), [0, 2], 3, slice(0, 2)])
-def test_what_is_no_byte_request_is_refused(byte_range: Any, tmp_path: Path) -> None:
+def test_other_byte_requests_are_refused(byte_range: Any, tmp_path: Path) -> None:
     # not taken for a request for all bytes
     with pytest.raises(TypeError, match="RangeByteRequest"):
         get(store_of(array_in(tmp_path / "a")), "v/c/1/0", byte_range)
@@ -395,7 +395,7 @@ def test_bytes_that_are_not_those_of_the_reference_are_an_error(
             get(store, "v/c/0/0", RangeByteRequest(0, 2))
 
 
-def test_what_zarr_cannot_hold_is_an_error_that_names_it(tmp_path: Path) -> None:
+def test_an_array_that_zarr_cannot_hold_is_an_error_that_names_it(tmp_path: Path) -> None:
     strange = np.zeros(2, np.dtype([("a", "i4", (3,))]))
     store = store_of(np.arange(3), strange=strange)
     with pytest.raises(UnsupportedError, match=r"variable strange.*drop_variables"):
@@ -407,7 +407,7 @@ def test_what_zarr_cannot_hold_is_an_error_that_names_it(tmp_path: Path) -> None
     assert "strange" in listed(store.list_dir(""))
 
 
-def test_it_can_be_left_out(archive: Archive) -> None:
+def test_an_array_that_zarr_cannot_hold_can_be_left_out(archive: Archive) -> None:
     path = archive.path("compound_types_within_others")
     names = set(open_group(Location.of(path)).variables)
     store = virtualds.zarr_store(path, drop_variables=names)
@@ -478,7 +478,7 @@ def test_stores_of_one_origin_are_equal(archive: Archive) -> None:
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_it_can_be_pickled(suffix: str, archive: Archive) -> None:
+def test_the_store_can_be_pickled(suffix: str, archive: Archive) -> None:
     store = opened(archive, "padded_chunks", suffix)
     copy = pickle.loads(pickle.dumps(store))
     assert copy == store
@@ -487,7 +487,7 @@ def test_it_can_be_pickled(suffix: str, archive: Archive) -> None:
     )
 
 
-def test_workers_in_other_processes_read_it(archive: Archive) -> None:
+def test_workers_in_other_processes_read_the_store(archive: Archive) -> None:
     import dask
 
     store = opened(archive, "padded_chunks", ".parquet")
@@ -529,7 +529,7 @@ def test_a_set_may_name_allowed_files_only(archive: Archive, tmp_path: Path) -> 
         zarr.open_group(virtualds.zarr_store(target, allow=tmp_path), mode="r")["v"][...]
 
 
-def test_it_is_optional(monkeypatch: pytest.MonkeyPatch, archive: Archive) -> None:
+def test_zarr_is_optional(monkeypatch: pytest.MonkeyPatch, archive: Archive) -> None:
     monkeypatch.delitem(sys.modules, "virtualds.datasets.zarr_adapter")
     monkeypatch.setitem(sys.modules, "zarr", None)
     with pytest.raises(UnsupportedError, match=r"pip install 'virtualds\[zarr\]'"):

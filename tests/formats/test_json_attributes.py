@@ -108,7 +108,7 @@ def test_nan_comes_back_as_nan() -> None:
     assert isinstance(found[0], float) and isinstance(found[1], np.float32)
 
 
-def test_every_format_keeps_them(target: Path, tmp_path: Path) -> None:
+def test_every_format_keeps_nested_attributes(target: Path, tmp_path: Path) -> None:
     ds = dataset(tmp_path, VALUES)
     tree = xr.DataTree.from_dict({"/": ds, "/below": dataset(tmp_path, VALUES)})
     tree.virtual.to_manifest(target)
@@ -121,7 +121,7 @@ def test_every_format_keeps_them(target: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("first", FORMATS)
-def test_converting_keeps_them(first: str, target: Path, tmp_path: Path) -> None:
+def test_converting_keeps_nested_attributes(first: str, target: Path, tmp_path: Path) -> None:
     if first == "icechunk":
         peer("icechunk")
     origin = tmp_path / f"first.{FORMATS[first].partition('.')[2]}"
@@ -133,7 +133,7 @@ def test_converting_keeps_them(first: str, target: Path, tmp_path: Path) -> None
         assert same(found.attrs[name], value), name
 
 
-def test_a_set_that_grows_keeps_them(target: Path, tmp_path: Path) -> None:
+def test_a_set_that_grows_keeps_nested_attributes(target: Path, tmp_path: Path) -> None:
     nested = {"crs": PROJ, "multiscales": MULTISCALES}
     dataset(tmp_path, nested).virtual.to_manifest(target)
     (tmp_path / "more").mkdir()
@@ -148,7 +148,9 @@ def test_a_set_that_grows_keeps_them(target: Path, tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("version", [2, 3])
-def test_stores_of_zarr_python_keep_them(version: int, target: Path, tmp_path: Path) -> None:
+def test_stores_of_zarr_python_keep_nested_attributes(
+    version: int, target: Path, tmp_path: Path
+) -> None:
     nested = {"crs": PROJ, "multiscales": MULTISCALES, "nodata": [None, 1]}
     native = xr.Dataset({"v": ("x", np.arange(6.0), nested)}, attrs=nested)
     native.to_zarr(tmp_path / "store", zarr_format=version)  # type: ignore[arg-type, call-overload]
@@ -156,14 +158,14 @@ def test_stores_of_zarr_python_keep_them(version: int, target: Path, tmp_path: P
     xr.testing.assert_identical(xr.open_dataset(target, engine="virtual").load(), native)
 
 
-def test_zarr_python_sees_them(tmp_path: Path) -> None:
+def test_zarr_python_sees_nested_attributes(tmp_path: Path) -> None:
     nested = {"crs": PROJ, "multiscales": MULTISCALES, "nodata": [None, 1]}
     dataset(tmp_path, nested).virtual.to_manifest(tmp_path / "refs.json")
     with xr.open_zarr(virtualds.zarr_store(tmp_path / "refs.json")) as found:
         assert found.attrs == found["v"].attrs == nested
 
 
-def test_joined_files_keep_them(tmp_path: Path) -> None:
+def test_joined_files_keep_nested_attributes(tmp_path: Path) -> None:
     nested = {"crs": PROJ, "nodata": [None, 1]}
     for name in ("a", "b"):
         native = xr.Dataset({"v": ("x", np.arange(6.0), nested)}, attrs=nested)
@@ -174,7 +176,7 @@ def test_joined_files_keep_them(tmp_path: Path) -> None:
     assert found.sizes["x"] == 12
 
 
-def test_who_changes_an_attribute_changes_it_alone(tmp_path: Path) -> None:
+def test_changing_an_attribute_leaves_other_datasets_alone(tmp_path: Path) -> None:
     nested = {"crs": PROJ}
     dataset(tmp_path, nested).virtual.to_manifest(tmp_path / "refs.json")
     first = xr.open_dataset(tmp_path / "refs.json", engine="virtual")
@@ -212,7 +214,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize("which", REFUSED)
-def test_what_has_no_form_in_json_is_refused_by_name(which: str, tmp_path: Path) -> None:
+def test_attributes_without_a_form_in_json_are_refused_by_name(which: str, tmp_path: Path) -> None:
     make, reason = REFUSED[which]
     ds = dataset(tmp_path, {"odd": make()})
     for path in ("refs.json", "refs.zarr", "refs.parquet"):

@@ -31,6 +31,7 @@ from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.formats.kerchunk import entries
 from virtualds.formats.kerchunk import json as kerchunk_json
+from virtualds.formats.read_options import ReadOptions
 from virtualds.source_file import SourceFile
 
 pytestmark = pytest.mark.filterwarnings("ignore::xarray.SerializationWarning")
@@ -72,7 +73,7 @@ def written(group: ManifestGroup, path: Path) -> Any:
 
 
 def read(path: Path, **options: Any) -> ManifestGroup:
-    return kerchunk_json.read(SourceFile(f"file://{path}"), **options)
+    return kerchunk_json.read(SourceFile(f"file://{path}"), ReadOptions(**options))
 
 
 def lazy(path: Path, **options: Any) -> xr.Dataset:
@@ -256,7 +257,7 @@ def test_a_refusal_lists_every_variable_with_reason_and_files(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", CANNOT_BE_HELD)
-def test_what_the_format_cannot_hold_is_refused(
+def test_references_that_the_format_cannot_hold_are_refused(
     name: str, archive: Archive, tmp_path: Path
 ) -> None:
     ds = virtualds.open_virtual_dataset(archive.path(name), loadable_variables=[])
@@ -302,7 +303,7 @@ def test_a_write_that_fails_at_the_last_step_leaves_nothing_behind(tmp_path: Pat
     assert os.listdir(tmp_path / "refs.json") == []
 
 
-def test_a_missing_folder_is_said(tmp_path: Path) -> None:
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         xr.Dataset({"v": ("x", [1.0])}).virtual.to_manifest(tmp_path / "none" / "refs.json")
 
@@ -502,7 +503,7 @@ def test_damaged_compression_is_a_format_error(compression: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_what_swells_without_end_is_a_format_error(
+def test_a_compression_bomb_is_a_format_error(
     compression: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bounds, "GROWS_BY", 100)
@@ -708,7 +709,7 @@ UNSUPPORTED: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("which", UNSUPPORTED)
-def test_what_is_not_read_yet_is_refused_by_name(which: str, tmp_path: Path) -> None:
+def test_unsupported_references_are_refused_by_name(which: str, tmp_path: Path) -> None:
     document, cause = UNSUPPORTED[which]
     (tmp_path / "refs.json").write_text(json.dumps(document))
     with pytest.raises(UnsupportedError, match=cause) as caught:

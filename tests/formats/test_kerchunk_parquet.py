@@ -213,7 +213,7 @@ def test_a_selection_reads_the_records_that_it_needs(
     assert opened == Counter({f"v/refs.{n}.parq": 1 for n in records})
 
 
-def test_what_is_kept_of_records_is_bounded(
+def test_the_cache_of_records_is_bounded(
     opened: Counter[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(kerchunk_records, "CACHED", 30)
@@ -343,7 +343,7 @@ def test_an_existing_set_is_replaced_or_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["folder", "file", "zarr"])
-def test_what_is_no_set_is_never_replaced(what: str, tmp_path: Path) -> None:
+def test_a_file_or_folder_that_is_no_set_is_never_replaced(what: str, tmp_path: Path) -> None:
     target = tmp_path / "refs.parquet"
     if what == "file":
         target.write_text("mine")
@@ -514,7 +514,7 @@ def test_every_spelling_is_read(which: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(lazy(path, mask_and_scale=False)["v"].values, VALUES)
 
 
-def test_what_a_set_announces_takes_no_memory(tmp_path: Path) -> None:
+def test_a_huge_announced_shape_takes_no_memory(tmp_path: Path) -> None:
     path = by_hand(tmp_path, TABLES["not padded"], record_size=10**15)
     document = json.loads((path / ".zmetadata").read_text())
     huge = ZARRAY | {"shape": [4 * 10**12, 3]}

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 import xarray as xr
-from test_appending import append, days, native, opened, virtual, written
+from daily_files import append, days, native, opened, virtual, written
+from products import few_quick
 from transforms import assert_identical
 
 import virtualds
@@ -57,7 +58,7 @@ def test_replacing_a_set_keeps_what_it_was(tmp_path: Path, target: Path) -> None
     )
 
 
-def test_whoever_has_opened_a_set_keeps_what_was_there(tmp_path: Path, target: Path) -> None:
+def test_an_opened_set_keeps_its_values_while_others_append(tmp_path: Path, target: Path) -> None:
     first = written(tmp_path, "first", days(0))
     append(first, target)
     readers = [opened(target), virtual(target)]
@@ -67,8 +68,10 @@ def test_whoever_has_opened_a_set_keeps_what_was_there(tmp_path: Path, target: P
         assert_identical(reader, native([first]))
 
 
-@pytest.mark.parametrize("form", ["inline", "json", "parquet"])
-def test_letting_go_removes_what_nobody_needs(form: str, tmp_path: Path, target: Path) -> None:
+@pytest.mark.parametrize("form", few_quick(["inline", "json", "parquet"], ["parquet"]))
+def test_expiring_snapshots_removes_files_that_no_snapshot_needs(
+    form: str, tmp_path: Path, target: Path
+) -> None:
     files = [written(tmp_path, f"{n}", days(4 * n)) for n in range(4)]
     for path in files:
         append(path, target, manifest=form)
@@ -108,7 +111,7 @@ def test_only_those_of_an_age_go(tmp_path: Path, target: Path) -> None:
     assert len(virtualds.expire_snapshots(target, keep=2, older_than=timedelta(0))) == 1
 
 
-def test_what_killed_writers_left_goes_after_a_day(tmp_path: Path, target: Path) -> None:
+def test_files_of_killed_writers_are_removed_after_a_day(tmp_path: Path, target: Path) -> None:
     files = grown(tmp_path, target, 2)
     left = target / "t" / "manifest.20200101T000000000000-00000000.0" / "0.parquet"
     fresh = target / "t" / "manifest.20200102T000000000000-00000000.0" / "0.parquet"

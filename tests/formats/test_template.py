@@ -213,7 +213,7 @@ def test_all_generators_together_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
         generate_references([half, half], Templates({}))
 
 
-def test_what_is_rendered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_length_of_rendered_templates_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     longer = {f"f{n}": "{{c}}" * 60 for n in range(9)}
     call = "'aaaaaaaaaaaaaaaaaaaaaa'"
     for n in range(9):

@@ -171,6 +171,7 @@ parquet = targets(["kerchunk-parquet"], ["local"])
 # ---------------------------------------------------------------------- what it is afterwards
 
 
+@pytest.mark.product
 @everywhere
 def test_appending_is_concatenation(target: Target, years: list[Path]) -> None:
     target.write(target.virtual(years[0]))
@@ -180,7 +181,7 @@ def test_appending_is_concatenation(target: Target, years: list[Path]) -> None:
 
 
 @targets(stores=["local"])
-def test_whatever_else_becomes_of_a_set_is_written(target: Target, years: list[Path]) -> None:
+def test_any_change_of_a_set_is_written(target: Target, years: list[Path]) -> None:
     target.write(target.virtual(years[1]))
     target.prepend(years[0])
     same(target, years[:2])
@@ -216,13 +217,13 @@ def test_a_change_of_nothing_writes_nothing(target: Target, years: list[Path]) -
 
 
 @targets(stores=["local"])
-def test_there_must_be_a_set(target: Target) -> None:
+def test_changing_a_missing_set_is_an_error(target: Target) -> None:
     with pytest.raises(FileNotFoundError):
         target.change(lambda old: old)
 
 
 @pytest.mark.parametrize("suffix", [".json.gz", ".json.zst"])
-def test_what_was_compressed_stays_so(suffix: str, tmp_path: Path, years: list[Path]) -> None:
+def test_a_compressed_set_stays_compressed(suffix: str, tmp_path: Path, years: list[Path]) -> None:
     target = Target(f"file://{tmp_path}/refs{suffix}", "kerchunk-json")
     target.write(target.virtual(years[0]))
     os.rename(tmp_path / f"refs{suffix}", tmp_path / "other")
@@ -254,6 +255,7 @@ VALUES: dict[str, Callable[[int, int], xr.Dataset]] = {
 }  # fmt: skip
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("cuts", [(3, 7, 8), (1, 2, 9), (5, 6, 7), (0, 4, 5)], ids=str)
 @pytest.mark.parametrize("what", VALUES)
 def test_values_in_memory_grow_at_their_end(
@@ -271,7 +273,7 @@ def test_values_in_memory_grow_at_their_end(
     assert os.stat(tmp_path / "refs.parquet").st_ino == folder
 
 
-def test_strings_that_stay_are_told_from_others(tmp_path: Path) -> None:
+def test_a_set_whose_strings_move_is_written_anew(tmp_path: Path) -> None:
     target = Target(f"file://{tmp_path}/refs.parquet", "kerchunk-parquet")
     target.write(VALUES["strings"](0, 4))
     target.change(lambda old: joined([old, VALUES["strings"](4, 6)]), "*")
@@ -341,7 +343,9 @@ def noting(found: list[str], name: str, method: Any) -> Any:
 
 
 @targets(["kerchunk-parquet"])
-def test_appending_asks_for_what_is_new(target: Target, calls: list[str], tmp_path: Path) -> None:
+def test_appending_reads_and_writes_only_new_records(
+    target: Target, calls: list[str], tmp_path: Path
+) -> None:
     old = xr.concat([target.counted(0, 903), target.counted(903, 907)], "time")
     target.write(old, record_size=10)
     before = target.files()
@@ -511,8 +515,9 @@ def test_the_only_writer_needs_no_conditions(form: str) -> None:
 # ---------------------------------------------------------------------- several writers
 
 
+@pytest.mark.product
 @everywhere
-def test_of_two_writers_one_is_told_that_it_lost(target: Target, years: list[Path]) -> None:
+def test_of_two_writers_one_gets_an_error(target: Target, years: list[Path]) -> None:
     target.write(target.virtual(years[0]))
 
     def late(old: xr.Dataset) -> xr.Dataset:
@@ -525,7 +530,7 @@ def test_of_two_writers_one_is_told_that_it_lost(target: Target, years: list[Pat
 
 
 @parquet
-def test_a_set_that_was_replaced_is_not_replaced_by_who_had_seen_the_old(
+def test_a_writer_that_has_seen_the_old_set_does_not_replace_the_new_one(
     target: Target, years: list[Path]
 ) -> None:
     target.write(target.virtual(years[0]))
@@ -658,8 +663,7 @@ while job := pickle.load(sys.stdin.buffer):
 
 @contextmanager
 def called_processes(number: int) -> Iterator[list[subprocess.Popen[bytes]]]:
-    tests = Path(__file__).parents[1]
-    paths = os.pathsep.join([str(tests), str(tests / "formats"), *sys.path])
+    paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     command, env = [sys.executable, "-c", CALLED], {**os.environ, "PYTHONPATH": paths}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with ExitStack() as stack:
@@ -703,10 +707,9 @@ def test_threads_that_append_first_lose_nothing(target: Target, years: list[Path
     all_are_there(target, years)
 
 
+@pytest.mark.product
 @everywhere
-def test_of_threads_that_create_a_set_one_is_told_success(
-    target: Target, years: list[Path]
-) -> None:
+def test_of_threads_that_create_a_set_one_succeeds(target: Target, years: list[Path]) -> None:
     barrier = threading.Barrier(4)
     datasets = [target.virtual(path) for path in years[:4]]
 
@@ -747,6 +750,7 @@ def test_processes_that_append_first_lose_nothing(
     all_are_there(target, years[:3])
 
 
+@pytest.mark.product
 @targets(stores=["memory", "s3"])
 def test_readers_see_no_set_or_all_of_it_while_it_is_created(
     target: Target, years: list[Path], monkeypatch: pytest.MonkeyPatch
@@ -776,7 +780,7 @@ def whole_or_nothing(target: Target, path: Path) -> bool:
 
 
 @targets(["kerchunk-parquet"], ["memory", "s3"])
-def test_what_a_killed_creator_has_begun_is_taken_over(
+def test_a_set_begun_by_a_killed_writer_is_taken_over(
     target: Target, years: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put, late = FsspecStore.write_version, list[Callable[[], str]]()
@@ -804,7 +808,7 @@ def test_what_a_killed_creator_has_begun_is_taken_over(
 
 
 @targets(["kerchunk-parquet"], ["memory"])
-def test_a_slow_creator_is_told_that_another_was_faster(
+def test_a_slow_creator_gets_an_error_if_another_was_faster(
     target: Target, years: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put, writes = FsspecStore.write_version, iter(range(99))

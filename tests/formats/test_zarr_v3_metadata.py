@@ -155,7 +155,7 @@ NO_DATA_TYPES = {
 
 
 @pytest.mark.parametrize("name", NO_DATA_TYPES)
-def test_what_spells_no_data_type_is_refused(name: str) -> None:
+def test_impossible_data_types_are_refused(name: str) -> None:
     spelled, error, words = NO_DATA_TYPES[name]
     with pytest.raises(error, match=words):
         data_type_from_v3(spelled)
@@ -275,7 +275,7 @@ WRONG_FILLS: list[tuple[Any, Any]] = [
 
 
 @pytest.mark.parametrize(("kind", "spelled"), WRONG_FILLS)
-def test_what_is_no_fill_value_is_refused(kind: Any, spelled: Any) -> None:
+def test_impossible_fill_values_are_refused(kind: Any, spelled: Any) -> None:
     with pytest.raises(FormatError, match="fill_value"):
         fill_value_from_v3(spelled, np.dtype(kind))
 
@@ -569,7 +569,7 @@ def test_filters_and_a_permutation_have_no_chain_together() -> None:
     assert codecs_to_v3(CodecPipeline(np.dtype("<i4"), (delta,), layout=(1, 0)), 2) is None
 
 
-def test_nobody_can_write_what_nobody_can_read() -> None:
+def test_arrays_that_cannot_be_read_cannot_be_written() -> None:
     array = ManifestArray.unreadable((3,), "f4", "for a reason")
     with pytest.raises(UnsupportedError, match="for a reason"):
         codecs_to_v3(array.pipelines[0], 1)
@@ -729,7 +729,7 @@ GRIDS: dict[str, tuple[ManifestArray, JSON]] = {
 
 
 @pytest.mark.parametrize("name", GRIDS)
-def test_the_grid_of_fragments_is_told(name: str) -> None:
+def test_the_grid_of_fragments_is_written(name: str) -> None:
     array, grid = GRIDS[name]
     assert grid_to_v3(array) == grid
     axes = axes_from_v3(array.shape, json.loads(json.dumps(grid)))
@@ -763,7 +763,7 @@ NO_GRID: dict[str, ManifestArray] = {
 
 
 @pytest.mark.parametrize("name", NO_GRID)
-def test_what_lies_on_no_grid_has_none(name: str) -> None:
+def test_fragments_on_no_common_grid_have_no_grid(name: str) -> None:
     assert grid_to_v3(NO_GRID[name]) is None
 
 
@@ -899,7 +899,7 @@ UNSOUND: dict[str, tuple[Any, type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("name", UNSOUND)
-def test_what_is_no_metadata_of_an_array_is_refused(name: str) -> None:
+def test_impossible_metadata_of_arrays_are_refused(name: str) -> None:
     metadata, error, words = UNSOUND[name]
     with pytest.raises(error, match=words):
         check_zarr_v3(metadata)

@@ -240,7 +240,7 @@ def by_fsspec(entry: str, closing: ExitStack) -> Found:
 
 def by_own_specification(entry: str, closing: ExitStack) -> Found:
     """Read a set of ours by the reader that was written from its specification."""
-    from formats.independent_reader import Set
+    from independent_reader import Set
 
     found = Set(Path(entry))
     for name, node in found.nodes.items():

@@ -93,7 +93,7 @@ def virtual(path: Path) -> xr.Dataset:
 # ---------------------------------------------------------------------- it reads what we write
 
 
-def test_icechunk_reads_what_we_write_and_so_do_we(tmp_path: Path) -> None:
+def test_icechunk_and_virtualds_read_a_written_repository_alike(tmp_path: Path) -> None:
     files, target = years(tmp_path / "in put", 3), tmp_path / "a.icechunk"
     virtualds.open_virtual_mfdataset(files).virtual.to_manifest(target)
     xr.testing.assert_identical(by_icechunk(target).load(), native(files))
@@ -122,7 +122,7 @@ def test_every_case_is_held_or_refused_by_name(name: str, archive: Archive, tmp_
     assert name in REFUSED
 
 
-def test_what_plain_zarr_cannot_say_is_refused_by_name(tmp_path: Path) -> None:
+def test_arrays_that_plain_zarr_cannot_describe_are_refused_by_name(tmp_path: Path) -> None:
     ragged = [*years(tmp_path / "a", 1), *years(tmp_path / "b", 2, chunk=5)[1:]]
     joined = virtualds.open_virtual_mfdataset(ragged)
     with pytest.raises(UnsupportedError, match=r"(?s)cannot hold 1.*t: chunk lengths.*zarr-v3"):
@@ -144,7 +144,7 @@ def test_chunks_of_different_lengths_are_held_if_asked_for(tmp_path: Path) -> No
     xr.testing.assert_identical(found, joined.virtual.load())
 
 
-def test_a_source_that_changed_is_noticed_by_both(tmp_path: Path) -> None:
+def test_a_changed_source_is_noticed_by_icechunk_and_virtualds(tmp_path: Path) -> None:
     files, target = years(tmp_path / "in", 1), tmp_path / "a.icechunk"
     virtual(files[0]).virtual.to_manifest(target)
     before = files[0].stat()
@@ -240,7 +240,7 @@ def test_containers_are_added_where_sources_lie(tmp_path: Path) -> None:
     xr.testing.assert_identical(by_icechunk(target).load(), native(files))
 
 
-def test_the_slower_of_two_sessions_is_told(tmp_path: Path) -> None:
+def test_the_slower_of_two_sessions_gets_an_error(tmp_path: Path) -> None:
     from virtualds.formats.icechunk import library
 
     files, target = years(tmp_path / "in", 1), tmp_path / "a.icechunk"
@@ -254,7 +254,7 @@ def test_the_slower_of_two_sessions_is_told(tmp_path: Path) -> None:
         library.commit(slow.store, "slow", str(target))
 
 
-def test_what_is_no_repository_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_that_is_no_repository_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "a.icechunk").mkdir()
     (tmp_path / "a.icechunk" / "mine.txt").write_text("mine")
     with pytest.raises(FileExistsError):
@@ -262,7 +262,7 @@ def test_what_is_no_repository_is_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "a.icechunk" / "mine.txt").read_text() == "mine"
 
 
-def test_a_branch_with_arrays_of_others_is_replaced_only_if_that_is_said(tmp_path: Path) -> None:
+def test_a_branch_with_other_arrays_is_replaced_only_on_request(tmp_path: Path) -> None:
     [path] = years(tmp_path / "in", 1)
     repo = own_repository(tmp_path / "own", tmp_path / "in")
     first = repo.lookup_branch("main")
@@ -353,7 +353,7 @@ WRITERS: dict[str, Callable[[Path, Path], xr.Dataset]] = {
 
 @pytest.mark.parametrize("suffix", [".json", ".parquet", ".zarr", ".icechunk"])
 @pytest.mark.parametrize("writer", WRITERS)
-def test_we_read_what_others_write_and_write_it_again(
+def test_repositories_of_other_tools_are_read_and_written_again(
     writer: str, suffix: str, tmp_path: Path
 ) -> None:
     expected = WRITERS[writer](tmp_path / "theirs", tmp_path / "in")
@@ -466,7 +466,7 @@ OPENED: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("kind", OPENED)
-def test_what_icechunk_has_opened_is_a_source(kind: str, tmp_path: Path) -> None:
+def test_objects_that_icechunk_opened_are_sources(kind: str, tmp_path: Path) -> None:
     repo, folder = grown(tmp_path / "b")
     opened = OPENED[kind](repo)
     expected = xr.open_zarr(repo.readonly_session("main").store, consolidated=False).load()

@@ -169,7 +169,7 @@ def with_json_attributes(ds: xr.Dataset) -> xr.Dataset:
 @pytest.mark.product
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("name", few_quick(NAMES, NAMES[::3]))
-def test_others_read_what_we_write(name: str, reader: str, archive: Archive) -> None:
+def test_other_tools_read_our_references(name: str, reader: str, archive: Archive) -> None:
     path = references(archive, name)
     if cause := CANNOT_READ.get(reader, {}).get(name):
         READERS[reader](references(archive, "contiguous"))  # it is there and works
@@ -191,7 +191,7 @@ def test_others_read_what_we_write(name: str, reader: str, archive: Archive) -> 
             assert found[variable].dtype == expected[variable].dtype
 
 
-def test_infinite_attributes_are_words_to_others_and_numbers_to_us(archive: Archive) -> None:
+def test_infinite_attributes_are_text_in_json_and_numbers_in_virtualds(archive: Archive) -> None:
     path = references(archive, "attributes")
     assert by_kerchunk(path).attrs["infinity"] == "Infinity"
     assert by_zarr_python(path).attrs["nan"] == "NaN"
@@ -361,7 +361,7 @@ NO_FILL_OF_HDF5 = {
 @pytest.mark.parametrize(
     "name", [name for name in HDF5 if CASES[name].group is None and name not in LISTED_WRONG]
 )
-def test_we_read_what_others_write(
+def test_virtualds_reads_references_of_other_tools(
     name: str, writer: str, inline: int, archive: Archive, tmp_path: Path
 ) -> None:
     target = tmp_path / "refs.json"
@@ -390,7 +390,7 @@ def test_we_read_what_others_write(
 
 
 @pytest.mark.parametrize("inline", [0, 300])
-def test_we_read_what_kerchunk_combines(
+def test_virtualds_reads_sets_that_kerchunk_combined(
     inline: int, archive_files: list[Path], tmp_path: Path
 ) -> None:
     singles = [kerchunk_scans(path, inline) for path in archive_files]
@@ -410,7 +410,7 @@ def test_we_read_what_kerchunk_combines(
 
 
 @pytest.mark.parametrize("inline", [0, 300])
-def test_what_we_read_from_others_we_write_again(
+def test_references_of_kerchunk_are_written_again(
     inline: int, archive_files: list[Path], tmp_path: Path
 ) -> None:
     kerchunk_writes(archive_files[0], tmp_path / "theirs.json", inline)
@@ -529,7 +529,7 @@ PARQUET_WRITERS: dict[str, Callable[[dict[str, Any], Path], None]] = {
 
 @pytest.mark.parametrize("inline", [0, 300])
 @pytest.mark.parametrize("writer", PARQUET_WRITERS)
-def test_we_read_the_parquet_of_others(
+def test_virtualds_reads_the_parquet_of_other_tools(
     writer: str, inline: int, archive_files: list[Path], tmp_path: Path
 ) -> None:
     combined = kerchunk_combine.MultiZarrToZarr(

@@ -145,6 +145,7 @@ def ours(path: Path, **options: Any) -> Any:
 # ---------------------------------------------------------------------- what they refuse
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("which", SETS)
 def test_zarr_python_refuses_every_virtual_array(which: str, way: str, tmp_path: Path) -> None:
@@ -156,7 +157,9 @@ def test_zarr_python_refuses_every_virtual_array(which: str, way: str, tmp_path:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_without_the_name_they_would_show_fill_values(way: str, tmp_path: Path) -> None:
+def test_without_the_name_of_the_extension_other_readers_show_fill_values(
+    way: str, tmp_path: Path
+) -> None:
     """What the name is for: if this fails, readers have learnt to refuse storage transformers."""
     path = formerly(written(source(tmp_path), tmp_path))
     if way in ("an array", "whatever it is"):
@@ -219,7 +222,7 @@ def test_other_libraries_refuse_virtual_arrays_alone(
         reader(path / "t")
 
 
-def test_formats_of_others_do_not_show_the_name(tmp_path: Path) -> None:
+def test_sets_in_formats_of_other_tools_do_not_hold_the_name(tmp_path: Path) -> None:
     """It says what is true of sets in this format alone."""
     path = written(source(tmp_path), tmp_path)
     with xr.open_zarr(virtualds.zarr_store(path)) as found:
@@ -235,7 +238,7 @@ def test_formats_of_others_do_not_show_the_name(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- what we read
 
 
-def test_what_says_that_it_has_a_manifest_has_one(tmp_path: Path) -> None:
+def test_a_virtual_array_without_its_manifest_is_a_format_error(tmp_path: Path) -> None:
     path = written(source(tmp_path), tmp_path)
     document = root_of(path)
     document["consolidated_metadata"]["metadata"]["t"]["storage_transformers"] = []
@@ -260,7 +263,7 @@ def test_an_encoding_that_makes_no_sense_is_refused_by_name(said: Any, tmp_path:
     assert "refs.zarr" in "\n".join([str(caught.value), *caught.value.__notes__])
 
 
-def test_a_base_encoding_need_not_be_said(tmp_path: Path) -> None:
+def test_a_base_encoding_is_optional(tmp_path: Path) -> None:
     path = of_a_store(tmp_path)
     document = root_of(path)
     node = document["consolidated_metadata"]["metadata"]["t"]
@@ -288,7 +291,7 @@ def test_a_set_of_an_earlier_version_is_read_and_upgraded(form: str, tmp_path: P
         np.testing.assert_array_equal(ours(path, snapshot=snapshot), VALUES)
 
 
-def test_what_needs_nothing_is_left_as_it_is(tmp_path: Path) -> None:
+def test_a_current_set_is_not_changed_by_an_upgrade(tmp_path: Path) -> None:
     path = written(source(tmp_path), tmp_path)
     before = everything(path)
     assert virtualds.upgrade(path) is False

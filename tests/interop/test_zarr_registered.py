@@ -130,7 +130,7 @@ def numbers_of(dtype: str) -> Any:
 
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 @pytest.mark.parametrize("name", LOSSY)
-def test_what_is_rounded_in_decoding(tmp_path: Path, name: str, rounding: str) -> None:
+def test_casts_round_values_as_the_codec_says(tmp_path: Path, name: str, rounding: str) -> None:
     shown, stored = LOSSY[name]
     numbers = numbers_of(stored)
     filter_ = named("cast_value", data_type=np.dtype(stored).name, rounding=rounding)
@@ -167,7 +167,7 @@ TENTHS = (Scaled and Scaled(offset=-5, scale=10), Cast and Cast(data_type="int16
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("how", [{}, {"compressors": "auto"}, {"shards": (100,)}], ids=str)
-def test_both_together(tmp_path: Path, dtype: str, how: Any) -> None:
+def test_scale_offset_and_cast_are_decoded_together(tmp_path: Path, dtype: str, how: Any) -> None:
     """What packing is to netCDF."""
     values = (np.arange(200) / 10 - 5).astype(dtype)
     store(tmp_path / "s", values, list(TENTHS), fill_value=0, **how)
@@ -175,7 +175,9 @@ def test_both_together(tmp_path: Path, dtype: str, how: Any) -> None:
 
 
 @pytest.mark.parametrize("places", [(0, 1, 2), (1, 0, 2), (1, 2, 0)], ids=str)
-def test_both_and_a_permutation(tmp_path: Path, places: tuple[int, ...]) -> None:
+def test_scale_offset_cast_and_a_permutation_are_decoded_together(
+    tmp_path: Path, places: tuple[int, ...]
+) -> None:
     chain = [*TENTHS, zarr.codecs.TransposeCodec(order=(2, 0, 1))]
     values = (np.arange(60).reshape(3, 4, 5) / 10).astype("f4")
     zarr.create_group(tmp_path / "s", zarr_format=3)
@@ -209,7 +211,7 @@ def test_zarr_python_reads_what_is_worked_out_by_hand(tmp_path: Path, name: str)
 
 
 @pytest.mark.parametrize("name", ["scaled float32", "scaled int16", "cast from int16", "tenths"])
-def test_icechunk_holds_them(tmp_path: Path, name: str) -> None:
+def test_icechunk_holds_registered_codecs(tmp_path: Path, name: str) -> None:
     pytest.importorskip("icechunk")
     one = REGISTERED[name]
     vds = virtualds.open_virtual_dataset(one.write(tmp_path / "s"), loadable_variables=[])

@@ -58,19 +58,19 @@ def ours(path: Path) -> Entries:
 @pytest.mark.parametrize(
     "name", ["v2 zlib", "v2 separator", "v2 order F", "v3 gzip", "v3 transpose"]
 )
-def test_both_refer_to_the_same_bytes(tmp_path: Path, name: str) -> None:
+def test_virtualizarr_and_virtualds_refer_to_the_same_bytes(tmp_path: Path, name: str) -> None:
     STORES[name].write(tmp_path / "s", consolidated=True)
     assert ours(tmp_path / "s") == theirs(tmp_path / "s")
 
 
-def test_they_find_nothing_under_keys_of_the_other_version(tmp_path: Path) -> None:
+def test_virtualizarr_finds_nothing_under_keys_of_the_other_version(tmp_path: Path) -> None:
     """Their arrays of version 3 have chunks under ``c/`` only; what else is there reads as fill."""
     STORES["v3 keys of v2"].write(tmp_path / "s", consolidated=True)
     assert theirs(tmp_path / "s") == {}
     assert len(ours(tmp_path / "s")) == 6
 
 
-def test_they_refer_to_shards_as_a_whole_and_we_to_what_is_in_them(tmp_path: Path) -> None:
+def test_virtualizarr_refers_to_whole_shards_and_virtualds_to_inner_chunks(tmp_path: Path) -> None:
     """A shard is one chunk to them, and read whole; its index is not looked at."""
     STORES["shard"].write(tmp_path / "s", consolidated=True)
     inner, whole = ours(tmp_path / "s"), theirs(tmp_path / "s")

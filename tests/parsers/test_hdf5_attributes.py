@@ -11,10 +11,11 @@ import h5py
 import numpy as np
 import pytest
 
-from virtualds.parsers.hdf5 import attributes
+from virtualds.parsers.hdf5 import attributes, members
 from virtualds.parsers.hdf5.attributes import read_attribute
 from virtualds.parsers.hdf5.file import HDF5Files
-from virtualds.parsers.hdf5.netcdf_rules import HDF5Location, list_attribute_names
+from virtualds.parsers.hdf5.netcdf_rules import list_attribute_names
+from virtualds.parsers.hdf5.objects import HDF5Location
 from virtualds.stores.scan_cache import describe_file
 from virtualds.urls import normalise_url
 
@@ -70,10 +71,7 @@ def places(path: Path) -> Iterator[HDF5Location]:
     """Yield every group."""
     source = describe_file(normalise_url(str(path)), {})
     with HDF5Files(source) as files:
-        file = files.open(source)
-        for name, found in file.items():
-            if isinstance(file[name], h5py.Group):
-                yield HDF5Location(found.id, source, files)
+        yield from members.list_members(members.open_root(files, source)).groups.values()
 
 
 def listed(place: HDF5Location) -> list[str]:

@@ -284,6 +284,7 @@ def test_chunks_beyond_the_end_and_other_files_are_none_of_the_array(tmp_path: P
 # ---------------------------------------------------------------------- stores
 
 
+@pytest.mark.product
 @both
 @pytest.mark.parametrize("place", ["memory", "s3"])
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")

@@ -58,7 +58,7 @@ def test_colours_are_those_that_were_compressed() -> None:
     assert abs(IMAGES["jpegxl, with loss"].values.astype(int) - COLOURS).mean() < 10
 
 
-def test_an_image_that_is_to_be_turned_is_not() -> None:
+def test_the_stream_of_a_permuted_image_has_lines_for_samples() -> None:
     """Whoever displays it would have lines for samples."""
     assert imagecodecs.jpegxl_decode(bytes(TURNED)).shape == (6, SAMPLES, LINES)
 
@@ -127,7 +127,7 @@ def test_chunks_of_several_shapes_are_refused_by_name(tmp_path: Path, name: str)
 
 
 @pytest.mark.parametrize("name", SOME)
-def test_zarr_python_is_given_what_it_cannot_decode(tmp_path: Path, name: str) -> None:
+def test_zarr_python_gets_images_decoded_from_the_zarr_store(tmp_path: Path, name: str) -> None:
     one = IMAGES[name]
     store = virtualds.zarr_store(one.write(tmp_path / "s"))
     assert store.decoded == ("a",)
@@ -274,7 +274,7 @@ NOT_LAID_DOWN: dict[str, tuple[str, tuple[int, ...], str]] = {
 
 
 @pytest.mark.parametrize("name", NOT_LAID_DOWN)
-def test_what_zfp_cannot_be_told_is_refused_by_name(tmp_path: Path, name: str) -> None:
+def test_arrays_that_zfp_does_not_know_are_refused_by_name(tmp_path: Path, name: str) -> None:
     kind, chunk, words = NOT_LAID_DOWN[name]
     fill: Any = [0, 0] if kind == "complex64" else 0
     store = v3(kind, fill, zfp_in("reversible"), shape=chunk, chunks=chunk)

@@ -58,7 +58,7 @@ def test_stored_values_are_decoded_bit_for_bit(tmp_path: Path, name: str) -> Non
 @pytest.mark.product
 @EVERY
 @pytest.mark.parametrize("suffix", [".virtual.zarr", ".json", ".parquet"])
-def test_references_to_it_read_alike(tmp_path: Path, name: str, suffix: str) -> None:
+def test_references_to_a_store_read_like_the_store(tmp_path: Path, name: str, suffix: str) -> None:
     one = CASES[name]
     if (reason := NOT_IN_ZARR_V2.get(name)) and suffix != ".virtual.zarr":
         with pytest.raises(UnsupportedError, match=reason):

@@ -278,7 +278,7 @@ REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_read_is_refused_by_name(tmp_path: Path, name: str) -> None:
+def test_impossible_codecs_of_shards_are_refused_by_name(tmp_path: Path, name: str) -> None:
     codecs, error, message = REFUSED[name]
     v3("int32", -5).write(tmp_path / "s")
     metadata = tmp_path / "s/a/zarr.json"

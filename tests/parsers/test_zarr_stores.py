@@ -62,7 +62,7 @@ CANNOT_BE_WRITTEN = {
 @pytest.mark.product
 @pytest.mark.parametrize("suffix", [".virtual.zarr", ".json"])
 @pytest.mark.parametrize("name", STORES)
-def test_references_to_it_read_alike(tmp_path: Path, name: str, suffix: str) -> None:
+def test_references_to_a_store_read_like_the_store(tmp_path: Path, name: str, suffix: str) -> None:
     STORES[name].write(tmp_path / "s")
     expected = native(tmp_path / "s", consolidated=False)
     refs = tmp_path / f"refs{suffix}"

@@ -60,7 +60,7 @@ def test_points_find_chunks_and_leave_them(array: ManifestArray) -> None:
     assert store.ranges == []
 
 
-def test_an_equal_array_opened_again_finds_them(array: ManifestArray) -> None:
+def test_an_equal_array_opened_again_finds_kept_chunks(array: ManifestArray) -> None:
     array.read((0, slice(None), slice(None)))
     with counted_reads() as store:
         exactly(pickle.loads(pickle.dumps(array)).read((1, 7, slice(None))), VALUES[1, 7])
@@ -94,7 +94,7 @@ def test_a_kept_chunk_keeps_nothing_else_alive(tmp_path: Path) -> None:
     assert len(kept) == 100 * 100 * 8
 
 
-def test_what_does_not_fit_is_not_kept(array: ManifestArray) -> None:
+def test_chunks_larger_than_the_cache_are_not_kept(array: ManifestArray) -> None:
     """It would push out the rest, and itself before it is asked for again."""
     before = chunk_cache().nbytes
     with set_options(chunk_cache=VALUES.nbytes - 1):
@@ -105,7 +105,7 @@ def test_what_does_not_fit_is_not_kept(array: ManifestArray) -> None:
     assert store.ranges
 
 
-def test_no_more_is_kept_than_the_option_says(tmp_path: Path) -> None:
+def test_the_cache_is_never_larger_than_the_option(tmp_path: Path) -> None:
     chunk = 12 * 50 * 50 * 8
     with set_options(chunk_cache=3 * chunk):
         for _ in range(3):
@@ -115,14 +115,14 @@ def test_no_more_is_kept_than_the_option_says(tmp_path: Path) -> None:
             assert chunk_cache().nbytes <= 3 * chunk
 
 
-def test_the_option_turns_it_off(array: ManifestArray) -> None:
+def test_the_option_turns_the_cache_off(array: ManifestArray) -> None:
     with set_options(chunk_cache=0), counted_reads() as store:
         for _ in range(2):
             exactly(array.read((0, 0, 0)), VALUES[0, 0, 0])
     assert len(store.ranges) == 2
 
 
-def test_turning_it_off_gives_the_memory_back_with_the_next_read(array: ManifestArray) -> None:
+def test_turning_the_cache_off_frees_its_memory_at_the_next_read(array: ManifestArray) -> None:
     array.read((0, 0, slice(None)))
     assert chunk_cache().nbytes
     with set_options(chunk_cache=0):
@@ -159,7 +159,7 @@ def _without_fingerprint(path: Path, references: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["memory", "references"])
-def test_who_opens_anew_gets_what_is_there_now(tmp_path: Path, where: str) -> None:
+def test_a_file_opened_again_gives_its_current_values(tmp_path: Path, where: str) -> None:
     """Nothing tells the files apart: size and name stay, and neither time nor etag is known."""
     path, references = tmp_path / "a.h5", tmp_path / "a.json"
     for value in (3, 4):
@@ -174,7 +174,7 @@ def test_who_opens_anew_gets_what_is_there_now(tmp_path: Path, where: str) -> No
         assert found["v"][0, :3].values.tolist() == [value] * 3
 
 
-def test_who_gets_values_cannot_change_a_kept_chunk(array: ManifestArray) -> None:
+def test_changing_returned_values_does_not_change_a_kept_chunk(array: ManifestArray) -> None:
     first = array.read((slice(0, 11), slice(None), slice(None)))
     first[...] = 0
     exactly(array.read((slice(0, 11), slice(None), slice(None))), VALUES[:11])
@@ -184,7 +184,7 @@ def key(number: int) -> ChunkKey:
     return ChunkKey(SourceFile("s3://b/a.nc"), number, 9, np.dtype("i4"), (), (100,))
 
 
-def test_what_was_used_last_is_kept_longest() -> None:
+def test_the_chunk_used_last_is_kept_longest() -> None:
     cache = ChunkCache()
     with set_options(chunk_cache=800):
         for number in range(2):

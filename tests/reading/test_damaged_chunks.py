@@ -18,9 +18,9 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from encoded_bytes import CHECKED, CONFIGS, SZIP, encoded
+from filtered_chunks import FILTERS, Filter, codecs_of, raw_chunks, store
 from products import few_quick
-from test_codecs import CHECKED, CONFIGS, SZIP, encoded
-from test_hdf5_filters import FILTERS, Filter, codecs_of, raw_chunks, store
 
 PROGRAM = Path(__file__).parents[1] / "damaged_chunks.py"
 SIZES = (50, 20_000, 140_000)
@@ -132,7 +132,7 @@ def test_damage_is_an_error_or_keeps_the_length(family: str) -> None:
         for missing in FASTER.get(family.split()[1], [])
     ],
 )
-def test_what_is_only_faster_is_not_needed(
+def test_optional_packages_only_make_decoding_faster(
     family: str, missing: tuple[str, ...], tmp_path: Path
 ) -> None:
     without = run(family, tmp_path, missing)

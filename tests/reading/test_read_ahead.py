@@ -34,6 +34,7 @@ def served(array: ManifestArray, url: str) -> ManifestArray:
     return replace(array, fragments=tuple(fragments))
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("codecs", [PLAIN, ZLIB, SHUFFLED], ids=["plain", "zlib", "shuffled"])
 @pytest.mark.parametrize("chunk", [4, 100])
 def test_neighbours_in_a_file_are_one_request(tmp_path: Path, codecs: Any, chunk: int) -> None:
@@ -134,7 +135,7 @@ def test_a_failed_request_ends_the_read(tmp_path: Path) -> None:
 FAR = HostSlot("http://h", 4, 1)
 
 
-def test_as_many_are_under_way_as_the_host_takes() -> None:
+def test_as_many_requests_are_under_way_as_the_limit_of_the_host() -> None:
     """Nobody is done before four are under way; a fifth would be counted."""
     live, most, lock, four = 0, 0, threading.Lock(), threading.Barrier(4)
 
@@ -153,7 +154,7 @@ def test_as_many_are_under_way_as_the_host_takes() -> None:
     assert most == 4
 
 
-def test_what_lies_about_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prefetched_bytes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody takes anything after the first: no more is looked at than what fits, and one item."""
     monkeypatch.setattr(ahead_module, "MOST_AHEAD", 1000)
     items = iter(range(100))
@@ -172,7 +173,7 @@ def test_near_items_are_handed_on_unfetched() -> None:
     assert sorted(rows) == [(i, i if i % 2 else None) for i in range(10)]
 
 
-def test_who_stops_early_leaves_nothing_asked_for() -> None:
+def test_a_read_that_stops_early_cancels_its_requests() -> None:
     """Two threads have items 1 and 2; item 3 waits, and what is asked for later waits behind it."""
     way = HostSlot("http://stop", 2, 1)
     begun: list[int] = []

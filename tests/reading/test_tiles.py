@@ -62,7 +62,7 @@ def test_equal_chunks_are_few_tiles(folder: Path, codecs: Any) -> None:
     exactly(array.read(), values)
 
 
-def test_what_sticks_out_of_the_grid_is_read_chunk_by_chunk(folder: Path) -> None:
+def test_chunks_at_the_edge_of_the_grid_are_read_one_by_one(folder: Path) -> None:
     values = np.arange(45 * 47).reshape(45, 47)
     array = virtual(values, folder, chunks=(4, 4), codecs=ZLIB)
     found = work(array)

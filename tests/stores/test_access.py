@@ -309,7 +309,9 @@ def test_a_remote_set_does_not_reach_local_files(url: str, writer: str, stage: S
 @pytest.mark.product(times=2)
 @pytest.mark.parametrize("writer", WRITERS)
 @pytest.mark.parametrize("url", [*LOCAL, *ODD, *OPAQUE, *UNKNOWN, *OUTSIDE])
-def test_nothing_leaves_what_is_allowed(url: str, writer: str, stage: Stage) -> None:
+def test_references_outside_of_the_allowed_folders_are_refused(
+    url: str, writer: str, stage: Stage
+) -> None:
     prefixes = [stage.named(prefix) for prefix in ALLOWED]
     refused(stage, writer, url, "it refers to", allow=prefixes)
 
@@ -317,7 +319,7 @@ def test_nothing_leaves_what_is_allowed(url: str, writer: str, stage: Stage) -> 
 @pytest.mark.product(times=2)
 @pytest.mark.parametrize("writer", WRITERS)
 @pytest.mark.parametrize("url", [*ODD, *OPAQUE])
-def test_what_cannot_be_judged_is_refused(url: str, writer: str, stage: Stage) -> None:
+def test_urls_that_cannot_be_judged_are_refused(url: str, writer: str, stage: Stage) -> None:
     refused(stage, writer, url, "neither a url nor a path|cannot be judged")
     (path,) = (stage.root / "served" / "sets").glob("refs.*")
     with pytest.raises(AccessError, match=r"neither a url nor a path|cannot be judged"):
@@ -327,7 +329,7 @@ def test_what_cannot_be_judged_is_refused(url: str, writer: str, stage: Stage) -
 
 @pytest.mark.parametrize("writer", WRITERS)
 @pytest.mark.parametrize("url", UNKNOWN)
-def test_what_may_be_local_is_refused_behind_a_remote_set(
+def test_urls_that_may_be_local_are_refused_behind_a_remote_set(
     url: str, writer: str, stage: Stage
 ) -> None:
     refused(stage, writer, url, "may be local")
@@ -349,7 +351,9 @@ def test_what_may_be_local_is_refused_behind_a_remote_set(
         "{host}/data/secret.bin",
     ],
 )
-def test_a_local_set_does_not_leave_what_is_allowed(url: str, writer: str, stage: Stage) -> None:
+def test_a_local_set_does_not_leave_the_allowed_folders(
+    url: str, writer: str, stage: Stage
+) -> None:
     sets = stage.root / "served" / "sets"
     (sets / "link").symlink_to(stage.root / "secret")
     (sets / "data" / "link.bin").symlink_to(stage.root / "secret" / "a.bin")
@@ -389,7 +393,7 @@ PERMITTED = {
 @pytest.mark.product(times=2)
 @pytest.mark.parametrize("writer", WRITERS)
 @pytest.mark.parametrize("case", PERMITTED)
-def test_what_is_permitted_is_read(case: str, writer: str, stage: Stage) -> None:
+def test_permitted_references_are_read(case: str, writer: str, stage: Stage) -> None:
     url, place, prefix = PERMITTED[case]
     (stage.root / "served" / "link").symlink_to(stage.root / "secret")
     (stage.root / "served" / "sets" / "%2e%2e.bin").write_bytes(VALUES.tobytes())
@@ -402,7 +406,7 @@ def test_what_is_permitted_is_read(case: str, writer: str, stage: Stage) -> None
 
 
 @pytest.mark.parametrize("writer", WRITERS)
-def test_allow_goes_through_every_door(writer: str, stage: Stage) -> None:
+def test_every_function_that_opens_sets_obeys_allow(writer: str, stage: Stage) -> None:
     path = stage.root / "served" / "sets" / stage.put(writer, "../../secret/a.bin")
     doors: list[Callable[..., Any]] = [
         virtualds.open_virtual_dataset,
@@ -420,7 +424,7 @@ def test_allow_goes_through_every_door(writer: str, stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("writer", ["kerchunk-parquet", "zarr-v3, parquet"])
-def test_what_is_allowed_travels_with_pickles(writer: str, stage: Stage) -> None:
+def test_pickles_keep_the_allowed_folders(writer: str, stage: Stage) -> None:
     path = stage.root / "served" / "sets" / stage.put(writer, "../../secret/a.bin")
     ds = virtualds.open_virtual_dataset(path, loadable_variables=[], allow=stage.root / "served")
     with pytest.raises(AccessError, match="lies under none of"):
@@ -443,7 +447,7 @@ def test_a_link_that_is_put_in_place_later_leads_nowhere(writer: str, stage: Sta
 
 
 @pytest.mark.parametrize("prefix", ["", "simplecache::s3://bucket", "http://h/get?x=", "s3://b\n"])
-def test_a_prefix_that_is_none_is_refused(prefix: str, stage: Stage) -> None:
+def test_an_impossible_prefix_is_refused(prefix: str, stage: Stage) -> None:
     with pytest.raises(ValueError, match="allow"):
         values(stage.root / "served" / "sets" / stage.put("kerchunk-json", "a.bin"), allow=prefix)
 
@@ -591,7 +595,7 @@ def test_only_regular_files_are_read(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("writer", WRITERS)
 @pytest.mark.parametrize("kind", SPECIAL)
 @pytest.mark.parametrize("prefix", ["", "file://", "simplecache::file://"])
-def test_a_set_does_not_make_us_read_them(
+def test_a_set_cannot_refer_to_pipes_and_devices(
     prefix: str, kind: str, writer: str, stage: Stage
 ) -> None:
     special = SPECIAL[kind](stage.root)
@@ -654,7 +658,7 @@ REPEATED = {
 
 @pytest.mark.parametrize("name", documents(""))
 @pytest.mark.parametrize("kind", REPEATED)
-def test_a_key_stands_once(kind: str, name: str, tmp_path: Path) -> None:
+def test_repeated_keys_are_a_format_error(kind: str, name: str, tmp_path: Path) -> None:
     with pytest.raises(FormatError, match=r"'\.zgroup' stands 2 times"):
         open_document(name, documents(REPEATED[kind])[name], tmp_path)
 

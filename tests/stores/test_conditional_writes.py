@@ -109,6 +109,7 @@ shared = pytest.mark.parametrize("place", SHARED, indirect=True)
 # ---------------------------------------------------------------------- one writer
 
 
+@pytest.mark.product
 @everywhere
 @pytest.mark.parametrize("name", NAMES)
 def test_a_file_of_any_name_is_created_replaced_and_removed(place: Place, name: str) -> None:
@@ -124,7 +125,7 @@ def test_a_file_of_any_name_is_created_replaced_and_removed(place: Place, name: 
 
 
 @everywhere
-def test_what_is_not_there_is_not_read(place: Place) -> None:
+def test_reading_a_missing_file_is_an_error(place: Place) -> None:
     with pytest.raises(FileNotFoundError):
         place.read("none")
 
@@ -156,7 +157,7 @@ def test_only_the_version_that_was_read_is_replaced(place: Place) -> None:
 
 
 @everywhere
-def test_what_was_removed_is_not_replaced(place: Place) -> None:
+def test_a_removed_file_is_not_replaced(place: Place) -> None:
     version = place.write("x", b"one", None)
     place.remove("x")
     with pytest.raises(ChangedError, match="x"):
@@ -226,7 +227,8 @@ def test_threads_that_count_lose_nothing(place: Place) -> None:
 @shared
 def test_processes_that_count_lose_nothing(place: Place) -> None:
     place.write("count", b"0", None)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    environment = {**os.environ, "PYTHONPATH": paths}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     command = [sys.executable, "-c", COUNTER]
     processes = [subprocess.Popen(command, env=environment, **pipes) for _ in range(4)]
@@ -289,7 +291,7 @@ def holding(lock: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals are of Unix")
-def test_a_writer_killed_with_its_lock_keeps_nobody_out(tmp_path: Path) -> None:
+def test_a_writer_killed_with_its_lock_does_not_block_others(tmp_path: Path) -> None:
     place = Place(f"file://{tmp_path}")
     version = place.write("x", b"one", None)
     with holding(tmp_path / ".x.lock") as process, ThreadPoolExecutor(1) as pool:
@@ -401,7 +403,7 @@ def test_an_unreachable_server_is_an_os_error() -> None:
 # ---------------------------------------------------------------------- any other filesystem
 
 
-def test_a_store_without_conditions_says_so_and_what_to_do(tmp_path: Path) -> None:
+def test_an_error_of_a_store_without_conditions_says_what_to_do(tmp_path: Path) -> None:
     options = StorageOptions(path=str(tmp_path))
     store = FsspecStore()
     (tmp_path / "x").write_bytes(b"one")
@@ -466,7 +468,7 @@ def test_a_folder_is_not_what_its_name_begins_with(place: Place) -> None:
 
 
 @everywhere
-def test_a_list_is_of_now(place: Place) -> None:
+def test_a_list_shows_the_current_files(place: Place) -> None:
     """Even if somebody else, of whom the store knows nothing, changes it."""
     place.put("a", b"1")
     assert place.names() == ["a"]
@@ -479,7 +481,7 @@ def test_a_list_is_of_now(place: Place) -> None:
 
 
 @everywhere
-def test_what_is_gone_already_is_removed(place: Place) -> None:
+def test_removing_a_missing_file_is_no_error(place: Place) -> None:
     names = ["a", "b/c", "b/d", "[f]*?"]
     for name in names:
         place.put(name, b"")

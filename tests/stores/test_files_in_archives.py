@@ -209,14 +209,14 @@ def _link(path: Path) -> str:
     ("write", "named"),
     [(_deflated, "deflate.*zip -0"), (_encrypted, "encrypted"), (_link, "link to 'b.nc'")],
 )
-def test_what_is_not_stored_as_it_is_is_refused_by_name(
+def test_compressed_encrypted_and_linked_members_are_refused_by_name(
     write: Callable[[Path], str], named: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UnsupportedError, match=rf"a\.nc::.*{named}"):
         virtualds.open_virtual_dataset(write(tmp_path / "a"))
 
 
-def test_what_is_not_there_is_told(sources: dict[str, Path], tmp_path: Path) -> None:
+def test_a_missing_member_is_named(sources: dict[str, Path], tmp_path: Path) -> None:
     zipped(tmp_path / "a.zip", sources["netcdf4"], "a.nc")
     with pytest.raises(FileNotFoundError, match=r"b\.nc"):
         virtualds.open_virtual_dataset(f"zip://b.nc::{tmp_path}/a.zip")

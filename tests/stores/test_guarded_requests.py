@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
+from products import few_quick
 from range_server import running
 
 from virtualds import set_options
@@ -153,6 +154,7 @@ def test_secrets_do_not_follow_a_redirect_of_an_old_server(serve: Any) -> None:
     assert other.asked and not any(told(headers) for _, headers in other.asked)
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("ask", ASKS)
 @pytest.mark.parametrize("secret", SECRETS)
 def test_secrets_follow_a_redirect_within_one_host(secret: str, ask: str, serve: Any) -> None:
@@ -198,6 +200,7 @@ def dripping_headers(handler: Handler) -> None:
     drip(handler, b"HTTP/1.1 200 OK\r\nX-Long: " + b"x" * 2000)
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("ask", DRIPS)
 @pytest.mark.parametrize("answer", [dripping_body, dripping_headers])
@@ -223,7 +226,7 @@ def test_a_drip_is_given_up_while_a_file_is_described(serve: Any) -> None:
         STORE.describe(f"{server.url}/a.bin", None)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", few_quick(WAYS, list(WAYS)[:1]))
 def test_an_answer_may_take_any_time_while_bytes_come(way: str, serve: Any) -> None:
     def slow(handler: Handler) -> None:
         body = handler.begin(DATA)
@@ -240,7 +243,7 @@ def test_an_answer_may_take_any_time_while_bytes_come(way: str, serve: Any) -> N
 
 
 @pytest.mark.parametrize("name", ["request_timeout", "least_rate"])
-def test_a_bound_of_nothing_is_refused(name: str) -> None:
+def test_settings_of_zero_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match=name):
         set_options(**{name: 0})
 
@@ -273,7 +276,7 @@ def test_a_part_that_is_compressed_on_the_way_is_refused(
     assert {headers.get("accept-encoding") for headers in named} == {"identity"}
 
 
-def test_a_whole_file_that_is_compressed_all_the_same_is_expanded(serve: Any) -> None:
+def test_a_whole_file_that_the_server_compresses_is_expanded(serve: Any) -> None:
     body = gzip.compress(b"{}" * 1000)
     server = serve(
         lambda handler: handler.wfile.write(handler.begin(body, Content_Encoding="gzip"))
@@ -282,7 +285,7 @@ def test_a_whole_file_that_is_compressed_all_the_same_is_expanded(serve: Any) ->
 
 
 @pytest.mark.parametrize("encoding", ["br", "zstd", "gzip"])
-def test_what_does_not_expand_is_an_error(encoding: str, serve: Any) -> None:
+def test_a_body_that_does_not_expand_is_an_error(encoding: str, serve: Any) -> None:
     server = serve(
         lambda handler: handler.wfile.write(handler.begin(DATA, Content_Encoding=encoding))
     )

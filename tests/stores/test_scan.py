@@ -293,7 +293,7 @@ def test_an_executor_of_the_user_is_used_as_it_is(hundred: list[Path]) -> None:
 # ---------------------------------------------------------------------- what goes wrong
 
 
-def test_a_file_that_is_not_there_or_forbidden_is_told_as_ever(folder: Path) -> None:
+def test_a_missing_or_forbidden_file_raises_the_usual_error(folder: Path) -> None:
     class Forbidden(CountingHandler):
         def send_head(self) -> Any:
             return self.send_error(403)
@@ -308,7 +308,7 @@ def test_a_file_that_is_not_there_or_forbidden_is_told_as_ever(folder: Path) -> 
 
 
 @pytest.mark.parametrize("size", [0, 100, 5000, 300_000, 2_000_000])
-def test_a_truncated_file_is_told_from_a_server_that_fails(
+def test_a_truncated_file_is_distinguished_from_a_failing_server(
     size: int, folder: Path, tmp_path: Path
 ) -> None:
     cut = tmp_path / "cut.nc"
@@ -409,7 +409,7 @@ def group_over(data: bytes) -> Any:
 
 
 @pytest.mark.parametrize("attempts", [0, 1, 2, ATTEMPTS, 1000])
-def test_what_is_found_does_not_hang_on_attempts(
+def test_the_number_of_attempts_does_not_change_the_result(
     attempts: int, large: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("virtualds.stores.scan_cache.ATTEMPTS", attempts)
@@ -590,7 +590,7 @@ def test_blocks_grow_while_one_reads_on_and_stay_small_where_one_jumps(data: byt
     assert [length for _, length in store.ranges] == [LEAST * PAGE] * 3
 
 
-def test_what_is_held_is_bounded(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+def test_held_blocks_are_bounded(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
     monkeypatch.setattr("virtualds.stores.block_cache.HELD_PAGES", 10)
     monkeypatch.setattr("virtualds.stores.block_cache.LEAST", 1)
     monkeypatch.setattr("virtualds.stores.block_cache.MOST", 4)
@@ -602,7 +602,7 @@ def test_what_is_held_is_bounded(monkeypatch: pytest.MonkeyPatch, data: bytes) -
     assert HELD_PAGES >= 2 * MOST
 
 
-def test_what_is_fetched_does_not_push_out_what_it_is_wanted_with(
+def test_fetched_blocks_do_not_push_out_blocks_of_the_same_read(
     monkeypatch: pytest.MonkeyPatch, data: bytes
 ) -> None:
     monkeypatch.setattr("virtualds.stores.block_cache.HELD_PAGES", 10)
@@ -615,7 +615,7 @@ def test_what_is_fetched_does_not_push_out_what_it_is_wanted_with(
     assert blocks.read(3 * PAGE, 4 * PAGE) == data[3 * PAGE : 7 * PAGE]
 
 
-def test_what_is_going_to_be_read_is_fetched_together(data: bytes) -> None:
+def test_announced_ranges_are_fetched_together(data: bytes) -> None:
     blocks, store = blocks_of(data)
     blocks.fetch_together([(0, 10), (MIB, 10), (MIB + 50_000, 10), (2 * MIB, 3 * PAGE)])
     assert store.ranges == [(0, PAGE), (MIB, 4 * PAGE), (2 * MIB, 3 * PAGE)]
@@ -627,7 +627,7 @@ def test_what_is_going_to_be_read_is_fetched_together(data: bytes) -> None:
     assert store.ranges[3:] == [(MIB // 2, PAGE), (MIB + MIB // 2, PAGE)]
 
 
-def test_a_block_that_cannot_be_had_says_which(data: bytes) -> None:
+def test_an_error_of_a_block_names_the_block(data: bytes) -> None:
     blocks, store = blocks_of(data)
     store.data = data[:MIB]
     with pytest.raises(FetchError, match=f"bytes {2 * MIB} to "):

@@ -98,7 +98,7 @@ def test_a_call_that_stops_within_a_row_goes_on_there(
 
 
 @pytest.mark.parametrize("target", [np.zeros(4), np.zeros((4, 8))[:, :4]], ids=["one", "rows"])
-def test_what_cannot_be_read_is_an_error_of_the_system(tmp_path: Path, target: Array) -> None:
+def test_an_error_of_reading_is_an_error_of_the_system(tmp_path: Path, target: Array) -> None:
     with open(tmp_path / "new", "wb") as file, pytest.raises(OSError, match="descriptor"):
         read_rows(file.fileno(), 0, target)
 
@@ -117,7 +117,9 @@ def locked(target: Array) -> Array:
     ],
     ids=["read-only", "objects", "fields that are objects"],
 )
-def test_what_may_not_be_written_is_left_alone(handle: int, target: Array, why: str) -> None:
+def test_read_only_arrays_and_arrays_of_objects_are_left_alone(
+    handle: int, target: Array, why: str
+) -> None:
     before = target.tolist()
     with pytest.raises(ValueError, match=why):
         read_rows(handle, 0, target)

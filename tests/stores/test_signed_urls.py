@@ -74,7 +74,7 @@ def test_a_build_into_a_set_writes_no_signed_url(
     np.testing.assert_array_equal(kept["v"].to_numpy(), VALUES)
 
 
-def test_an_append_judges_what_is_new_alone(signed: str, tmp_path: Path) -> None:
+def test_an_append_checks_only_new_urls(signed: str, tmp_path: Path) -> None:
     """What lies in a set was judged, or asked for, when it was written there."""
     target, served = tmp_path / "refs.zarr", tmp_path / "served"
     opened = virtualds.open_virtual_dataset(signed)
@@ -170,7 +170,7 @@ OPENERS: dict[str, Callable[..., object]] = {
 
 
 @pytest.mark.parametrize("opener", OPENERS)
-def test_of_variables_that_cannot_be_decoded_no_signature_is_told(
+def test_errors_of_undecodable_variables_show_no_signature(
     opener: str, signed: str, tmp_path: Path
 ) -> None:
     with h5py.File(tmp_path / "served/a.nc", "a") as file:

@@ -16,6 +16,7 @@ import fsspec
 import numpy as np
 import pytest
 import xarray as xr
+from products import few_quick
 
 import virtualds
 from virtualds import AccessError, FormatError, ReadError, UnsupportedError
@@ -56,7 +57,7 @@ def written(url: str, **options: Any) -> None:
 
 @pytest.mark.parametrize("use", [opened, written])
 @pytest.mark.parametrize("name", SETS)
-def test_missing_credentials_are_told(
+def test_missing_credentials_are_named(
     use: Callable[..., Any], name: str, no_credentials: None, s3_server: dict[str, Any]
 ) -> None:
     options = {"client_kwargs": s3_server["client_kwargs"]}
@@ -99,7 +100,7 @@ def test_a_library_that_is_missing_is_named_with_its_extra(
 
 
 @pytest.mark.parametrize("name", ["refs.json", "refs.parquet"])
-def test_a_missing_folder_is_told_by_the_name_of_the_set(name: str, tmp_path: Path) -> None:
+def test_an_error_of_a_missing_folder_names_the_set(name: str, tmp_path: Path) -> None:
     target = tmp_path / "none" / name
     with pytest.raises(FileNotFoundError, match="make the folder") as caught:
         written(str(target))
@@ -123,8 +124,8 @@ except OSError as error:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="limits are of Unix")
-@pytest.mark.parametrize("name", SETS)
-def test_a_file_that_has_no_room_is_told_by_the_name_of_the_set(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", few_quick(SETS, SETS[:1]))
+def test_an_error_of_a_file_size_limit_names_the_set(name: str, tmp_path: Path) -> None:
     target = tmp_path / name
     done = subprocess.run(
         [sys.executable, "-c", FILL, str(target)], capture_output=True, text=True, check=True
@@ -153,7 +154,7 @@ def small_disk(tmp_path: Path) -> Any:
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_a_full_disk_is_told_by_the_name_of_the_set(name: str, small_disk: Path) -> None:
+def test_an_error_of_a_full_disk_names_the_set(name: str, small_disk: Path) -> None:
     large = xr.Dataset({"v": ("time", np.random.default_rng(0).random(100_000))})
     with pytest.raises(OSError, match="make room") as caught:
         large.virtual.to_manifest(small_disk / name)
@@ -163,9 +164,7 @@ def test_a_full_disk_is_told_by_the_name_of_the_set(name: str, small_disk: Path)
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_a_disk_that_takes_no_writes_is_told_by_the_name_of_the_set(
-    name: str, small_disk: Path
-) -> None:
+def test_an_error_of_a_read_only_disk_names_the_set(name: str, small_disk: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     with pytest.raises(OSError, match="takes no writes") as caught:
         written(str(small_disk / name))
@@ -175,9 +174,7 @@ def test_a_disk_that_takes_no_writes_is_told_by_the_name_of_the_set(
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write all")
 @pytest.mark.parametrize("name", SETS)
-def test_a_folder_that_may_not_be_written_to_is_told_by_the_name_of_the_set(
-    name: str, tmp_path: Path
-) -> None:
+def test_an_error_of_a_folder_without_permission_names_the_set(name: str, tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(AccessError, match="may not be written") as caught:
         written(str(tmp_path / name))
@@ -208,7 +205,7 @@ def test_a_folder_of_common_names_is_no_set(inside: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["refs.json", "refs.parquet"])
-def test_what_killed_writers_left_goes_when_it_is_old(name: str, tmp_path: Path) -> None:
+def test_old_files_of_killed_writers_are_removed(name: str, tmp_path: Path) -> None:
     target = tmp_path / name
     old, new = (Path(make_temporary_name(str(target))) for _ in range(2))
     others = [tmp_path / ".refs.json.notes", tmp_path / f".other.{'0' * 16}", tmp_path / "x"]
@@ -278,7 +275,7 @@ def test_a_refusal_names_files_that_differ_and_the_format_that_holds_them(tmp_pa
     whole.virtual.to_manifest(tmp_path / "refs.zarr")
 
 
-def test_zarr_v3_is_not_suggested_for_what_it_cannot_hold(tmp_path: Path) -> None:
+def test_zarr_v3_is_not_suggested_for_arrays_that_it_cannot_hold(tmp_path: Path) -> None:
     ds = dataset().assign_attrs(odd=object())
     with pytest.raises(UnsupportedError) as caught:
         ds.virtual.to_manifest(tmp_path / "refs.json")

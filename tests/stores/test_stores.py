@@ -92,7 +92,7 @@ def test_a_colon_does_not_make_a_drive_of_a_folder(path: str) -> None:
 
 
 @pytest.mark.parametrize("wrong", [b"/data/a.nc", 5, None])
-def test_what_names_no_file_is_refused(wrong: object) -> None:
+def test_objects_that_are_no_paths_are_refused(wrong: object) -> None:
     with pytest.raises(TypeError):
         normalise_url(wrong)  # type: ignore[arg-type]
 
@@ -128,7 +128,7 @@ def test_describing_what_is_not_there_is_an_os_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a\0b", "a\ud800b"], ids=ascii)
-def test_what_no_file_can_be_called_is_not_there(tmp_path: Path, name: str) -> None:
+def test_a_file_of_an_impossible_name_is_not_found(tmp_path: Path, name: str) -> None:
     with pytest.raises(FileNotFoundError, match="no file can have such a name"):
         LocalStore().describe(f"file://{tmp_path}/{name}", None)
     with pytest.raises(FileNotFoundError, match="no file can have such a name"):
@@ -358,7 +358,7 @@ def test_an_array_on_a_web_server_is_read_by_ranges(
 
 
 @pytest.mark.parametrize("name", ["with space.bin", "a#b.bin", "100%.bin", "T00:00:00.bin"])
-def test_a_web_url_is_quoted_by_whoever_writes_it(
+def test_a_quoted_web_url_is_read(
     tmp_path: Path, stored: tuple[np.ndarray, ManifestArray], name: str
 ) -> None:
     values, array = stored

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from virtualds.arrays.alike_files import ReadAlike
 from virtualds.arrays.group import ManifestGroup
 from virtualds.source_file import SourceFile
 
@@ -152,6 +153,8 @@ class Parser:
     read_tree : callable
         The same with all groups below that one, of which ``read`` need not know more than names;
         by default `read`, as for formats without groups.
+    read_alike : callable, optional
+        Reads files of one structure together.
     markers : tuple of str
         For a format that is a folder: the files any of which makes it one.
     natives : tuple of NativeReader
@@ -170,5 +173,6 @@ class Parser:
     detect: Callable[[bytes], bool]
     read: ReadSource
     read_tree: ReadSource | None = None
+    read_alike: ReadAlike | None = None
     markers: tuple[str, ...] = ()
     natives: tuple[NativeReader, ...] = ()

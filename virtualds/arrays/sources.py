@@ -1,4 +1,4 @@
-"""The files that virtual arrays refer to: a table of them, and other places for them."""
+"""The source files of virtual arrays: a table of them, and arrays whose sources have moved."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from virtualds.urls import normalise_url
 
 
 def build_source_table(arrays: Iterable[ManifestArray]) -> pd.DataFrame:
-    """Return the source files of arrays, a row each."""
+    """Return a table with one row for each source file of some arrays."""
     counts: dict[SourceFile, int] = {}
     for array in arrays:
         for fragment in array.fragments:
@@ -38,11 +38,11 @@ def build_source_table(arrays: Iterable[ManifestArray]) -> pd.DataFrame:
 
 
 def move_sources(array: ManifestArray, change: Callable[[str], str]) -> ManifestArray:
-    """Return an array whose files lie at the urls that ``change`` makes of theirs."""
+    """Return an array that refers to other urls: ``change`` returns the new url of each file."""
 
     def moved(file: SourceFile) -> SourceFile:
         url = normalise_url(change(file.url))
-        # the copy has another modification time, and the same content
+        # a copy has the same content, and another modification time
         return file if url == file.url else file._replace(url=url, mtime=None)
 
     fragments = (replace(f, manifest=f.manifest.with_files(moved)) for f in array.fragments)
@@ -52,18 +52,18 @@ def move_sources(array: ManifestArray, change: Callable[[str], str]) -> Manifest
 def make_prefix_changer(
     prefixes: Mapping[str, str], arrays: Iterable[ManifestArray]
 ) -> Callable[[str], str]:
-    """Return what changes the prefixes of urls.
+    """Return a function that replaces the prefix of a url.
 
     Raises
     ------
     TypeError
-        They are no dict.
+        The prefixes are no dict.
     ValueError
-        No url of the arrays begins with one of them.
+        A prefix is not that of any url of the arrays.
     """
     if not isinstance(prefixes, Mapping):
         raise TypeError(
-            f"rename_paths {prefixes!r}: it is a dict of old to new prefixes of urls, or a "
+            f"rename_paths {prefixes!r}: give a dict of old to new prefixes of urls, or a "
             f"function of a url"
         )
     absolute = {_normalise_prefix(old): _normalise_prefix(new) for old, new in prefixes.items()}
@@ -89,16 +89,16 @@ def _normalise_prefix(path: str) -> str:
 
 
 def _is_below_prefix(url: str, prefix: str) -> bool:
-    """Say whether a url is a file or lies in a folder: names that only begin alike do not."""
+    """Say whether a prefix is the url of a file, or of a folder above it."""
     return url == prefix or url.startswith(f"{prefix}/")
 
 
 READ_WHOLE = 2**23
-"""Bytes of an uncompressed chunk up to which it is read whole to be checked: a far request's."""
+"""Bytes: an uncompressed chunk up to this size, that of one far request, gets a checksum."""
 
 
 def resolve_archive_members(group: ManifestGroup) -> ManifestGroup:
-    """Return a group of which no reference leads into a file in an archive.
+    """Return a group whose references lead to archives, instead of to files inside archives.
 
     Raises
     ------
@@ -135,11 +135,12 @@ def _resolve_fragment(fragment: Fragment, codecs: bool) -> Fragment:
 
 
 def _find_checksums(manifest: ChunkManifest, codecs: bool) -> npt.NDArray[np.uint64]:
-    """Return the checksums of chunks that are all of a file in an archive, 0 for others.
+    """Return the checksums of chunks that fill a whole file in an archive, 0 for other chunks.
 
-    A chunk that has one is read whole. So is any with codecs; without them, only small ones are.
+    Readers read the whole of a chunk that has a checksum. They do so anyway if the array has
+    codecs. If it has none, only small chunks get checksums.
     """
-    # the codes of what lies in no file count from the end
+    # negative codes of files, of chunks that lie in no file, count from the end
     known = np.array([*find_archive_checksums(manifest.files), 0, 0], np.uint64)
     sizes = np.array([*(file.size or 0 for file in manifest.files), 0, 0], np.int64)
     file, offset, length = (compact(getattr(manifest, n)) for n in ("file", "offset", "length"))

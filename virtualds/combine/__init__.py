@@ -24,6 +24,7 @@ from virtualds.combine.files import Files, Paths
 from virtualds.combine.open_file import list_steps
 from virtualds.combine.ordering import Arrangement, Overlap
 from virtualds.combine.progress import ProgressOption
+from virtualds.combine.read_together import AlikeOpener
 from virtualds.combine.stored_file import open_stored
 from virtualds.combine.write_target import BuildTarget, abandon_on_error
 from virtualds.combine.xarray_combine import Combination
@@ -198,7 +199,8 @@ def open_virtual_mfdataset(
     if to is not None:
         target = BuildTarget.begin(to, target_options, replace=replaces, keep_query=keep_query)
     joins_datasets = client is not None or target is not None
-    whole = DatasetBuilder(build, combination, target, joins_datasets)
+    together = None if steps or cache else AlikeOpener(opening, files.options)
+    whole = DatasetBuilder(build, combination, target, joins_datasets, together)
     with abandon_on_error(target):
         combined, found, report = whole.build_dataset()
         if number is not None:

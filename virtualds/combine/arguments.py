@@ -1,4 +1,4 @@
-"""Arguments of `open_virtual_mfdataset`, checked, and made into one build."""
+"""Checks the arguments of `open_virtual_mfdataset`, and makes one build of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from virtualds.datasets.open import open_dataset_or_tree
 from virtualds.datasets.open_options import OpenOptions
 
 OF_XARRAY = ("fill_value",)
-"""What is passed on to xarray as it is, besides what is named."""
+"""Arguments without a name of their own that go to xarray as they are."""
 
 
 def make_build(
@@ -28,28 +28,28 @@ def make_build(
     steps: tuple[PrepareStep[Any], ...],
     read: Callable[..., Any] = open_dataset_or_tree,
 ) -> Build[Any]:
-    """Return how files are opened, whatever they are opened as."""
+    """Return the build that opens files as datasets or as trees."""
     job = make_job(opening, building, steps, files.options, read)
     return Build(files, job, choose_workers(building.parallel, files), building)
 
 
 def demand_file_number(attrs_file: str | os.PathLike[str] | None, build: Build[Any]) -> int | None:
-    """Return the number of the file whose attributes are wanted, None if none is."""
+    """Return the number of the file that gives the attributes, None if no file is named."""
     return None if attrs_file is None else build.files.find_file(attrs_file, "attrs_file")
 
 
 def find_dataset_of_file(number: int, build: Build[Any], found: Mapping[int, Any]) -> Any:
-    """Return the dataset, or tree, of one file, which is opened again if it was joined already."""
+    """Return the dataset or tree of one file; open the file again if a worker joined it."""
     file = build.files.flat[number]
     if number not in found:
         raise ValueError(
-            f"attrs_file {file}: it is left out, since it cannot be opened; give another"
+            f"attrs_file {file}: this file is left out, since it cannot be opened; name another"
         )
     return decode_opened(found[number])
 
 
 def take_attributes(combined: xr.Dataset | xr.DataTree, file: Any) -> None:
-    """Give a dataset, or the groups of a tree, the attributes that a file has."""
+    """Set the attributes of a dataset, or of the groups of a tree, to those of a file."""
     if isinstance(combined, xr.DataTree):
         for path, node in combined.subtree_with_keys:
             node.attrs = file[path].attrs

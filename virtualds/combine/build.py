@@ -1,4 +1,4 @@
-"""The frame of every build: open the files, leave out those that fail, combine the rest."""
+"""Builds a dataset of files: opens the files, leaves out those that fail, combines the rest."""
 
 from __future__ import annotations
 
@@ -12,15 +12,11 @@ import xarray as xr
 
 from virtualds.combine.build_options import BuildOptions
 from virtualds.combine.concat_job import StretchJob
-from virtualds.combine.concat_stored import FEWEST_FILES, Concatenator, NeedsFullCombineError
+from virtualds.combine.concat_stored import FEWEST_FILES, Concatenator
 from virtualds.combine.decoded_file import as_stored
 from virtualds.combine.files import Files
-from virtualds.combine.open_file import (
-    NumberedFile,
-    Opened,
-    OpenJob,
-    Outcome,
-)
+from virtualds.combine.joinable import NeedsFullCombineError
+from virtualds.combine.open_file import NumberedFile, Opened, OpenJob, Outcome
 from virtualds.combine.ordering import crop_datasets, flatten_nested, is_row_wise
 from virtualds.combine.overlap import Extent
 from virtualds.combine.progress import (
@@ -30,6 +26,7 @@ from virtualds.combine.progress import (
     describe_left_out,
     report_progress,
 )
+from virtualds.combine.read_together import AlikeOpener
 from virtualds.combine.stored_file import FileInConcat, StoredFile, decode_opened, sample
 from virtualds.combine.workers import Workers
 from virtualds.combine.write_target import BuildTarget
@@ -39,17 +36,17 @@ from virtualds.errors import CombineError
 
 @dataclass(frozen=True)
 class Build(Generic[Opened]):
-    """How files become one dataset, or tree.
+    """How files become one dataset or tree.
 
     Parameters
     ----------
     files : Files
     job : OpenJob
-        What is done with each.
+        Opens and prepares each file.
     workers : callable
-        Who does it.
+        Runs the job: in this process, in other processes, or on a cluster.
     building : BuildOptions
-        What is done about files that cannot be opened, and who is told how far it is.
+        What to do about files that cannot be opened, and how to show progress.
     """
 
     files: Files
@@ -58,12 +55,12 @@ class Build(Generic[Opened]):
     building: BuildOptions = field(default_factory=BuildOptions)
 
     def open_files(self) -> tuple[dict[int, Opened], BuildReport]:
-        """Open all files; return them by number, and what became of them."""
+        """Open all files; return their datasets by number, and a report."""
         items: Sequence[NumberedFile] = list(enumerate(self.files.flat))
         found: dict[int, Opened] = {}
         failed: dict[int, Exception] = {}
-        with report_progress(self.building.progress, len(items)) as tell:
-            count = Count(len(items), tell)
+        with report_progress(self.building.progress, len(items)) as show:
+            count = Count(len(items), show)
             with closing(self.workers(self.job, items)) as outcomes:
                 for outcome in self._raise_first(outcomes, found):
                     count.add(outcome)
@@ -79,17 +76,17 @@ class Build(Generic[Opened]):
         if failed and self.building.on_error == "skip":
             lines = "\n".join(describe_left_out(report.left_out))
             warnings.warn(
-                f"{len(failed)} of {len(items)} files could not be opened, and are left out\n"
+                f"{len(failed)} of {len(items)} files could not be opened, and are left out:\n"
                 f"{lines}",
                 stacklevel=6,
             )
         return found, report
 
     def combine(self, combination: Combination, found: Mapping[int, Opened]) -> Any:
-        """Arrange what was opened, and combine it."""
+        """Arrange the opened files, and combine them."""
         names = self.files.flat
         combination.check_dims([found[number] for number in sorted(found)])
-        # in their order, whoever was done first: errors name files in it
+        # in the order of the files, not of the workers: so errors name files in this order
         dims = combination.dims
         extents = {n: Extent.of(names[n], found[n], dims) for n in sorted(found)}
         if dims and len(found) < len(names) and not self.files.stay_in_place(found):
@@ -107,7 +104,7 @@ class Build(Generic[Opened]):
     def _raise_first(
         self, outcomes: Iterable[Outcome[Opened]], found: Mapping[int, Opened]
     ) -> Iterator[Outcome[Opened]]:
-        """Raise the first error, in the order of the files, that is not to be left out."""
+        """Yield outcomes; raise the fatal error of the first file, in the order of the files."""
         done, awaited = set[int](), set[int]()
         first, error = len(self.files.flat), None
         for outcome in outcomes:
@@ -122,7 +119,7 @@ class Build(Generic[Opened]):
                 break
         if error is not None:
             for number in sorted(number for number in found if number < first):
-                # one that nobody has made a dataset of yet may fail at that
+                # an earlier file that was not yet decoded may fail when it is decoded
                 opened: Any = found[number]
                 if isinstance(opened, StoredFile | FileInConcat):
                     sample(opened)
@@ -136,110 +133,114 @@ class Build(Generic[Opened]):
 
 def _displaced_error(file: Any) -> CombineError:
     return CombineError(
-        f"{file}: it is left out of nested lists, but not its whole row, so that other files would "
-        f"take its place; give all files in one list, to be put into a grid by their coordinates, "
-        f"or leave out the whole row"
+        f"{file}: this file is left out of nested lists, but its row is not, so that other files "
+        f"would take its place; leave out the whole row, or give all files in one list, so that "
+        f"their coordinates give their places in the grid"
     )
 
 
 def _find_first_error(failed: dict[int, Exception]) -> Exception:
-    """Return the first error of a build of which no file is left."""
+    """Return the error of the first file, for a build in which all files failed."""
     error = failed[min(failed)]
-    error.add_note(f"none of {len(failed)} files could be opened; this is what the first one said")
+    error.add_note(f"none of {len(failed)} files could be opened; this is the error of the first")
     return error
 
 
 BuildResult = tuple[xr.Dataset, Mapping[int, Any], BuildReport]
-"""The dataset, what stands for each file that was opened, and what became of them."""
+"""The dataset, what was opened of each file by number, and the report."""
 
 
 @dataclass(frozen=True)
 class DatasetBuilder:
-    """Files that become one dataset.
+    """Builds one dataset of files.
 
     Parameters
     ----------
     build : Build
-        How each is opened.
+        How to open each file.
     combination : Combination
-        How they are combined.
+        How to combine the files.
     target : BuildTarget, optional
-        The set that their references go to.
+        The set that workers write references to.
     datasets : bool
-        Whether files that come as datasets are joined by those who opened them, too.
+        Whether workers join files, too, that they opened as datasets.
+    together : AlikeOpener, optional
+        Opens files of one structure together.
     """
 
     build: Build[Any]
     combination: Combination
     target: BuildTarget | None = None
     datasets: bool = False
+    together: AlikeOpener | None = None
 
     def build_dataset(self) -> BuildResult:
-        """Return the dataset, what stands for each file that was opened, and the report."""
-        # what is tried first is over before the next is: its errors are no part of what is told
+        """Return the dataset, what was opened of each file, and the report."""
+        # the second attempt begins outside this block: its errors must not show the first error
         with suppress(NeedsFullCombineError):
             return self._build_as_stored()
         return self._build_of_datasets(*self._make_joining_build(None).open_files())
 
     def _build_as_stored(self) -> BuildResult:
-        """Join files that are alike as they are stored, or else datasets of what was opened.
+        """Concatenate files as they are stored; if that fails, combine their datasets.
 
         Raises
         ------
         NeedsFullCombineError
-            They have to be opened as datasets.
+            The files have to be opened again, as datasets.
         """
         alike = self._make_concatenator()
         found, report = self._make_joining_build(alike).open_files()
         with suppress(NeedsFullCombineError):
             return alike.join(self._list_stored(found)), found, report
         if any(isinstance(file, FileInConcat) for file in found.values()):
-            raise NeedsFullCombineError("what is joined already cannot be taken apart")
+            raise NeedsFullCombineError("workers have joined some of the files already")
         return self._build_of_datasets(found, report)
 
     def _make_joining_build(self, alike: Concatenator | None) -> Build[Any]:
-        """Return the build in which who opens files joins them, and writes what goes into a set."""
+        """Return the build whose workers join the files that they open, and write references."""
         dims = self.combination.dims
-        job: Any = StretchJob(self.build.job, alike, self.target, self.datasets, dims)
+        together = self.together if alike else None
+        job: Any = StretchJob(self.build.job, alike, self.target, self.datasets, dims, together)
         return replace(self.build, job=job)
 
     def _build_of_datasets(self, found: Mapping[int, Any], report: BuildReport) -> BuildResult:
-        """Combine a dataset of every file."""
+        """Combine the datasets of all files."""
         if any(isinstance(file, StoredFile) for file in found.values()):
             found = {n: decode_opened(file) for n, file in found.items()}
-            # what decodes to something else than the files before it may have been loaded
+            # decoding may have loaded variables, which have no references then
             report = replace(report, references=sum(d.virtual.nchunks for d in found.values()))
         return self.build.combine(self.combination, found), found, report
 
     def _make_concatenator(self) -> Concatenator:
-        """Return what joins files as stored, if arranging them first changes nothing.
+        """Return the object that concatenates files as stored.
 
         Raises
         ------
         NeedsFullCombineError
-            No files can be joined so.
+            The files are few, or nested: concatenating them as stored is useless or impossible.
         """
         if len(self.build.files.flat) < FEWEST_FILES:
-            raise NeedsFullCombineError("there is nothing to be saved")
+            raise NeedsFullCombineError("there are few files, so this would save no time")
         if any(isinstance(item, list | tuple) for item in self.build.files.nested):
             raise NeedsFullCombineError("lists of lists are joined along several dimensions")
         by_coords, how = self.combination.combine == "by_coords", self.combination.arrangement
         arranges = how.sort or how.overlap != "keep"
-        # what rises already is as arranging it would have left it
+        # if the coordinates of the files rise already, arranging the files would change nothing
         return Concatenator(self.combination, rises=by_coords or arranges)
 
     def _list_stored(self, found: Mapping[int, Any]) -> list[StoredFile | FileInConcat]:
-        """Return files in their order, as they are stored.
+        """Return the files as they are stored, in the order of the files.
 
         Raises
         ------
         NeedsFullCombineError
-            They are datasets already.
+            Some files were opened as datasets.
         """
         names = self.build.files.flat
         files: list[Any] = [found[n] for n in sorted(found)]
         if self.datasets:
             files = [as_stored(names[n], found[n]) for n in sorted(found)]
         if not all(isinstance(file, StoredFile | FileInConcat) for file in files):
-            raise NeedsFullCombineError("they are datasets")
+            raise NeedsFullCombineError("some files were opened as datasets")
         return files

@@ -1,7 +1,8 @@
 """Building in stretches: the worker that opens alike files also joins them as they are stored.
 
-A batch of files becomes one array for each variable, not one for each file. If a set is written,
-the same worker writes the references of the joined files, and sends back where they lie.
+Files that their parser reads together are opened so, others one by one. A batch of files becomes
+one array for each variable, not one for each file. If a set is written, the same worker writes the
+references of the joined files, and sends back where they lie.
 """
 
 from __future__ import annotations
@@ -12,15 +13,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.combine.concat_stored import Concatenator, NeedsFullCombineError
+from virtualds.combine.concat_stored import Concatenator
 from virtualds.combine.decoded_file import as_stored
-from virtualds.combine.open_file import NumberedFile, OpenJob, Outcome
+from virtualds.combine.joinable import NeedsFullCombineError
+from virtualds.combine.open_file import MOST, NumberedFile, OpenJob, Outcome
+from virtualds.combine.read_together import AlikeOpener
 from virtualds.combine.stored_file import ConcatenatedFiles, FileInConcat, StoredFile
 from virtualds.combine.write_target import BuildTarget
 from virtualds.datasets.lazy import get_virtual_array
 
-SMALLEST, MOST = 8, 256
-"""Files that are opened and written together: smaller parts make many small files in the set."""
+SMALLEST = 8
+"""Fewest files that are opened and written together: small parts make many small files in the set.
+"""
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,8 @@ class StretchJob:
         Whether datasets of files are joined, too.
     dims : tuple
         The dimensions that all files are joined along; none if coordinates decide.
+    together : AlikeOpener, optional
+        Opens files of one structure together.
     """
 
     job: OpenJob[Any]
@@ -45,10 +51,36 @@ class StretchJob:
     target: BuildTarget | None = None
     datasets: bool = False
     dims: tuple[Any, ...] = ()
+    together: AlikeOpener | None = None
 
     def __call__(self, items: Sequence[NumberedFile]) -> list[Outcome[Any]]:
         """Open neighbouring files, and join them if they are alike."""
-        return list(self._join(self.job.open_each(items), items))
+        self.job.take_settings()
+        found, rest = self.open_together(items)
+        return [*found, *self._join(self.job.open_each(rest), rest)]
+
+    def open_together(
+        self, items: Sequence[NumberedFile]
+    ) -> tuple[list[Outcome[Any]], Sequence[NumberedFile]]:
+        """Open those of some neighbouring files that can be read together; return the others."""
+        found = list[Outcome[Any]]()
+        if self.together is None or self.alike is None or len(items) < 2:
+            return found, items
+        files = [file for _, file in items]
+        for first, stretch in self.together.open_runs(files, self.alike, self.job.open_again):
+            found += self._list_outcomes(items[first][0], stretch)
+        done = {outcome.number for outcome in found}
+        return found, [item for item in items if item[0] not in done]
+
+    def _list_outcomes(self, first: int, stretch: ConcatenatedFiles) -> Iterator[Outcome[Any]]:
+        """Yield the outcomes of files that were joined, of which the first has this number."""
+        count = len(stretch.urls)
+        references, more = divmod(stretch.references, count)
+        [joined] = self._relieve([stretch.joined])
+        stretch = replace(stretch, joined=joined)
+        for place in range(count):
+            file: Any = FileInConcat(stretch, place)
+            yield Outcome(first + place, file, references=references + (place < more))
 
     @property
     def smallest(self) -> int:
@@ -58,7 +90,7 @@ class StretchJob:
     @property
     def largest(self) -> int:
         """The largest number of files for another worker at a time."""
-        return MOST if self.target else self.job.largest
+        return MOST if self.target or self.together else self.job.largest
 
     def open_file(self, item: NumberedFile) -> Outcome[Any]:
         """Open a file."""
@@ -86,6 +118,10 @@ class StretchJob:
         batch, references = list[Outcome[Any]](), 0
         enough = self.target.enough if self.target else math.inf
         for outcome in outcomes:
+            if batch and outcome.number != batch[-1].number + 1:
+                # those between were opened together
+                yield batch
+                batch, references = [], 0
             batch.append(outcome)
             references += outcome.references
             # an error is reported at once

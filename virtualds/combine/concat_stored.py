@@ -8,7 +8,7 @@ files, and the variables with the dimension are then joined for all files. Files
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from virtualds.arrays.array import ManifestArray
+from virtualds.combine.joinable import JoinableFiles, NeedsFullCombineError, OpenedFiles
 from virtualds.combine.stored_file import (
     ConcatenatedFiles,
     FileInConcat,
@@ -28,11 +28,11 @@ from virtualds.combine.xarray_combine import COMBINE_ERRORS, Combination
 from virtualds.datasets.decoding import (
     MisfitError,
     VariableDecoding,
-    all_decode_alike,
     build_index,
     decode_together,
     has_same_attributes,
 )
+from virtualds.datasets.decoding_cache import DecodingPlan
 from virtualds.datasets.lazy import get_virtual_array
 
 FEWEST_FILES = 3
@@ -50,10 +50,6 @@ CERTAIN: dict[str, tuple[str, ...]] = {
     "combine_attrs": ("override", "drop", "no_conflicts", "identical"),
 }
 """Required options, with the values that allow joining neighbours without the other files."""
-
-
-class NeedsFullCombineError(Exception):
-    """Joining the files as they are stored might change the result."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +97,8 @@ class Concatenator:
             dim = self._find_dimension(few)
             pattern = self.combination(few)
             stored = list(concat_stored(files, dim))
-            self._check(stored, dim)
+            self._check_structures(stored)
+            self._check_values(OpenedFiles(stored), dim)
             return self._grow(pattern, stored, dim)
         except (*COMBINE_ERRORS, MisfitError, OverflowError) as error:
             raise NeedsFullCombineError(str(error)) from error
@@ -118,23 +115,38 @@ class Concatenator:
         """
         if len(files) < 2:
             raise NeedsFullCombineError("there is nothing to join")
+        self._check_structures(files)
+        return self.join_neighbours(OpenedFiles(files), [file.url for file in files], opener)
+
+    def join_neighbours(
+        self, files: JoinableFiles, urls: Sequence[Any], opener: Callable[[Any], Any]
+    ) -> ConcatenatedFiles:
+        """Return neighbouring files of one structure as one file, to be joined to others later.
+
+        Raises
+        ------
+        NeedsFullCombineError
+            Joining might change the result.
+        """
         try:
             dim = self._find_stored_dimension(files)
-            self._check(files, dim)
-            lengths = tuple(_list_sizes(file).get(dim, 0) for file in files)
-            urls = tuple(file.url for file in files)
-            return ConcatenatedFiles(_concat_files(files, dim), dim, urls, lengths, opener)
+            self._check_values(files, dim)
+            lengths = tuple(files.lengths[dim].tolist()) if dim in files.lengths else ()
+            return ConcatenatedFiles(_concat_files(files, dim), dim, tuple(urls), lengths, opener)
         except COMBINE_ERRORS as error:
             # remaining differences are found when all files are joined
             raise NeedsFullCombineError(str(error)) from error
 
-    def _find_stored_dimension(self, files: Sequence[StoredFile]) -> str:
+    def _find_stored_dimension(self, files: JoinableFiles) -> str:
         """Return the dimension along which files seem to follow each other."""
         if self.combination.combine == "nested":
             return str(self.combination.concat_dim)
-        parts, (one, other) = files[0].outline.parts, files[:2]
-        indexes = [name for name, part in parts.items() if part.is_index]
-        differ = [n for n in indexes if one.values[n].tobytes() != other.values[n].tobytes()]
+        parts = files.first.outline.parts
+        differ = []
+        for name, part in parts.items():
+            if part.is_index:
+                one, other, *_ = files.load(name, part.stored[0][0])
+                differ += [name] if one.tobytes() != other.tobytes() else []
         if len(differ) != 1:
             raise NeedsFullCombineError("they do not follow each other along one dimension")
         return str(parts[differ[0]].name)
@@ -155,41 +167,49 @@ class Concatenator:
             raise NeedsFullCombineError(f"coordinates differ along {differ}")
         return str(differ[0])
 
-    def _check(self, files: Sequence[StoredFile], dim: str) -> None:
-        """Refuse files that differ in more than values along a dimension."""
+    def _check_structures(self, files: Sequence[StoredFile]) -> None:
+        """Refuse files that have other variables, or other attributes that matter."""
         first = files[0]
         distinct = {id(file.outline): file for file in files}
         for file in distinct.values():
-            self._check_structure(first, file, dim)
-        if self._heeds_attributes:
+            self.check_plans(first.outline, file.outline)
+        if self.heeds_attributes:
             attributes = first.group.attributes
             if not all(
                 has_same_attributes(attributes, file.group.attributes) for file in files[1:]
             ):
                 raise NeedsFullCombineError("their attributes differ")
-        for name, part in first.outline.parts.items():
-            if dim not in part.decoded[0] and not self._counts_once(part):
-                self._check_same(name, files)
 
-    def _check_structure(self, first: StoredFile, file: StoredFile, dim: str) -> None:
-        one, other = first.outline, file.outline
+    def check_plans(self, one: DecodingPlan, other: DecodingPlan) -> None:
+        """Refuse files that decode to other variables.
+
+        Raises
+        ------
+        NeedsFullCombineError
+        """
         if list(one.parts) != list(other.parts) or one.coordinates != other.coordinates:
             raise NeedsFullCombineError("their variables differ")
-        sizes = _list_sizes(file)
-        if _drop_size(sizes, dim) != _drop_size(_list_sizes(first), dim):
-            raise NeedsFullCombineError("their sizes differ")
-        if self.rises and not sizes.get(dim):
-            raise NeedsFullCombineError("one has no element to be put in order by")
         for name, part in one.parts.items():
             if not _is_same_kind(part, other.parts[name]):
                 raise NeedsFullCombineError(f"{name!r} is of different kinds")
-            if self._heeds_attributes and not has_same_attributes(
+            if self.heeds_attributes and not has_same_attributes(
                 part.attributes, other.parts[name].attributes
             ):
                 raise NeedsFullCombineError(f"the attributes of {name!r} differ")
 
+    def _check_values(self, files: JoinableFiles, dim: str) -> None:
+        """Refuse files of one structure that differ in more than values along a dimension."""
+        lengths = files.lengths
+        if any((size != size[0]).any() for other, size in lengths.items() if other != dim):
+            raise NeedsFullCombineError("their sizes differ")
+        if self.rises and (dim not in lengths or (lengths[dim] <= 0).any()):
+            raise NeedsFullCombineError("one has no element to be put in order by")
+        for name, part in files.first.outline.parts.items():
+            if dim not in part.decoded[0] and not self._counts_once(part):
+                files.check_same(name)
+
     @property
-    def _heeds_attributes(self) -> bool:
+    def heeds_attributes(self) -> bool:
         """Whether the attributes of later files matter."""
         return self.combination.options["combine_attrs"] not in ("override", "drop")
 
@@ -200,19 +220,6 @@ class Concatenator:
         else:
             choice = self.combination.options["compat"]
         return bool(choice == "override")
-
-    def _check_same(self, name: str, files: Sequence[StoredFile]) -> None:
-        """Refuse a variable without the dimension that differs between files."""
-        parts = [file.outline.parts[name] for file in files]
-        if not all_decode_alike(parts):
-            raise NeedsFullCombineError(f"{name!r} means something else")
-        values = files[0].get_stored_values(name)
-        if values is None or values.dtype.hasobject:
-            raise NeedsFullCombineError(f"{name!r} takes more to compare")
-        raw = values.tobytes()
-        for file in files[1:]:
-            if (other := file.get_stored_values(name)) is None or other.tobytes() != raw:
-                raise NeedsFullCombineError(f"{name!r} differs")
 
     def _grow(self, pattern: xr.Dataset, files: Sequence[StoredFile], dim: str) -> xr.Dataset:
         """Return the dataset of two files, extended by all files along a dimension."""
@@ -260,7 +267,7 @@ class Concatenator:
         return xr.Variable(found.dims, data, found.attrs, found.encoding)
 
 
-def _concat_files(files: Sequence[StoredFile], dim: str) -> StoredFile:
+def _concat_files(files: JoinableFiles, dim: str) -> StoredFile:
     """Return files that decode alike, joined as they are stored.
 
     Raises
@@ -268,25 +275,23 @@ def _concat_files(files: Sequence[StoredFile], dim: str) -> StoredFile:
     NeedsFullCombineError
         The files cannot be joined as they are stored.
     """
-    first, apart = files[0], dict[str, list[Any]]()
-    variables, values = dict(first.group.variables), dict(first.values)
-    growing = {n: p for n, p in first.outline.parts.items() if dim in p.stored[0]}
-    for name, part in growing.items():
-        axis = part.stored[0].index(dim)
-        data: list[Any] = [file.group.variables[name].data for file in files]
-        if not all_decode_alike([file.outline.parts[name] for file in files]):
-            raise NeedsFullCombineError(f"{name!r} means something else")
+    first, apart = files.first, dict[str, Sequence[Any]]()
+    variables, values = dict(first.group.variables), dict[str, Any]()
+    parts = first.outline.parts
+    if not any(dim in part.stored[0] for part in parts.values()):
+        raise NeedsFullCombineError(f"nothing has {dim!r}")
+    for name, part in parts.items():
+        if dim not in part.stored[0]:
+            if part.is_loaded:
+                values[name] = files.load_first(name)
+            continue
         if part.depends_on_values and not part.is_loaded:
             raise NeedsFullCombineError(f"{name!r} is looked at file by file")
-        if not all(isinstance(d, ManifestArray | np.ndarray) for d in data):
-            raise NeedsFullCombineError(f"{name!r} is read when it is needed")
-        variables[name] = replace(variables[name], data=np.concatenate(data, axis=axis))
+        variables[name] = replace(variables[name], data=files.join(name, dim))
         if part.is_loaded:
             # some variables decode differently because of other variables in their file
-            apart[name] = [file.values[name] for file in files]
-            values[name] = np.concatenate(apart[name], axis=axis)
-    if not growing:
-        raise NeedsFullCombineError(f"nothing has {dim!r}")
+            apart[name] = files.load(name, dim)
+            values[name] = np.concatenate(apart[name], axis=part.stored[0].index(dim))
     group = replace(first.group, variables=variables)
     return replace(first, group=group, values=values, apart=apart)
 
@@ -294,13 +299,3 @@ def _concat_files(files: Sequence[StoredFile], dim: str) -> StoredFile:
 def _is_same_kind(one: VariableDecoding, other: VariableDecoding) -> bool:
     first, second = ((p.name, p.decoded, p.stored[0], p.is_loaded) for p in (one, other))
     return first == second
-
-
-def _list_sizes(file: StoredFile) -> dict[Hashable, int]:
-    variables = file.group.variables.values()
-    return {d: n for v in variables for d, n in zip(v.dims, v.data.shape, strict=True)}
-
-
-def _drop_size(sizes: dict[Hashable, int], dim: str) -> dict[Hashable, int]:
-    """Return the length of every dimension but one."""
-    return {d: n for d, n in sizes.items() if d != dim}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from virtualds.datasets.registry import format_of_object
@@ -69,12 +70,12 @@ class Files:
                 raise TypeError(f"a file is named by a path or url, got {type(file).__name__}")
         return files
 
-    @property
+    @cached_property
     def flat(self) -> tuple[Any, ...]:
         """All files, in order."""
         return tuple(_flatten(self.nested))
 
-    @property
+    @cached_property
     def are_remote(self) -> bool:
         """Whether any file is not on this machine."""
         return any(

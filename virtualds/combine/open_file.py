@@ -1,6 +1,6 @@
-"""What is done with one file: it is opened, again where that may help, and prepared.
+"""Opens one file, repeatedly if failures are temporary, and prepares what it holds.
 
-A job goes to other processes and machines, and so does what came of it.
+Jobs are sent to other processes and machines, and outcomes are sent back.
 """
 
 from __future__ import annotations
@@ -32,57 +32,61 @@ Opened = TypeVar("Opened", xr.Dataset, xr.DataTree)
 
 
 PrepareStep = Callable[[Any, Opened], Opened]
-"""Takes a file and what was opened of it, and returns what is to become of that."""
+"""Takes a file and its dataset or tree, and returns the dataset or tree to combine."""
 
 
 NumberedFile = tuple[int, Any]
-"""The number of a file among all, and the file."""
+"""The number of a file in the order of the files, and the file."""
 
 
 OPEN_ERRORS = (
     *(VirtualdsError, OSError, ValueError, TypeError, LookupError),
     *(AttributeError, RuntimeError, ArithmeticError),
 )
-"""What a damaged file, a dead server or somebody's function raises."""
+"""Errors that a damaged file, a dead server or a function of the user raises."""
 
 
 PASSING_NUMBERS = frozenset(
     getattr(errno, name, None)
     for name in ("EAGAIN", "EBUSY", "EINTR", "EIO", "EMFILE", "ENFILE", "EREMOTEIO", "ESTALE")
 ) - {None}
-"""What the filesystems of a cluster answer while they are busy, or a server of theirs restarts."""
+"""Errors of a cluster's filesystem that is busy, or whose server restarts."""
 
 
 PICKLE_ERRORS = (TypeError, AttributeError, ValueError, LookupError, ImportError)
-"""What pickling an error of somebody else's may end with, besides `pickle.PickleError`."""
+"""Errors that pickling may raise besides `pickle.PickleError`: other libraries define how."""
 
 
 LARGEST = 16
-"""Files of a piece: a task lasts about as long as handing out many of them takes."""
+"""The most files of one task: larger tasks would not save much time of sending tasks."""
+
+
+MOST = 256
+"""Most files that are opened together."""
 
 
 @dataclass(frozen=True)
 class Outcome(Generic[Opened]):
-    """What became of a file.
+    """The result of opening a file: a dataset or tree, or an error.
 
     Parameters
     ----------
     number : int
-        Which file it was.
+        The number of the file.
     found : Dataset or DataTree, optional
     error : Exception, optional
-        Why there is none.
+        Why there is no dataset.
     is_fault : bool
-        Whether the error is one of the file, not of what was to be done with it.
+        Whether the file could not be opened; false if it was opened, and preparing it failed.
     cached : bool
-        Whether it came from the cache.
+        Whether the dataset came from the cache.
     references : int
-        Chunks of its virtual arrays.
+        How many chunks the virtual arrays of the file have.
 
     Raises
     ------
     ValueError
-        It has both a dataset and an error, or neither.
+        There are both a dataset and an error, or neither.
     """
 
     number: int
@@ -94,51 +98,56 @@ class Outcome(Generic[Opened]):
 
     def __post_init__(self) -> None:
         if (self.found is None) == (self.error is None):
-            raise ValueError(f"Outcome {self.number}: a file is opened, or there is an error")
+            raise ValueError(f"Outcome {self.number}: give either a dataset or an error")
 
 
 class FileWork(Protocol):
-    """What is done with files, by whoever does it."""
+    """Work on files that this process or workers do."""
 
     @property
     def smallest(self) -> int:
-        """How many files it is worth giving to somebody else at least."""
+        """The fewest files that are worth a task for a worker."""
 
     @property
     def largest(self) -> int:
-        """How many files somebody else is given at a time at most."""
+        """The most files of one task for a worker."""
 
     def __call__(self, items: Sequence[NumberedFile]) -> list[Outcome[Any]]:
         """Open some files and prepare them, in this or another process."""
+
+    def open_together(
+        self, items: Sequence[NumberedFile]
+    ) -> tuple[list[Outcome[Any]], Sequence[NumberedFile]]:
+        """Open those of some neighbouring files that can be read together; return the others."""
 
     def open_file(self, item: NumberedFile) -> Outcome[Any]:
         """Open a file."""
 
     def prepare(self, item: NumberedFile, outcome: Outcome[Any]) -> Outcome[Any]:
-        """Do what is to be done with an opened file."""
+        """Prepare an opened file for combining."""
 
     def gather(
         self, outcomes: Iterator[Outcome[Any]], items: Sequence[NumberedFile]
     ) -> Iterator[Outcome[Any]]:
-        """Make of files that were opened and prepared one by one, in order, what comes of them."""
+        """Turn the outcomes of single files, in order, into the outcomes of the work."""
 
 
 @dataclass(frozen=True)
 class OpenJob(Generic[Opened]):
-    """How one file becomes a dataset, or a tree, to be combined with others.
+    """How one file becomes a dataset or tree that is ready to be combined with others.
 
     Parameters
     ----------
     open : callable
-        Takes a file and returns what is in it, of a job with a cache as `Scanned`.
+        Takes a file and returns its dataset or tree; if there is a cache, inside a `Scanned`.
     steps : tuple of callables
-        What is then done with it, one after the other.
+        The functions that prepare the dataset or tree, one after the other.
     retries : int
-        How often a file is opened again, where it failed for a reason that may pass.
+        How often to open a file again if a failure is temporary.
     cache : FileCache, optional
-        Where files are kept as they were opened, before any step.
+        Keeps files as they were opened, before the first step.
     stops : bool
-        Whether the files after one that fails are not looked at.
+        Whether to leave the files after one that fails.
     """
 
     open: Callable[[Any], Opened]
@@ -155,15 +164,27 @@ class OpenJob(Generic[Opened]):
 
     def open_each(self, items: Sequence[NumberedFile]) -> Iterator[Outcome[Opened]]:
         """Open some files and prepare them one by one, in this or another process."""
-        away = os.getpid() != self.process
-        if away and get_options() != self.options:
-            # a worker does what the process that sent it the job would have done
-            set_options(**asdict(self.options))
+        self.take_settings()
         for item in items:
             outcome = self.prepare(item, self.open_file(item))
-            yield _make_portable(outcome) if away else outcome
+            yield _make_portable(outcome) if self._is_away else outcome
             if self.stops and outcome.error is not None:
                 break
+
+    def take_settings(self) -> None:
+        """Make a worker do what the process that sent it the job would have done."""
+        if self._is_away and get_options() != self.options:
+            set_options(**asdict(self.options))
+
+    @property
+    def _is_away(self) -> bool:
+        return os.getpid() != self.process
+
+    def open_together(
+        self, items: Sequence[NumberedFile]
+    ) -> tuple[list[Outcome[Opened]], Sequence[NumberedFile]]:
+        """Open none of the files together: what is done with each may depend on its dataset."""
+        return [], items
 
     def open_again(self, file: Any) -> Any:
         """Open a file once more, and prepare it.
@@ -171,7 +192,7 @@ class OpenJob(Generic[Opened]):
         Raises
         ------
         Exception
-            It cannot be opened any more.
+            The file can no longer be opened.
         """
         outcome = self.prepare((0, file), self.open_file((0, file)))
         if outcome.error is not None:
@@ -180,18 +201,18 @@ class OpenJob(Generic[Opened]):
 
     @property
     def smallest(self) -> int:
-        """How many files it is worth giving to somebody else at least."""
+        """The fewest files that are worth a task for a worker."""
         return 1
 
     @property
     def largest(self) -> int:
-        """How many files somebody else is given at a time at most."""
+        """The most files of one task for a worker."""
         return LARGEST
 
     def gather(
         self, outcomes: Iterator[Outcome[Opened]], items: Sequence[NumberedFile]
     ) -> Iterator[Outcome[Opened]]:
-        """Make of files that were opened and prepared one by one, in order, what comes of them."""
+        """Return the outcomes of single files as they are."""
         return outcomes
 
     def open_file(self, item: NumberedFile) -> Outcome[Opened]:
@@ -200,7 +221,7 @@ class OpenJob(Generic[Opened]):
         Raises
         ------
         OSError
-            The cache cannot be used.
+            The cache cannot be read or written.
         """
         number, file = item
         kept = self.cache.look_up(file) if self.cache else None
@@ -228,7 +249,7 @@ class OpenJob(Generic[Opened]):
                 pause(choose_wait(attempt, error))
 
     def prepare(self, item: NumberedFile, outcome: Outcome[Opened]) -> Outcome[Opened]:
-        """Do what is to be done with an opened file."""
+        """Apply the steps to an opened file."""
         number, file = item
         if outcome.found is None:
             return outcome
@@ -248,7 +269,7 @@ def _count_references(found: Any) -> int:
 
 
 def is_passing(error: BaseException) -> bool:
-    """Say whether opening failed for a reason that may pass."""
+    """Say whether opening failed for a temporary reason."""
     return may_pass(error) or any(
         isinstance(cause, OSError) and cause.errno in PASSING_NUMBERS
         for cause in list_causes(error)
@@ -256,17 +277,17 @@ def is_passing(error: BaseException) -> bool:
 
 
 def _make_portable(outcome: Outcome[Opened]) -> Outcome[Opened]:
-    """Return the outcome with an error that comes through a pickle as what it is.
+    """Return the outcome with an error that can be pickled.
 
-    One that does not would take the whole pool of processes along.
+    An error that cannot be pickled would break the whole pool of processes.
     """
     error = outcome.error
     try:
         pickle.loads(pickle.dumps(error))
     except (*PICKLE_ERRORS, pickle.PickleError):
-        told = RuntimeError(f"{type(error).__name__}: {error}")
-        told.__notes__ = getattr(error, "__notes__", [])
-        return replace(outcome, error=told)
+        portable = RuntimeError(f"{type(error).__name__}: {error}")
+        portable.__notes__ = getattr(error, "__notes__", [])
+        return replace(outcome, error=portable)
     return outcome
 
 
@@ -277,23 +298,23 @@ def make_job(
     options: StorageOptions | None = None,
     read: Callable[..., Any] = open_dataset_or_tree,
 ) -> OpenJob[Any]:
-    """Return what is done with each file, whatever is made of them.
+    """Return the job that opens and prepares each file.
 
     Parameters
     ----------
     opening : OpenOptions
     building : BuildOptions
     steps : tuple of callables
-        What is done with what was opened.
+        The functions that prepare what was opened.
     options : StorageOptions, optional
         Access options of the files.
     read : callable
-        Takes a file, ``opening`` and ``options``, and opens it; not asked if there is a cache.
+        Takes a file, ``opening`` and ``options``, and opens the file; not used with a cache.
 
     Raises
     ------
     ValueError
-        There is a cache, and nobody can tell what was kept.
+        There is a cache, and ``loadable_variables`` is a function: the cache cannot know it again.
     """
     kept = None
     if building.cache is not None:
@@ -308,13 +329,13 @@ def list_steps(
     combination: Combination,
     preprocess: Callable[[Opened], Opened] | None,
 ) -> tuple[PrepareStep[Opened], ...]:
-    """Return how what was opened is prepared for a combination."""
+    """Return the steps that prepare a file for a combination."""
     if coordinates is not None and not isinstance(coordinates, Mapping):
         raise TypeError(
-            f"coordinates: a dict of what gives their values, by name; got {coordinates!r}"
+            f"coordinates {coordinates!r}: give a dict of names, and where their values come from"
         )
     if preprocess is not None and not callable(preprocess):
-        raise TypeError(f"preprocess: a function of what was opened, got {preprocess!r}")
+        raise TypeError(f"preprocess {preprocess!r}: give a function of a dataset or tree")
     steps: list[PrepareStep[Opened]] = []
     if coordinates:
         named = tuple(dim for dim in combination.dims if isinstance(dim, str))
@@ -328,7 +349,7 @@ def _preprocess(preprocess: Callable[[Opened], Opened], file: Any, found: Opened
     prepared = preprocess(found)
     if not isinstance(prepared, type(found)):
         raise TypeError(
-            f"preprocess: it returns a {type(found).__name__}, but {preprocess!r} returned "
-            f"{type(prepared).__name__}"
+            f"preprocess: {preprocess!r} returned a {type(prepared).__name__}, but must return a "
+            f"{type(found).__name__}"
         )
     return prepared

@@ -123,6 +123,14 @@ class ConcatenatedFiles:
     lengths: tuple[int, ...]
     open: Callable[[Any], Any]
 
+    @property
+    def references(self) -> int:
+        """Number of chunks of virtual variables, in all files."""
+        joined = self.joined
+        alike = {n: v for n, v in joined.group.variables.items() if self.dim not in v.dims}
+        in_each = replace(joined, group=replace(joined.group, variables=alike)).nchunks
+        return joined.nchunks + (len(self.urls) - 1) * in_each
+
     def get_file(self, place: int) -> StoredFile:
         """Return one file; what lacks the dimension, and attributes, are those of the first."""
         start = sum(self.lengths[:place])

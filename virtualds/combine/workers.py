@@ -6,7 +6,7 @@ interrupt, ends the work.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
@@ -14,7 +14,7 @@ from typing import Any
 
 from virtualds.combine.dask_jobs import find_client, open_on_cluster
 from virtualds.combine.files import Files
-from virtualds.combine.open_file import FileWork, NumberedFile, Outcome
+from virtualds.combine.open_file import MOST, FileWork, NumberedFile, Outcome
 from virtualds.combine.processes import run_until_ended, start_processes
 from virtualds.options import get_options
 from virtualds.reading.threads import in_turn
@@ -77,8 +77,11 @@ def _choose_number(number: int, files: Files) -> Workers:
 
 def open_one_by_one(job: FileWork, items: Sequence[NumberedFile]) -> Outcomes:
     """Open files in this thread."""
-    opened = (job.prepare(item, job.open_file(item)) for item in items)
-    yield from job.gather(opened, items)
+    for batch in _split_batches(items):
+        found, rest = job.open_together(batch)
+        yield from found
+        opened = (job.prepare(item, job.open_file(item)) for item in rest)
+        yield from job.gather(opened, rest)
 
 
 def open_in_threads(number: int, job: FileWork, items: Sequence[NumberedFile]) -> Outcomes:
@@ -87,13 +90,22 @@ def open_in_threads(number: int, job: FileWork, items: Sequence[NumberedFile]) -
     Functions of the user may not be safe in threads.
     """
     pool = ThreadPoolExecutor(number, thread_name_prefix="virtualds-open")
+    rest = list[NumberedFile]()
     try:
-        ordered = in_turn(pool, job.open_file, items, ahead=PIECES_AHEAD * number)
+        for batch in _split_batches(items):
+            found, others = job.open_together(batch)
+            yield from found
+            rest += others
+        ordered = in_turn(pool, job.open_file, rest, ahead=PIECES_AHEAD * number)
         prepared = (job.prepare(item, found.result()) for item, found in ordered)
-        yield from job.gather(prepared, items)
+        yield from job.gather(prepared, rest)
     finally:
         # ending early does not wait for servers
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _split_batches(items: Sequence[NumberedFile]) -> Iterator[Sequence[NumberedFile]]:
+    return (items[start : start + MOST] for start in range(0, len(items), MOST))
 
 
 def open_in_processes(number: int, job: FileWork, items: Sequence[NumberedFile]) -> Outcomes:

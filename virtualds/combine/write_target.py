@@ -1,4 +1,4 @@
-"""The set that workers write their references into, so that nobody ever holds all of them."""
+"""The set that workers write their references to, so that no process holds all references."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from virtualds.stores.errors import explain_write_errors
 Key = TypeVar("Key")
 
 LEAST, ENOUGH = 4096, 100_000
-"""What a `BuildTarget` begins with."""
+"""The numbers of references with which `BuildTarget.begin` makes a target."""
 
 
 @dataclass(frozen=True)
 class BuildTarget:
-    """A set that is being written by many processes.
+    """A set that many processes write.
 
     Parameters
     ----------
     destination : Destination
-        The set, of which parts are begun.
+        The set; its parts have been begun.
     least : int
-        References of an array from which on they are worth a table of their own.
+        An array with so many references gets a table of its own.
     enough : int
-        References of files from which on no more files are waited for.
+        A worker whose files have so many references writes them, and waits for no more files.
 
     Raises
     ------
     ValueError
-        Fewer are enough than are worth it.
+        ``least`` is not positive, or ``enough`` is less.
     """
 
     destination: Destination
@@ -50,7 +50,9 @@ class BuildTarget:
 
     def __post_init__(self) -> None:
         if not 0 < self.least <= self.enough:
-            raise ValueError(f"Target: {self.enough} references are enough, {self.least} the least")
+            raise ValueError(
+                f"BuildTarget: least={self.least} and enough={self.enough}, but 0 < least <= enough"
+            )
 
     @classmethod
     def begin(
@@ -61,14 +63,14 @@ class BuildTarget:
         replace: bool = False,
         keep_query: bool = False,
     ) -> BuildTarget:
-        """Look whether the set may be written, before anything is done for it.
+        """Check that the set can be written, before the workers begin.
 
         Raises
         ------
         UnsupportedError
-            Sets of this format are written by one process.
+            Only one process can write a set of this format.
         FileExistsError
-            There is something of this name that is no set, or is not to be replaced.
+            The name is taken: by something that is no set, or by a set that is to stay.
         """
         choices = {KEEP_QUERY: keep_query}
         options = WriteOptions(mode="w" if replace else "w-", choices=choices)
@@ -81,7 +83,7 @@ class BuildTarget:
         return str(self.destination.place.root)
 
     def write_arrays(self, arrays: Mapping[Key, ManifestArray]) -> dict[Key, ManifestArray]:
-        """Write those of some arrays that have many references; return them as they lie in the set.
+        """Write the arrays that have many references; return arrays that refer to what was written.
 
         Raises
         ------
@@ -95,34 +97,34 @@ class BuildTarget:
         }
         if not many:
             return {}
-        # before anything lies in the set that anybody may read
+        # check before writing: other users may read what lies in the set
         if not self.destination.options.keep_query:
             demand_unsigned(many.values(), self.url)
         with explain_write_errors(self.url):
             return self.destination.parts.write(many, self.destination.place)
 
     def commit(self, dataset: xr.Dataset) -> None:
-        """Make a dataset, of which parts are written, the set."""
+        """Write the dataset of the whole set, whose parts the workers have written."""
         self.destination.create(partial(group_from_dataset, dataset))
 
     def abandon(self) -> None:
-        """Remove what was written."""
+        """Remove the parts that were written."""
         self.destination.parts.abandon(self.destination.place)
 
 
 @contextmanager
 def abandon_on_error(target: BuildTarget | None) -> Iterator[None]:
-    """Remove what was written to a set if it does not come about."""
+    """Remove the parts of a set if the block raises an error."""
     try:
         yield
     except BaseException:
         if target is not None:
-            # what cannot be removed now goes when snapshots are let go of
+            # parts that cannot be removed now are removed when snapshots expire
             with suppress(OSError, VirtualdsError):
                 target.abandon()
         raise
 
 
 def _count_loaded_references(array: ManifestArray) -> int:
-    """Return how many references of an array lie in no set."""
+    """Return how many references of an array were not yet written to a set."""
     return sum(f.manifest.size for f in array.fragments if not f.manifest.is_in_set)

@@ -1,7 +1,7 @@
-"""What becomes of a set when sources are added to it, replaced in it, or dropped from it.
+"""Adds sources to the group of a set, replaces sources in it, and drops sources from it.
 
-All of it is concatenation of virtual datasets: stretches of the set as it is, opened lazily, and
-new data between them. Nothing is written here; a format compares what comes out with what it has.
+Each of these is a concatenation of virtual datasets: lazy slices of the set, with new data between
+them. This module writes nothing; a format compares the result with the set, and writes.
 """
 
 from __future__ import annotations
@@ -33,12 +33,10 @@ from virtualds.errors import CombineError, VirtualdsError
 from virtualds.formats.undecodable import decode_group
 
 TEXT_KINDS = "OUST"
-"""Kinds of dtypes that change with the length of strings."""
-
+"""Kinds of dtypes of text: the length of the strings may change the dtype."""
 
 JOINABLE_KINDS = (set(TEXT_KINDS), set("biufc"), {"m"}, {"M"})
-"""Kinds of dtypes that xarray brings to a common one, of the same kind, when it joins arrays."""
-
+"""Kinds of dtypes for which xarray finds a common dtype when it joins arrays."""
 
 CODING_ATTRIBUTES = (
     "units",
@@ -48,7 +46,7 @@ CODING_ATTRIBUTES = (
     "_FillValue",
     "missing_value",
 )
-"""Attributes that say how numbers are stored."""
+"""Attributes that say how stored numbers encode values."""
 
 
 def append_along(
@@ -65,24 +63,25 @@ def append_along(
     old : ManifestGroup
         The set.
     new : xarray.Dataset
-        It has the variables of the set, and other lengths only along ``dim``.
+        The dataset to add. It has the variables of the set, and their sizes except along ``dim``.
     dim : str
     position : {"end", "start", "coordinate"}
-        Where to put it; ``"coordinate"`` puts every part of it where its coordinate belongs.
+        Where to put the dataset. ``"coordinate"`` splits the dataset, and puts each part where
+        its values of the coordinate belong.
     on_duplicate : {"raise", "skip"}
         What to do about positions that are in the set already.
 
     Returns
     -------
     ManifestGroup
-        ``old`` itself if nothing is left to be added.
+        ``old`` itself if the set has all of the dataset already.
 
     Raises
     ------
     CombineError
-        The datasets do not belong together, or some of the data are in the set already.
+        The dataset does not fit the set, or the set has some of its data already.
     ValueError
-        There is no such dimension, position, or way to treat duplicates.
+        The dimension, ``position`` or ``on_duplicate`` is unknown.
     """
     _check_choice("position", position, POSITIONS)
     _check_choice("on_duplicate", on_duplicate, ("raise", "skip"))
@@ -101,30 +100,30 @@ def append_along(
 
 
 def replace_sources(old: ManifestGroup, new: xr.Dataset, dim: str | None = None) -> ManifestGroup:
-    """Return a set with a dataset in place of what came from its sources before.
+    """Return a set in which a dataset replaces the data that came from the same sources.
 
     Parameters
     ----------
     old : ManifestGroup
         The set.
     new : xarray.Dataset
-        Opened from sources that were processed again, under the urls that the set knows, or with
-        the values of the coordinate that it has.
+        Opened from sources that were processed again. The sources have the urls that the set
+        refers to, or the dataset has values of the coordinate that the set has.
     dim : str, optional
-        Along which sources follow each other; by default the only one along which they do.
+        The dimension along which sources follow each other, by default the only such dimension.
 
     Raises
     ------
     CombineError
-        The datasets do not belong together, or the set has no such source.
+        The dataset does not fit the set, or the set has no such source.
     ValueError
-        There is no such dimension, or none was given and several are possible.
+        The dimension is unknown, or ``dim`` is None and several dimensions are possible.
     """
     new = restore_references(new)
     present = _open_set(old, new, dim)
     if dim is None:
         dim = find_only_dimension(present, urls_of(new))
-    # what does not follow the dimension may come from a source that is no longer what it was
+    # variables without the dimension may come from one of the sources that have changed
     static = find_replaced_static(present, new, dim)
     new = _select_comparable(
         present, _load_index_alike(present, new.drop_vars(list(static)), dim), dim
@@ -143,14 +142,14 @@ def replace_sources(old: ManifestGroup, new: xr.Dataset, dim: str | None = None)
 def remove_sources(
     old: ManifestGroup, urls: Iterable[str], dim: str | None = None
 ) -> ManifestGroup:
-    """Return a set without what comes from some sources along a dimension.
+    """Return a set without the positions along a dimension that come from some sources.
 
     Raises
     ------
     CombineError
-        The set has no such source, or nothing but these.
+        The set has no such source, or no other sources.
     ValueError
-        There is no such dimension, or none was given and several are possible.
+        The dimension is unknown, or ``dim`` is None and several dimensions are possible.
     """
     present = _open_set(old, None, dim)
     wanted = set(urls)
@@ -160,16 +159,20 @@ def remove_sources(
     for url in wanted:
         met = find_positions(present, dim, {url})
         if not met.any():
-            raise CombineError(f"{url}: it is no source of the set along {dim!r}; see its sources")
+            raise CombineError(
+                f"{url}: the set has no such source along {dim!r}; ds.virtual.sources lists them"
+            )
         gone |= met
     kept = np.flatnonzero(~gone)
     if not kept.size:
-        raise CombineError(f"nothing would be left of the set along {dim!r}; remove it instead")
+        raise CombineError(
+            f"nothing would be left of the set along {dim!r}; remove the set instead"
+        )
     pieces = [cut_along(present, dim, run) for run in find_runs(kept)]
     return _to_group(old, _join_pieces(present, pieces, dim))
 
 
-# ---------------------------------------------------------------------- what there is
+# ---------------------------------------------------------------------- check and compare
 
 
 def _check_choice(name: str, given: str, known: Iterable[str]) -> None:
@@ -178,7 +181,7 @@ def _check_choice(name: str, given: str, known: Iterable[str]) -> None:
 
 
 def _open_set(old: ManifestGroup, new: xr.Dataset | None, dim: str | None) -> xr.Dataset:
-    """Return the set as a dataset that has the dimension, as the new one has."""
+    """Return the set as a dataset; check that both datasets have the dimension."""
     present = decode_group(old, "raise", to_virtual_dataset)
     for what, dataset in (("the set", present), ("the new dataset", new)):
         if dim is not None and dataset is not None and dim not in dataset.dims:
@@ -189,14 +192,14 @@ def _open_set(old: ManifestGroup, new: xr.Dataset | None, dim: str | None) -> xr
 
 
 def _load_index_alike(present: xr.Dataset, new: xr.Dataset, dim: str) -> xr.Dataset:
-    """Load the coordinate of a dataset that was opened without loading it, if the set has it."""
+    """Load the coordinate along the dimension if the set has it loaded, so that both have it."""
     if dim not in present.indexes or dim in new.indexes or dim not in new.variables:
         return new
     return new.assign_coords({dim: new.variables[dim].compute()})
 
 
 def _select_comparable(present: xr.Dataset, new: xr.Dataset, dim: str) -> xr.Dataset:
-    """Return the variables to be added, refusing those that do not fit the set."""
+    """Return the variables that grow; refuse a dataset whose variables do not fit the set."""
     extra = sorted(str(name) for name in new.variables if name not in present.variables)
     lacking = sorted(
         str(name)
@@ -219,9 +222,9 @@ def _select_comparable(present: xr.Dataset, new: xr.Dataset, dim: str) -> xr.Dat
 
 
 def _find_differences(name: str, old: xr.Variable, new: xr.Variable, dim: str) -> Iterable[str]:
-    """Yield why a variable does not go on with another."""
+    """Yield why a new variable cannot continue the variable of the set."""
     if coded := sorted(name for name in PACKING_ATTRIBUTES if name in new.attrs.keys() - old.attrs):
-        yield f"it is not decoded, it has {', '.join(coded)} still; open it with decode_cf=True"
+        yield f"it is not decoded, since it has {', '.join(coded)}; open it with decode_cf=True"
         return
     if old.dims != new.dims:
         yield f"its dimensions are {old.dims} in the set and {new.dims} in the new dataset"
@@ -245,30 +248,30 @@ def _find_differences(name: str, old: xr.Variable, new: xr.Variable, dim: str) -
 
 
 def _kind_of_elements(variable: xr.Variable) -> str | None:
-    """Return what the values of a variable in memory are that are objects: dates of a calendar."""
+    """Return the type of the objects of a loaded variable, such as dates; None if unknown."""
     if variable.dtype.kind in "UT":
         return "str"
     if variable.dtype.kind != "O" or get_virtual_array(variable) is not None or not variable.size:
         return None
     first = variable.values.flat[0]
-    # missing values are of any kind
+    # None and NaN are missing values of any type
     return None if first is None or isinstance(first, float) else type(first).__name__
 
 
 def _is_equal(name: str, old: xr.Variable, new: xr.Variable, dim: str) -> bool:
-    """Compare what does not grow, which may have to be read."""
+    """Compare variables without the dimension; this may have to read them."""
     try:
         return bool(old.equals(new))  # type: ignore[no-untyped-call]
     except VirtualdsError as error:
         error.add_note(
             f"variable {name!r} has no dimension {dim!r}, and was read to compare it with that of "
-            f"the set; leave it out of what is appended (ds.drop_vars)"
+            f"the set; leave it out of the dataset to append (ds.drop_vars)"
         )
         raise
 
 
 def _load_alike(present: xr.Dataset, new: xr.Dataset) -> xr.Dataset:
-    """Load what is in memory in the new dataset: values are written as values, all of them."""
+    """Load variables of the set that the new dataset has loaded: a set stores all or no values."""
     loaded = {
         name: present.variables[name].copy(data=np.asarray(array))
         for name, variable in new.variables.items()
@@ -278,11 +281,11 @@ def _load_alike(present: xr.Dataset, new: xr.Dataset) -> xr.Dataset:
     return present.assign(loaded)
 
 
-# ---------------------------------------------------------------------- the whole again
+# ---------------------------------------------------------------------- join
 
 
 def _join_pieces(present: xr.Dataset, pieces: Sequence[xr.Dataset], dim: str) -> xr.Dataset:
-    """Lay pieces end to end; what has no such dimension is that of the set."""
+    """Concatenate pieces; variables without the dimension are those of the set."""
     static = present.drop_vars([n for n, v in present.variables.items() if dim in v.dims])
     along = [piece.drop_vars(list(static.variables), errors="ignore") for piece in pieces]
     joined = xr.concat(
@@ -297,17 +300,17 @@ def _join_pieces(present: xr.Dataset, pieces: Sequence[xr.Dataset], dim: str) ->
     whole = joined.assign_coords(static.coords).assign(static.data_vars)
     ordered = xr.Dataset({name: whole[name] for name in present.data_vars}, whole.coords)
     for name, variable in present.variables.items():
-        # whatever comes first, the set says how its variables are stored and described
+        # xarray takes attributes and encoding from the first piece, which may be a new one
         ordered[name].attrs = dict(variable.attrs)
         ordered[name].encoding = dict(variable.encoding)
         if ordered[name].dtype.kind in "biufc" and ordered[name].dtype != variable.dtype:
-            # what numbers were stored as says nothing of those that they have been promoted to
+            # the dtype of storage does not fit numbers that were promoted
             ordered[name].encoding.pop("dtype", None)
     return ordered
 
 
 def _to_group(old: ManifestGroup, dataset: xr.Dataset) -> ManifestGroup:
-    """Return a dataset as it is stored, refusing values that the coding of the set cannot tell."""
+    """Return a dataset as a group; refuse values that the encoding of the set cannot express."""
     found = group_from_dataset(dataset)
     for name, variable in old.variables.items():
         _check_coding(name, variable, found.variables[name])
@@ -321,14 +324,14 @@ def _check_coding(name: Hashable, old: Any, new: Any) -> None:
     after = {key: new.attributes.get(key) for key in CODING_ATTRIBUTES}
     differing = [key for key in CODING_ATTRIBUTES if str(before[key]) != str(after[key])]
     dtypes = [data.dtype.newbyteorder("=") for data in (old.data, new.data)]
-    # numbers are promoted, as joining does; what tells time has the dtype that the set has
+    # joining promotes numbers, and that is fine; times must keep the dtype of the set
     if dtypes[0] != dtypes[1] and (before["units"] or dtypes[1] != np.result_type(*dtypes)):
         before["dtype"], after["dtype"] = old.data.dtype, new.data.dtype
         differing.append("dtype")
     if differing:
         key = differing[0]
         raise CombineError(
-            f"append: the new values of {name!r} cannot be told exactly as the set stores them "
-            f"({key} {before[key]!r}, they would need {after[key]!r}); convert them, or write the "
+            f"append: the set cannot store the new values of {name!r} exactly (it has {key} "
+            f"{before[key]!r}, and they would need {after[key]!r}); convert them, or write the "
             f"set anew (mode='w')"
         )

@@ -1,8 +1,8 @@
-"""Copies of the bytes that a dataset refers to, as they are: nothing is decoded.
+"""Copies the bytes that a dataset refers to, without decoding them.
 
-Two layouts. ``content`` is a zarr-v3 set whose chunks lie inside it under their own hash, so that
-equal chunks lie there once, and what an interrupted copy has brought over is not copied again.
-``chunks`` is a plain Zarr v3 store: every chunk lies where any reader of Zarr looks for it.
+There are two layouts. ``content`` is a zarr-v3 set that holds each chunk under its hash. So equal
+chunks are stored once, and a copy that was interrupted goes on where it stopped. ``chunks`` is a
+plain Zarr v3 store: every chunk lies where any reader of Zarr looks for it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def materialize(
 
 
 class _CopiedChunk(NamedTuple):
-    """A chunk that lies under its hash: path in the set, bytes, checksum."""
+    """A chunk in the set: its path, which contains its hash, its length and its checksum."""
 
     path: str
     length: int
@@ -55,15 +55,15 @@ class _CopiedChunk(NamedTuple):
 
 
 class _ContentCopier:
-    """Puts chunks into a set under their hashes.
+    """Writes chunks into a set, each under its hash.
 
     Parameters
     ----------
     root : str
-        Url of the set.
+        The url of the set.
     options : StorageOptions, optional
     checksums : bool
-        Whether references to the copies get checksums.
+        Whether references to the copies have checksums.
     """
 
     def __init__(self, root: str, options: StorageOptions | None, checksums: bool) -> None:
@@ -71,7 +71,7 @@ class _ContentCopier:
         self._present = _list_present_chunks(root, options)
 
     def copy_group(self, group: ManifestGroup, path: str = "") -> ManifestGroup:
-        """Return a group that refers to copies, and make those."""
+        """Copy the chunks of a group, and return a group that refers to the copies."""
         prefix = f"{path}/" if path else ""
         variables = {n: self._copy_variable(prefix + n, v) for n, v in group.variables.items()}
         groups = {n: self.copy_group(g, prefix + n) for n, g in group.groups.items()}
@@ -99,10 +99,10 @@ class _ContentCopier:
         return self._refer_to_copies(references, [copies[one] for one in ids.tolist()], which)
 
     def _put(self, data: bytes) -> _CopiedChunk:
-        """Write bytes under their hash, unless they lie there already."""
+        """Write bytes under their hash, unless the set has them already."""
         digest = hashlib.sha256(data).hexdigest()
         path = f"{CHUNKS}/{digest[:2]}/{digest}"
-        # some stores show a file that was being written when its writer was killed
+        # in some stores a writer that is killed leaves an incomplete file
         if self._present.get(path) != len(data):
             url = f"{self._root}/{path}"
             find_store(url).write_file(url, data, self._options)
@@ -112,7 +112,7 @@ class _ContentCopier:
     def _refer_to_copies(
         self, references: ManifestChunks, copies: list[_CopiedChunk], which: Ints
     ) -> ChunkManifest:
-        """Return a manifest of copies where there were chunks of files."""
+        """Return the manifest, with the copies in place of the chunks in files."""
         old = references.manifest
         there = references.file >= 0
         numbers = {path: n for n, path in enumerate(dict.fromkeys(c.path for c in copies))}
@@ -121,17 +121,17 @@ class _ContentCopier:
         columns["offset"][there] = 0
         if self._checksums:
             columns["checksum"][there] = np.array([c.checksum for c in copies], np.uint64)[which]
-        # their names are their fingerprints
+        # the files need no fingerprints: their names are hashes
         files = [SourceFile(f"{self._root}/{path}", options=self._options) for path in numbers]
         shaped = {name: column.reshape(old.shape) for name, column in columns.items()}
         return ChunkManifest.build(old.shape, files=files, inline=old.inline, **shaped)
 
 
 def _list_present_chunks(root: str, options: StorageOptions | None) -> dict[str, int | None]:
-    """Return the chunks that a set holds by their paths, with their sizes.
+    """Return the sizes of the chunks in a set, by path.
 
-    Old ones that its newest snapshot does not need are none: whoever lets go of snapshots may be
-    about to remove them.
+    This leaves out old chunks that the newest snapshot does not need: another process that expires
+    snapshots may be about to remove them.
     """
     listed = find_store(root).list_files(f"{root}/{CHUNKS}", options)
     found = {f"{CHUNKS}/{one.path}": one for one in listed}
@@ -155,7 +155,7 @@ def _copy_by_content(
     checksums: bool,
     replaces: bool,
 ) -> None:
-    """Make a zarr-v3 set of a group, with all chunks inside."""
+    """Write a zarr-v3 set of a group that holds all chunks."""
     zarr_manifests.check_writable(group, root, options, replace=replaces)
     copied = _ContentCopier(root, options, checksums).copy_group(group)
     zarr_manifests.write(copied, root, options, replace=replaces)
@@ -165,4 +165,4 @@ LAYOUTS: dict[str, Callable[[ManifestGroup, str, StorageOptions | None, bool, bo
     "content": _copy_by_content,
     "chunks": copy_as_plain_zarr,
 }
-"""How copies may lie."""
+"""The function that copies a group, by layout."""

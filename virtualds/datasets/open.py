@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import xarray as xr
 
 from virtualds.arrays.group import ManifestGroup
-from virtualds.arrays.parser import Parser, ReadSource
+from virtualds.arrays.parser import Parser
 from virtualds.arrays.sources import resolve_archive_members
 from virtualds.bounds import is_small_enough_to_load
 from virtualds.datasets.keywords import make_strict
@@ -22,6 +21,7 @@ from virtualds.datasets.tree import to_virtual_tree
 from virtualds.datasets.what_to_load import Loadable, find_loaded_first
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, without_secrets
 from virtualds.formats import Format
+from virtualds.formats.read_options import ReadOptions
 from virtualds.formats.undecodable import apply_on_error, decode_group
 from virtualds.reading.chunk_cache import chunk_cache
 from virtualds.source_file import SourceFile
@@ -241,16 +241,16 @@ def open_group(
     FileNotFoundError, AccessError, FormatError, UnsupportedError
         As `open_virtual_dataset`.
     """
-    group, skip, options = opening.group, opening.skip, location.options
-    allow, snapshot = AccessPolicy.of(opening.allow), opening.snapshot
+    allow = AccessPolicy.of(opening.allow)
+    how = ReadOptions(opening.group, frozenset(opening.skip), allow, opening.snapshot)
     chunk_cache().open()
     with explain_open_errors(location.url), location.hold_scan():
         if (form := location.format) is not None and form.read_object is not None:
-            read = form.read_object(location.opened, group, skip, options, allow, snapshot)
+            read = form.read_object(location.opened, how, location.options)
         else:
             reader, source = found or reader_of(location, opening.parser)
             with _explaining_no_data(location, opening.parser):
-                read = _find_reader(reader, source, opening)(source, group, skip)
+                read = _read_source(reader, source, how, opening.below)
             read = resolve_archive_members(read) if isinstance(reader, Parser) else read
     if problems := read.all_problems() if opening.below else read.problems:
         read = apply_on_error(read, problems, opening.on_error, location.url, depth=4)
@@ -278,19 +278,18 @@ def _explaining_no_data(location: Location, parser: str | None) -> Iterator[None
         raise
 
 
-def _find_reader(reader: Parser | Format, source: SourceFile, opening: OpenOptions) -> ReadSource:
-    """Return the reader of a group of a file, or of a snapshot of a set."""
-    snapshot = opening.snapshot
-    if snapshot is not None and (isinstance(reader, Parser) or reader.history is None):
+def _read_source(
+    reader: Parser | Format, source: SourceFile, how: ReadOptions, below: bool
+) -> ManifestGroup:
+    """Read a group of a file, with the groups below it if wanted, or of a reference set."""
+    if how.snapshot is not None and (isinstance(reader, Parser) or reader.history is None):
         raise UnsupportedError(
-            f"{source.url}: snapshot={snapshot!r}, but {reader.name} keeps no snapshots; zarr-v3 "
-            f"does"
+            f"{source.url}: snapshot={how.snapshot!r}, but {reader.name} keeps no snapshots; "
+            f"zarr-v3 does"
         )
     if isinstance(reader, Parser):
-        return (reader.read_tree if opening.below else None) or reader.read
-    read: Callable[..., ManifestGroup] = reader.read
-    chosen = {} if snapshot is None else {"snapshot": snapshot}
-    return partial(read, allow=AccessPolicy.of(opening.allow), **chosen)
+        return ((reader.read_tree if below else None) or reader.read)(source, how.group, how.skip)
+    return reader.read(source, how)
 
 
 def _fetch_coordinates(url: str, groups: Iterable[ManifestGroup], opening: OpenOptions) -> None:

@@ -1,8 +1,8 @@
-"""The one path on which reference sets are written: created, replaced, or changed.
+"""Writes reference sets: creates, replaces and changes them.
 
-Every caller goes the same steps. `WriteOptions` agree with each other, `Destination.of` chooses the
-format, judges the choices and looks at what is there; `Destination.create` and `Destination.change`
-refuse what may not go into a set, write all or nothing, and settle conflicts.
+Every caller takes the same steps. `WriteOptions` checks that the options agree. `Destination.of`
+chooses the format and checks its choices. `Destination.create` and `Destination.change` refuse
+groups that a set may not hold, write all or nothing, and settle conflicts with other writers.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from virtualds.stores.errors import explain_write_errors
 from virtualds.urls import normalise_url
 
 Whole = Callable[[], ManifestGroup]
-"""Makes what a new set is to hold."""
+"""Returns the group of a new set."""
 Change = Callable[[ManifestGroup], ManifestGroup]
-"""Takes what a set holds, and returns what it is to hold."""
+"""Takes the group that a set holds, and returns the group that it shall hold."""
 
 
 class Written(NamedTuple):
-    """What a set held before, None if it is new, and what it holds now."""
+    """The group that a set held before, None if it is new, and the group that it holds now."""
 
     before: ManifestGroup | None
     after: ManifestGroup
@@ -57,7 +57,7 @@ class Written(NamedTuple):
 
 @dataclass(frozen=True)
 class Destination:
-    """Where a set is about to be written, by a format that takes the options.
+    """Where to write a set, and the format that writes it with the options.
 
     Parameters
     ----------
@@ -77,26 +77,26 @@ class Destination:
     def of(
         cls, location: Location, options: WriteOptions, call: Callable[..., Any] | None = None
     ) -> Destination:
-        """Choose the format, and judge the choices.
+        """Choose the format, and check its choices.
 
         Raises
         ------
         TypeError
             The format has no such choice.
         ValueError
-            There is no such format, or nothing tells which.
+            The format is unknown, or neither name nor location says which it is.
         """
         target = format_for(location, options.format)
         options.check_choices(target, call)
         return cls(location, target, options)
 
     def demand_free(self) -> Destination:
-        """Look at what is there before there is work to lose: formats look when they write.
+        """Refuse to create a set that exists, before the caller begins long work.
 
         Raises
         ------
         FileExistsError
-            There is a set, and it is not to be replaced.
+            There is a set, and ``mode`` is ``"w-"``.
         """
         if self.options.mode != "w-":
             return self
@@ -112,12 +112,12 @@ class Destination:
 
     @property
     def parts(self) -> Parts:
-        """How many processes write a set of this format together.
+        """The functions with which many processes write one set of this format.
 
         Raises
         ------
         UnsupportedError
-            Sets of this format are written by one process.
+            Only one process can write a set of this format.
         """
         if self.format.parts is None:
             able = ", ".join(other.name for other in FORMATS if other.parts is not None)
@@ -130,14 +130,14 @@ class Destination:
         return self.format.parts
 
     def begin_parts(self) -> Destination:
-        """Look whether many processes may write the set, and return where they write its parts.
+        """Check that many processes can write the set, and return where they write its parts.
 
         Raises
         ------
         UnsupportedError
-            Sets of this format are written by one process, or the store keeps no conditions.
+            Only one process can write this format, or the store has no conditional writes.
         FileExistsError
-            There is something of this name that is no set, or is not to be replaced.
+            The name is taken: by something that is no set, or by a set that is to stay.
         """
         where, replaces = self.location.target, self.options.mode == "w"
         parts = self.parts
@@ -145,18 +145,18 @@ class Destination:
             return replace(self, place=parts.begin(where, self.location.options, replace=replaces))
 
     def create(self, whole: Whole) -> Written:
-        """Write a set that holds what ``whole`` makes, all of it or nothing."""
+        """Write a set that holds the group that ``whole`` returns, all of it or nothing."""
         return retry_on_conflict(partial(self._create, whole), self.options.conflict)
 
     def change(self, change: Change, whole: Whole | None = None) -> Written:
-        """Write what becomes of a set; where there is none, ``whole`` makes it, if given."""
+        """Change a set; if there is none, create one that holds the group of ``whole``."""
         return retry_on_conflict(partial(self._change, change, whole), self.options.conflict)
 
     def _create(self, whole: Whole) -> Written:
         group = whole()
         self._judge(group, know_nothing if self.place is None else self._is_part)
         where, replaces = self.location.target, self.options.mode == "w"
-        # not around what reads values: another file would be told to be in the way
+        # not around ``whole``: it reads sources, and their errors are no errors of the set
         with explain_write_errors(where):
             if self.place is not None:
                 self.parts.commit(group, self.place, replace=replaces)
@@ -171,7 +171,7 @@ class Destination:
 
         def judged(before: ManifestGroup) -> ManifestGroup:
             if problems := before.all_problems():
-                # what cannot be read would be lost
+                # parts of the set that cannot be read would be lost
                 ON_ERROR["raise"](before, problems)
             after = change(before)
             self._judge(after, make_known_check(before))
@@ -191,7 +191,7 @@ class Destination:
         return self._create_first(whole)
 
     def _create_first(self, whole: Whole) -> Written:
-        """Create a set that is to be appended to, unless somebody else has just done so."""
+        """Create a set that is to grow, unless another writer has just created it."""
         try:
             return self._create(whole)
         except FileExistsError as error:
@@ -203,30 +203,30 @@ class Destination:
             ) from error
 
     def _judge(self, group: ManifestGroup, is_known: IsKnown) -> None:
-        """Refuse a group that no set is to hold."""
+        """Refuse a group that no set may hold."""
         target, keep = str(self.location.target), self.options.keep_query
         demand_admissible(group, target, keep_query=keep, is_known=is_known)
 
     def _is_part(self, table: ReferenceTable) -> bool:
-        """Say whether a table lies in the set, written by a worker, who has judged it."""
+        """Say whether a worker has written a table to the set: workers check what they write."""
         return self.parts.holds(table, self.place)
 
 
 def prepare_write(
     url: Any, *, storage_options: Mapping[str, Any] | None = None, **given: Any
 ) -> Destination:
-    """Refuse what ``ds.virtual.to_manifest`` would refuse before it looks at the dataset.
+    """Check the arguments of ``ds.virtual.to_manifest`` before there is a dataset.
 
-    It takes the same arguments. Who is going to scan for hours wants to know at once.
+    So a scan that takes hours does not end with an error that could be raised before it began.
 
     Raises
     ------
     TypeError
         The format has no such choice.
     FileExistsError
-        There is something of this name, and ``mode`` is ``"w-"``.
+        The name is taken, and ``mode`` is ``"w-"``.
     ValueError
-        No such format, mode or place to append at.
+        The format, the mode or the position to append at is unknown.
 
     Examples
     --------
@@ -243,14 +243,14 @@ def prepare_write(
 
 
 class Added(NamedTuple):
-    """What was added to a set: positions along the dimension that grows, and references."""
+    """How much was added to a set: positions along the dimension that grows, and references."""
 
     positions: int
     references: int
 
     @classmethod
     def all_of(cls, dataset: xr.Dataset, dim: str | None) -> Added:
-        """Return all that a dataset has."""
+        """Count all positions and references of a dataset."""
         arrays = map(get_virtual_array, dataset.variables.values())
         references = sum(array.nchunks for array in arrays if array is not None)
         return cls(dataset.sizes.get(dim, 0), references)
@@ -259,7 +259,7 @@ class Added(NamedTuple):
     def between(
         cls, old: ManifestGroup, after: ManifestGroup, dataset: xr.Dataset, dim: str
     ) -> Added:
-        """Return what a set holds of a dataset that it did not hold before."""
+        """Count the positions and references that a change added to a set."""
         positions, references = 0, 0
         for name, variable in dataset.variables.items():
             if dim in variable.dims and old is not after:
@@ -272,7 +272,7 @@ class Added(NamedTuple):
 
 
 def write_dataset(dataset: xr.Dataset, destination: Destination) -> Added:
-    """Write the references of a dataset, and return what was written: an append may add nothing.
+    """Write the references of a dataset; return how many were added: an append may add none.
 
     See ``ds.virtual.to_manifest``.
     """
@@ -298,11 +298,12 @@ def write_dataset(dataset: xr.Dataset, destination: Destination) -> Added:
 
 
 def _begin_set(dataset: xr.Dataset, dim: str | None, location: Location) -> ManifestGroup:
-    """Return the group that begins a set which is to grow along a dimension."""
+    """Return the first group of a set that is to grow along a dimension."""
     if dim not in dataset.dims:
         raise ValueError(
-            f"append_dim {dim!r}: the dataset, which is to begin the set {location.target}, has "
-            f"{list(dataset.dims)}{format_suggestion(dim, dataset.dims)}"
+            f"append_dim {dim!r}: the dataset, which would be the first of the set "
+            f"{location.target}, has {list(dataset.dims)}"
+            f"{format_suggestion(dim, dataset.dims)}"
         )
     return group_from_dataset(dataset)
 
@@ -331,21 +332,21 @@ def drop_sources(
     allow: Allow = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Take what comes from some sources out of a reference set.
+    """Remove the data that come from some sources out of a reference set.
 
-    What does not grow along the dimension stays, and with it, where it comes from one of these
-    sources, the need for that file.
+    Variables without the dimension stay. If they come from one of these sources, reading them
+    still needs that file.
 
     Parameters
     ----------
     url : str or path
-        Of the set.
+        The set.
     sources : str or iterable of str
         Paths or urls, as ``ds.virtual.sources`` lists them.
     dim : str, optional
-        Along which they follow each other; by default the only dimension along which they do.
+        The dimension along which sources follow each other, by default the only such dimension.
     format : str, optional
-        Name of the format, where neither suffix nor content say it.
+        The name of the format, needed if neither the suffix nor the content of the set shows it.
     conflict : {"raise", "retry"}
         What to do if another writer is faster.
     allow : str, path, or iterable of them, optional
@@ -356,11 +357,11 @@ def drop_sources(
     Raises
     ------
     CombineError
-        The set has no such source, or nothing but these.
+        The set has no such source, or no other sources.
     ConflictError
-        Another writer was faster; nothing has changed.
+        Another writer was faster; this call has changed nothing.
     UnsupportedError
-        The format cannot be changed in place, or the store knows no conditional writes.
+        A set of this format cannot be changed, or the store has no conditional writes.
     FileNotFoundError
         There is no set.
 

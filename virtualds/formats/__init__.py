@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NamedTuple, Protocol
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.reference_table import ReferenceTable
+from virtualds.formats.read_options import READ_ALL, ReadOptions
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
 
@@ -17,26 +18,14 @@ from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
 class ReadSet(Protocol):
     """Reads a group of a reference set."""
 
-    def __call__(
-        self,
-        source: SourceFile,
-        group: str | None = None,
-        skip: Iterable[str] = (),
-        allow: AccessPolicy = ANYWHERE,
-    ) -> ManifestGroup: ...
+    def __call__(self, source: SourceFile, how: ReadOptions = READ_ALL) -> ManifestGroup: ...
 
 
 class ReadObject(Protocol):
     """Reads a group of an object that the user opened with the library of a format."""
 
     def __call__(
-        self,
-        opened: Any,
-        group: str | None = None,
-        skip: Iterable[str] = (),
-        options: StorageOptions | None = None,
-        allow: AccessPolicy = ANYWHERE,
-        snapshot: str | None = None,
+        self, opened: Any, how: ReadOptions = READ_ALL, options: StorageOptions | None = None
     ) -> ManifestGroup: ...
 
 

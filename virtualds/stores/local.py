@@ -1,6 +1,6 @@
-"""Local files, read with ``pread``: no seek, no lock, any number of threads.
+"""Local files, read with ``pread``: any number of threads read without seeks and locks.
 
-A memory map would save a copy, and would kill the process when a file shrinks under it.
+A memory map would save a copy, but the system kills a process whose mapped file shrinks.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ from virtualds.stores.temporary import make_temporary_name, remove_left_over
 from virtualds.urls import local_path
 
 KNOWS_WHAT_IT_HOLDS = hasattr(os, "RWF_NOWAIT") and hasattr(os, "posix_fadvise")
-"""Whether the system shows which pages it holds, and reads ahead on demand."""
+"""Whether the system tells which pages are in its cache, and can be asked to read ahead."""
 
 LEAST_PREFETCH = 2**16
-"""Bytes below which reading ahead gains nothing."""
+"""Bytes: reading ahead saves no time for less than these."""
 
 Array = npt.NDArray[Any]
 
@@ -64,7 +64,7 @@ class LocalStore:
     reach = RequestLimits(gap=8 * 1024, run=2**20, at_once=0)
 
     def get_ranges(self, file: SourceFile, ranges: Sequence[Range]) -> Sequence[bytes]:
-        """Return the bytes of every range of a file that is still the one that was scanned."""
+        """Return the bytes of every range, if the file is still the one that was scanned."""
         with open_checked(file) as handle:
             return [
                 read_range(handle, offset, length, item)
@@ -74,9 +74,9 @@ class LocalStore:
     def read_into(
         self, file: SourceFile, ranges: Sequence[Range], targets: Sequence[memoryview | Array]
     ) -> None:
-        """Read every range, as `get_ranges` does, into memory of its size.
+        """Read every range, as `get_ranges` does, into its target.
 
-        That is a stretch of bytes, or an array of any strides.
+        A target is a stretch of memory or an array of any strides, and has the size of the range.
         """
         with open_checked(file) as handle:
             for item, ((offset, _), target) in enumerate(zip(ranges, targets, strict=True)):
@@ -91,13 +91,13 @@ class LocalStore:
                     raise too_short_error(target.nbytes - count, item)
 
     def prefetch(self, file: SourceFile, ranges: Sequence[Range]) -> None:
-        """Let the system read ahead, where it can be asked to (``posix_fadvise``)."""
+        """Ask the system to read ahead, where it has ``posix_fadvise``."""
         wanted = sum(length for _, length in ranges)
         if not KNOWS_WHAT_IT_HOLDS or wanted < LEAST_PREFETCH:
             return
         begin = min(offset for offset, _ in ranges)
         span = max(offset + length for offset, length in ranges) - begin
-        # a file that cannot be opened is an error where it is read
+        # a file that cannot be opened raises an error later, when it is read
         with suppress(OSError, StoreError):
             handle = open_regular(path_of(file.url), file.options)
             try:
@@ -140,7 +140,7 @@ class LocalStore:
     def write_all(
         self, url: str, data: bytes, options: StorageOptions | None, *, replace: bool
     ) -> None:
-        """Write a file beside its place and move it there in one step."""
+        """Write a file under a temporary name, and rename it in one step."""
         path = os.path.realpath(local_path(url))
         remove_left_over(path)
         write_beside(path, data, lambda temporary: put_in_place(temporary, path, replace))
@@ -154,7 +154,7 @@ class LocalStore:
         replace: bool,
         expected: str | None = None,
     ) -> None:
-        """Write a folder beside its place and move it there in one step."""
+        """Write a folder under a temporary name, and rename it in one step."""
         path = os.path.realpath(local_path(url))
         remove_left_over(path)
         temporary, inside = make_temporary_name(path), ""
@@ -174,22 +174,22 @@ class LocalStore:
             else:
                 self._exchange_version(temporary, path, f"{url.rstrip('/')}/{inside}", expected)
         finally:
-            # the new folder if it failed, else the old one
+            # this is the new folder if writing failed, else the old one
             shutil.rmtree(temporary, ignore_errors=True)
 
     def _exchange_version(self, temporary: str, path: str, marker: str, expected: str) -> None:
-        """Exchange folders under the lock of the old marker."""
+        """Exchange two folders, under the lock of the marker in the old folder."""
         try:
-            # a writer who waits for this lock finds the new folder, and its marker, when it is free
+            # another writer that gets this lock later finds the new folder and its marker
             with hold_lock(lock_of(local_path(marker))):
                 if self.find_version(marker, None) != expected:
                     raise ChangedError(f"{path}: was replaced or removed by another writer")
                 exchange_paths(temporary, path)
         except FileNotFoundError as error:
-            raise ChangedError(f"{path}: was removed by another") from error
+            raise ChangedError(f"{path}: was removed by another writer") from error
 
     def demand_conditions(self, url: str, options: StorageOptions | None) -> None:
-        """Refuse what lies below a file; local writers keep off each other."""
+        """Refuse paths below a file; locks keep local writers apart."""
         above = os.path.dirname(local_path(url))
         while not os.path.exists(above):
             above = os.path.dirname(above)
@@ -197,12 +197,12 @@ class LocalStore:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), above)
 
     def read_version(self, url: str, options: StorageOptions | None) -> tuple[bytes, str]:
-        """Return a whole file, and its version: a hash of its bytes."""
+        """Return a whole file, and its version, which is a hash of its bytes."""
         data = self.read_all(url, options)
         return data, version_of(data)
 
     def find_version(self, url: str, options: StorageOptions | None) -> str | None:
-        """Return the hash of the bytes that are there now, None if there is no such file."""
+        """Return the hash of the current bytes of a file, None if there is no such file."""
         try:
             return self.read_version(url, options)[1]
         except FileNotFoundError:
@@ -211,8 +211,8 @@ class LocalStore:
     def write_version(
         self, url: str, data: bytes, options: StorageOptions | None, expected: str | None
     ) -> str:
-        """Create a file, and the folders it lies in, or replace it under a lock beside it."""
-        # to replace a link would leave the file that it leads to, and its lock, to other writers
+        """Create a file and the folders above it, or replace a file under a lock beside it."""
+        # other writers lock and replace the file that a link leads to, so this one does, too
         path = os.path.realpath(local_path(url))
         if expected is None:
             write_in_new_folder(path, data, lambda temporary: link_new(temporary, path))
@@ -228,12 +228,12 @@ class LocalStore:
         try:
             write_beside(path, data, replace)
         except FileNotFoundError as error:
-            raise ChangedError(f"{path}: was removed by another, with its folder") from error
+            raise ChangedError(f"{path}: was removed by another writer, with its folder") from error
         sync_folder(path)
         return version_of(data)
 
     def write_file(self, url: str, data: bytes, options: StorageOptions | None) -> None:
-        """Write a file, and the folders it lies in, beside its place and move it there."""
+        """Create the folders above a file, and write the file under a temporary name first."""
         path = local_path(url)
         write_in_new_folder(path, data, lambda temporary: os.replace(temporary, path))
 
@@ -243,7 +243,7 @@ class LocalStore:
         for folder, _, names in os.walk(root, onerror=raise_unless_gone):
             below = os.path.relpath(folder, root).replace(os.sep, "/")
             for name in names:
-                # removed since
+                # the file may be gone since the folder was listed
                 with suppress(FileNotFoundError):
                     if not _is_lock(name):
                         inside = name if below == "." else f"{below}/{name}"
@@ -251,7 +251,7 @@ class LocalStore:
         return sorted(found, key=lambda listed: listed.path)
 
     def remove(self, urls: Iterable[str], options: StorageOptions | None) -> None:
-        """Remove files, and what folders they leave empty below the one that holds them all."""
+        """Remove files, and folders that become empty below the one that holds all the files."""
         paths = [os.path.abspath(local_path(url)) for url in urls]
         for path in paths:
             with suppress(FileNotFoundError):
@@ -262,7 +262,7 @@ class LocalStore:
 
 
 def _list_file(path: str, folder: str, inside: str) -> ListedFile:
-    """Return what is told of a file; a link that leads nowhere has no fingerprint."""
+    """Return the description of a file; a link that leads nowhere has no fingerprint."""
     found = os.lstat(path)
     modified, url = found.st_mtime, f"{folder}/{inside}"
     if stat.S_ISLNK(found.st_mode):
@@ -276,14 +276,14 @@ def _list_file(path: str, folder: str, inside: str) -> ListedFile:
 def lock_of(path: str) -> str:
     """Return the name of the lock beside a file or folder."""
     folder, name = os.path.split(path)
-    # a name may have 255 bytes
+    # a name has at most 255 bytes
     if len(os.fsencode(name)) > 240:
         name = version_of(os.fsencode(name))
     return os.path.join(folder, f".{name}.lock")
 
 
 def _is_at_hand(handle: int, offset: int) -> bool:
-    """Say whether the system holds a byte of a file already."""
+    """Say whether the system holds a byte of a file in memory."""
     try:
         return os.preadv(handle, [bytearray(1)], offset, os.RWF_NOWAIT) == 1
     except BlockingIOError:
@@ -291,5 +291,5 @@ def _is_at_hand(handle: int, offset: int) -> bool:
 
 
 def _is_lock(name: str) -> bool:
-    """Say whether a name may be that of a lock; removing a held lock would let two writers in."""
+    """Say whether a name may be that of a lock, which must stay: its holder excludes others."""
     return name.startswith(".") and name.endswith(".lock")

@@ -1,4 +1,4 @@
-"""Local files: opened and checked against their fingerprint, written all at once or not at all."""
+"""Opens local files and checks their fingerprints; writes each file as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from virtualds.stores.temporary import make_temporary_name
 from virtualds.urls import lies_under, local_path
 
 BINARY = getattr(os, "O_BINARY", 0)
-"""Opens files in binary mode on Windows."""
+"""The flag that opens files in binary mode on Windows."""
 
 NONBLOCK = getattr(os, "O_NONBLOCK", 0)
-"""Opens a pipe without waiting for a writer."""
+"""The flag that opens a pipe without waiting for a writer."""
 
 WITHIN = "within"
-"""The access option of local files: folders that symbolic links must not leave."""
+"""The name of the access option that lists folders which symbolic links must not leave."""
 
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 """Arguments of Linux's renameat2(2)."""
 
 ATTEMPTS = 20
-"""Attempts to write into a folder that another process removes whenever it is empty."""
+"""How often to try to write into a folder that another process removes when it is empty."""
 
 
 def write_beside(path: str, data: bytes, put: Callable[[str], None]) -> None:
-    """Write a file under a temporary name, then put it in its place."""
+    """Write a file under a temporary name, which ``put`` then replaces by the final one."""
     temporary = make_temporary_name(path)
-    # created within the block: an interrupt may come between any two steps
+    # the file is created inside the block, since an interrupt may come between any two steps
     try:
-        # the mode that any new file gets
+        # 0o666 is the mode of any new file; the umask of the process applies
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, 0o666)
         with os.fdopen(descriptor, "wb") as handle:
             handle.write(data)
@@ -52,21 +52,21 @@ def write_beside(path: str, data: bytes, put: Callable[[str], None]) -> None:
 
 
 def write_in_new_folder(path: str, data: bytes, put: Callable[[str], None]) -> None:
-    """Write a file, making its folder; again if another removes the empty folder meanwhile."""
+    """Make a folder and write a file into it; try again if another process removes the folder."""
     for attempt in range(1, ATTEMPTS + 1):
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             write_beside(path, data, put)
             break
         except (FileNotFoundError, FileExistsError):
-            # makedirs says that it exists where it was removed before it could look
+            # makedirs raises FileExistsError if the folder goes away while makedirs looks at it
             if attempt == ATTEMPTS:
                 raise
     sync_folder(path)
 
 
 def link_new(temporary: str, path: str) -> None:
-    """Give a temporary file its name, on condition that there is no such file."""
+    """Give a temporary file its final name, on condition that no file has this name."""
     try:
         os.link(temporary, path)
     except FileExistsError as error:
@@ -75,7 +75,7 @@ def link_new(temporary: str, path: str) -> None:
 
 
 def sync_folder(path: str) -> None:
-    """Make the name of a file as durable as its bytes, where the filesystem knows how."""
+    """Make the name of a file as durable as its bytes, if the filesystem can do this."""
     if os.name == "nt":
         return
     with suppress(OSError):
@@ -93,20 +93,20 @@ def raise_unless_gone(error: OSError) -> None:
 
 
 def remove_empty(folder: str, kept: str) -> None:
-    """Remove an empty folder and those above it that it leaves empty, up to one that is kept."""
+    """Remove a folder and those above it, as long as they are empty, up to one that is kept."""
     while folder != kept:
         try:
             os.rmdir(folder)
         except FileNotFoundError:
             pass
         except OSError:
-            # not empty, or not ours
+            # the folder is not empty, or this process may not remove it
             return
         folder = os.path.dirname(folder)
 
 
 def move_folder(temporary: str, path: str) -> None:
-    """Give a folder its name, if nothing but an empty folder has it."""
+    """Give a folder its final name, unless a file or a folder with files has this name."""
     try:
         os.rename(temporary, path)
     except OSError as error:
@@ -116,7 +116,7 @@ def move_folder(temporary: str, path: str) -> None:
 
 
 def exchange_paths(one: str, other: str) -> None:
-    """Let two folders change names: in one step on Linux, elsewhere in two."""
+    """Exchange the names of two folders: in one step on Linux, in several elsewhere."""
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if renameat2 is not None:
         names = (os.fsencode(one), os.fsencode(other))
@@ -129,7 +129,7 @@ def exchange_paths(one: str, other: str) -> None:
 
 
 def put_in_place(temporary: str, path: str, replace: bool) -> None:
-    """Give a file its name; without ``replace``, only if no other has it."""
+    """Give a file its final name; without ``replace``, only if no other file has this name."""
     if replace:
         os.replace(temporary, path)
         return
@@ -142,7 +142,7 @@ def put_in_place(temporary: str, path: str, replace: bool) -> None:
 
 @contextmanager
 def open_checked(file: SourceFile) -> Iterator[int]:
-    """Open a file, and check that it is the one that was scanned."""
+    """Open a file, and check that it is still the one that was scanned."""
     try:
         handle = open_regular(path_of(file.url), file.options)
     except StoreError:
@@ -158,7 +158,7 @@ def open_checked(file: SourceFile) -> Iterator[int]:
 
 
 def path_of(url: str) -> str:
-    """Return the path of a url, and refuse names in reference sets that no file can have."""
+    """Return the path of a url; refuse names that no file can have, as broken sets hold."""
     path = local_path(url)
     with suppress(UnicodeEncodeError):
         if b"\0" not in os.fsencode(path):
@@ -167,7 +167,7 @@ def path_of(url: str) -> str:
 
 
 def open_regular(path: str, options: StorageOptions | None) -> int:
-    """Open a regular file: reading from a pipe or a device would never end."""
+    """Open a regular file; refuse pipes and devices, since reading them may never end."""
     handle = os.open(path, os.O_RDONLY | BINARY | NONBLOCK)
     try:
         found = os.fstat(handle)
@@ -185,25 +185,25 @@ def open_regular(path: str, options: StorageOptions | None) -> int:
 def check_regular(found: os.stat_result) -> None:
     """Refuse pipes, devices and sockets."""
     if not stat.S_ISREG(found.st_mode):
-        raise StoreError("it is no regular file (a pipe, a device or a socket); name a file")
+        raise StoreError("this is no regular file, but a pipe, a device or a socket; give a file")
 
 
 def _check_within(path: str, found: os.stat_result, folders: Any) -> None:
-    """Refuse an open file that links lead out of the folders to, since it was judged."""
+    """Refuse an open file outside the folders: links may have changed since the check of paths."""
     real = os.path.realpath(path)
     inside = any(lies_under(real, folder) for folder in folders)
     if not inside or not os.path.samestat(found, os.stat(real)):
-        raise StoreError(f"it leads to {real}, which lies under none of {list(folders)}")
+        raise StoreError(f"the path leads to {real}, which lies under none of {list(folders)}")
 
 
 def check_unchanged(file: SourceFile, found: os.stat_result) -> None:
-    """Refuse a file that is not the one that was scanned."""
+    """Refuse a file that has changed since it was scanned."""
     if file.size is not None and file.size != found.st_size:
         raise StoreError(f"the file has {found.st_size} bytes, it had {file.size} when scanned")
     if file.mtime is not None and file.mtime != found.st_mtime_ns:
         raise StoreError(
             "the file was modified after it was scanned "
-            "(virtualds.set_options(check_sources=False) reads it all the same)"
+            "(virtualds.set_options(check_sources=False) reads modified files, too)"
         )
 
 
@@ -224,5 +224,5 @@ def read_range(handle: int, offset: int, length: int, item: int) -> bytes:
 
 
 def too_short_error(missing: int, item: int) -> StoreError:
-    """Return the error of a file that ends before a chunk does."""
+    """Return the error for a file that ends before a chunk does."""
     return StoreError(f"the file ends {missing} bytes before the chunk does", item)

@@ -1,7 +1,7 @@
-"""Ranges of bytes through obstore, where it is installed and the options translate.
+"""Ranges of bytes through obstore, if it is installed and the options can be translated.
 
-obstore is only a shortcut. Where it fails, fsspec asks again, and the user sees the answer or error
-of fsspec.
+obstore is only a shortcut. If it fails, fsspec repeats the request, and the user sees the answer or
+the error of fsspec.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from virtualds.stores.responses import Answer
 from virtualds.stores.retry import CONNECT_TIMEOUT, PASSING_STATUSES, READ_TIMEOUT, BrokenAnswer
 
 FAILURES, REST = 3, 60.0
-"""Failures in a row after which a store rests, and the seconds of the rest."""
+"""After so many failures in a row, obstore gets no requests for so many seconds."""
 
 LONG_ANSWER = 2**23
-"""Bytes: the time that a request may take is told to obstore once, for answers of this length."""
+"""Bytes: requests up to this length share one client, and so one timeout."""
 
 
 HARMLESS = frozenset(
@@ -33,17 +33,17 @@ HARMLESS = frozenset(
     | {"AWS_CA_BUNDLE", "AWS_PAGER", "AWS_EXECUTION_ENV", "AWS_EC2_METADATA_DISABLED"}
     | {"AWS_SHARED_CREDENTIALS_FILE"}
 )
-"""Variables that obstore ignores, or that the options it is told come before."""
+"""Variables that obstore ignores, or that have less weight than the options it gets."""
 
 ENVIRONMENT = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
-"""Beginnings of the variables that obstore reads."""
+"""Prefixes of the environment variables that obstore reads, by kind of store."""
 
 NO_RETRIES = {
     "max_retries": 0,
     "retry_timeout": timedelta(0),
     "backoff": {"init_backoff": timedelta(0), "max_backoff": timedelta(0), "base": 2},
 }
-"""Asking again is ours to do."""
+"""The settings that turn the retries of obstore off: `stores.retry` repeats requests."""
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _forked = False
@@ -55,12 +55,12 @@ def _note_fork() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    # the threads of obstore stay in the parent, and the child would wait for them for ever
+    # the threads of obstore exist only in the parent: a forked child would wait for them for ever
     os.register_at_fork(after_in_child=_note_fork)
 
 
 class _Client:
-    """One store of obstore, which all threads share."""
+    """A store of obstore, which all threads share."""
 
     def __init__(
         self, store: Any, get: Any, errors: tuple[type[BaseException], ...], is_http: bool
@@ -92,17 +92,17 @@ class _Client:
 
 
 def get_range(file: SourceFile, offset: int, length: int, *, again: bool) -> Answer | None:
-    """Return a range of a file, None if it is fsspec that must be asked.
+    """Return a range of a file, None if fsspec has to get it.
 
     Raises
     ------
     BrokenAnswer
-        The failure may pass, and there is another attempt ``again``: it is better made later.
+        The failure is temporary, and ``again`` says that the caller repeats the request later.
     TooSlowError
-        The bytes come too slowly.
+        The bytes arrive too slowly.
     """
     place = None if _forked else split_url(file.url)
-    # few times are told, since each has connections of its own
+    # few different timeouts, since each needs a client with connections of its own
     longest = seconds_for(max(LONG_ANSWER, 1 << length.bit_length()))
     client = None if place is None else _get_client(place[0], file.options, longest)
     if place is None or client is None or time.monotonic() < client.rests_until:
@@ -121,38 +121,38 @@ def get_range(file: SourceFile, offset: int, length: int, *, again: bool) -> Ans
 
 
 def _may_pass(text: str) -> bool:
-    """Say whether a server was reached, and answered that it is busy: the words are obstore's."""
+    """Say whether obstore's message names a status with which a busy server answers."""
     found = _STATUS.search(text)
     return found is not None and int(found[1]) in PASSING_STATUSES
 
 
 @lru_cache(maxsize=256)
 def _get_client(place: str, options: StorageOptions | None, seconds: float) -> _Client | None:
-    """Return the store of a server or bucket, None where fsspec has to do."""
+    """Return the client of a server or bucket, None if only fsspec understands the options."""
     found = translate_options(place, options)
-    if found is None or _is_bent(found, os.environ):
+    if found is None or _has_other_settings(found, os.environ):
         return None
     return _build_client(found, seconds)
 
 
-def _is_bent(found: Translation, environment: Mapping[str, str]) -> bool:
-    """Say whether the surroundings would tell obstore anything else than fsspec."""
+def _has_other_settings(found: Translation, environment: Mapping[str, str]) -> bool:
+    """Say whether settings outside the options may mean different things to obstore and fsspec."""
     if found.kind == "http":
-        # obstore asks through a proxy where aiohttp does not
+        # obstore uses these proxies, and aiohttp does not
         return bool(getproxies().keys() & {"http", "https", "all"})
-    beginning = ENVIRONMENT[found.kind]
-    told = {name.upper() for name in environment if name.upper().startswith(beginning)}
-    return bool(told - HARMLESS) or (found.kind == "s3" and _may_be_led_elsewhere(found))
+    prefix = ENVIRONMENT[found.kind]
+    names = {name.upper() for name in environment if name.upper().startswith(prefix)}
+    return bool(names - HARMLESS) or (found.kind == "s3" and _may_have_other_endpoint(found))
 
 
-def _may_be_led_elsewhere(found: Translation) -> bool:
-    """Say whether a file of settings, which only botocore reads, may name another endpoint."""
+def _may_have_other_endpoint(found: Translation) -> bool:
+    """Say whether a settings file, which only botocore reads, may name another endpoint."""
     path = os.path.expanduser("~/.aws/config")
     return "aws_endpoint" not in dict(found.config) and os.path.exists(path)
 
 
 def _build_client(found: Translation, seconds: float) -> _Client | None:
-    # optional, and not needed by those who read local files
+    # obstore is an optional package
     try:
         import obstore
         from obstore import store

@@ -1,7 +1,7 @@
 """Translates urls and options of fsspec to those of obstore.
 
-Options that are not in the tables have no translation: then fsspec asks. A translation has exactly
-the same meaning. No requests are made here.
+A translation has exactly the same meaning. Options that are not in the tables have no translation;
+then fsspec makes the requests. This module makes no requests.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ IGNORED = frozenset(
     | {"fixed_upload_size", "local_expiry_check", "consistency", "cache_timeout", "project"}
     | {"access", "blocksize"}
 )
-"""Options that say nothing of how a range is got: of caches, listings and writing."""
-KEPT_TO_ONE_HOST = frozenset({"authorization", "cookie", "user-agent", "accept"})
-"""Headers, in lower case, that obstore leaves out where a redirect leads to another host, or that
-say nothing of who asks."""
+"""Options of caches, listings and writing, which do not change how a range is read."""
+SAFE_HEADERS = frozenset({"authorization", "cookie", "user-agent", "accept"})
+"""Headers, in lower case, that are safe if a redirect leads to another host: obstore leaves them
+out, or they say nothing about the user."""
 
 
 class Translation(NamedTuple):
-    """What obstore is told: which kind of store, which url or bucket, configured how."""
+    """The arguments of obstore: the kind of store, its url or bucket, and its configuration."""
 
     kind: str
     place: str
@@ -38,7 +38,7 @@ class Translation(NamedTuple):
 
 
 class Untranslatable(Exception):
-    """Only fsspec knows what this means."""
+    """Only fsspec knows what these options mean."""
 
 
 _HTTP_URL = re.compile(r"(https?://[A-Za-z0-9.-]+(?::\d+)?)/(.+)", re.IGNORECASE)
@@ -48,7 +48,7 @@ _NO_KEY = re.compile(r"^/|/$|//|(^|/)\.\.?(/|$)|[\x00-\x1f\x7f]|\?versionId=|#ge
 
 
 def split_url(url: str) -> tuple[str, str] | None:
-    """Return the server, or bucket, of a url and the path in it; None where readings may differ.
+    """Return the server or bucket of a url, and the path in it; None for an ambiguous url.
 
     Examples
     --------
@@ -70,7 +70,7 @@ def split_url(url: str) -> tuple[str, str] | None:
 
 
 def translate_options(place: str, options: Mapping[str, Any] | None) -> Translation | None:
-    """Return what obstore is told of a server or bucket, None where only fsspec will do.
+    """Return the arguments of obstore for a server or bucket, None if there is no translation.
 
     Examples
     --------
@@ -96,8 +96,8 @@ def _translate_http(place: str, left: dict[str, Any]) -> Translation:
     headers = {**_to_dict(client.pop("headers", None)), **_to_dict(left.pop("headers", None))}
     if client or not all(isinstance(text, str) for text in (*headers, *headers.values())):
         raise Untranslatable
-    if {name.lower() for name in headers} - KEPT_TO_ONE_HOST:
-        # obstore follows redirects, and would take any other header along
+    if {name.lower() for name in headers} - SAFE_HEADERS:
+        # obstore follows redirects, and would send any other header to another host
         raise Untranslatable
     return Translation("http", place, (), tuple(sorted(headers.items())))
 
@@ -117,7 +117,7 @@ def _translate_s3(place: str, left: dict[str, Any]) -> Translation:
             found.pop(name, None)
         found["aws_skip_signature"] = "true"
     elif not all(found.get(name) for name in _S3_SECRETS[:2]):
-        # s3fs would look for them in files and on other machines
+        # s3fs looks for credentials in files and on other machines
         raise Untranslatable
     if not found.get("aws_endpoint") and (
         not found.get("aws_region") or not left.get("use_ssl", True)
@@ -147,7 +147,7 @@ _S3_SECRETS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token"
 
 
 def _find_s3_addressing(config: dict[str, Any]) -> dict[str, str]:
-    """Return how a bucket is named, from the settings of botocore."""
+    """Return how requests name a bucket, from the settings of botocore."""
     config.pop("max_pool_connections", None)
     style = _to_dict(config.pop("s3", None))
     if config or style.keys() - {"addressing_style"}:
@@ -196,7 +196,7 @@ TRANSLATIONS: dict[str, Callable[[str, dict[str, Any]], Translation]] = {
     "az": _translate_azure,
     "abfs": _translate_azure,
 }
-"""How options are translated, by scheme; each takes what it understands out of the mapping."""
+"""The translation of each scheme; it takes the options that it understands out of the mapping."""
 
 
 def _bucket_of(place: str) -> str:
@@ -212,7 +212,7 @@ def _to_dict(value: Any) -> dict[str, Any]:
 
 
 def _rename_keys(left: dict[str, Any], names: Mapping[str, str]) -> dict[str, str]:
-    """Take out of a mapping the names that are known, under their new ones."""
+    """Take the known names out of a mapping, and return their values under the new names."""
     found: dict[str, str] = {}
     for name in left.keys() & names.keys():
         value = left.pop(name)

@@ -1,10 +1,9 @@
 """Reads bytes of a file straight into the rows of an array: ``preadv(2)`` with many buffers.
 
-A chunk without codecs is mostly a box of the result, whose rows lie apart. The system can copy
-its bytes to their places itself, where they would be copied once more otherwise. ``os.preadv``
-can too, but takes a Python object for every row, and to make these takes longer than to copy what
-they stand for. The table of rows that the function of the C library takes is a few operations of
-numpy.
+A chunk without codecs usually fills a box of the result, whose rows lie apart in memory. With
+``preadv`` the system copies the bytes to these rows, which saves a second copy. ``os.preadv`` takes
+a Python object for every row, and making these objects takes longer than copying the rows. So this
+module calls the function of the C library: numpy makes its table of rows in a few operations.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 MOST_ROWS = 1024
-"""That one call takes: ``IOV_MAX`` of Linux, macOS and the BSDs."""
+"""The most rows of one call: ``IOV_MAX`` of Linux, macOS and the BSDs."""
 MOST_BYTES = 2**30
-"""That one call is asked for: Linux reads 2 GiB at most, and macOS refuses more."""
+"""The most bytes of one call: Linux reads 2 GiB at most, and macOS refuses more."""
 
 
 def count_row_bytes(target: Array) -> int:
-    """Return the bytes of the longest stretches of memory that an array is made of.
+    """Return the bytes of a row: the longest stretch without gaps that the array consists of.
 
     Examples
     --------
@@ -49,17 +48,17 @@ def read_rows(handle: int, offset: int, target: Array) -> int:
     offset : int
         Where in the file the first byte lies.
     target : numpy.ndarray
-        Of any strides; as many bytes are read as it has.
+        Of any strides. The function reads ``target.nbytes`` bytes.
 
     Returns
     -------
     int
-        The bytes that there were, fewer than the array has if the file ends within.
+        How many bytes were read: fewer than ``target.nbytes`` if the file ends before.
 
     Raises
     ------
     OSError
-        They cannot be read.
+        The file cannot be read.
     ValueError
         The array is read-only, or holds Python objects.
 
@@ -75,18 +74,18 @@ def read_rows(handle: int, offset: int, target: Array) -> int:
     >>> result.tolist()
     [[0, 1, 2, 0], [0, 3, 4, 0]]
     """
-    # preadv writes to memory unchecked, so the array is checked here
+    # preadv does not check the memory that it writes to
     if not target.flags.writeable:
         raise ValueError("the array is read-only")
     if target.dtype.hasobject:
-        raise ValueError(f"the array holds Python objects, as {target.dtype} are")
+        raise ValueError(f"the array holds Python objects (dtype {target.dtype})")
     return _read_until_filled(
         target.nbytes, lambda n: _preadv(handle, _build_table(target, n), offset + n)
     )
 
 
 def read_stretch(handle: int, offset: int, target: memoryview) -> int:
-    """Read a stretch of bytes, as `read_rows` does: there is no table to be made for one row."""
+    """Read bytes into memory without gaps, as `read_rows` does for arrays of many rows."""
     end = target.nbytes
     return _read_until_filled(
         end, lambda n: os.preadv(handle, [target[n : n + MOST_BYTES]], offset + n)
@@ -94,7 +93,7 @@ def read_stretch(handle: int, offset: int, target: memoryview) -> int:
 
 
 def _read_until_filled(nbytes: int, read: Callable[[int], int]) -> int:
-    """Read on after as many bytes as are done, until all are or there are no more."""
+    """Call ``read`` with the bytes that are done, until all are done or the file ends."""
     done = 0
     while done < nbytes and (count := read(done)):
         done += count
@@ -102,7 +101,7 @@ def _read_until_filled(nbytes: int, read: Callable[[int], int]) -> int:
 
 
 def _count_rows(target: Array) -> tuple[int, int]:
-    """Return how many leading axes have elements that lie apart, and the bytes of a row."""
+    """Return how many leading axes number the rows, and the bytes of a row."""
     apart, length = target.ndim, target.itemsize
     shape, strides = target.shape, target.strides
     while apart and (strides[apart - 1] == length or shape[apart - 1] == 1):
@@ -112,9 +111,9 @@ def _count_rows(target: Array) -> tuple[int, int]:
 
 
 def _build_table(target: Array, done: int) -> Array:
-    """Return address and length of the rows that one call takes, after some bytes of all.
+    """Return the addresses and lengths of the rows of the next call, after ``done`` bytes.
 
-    It is an array of ``iovec``, as ``<sys/uio.h>`` has them.
+    The table is an array of ``iovec``, as ``<sys/uio.h>`` defines it.
     """
     apart, length = _count_rows(target)
     row, part = divmod(done, length)
@@ -129,7 +128,7 @@ def _build_table(target: Array, done: int) -> Array:
 
 
 def _compute_steps(numbers: Array, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
-    """Return how many bytes after the first one elements of these numbers lie."""
+    """Return the distances in bytes of some elements, given by number, from the first one."""
     steps = np.zeros(numbers.shape, np.intp)
     for size, stride in zip(reversed(shape), reversed(strides[: len(shape)]), strict=True):
         if size > 1:
@@ -153,7 +152,7 @@ def _preadv(handle: int, table: Array, offset: int) -> int:
 def _find_preadv() -> Any:
     """Return ``preadv`` of the C library, with offsets of 64 bits."""
     library = ctypes.CDLL(None, use_errno=True)
-    # where offsets have 32 bits otherwise, as in glibc for such processors, it has another name
+    # glibc for 32-bit processors has another name for the function with offsets of 64 bits
     function = getattr(library, "preadv64", None) or library.preadv
     function.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int64]
     function.restype = ctypes.c_ssize_t

@@ -1,4 +1,4 @@
-"""Answers to requests: checks against the scanned file, and errors of failed requests."""
+"""Answers to requests: checks against the scanned file, and the errors of failed requests."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ REMEDIES: dict[type[OSError] | None, str] = {
     PermissionError: "give credentials that may do this, or anon=True for a public bucket, in "
     "storage_options",
 }
-"""What to do, by kind of failure; what to do about missing files is known to whoever needs them."""
+"""What the user can do, by kind of failure; callers say what to do about missing files."""
 
 UNREACHABLE = "see whether the host, or endpoint_url in storage_options, is right and up"
-"""What to do where no server answers."""
+"""What the user can do if no server answers."""
 
 NO_CREDENTIALS = frozenset(
     {"NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError"}
     | {"TokenRetrievalError", "SSOTokenLoadError", "UnauthorizedSSOTokenError", "ProfileNotFound"}
     | {"DefaultCredentialsError", "RefreshError", "CredentialUnavailableError"}
 )
-"""Names of errors of botocore, google-auth and azure-identity, which need not be installed."""
+"""Names of errors about credentials: botocore, google-auth and azure-identity are optional."""
 
 KINDS: dict[int, type[OSError]] = {
     401: PermissionError,
@@ -38,14 +38,14 @@ KINDS: dict[int, type[OSError]] = {
     404: FileNotFoundError,
     410: FileNotFoundError,
 }
-"""Kinds of failure by status."""
+"""The kind of failure that a status of HTTP means."""
 
 KEPT_ERRORS = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
-"""Kinds of failure that callers tell apart."""
+"""Kinds of failure that callers distinguish."""
 
 
 class Answer(NamedTuple):
-    """Bytes of a file, and what came with them: its etag and its size now, where they are told."""
+    """Bytes of a file, with its current etag and size if the server sent them."""
 
     data: bytes
     etag: str | None = None
@@ -53,12 +53,12 @@ class Answer(NamedTuple):
 
 
 def demand_whole_answer(answer: Answer, file: SourceFile, length: int) -> bytes:
-    """Return the bytes of an answer, if they are those that were asked for.
+    """Return the bytes of an answer, if it is complete and the file has not changed.
 
     Raises
     ------
     StoreError
-        They are of another file than the one that was scanned, or too few.
+        The file has changed since it was scanned, or the answer has too few bytes.
     """
     if get_options().check_sources:
         _check(answer, file)
@@ -78,19 +78,20 @@ def _check(answer: Answer, file: SourceFile) -> None:
     if "" not in etags and etags[0] != etags[1]:
         raise StoreError(
             f"the file was modified after it was scanned: its etag is {answer.etag}, it was "
-            f"{file.etag} (virtualds.set_options(check_sources=False) reads it all the same)"
+            f"{file.etag} (virtualds.set_options(check_sources=False) reads modified files, too)"
         )
 
 
 def normalise_etag(etag: str | None) -> str:
-    """Return an etag without what libraries add or leave out: quotes, and the W of weak ones."""
+    """Return an etag without quotes and the W of weak etags: some libraries leave these out."""
     return (etag or "").strip().removeprefix("W/").strip('"')
 
 
 def to_os_error(failed: GaveUp, url: str = "") -> OSError:
-    """Return the error to raise for bytes that cannot be had, of a kind that callers tell apart.
+    """Return the error to raise for a request that failed; its class is the kind of failure.
 
-    With a url it is named, else the error is a `StoreError`, which whoever asked completes.
+    The error names the url, if one is given. If not, it is a `StoreError`, and the caller adds the
+    name of the file.
     """
     error = failed.__cause__ or failed
     tries = f" (tried {failed.attempts} times)" if failed.attempts > 1 else ""
@@ -104,20 +105,20 @@ def to_os_error(failed: GaveUp, url: str = "") -> OSError:
         remedy = f" ({UNREACHABLE})"
     if not url:
         return RequestError(text + remedy + tries)
-    # servers that list no folders refuse them: a folder is looked into all the same
+    # a server without listings may refuse a folder; callers that look into one expect "not found"
     kind = FileNotFoundError if isinstance(error, FileNotFoundError) and kind else kind
     return (kind or RequestError)(without_secrets(f"{url}: {text}{remedy}{tries}"))
 
 
 def cause_of(failed: GaveUp) -> BaseException | None:
-    """Return what a failure is to be raised from: nothing that shows a secret of a url."""
+    """Return the cause of a failure to show, None if its text contains a secret of a url."""
     found = failed.__cause__
     shown = [str(cause) for cause in list_causes(found)] if found else []
     return None if any(without_secrets(text) != text for text in shown) else found
 
 
 def _kind_of(error: BaseException) -> type[OSError] | None:
-    """Return which of the kinds that callers tell apart a failure is, None if it is another."""
+    """Return the kind of a failure, None if callers do not distinguish it."""
     for cause in list_causes(error):
         if (status := status_of(cause)) is not None:
             return KINDS.get(status)
@@ -129,6 +130,6 @@ def _kind_of(error: BaseException) -> type[OSError] | None:
 
 
 def _message_of(error: BaseException) -> str:
-    """Return what was said of a failure, by whoever knows: others only repeat the url."""
-    told = (c for c in list_causes(error) if status_of(c) is not None or is_connection_error(c))
-    return str(next(told, error)) or str(error)
+    """Return the message of the cause that knows most: others only repeat the url."""
+    known = (c for c in list_causes(error) if status_of(c) is not None or is_connection_error(c))
+    return str(next(known, error)) or str(error)

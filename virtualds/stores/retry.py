@@ -1,7 +1,7 @@
-"""Retries: which failures may pass, how long to wait, and how often.
+"""Retries: which failures are temporary, how long to wait, and how often to try again.
 
-Waits grow exponentially and are drawn at random from zero up (full jitter), so that clients that
-failed together do not come back together. Retry-After of a server is respected.
+The longest wait grows exponentially, and each wait is drawn at random between zero and it (full
+jitter). So clients that failed together do not return together. A server's Retry-After is obeyed.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ from virtualds.options import get_options
 T = TypeVar("T")
 
 FIRST_WAIT, LONGEST_WAIT = 0.2, 10.0
-"""Seconds: the most that is waited before the second attempt, and before any."""
+"""Seconds: the longest wait before the second attempt, and before any later one."""
 LONGEST_RETRY_AFTER = 60.0
-"""Seconds; a server that asks for more is asked again after these."""
+"""Seconds: the longest wait that a server can ask for."""
 NAP = 0.5
-"""Seconds that are slept at a time, so that a process that ends is not kept by those who wait."""
+"""Seconds of one sleep: threads that wait notice within this time that the process ends."""
 
 CONNECT_TIMEOUT, READ_TIMEOUT = 10.0, 30.0
-"""Seconds until a connection must stand, and until the next bytes of an answer must come.
+"""Seconds until a connection must be open, and until the next bytes of an answer must arrive.
 
-There is none for a whole answer: how long it may take depends on the network.
+A whole answer has no such limit: how long it takes depends on the network.
 """
 
 PASSING_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""Of HTTP (RFC 9110, section 15; RFC 8470; RFC 6585)."""
+"""Statuses of HTTP for temporary failures (RFC 9110, section 15; RFC 8470; RFC 6585)."""
 PASSING_CODES = frozenset(
     {"SlowDown", "RequestTimeout", "RequestTimeTooSkewed", "InternalError", "ServiceUnavailable"}
     | {"Throttling", "ThrottlingException", "RequestLimitExceeded", "BandwidthLimitExceeded"}
 )
-"""Of S3 and those that speak like it."""
+"""Codes of S3, and of servers with its protocol, for temporary failures."""
 PASSING_ERRORS = frozenset(
     {"TimeoutError", "ConnectionError", "BrokenAnswer", "IncompleteRead", "ResponseParserError"}
     | {"ClientPayloadError", "ClientConnectionError", "HTTPClientError"}
     | {"ServiceRequestError", "ServiceResponseError", "IncompleteReadError"}
 )
-"""Names of errors, or of what they are derived from: the libraries that raise them are optional."""
+"""Names of temporary errors, or of their base classes: their libraries are optional."""
 LASTING_ERRORS = frozenset(
     {"SSLError", "ClientSSLError", "ClientConnectorCertificateError", "ClientConnectorDNSError"}
     | {"InvalidURL", "TooManyRedirects"}
 )
-"""Names of errors that are derived from passing ones, and are none."""
+"""Names of lasting errors whose base classes are in `PASSING_ERRORS`."""
 
 CLIENT_ERRORS = (
     ("aiohttp", "ClientError"),
@@ -59,18 +59,18 @@ CLIENT_ERRORS = (
     ("azure.core.exceptions", "AzureError"),
     ("gcsfs.retry", "HttpError"),
 )
-"""What the libraries below fsspec raise that is no OSError."""
+"""Errors of the libraries below fsspec that are no OSError: module and name."""
 
 _CAUSES = 5
 _STATUS_NAMES = ("status", "status_code", "code")
 
 
 class BrokenAnswer(OSError):
-    """An answer that ended before it was whole."""
+    """An answer ended too early, or is not what was announced."""
 
 
 class GaveUp(Exception):
-    """The last of ``attempts`` failed for the error that this was raised from."""
+    """The last of ``attempts`` failed; the cause is the error of that attempt."""
 
     def __init__(self, attempts: int) -> None:
         super().__init__(attempts)
@@ -78,23 +78,23 @@ class GaveUp(Exception):
 
 
 def list_store_errors() -> tuple[type[BaseException], ...]:
-    """Return what asking a store may raise; libraries that nobody imported raise nothing."""
+    """Return the errors that a request may raise; only imported libraries can raise theirs."""
     loaded = ((sys.modules.get(module), name) for module, name in CLIENT_ERRORS)
     return OSError, *(getattr(module, name) for module, name in loaded if module is not None)
 
 
 def retry_request(request: Callable[[int], T]) -> T:
-    """Return the result of a request, repeated while it fails in a way that may pass.
+    """Return the result of a request; repeat the request while its failures are temporary.
 
     Parameters
     ----------
     request : callable
-        It is given the number of the attempt, from 0.
+        Takes the number of the attempt, from 0.
 
     Raises
     ------
     GaveUp
-        From the last failure.
+        The last attempt failed; its error is the cause.
     """
     for attempt in count():
         try:
@@ -110,12 +110,12 @@ def retry_request(request: Callable[[int], T]) -> T:
 
 def _process_ends() -> bool:
     """Say whether the interpreter is ending and waits for this thread."""
-    # there is no public name for it; without the private one, requests go on
+    # Python has no public name for this; where the private one is missing, requests go on
     return bool(getattr(futures, "_shutdown", False))
 
 
 def pause(seconds: float) -> None:
-    """Wait, but not longer than until the process ends."""
+    """Wait for some seconds, or until the process ends."""
     until = time.monotonic() + seconds
     while (rest := until - time.monotonic()) > 0 and not _process_ends():
         time.sleep(min(rest, NAP))
@@ -133,24 +133,24 @@ def may_pass(error: BaseException) -> bool:
 
 
 def is_connection_error(error: BaseException) -> bool:
-    """Say whether it is the connection that failed, so that the server told nothing of the file."""
+    """Say whether the connection failed, so that the server said nothing about the file."""
     return bool(error_names_of(error) & (PASSING_ERRORS | LASTING_ERRORS))
 
 
 def error_names_of(error: BaseException) -> set[str]:
-    """Return the names of the type of an error and of all that it is derived from."""
+    """Return the names of the class of an error and of its base classes."""
     return {kind.__name__ for kind in type(error).__mro__}
 
 
 def choose_wait(attempt: int, error: BaseException) -> float:
-    """Return how many seconds to wait before an attempt, counted from 0, after a failure."""
+    """Return how many seconds to wait, after a failure, before an attempt, counted from 0."""
     most = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** (attempt - 1))
     asked = max((_retry_after(cause) for cause in list_causes(error)), default=0.0)
     return max(random.uniform(0, most), min(asked, LONGEST_RETRY_AFTER))
 
 
 def list_causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and what it was raised from."""
+    """Yield an error, its cause, the cause of that, and so on."""
     found: BaseException | None = error
     for _ in range(_CAUSES):
         if found is None:
@@ -162,7 +162,7 @@ def list_causes(error: BaseException) -> Iterator[BaseException]:
 def status_of(error: BaseException) -> int | None:
     """Return the HTTP status of an error of aiohttp, azure, gcsfs or botocore, if it has one."""
     answer = _answer_of(error).get("ResponseMetadata", {}).get("HTTPStatusCode")
-    # one after the other, for aiohttp warns whoever looks at its ``code``
+    # lazily, one after the other: aiohttp warns when its ``code`` is read
     given = chain([answer], (getattr(error, name, None) for name in _STATUS_NAMES))
     return next((value for value in given if isinstance(value, int) and value), None)
 
@@ -178,7 +178,7 @@ def _answer_of(error: BaseException) -> Mapping[str, Any]:
 
 
 def _retry_after(error: BaseException) -> float:
-    """Return the seconds of a Retry-After, 0 for none (RFC 9110, section 10.2.3)."""
+    """Return the seconds of the header Retry-After, 0 without one (RFC 9110, section 10.2.3)."""
     headers = getattr(error, "headers", None)
     if headers is None:
         headers = _answer_of(error).get("ResponseMetadata", {}).get("HTTPHeaders")

@@ -1,4 +1,4 @@
-"""The protocol of stores: ranges of bytes, and whole files, by url."""
+"""The protocol of stores, which read and write ranges of bytes and whole files by url."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Range = tuple[int, int]
 
 
 class ListedFile(NamedTuple):
-    """A file of a folder, as a listing tells it.
+    """A file that the listing of a folder names.
 
-    ``path`` is relative to the folder, with ``/``; ``file`` is what `Store.describe` says of it,
-    without a size where the listing tells none; ``modified`` is in seconds since 1970, None if the
-    store does not tell.
+    ``path`` is relative to the folder and has slashes. ``file`` is what `Store.describe` returns,
+    without a size if the listing gives none. ``modified`` counts seconds since 1970; it is None if
+    the listing gives no time.
     """
 
     path: str
@@ -28,11 +28,11 @@ class ListedFile(NamedTuple):
 
 
 class RequestLimits(NamedTuple):
-    """How a store is asked best.
+    """How large requests to a store are, and how many run at the same time.
 
-    Ranges with at most ``gap`` bytes between them are got as one, of at most ``run`` bytes, which
-    is one request. ``at_once`` requests are under way to one host at a time; 0 says that whoever
-    needs bytes reads them itself, since they are near.
+    Ranges with at most ``gap`` bytes between them become one request of at most ``run`` bytes. One
+    host gets at most ``at_once`` requests at the same time. If ``at_once`` is 0, the store is near,
+    and the thread that needs bytes reads them itself.
     """
 
     gap: int
@@ -41,14 +41,14 @@ class RequestLimits(NamedTuple):
 
 
 def make_far_limits() -> RequestLimits:
-    """Return the reach with which a request costs what half a MiB more in another one does."""
+    """Return limits for far stores, where a request costs as much as half a MiB of bytes."""
     return RequestLimits(gap=2**19, run=2**23, at_once=get_options().max_requests)
 
 
 class StoreError(OSError):
-    """Bytes that cannot be had; ``item`` is the number of the range that failed.
+    """A store cannot deliver bytes; ``item`` is the number of the range that failed.
 
-    It stays inside the library: the caller turns it into an error that names the chunk and the
+    This error stays inside the library: callers turn it into an error that names the chunk and the
     variable.
     """
 
@@ -58,30 +58,31 @@ class StoreError(OSError):
 
 
 class RequestError(StoreError):
-    """A request that failed for good: no server answered, or not as it should."""
+    """A request failed for good: no server answered, or a server gave a wrong answer."""
 
 
 class ChangedError(StoreError):
-    """A file is no longer of the version that was to be replaced: another writer was faster."""
+    """Another writer was faster: a file no longer has the version that was to be replaced."""
 
 
 def version_of(data: bytes) -> str:
-    """Name a version by its bytes, for stores that do not name versions themselves.
+    """Return a hash of bytes as the name of a version, for stores that name no versions.
 
-    Times and inodes would not do: both return when files are replaced within one tick of the clock.
+    Modification times and inodes cannot name versions: a file that is replaced twice within one
+    tick of the clock may have the same ones again.
     """
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 class Store(Protocol):
-    """A way to get bytes; any number of threads may ask at a time."""
+    """Reads and writes bytes by url; many threads may use a store at the same time."""
 
     @property
     def reach(self) -> RequestLimits:
-        """How it is asked best, by the settings in force."""
+        """How large requests are, and how many run at once, under the settings in force."""
 
     def get_ranges(self, file: SourceFile, ranges: Sequence[Range]) -> Sequence[bytes]:
-        """Return the bytes of every range, each of exactly the length asked for.
+        """Return the bytes of every range; each has exactly the requested length.
 
         Raises
         ------
@@ -90,15 +91,15 @@ class Store(Protocol):
         """
 
     def prefetch(self, file: SourceFile, ranges: Sequence[Range]) -> None:
-        """Announce ranges that will be read soon: a hint, which never fails."""
+        """Announce ranges that the caller will read soon; this hint never fails."""
 
     def check_unchanged(self, file: SourceFile) -> None:
-        """Look whether a file is still the one that was scanned, where that needs no request.
+        """Check that a file is still the one that was scanned, if that takes no request.
 
         Raises
         ------
         StoreError
-            It is not.
+            The file has changed.
         """
 
     def describe(self, url: str, options: StorageOptions | None) -> SourceFile:
@@ -113,7 +114,7 @@ class Store(Protocol):
     def read_head(
         self, url: str, options: StorageOptions | None, length: int
     ) -> tuple[SourceFile, bytes]:
-        """Return the file with its fingerprint, and its first bytes: fewer if it is shorter.
+        """Return the file with its fingerprint, and its first bytes: all if the file is short.
 
         Raises
         ------
@@ -144,38 +145,39 @@ class Store(Protocol):
         replace: bool,
         expected: str | None = None,
     ) -> None:
-        """Create or replace a folder of files in one step, given by their paths inside it.
+        """Create or replace a folder in one step; ``files`` are paths inside it, and bytes.
 
         The last file is the one that readers open first. Readers see the old folder or the new one.
-        What is written of a folder that fails is removed.
+        If writing fails, the store removes what it has written.
 
-        With ``expected``, a folder is replaced if this is still the version of its last file.
+        If ``expected`` is given, the store replaces the folder only if the last file of the old
+        folder has that version.
 
         Raises
         ------
         FileExistsError
-            There is something of this name, and ``replace`` is false.
+            The name is taken, and ``replace`` is false.
         ChangedError
             The last file has another version, or is gone: another writer was faster.
         UnsupportedError
-            The store puts no folders in place in one step: only local disk does.
+            The store cannot replace a folder in one step: only local disk can.
         """
 
     def demand_conditions(self, url: str, options: StorageOptions | None) -> None:
-        """Refuse a store in which those who write a set at a url would not notice each other.
+        """Refuse a store where two writers of the set at a url would not notice each other.
 
-        What has to be tried for this is tried beside the set.
+        A store that has to try this writes its trial files beside the set.
 
         Raises
         ------
         UnsupportedError
-            `write_version` does not hold there.
+            `write_version` does not keep its promise in this store.
         """
 
     def read_version(self, url: str, options: StorageOptions | None) -> tuple[bytes, str]:
-        """Return a whole small file, and the name of the version that these bytes are.
+        """Return a whole small file, and the name of the version that has these bytes.
 
-        A version is named after the content, so an equal content may have an equal name.
+        The content gives a version its name, so equal contents may have equal names.
 
         Raises
         ------
@@ -184,41 +186,42 @@ class Store(Protocol):
         """
 
     def find_version(self, url: str, options: StorageOptions | None) -> str | None:
-        """Return the name of the version that is there now, None if there is no such file."""
+        """Return the name of the current version of a file, None if there is no such file."""
 
     def write_version(
         self, url: str, data: bytes, options: StorageOptions | None, expected: str | None
     ) -> str:
         """Replace a file if its version is ``expected``; return the new version.
 
-        With None the file is created, if there is none. Readers see the old bytes or the new ones.
-        Of many who replace one version one succeeds, as long as all of them write with this method.
-        After any other error than these the file may have been written.
+        If ``expected`` is None, the store creates the file, on condition that there is none.
+        Readers see the old bytes or the new ones. If many writers replace one version with this
+        method, exactly one of them succeeds. After an error that is not listed here the file may
+        have been written.
 
         Raises
         ------
         ChangedError
             The file has another version, or exists, or is gone: another writer was faster.
         UnsupportedError
-            The store cannot do this.
+            The store has no conditional writes.
         """
 
     def write_file(self, url: str, data: bytes, options: StorageOptions | None) -> None:
-        """Create a file with a unique name, and the folders it lies in.
+        """Create a file with a unique name, and the folders above it.
 
-        Where the store can, a write that fails leaves nothing under that name.
+        In stores that can do so, a write that fails leaves nothing under that name.
         """
 
     def list_files(self, url: str, options: StorageOptions | None) -> list[ListedFile]:
         """Return all files below a folder as they are now, in the order of their names.
 
-        The list is empty if there is no such folder. Files being written are listed under the
-        temporary name they have, if any; the locks of files are not.
+        The list is empty if there is no such folder. A file that a writer has not finished is
+        listed under its temporary name. Lock files are not listed.
         """
 
     def remove(self, urls: Iterable[str], options: StorageOptions | None) -> None:
-        """Remove files; those that are gone already are fine.
+        """Remove files; a file that is gone already is no error.
 
-        Where folders exist without files, those that became empty are removed too, below the
-        innermost folder that holds all of these files. That one stays, and all above it.
+        In stores that have empty folders, folders that became empty are removed, too. The innermost
+        folder that holds all of the files stays, and so do the folders above it.
         """

@@ -1,8 +1,8 @@
-"""Versions of files in fsspec filesystems, and writes on condition of a version.
+"""Versions of files in fsspec filesystems, and conditional writes, which expect a version.
 
 S3 and the memory of this process have conditional writes. An S3 server must first prove that it
-refuses a write whose condition does not hold: some servers ignore conditions, and would silently
-lose the work of another writer.
+refuses a write whose condition is false: some servers ignore conditions, and the work of another
+writer would silently be lost.
 """
 
 from __future__ import annotations
@@ -21,33 +21,40 @@ from virtualds.options import get_options
 from virtualds.stores.store import ChangedError, StoreError, version_of
 
 WITHOUT_FOLDERS = {"memory", "s3", "gs", "gcs", "abfs", "az"}
-"""Filesystems whose folders need not be made: there is nothing but files."""
+"""Filesystems that have files only: a writer makes no folders there."""
 
 DELETED_AT_ONCE = 1000
-"""Objects that one request to S3 may remove."""
+"""How many objects one request to S3 can remove."""
 
 WRITER = "virtualds-writer"
-"""Metadata of an object: who wrote it."""
+"""The name of the metadata that says which write made an object."""
 
-LOST_CODES = {"PreconditionFailed", "412", "ConditionalRequestConflict", "OperationAborted", "409"}
-"""What S3 answers to a conditional write that came too late."""
-UNKNOWN_CODES = {"NotImplemented", "501", "InvalidArgument", "InvalidRequest", "400"}
-"""What servers answer that know of conditional writes, and do not do them."""
+REFUSED_CODES = {
+    "PreconditionFailed",
+    "412",
+    "ConditionalRequestConflict",
+    "OperationAborted",
+    "409",
+}
+"""Codes with which S3 refuses a write whose condition is false."""
+UNSUPPORTED_CODES = {"NotImplemented", "501", "InvalidArgument", "InvalidRequest", "400"}
+"""Codes with which servers answer that do not support conditional writes."""
 
 PROOF = ".virtualds-proof-"
-"""What the names of objects begin with by which conditions are proved."""
+"""The prefix of the names of objects with which this module tries conditional writes."""
 GRACE = 24 * 3600.0
-"""Seconds after which such an object is one of a process that was killed."""
+"""Seconds after which such an object belongs to a process that was killed."""
 
 _PROVED: dict[tuple[str, str], str] = {}
-"""By endpoint and bucket: why conditional writes do not hold there, or nothing if they do."""
+"""By endpoint and bucket: why conditional writes are unsafe there, empty if they are safe."""
 _PROVING: dict[tuple[int, str, str], threading.Lock] = {}
 
 
 class ByContent:
-    """What can be done with any filesystem: a version is a hash of the bytes."""
+    """Versions in any filesystem: a hash of the bytes is the version."""
 
     needs = "cat_file"
+    """The method that a filesystem must have for this class."""
 
     def read(self, filesystem: Any, path: str) -> tuple[bytes, str]:
         """Return the bytes of a file and their version."""
@@ -58,8 +65,8 @@ class ByContent:
         """Return the version of a file."""
         return self.read(filesystem, path)[1]
 
-    def find_doubt(self, filesystem: Any, path: str) -> str:
-        """Return why conditional writes beside a path would not hold, nothing if they do."""
+    def find_unsafe_reason(self, filesystem: Any, path: str) -> str:
+        """Return why conditional writes beside a path are unsafe, an empty text if they are not."""
         return (
             f"conditional writes are known for local disk, memory and S3, not for "
             f"{'/'.join(sorted(list_protocols(filesystem)))}"
@@ -68,10 +75,10 @@ class ByContent:
     def write(self, filesystem: Any, path: str, data: bytes, expected: str | None) -> str:
         """Write a file if its version is the expected one, and return the new version."""
         demand_conditions(filesystem, path)
-        return self.write_alone(filesystem, path, data, expected)
+        return self.check_and_write(filesystem, path, data, expected)
 
-    def write_alone(self, filesystem: Any, path: str, data: bytes, expected: str | None) -> str:
-        """Look at the version, then write: whoever writes in between is not noticed."""
+    def check_and_write(self, filesystem: Any, path: str, data: bytes, expected: str | None) -> str:
+        """Check the version, then write: a write of another writer in between goes unnoticed."""
         filesystem.invalidate_cache()
         found = self.find_version(filesystem, path) if filesystem.isfile(path) else None
         if found != expected:
@@ -80,7 +87,7 @@ class ByContent:
         return version_of(data)
 
     def remove(self, filesystem: Any, paths: Sequence[str]) -> None:
-        """Remove files, those that are there."""
+        """Remove files; a file that is gone already is no error."""
         for path in paths:
             with suppress(FileNotFoundError):
                 filesystem.rm_file(path)
@@ -88,22 +95,22 @@ class ByContent:
 
 
 class InMemory(ByContent):
-    """The files of this process."""
+    """Versions of files in the memory of this process."""
 
     lock = threading.Lock()
 
-    def find_doubt(self, filesystem: Any, path: str) -> str:
-        """Return nothing: a lock keeps writers apart."""
+    def find_unsafe_reason(self, filesystem: Any, path: str) -> str:
+        """Return an empty text: a lock keeps writers apart."""
         return ""
 
     def write(self, filesystem: Any, path: str, data: bytes, expected: str | None) -> str:
         """Write a file under the lock."""
         with self.lock:
-            return self.write_alone(filesystem, path, data, expected)
+            return self.check_and_write(filesystem, path, data, expected)
 
 
 class InS3(ByContent):
-    """S3 through s3fs: each of these is one request, past the caches of s3fs."""
+    """Versions of objects in S3, through s3fs: each method is one request, past its caches."""
 
     needs = "call_s3"
 
@@ -125,49 +132,49 @@ class InS3(ByContent):
             answer = filesystem.call_s3("head_object", **_object_of(filesystem, path))
         return str(answer["ETag"])
 
-    def find_doubt(self, filesystem: Any, path: str) -> str:
-        """Return why conditions do not hold: tried once for a process, an endpoint and a bucket."""
+    def find_unsafe_reason(self, filesystem: Any, path: str) -> str:
+        """Return why conditional writes are unsafe; a process tries each bucket once."""
         if len(_list_known_conditions()) < 2:
-            # s3fs silently leaves out what botocore does not know
+            # s3fs silently leaves out arguments that botocore does not know
             return "the installed botocore cannot send conditional writes; install botocore>=1.36"
         endpoint = filesystem.s3.meta.endpoint_url
         bucket = _object_of(filesystem, path)["Bucket"]
-        # a lock that a parent held when this process was forked would never be given back
+        # by process: a forked child never gets a lock that its parent held
         with _PROVING.setdefault((os.getpid(), endpoint, bucket), threading.Lock()):
             if (endpoint, bucket) not in _PROVED:
                 broken = self._find_broken_condition(
                     filesystem, _parent_folder_of(filesystem, path)
                 )
-                told = f"the server at {endpoint} does not keep conditional writes: {broken}"
-                _PROVED[endpoint, bucket] = told if broken else ""
+                reason = f"the server at {endpoint} does not keep conditional writes: {broken}"
+                _PROVED[endpoint, bucket] = reason if broken else ""
         return _PROVED[endpoint, bucket]
 
     def _find_broken_condition(self, filesystem: Any, folder: str) -> str:
-        """Try in a folder whether writes fail that must, on an object that nobody else knows."""
+        """Try conditional writes of a new object in a folder; return what went wrong, if any."""
         _remove_old_proofs(filesystem, folder)
         path = f"{folder}{PROOF}{secrets.token_hex(16)}"
-        # of one length, and one after the other at once: a version must be more than size and time
+        # equal sizes, at nearly the same time: the server must not tell versions by size and time
         contents = [secrets.token_bytes(32) for _ in range(4)]
         try:
             first = self._write_if(filesystem, path, contents[0], None)
-            if not self._loses(filesystem, path, contents[1], None):
-                return "it wrote over an object that was there, in spite of If-None-Match: *"
+            if not self._is_refused(filesystem, path, contents[1], None):
+                return "it replaced an object in spite of If-None-Match: *"
             self._write_if(filesystem, path, contents[2], first)
-            if not self._loses(filesystem, path, contents[3], first):
-                return "it wrote over an object that had changed, in spite of If-Match"
+            if not self._is_refused(filesystem, path, contents[3], first):
+                return "it replaced an object that had changed, in spite of If-Match"
         except ChangedError:
-            return "it refused a write whose condition held"
+            return "it refused a write whose condition was true"
         except OSError as error:
-            if _code(error) not in UNKNOWN_CODES:
+            if _code(error) not in UNSUPPORTED_CODES:
                 raise
             return f"it does not know them ({error})"
         finally:
-            # who may write need not be allowed to remove
+            # the user may have the right to write, and not the right to remove
             with suppress(OSError):
                 self.remove(filesystem, [path])
         return ""
 
-    def _loses(self, filesystem: Any, path: str, data: bytes, expected: str | None) -> bool:
+    def _is_refused(self, filesystem: Any, path: str, data: bytes, expected: str | None) -> bool:
         try:
             self._write_if(filesystem, path, data, expected)
         except ChangedError:
@@ -176,7 +183,7 @@ class InS3(ByContent):
 
     def write(self, filesystem: Any, path: str, data: bytes, expected: str | None) -> str:
         """Write an object by one conditional request."""
-        if self.find_doubt(filesystem, path):
+        if self.find_unsafe_reason(filesystem, path):
             return super().write(filesystem, path, data, expected)
         return self._write_if(filesystem, path, data, expected)
 
@@ -189,22 +196,22 @@ class InS3(ByContent):
             with _s3_errors():
                 return str(filesystem.call_s3("put_object", **asked)["ETag"])
         except OSError as error:
-            if not _is_lost(error, expected):
+            if not _has_failed_condition(error, expected):
                 raise
             return self._find_own_version(filesystem, path, writer, error)
         finally:
             filesystem.invalidate_cache(path)
 
     def _find_own_version(self, filesystem: Any, path: str, writer: str, error: OSError) -> str:
-        """Return the version if it is our own: a request whose answer was lost is sent again."""
+        """Return the version if this write made it: botocore repeats a request without answer."""
         with _s3_errors(), suppress(FileNotFoundError):
             found = filesystem.call_s3("head_object", **_object_of(filesystem, path))
             if found.get("Metadata", {}).get(WRITER) == writer:
                 return str(found["ETag"])
         raise ChangedError(f"s3://{path}: was changed by another writer") from error
 
-    def write_alone(self, filesystem: Any, path: str, data: bytes, expected: str | None) -> str:
-        """Look at the etag, then write: whoever writes in between is not noticed."""
+    def check_and_write(self, filesystem: Any, path: str, data: bytes, expected: str | None) -> str:
+        """Check the etag, then write: a write of another writer in between goes unnoticed."""
         try:
             found = self.find_version(filesystem, path)
         except FileNotFoundError:
@@ -217,7 +224,7 @@ class InS3(ByContent):
         return str(answer["ETag"])
 
     def remove(self, filesystem: Any, paths: Sequence[str]) -> None:
-        """Remove objects, many by one request."""
+        """Remove objects, many with one request."""
         buckets: dict[str, list[dict[str, str]]] = {}
         for path in paths:
             named = _object_of(filesystem, path)
@@ -231,17 +238,17 @@ class InS3(ByContent):
 
 
 _VERSIONING: dict[str, ByContent] = {"memory": InMemory(), "s3": InS3(), "s3a": InS3()}
-"""Ways to tell versions apart by protocol; any other filesystem can only be read and removed."""
+"""Versioning by protocol; other filesystems have no conditional writes."""
 
 _ANY_OTHER = ByContent()
 
 
 def find_versioning(filesystem: Any) -> ByContent:
-    """Return how versions of the files of a filesystem are told apart."""
+    """Return the versioning of the files of a filesystem."""
     ways = (
         _VERSIONING[protocol] for protocol in list_protocols(filesystem) if protocol in _VERSIONING
     )
-    # other libraries than s3fs may answer for its protocols
+    # another library than s3fs may implement the protocol of S3
     return next((way for way in ways if hasattr(filesystem, way.needs)), _ANY_OTHER)
 
 
@@ -251,26 +258,26 @@ def demand_conditions(filesystem: Any, path: str) -> None:
     Raises
     ------
     UnsupportedError
-        Conditional writes do not hold, and nobody said that there is one writer only.
+        Conditional writes are unsafe, and the setting ``only_writer`` is off.
     """
-    reason = find_versioning(filesystem).find_doubt(filesystem, path)
+    reason = find_versioning(filesystem).find_unsafe_reason(filesystem, path)
     if reason and not get_options().only_writer:
         raise UnsupportedError(
             f"{filesystem.unstrip_protocol(path)}: {reason}; write to a store whose conditional "
-            f"writes keep several writers apart, or, if nobody else writes, say so with "
+            f"writes keep several writers apart, or, if this is the only writer, set "
             f"virtualds.set_options(only_writer=True)"
         )
 
 
 def put(filesystem: Any, path: str, data: bytes) -> None:
-    """Put a file, and the folders that it lies in where there are such."""
+    """Write a file; make the folders above it, in filesystems that have folders."""
     if not list_protocols(filesystem) & WITHOUT_FOLDERS:
         filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
     filesystem.pipe_file(path, data)
 
 
 def list_protocols(filesystem: Any) -> set[str]:
-    """Return the protocols that a filesystem answers for."""
+    """Return the protocols that a filesystem implements."""
     protocol = filesystem.protocol
     return {protocol} if isinstance(protocol, str) else set(protocol)
 
@@ -284,16 +291,16 @@ def _object_of(filesystem: Any, path: str) -> dict[str, str]:
 
 
 def _parent_folder_of(filesystem: Any, path: str) -> str:
-    """Return the folder that a path lies in, the bucket at least, ending in a slash."""
+    """Return the folder of a path, or the bucket, with a slash at the end."""
     named = _object_of(filesystem, path.rstrip("/"))
     above = named["Key"].rpartition("/")[0]
     return f"{named['Bucket']}/{above}/" if above else f"{named['Bucket']}/"
 
 
 def _remove_old_proofs(filesystem: Any, folder: str) -> None:
-    """Remove the objects of processes that were killed while they tried conditions."""
+    """Remove trial objects of processes that were killed."""
     named = _object_of(filesystem, folder + PROOF)
-    # this is for tidiness: who may neither list nor remove may write all the same
+    # removing them is optional: a user who may not list or remove objects may still write
     with suppress(OSError), _s3_errors():
         answer = filesystem.call_s3("list_objects_v2", Bucket=named["Bucket"], Prefix=named["Key"])
         found = answer.get("Contents", [])
@@ -311,21 +318,21 @@ def _delete(filesystem: Any, bucket: str, keys: list[dict[str, str]]) -> None:
         raise StoreError(f"s3://{bucket}/{failed.get('Key')}: {failed.get('Message')}")
 
 
-def _is_lost(error: OSError, expected: str | None) -> bool:
-    """Whether S3 refused a write because of its condition."""
+def _has_failed_condition(error: OSError, expected: str | None) -> bool:
+    """Say whether S3 refused a write because its condition was false."""
     code = _code(error)
-    return code in LOST_CODES or (expected is not None and code in ("NoSuchKey", "404"))
+    return code in REFUSED_CODES or (expected is not None and code in ("NoSuchKey", "404"))
 
 
 def _code(error: OSError) -> Any:
-    """Return the code of an answer of S3 that an error was made of."""
+    """Return the code in the answer of S3 that caused an error."""
     answer = getattr(error.__cause__, "response", None) or {}
     return answer.get("Error", {}).get("Code")
 
 
 @contextmanager
 def _s3_errors() -> Iterator[None]:
-    """Turn what the libraries below s3fs raise into an error of the store."""
+    """Turn errors of the libraries below s3fs into a `StoreError`."""
     from aiohttp import ClientError
     from botocore.exceptions import BotoCoreError
 

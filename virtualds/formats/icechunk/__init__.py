@@ -6,7 +6,7 @@ what this package passes to the library, and how references come back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -24,10 +24,10 @@ from virtualds.formats.icechunk.references import (
 )
 from virtualds.formats.icechunk.session import OpenedStore, OpenedTable
 from virtualds.formats.icechunk.target import MAIN
+from virtualds.formats.read_options import READ_ALL, ReadOptions
 from virtualds.formats.zarr.v3_arrays import ManifestPart
 from virtualds.formats.zarr.v3_groups import NodesReader
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
 
 MARKERS = ("repo", "refs/branch.main/ref.json")
 """The files that make a folder a repository, of version 2 and of version 1."""
@@ -45,27 +45,15 @@ def detect(marker: bytes) -> bool:
 # ---------------------------------------------------------------------- reading
 
 
-def read(
-    source: SourceFile,
-    group: str | None = None,
-    skip: Iterable[str] = (),
-    allow: AccessPolicy = ANYWHERE,
-    snapshot: str | None = None,
-) -> ManifestGroup:
+def read(source: SourceFile, how: ReadOptions = READ_ALL) -> ManifestGroup:
     """Read a snapshot: its metadata now, references on demand.
 
     Parameters
     ----------
     source : SourceFile
         The folder.
-    group : str, optional
-        Path of a group; the root group by default.
-    skip : iterable of str
-        Names of variables to leave out.
-    allow : AccessPolicy
-        Where the files that it refers to may lie.
-    snapshot : str, optional
-        A branch, a tag, or the id of a snapshot; by default the branch ``main``.
+    how : ReadOptions
+        ``snapshot`` is a branch, a tag, or the id of one; by default the branch ``main``.
 
     Raises
     ------
@@ -76,34 +64,27 @@ def read(
     """
     root = source.url.rstrip("/")
     repository = import_adapter().open_repository(find_storage(root, source.options), root)
-    found = import_adapter().find_snapshot(repository, snapshot, root)
-    references = RepositoryReferences(root, source.options, found, allow)
+    found = import_adapter().find_snapshot(repository, how.snapshot, root)
+    references = RepositoryReferences(root, source.options, found, how.allow)
 
     def manifest(path: str, grid: tuple[int, ...]) -> ChunkManifest:
         return LazyManifest(RepositoryTable(references, path, grid), grid)
 
-    return make_reader(references.store, root, manifest, frozenset(skip)).read_group(group)
+    return make_reader(references.store, root, manifest, how.skip).read_group(how.group)
 
 
 def read_object(
-    opened: Any,
-    group: str | None = None,
-    skip: Iterable[str] = (),
-    options: StorageOptions | None = None,
-    allow: AccessPolicy = ANYWHERE,
-    snapshot: str | None = None,
+    opened: Any, how: ReadOptions = READ_ALL, options: StorageOptions | None = None
 ) -> ManifestGroup:
     """Read an object that the user opened, with uncommitted changes of a session.
 
     Parameters
     ----------
     opened : Repository, Session or IcechunkStore of Icechunk
-    group, skip, allow
-        As in `read`.
+    how : ReadOptions
+        As in `read`; ``snapshot`` only of a repository.
     options : StorageOptions, optional
         Of the files that it refers to.
-    snapshot : str, optional
-        Of a repository, as in `read`.
 
     Raises
     ------
@@ -115,14 +96,14 @@ def read_object(
         A snapshot is named of a session, which has one.
     """
     name = f"{type(opened).__name__} of Icechunk"
-    store, is_after = import_adapter().open_readable_store(opened, snapshot, name)
+    store, is_after = import_adapter().open_readable_store(opened, how.snapshot, name)
     noted = read_noted_sources(store, name, is_after) if is_after else {}
-    references = OpenedStore(store, name, options, noted, allow)
+    references = OpenedStore(store, name, options, noted, how.allow)
 
     def manifest(path: str, grid: tuple[int, ...]) -> ChunkManifest:
         return LazyManifest(OpenedTable(references, path, grid), grid)
 
-    return make_reader(store, name, manifest, frozenset(skip)).read_group(group)
+    return make_reader(store, name, manifest, how.skip).read_group(how.group)
 
 
 Lookup = Callable[[str, tuple[int, ...]], ChunkManifest]

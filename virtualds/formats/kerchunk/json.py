@@ -26,6 +26,7 @@ from virtualds.formats.kerchunk.entries import (
 )
 from virtualds.formats.kerchunk.generators import generate_references
 from virtualds.formats.kerchunk.templates import Templates
+from virtualds.formats.read_options import READ_ALL, ReadOptions
 from virtualds.formats.referenced_files import MALFORMED_ERRORS, malformed_error
 from virtualds.formats.zarr.v2_read import NOTES, HierarchyReader
 from virtualds.formats.zarr.v2_write import Hierarchy
@@ -65,24 +66,14 @@ def detect(head: bytes) -> bool:
 # ---------------------------------------------------------------------- reading
 
 
-def read(
-    source: SourceFile,
-    group: str | None = None,
-    skip: Iterable[str] = (),
-    allow: AccessPolicy = ANYWHERE,
-) -> ManifestGroup:
+def read(source: SourceFile, how: ReadOptions = READ_ALL) -> ManifestGroup:
     """Read a reference set.
 
     Parameters
     ----------
     source : SourceFile
         The JSON file, which may be compressed.
-    group : str, optional
-        Path of a group; the root group by default.
-    skip : iterable of str
-        Names of variables to leave out.
-    allow : AccessPolicy
-        Where the files that it refers to may lie.
+    how : ReadOptions
 
     Raises
     ------
@@ -94,7 +85,7 @@ def read(
         It refers to files that it may not name.
     """
     raw = find_store(source.url).read_all(source.url, source.options)
-    return _build_tree(_parse_document(raw, source.url), source, group, skip, allow)
+    return _build_tree(_parse_document(raw, source.url), source, how)
 
 
 def _parse_document(raw: bytes, url: str) -> Any:
@@ -102,27 +93,21 @@ def _parse_document(raw: bytes, url: str) -> Any:
     return parse_json(decompress(raw, url), url)
 
 
-def _build_tree(
-    document: Any,
-    source: SourceFile,
-    group: str | None = None,
-    skip: Iterable[str] = (),
-    allow: AccessPolicy = ANYWHERE,
-) -> ManifestGroup:
+def _build_tree(document: Any, source: SourceFile, how: ReadOptions) -> ManifestGroup:
     """Return a group of a document with everything below it."""
     with pause_garbage_collection():
         try:
             refs, notes = _unfold(document, source.url)
             refs = _prefix_root_array(refs)
-            entries = Entries(source, refs, notes.get("files", {}), allow)
+            entries = Entries(source, refs, notes.get("files", {}), how.allow)
         except MALFORMED_ERRORS as error:
             if isinstance(error, VirtualdsError):
                 raise
             raise malformed_error(source.url, error) from error
-        chunks, skipped = entries.build_manifest, frozenset(skip)
         if entries.nodes:
-            return _make_v3_reader(entries, source.url, skipped).read_group(group)
-        return HierarchyReader(source, entries.metadata, notes, chunks, skipped).read_tree(group)
+            return _make_v3_reader(entries, source.url, how.skip).read_group(how.group)
+        known = (source, entries.metadata, notes, entries.build_manifest)
+        return HierarchyReader(*known, how.skip).read_tree(how.group)
 
 
 def _make_v3_reader(entries: Entries, url: str, skip: frozenset[str]) -> NodesReader:
@@ -255,7 +240,7 @@ def update(
     store = find_store(url)
     raw, version = store.read_version(url, options)
     document = _parse_document(raw, url)
-    before = _build_tree(document, SourceFile(url, options=options), allow=allow)
+    before = _build_tree(document, SourceFile(url, options=options), ReadOptions(allow=allow))
     if (after := change(before)) is before:
         return
     if templates is None:

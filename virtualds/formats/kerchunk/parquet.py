@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -32,6 +32,7 @@ from virtualds.formats.kerchunk.records import (
     join_record_path,
 )
 from virtualds.formats.kerchunk.write_record import encode_record
+from virtualds.formats.read_options import READ_ALL, ReadOptions
 from virtualds.formats.referenced_files import MALFORMED_ERRORS, malformed_error
 from virtualds.formats.zarr.v2_metadata import read_chunk_grid
 from virtualds.formats.zarr.v2_read import NOTES, HierarchyReader
@@ -40,7 +41,7 @@ from virtualds.formats.zarr.write_plan import suggest_zarr_v3
 from virtualds.json_values import parse_json
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
-from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
+from virtualds.stores.access_rules import AccessPolicy
 from virtualds.stores.fence import create_folder, is_claim, outrun_error
 from virtualds.urls import scheme_of
 
@@ -56,24 +57,15 @@ def detect(marker: bytes) -> bool:
 # ---------------------------------------------------------------------- reading
 
 
-def read(
-    source: SourceFile,
-    group: str | None = None,
-    skip: Iterable[str] = (),
-    allow: AccessPolicy = ANYWHERE,
-) -> ManifestGroup:
+def read(source: SourceFile, how: ReadOptions = READ_ALL) -> ManifestGroup:
     """Read a reference set: its metadata now, records on demand.
 
     Parameters
     ----------
     source : SourceFile
         The folder.
-    group : str, optional
-        Path of a group; the root group by default.
-    skip : iterable of str
-        Names of variables to leave out.
-    allow : AccessPolicy
-        Where the files that it refers to may lie; records are checked when they are read.
+    how : ReadOptions
+        ``allow`` is checked when records are read.
 
     Raises
     ------
@@ -86,7 +78,7 @@ def read(
     source = SourceFile(source.url.rstrip("/"), options=source.options)
     raw = find_store(source.url).read_all(f"{source.url}/{MARKER}", source.options)
     demand_no_claim(raw, source.url)
-    return ParquetSet.parse(raw, source, allow).read_tree(group, skip)
+    return ParquetSet.parse(raw, source, how.allow).read_tree(how.group, how.skip)
 
 
 def demand_no_claim(marker: bytes, url: str) -> None:
@@ -138,9 +130,11 @@ class ParquetSet:
             return ChunkManifest.missing(grid)
         return LazyManifest(RecordTable(self.records, path, prod(grid)), grid)
 
-    def read_tree(self, group: str | None = None, skip: Iterable[str] = ()) -> ManifestGroup:
+    def read_tree(
+        self, group: str | None = None, skip: frozenset[str] = frozenset()
+    ) -> ManifestGroup:
         """Return a group with everything below it."""
-        known = (self.source, self.metadata, self.notes, self.read_manifest, frozenset(skip))
+        known = (self.source, self.metadata, self.notes, self.read_manifest, skip)
         return HierarchyReader(*known).read_tree(group)
 
     def read_arrays(self) -> dict[str, ArrayChunks]:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from virtualds.arrays.group import ManifestGroup
+from virtualds.formats.read_options import ReadOptions
 from virtualds.formats.zarr.chunk_keys import add_manifest_keys
 from virtualds.formats.zarr.document import Document, join_snapshot_path, name_snapshot
 from virtualds.formats.zarr.write_plan import plan_writing
@@ -179,10 +180,10 @@ def update(
     """
     root = url.rstrip("/")
     found = FoundSet(*open_snapshot(root, options))
-    reader = SetReader(root, options, found.document, frozenset(), allow)
+    reader = SetReader(root, options, found.document, ReadOptions(allow=allow))
     relative = found.document.notes.get("relative_paths", False)
     relative = relative if relative_paths is None else relative_paths
-    before = reader.read_group(None)
+    before = reader.read_group()
     if (after := change(before)) is not before:
         _commit(_make_document_writer(after), root, options, found, manifest, relative)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from virtualds.arrays.group import ManifestGroup
 from virtualds.errors import FormatError, exists_already
+from virtualds.formats.read_options import READ_ALL, ReadOptions
 from virtualds.formats.zarr.chunk_keys import drop_manifest_keys, parse_chunk_keys
 from virtualds.formats.zarr.document import FOLDER, MARKER, NOTES, Document, build_value_entries
 from virtualds.formats.zarr.v3_arrays import ManifestPart, Manifests
@@ -16,7 +17,6 @@ from virtualds.formats.zarr_manifests.manifests import StoredManifests, build_js
 from virtualds.formats.zarr_manifests.snapshots import open_snapshot, read_all_nodes
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
-from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
 
 
 def detect(marker: bytes) -> bool:
@@ -28,27 +28,15 @@ def detect(marker: bytes) -> bool:
 # ---------------------------------------------------------------------- reading
 
 
-def read(
-    source: SourceFile,
-    group: str | None = None,
-    skip: Iterable[str] = (),
-    allow: AccessPolicy = ANYWHERE,
-    snapshot: str | None = None,
-) -> ManifestGroup:
+def read(source: SourceFile, how: ReadOptions = READ_ALL) -> ManifestGroup:
     """Read a reference set: its metadata now, manifests on demand.
 
     Parameters
     ----------
     source : SourceFile
         The folder.
-    group : str, optional
-        Path of a group; the root group by default.
-    skip : iterable of str
-        Names of variables to leave out.
-    allow : AccessPolicy
-        Where the files that it refers to may lie.
-    snapshot : str, optional
-        Id of an earlier snapshot; by default the newest.
+    how : ReadOptions
+        ``snapshot`` is the id of one.
 
     Raises
     ------
@@ -62,8 +50,8 @@ def read(
         It refers to files that it may not name.
     """
     root = source.url.rstrip("/")
-    document, _ = open_snapshot(root, source.options, snapshot)
-    return SetReader(root, source.options, document, frozenset(skip), allow).read_group(group)
+    document, _ = open_snapshot(root, source.options, how.snapshot)
+    return SetReader(root, source.options, document, how).read_group()
 
 
 class SetReader:
@@ -75,9 +63,7 @@ class SetReader:
         Url of the folder.
     options : StorageOptions, optional
     document : Document
-    skip : set of str
-        Names of variables to leave out.
-    allow : AccessPolicy
+    how : ReadOptions
     """
 
     def __init__(
@@ -85,17 +71,16 @@ class SetReader:
         root: str,
         options: StorageOptions | None,
         document: Document,
-        skip: frozenset[str],
-        allow: AccessPolicy,
+        how: ReadOptions,
     ) -> None:
-        self._values = document.notes.get("values", {})
-        self._manifests = StoredManifests(root, options, allow)
+        self._values, self._group = document.notes.get("values", {}), how.group
+        self._manifests = StoredManifests(root, options, how.allow)
         nodes = read_all_nodes(root, options, document)
-        self._reader = NodesReader(root, nodes, document.notes, self._find_parts, skip)
+        self._reader = NodesReader(root, nodes, document.notes, self._find_parts, how.skip)
 
-    def read_group(self, path: str | None) -> ManifestGroup:
-        """Return the group at a path with everything below it."""
-        return self._reader.read_group(path)
+    def read_group(self) -> ManifestGroup:
+        """Return the group with everything below it."""
+        return self._reader.read_group(self._group)
 
     def _find_parts(self, path: str, node: Mapping[str, Any]) -> Manifests:
         """Return the manifests of an array."""

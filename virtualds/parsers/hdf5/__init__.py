@@ -1,25 +1,18 @@
-"""HDF5 and netCDF4 files, through h5py.
+"""HDF5 and netCDF4 files.
 
-This module walks one group, or all groups below one (`groups`). `netcdf_rules` applies the
-conventions of netCDF. The values of a dataset become references to its chunks (`storage`) or to the
-sources of a virtual dataset (`virtual_datasets`); h5py reads all other values (`h5py_values`).
+Our own reader of the structure reads them (`members`); h5py reads what that declines (`library`).
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
-from dataclasses import replace
-from functools import partial
-from itertools import islice
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import numpy as np
 
-from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.concatenate import hold_gaps_as_chunks
-from virtualds.arrays.group import Data, ManifestGroup, ManifestVariable
+from virtualds.arrays.group import ManifestGroup
 from virtualds.arrays.parser import (
     CannotError,
     NativeReader,
@@ -28,42 +21,19 @@ from virtualds.arrays.parser import (
     ReadNative,
     stored_values,
 )
-from virtualds.codecs.codec import NO_FILTERS
-from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.parsers.hdf5.attributes import read_attribute, select_user_names
-from virtualds.parsers.hdf5.data_types import find_stored_type
-from virtualds.parsers.hdf5.dimensions import Dimensions
-from virtualds.parsers.hdf5.file import HDF5Files, describe_damage
-from virtualds.parsers.hdf5.groups import (
-    MOST_GROUPS,
-    FileGroups,
-    HDF5Group,
-    PathParts,
-    read_groups_below,
-)
-from virtualds.parsers.hdf5.h5py_values import load_or_defer
-from virtualds.parsers.hdf5.netcdf_rules import (
-    Dataset,
-    HDF5Location,
-    descend_to,
-    find_fill_beyond,
-    list_attribute_names,
-    list_members,
-)
-from virtualds.parsers.hdf5.storage import build_stored_array
-from virtualds.parsers.hdf5.virtual_datasets import (
-    build_mapped_array,
-    is_virtual,
-    list_needed_files,
-)
+from virtualds.errors import VirtualdsError
+from virtualds.options import get_options
+from virtualds.parsers.hdf5 import library, members
+from virtualds.parsers.hdf5.alike import read_alike
+from virtualds.parsers.hdf5.file import HDF5Files
+from virtualds.parsers.hdf5.group_reader import read_one_group, read_whole_tree
+from virtualds.parsers.hdf5.objects import Structure
 from virtualds.source_file import SourceFile
 from virtualds.stores.scan_cache import read_remote
-from virtualds.urls import local_path, scheme_of
+from virtualds.urls import scheme_of
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 """Format signature, at byte 0, 512, 1024, 2048 ... (HDF5 file format, II.A)."""
-NOT_A_COORDINATE = "_nc4_non_coord_"
-"""Prefix that netCDF-C gives a variable with the name of a dimension whose scale it is not."""
 
 
 def detect(head: bytes) -> bool:
@@ -93,7 +63,7 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     FileNotFoundError
         There is no such group.
     """
-    return _walk_file(source, group, skip, _read_one_group)
+    return _walk_file(source, group, skip, read_one_group)
 
 
 def read_tree(
@@ -103,10 +73,10 @@ def read_tree(
 
     Parameters and errors are those of `read`.
     """
-    return _walk_file(source, group, skip, _read_whole_tree)
+    return _walk_file(source, group, skip, read_whole_tree)
 
 
-Walk = Callable[[HDF5Files, frozenset[str], str], ManifestGroup]
+Walk = Callable[[HDF5Files, Structure, frozenset[str], str], ManifestGroup]
 
 
 def _walk_file(
@@ -116,179 +86,17 @@ def _walk_file(
         raise ValueError(f"group must be a string or None, got {group!r}")
     skipped = frozenset(skip)
 
-    def attempt() -> ManifestGroup:
+    def attempt(structure: Structure) -> ManifestGroup:
         with HDF5Files(source) as files:
-            return walk(files, skipped, group or "")
+            return walk(files, structure, skipped, group or "")
 
+    if get_options().hdf5 == "auto":
+        with suppress(VirtualdsError):
+            found = attempt(members)
+            if not any(part.problems for _, part in found.walk()):
+                return found
     is_local = scheme_of(source.url) == "file"
-    return attempt() if is_local else read_remote(source, attempt)
-
-
-def _read_one_group(files: HDF5Files, skip: frozenset[str], path: str) -> ManifestGroup:
-    """Read the group at a path."""
-    root, here, where, scales = _find_group(files, path)
-    group = HDF5Group(where, here, list_members(here, files, skip), scales)
-    below = dict.fromkeys(group.found.groups, ManifestGroup())
-    return _GroupReader(files, skip, where).read(group, FileGroups(root, files), below)
-
-
-def _read_whole_tree(files: HDF5Files, skip: frozenset[str], path: str) -> ManifestGroup:
-    """Read the group at a path with all groups below it."""
-    root, here, where, scales = _find_group(files, path)
-    listed = list(islice(read_groups_below(here, files, where, scales, skip), MOST_GROUPS + 1))
-    if len(listed) > MOST_GROUPS:
-        raise FormatError(
-            f"{files.source.url}: it has more than {MOST_GROUPS:,} groups, with those that links "
-            f"repeat; open one with group="
-        )
-    together = FileGroups(root, files, None if where else listed)
-    done: dict[PathParts, ManifestGroup] = {}
-    for group in listed:
-        below = {name: done.pop((*group.where, name)) for name in group.found.groups}
-        done[group.where] = _GroupReader(files, skip, group.where).read(group, together, below)
-    return done[where]
-
-
-def _find_group(
-    files: HDF5Files, path: str
-) -> tuple[HDF5Location, HDF5Location, PathParts, tuple[Dataset, ...]]:
-    """Return the root, the group at a path, its path, and the scales of the groups above it."""
-    import h5py
-
-    root = HDF5Location(h5py.h5g.open(files.open(files.source).id, b"/"), files.source, files)
-    *above, here = descend_to(root, path, files)
-    scales = (d for g in above for d in list_members(g, files).scales)
-    return root, here, tuple(filter(None, path.split("/"))), tuple(scales)
-
-
-class _GroupReader:
-    """Reads one group: its variables, attributes and problems."""
-
-    def __init__(self, files: HDF5Files, skip: frozenset[str], where: PathParts) -> None:
-        self.files = files
-        self.skip = skip
-        self.where = where
-        url = files.source.url
-        self.source_name = local_path(url) if scheme_of(url) == "file" else url
-        self.problems: dict[str, VirtualdsError] = {}
-
-    def read(
-        self, group: HDF5Group, together: FileGroups, below: Mapping[str, ManifestGroup]
-    ) -> ManifestGroup:
-        """Read a group; ``below`` holds its child groups."""
-        found = group.found
-        for name in found.broken.keys() - self.skip:
-            self._note(name, found.broken[name])
-        dims = self._read_dimensions(group, together)
-        return ManifestGroup(
-            self._read_variables(found.datasets, dims),
-            self._read_attributes("", group.place),
-            below,
-            {"unlimited_dims": dims.unlimited_here},
-            self.problems,
-        )
-
-    def _read_dimensions(self, group: HDF5Group, together: FileGroups) -> Dimensions:
-        axes = together.name_axes(group)
-        if not group.where and not group.found.groups:
-            return Dimensions(axes, lambda: len(axes.scales), {})
-        lengths = together.find_lengths(group.where, axes) if axes.grow else {}
-        return Dimensions(axes, partial(together.count_dimensions_before, group.where), lengths)
-
-    def _read_variables(
-        self, datasets: Mapping[str, Dataset], dims: Dimensions
-    ) -> dict[str, ManifestVariable]:
-        variables = {}
-        # the scale decides how long a dimension is
-        scales = [d for d in datasets.values() if d.is_scale and d.shape]
-        sizes = {d.name: dims.lengths.get(d.name, d.shape[0]) for d in scales}
-        for name, names in dims.of.items():
-            shown, dataset = name.removeprefix(NOT_A_COORDINATE), datasets[name]
-            if shown in self.skip:
-                continue
-            lengths = zip(names, dataset.shape, strict=True)
-            shape = tuple(dims.lengths.get(dim, n) for dim, n in lengths)
-            own = dict(zip(names, shape, strict=True))
-            if odd := [dim for dim, n in own.items() if sizes.get(dim, n) != n]:
-                self._note(shown, _contradiction_error(odd[0], own[odd[0]], sizes[odd[0]]))
-                continue
-            sizes |= own
-            variables[shown] = self._read_variable(shown, dataset, names, shape)
-        return variables
-
-    def _note(self, name: str, error: VirtualdsError) -> None:
-        path = "/".join((*self.where, name))
-        error.add_note(f"variable {path!r} of {self.files.source.url}")
-        self.problems[name] = error
-
-    def _read_attributes(self, variable: str, owner: Any) -> dict[str, Any]:
-        """Return the user's attributes of a group or dataset."""
-        found = {}
-        for name in select_user_names(list_attribute_names(owner)):
-            try:
-                with describe_damage(self.files.source):
-                    found[name] = read_attribute(owner, name)
-            except VirtualdsError as error:
-                # as in CDL: "variable:attribute", and ":attribute" of the group
-                self._note(f"{variable}:{name}", error)
-        return found
-
-    def _read_variable(
-        self, name: str, dataset: Dataset, dims: tuple[str, ...], shape: tuple[int, ...]
-    ) -> ManifestVariable:
-        attributes = self._read_attributes(name, dataset)
-        encoding: dict[str, Any] = {}
-        try:
-            with describe_damage(dataset.source):
-                data = self._read_data(dataset, dims, shape, encoding)
-        except VirtualdsError as error:
-            self._note(name, error)
-            data = ManifestArray.unreadable(shape, f"V{dataset.kind.get_size()}", str(error))
-            return ManifestVariable(dims, data, attributes)
-        if data.dtype.kind == "S" and "_FillValue" in attributes:
-            fill = attributes["_FillValue"]
-            attributes["_FillValue"] = np.bytes_(fill.encode() if isinstance(fill, str) else fill)
-        if "least_significant_digit" in attributes:
-            encoding["least_significant_digit"] = attributes.pop("least_significant_digit")
-        encoding |= {"source": self.source_name, "original_shape": shape}
-        return ManifestVariable(dims, data, attributes, encoding)
-
-    def _read_data(
-        self,
-        dataset: Dataset,
-        dims: tuple[str, ...],
-        shape: tuple[int, ...],
-        encoding: dict[str, Any],
-    ) -> Data:
-        """Return the values of a dataset, as references where possible."""
-        if dataset.id.shape is None:
-            raise UnsupportedError(
-                "it has a null dataspace, so there are no values; leave the variable out with "
-                "drop_variables"
-            )
-        stored = find_stored_type(dataset.kind)
-        encoding["dtype"] = stored.declared
-        if is_virtual(dataset):
-            encoding |= NO_FILTERS | {"contiguous": True, "chunksizes": None}
-            array = build_mapped_array(dataset, stored, self.files)
-        else:
-            array = build_stored_array(dataset, stored, dims, encoding)
-        if array is None:
-            needs = list_needed_files(dataset, self.files)
-            return load_or_defer(dataset, stored, shape, needs, self.files)
-        if shape == array.shape:
-            return array
-        fill = find_fill_beyond(dataset.plist, array.dtype.newbyteorder("="))
-        # its own gaps have another fill value than the part past its end
-        array = hold_gaps_as_chunks(array) if array.has_gaps else array
-        return replace(array, shape=shape, fill_value=fill)
-
-
-def _contradiction_error(dim: str, size: int, known: int) -> FormatError:
-    return FormatError(
-        f"it has {size} elements along {dim!r}, where other variables have {known}; the file "
-        f"contradicts itself, leave one of them out with drop_variables"
-    )
+    return attempt(library) if is_local else read_remote(source, lambda: attempt(library))
 
 
 # ---------------------------------------------------------------------- native readers
@@ -327,6 +135,7 @@ PARSER = Parser(
     detect,
     read,
     read_tree,
+    read_alike=read_alike,
     natives=(
         NativeReader("h5netcdf", engine="h5netcdf", options={"phony_dims": "sort"}, remote=True),
         NativeReader("netCDF4", engine="netcdf4", check=_refuse_half_precision),

@@ -11,8 +11,10 @@ from struct import Struct
 from typing import NamedTuple
 
 from virtualds.parsers.hdf5.data_types import TypeClass
+from virtualds.parsers.hdf5.dataspace import parse_dataspace
 from virtualds.parsers.hdf5.dense_attributes import read_dense_messages
 from virtualds.parsers.hdf5.file_bytes import FileBytes, parse_uint
+from virtualds.parsers.hdf5.message_bytes import blame_file
 from virtualds.parsers.hdf5.notes import cut, free, note_slot
 from virtualds.parsers.hdf5.object_header import DATATYPE, Message
 from virtualds.parsers.hdf5.shared_messages import read_shared_data, read_unshared
@@ -40,8 +42,6 @@ IN_PLACE = frozenset(
 """Classes of types whose values lie in the attribute and refer to nothing."""
 TYPE_SHARED, SPACE_SHARED = 0b01, 0b10
 """Flags of an attribute whose type or dataspace lies elsewhere."""
-NULL = 2
-"""The type of a dataspace that has no elements (IV.A.2.b, version 2)."""
 
 
 class Attribute(NamedTuple):
@@ -125,7 +125,8 @@ def _parse_attribute(file: FileBytes, data: bytes, owner: int) -> Attribute:
         kind = read_shared_data(file, DATATYPE, kind)
     if version > 1 and flags & SPACE_SHARED:
         space = read_shared_data(file, DATASPACE, space)
-    shape = _parse_shape(file, space)
+    with blame_file(file):
+        shape = parse_dataspace(space, file.length_size).shape
     attribute = Attribute(name, kind, shape, cut(data, begin), owner)
     _note_value(attribute)
     return attribute
@@ -142,19 +143,6 @@ def _note_value(attribute: Attribute) -> None:
     elif name not in DECISIVE and attribute.kind[0] & 0x0F in IN_PLACE:
         note_slot(data, 0, size, attribute.key)
         free(data, size, len(data))
-
-
-def _parse_shape(file: FileBytes, space: bytes) -> tuple[int, ...] | None:
-    """Return the shape that a dataspace has (IV.A.2.b)."""
-    if len(space) < 4 or space[0] not in (1, 2):
-        file.refuse("an attribute has no dataspace")
-    version, rank = space[:2]
-    if version == 2 and space[3] == NULL:
-        return None
-    begin = 8 if version == 1 else 4
-    if begin + rank * file.length_size > len(space):
-        file.refuse(f"an attribute has a dataspace that is too short for {rank} axes")
-    return tuple(file.unpack_length(space, begin + n * file.length_size) for n in range(rank))
 
 
 def find_string_size(kind: bytes, paddings: Collection[int]) -> int:

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from virtualds.errors import FormatError, UnsupportedError
-from virtualds.parsers.hdf5.attribute_messages import Attribute, find_string_size
+from virtualds.parsers.hdf5.attribute_messages import IN_PLACE, Attribute, find_string_size
 from virtualds.parsers.hdf5.data_types import TypeClass, check_values
 from virtualds.parsers.hdf5.file_bytes import FileBytes
 from virtualds.parsers.hdf5.global_heap import check_elements, read_sequences
+from virtualds.parsers.hdf5.notes import give_up
 from virtualds.parsers.hdf5.type_messages import is_region, parse_type
 
 RESERVED = frozenset(
@@ -86,6 +87,8 @@ def read_attribute(owner: Any, name: str) -> Any:
     if is_region(known.kind):
         # regions lie in the heap too, and HDF5 looks for them there as soon as it reads references
         raise _unsupported_error(name, "it refers to regions")
+    if known.kind[0] & 0x0F not in IN_PLACE:
+        give_up(known.data)
     try:
         kind = h5py.h5a.open(owner.id, raw).get_type()
         if kind.get_class() in (TypeClass.COMPOUND, TypeClass.VLEN, TypeClass.ARRAY):
@@ -126,7 +129,9 @@ def _read_plain_value(file: FileBytes, known: Attribute) -> Any:
     """Return a value of a common type as h5py would read it; None for other types."""
     count = known.elements
     if count and known.kind in STRINGS:
-        texts = [_to_text(one.partition(b"\0")[0]) for one in read_sequences(file, known, is_value=True)]
+        texts = [
+            _to_text(one.partition(b"\0")[0]) for one in read_sequences(file, known, is_value=True)
+        ]
         return texts[0] if count == 1 else texts
     dtype = _find_plain_type(known.kind)
     if dtype is None or not 0 < count * dtype.itemsize <= len(known.data):

@@ -6,38 +6,33 @@ numpy cannot read the stored bytes, h5py reads the values.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from enum import IntEnum
-from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from virtualds.errors import UnsupportedError
-
-
-class TypeClass(IntEnum):
-    """Datatype classes (HDF5 file format, IV.A.2.d, Datatype message)."""
-
-    INTEGER = 0
-    FLOAT = 1
-    TIME = 2
-    STRING = 3
-    BITFIELD = 4
-    OPAQUE = 5
-    COMPOUND = 6
-    REFERENCE = 7
-    ENUM = 8
-    VLEN = 9
-    ARRAY = 10
-    COMPLEX = 11
-
-
-ATOMIC = frozenset({TypeClass.INTEGER, TypeClass.FLOAT, TypeClass.STRING, TypeClass.BITFIELD})
-"""Classes of types that hold no others and have no names."""
+from virtualds.parsers.hdf5.message_bytes import MessageError, UnknownFormError, cache_by_bytes
+from virtualds.parsers.hdf5.numpy_types import (
+    describe_floats,
+    find_dtype,
+    list_enum_members,
+    list_members,
+)
+from virtualds.parsers.hdf5.type_messages import HDF5Type, parse_type_message
+from virtualds.parsers.hdf5.type_messages import TypeClass as TypeClass
 
 TEXT_DTYPE = np.dtype("O", metadata={"element_type": str})
 """Strings of varying length, as xarray marks them."""
+OBJECT = 0
+"""The sort of references to objects, as HDF5 wrote them up to version 1.10."""
+NULL_TERMINATED, NULL_PADDED = 0, 1
+"""Paddings of strings of fixed length."""
+ORDER = 0b1
+"""The bit of the byte order of a number."""
+ENCODING_HEAD = 2
+"""Bytes before the message in what `H5Tencode` gives: the type of the message, and a version."""
 
 
 class StoredType(NamedTuple):
@@ -61,55 +56,97 @@ class StoredType(NamedTuple):
     shape: tuple[int, ...] = ()
 
 
+@cache_by_bytes(4096)
+def parse_stored_type(message: bytes, name: str | None = None) -> StoredType:
+    """Return how elements are stored, from the Datatype message of a dataset.
+
+    Parameters
+    ----------
+    message : bytes
+    name : str, optional
+        Of the type, if it is a committed one.
+
+    Raises
+    ------
+    MessageError
+        The message contradicts itself.
+    UnknownFormError
+        The message has an unknown form.
+    UnsupportedError
+        Neither numpy nor h5py has a value for the type.
+    """
+    return _find_stored_type(parse_type_message(message), name)
+
+
 def find_stored_type(kind: Any) -> StoredType:
-    """Return how elements of an HDF5 type are stored.
+    """Return how elements of a type are stored, which h5py has opened.
 
     Raises
     ------
     UnsupportedError
         Neither numpy nor h5py has a value for it.
     """
-    if kind.get_class() in ATOMIC:
-        # the encoding determines the type, so it can be the key of a cache
-        return _get_stored_type(kind.encode())
-    return _find_stored_type(kind)
-
-
-@lru_cache(1024)
-def _get_stored_type(encoded: bytes) -> StoredType:
-    import h5py
-
-    return _find_stored_type(h5py.h5t.decode(encoded))
-
-
-def _find_stored_type(kind: Any) -> StoredType:
-    import h5py
-
-    of_class = kind.get_class()
-    if of_class == TypeClass.ENUM:
-        return _find_enum_type(kind)
-    if of_class == TypeClass.ARRAY:
-        base = find_stored_type(kind.get_super())
-        return base._replace(shape=(*kind.get_array_dims(), *base.shape))
-    if of_class == TypeClass.REFERENCE and kind.equal(h5py.h5t.STD_REF_OBJ):
-        return StoredType(TEXT_DTYPE, str, in_chunks=False)
-    check_values(kind)
     try:
-        dtype = kind.dtype
-    except (KeyError, TypeError, ValueError) as error:
-        # of floats in the byte order of a VAX h5py says KeyError
-        raise _unsupported_error(kind, f"h5py has no dtype for it, {error}") from error
-    if dtype.hasobject and h5py.check_string_dtype(dtype) is not None:
+        return parse_stored_type(encode_type(kind), name_of_type(kind))
+    except (MessageError, UnknownFormError) as error:
+        raise UnsupportedError(
+            f"its type has a form that virtualds does not know ({error}); leave the variable out "
+            f"with drop_variables, or pass on_error='skip'"
+        ) from error
+
+
+def encode_type(kind: Any) -> bytes:
+    """Return the Datatype message of a type that h5py has opened."""
+    encoded: bytes = kind.encode()
+    return encoded[ENCODING_HEAD:]
+
+
+def name_of_type(kind: Any) -> str | None:
+    """Return the name of a committed type that h5py has opened, None for other types."""
+    import h5py
+
+    name = h5py.h5i.get_name(kind) if kind.committed() else None
+    return name.decode().rpartition("/")[2] if name else None
+
+
+def _find_stored_type(kind: HDF5Type, name: str | None) -> StoredType:
+    if kind.kind == TypeClass.ENUM:
+        return _find_enum_type(kind, name or "enum")
+    if kind.kind == TypeClass.ARRAY:
+        base = _find_stored_type(kind.base, None)
+        return base._replace(shape=(*kind.dims, *base.shape))
+    if kind.kind == TypeClass.REFERENCE and kind.sort == OBJECT:
         return StoredType(TEXT_DTYPE, str, in_chunks=False)
-    if not dtype.itemsize:
-        raise _unsupported_error(kind, "its elements have no bytes")
+    check_type(kind)
+    dtype = _find_dtype(kind)
+    if kind.is_text:
+        return StoredType(TEXT_DTYPE, str, in_chunks=False)
+    # only members keep the metadata that h5py reads them by
     plain = dtype if dtype.names else np.dtype(dtype.str)
     declared = plain.newbyteorder("=") if plain.names else plain
     return StoredType(plain, declared, in_chunks=_is_plain(kind))
 
 
+def _find_dtype(kind: HDF5Type) -> np.dtype[Any]:
+    try:
+        return find_dtype(kind)
+    except (TypeError, ValueError, SyntaxError) as error:
+        raise _unsupported_error(kind, str(error)) from error
+
+
+def _find_enum_type(kind: HDF5Type, name: str) -> StoredType:
+    """Return an enum as its integers, with the names in the metadata as xarray holds them."""
+    dtype = _find_dtype(kind.base)
+    try:
+        members = {raw.decode(): value for raw, value in list_enum_members(kind).items()}
+    except UnicodeDecodeError as error:
+        raise _unsupported_error(kind, str(error)) from error
+    declared = np.dtype(dtype, metadata={"enum": members, "enum_name": name})
+    return StoredType(dtype, declared, in_chunks=_is_plain(kind.base))
+
+
 def check_values(kind: Any) -> None:
-    """Refuse a type whose values h5py cannot read correctly.
+    """Refuse a type that h5py has opened, and whose values it cannot read correctly.
 
     Raises
     ------
@@ -117,6 +154,11 @@ def check_values(kind: Any) -> None:
         References to regions or within other types, and arrays of varying length in foreign byte
         order, whose bytes h5py does not swap.
     """
+    check_type(parse_type_message(encode_type(kind)))
+
+
+def check_type(kind: HDF5Type) -> None:
+    """Refuse a type whose values h5py cannot read correctly: see `check_values`."""
     if _holds_references(kind):
         raise _unsupported_error(
             kind, "references to regions, or within other types, have no values"
@@ -127,127 +169,76 @@ def check_values(kind: Any) -> None:
         )
 
 
-def _holds_foreign_sequences(kind: Any) -> bool:
-    if kind.get_class() == TypeClass.VLEN:
-        return any(map(_is_foreign, _list_parts(kind)))
-    return any(map(_holds_foreign_sequences, _list_parts(kind)))
-
-
-def _is_foreign(kind: Any) -> bool:
-    """Say whether numbers of a type are in another byte order than this machine's."""
-    if kind.get_class() in (TypeClass.INTEGER, TypeClass.FLOAT):
-        return not kind.dtype.isnative
-    return any(map(_is_foreign, _list_parts(kind)))
-
-
-def _unsupported_error(kind: Any, reason: str) -> UnsupportedError:
-    known = kind.get_class() in set(TypeClass)
-    name = TypeClass(kind.get_class()).name.lower() if known else str(kind.get_class())
-    return UnsupportedError(
-        f"its type {name} cannot be read ({reason}); leave the variable out with drop_variables, "
-        f"or pass on_error='skip'"
+def _holds_references(kind: HDF5Type) -> bool:
+    return kind.kind == TypeClass.REFERENCE or any(
+        _holds_references(part) for _, part in kind.parts
     )
 
 
-def _find_enum_type(kind: Any) -> StoredType:
-    """Return an enum as its integers, with the names in the metadata as xarray holds them."""
-    base = kind.get_super()
-    dtype = np.dtype(base.dtype.str)
-    members = {
-        kind.get_member_name(i).decode(): kind.get_member_value(i)
-        for i in range(kind.get_nmembers())
-    }
-    declared = np.dtype(dtype, metadata={"enum": members, "enum_name": _name_of(kind)})
-    return StoredType(dtype, declared, in_chunks=_is_plain(base))
+def _holds_foreign_sequences(kind: HDF5Type) -> bool:
+    if kind.kind == TypeClass.VLEN:
+        return not kind.is_text and _is_foreign(kind.base)
+    return any(_holds_foreign_sequences(part) for _, part in kind.parts)
 
 
-def _name_of(kind: Any) -> str:
-    import h5py
-
-    if not kind.committed():
-        return "enum"
-    name = h5py.h5i.get_name(kind)
-    return name.decode().rpartition("/")[2] if name else "enum"
+def _is_foreign(kind: HDF5Type) -> bool:
+    """Say whether numbers of a type are in another byte order than this machine's."""
+    if kind.kind in (TypeClass.INTEGER, TypeClass.FLOAT):
+        return kind.size > 1 and kind.is_big_endian == (sys.byteorder == "little")
+    return not kind.is_text and any(_is_foreign(part) for _, part in kind.parts)
 
 
-def _holds_references(kind: Any) -> bool:
-    return kind.get_class() == TypeClass.REFERENCE or any(map(_holds_references, _list_parts(kind)))
+def _unsupported_error(kind: HDF5Type, reason: str) -> UnsupportedError:
+    name = "string" if kind.is_text else kind.kind.name.lower()
+    return UnsupportedError(
+        f"its type {name} cannot be read ({reason}); leave the variable out with "
+        f"drop_variables, or pass on_error='skip'"
+    )
 
 
-def _list_parts(kind: Any) -> list[Any]:
-    """Return the types that a type is made of."""
-    of_class = kind.get_class()
-    if of_class == TypeClass.COMPOUND:
-        return [kind.get_member_type(i) for i in range(kind.get_nmembers())]
-    if of_class in (TypeClass.ARRAY, TypeClass.VLEN, TypeClass.ENUM, TypeClass.COMPLEX):
-        return [kind.get_super()]
-    return []
-
-
-def _is_plain(kind: Any) -> bool:
+def _is_plain(kind: HDF5Type) -> bool:
     """Say whether numpy reads the bytes of a type as h5py does."""
-    rule = PLAIN.get(kind.get_class())
-    return rule is not None and bool(rule(kind))
+    rule = PLAIN.get(kind.kind)
+    return rule is not None and rule(kind)
 
 
-def _is_plain_integer(kind: Any) -> bool:
+def _is_plain_integer(kind: HDF5Type) -> bool:
     # unused bits are not part of the number
-    return bool(kind.get_precision() == 8 * kind.get_size() and not kind.get_offset())
+    return kind.precision == 8 * kind.size and not kind.offset
 
 
-def _is_plain_bitfield(kind: Any) -> bool:
-    import h5py
-
-    names = (f"STD_B{8 * kind.get_size()}{order}" for order in ("LE", "BE"))
-    return any(hasattr(h5py.h5t, n) and kind.equal(getattr(h5py.h5t, n)) for n in names)
+def _is_plain_bitfield(kind: HDF5Type) -> bool:
+    return _is_plain_integer(kind) and not kind.bits & ~ORDER
 
 
-def _is_plain_float(kind: Any) -> bool:
-    dtype = kind.dtype
-    return dtype.itemsize == kind.get_size() and bool(kind.equal(_type_of(dtype)))
+def _is_plain_float(kind: HDF5Type) -> bool:
+    return (kind.size, kind.bits, kind.properties) in describe_floats()
 
 
-@cache
-def _type_of(dtype: np.dtype[Any]) -> Any:
-    """Return the HDF5 type of a dtype."""
-    import h5py
-
-    return h5py.h5t.py_create(dtype)
-
-
-def _is_plain_string(kind: Any) -> bool:
-    import h5py
-
-    if kind.is_variable_str():
-        return False
+def _is_plain_string(kind: HDF5Type) -> bool:
     # bytes after the end of a string, and padding spaces, are not part of it
-    padding = kind.get_strpad()
-    one_byte = kind.get_size() == 1 and padding == h5py.h5t.STR_NULLTERM
-    return bool(one_byte or padding == h5py.h5t.STR_NULLPAD)
+    one_byte = kind.size == 1 and kind.sort == NULL_TERMINATED
+    return one_byte or kind.sort == NULL_PADDED
 
 
-def _is_plain_compound(kind: Any) -> bool:
-    dtype = kind.dtype
+def _is_plain_compound(kind: HDF5Type) -> bool:
+    dtype = find_dtype(kind)
     if dtype.names is None:
         # a pair of floats that h5py takes for a complex number, however it is laid out
-        return bool(kind.equal(_type_of(dtype)))
-    return (
-        dtype.itemsize == kind.get_size()
-        and all(
-            dtype.fields[name][1] == kind.get_member_offset(i)
-            # a boolean of h5py is one byte, whatever integer the enum is made of
-            and dtype[name].itemsize == kind.get_member_type(i).get_size()
-            for i, name in enumerate(dtype.names)
-        )
-        and _is_made_of_plain(kind)
+        (_, first), (start, second) = kind.parts
+        return kind.size == 2 * start == 2 * first.size and _is_plain(first) and _is_plain(second)
+    return _is_made_of_plain(kind) and all(
+        # a boolean of h5py is one byte, whatever integer the enum is made of
+        dtype[name.decode()].itemsize == part.size
+        for name, _, part in list_members(kind)
     )
 
 
-def _is_made_of_plain(kind: Any) -> bool:
-    return all(map(_is_plain, _list_parts(kind)))
+def _is_made_of_plain(kind: HDF5Type) -> bool:
+    return all(_is_plain(part) for _, part in kind.parts)
 
 
-PLAIN: dict[int, Callable[[Any], bool]] = {
+PLAIN: dict[TypeClass, Callable[[HDF5Type], bool]] = {
     TypeClass.INTEGER: _is_plain_integer,
     TypeClass.BITFIELD: _is_plain_bitfield,
     TypeClass.FLOAT: _is_plain_float,

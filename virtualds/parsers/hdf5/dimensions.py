@@ -15,7 +15,7 @@ from virtualds.errors import FormatError
 from virtualds.parsers.hdf5.data_types import TypeClass
 from virtualds.parsers.hdf5.file_bytes import parse_uint
 from virtualds.parsers.hdf5.global_heap import is_sequence, read_sequences
-from virtualds.parsers.hdf5.netcdf_rules import Dataset
+from virtualds.parsers.hdf5.objects import Dataset
 
 SCALES = b"DIMENSION_LIST"
 """The attribute that refers to the scales of every axis."""
@@ -34,7 +34,7 @@ def read_scale_addresses(dataset: Dataset) -> tuple[int | None, ...]:
     FormatError
         The attribute does not list scales.
     """
-    rank = int(dataset.id.rank)
+    rank = dataset.rank
     none: tuple[int | None, ...] = (None,) * len(dataset.shape)
     listed = dataset.attributes.get(SCALES)
     if not rank or listed is None:
@@ -60,7 +60,7 @@ def _find_name_elsewhere(dataset: Dataset, axis: int) -> str:
     import h5py
 
     dtype = h5py.vlen_dtype(h5py.ref_dtype)
-    found = np.empty((dataset.id.rank,), dtype)
+    found = np.empty((dataset.rank,), dtype)
     try:
         # `read_scale_addresses` has checked the list that HDF5 follows here
         h5py.h5a.open(dataset.id, SCALES).read(found, h5py.h5t.py_create(dtype))
@@ -80,7 +80,7 @@ def _find_name_elsewhere(dataset: Dataset, axis: int) -> str:
 def _no_list_error(dataset: Dataset) -> FormatError:
     return FormatError(
         f"{dataset.source.url}: the attribute {SCALES.decode()} of {dataset.name!r} is no list of "
-        f"scales for each of {dataset.id.rank} axes; the file is damaged, fetch it again, or "
+        f"scales for each of {dataset.rank} axes; the file is damaged, fetch it again, or "
         f"remove the attribute"
     )
 

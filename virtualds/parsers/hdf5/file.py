@@ -10,6 +10,7 @@ from typing import Any
 
 from virtualds.errors import AccessError, FormatError, UnsupportedError, VirtualdsError
 from virtualds.parsers.hdf5.file_bytes import FileBytes
+from virtualds.parsers.hdf5.notes import Notes
 from virtualds.parsers.hdf5.object_header import read_extension
 from virtualds.source_file import SourceFile
 from virtualds.stores.block_cache import FetchError
@@ -69,10 +70,13 @@ class HDF5Files:
     Parameters
     ----------
     source : SourceFile
+    notes : Notes, optional
+        Where is noted what the bytes of the file mean.
     """
 
-    def __init__(self, source: SourceFile) -> None:
+    def __init__(self, source: SourceFile, notes: Notes | None = None) -> None:
         self.source = source
+        self._notes = notes
         self._stack = ExitStack()
         self._open: dict[SourceFile, Any] = {}
         self._bytes: dict[SourceFile, FileBytes] = {}
@@ -90,10 +94,15 @@ class HDF5Files:
             self._open[source] = self._stack.enter_context(open_hdf5(source))
         return self._open[source]
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether nothing but the bytes of the file itself were read."""
+        return not self._open and self._bytes.keys() == {self.source}
+
     def get_bytes(self, source: SourceFile) -> FileBytes:
         """Return the bytes of a file that is open, until it is closed."""
         if source not in self._bytes:
-            found = FileBytes(source)
+            found = FileBytes(source, self._notes if source == self.source else None)
             self._stack.callback(found.close)
             read_extension(found)
             self._bytes[source] = found

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any, NoReturn
 
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from virtualds.chunks.projection import Ints
 from virtualds.errors import FormatError, UnsupportedError
+from virtualds.parsers.hdf5.byte_rows import READ_TOGETHER, Bytes, RowsError
 from virtualds.parsers.hdf5.notes import Notes, fix, note_address
 from virtualds.parsers.hdf5.superblock import (
     LONGEST,
@@ -21,8 +27,8 @@ from virtualds.stores.scan_cache import open_remote
 from virtualds.stores.store import Range
 from virtualds.urls import local_path, scheme_of
 
-READ_TOGETHER = 2**22
-"""Bytes of a remote file that are fetched at a time."""
+NEAR = 2**14
+"""Bytes between rows that are rather read than skipped."""
 HEAD_BYTES = 2**14
 """Bytes of a local file that are read at once when it is opened: most metadata of many files."""
 
@@ -63,6 +69,7 @@ class FileBytes:
         if scheme_of(source.url) == "file":
             flags = os.O_RDONLY | getattr(os, "O_BINARY", 0)
             self._handle = os.open(local_path(source.url), flags)
+            lock_for_reading(self._handle)
             self.end = os.fstat(self._handle).st_size
             self._head = os.pread(self._handle, HEAD_BYTES, 0)
         else:
@@ -99,7 +106,7 @@ class FileBytes:
         FormatError
             They do not all lie in the file.
         """
-        data = self._take(address, length)
+        data = self.read(address, length)
         return data if self.notes is None else self.notes.add(address, data)
 
     def peek(self, address: int, most: int) -> bytes:
@@ -107,21 +114,47 @@ class FileBytes:
 
         They say how many bytes to take; nothing else may depend on them.
         """
-        return self._take(address, max(min(most, self.end - self.base - address), 0))
+        return self.read(address, max(min(most, self.end - self.base - address), 0))
 
     def take_all(self, ranges: Sequence[Range]) -> Iterator[bytes]:
         """Yield the bytes of many ranges; a remote file takes few requests."""
         if self._handle is not None:
-            yield from (self.take(*one) for one in ranges)
+            yield from (self.read(*one) for one in ranges)
             return
         for some in _split_ranges(ranges):
             self._remote.fetch_together([(self.base + begin, n) for begin, n in some])
-            yield from (self.take(*one) for one in some)
+            yield from (self.read(*one) for one in some)
 
-    def _take(self, address: int, length: int) -> bytes:
+    def read(self, address: int, length: int) -> bytes:
+        """Return exactly the bytes from an address on, like `take`, without a note of them."""
         if not 0 <= address <= self.end - self.base - length or length < 0:
             self.refuse(f"it names bytes {address} to {address + length}, of {self.end}")
         return self._read(self.base + address, length)
+
+    @property
+    def ends(self) -> Ints:
+        """Bytes that can be addressed, as an array of one file."""
+        return np.array([self.end - self.base])
+
+    def take_rows(self, file: Ints, address: Ints, length: int) -> Bytes:
+        """Return rows of equal length, as `ByteRows` has it; near ones come in one read."""
+        end = self.end - self.base
+        if not address.size:
+            return np.empty((0, length), np.uint8)
+        if int(address.min()) < 0 or int(address.max()) > end - length:
+            raise RowsError(frozenset({0}), f"it names {length} bytes past the end, at {end}")
+        if address.size == 1:
+            data = self._read(self.base + int(address[0]), length)
+            return np.frombuffer(data, np.uint8).reshape(1, length)
+        order = np.argsort(address, kind="stable")
+        ordered = address[order]
+        runs = _find_near(ordered, length)
+        ranges = [(int(ordered[i]), int(ordered[j - 1] - ordered[i]) + length) for i, j in runs]
+        found = np.empty((address.size, length), np.uint8)
+        for (i, j), data in zip(runs, self.take_all(ranges), strict=True):
+            windows = sliding_window_view(np.frombuffer(data, np.uint8), length)
+            found[order[i:j]] = windows[ordered[i:j] - ordered[i]]
+        return found
 
     def _read(self, place: int, length: int) -> bytes:
         if place + length <= len(self._head):
@@ -190,9 +223,41 @@ class FileBytes:
         self.refuse("it has no superblock")
 
 
+def lock_for_reading(handle: int) -> None:
+    """Lock a file as HDF5 does, so that no writer changes it meanwhile.
+
+    Raises
+    ------
+    BlockingIOError
+        A writer has it open.
+    """
+    if os.environ.get("HDF5_USE_FILE_LOCKING", "").upper() in ("FALSE", "0"):
+        return
+    try:
+        import fcntl
+    except ImportError:
+        # not on Windows
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:
+        # a file system without locks
+        return
+
+
 def parse_uint(data: bytes, place: int, size: int) -> int:
     """Return the unsigned integer at a place of a piece of metadata, which is little-endian."""
     return int.from_bytes(data[place : place + size], "little")
+
+
+def _find_near(address: Ints, length: int) -> list[tuple[int, int]]:
+    """Return runs of sorted rows to be read at once: near ones, of few bytes together."""
+    far = np.diff(address) > length + NEAR
+    block = (address - address[0]) // READ_TOGETHER
+    cuts = (np.flatnonzero(far | (np.diff(block) != 0)) + 1).tolist()
+    return list(pairwise([0, *cuts, len(address)]))
 
 
 def _split_ranges(ranges: Sequence[Range]) -> Iterator[list[Range]]:

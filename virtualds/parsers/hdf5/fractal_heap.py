@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from functools import cached_property
 
+from virtualds.parsers.hdf5.byte_rows import CHECKSUM_BYTES
 from virtualds.parsers.hdf5.file_bytes import FileBytes, parse_uint
 from virtualds.parsers.hdf5.notes import cut, free, keep, note_checksum, note_same
-from virtualds.parsers.hdf5.object_header import CHECKSUM_BYTES, is_sound
+from virtualds.parsers.hdf5.object_header import is_sound
 from virtualds.parsers.hdf5.record_tree import read_records
 
 MANAGED, HUGE, TINY = range(3)

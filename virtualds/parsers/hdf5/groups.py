@@ -14,13 +14,8 @@ from typing import NamedTuple
 
 from virtualds.errors import FormatError, VirtualdsError
 from virtualds.parsers.hdf5.dimensions import Dimensions, NamedAxes
-from virtualds.parsers.hdf5.file import HDF5Files, describe_damage
-from virtualds.parsers.hdf5.netcdf_rules import (
-    Dataset,
-    GroupMembers,
-    HDF5Location,
-    list_members,
-)
+from virtualds.parsers.hdf5.file import describe_damage
+from virtualds.parsers.hdf5.objects import Dataset, GroupMembers, HDF5Location, Structure
 
 MOST_GROUPS = 100_000
 """Most groups that are read: links can make more of a small file."""
@@ -45,7 +40,7 @@ class HDF5Group(NamedTuple):
 
 def read_groups_below(
     place: HDF5Location,
-    files: HDF5Files,
+    structure: Structure,
     where: PathParts = (),
     above: tuple[Dataset, ...] = (),
     skip: Collection[str] = (),
@@ -55,7 +50,7 @@ def read_groups_below(
 
     A group that cannot be read, or that a link leads back to, is ``broken`` in its parent.
     """
-    found = list_members(place, files, skip)
+    found = structure.list_members(place, skip)
     scales = (*above, *found.scales)
     around = {*around, place.address}
     for name, child in list(found.groups.items()):
@@ -63,7 +58,7 @@ def read_groups_below(
             with describe_damage(child.source):
                 if child.address in around:
                     raise _loop_error(place, name)
-                yield from read_groups_below(child, files, (*where, name), scales, skip, around)
+                yield from read_groups_below(child, structure, (*where, name), scales, skip, around)
         except VirtualdsError as error:
             found.broken[name] = error
             del found.groups[name]
@@ -83,15 +78,15 @@ class FileGroups:
     Parameters
     ----------
     root : HDF5Location
-    files : HDF5Files
+    structure : Structure
     known : list of HDF5Group, optional
         All groups, where they have been read already.
     """
 
     def __init__(
-        self, root: HDF5Location, files: HDF5Files, known: list[HDF5Group] | None = None
+        self, root: HDF5Location, structure: Structure, known: list[HDF5Group] | None = None
     ) -> None:
-        self._root, self._files = root, files
+        self._root, self._structure = root, structure
         self._known = known
 
     @cached_property
@@ -99,7 +94,7 @@ class FileGroups:
         """All groups, in the order in which netCDF numbers invented dimensions."""
         if self._known is not None:
             return self._known
-        return list(islice(read_groups_below(self._root, self._files), MOST_GROUPS))
+        return list(islice(read_groups_below(self._root, self._structure), MOST_GROUPS))
 
     @cached_property
     def _axes(self) -> dict[PathParts, NamedAxes]:

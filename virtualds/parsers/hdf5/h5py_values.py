@@ -15,8 +15,11 @@ from virtualds.options import get_options
 from virtualds.parsers.hdf5.attributes import path_of
 from virtualds.parsers.hdf5.data_types import TEXT_DTYPE, StoredType
 from virtualds.parsers.hdf5.file import HDF5Files
+from virtualds.parsers.hdf5.fill_values import FillState
 from virtualds.parsers.hdf5.heap_check import check_heap
-from virtualds.parsers.hdf5.netcdf_rules import Dataset, HDF5Location, find_fill_beyond
+from virtualds.parsers.hdf5.library import ask_chosen_fill, open_dataset
+from virtualds.parsers.hdf5.netcdf_rules import find_fill_beyond
+from virtualds.parsers.hdf5.objects import Dataset
 from virtualds.source_file import SourceFile
 from virtualds.stores import find_store
 
@@ -76,9 +79,12 @@ class HDF5Array:
         return values.squeeze(dropped)
 
     def _read(self, files: HDF5Files, box: Sequence[slice]) -> Values:
-        dataset = files.open(self.source)[self.path]
+        file = files.open(self.source)
+        dataset = file[self.path]
         if dataset.dtype.hasobject:
-            check_heap(Dataset(self.path, HDF5Location(dataset.id, self.source, files)), files, box)
+            path = self.path.encode("utf-8", "surrogateescape")
+            if (known := open_dataset(files, self.source, file, path)) is not None:
+                check_heap(known, files, box)
         return read_box(dataset, box, self.dtype)
 
 
@@ -119,7 +125,9 @@ def read_box(dataset: Any, box: Sequence[slice], dtype: np.dtype[Any]) -> Values
     if found.shape == shape:
         return found
     plist = dataset.id.get_create_plist()
-    whole = np.full(shape, find_fill_beyond(plist, dtype), dtype)
+    has_fill = plist.fill_value_defined() == FillState.CHOSEN and not dtype.hasobject
+    chosen = ask_chosen_fill(plist, dtype).tobytes() if has_fill else None
+    whole = np.full(shape, find_fill_beyond(chosen, dtype), dtype)
     whole[tuple(slice(0, n) for n in found.shape)] = found
     return whole
 
@@ -152,7 +160,7 @@ def load_or_defer(
     """
     import h5py
 
-    path = h5py.h5i.get_name(dataset.id).decode("utf-8", "surrogateescape")
+    path = dataset.path.decode("utf-8", "surrogateescape")
     dtype = stored.dtype.newbyteorder("=")
     if prod(shape) * dtype.itemsize > get_options().small_variable:
         return HDF5Array(dataset.source, path, shape, dtype, needs)

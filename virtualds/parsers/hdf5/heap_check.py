@@ -14,9 +14,9 @@ import numpy as np
 from virtualds.parsers.hdf5.data_types import TypeClass
 from virtualds.parsers.hdf5.file import HDF5Files
 from virtualds.parsers.hdf5.global_heap import check_elements
-from virtualds.parsers.hdf5.netcdf_rules import Dataset
+from virtualds.parsers.hdf5.objects import Dataset
 from virtualds.parsers.hdf5.storage import build_raw_array
-from virtualds.parsers.hdf5.virtual_datasets import is_virtual, list_mapped_sources
+from virtualds.parsers.hdf5.virtual_datasets import list_mapped_sources
 
 BYTES_AT_ONCE = 2**26
 """Bytes of references that are checked at a time."""
@@ -43,7 +43,7 @@ def check_heap(dataset: Dataset, files: HDF5Files, box: Sequence[slice] | None =
     kind = dataset.referring
     if kind is None:
         return
-    if is_virtual(dataset):
+    if dataset.is_virtual:
         for _, source in list_mapped_sources(dataset, files):
             check_heap(source, files)
         return

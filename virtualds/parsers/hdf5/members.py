@@ -10,6 +10,7 @@ import os
 from collections.abc import Collection, Sequence
 
 from virtualds.errors import FormatError, VirtualdsError
+from virtualds.parsers.hdf5.dataset_facts import make_dataset
 from virtualds.parsers.hdf5.file import HDF5Files, find_referenced_file
 from virtualds.parsers.hdf5.file_bytes import DeclinedError
 from virtualds.parsers.hdf5.links import (
@@ -18,10 +19,9 @@ from virtualds.parsers.hdf5.links import (
     LINK_INFO,
     SYMBOL_TABLE,
     Link,
-    read_links,
 )
 from virtualds.parsers.hdf5.object_header import DATASPACE, DATATYPE, Message
-from virtualds.parsers.hdf5.objects import Dataset, GroupMembers, HDF5Location, no_group_error
+from virtualds.parsers.hdf5.objects import GroupMembers, HDF5Location, make_no_group_error
 from virtualds.source_file import SourceFile
 
 MOST_LINKS = 16
@@ -41,7 +41,7 @@ def open_root(files: HDF5Files, source: SourceFile) -> HDF5Location:
     file = files.get_bytes(source)
     if file.unknown:
         file.decline(file.unknown)
-    return HDF5Location(files, source, b"/", file.superblock.root)
+    return HDF5Location(files=files, source=source, path=b"/", at=file.superblock.root)
 
 
 def list_members(place: HDF5Location, skip: Collection[str] = ()) -> GroupMembers:
@@ -54,13 +54,13 @@ def list_members(place: HDF5Location, skip: Collection[str] = ()) -> GroupMember
     """
     result = GroupMembers()
     for link in place.links:
-        name = os.fsdecode(link.name)
+        name = link.name.decode("utf-8", "surrogateescape")
         if link.kind != HARD and name in skip:
             continue
         try:
             found = follow_link(place, link)
             if is_dataset(found.messages):
-                result.datasets[name] = Dataset.at(name, found)
+                result.datasets[name] = make_dataset(name, found)
             elif is_group(found.messages):
                 result.groups[name] = found
         except DeclinedError:
@@ -91,10 +91,10 @@ def descend_to(root: HDF5Location, path: str) -> list[HDF5Location]:
     """
     places = [root]
     for part in filter(None, path.split("/")):
-        link = places[-1].find_link(os.fsencode(part))
+        link = places[-1].find_link(part.encode("utf-8", "surrogateescape"))
         place = follow_link(places[-1], link) if link else None
         if place is None or not is_group(place.messages):
-            raise no_group_error(root.source, path)
+            raise make_no_group_error(root.source, path)
         places.append(place)
     return places
 
@@ -109,7 +109,7 @@ def follow_link(place: HDF5Location, link: Link, left: int = MOST_LINKS) -> HDF5
     """
     path = place.path.rstrip(b"/") + b"/" + link.name
     if link.kind == HARD:
-        return HDF5Location(place.files, place.source, path, link.address)
+        return HDF5Location(files=place.files, source=place.source, path=path, at=link.address)
     start, source, target = place, place.source, link.target
     if link.kind == EXTERNAL:
         name, target = _split_external(place, link)
@@ -119,7 +119,7 @@ def follow_link(place: HDF5Location, link: Link, left: int = MOST_LINKS) -> HDF5
         start = open_root(place.files, start.source)
     found = _walk_path(start, target, left - 1)
     if found is None:
-        raise no_target_error(place.source, link.name, target, source)
+        raise make_no_target_error(place.source, link.name, target, source)
     return found
 
 
@@ -145,7 +145,7 @@ def _split_external(place: HDF5Location, link: Link) -> tuple[bytes, bytes]:
     return name, path
 
 
-def no_target_error(
+def make_no_target_error(
     holder: SourceFile, link: bytes, path: bytes, source: SourceFile
 ) -> FormatError:
     """Return the error of a link that leads nowhere."""

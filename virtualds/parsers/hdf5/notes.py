@@ -68,11 +68,11 @@ class Slot(NamedTuple):
 class HeapReference(NamedTuple):
     """A reference to an object of the global heap: the bytes of the object are a slot.
 
-    ``count`` is where the elements of the object are counted, in four bytes before the address of
+    ``counted`` is where the elements of the object are counted, in four bytes before the address of
     the collection ``block``; each element has ``width`` bytes.
     """
 
-    count: Slot
+    counted: Slot
     block: int
     number: int
     width: int
@@ -87,7 +87,9 @@ class Notes:
     blocks : list of Block
         In the order in which they were read; an address stands in a block before its own.
     slots : dict
-        What differs between files, by what it is.
+        What may differ between files, by what it is.
+    references : dict
+        Objects of the global heap that may differ, by what they are.
     same : list of (Pointer, int)
         Addresses that are those of blocks.
     checksums : dict of int to int
@@ -99,7 +101,8 @@ class Notes:
     """
 
     blocks: list[Block] = field(default_factory=list)
-    slots: dict[Hashable, Slot | list[HeapReference]] = field(default_factory=dict)
+    slots: dict[Hashable, Slot] = field(default_factory=dict)
+    references: dict[Hashable, list[HeapReference]] = field(default_factory=dict)
     same: list[tuple[Pointer, int]] = field(default_factory=list)
     checksums: dict[int, int] = field(default_factory=dict)
     objects: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
@@ -216,8 +219,8 @@ def note_heap_reference(
         free(data, place, place + 4)
         count = Slot(data.block, data.begin + place, 4)
         reference = HeapReference(count, collection.block, number, width)
-        known = data.notes.slots.setdefault(key, [])
-        if isinstance(known, list) and reference not in known:
+        known = data.notes.references.setdefault(key, [])
+        if reference not in known:
             known.append(reference)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -23,12 +23,12 @@ from virtualds.parsers.hdf5.file_bytes import FileBytes
 from virtualds.parsers.hdf5.fill_values import FillValue
 from virtualds.parsers.hdf5.filter_pipeline import Filter
 from virtualds.parsers.hdf5.global_heap import check_elements
-from virtualds.parsers.hdf5.layout import Layout
+from virtualds.parsers.hdf5.layout import EXTERNAL_FILES, Layout, LayoutClass
 from virtualds.parsers.hdf5.links import Link, read_links
 from virtualds.parsers.hdf5.message_bytes import blame_file
-from virtualds.parsers.hdf5.object_header import Message, read_messages
+from virtualds.parsers.hdf5.object_header import DATATYPE, SHARED, Message, read_messages
 from virtualds.parsers.hdf5.shared_messages import read_fill_values
-from virtualds.parsers.hdf5.type_messages import HDF5Type, parse_type_message
+from virtualds.parsers.hdf5.type_messages import HDF5Type, parse_type
 from virtualds.source_file import SourceFile
 
 SCALE = b"DIMENSION_SCALE"
@@ -39,7 +39,7 @@ NULL_TERMINATED, PADDINGS = (0,), range(3)
 """Ways to fill up strings of fixed length (IV.A.2.d): HDF5 knows a scale by the first alone."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class HDF5Location:
     """An object of a file: a group, a dataset, or a committed type.
 
@@ -126,3 +126,174 @@ class DatasetFacts(NamedTuple):
     fill: FillValue
     filters: tuple[Filter, ...]
     layout: Layout
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Dataset(HDF5Location):
+    """A dataset.
+
+    Parameters
+    ----------
+    name : str
+        Its name in its group.
+    facts : DatasetFacts
+    """
+
+    name: str
+    facts: DatasetFacts
+
+    @cached_property
+    def plist(self) -> Any:
+        """Its properties, as h5py reads them."""
+        return self.id.get_create_plist()
+
+    @property
+    def rank(self) -> int:
+        """Number of its axes, without those that every element has."""
+        return len(self.facts.space.limits)
+
+    @cached_property
+    def type(self) -> HDF5Type:
+        """The type of its elements."""
+        return parse_type(self.file, self.facts.kind)
+
+    @cached_property
+    def stored(self) -> StoredType:
+        """How its elements are stored.
+
+        Raises
+        ------
+        UnsupportedError
+            There are no values for its type.
+        """
+        is_named = self.type.kind == TypeClass.ENUM and self._has_committed_type
+        with blame_file(self.file):
+            name = name_of_type(self.id.get_type()) if is_named else None
+            return parse_stored_type(self.facts.kind, name)
+
+    @property
+    def _has_committed_type(self) -> bool:
+        return any(m.kind == DATATYPE and m.flags & SHARED for m in self.messages)
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """The lengths of its axes, and of those that every element has; () if it has no space."""
+        return (self.facts.space.shape or ()) + self._inner_axes
+
+    @cached_property
+    def _inner_axes(self) -> tuple[int, ...]:
+        axes: tuple[int, ...] = ()
+        kind = self.type
+        while kind.kind == TypeClass.ARRAY:
+            axes, kind = axes + kind.dims, kind.base
+        return axes
+
+    @property
+    def limits(self) -> tuple[int | None, ...]:
+        """The greatest length of each axis, None where there is no limit."""
+        return self.facts.space.limits
+
+    @cached_property
+    def grows(self) -> tuple[bool, ...]:
+        """Whether each axis may grow."""
+        return tuple(n is None for n in self.limits) + (False,) * len(self._inner_axes)
+
+    @property
+    def is_unlimited(self) -> bool:
+        """Whether its first axis may grow."""
+        return self.grows[:1] == (True,)
+
+    @cached_property
+    def is_scale(self) -> bool:
+        """Whether it is a dimension scale."""
+        return self._read_text(b"CLASS", NULL_TERMINATED) == SCALE
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether it is a scale that stands for a dimension without a variable."""
+        return self.is_scale and self._read_text(b"NAME", PADDINGS).startswith(DIMENSION_ONLY)
+
+    def _read_text(self, name: bytes, paddings: Collection[int]) -> bytes:
+        """Return an attribute that is one fixed-length string with such padding; else empty bytes.
+
+        HDF5's own functions for scales (`H5DSis_scale`) end the process where the type is another.
+        """
+        found = self.attributes.get(name)
+        if found is None:
+            return b""
+        size = find_string_size(found.kind, paddings)
+        if found.elements != 1 or not 0 < size <= min(LONGEST_TEXT, len(found.data)):
+            return b""
+        return found.data[:size].partition(b"\0")[0]
+
+    @property
+    def is_virtual(self) -> bool:
+        """Whether it is assembled from others."""
+        return self.facts.layout.kind == LayoutClass.VIRTUAL
+
+    @property
+    def is_external(self) -> bool:
+        """Whether its elements lie in other files."""
+        return any(m.kind == EXTERNAL_FILES for m in self.messages)
+
+    @property
+    def referring(self) -> HDF5Type | None:
+        """The type of its elements if they refer to the global heap, else None."""
+        return self.type if self.type.refers else None
+
+
+def check_fill(place: HDF5Location, kind: bytes) -> None:
+    """Refuse a dataset of some type whose fill value refers to objects missing from the heap."""
+    of_type = parse_type(place.file, kind)
+    if not of_type.refers:
+        return
+    for raw in read_fill_values(place.file, place.messages):
+        if len(raw) != of_type.size:
+            place.file.refuse(f"a fill value has {len(raw)} bytes of {of_type.size}")
+        check_elements(place.file, of_type, np.frombuffer(raw, np.uint8)[None])
+
+
+@dataclass(frozen=True)
+class GroupMembers:
+    """The members of a group, in the order of creation where the file kept it.
+
+    Parameters
+    ----------
+    datasets : dict of str to Dataset
+    groups : dict of str to HDF5Location
+    broken : dict of str to VirtualdsError
+        Links that lead nowhere, and damaged members.
+    """
+
+    datasets: dict[str, Dataset] = field(default_factory=dict)
+    groups: dict[str, HDF5Location] = field(default_factory=dict)
+    broken: dict[str, VirtualdsError] = field(default_factory=dict)
+
+    @property
+    def scales(self) -> list[Dataset]:
+        """Its scales, each once, by the first of several names."""
+        distinct: dict[tuple[str, int], Dataset] = {}
+        for dataset in self.datasets.values():
+            if dataset.is_scale:
+                distinct.setdefault(dataset.address, dataset)
+        return list(distinct.values())
+
+
+class Structure(Protocol):
+    """A way to find groups and datasets: a module with these functions."""
+
+    def open_root(self, files: HDF5Files, source: SourceFile) -> HDF5Location:
+        """Return the root group of a file."""
+
+    def list_members(self, place: HDF5Location, skip: Collection[str] = ()) -> GroupMembers:
+        """Return the members of a group."""
+
+    def descend_to(self, root: HDF5Location, path: str) -> list[HDF5Location]:
+        """Return the groups from the root to the one at a path."""
+
+
+def make_no_group_error(source: SourceFile, path: str) -> FileNotFoundError:
+    """Return the error of a path at which there is no group."""
+    return FileNotFoundError(
+        f"{source.url}: there is no group {path!r}; look at its groups with h5py or ncdump -h"
+    )

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from struct import Struct
 
-from virtualds.parsers.hdf5.file_bytes import FileBytes, parse_uint
+from virtualds.parsers.hdf5.byte_rows import CHECKSUM_BYTES
+from virtualds.parsers.hdf5.file_bytes import FileBytes
+from virtualds.parsers.hdf5.fill_values import parse_fill_value, parse_old_fill_value
 from virtualds.parsers.hdf5.fractal_heap import FractalHeap
+from virtualds.parsers.hdf5.message_bytes import blame_file
 from virtualds.parsers.hdf5.object_header import (
-    CHECKSUM_BYTES,
     FILL,
     OLD_FILL,
     SHARED,
@@ -85,10 +87,8 @@ def read_fill_values(file: FileBytes, messages: Sequence[Message]) -> Iterator[b
         if message.kind not in (FILL, OLD_FILL):
             continue
         data = read_unshared(file, message)
-        # before its length: nothing, four bytes, or a version and flags
-        begin = 0 if message.kind == OLD_FILL else 4 if data[0] < 3 else 2
-        size = parse_uint(data, begin, 4)
-        raw = data[begin + 4 : begin + 4 + size]
-        # without a fill value, other bytes may follow
-        if raw and len(raw) == size:
-            yield raw
+        with blame_file(file):
+            parse = parse_fill_value if message.kind == FILL else parse_old_fill_value
+            fill = parse(data)
+        if fill.is_chosen:
+            yield fill.raw

@@ -21,13 +21,13 @@ from virtualds.chunks.axis import ChunkAxis
 from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.projection import Ints, compute_strides
+from virtualds.chunks.projection import compute_strides
 from virtualds.codecs import codec_from_hdf5
 from virtualds.codecs.codec import NO_FILTERS
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, UnsupportedError
-from virtualds.parsers.hdf5.chunk_indexes import read_chunks
-from virtualds.parsers.hdf5.chunk_table import FEW_CHUNKS, ChunkTable
+from virtualds.parsers.hdf5.chunk_indexes.dataset_chunks import read_chunks
+from virtualds.parsers.hdf5.chunk_indexes.form import ChunkRows
 from virtualds.parsers.hdf5.data_types import StoredType
 from virtualds.parsers.hdf5.file import (
     ListCandidates,
@@ -35,16 +35,15 @@ from virtualds.parsers.hdf5.file import (
     list_beside,
     list_in_working_directory,
 )
-from virtualds.parsers.hdf5.netcdf_rules import Dataset, find_chosen_fill, has_fill
-from virtualds.parsers.hdf5.object_header import COMPACT, is_filtering_edges, parse_compact_data
+from virtualds.parsers.hdf5.filter_pipeline import Filter
+from virtualds.parsers.hdf5.layout import LayoutClass
+from virtualds.parsers.hdf5.objects import Dataset
 from virtualds.source_file import SourceFile
 
-CHUNKED = 2
-"""The layout class of chunks (HDF5 file format, IV.A.2.i, Data Layout message)."""
 ALL_SKIPPED = 2**32 - 1
 """The filter mask of a chunk that skipped all filters."""
-Filter = tuple[int, tuple[int, ...]]
-"""The number of a filter, and its parameters."""
+FEW_CHUNKS = 512
+"""Most chunks of a table that is made without columns."""
 
 
 def build_stored_array(
@@ -62,23 +61,20 @@ def build_stored_array(
     UnsupportedError
         Neither virtualds nor h5py can undo a filter.
     """
-    plist = dataset.plist
+    facts = dataset.facts
     if stored.dtype.hasobject:
         return None
-    layout = plist.get_layout()
-    chunks = plist.get_chunk() + stored.shape if layout == CHUNKED else None
+    chunks = _find_chunks(dataset)
     encoding |= NO_FILTERS | {"contiguous": chunks is None, "chunksizes": chunks}
     if chunks is not None:
         encoding["preferred_chunks"] = dict(zip(dims, chunks, strict=True))
     # elements of an array type have a fill value for each of their elements
-    if not stored.in_chunks or (stored.shape and has_fill(plist)):
+    if not stored.in_chunks or (stored.shape and facts.fill.is_chosen):
         return None
     try:
-        pipeline = _find_pipeline(
-            dataset, stored, _list_filters(plist) if chunks is not None else ()
-        )
+        pipeline = _find_pipeline(dataset, stored, facts.filters if chunks is not None else ())
     except UnsupportedError:
-        if _can_read(plist):
+        if _can_read(facts.filters):
             return None
         raise
     if chunks is None:
@@ -86,6 +82,16 @@ def build_stored_array(
     for codec in pipeline.codecs:
         encoding |= codec.encoding
     return _build_chunked(dataset, pipeline, chunks)
+
+
+def _find_chunks(dataset: Dataset) -> tuple[int, ...] | None:
+    """Return the elements of a chunk along each axis, None if the dataset has no chunks."""
+    layout = dataset.facts.layout
+    if layout.kind != LayoutClass.CHUNKED:
+        return None
+    if len(layout.dims) != dataset.rank + 1:
+        dataset.file.refuse(f"a dataset of {dataset.rank} axes has chunks of {layout.dims[:-1]}")
+    return layout.dims[:-1] + dataset.shape[dataset.rank :]
 
 
 def build_raw_array(dataset: Dataset, size: int) -> ManifestArray:
@@ -96,9 +102,8 @@ def build_raw_array(dataset: Dataset, size: int) -> ManifestArray:
     UnsupportedError
         virtualds cannot undo a filter.
     """
-    plist, within = dataset.plist, dataset.shape[dataset.id.rank :]
-    chunks = plist.get_chunk() + within if plist.get_layout() == CHUNKED else None
-    filters = () if chunks is None else _list_filters(plist)
+    within, chunks = dataset.shape[dataset.rank :], _find_chunks(dataset)
+    filters = () if chunks is None else dataset.facts.filters
     dtype = np.dtype(f"V{size}")
     pipeline = _make_pipeline(dtype, prod(within), len(dataset.shape), None, filters)
     if chunks is not None:
@@ -110,8 +115,7 @@ def build_raw_array(dataset: Dataset, size: int) -> ManifestArray:
 
 
 def _build_unchunked(dataset: Dataset, pipeline: CodecPipeline) -> ManifestArray | None:
-    compact = dataset.plist.get_layout() == COMPACT
-    elsewhere = not compact and dataset.plist.get_external_count() and prod(dataset.shape)
+    elsewhere = dataset.is_external and prod(dataset.shape) > 0
     return (_build_external if elsewhere else _build_contiguous)(dataset, pipeline)
 
 
@@ -120,7 +124,7 @@ def _find_pipeline(
 ) -> CodecPipeline:
     """Return how chunks of a dataset become values; equal pipelines are one object."""
     made = _make_pipeline if stored.dtype.names is None else _make_pipeline.__wrapped__
-    fill = fill_of(dataset.plist, stored.dtype)
+    fill = fill_of(dataset, stored.dtype)
     return made(stored.dtype, prod(stored.shape), len(dataset.shape), fill, filters)
 
 
@@ -128,33 +132,30 @@ def _find_pipeline(
 def _make_pipeline(
     dtype: np.dtype[Any], elements: int, rank: int, fill: bytes | None, filters: tuple[Filter, ...]
 ) -> CodecPipeline:
-    codecs = tuple(codec_from_hdf5(n, values, dtype.itemsize * elements) for n, values in filters)
+    nbytes = dtype.itemsize * elements
+    codecs = tuple(codec_from_hdf5(f.number, f.values, nbytes) for f in filters)
     return CodecPipeline(dtype, codecs, fill, tuple(range(rank)))
 
 
-def _can_read(plist: Any) -> bool:
+def _can_read(filters: Sequence[Filter]) -> bool:
     """Say whether h5py has every filter, with those of plugins."""
     import h5py
 
-    numbers = [plist.get_filter(i)[0] for i in range(plist.get_nfilters())]
     can_decode = h5py.h5z.FILTER_CONFIG_DECODE_ENABLED
     return all(
-        h5py.h5z.filter_avail(n) and h5py.h5z.get_filter_info(n) & can_decode for n in numbers
+        h5py.h5z.filter_avail(f.number) and h5py.h5z.get_filter_info(f.number) & can_decode
+        for f in filters
     )
 
 
-def _list_filters(plist: Any) -> tuple[Filter, ...]:
-    """Return the filters of a dataset, in the order in which they encoded."""
-    found = (plist.get_filter(i) for i in range(plist.get_nfilters()))
-    return tuple((number, values) for number, _, values, _ in found)
-
-
-def fill_of(plist: Any, dtype: np.dtype[Any]) -> bytes | None:
+def fill_of(dataset: Dataset, dtype: np.dtype[Any]) -> bytes | None:
     """Return the storage fill value as bytes, None for zero; it is not the attribute."""
-    if not has_fill(plist):
+    fill = dataset.facts.fill
+    if not fill.is_chosen:
         return None
-    raw: bytes = find_chosen_fill(plist, dtype).tobytes()
-    return raw
+    if len(fill.raw) != dtype.itemsize:
+        dataset.file.refuse(f"a fill value has {len(fill.raw)} bytes of {dtype.itemsize}")
+    return fill.raw
 
 
 def _build_chunked(
@@ -164,15 +165,14 @@ def _build_chunked(
     index = read_chunks(dataset)
     if manifest := _build_plain_manifest(dataset, pipeline, chunks, index):
         return _build_array(dataset.name, axes, manifest, (pipeline,))
-    if not index.size:
+    if not index.owner.size:
         return _build_array(dataset.name, axes, ChunkManifest.missing(grid), (pipeline,))
-    demand_table(grid, index.shape[1], f"dataset {dataset.name!r}")
-    place, mask, offset, length = index[:-3], index[-3], index[-2], index[-1]
-    mask = np.where(_find_bare_edges(dataset, pipeline, chunks, index), ALL_SKIPPED, mask)
+    demand_table(grid, index.owner.size, f"dataset {dataset.name!r}")
+    mask = np.where(_find_bare_edges(dataset, pipeline, chunks, index), ALL_SKIPPED, index.mask)
     pipelines, number = _split_by_mask(pipeline, mask)
     flat = np.zeros(mask.size, np.int64)
     # the axes within elements, of array types, are never cut
-    for first, chunk, stride in zip(place, chunks, compute_strides(grid), strict=False):
+    for first, chunk, stride in zip(index.place, chunks, compute_strides(grid), strict=False):
         flat += first // chunk * stride
 
     def spread(values: npt.NDArray[Any], rest: int, kind: Any) -> npt.NDArray[Any]:
@@ -184,8 +184,8 @@ def _build_chunked(
         grid,
         files=(dataset.source,),
         file=spread(np.zeros(mask.size, np.int32), MISSING, np.int32),
-        offset=spread(offset, 0, np.int64),
-        length=spread(length, 0, np.int64),
+        offset=spread(index.address + dataset.file.base, 0, np.int64),
+        length=spread(index.length, 0, np.int64),
         pipeline=spread(number, 0, np.uint16),
     )
     return _build_array(dataset.name, axes, manifest, pipelines)
@@ -201,39 +201,39 @@ def _cut_axes(
 
 
 def _build_plain_manifest(
-    dataset: Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...], index: ChunkTable
+    dataset: Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...], index: ChunkRows
 ) -> ChunkManifest | None:
     """Return a small manifest if all chunks exist and none skipped a filter, else None.
 
     Also None where a chunk at the edge may be unfiltered, which `_build_chunked` looks into.
     """
     grid = _cut_axes(dataset.shape, chunks)[1]
-    count = index.shape[1]
-    if not 0 < count == prod(grid) <= FEW_CHUNKS or index[-3].any():
+    count = index.owner.size
+    if not 0 < count == prod(grid) <= FEW_CHUNKS or index.mask.any():
         return None
-    offset, length = index[-2].tolist(), index[-1].tolist()
-    if prod(chunks) * pipeline.dtype.itemsize in length and _has_edges(dataset, pipeline, chunks):
+    offset, length = (index.address + dataset.file.base).tolist(), index.length.tolist()
+    if prod(chunks) * pipeline.dtype.itemsize in length and has_edges(dataset, pipeline, chunks):
         return None
     return ChunkManifest.in_file(grid, dataset.source, offset, length)
 
 
-def _has_edges(dataset: Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...]) -> bool:
+def has_edges(dataset: Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...]) -> bool:
     """Say whether filtered chunks reach past the end."""
     reach = any(n % c for n, c in zip(dataset.shape, chunks, strict=True))
     return bool(pipeline.codecs) and reach
 
 
 def _find_bare_edges(
-    dataset: Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...], index: Ints
+    dataset: Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...], index: ChunkRows
 ) -> npt.NDArray[np.bool_]:
     """Return which chunks reach past the end and were written without filters.
 
     HDF5 may be told not to filter such chunks (`H5Pset_chunk_opts`), which shows in no filter mask.
     """
-    none = np.zeros(index.shape[1], bool)
-    if not _has_edges(dataset, pipeline, chunks) or is_filtering_edges(dataset.messages):
+    none = np.zeros(index.owner.size, bool)
+    if not has_edges(dataset, pipeline, chunks) or dataset.facts.layout.is_filtering_edges:
         return none
-    past = [p + c > n for p, c, n in zip(index[:-3], chunks, dataset.shape, strict=False)]
+    past = [p + c > n for p, c, n in zip(index.place, chunks, dataset.shape, strict=False)]
     bare: npt.NDArray[np.bool_] = np.any(past, axis=0)
     return bare
 
@@ -262,16 +262,19 @@ def _build_contiguous(dataset: Dataset, pipeline: CodecPipeline) -> ManifestArra
     """Return a compact or contiguous dataset as one chunk."""
     axes, grid = _cut_axes(dataset.shape, tuple(max(n, 1) for n in dataset.shape))
     nbytes = prod(dataset.shape) * pipeline.dtype.itemsize
-    if dataset.plist.get_layout() == COMPACT:
-        # it lies in the object header, and HDF5 gives no address
-        raw = parse_compact_data(dataset.file, dataset.messages)[:nbytes]
+    layout = dataset.facts.layout
+    if layout.size is not None and layout.size < nbytes and layout.address is not None:
+        dataset.file.refuse(f"a dataset has {layout.size} bytes of {nbytes}")
+    if layout.kind == LayoutClass.COMPACT:
+        # it lies in the object header
+        raw = layout.data[:nbytes]
         if len(raw) < nbytes:
             dataset.file.refuse(f"a dataset has {len(raw)} bytes of {nbytes}")
         manifest = ChunkManifest.build(grid, file=INLINE, length=nbytes, inline=(raw,))
-    elif (offset := dataset.id.get_offset()) is None:
+    elif layout.address is None:
         manifest = ChunkManifest.missing(grid)
     else:
-        chunks = prod(grid)
+        chunks, offset = prod(grid), layout.address + dataset.file.base
         manifest = ChunkManifest.in_file(
             grid, dataset.source, (offset,) * chunks, (nbytes,) * chunks
         )
@@ -309,7 +312,7 @@ def list_external_segments(
     FormatError
         A file is missing, or shorter than it has to be: HDF5 would read zeros.
     """
-    left = prod(dataset.id.shape or ()) * dataset.kind.get_size()
+    left = prod(dataset.facts.space.shape or ()) * dataset.type.size
     segments = []
     for number in range(dataset.plist.get_external_count()):
         name, offset, size = dataset.plist.get_external(number)

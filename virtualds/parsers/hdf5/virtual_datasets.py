@@ -17,7 +17,7 @@ import numpy as np
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.concatenate import assemble
 from virtualds.errors import FormatError, UnsupportedError
-from virtualds.parsers.hdf5.data_types import StoredType, find_stored_type
+from virtualds.parsers.hdf5.data_types import StoredType
 from virtualds.parsers.hdf5.file import (
     HDF5Files,
     ListCandidates,
@@ -26,13 +26,12 @@ from virtualds.parsers.hdf5.file import (
     list_beside,
     list_in_working_directory,
 )
-from virtualds.parsers.hdf5.netcdf_rules import Dataset, HDF5Location, file_of
+from virtualds.parsers.hdf5.library import open_dataset
+from virtualds.parsers.hdf5.objects import Dataset
 from virtualds.parsers.hdf5.storage import build_stored_array, fill_of, list_external_segments
 from virtualds.source_file import SourceFile
 from virtualds.urls import scheme_of
 
-VIRTUAL_LAYOUT = 3
-"""Layout class of virtual datasets."""
 FILE_NUMBER_PATTERN = re.compile(r"(?<!%)(%%)*%\d*b")
 """Names with a file number in them (HDF5 reference manual, `H5Pset_virtual`)."""
 MOST_CELLS = 10**8
@@ -60,11 +59,6 @@ class Mapping(NamedTuple):
     file: SourceFile
     path: bytes
     source: HyperslabBox | None
-
-
-def is_virtual(dataset: Dataset) -> bool:
-    """Say whether a dataset is assembled from others."""
-    return bool(dataset.plist.get_layout() == VIRTUAL_LAYOUT)
 
 
 def build_mapped_array(
@@ -103,7 +97,7 @@ def build_mapped_array(
     boxes = [m.target for m in mappings if m.target is not None]
     if any(part is None for part in parts) or _is_overlapping(boxes):
         return None
-    fill = fill_of(dataset.plist, stored.dtype)
+    fill = fill_of(dataset, stored.dtype)
     rest = np.zeros((), stored.dtype) if fill is None else np.frombuffer(fill, stored.dtype)[0]
     placed = [(box.start, part) for box, part in zip(boxes, parts, strict=True) if part is not None]
     native = stored.dtype.newbyteorder("=")
@@ -126,7 +120,7 @@ def list_needed_files(dataset: Dataset, files: HDF5Files) -> tuple[SourceFile, .
         The file is remote: HDF5 would look for the others on local disk.
     """
     needed: dict[SourceFile, None] = {}
-    if is_virtual(dataset):
+    if dataset.is_virtual:
         for file, source in list_mapped_sources(dataset, files):
             needed[file] = needed[source.source] = None
             needed |= dict.fromkeys(list_needed_files(source, files))
@@ -229,29 +223,23 @@ def _build_part(
 
 def _find_source(mapping: Mapping, file: Any, files: HDF5Files) -> Dataset:
     """Return the source dataset of a mapping, perhaps through links to other files."""
-    import h5py
-
-    try:
-        found = h5py.h5o.open(file.id, mapping.path)
-    except KeyError:
-        found = None
-    if not isinstance(found, h5py.h5d.DatasetID):
+    found = open_dataset(files, mapping.file, file, mapping.path)
+    if found is None:
         raise FormatError(
             f"{mapping.file.url}: there is no dataset {os.fsdecode(mapping.path)!r}, which a "
             f"virtual dataset is put together from; restore it, or use drop_variables"
         )
-    source = file_of(found, file.id, mapping.file)
-    return Dataset(os.fsdecode(mapping.path), HDF5Location(found, source, files))
+    return found
 
 
 def _build_source_array(
     source: Dataset, stored: StoredType, files: HDF5Files, above: frozenset[Any]
 ) -> ManifestArray | None:
     """Return a source as references, None if HDF5 must read or convert it."""
-    kind = find_stored_type(source.kind)
+    kind = source.stored
     if kind.dtype.newbyteorder("=") != stored.dtype.newbyteorder("=") or kind.shape != stored.shape:
         return None
-    if is_virtual(source):
+    if source.is_virtual:
         return build_mapped_array(source, kind, files, above)
     return build_stored_array(source, kind, ("",) * len(source.shape), {})
 

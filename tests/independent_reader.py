@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
-from formats.independent_decoding import (
+from independent_decoding import (
     Unknown,
     decoded,
     dtype_of,

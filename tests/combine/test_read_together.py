@@ -1,0 +1,274 @@
+"""Files that their parser reads together give the dataset that files opened one by one give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from alike_reference import ReadEach, reading_together
+from builds import assert_same, assert_same_set
+from days import ALIKE, FILES, UNLIKE, day, timed, write
+
+import virtualds
+from virtualds.combine import stored_file
+from virtualds.datasets.location import DEFAULT_READER
+from virtualds.parsers.netcdf3 import PARSER as NETCDF3
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::xarray.SerializationWarning"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),
+]
+
+HDF5: Any = DEFAULT_READER
+WAYS: dict[str, dict[str, Any]] = {
+    "nested": {"combine": "nested", "concat_dim": "time"},
+    "by_coords": {"combine": "by_coords"},
+}
+Files = Callable[[str], list[Path]]
+CASES = {**ALIKE, **UNLIKE}
+
+
+@pytest.fixture
+def each() -> Iterator[ReadEach]:
+    with reading_together(HDF5) as each:
+        yield each
+
+
+@pytest.fixture(scope="module")
+def files_of(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    folder = tmp_path_factory.mktemp("cases")
+
+    @cache
+    def written(case: str) -> list[Path]:
+        path = folder / str(list(CASES).index(case))
+        path.mkdir()
+        return write(path, CASES[case])
+
+    return written
+
+
+def one_by_one(paths: Any, **options: Any) -> xr.Dataset:
+    """What comes of the files without reading any together."""
+    with reading_together(HDF5):
+        object.__setattr__(HDF5, "read_alike", None)
+        return virtualds.open_virtual_mfdataset(paths, **options)
+
+
+def check_same(paths: Any, **options: Any) -> None:
+    """Both ways give the same dataset and report, or the same error."""
+    results: list[Any] = []
+    for build in (one_by_one, virtualds.open_virtual_mfdataset):
+        try:
+            results.append(build(paths, **options))
+        except (ValueError, TypeError, OSError, virtualds.VirtualdsError) as error:
+            results.append(error)
+    expected, found = results
+    assert type(found) is type(expected), (found, expected)
+    if not isinstance(expected, xr.Dataset):
+        assert str(found) == str(expected)
+        assert getattr(found, "__notes__", []) == getattr(expected, "__notes__", [])
+        return
+    assert_same(found, expected)
+    reports = [replace(dataset.virtual.report, seconds=0) for dataset in results]
+    assert reports[0] == reports[1]
+
+
+@pytest.mark.product
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("case", CASES)
+def test_every_case_is_as_if_opened_one_by_one(
+    case: str, way: str, files_of: Files, each: ReadEach
+) -> None:
+    check_same(files_of(case), **WAYS[way])
+    assert each.asked
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "no comparison": {"compat": "override"},
+    "no conflicts": {"compat": "no_conflicts"},
+    "identical": {"compat": "identical"},
+    "first axis": {"join": "override"},
+    "inner": {"join": "inner"},
+    "exact": {"join": "exact"},
+    "no attributes": {"combine_attrs": "drop"},
+    "equal attributes": {"combine_attrs": "identical"},
+    "attributes without conflicts": {"combine_attrs": "no_conflicts"},
+    "common attributes": {"combine_attrs": "drop_conflicts"},
+    "as given": {"sort": False},
+    "overlaps kept": {"overlap": "keep"},
+    "first of overlaps": {"overlap": "first"},
+    "last of overlaps": {"overlap": "last"},
+    "all variables": {"data_vars": "all"},
+    "all coordinates": {"coords": "all"},
+    "all loaded": {"loadable_variables": "*"},
+    "none loaded": {"loadable_variables": []},
+    "chosen": {"loadable_variables": lambda name, variable: name == "time"},
+    "not decoded": {"decode_cf": False},
+    "without an axis": {"drop_variables": "x"},
+    "without some": {"drop_variables": ["mask", "height"]},
+    "collected": {"on_error": "collect"},
+    "kept": {"on_error": "keep"},
+    "prepared": {"preprocess": lambda ds: ds.assign_attrs(n=1)},
+    "threads": {"parallel": ThreadPoolExecutor(2)},
+}
+
+
+@pytest.mark.product
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("case", ["days", "descriptions of the day", "a scalar that differs"])
+@pytest.mark.parametrize("options", OPTIONS)
+def test_every_option_is_as_if_opened_one_by_one(
+    options: str, case: str, way: str, files_of: Files, each: ReadEach
+) -> None:
+    check_same(files_of(case), **WAYS[way], **OPTIONS[options])
+
+
+READ_TOGETHER = {
+    "days",
+    "months of different lengths",
+    "whole hours",
+    "descriptions of the day",
+    "fractions of a day",
+    "durations",
+    "packed",
+    "flags",
+}
+
+
+@pytest.mark.parametrize("case", sorted(READ_TOGETHER))
+def test_alike_files_are_read_and_joined_without_opening_each(
+    case: str, files_of: Files, each: ReadEach, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def opened(*args: Any) -> Any:
+        raise AssertionError("a file was opened by itself")
+
+    monkeypatch.setattr(stored_file, "open_group", opened)
+    found = virtualds.open_virtual_mfdataset(files_of(case), **WAYS["nested"], overlap="keep")
+    assert each.runs == [(0, FILES)]
+    assert found.virtual.report.opened == FILES
+
+
+def test_values_are_read_once_for_all_files(files_of: Files, each: ReadEach) -> None:
+    """One call of the reader for each loaded variable, and those of the two samples."""
+    reads = []
+    before = virtualds.ManifestArray.read
+
+    def counted(self: Any, key: Any = None) -> Any:
+        reads.append(self.name)
+        return before(self, key)
+
+    virtualds.open_virtual_mfdataset(files_of("days"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(virtualds.ManifestArray, "read", counted)
+        virtualds.open_virtual_mfdataset(files_of("days"))
+    assert max(reads.count(name) for name in set(reads)) <= 4 < FILES
+
+
+@pytest.mark.parametrize("place", range(FILES))
+@pytest.mark.parametrize("other", ["units that differ", "a variable as a coordinate", "nothing"])
+def test_a_different_file_among_alike_ones(
+    other: str, place: int, files_of: Files, each: ReadEach, tmp_path: Path
+) -> None:
+    paths = list(files_of("days"))
+    if other == "nothing":
+        paths[place] = tmp_path / f"{place}.nc"
+        paths[place].write_bytes(b"nothing of the kind")
+    else:
+        paths[place] = files_of(other)[3 if "coordinate" in other else place]
+    for way in WAYS.values():
+        check_same(paths, **way)
+        check_same(paths, **way, on_error="collect")
+    assert (0, FILES) not in each.runs
+
+
+@pytest.mark.parametrize("lengths", [(3, 5, 4), (1, 1, 7), (6, 6, 6)])
+def test_lengths_need_not_fill_chunks(
+    lengths: tuple[int, ...], each: ReadEach, tmp_path: Path
+) -> None:
+    paths, begin = [], 0
+    for number, length in enumerate(lengths * 4):
+        made = timed(0, [0.0, 1.0]).isel(time=[0] * length)
+        made["time"] = ("time", begin + np.arange(length), {"units": "days since 2000-01-01"})
+        begin += length
+        paths.append(tmp_path / f"{number:02}.nc")
+        encoding = {"v": {"chunksizes": (2, 3)}}
+        made.to_netcdf(paths[-1], encoding=encoding, unlimited_dims=["time"])
+    for way in WAYS.values():
+        check_same(paths, **way)
+    assert each.runs[0] == (0, len(paths))
+
+
+def test_many_files_are_read_in_batches(
+    each: ReadEach, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from virtualds.combine import workers
+
+    monkeypatch.setattr(workers, "MOST", 4)
+    paths = [tmp_path / f"{number:02}.nc" for number in range(11)]
+    for number, path in enumerate(paths):
+        day(number).to_netcdf(path)
+    check_same(paths)
+    assert list(map(len, each.asked)) == [4, 4, 3]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_few_files(count: int, files_of: Files, each: ReadEach) -> None:
+    for way in WAYS.values():
+        check_same(files_of("days")[:count], **way)
+
+
+def test_netcdf3_files_can_be_read_together_too(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{number}.nc" for number in range(FILES)]
+    for number, path in enumerate(paths):
+        day(number).to_netcdf(path, format="NETCDF3_64BIT")
+    expected = virtualds.open_virtual_mfdataset(paths)
+    with reading_together(NETCDF3) as each:
+        found = virtualds.open_virtual_mfdataset(paths)
+    assert_same(found, expected)
+    assert each.runs == [(0, FILES)]
+
+
+def test_a_file_of_a_run_is_opened_again_for_its_dataset(files_of: Files, each: ReadEach) -> None:
+    paths = files_of("descriptions of the day")
+    found = virtualds.open_virtual_mfdataset(paths, attrs_file=paths[3])
+    assert found.attrs["history"] == "made on day 3"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_set_is_written_of_files_that_are_read_together(
+    way: str, files_of: Files, each: ReadEach, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from virtualds.combine import write_target
+
+    monkeypatch.setattr(write_target, "LEAST", 2)
+    for case in ("days", "months of different lengths", "units that differ"):
+        options = {**WAYS[way], "mode": "w"}
+        expected = one_by_one(files_of(case), to=tmp_path / "one.zarr", **options)
+        found = virtualds.open_virtual_mfdataset(
+            files_of(case), to=tmp_path / "other.zarr", **options
+        )
+        assert_same_set(found, expected)
+    assert (0, FILES) in each.runs
+
+
+def test_dask_workers_read_files_together(each: ReadEach, tmp_path: Path) -> None:
+    distributed = pytest.importorskip("distributed")
+    paths = [tmp_path / f"{number:02}.nc" for number in range(32)]
+    for number, path in enumerate(paths):
+        day(number, steps=2 + number % 2).to_netcdf(path)
+    with (
+        distributed.LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        found = virtualds.open_virtual_mfdataset(paths, parallel=client)
+    assert_same(found, one_by_one(paths))
+    assert each.runs == [(0, 4)] * 8

@@ -1,0 +1,60 @@
+"""Files of a few days each, and sets that grow by them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+import virtualds
+
+EPOCH = "days since 2000-01-01"
+
+
+def days(first: int, count: int = 4, seed: int | None = None) -> xr.Dataset:
+    """Some days of an archive: a field, a track along time, bounds, and a grid that stays."""
+    random = np.random.default_rng(first if seed is None else seed)
+    time = np.datetime64("2000-01-01") + np.arange(first, first + count)
+    return xr.Dataset(
+        {
+            "t": (("time", "lat", "lon"), random.normal(size=(count, 4, 6)).astype("f4")),
+            "n": (("time", "lat"), random.integers(0, 9, (count, 4))),
+            "height": (("lat", "lon"), np.arange(24.0).reshape(4, 6)),
+        },
+        {"time": time.astype("M8[ns]"), "lat": np.arange(4.0), "lon": np.arange(6) * 2.0},
+        {"title": "days"},
+    )
+
+
+def written(folder: Path, name: str, ds: xr.Dataset, **encoding: Any) -> Path:
+    path = folder / f"{name}.nc"
+    settings = {
+        "t": {"zlib": True, "shuffle": True, "chunksizes": (2, 4, 3)},
+        "n": {"chunksizes": (2, 4)},
+        "time": {"units": EPOCH, "dtype": "i8"},
+    }
+    settings = {k: v | encoding.get(k, {}) for k, v in settings.items() if k in ds.variables}
+    ds.to_netcdf(path, engine="h5netcdf", encoding=settings)
+    return path
+
+
+def virtual(path: Path) -> xr.Dataset:
+    return virtualds.open_virtual_dataset(path)
+
+
+def native(paths: Sequence[Path]) -> xr.Dataset:
+    parts = [xr.load_dataset(path, engine="h5netcdf") for path in paths]
+    return xr.concat(
+        parts, "time", data_vars="minimal", coords="minimal", compat="override", join="exact"
+    )
+
+
+def opened(target: Path) -> xr.Dataset:
+    return xr.open_dataset(target, engine="virtual")
+
+
+def append(path: Path, target: Path, **how: Any) -> None:
+    virtual(path).virtual.to_manifest(target, append_dim="time", **how)

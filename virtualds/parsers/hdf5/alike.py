@@ -1,0 +1,175 @@
+"""Many HDF5 files of one structure, read together by a blueprint (`blueprint`)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from virtualds.arrays.alike_files import AlikeRun
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.group import ManifestGroup
+from virtualds.chunks.projection import Ints
+from virtualds.errors import VirtualdsError
+from virtualds.options import get_options
+from virtualds.parsers.hdf5 import members
+from virtualds.parsers.hdf5.byte_rows import Bools
+from virtualds.parsers.hdf5.file import HDF5Files
+from virtualds.parsers.hdf5.group_reader import read_one_group
+from virtualds.parsers.hdf5.known_structure import KnownStructure, read_structure
+from virtualds.parsers.hdf5.many_files import ManyFiles, open_many
+from virtualds.parsers.hdf5.stored_columns import StoredColumns
+from virtualds.parsers.hdf5.variable_columns import FoundColumns, read_columns
+from virtualds.source_file import SourceFile, StorageOptions
+
+FEWEST = 3
+"""Fewest files that are read together."""
+MOST_TRIES = 4
+"""Structures of a batch that may fit too few files; then each file is read alone."""
+MOST_KEPT = 16
+"""Structures that are kept: an archive has one for each of its eras."""
+
+
+@dataclass(frozen=True, eq=False)
+class AlikeHDF5Files:
+    """Neighbouring HDF5 files of one structure (`virtualds.arrays.alike_files.AlikeFiles`)."""
+
+    group: ManifestGroup
+    sources: Sequence[SourceFile]
+    lengths: Mapping[str, Ints]
+    columns: Mapping[str, StoredColumns]
+
+    def join(self, name: str, dim: str) -> ManifestArray:
+        """Return a variable of all files, one after the other along a dimension."""
+        axis = self.group.variables[name].dims.index(dim)
+        return self.columns[name].join(self.sources, axis, self._get_array(name))
+
+    def stack(self, name: str) -> ManifestArray:
+        """Return a variable of all files along a new first axis."""
+        first = self._get_array(name).insert_axis(0)
+        return self.columns[name].add_axis().join(self.sources, 0, first)
+
+    def _get_array(self, name: str) -> ManifestArray:
+        data = self.group.variables[name].data
+        if not isinstance(data, ManifestArray):
+            raise TypeError(f"{name!r} is no virtual array")
+        return data
+
+
+@dataclass
+class _Structures:
+    """The structures that were used last, by the names that were left out."""
+
+    kept: list[tuple[frozenset[str], KnownStructure]] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def list(self, skip: frozenset[str]) -> list[KnownStructure]:
+        """Return the structures, the latest first."""
+        with self.lock:
+            return [known for skipped, known in self.kept if skipped == skip]
+
+    def use(self, skip: frozenset[str], known: KnownStructure) -> None:
+        """Keep a structure as the latest."""
+        with self.lock:
+            rest = [pair for pair in self.kept if pair[1] is not known]
+            self.kept = [(skip, known), *rest][:MOST_KEPT]
+
+
+STRUCTURES = _Structures()
+
+
+def read_alike(
+    urls: Sequence[str],
+    options: StorageOptions | None,
+    group: str | None,
+    skip: Iterable[str],
+    heeded: Collection[str] | None,
+) -> list[AlikeRun]:
+    """Read files together where they have one structure, as `ReadAlike` has it."""
+    if get_options().hdf5 != "auto" or (group or "").strip("/") or len(urls) < FEWEST:
+        return []
+    with open_many(urls, options) as (files, numbers):
+        reading = _BatchReader(files, numbers, frozenset(skip), heeded)
+        return sorted(reading.read(), key=lambda run: run.first)
+
+
+class _BatchReader:
+    """Reads a batch of open files."""
+
+    def __init__(
+        self,
+        files: ManyFiles,
+        numbers: Ints,
+        skip: frozenset[str],
+        heeded: Collection[str] | None,
+    ) -> None:
+        self.files, self.numbers = files, numbers
+        self.skip, self.heeded = skip, heeded
+        self.runs: list[AlikeRun] = []
+
+    def read(self) -> list[AlikeRun]:
+        """Return the runs of alike files."""
+        rest = np.arange(len(self.files.readers))
+        for known in STRUCTURES.list(self.skip):
+            rest = self._take(known, rest)
+        tries = 0
+        while len(rest) >= FEWEST and tries < MOST_TRIES:
+            made = read_structure(self.files.readers[rest[0]].source, self.skip)
+            if made is None:
+                rest, tries = rest[1:], tries + 1
+                continue
+            left = self._take(made, rest)
+            tries += len(rest) - len(left) < FEWEST
+            # the first file fits its own structure, unless it has changed meanwhile
+            rest = left if len(left) < len(rest) else rest[1:]
+        return self.runs
+
+    def _take(self, known: KnownStructure, which: Ints) -> Ints:
+        """Add the runs of files that have a structure; return the files that have not."""
+        if len(which) < FEWEST:
+            return which
+        files = self.files.select(which)
+        files.half = known.half
+        files.offset_size = known.blueprint.offset_size
+        files.length_size = known.blueprint.length_size
+        match = known.blueprint.match(files)
+        found = read_columns(known, match, files)
+        if found is None:
+            return which
+        STRUCTURES.use(self.skip, known)
+        equal = known.find_equal(match, self.heeded)
+        taken = np.zeros(len(which), bool)
+        for first, stop in _list_runs(found.sound & equal, self.numbers[which]):
+            run = self._make_run(known, files, found, first, stop)
+            if run is not None:
+                self.runs.append(AlikeRun(int(self.numbers[which[first]]), run))
+                taken[first:stop] = True
+        return which[~taken]
+
+    def _make_run(
+        self, known: KnownStructure, files: ManyFiles, found: FoundColumns, first: int, stop: int
+    ) -> AlikeHDF5Files | None:
+        """Return neighbouring files as a run, None if the first of them cannot be read alone."""
+        sources = [reader.source for reader in files.readers[first:stop]]
+        group = known.group
+        if sources[0] != known.source:
+            # what nobody heeds may differ from the file that the structure is known from
+            try:
+                with HDF5Files(sources[0]) as opened:
+                    group = read_one_group(opened, members, self.skip, "")
+            except (VirtualdsError, OSError):
+                return None
+        if group.problems or list(group.variables) != list(known.group.variables):
+            return None
+        lengths = {dim: values[first:stop] for dim, values in found.lengths.items()}
+        columns = {name: one.select(first, stop) for name, one in found.columns.items()}
+        return AlikeHDF5Files(group, sources, lengths, columns)
+
+
+def _list_runs(taken: Bools, numbers: Ints) -> list[tuple[int, int]]:
+    """Return where neighbouring files begin and end that are taken."""
+    places = np.flatnonzero(taken)
+    cuts = np.flatnonzero((np.diff(places) > 1) | (np.diff(numbers[places]) > 1)) + 1
+    return [(int(p[0]), int(p[-1]) + 1) for p in np.split(places, cuts) if len(p) >= FEWEST]

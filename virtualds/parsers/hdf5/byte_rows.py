@@ -1,0 +1,143 @@
+"""The bytes of several files as rows, and what is done with rows of any metadata.
+
+HDF5 File Format Specification 3.0. Rows of equal length become columns of numbers; whatever is
+wrong with rows is told by the files that they come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from virtualds.chunks.projection import Ints
+
+Bytes = npt.NDArray[np.uint8]
+Bools = npt.NDArray[np.bool_]
+
+CHECKSUM_BYTES = 4
+"""Bytes of a checksum."""
+READ_TOGETHER = 2**22
+"""Bytes of rows that are read at a time."""
+
+
+class RowsError(Exception):
+    """Rows of some of the files are damaged.
+
+    Parameters
+    ----------
+    files : frozenset of int
+        The numbers of the files at fault.
+    reason : str
+    """
+
+    def __init__(self, files: frozenset[int], reason: str) -> None:
+        super().__init__(files, reason)
+        self.files, self.reason = files, reason
+
+
+class UnknownRowsError(RowsError):
+    """Rows of some of the files have an unknown form."""
+
+
+class ByteRows(Protocol):
+    """The bytes of several files, numbered from 0; addresses are relative to each file's base."""
+
+    @property
+    def offset_size(self) -> int:
+        """Bytes of an address, in all of the files."""
+
+    @property
+    def length_size(self) -> int:
+        """Bytes of a length, in all of the files."""
+
+    @property
+    def half(self) -> int:
+        """Half of the most children of a node of a version 1 B-tree of chunks."""
+
+    @property
+    def ends(self) -> Ints:
+        """Bytes that can be addressed in each file."""
+
+    def take_rows(self, file: Ints, address: Ints, length: int) -> Bytes:
+        """Return rows of equal length, one for each address, of shape ``(n, length)``.
+
+        Raises
+        ------
+        RowsError
+            Rows lie outside of their files.
+        """
+
+
+def demand(sound: Bools, file: Ints, reason: str, error: type[RowsError] = RowsError) -> None:
+    """Raise an error that names the files of the rows that are not sound."""
+    if not sound.all():
+        raise error(frozenset(file[~sound].tolist()), reason)
+
+
+def have_checksums(rows: Bytes) -> Bools:
+    """Say which rows end with the checksum of their other bytes (lookup3)."""
+    stated = read_uints(rows[:, -CHECKSUM_BYTES:])
+    return np.equal(compute_checksums(rows[:, :-CHECKSUM_BYTES]), stated)
+
+
+def compute_checksums(rows: Bytes | list[Bytes]) -> Ints:
+    """Return the checksum of each row (lookup3)."""
+    # imported here, since it takes long and only some files have checksums
+    from numcodecs.jenkins import jenkins_lookup3
+
+    return np.fromiter(map(jenkins_lookup3, rows), np.int64, len(rows))
+
+
+def read_uints(fields: Bytes) -> Ints:
+    """Return the unsigned integers of fields of up to eight bytes; of 2**63 and more negative.
+
+    Parameters
+    ----------
+    fields : uint8 array, shape (..., width)
+        Contiguous along the last axis.
+
+    Returns
+    -------
+    int64 array, shape (...)
+    """
+    width = fields.shape[-1]
+    if width in (1, 2, 4, 8):
+        whole = fields.view("<i8" if width == 8 else f"<u{width}")
+        return whole[..., 0].astype(np.int64)
+    found = np.zeros(fields.shape[:-1], np.int64)
+    for place in range(width):
+        found |= fields[..., place].astype(np.int64) << 8 * place
+    return found
+
+
+def is_defined(address: Ints, offset_size: int) -> Bools:
+    """Say which addresses are defined: all bits set means that one is not (II.A)."""
+    return np.not_equal(address, -1 if offset_size == 8 else (1 << 8 * offset_size) - 1)
+
+
+def take_parts(
+    rows: ByteRows, file: Ints, address: Ints, length: int
+) -> Iterator[tuple[slice, Bytes]]:
+    """Yield rows in parts of about `READ_TOGETHER` bytes, and which rows a part has."""
+    step = max(READ_TOGETHER // length, 1)
+    for begin in range(0, len(address), step):
+        part = slice(begin, begin + step)
+        yield part, rows.take_rows(file[part], address[part], length)
+
+
+def demand_once(
+    rows: ByteRows, file: Ints, owner: Ints, address: Ints, length: int, what: str
+) -> None:
+    """Demand that blocks of one length have one parent, and fit together into their file.
+
+    ``owner`` says of which index a block is.
+    """
+    order = np.lexsort((address, owner))
+    near, of = address[order], owner[order]
+    again = (near[1:] == near[:-1]) & (of[1:] == of[:-1])
+    demand(~again, file[order[1:]], what)
+    count = np.bincount(owner)
+    demand((count * length)[owner] <= rows.ends[file], file, "an index is longer than the file")

@@ -1,0 +1,282 @@
+"""Extensible arrays, the index of HDF5 1.10 for datasets with one unlimited axis.
+
+HDF5 File Format Specification 3.0, VII.D. HDF5's own list of chunks (`H5Dchunk_iter`, up to 2.0)
+has them at wrong positions where the unlimited axis is not the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from virtualds.chunks.projection import Ints
+from virtualds.parsers.hdf5.byte_rows import (
+    CHECKSUM_BYTES,
+    Bools,
+    Bytes,
+    demand,
+    demand_once,
+    have_checksums,
+    is_defined,
+    read_uints,
+    take_parts,
+)
+from virtualds.parsers.hdf5.chunk_indexes.elements import (
+    Run,
+    check_blocks,
+    demand_versions,
+    join_runs,
+)
+from virtualds.parsers.hdf5.chunk_indexes.form import (
+    ChunkRows,
+    Indexes,
+    find_places,
+    group_alike,
+    is_element_size,
+)
+
+BEFORE_HEADER = 6
+"""Bytes of a block before the address of its header: signature, version and client."""
+CONTRADICTION = "the header of an extensible array contradicts itself"
+"""The error of a header with impossible numbers."""
+
+
+class _ArrayForm(NamedTuple):
+    """What arrays with the same header share (VII.D, "Extensible Array Header")."""
+
+    element: int
+    max_bits: int
+    in_index: int
+    least: int
+    pointers: int
+    page_bits: int
+
+    @property
+    def page(self) -> int:
+        """Elements of a page: longer data blocks are cut into pages."""
+        return 1 << self.page_bits
+
+    @property
+    def supers(self) -> int:
+        """Most super blocks of the array."""
+        return 1 + self.max_bits - (self.least.bit_length() - 1)
+
+    @property
+    def supers_in_index(self) -> int:
+        """Super blocks whose data blocks the index block itself names."""
+        return 2 * (self.pointers.bit_length() - 1)
+
+    @property
+    def blocks_in_index(self) -> int:
+        """Data blocks that the index block names."""
+        return 2 * (self.pointers - 1)
+
+    @property
+    def number_size(self) -> int:
+        """Bytes of the number of the first element of a block."""
+        return -(-self.max_bits // 8)
+
+
+class _Arrays(NamedTuple):
+    """Arrays of one form, and how many elements of each may be used."""
+
+    indexes: Indexes
+    form: _ArrayForm
+    used: Ints
+
+
+class _IndexBlocks(NamedTuple):
+    """What the index blocks of some arrays name: data blocks and super blocks."""
+
+    owner: Ints
+    blocks: Ints
+    supers: Ints
+
+
+class _DataBlocks(NamedTuple):
+    """Data blocks of one length: the number of the first element of each, and its pages.
+
+    ``pages`` says which pages were written; it is None for blocks that have none.
+    """
+
+    owner: Ints
+    first: Ints
+    address: Ints
+    pages: Bools | None
+
+
+def read_extensible_arrays(indexes: Indexes) -> ChunkRows:
+    """Read extensible arrays (VII.D).
+
+    Raises
+    ------
+    RowsError
+        They are damaged.
+    UnknownRowsError
+        They have an unknown form.
+    """
+    rows, file = indexes.rows, indexes.file
+    size = 12 + 6 * rows.length_size + rows.offset_size + CHECKSUM_BYTES
+    heads = rows.take_rows(file, indexes.root, size)
+    known = (heads[:, :4] == np.frombuffer(b"EAHD", np.uint8)).all(axis=1)
+    sound = known & have_checksums(heads)
+    demand(sound, file, "there is no extensible array of chunks, or its checksum is wrong")
+    demand_versions(indexes, heads, "an extensible array")
+    return group_alike(indexes, heads, slice(6, 12), _read_alike)
+
+
+def _read_alike(indexes: Indexes, heads: Bytes) -> ChunkRows:
+    """Read arrays whose headers differ in how much is used, and where."""
+    rows, file = indexes.rows, indexes.file
+    form = _make_form(indexes, heads)
+    begin = 12 + 4 * rows.length_size
+    used = read_uints(heads[:, begin : begin + rows.length_size])
+    demand(used >= 0, file, CONTRADICTION)
+    begin += 2 * rows.length_size
+    block = read_uints(heads[:, begin : begin + rows.offset_size])
+    owner = np.flatnonzero(is_defined(block, rows.offset_size))
+    # the numbers of chunks run over the greatest shape, with the unlimited axis in front
+    limits = indexes.form.limits
+    order = sorted(range(len(limits)), key=lambda axis: limits[axis] is not None)
+
+    def place(number: Ints) -> Ints:
+        return find_places(indexes.form, number, order, indexes.form.greatest_grid)
+
+    arrays = _Arrays(indexes, form, used)
+    return join_runs(indexes, _list_runs(arrays, owner, block[owner]), place)
+
+
+def _make_form(indexes: Indexes, heads: Bytes) -> _ArrayForm:
+    """Return the form of arrays from the header that they share."""
+    form, limits = _ArrayForm(*heads[0, 6:12].tolist()), indexes.form.limits
+    powers = all(n and not n & (n - 1) for n in (form.least, form.pointers))
+    sound = powers and form.supers_in_index <= form.supers and form.max_bits <= 64
+    sound = sound and is_element_size(indexes.form, form.element, indexes.rows.offset_size)
+    # blocks that the index block names have no pages
+    sound = sound and form.least << form.supers_in_index // 2 <= form.page
+    sound = sound and limits.count(None) == 1 and 0 not in limits
+    sound = sound and max(indexes.form.greatest_grid) < 2**63
+    demand(np.full(len(heads), sound), indexes.file, CONTRADICTION)
+    return form
+
+
+def _list_runs(arrays: _Arrays, owner: Ints, block: Ints) -> Iterator[Run]:
+    """Yield all elements that may be used, in runs."""
+    indexes, form, _ = arrays
+    size = indexes.rows.offset_size
+    start = BEFORE_HEADER + size
+    begin = start + form.in_index * form.element
+    in_supers = begin + form.blocks_in_index * size
+    stop = in_supers + (form.supers - form.supers_in_index) * size
+    named: list[_IndexBlocks] = []
+    file = indexes.file[owner]
+    for part, data in take_parts(indexes.rows, file, block, stop + CHECKSUM_BYTES):
+        some = owner[part]
+        check_blocks(indexes, some, data, b"EAIB")
+        yield _make_run(arrays, some, np.zeros(len(some), np.int64), data[:, start:begin])
+        blocks = _read_addresses(data[:, begin:in_supers], size)
+        named.append(_IndexBlocks(some, blocks, _read_addresses(data[:, in_supers:stop], size)))
+    if named:
+        joined = _IndexBlocks(*(np.concatenate(column) for column in zip(*named, strict=True)))
+        for length, found in _list_data_blocks(arrays, joined).items():
+            yield from _read_blocks(arrays, length, found)
+
+
+def _make_run(arrays: _Arrays, owner: Ints, first: Ints, raw: Bytes) -> Run:
+    return Run(owner, first, raw, arrays.form.element, arrays.used[owner])
+
+
+def _read_addresses(fields: Bytes, size: int) -> Ints:
+    return read_uints(fields.reshape(len(fields), fields.shape[1] // size, size))
+
+
+def _list_data_blocks(arrays: _Arrays, named: _IndexBlocks) -> dict[int, list[_DataBlocks]]:
+    """Return the data blocks that are there, by the number of their elements.
+
+    Super block ``n`` has ``2**(n // 2)`` data blocks of ``least * 2**((n + 1) // 2)`` elements.
+    """
+    form, size = arrays.form, arrays.indexes.rows.offset_size
+    found: dict[int, list[_DataBlocks]] = {}
+    first, left = form.in_index, 0
+    for number in range(form.supers):
+        owner = np.flatnonzero(first < arrays.used[named.owner])
+        if not owner.size:
+            break
+        count, length = 1 << number // 2, form.least << (number + 1) // 2
+        pages: Bools | None = None
+        if number < form.supers_in_index:
+            address = named.blocks[owner, left : left + count]
+            left += count
+        else:
+            place = named.supers[owner, number - form.supers_in_index]
+            owner, place = (column[is_defined(place, size)] for column in (owner, place))
+            address, pages = _read_super_blocks(arrays, named.owner[owner], place, count, length)
+        # of each array: the elements of the block that comes first, second ...
+        which, at = np.nonzero(is_defined(address, size))
+        if which.size:
+            some = None if pages is None else pages[which, at]
+            blocks = named.owner[owner[which]], first + at * length, address[which, at], some
+            found.setdefault(length, []).append(_DataBlocks(*blocks))
+        first += count * length
+    return found
+
+
+def _read_super_blocks(
+    arrays: _Arrays, owner: Ints, place: Ints, count: int, length: int
+) -> tuple[Ints, Bools | None]:
+    """Return the data blocks of super blocks, and which of their pages were written."""
+    indexes, form = arrays.indexes, arrays.form
+    pages = length // form.page if length > form.page else 0
+    bits = BEFORE_HEADER + indexes.rows.offset_size + form.number_size
+    begin = bits + count * -(-pages // 8)
+    stop = begin + count * indexes.rows.offset_size
+    file = indexes.file[owner]
+    room = "a super block of an extensible array is longer than its file"
+    demand(indexes.rows.ends[file] >= stop, file, room)
+    data = indexes.rows.take_rows(file, place, stop + CHECKSUM_BYTES)
+    check_blocks(indexes, owner, data, b"EASB")
+    address = _read_addresses(data[:, begin:stop], indexes.rows.offset_size)
+    if not pages:
+        return address, None
+    # one stream of bits for all blocks, the most significant bit first
+    stream = np.unpackbits(data[:, bits:begin], axis=1, count=count * pages)
+    return address, stream.reshape(len(data), count, pages).astype(bool)
+
+
+def _read_blocks(arrays: _Arrays, length: int, found: list[_DataBlocks]) -> Iterator[Run]:
+    """Yield the elements of data blocks of one length, by pages where they have pages."""
+    indexes, form = arrays.indexes, arrays.form
+    has_pages = length > form.page
+    start = BEFORE_HEADER + indexes.rows.offset_size + form.number_size
+    size = start + CHECKSUM_BYTES + (0 if has_pages else length * form.element)
+    owner, first, address = (
+        np.concatenate([blocks[column] for blocks in found]) for column in range(3)
+    )
+    file = indexes.file[owner]
+    twice = "an extensible array has a data block twice"
+    demand_once(indexes.rows, file, owner, address, size, twice)
+    for part, data in take_parts(indexes.rows, file, address, size):
+        check_blocks(indexes, owner[part], data, b"EADB")
+        if not has_pages:
+            yield _make_run(arrays, owner[part], first[part], data[:, start:-CHECKSUM_BYTES])
+    if has_pages:
+        # only super blocks, which say what pages were written, have blocks of this length
+        written = [np.zeros((0, 0)) if blocks.pages is None else blocks.pages for blocks in found]
+        yield from _read_pages(arrays, owner, first, address + size, np.concatenate(written))
+
+
+def _read_pages(
+    arrays: _Arrays, owner: Ints, first: Ints, begin: Ints, written: Bools
+) -> Iterator[Run]:
+    """Yield the elements of the pages that were written: any other page may hold any bytes."""
+    indexes, form = arrays.indexes, arrays.form
+    size = form.page * form.element + CHECKSUM_BYTES
+    which, page = np.nonzero(written)
+    owner, first = owner[which], first[which] + page * form.page
+    address, file = begin[which] + page * size, indexes.file[owner]
+    for part, data in take_parts(indexes.rows, file, address, size):
+        wrong = "a page of an extensible array has a wrong checksum"
+        demand(have_checksums(data), file[part], wrong)
+        yield _make_run(arrays, owner[part], first[part], data[:, :-CHECKSUM_BYTES])

@@ -1,0 +1,248 @@
+"""What chunk indexes have in common: the form of alike datasets, and the chunks as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from virtualds.chunks.projection import Ints
+from virtualds.parsers.hdf5.byte_rows import Bools, ByteRows, Bytes, RowsError, read_uints
+
+MASK = 4
+"""Bytes of a filter mask."""
+
+
+@dataclass(frozen=True)
+class IndexForm:
+    """What the chunk indexes of alike datasets share.
+
+    Parameters
+    ----------
+    kind : int
+        Which index it is: an `IndexKind`.
+    chunks : tuple of int
+        Elements of a chunk along each axis.
+    itemsize : int
+        Bytes of an element.
+    limits : tuple of int or None
+        The greatest length of each axis, None for an unlimited one.
+    has_filters : bool
+    """
+
+    kind: int
+    chunks: tuple[int, ...]
+    itemsize: int
+    limits: tuple[int | None, ...]
+    has_filters: bool
+
+    @cached_property
+    def nbytes(self) -> int:
+        """Bytes of a chunk without filters."""
+        return prod(self.chunks) * self.itemsize
+
+    @cached_property
+    def greatest_grid(self) -> tuple[int, ...]:
+        """Chunks along each axis when it is as long as it may be; 0 for an unlimited one."""
+        return tuple(-(-(n or 0) // c) for n, c in zip(self.limits, self.chunks, strict=True))
+
+
+class Indexes(NamedTuple):
+    """The indexes of alike datasets: of each the file, the address of its root and its shape."""
+
+    rows: ByteRows
+    form: IndexForm
+    file: Ints
+    root: Ints
+    shape: Ints
+
+    def at(self, which: Ints) -> Indexes:
+        """Return some of the indexes."""
+        return self._replace(file=self.file[which], root=self.root[which], shape=self.shape[which])
+
+
+class ChunkRows(NamedTuple):
+    """Chunks that were written, sorted by dataset and then in C order.
+
+    Parameters
+    ----------
+    owner : int64 array, shape (n,)
+        The number of the dataset.
+    place : int64 array, shape (ndim, n)
+        The position in elements.
+    mask : int64 array, shape (n,)
+        Which filters were skipped.
+    address, length : int64 array, shape (n,)
+        Where the bytes lie, relative to the base of the file.
+    """
+
+    owner: Ints
+    place: Ints
+    mask: Ints
+    address: Ints
+    length: Ints
+
+    @classmethod
+    def empty(cls, ndim: int) -> ChunkRows:
+        """Return no chunks."""
+        none = np.empty(0, np.int64)
+        return cls(none, np.empty((ndim, 0), np.int64), none, none, none)
+
+    def at(self, which: Bools | Ints) -> ChunkRows:
+        """Return some of the chunks."""
+        return ChunkRows(*(column[..., which] for column in self))
+
+
+def parse_elements(form: IndexForm, raw: Bytes, offset_size: int) -> tuple[Ints, Ints, Ints]:
+    """Return filter mask, address and length from elements of an array, or what is so in records.
+
+    Chunks without filters have all the same length, and their elements are addresses alone. The
+    width of a length follows from that of an element (VII.C.3, VII.D.3).
+    """
+    address = read_uints(raw[:, :offset_size])
+    if not form.has_filters:
+        return np.zeros(len(raw), np.int64), address, np.full(len(raw), form.nbytes)
+    return read_uints(raw[:, -MASK:]), address, read_uints(raw[:, offset_size:-MASK])
+
+
+def is_element_size(form: IndexForm, size: int, offset_size: int) -> bool:
+    """Say whether an element may have so many bytes."""
+    if not form.has_filters:
+        return size == offset_size
+    return 1 <= size - offset_size - MASK <= 8
+
+
+def join_chunks(parts: list[ChunkRows], ndim: int) -> ChunkRows:
+    """Return the chunks of all parts; the list is emptied, to give up columns one by one."""
+    if len(parts) == 1:
+        return parts.pop()
+    columns = [list(column) for column in zip(*parts, strict=True)]
+    parts.clear()
+    joined = []
+    while columns:
+        column = columns.pop(0)
+        joined.append(np.concatenate(column, axis=-1))
+    return ChunkRows(*joined) if joined else ChunkRows.empty(ndim)
+
+
+def check_chunks(indexes: Indexes, found: ChunkRows) -> ChunkRows:
+    """Return chunks that lie in the shape and in the file.
+
+    Raises
+    ------
+    RowsError
+        A chunk lies outside of them, or has a wrong length.
+    """
+    form, file, owner = indexes.form, indexes.file, found.owner
+    if not form.has_filters:
+        same = found.length == form.nbytes
+        _demand(same, file, owner, "a chunk without filters has another length")
+    # a negative number is too great as an unsigned one
+    for axis, values in enumerate(found.place):
+        inside = values.view(np.uint64) < _of_owners(indexes.shape[:, axis], owner)
+        _demand(inside, file, owner, "a chunk lies outside of the shape")
+    end = indexes.rows.ends[file]
+    fits = found.length.view(np.uint64) <= _of_owners(end, owner)
+    _demand(fits, file, owner, "a chunk is longer than any file")
+    fits = found.address.view(np.uint64) <= _of_owners(end, owner) - found.length.view(np.uint64)
+    _demand(fits, file, owner, "a chunk lies past the end of the file")
+    return found
+
+
+def _of_owners(values: Ints, owner: Ints) -> npt.NDArray[np.uint64]:
+    """Return the value of each chunk's dataset; one for all if there is one dataset."""
+    return (values if len(values) == 1 else values[owner]).view(np.uint64)
+
+
+def _demand(sound: Bools, file: Ints, owner: Ints, reason: str) -> None:
+    if not sound.all():
+        raise RowsError(frozenset(file[owner[~sound]].tolist()), reason)
+
+
+def find_ascending(owner: Ints, place: Ints) -> Bools:
+    """Say which chunks, from the second on, come after the one before them."""
+    after = np.zeros(max(len(owner) - 1, 0), bool)
+    for values in place[::-1]:
+        low, high = values[:-1], values[1:]
+        after = (low < high) | ((low == high) & after)
+    low, high = owner[:-1], owner[1:]
+    found: Bools = (low < high) | ((low == high) & after)
+    return found
+
+
+def demand_order(indexes: Indexes, found: ChunkRows) -> ChunkRows:
+    """Return chunks if each comes after the one before: a tree needs the order to find them.
+
+    Raises
+    ------
+    RowsError
+        Chunks are listed twice, or not in their order.
+    """
+    after = find_ascending(found.owner, found.place)
+    _demand(after, indexes.file, found.owner[1:], "chunks are listed twice, or not in their order")
+    return found
+
+
+def is_before(low: Ints, high: Ints, or_same: bool = False) -> Bools:
+    """Compare keys, axis by axis; they have shape ``(n, axes)``."""
+    found = np.full(len(low), or_same)
+    for axis in reversed(range(low.shape[1])):
+        a, b = low[:, axis], high[:, axis]
+        found = (a < b) | ((a == b) & found)
+    return found
+
+
+def find_places(form: IndexForm, number: Ints, order: list[int], sizes: tuple[int, ...]) -> Ints:
+    """Return the positions of chunks from their numbers over a grid.
+
+    Parameters
+    ----------
+    form : IndexForm
+    number : int64 array
+    order : list of int
+        The axes, the slowest first.
+    sizes : tuple of int
+        Chunks along each axis; that of the first in order has no end.
+    """
+    place = np.empty((len(form.chunks), len(number)), np.int64)
+    for axis in reversed(order[1:]):
+        above = number // sizes[axis]
+        np.subtract(number, above * sizes[axis], out=place[axis])
+        number = above
+    place[order[0]] = number
+    for axis, chunk in enumerate(form.chunks):
+        place[axis] *= chunk
+    return place
+
+
+def group_alike(
+    indexes: Indexes, heads: Bytes, fields: slice, read: Callable[[Indexes, Bytes], ChunkRows]
+) -> ChunkRows:
+    """Read together the indexes that have the same bytes in some fields of their headers."""
+    same = heads[:, fields]
+    if len(same) == 1 or (same == same[0]).all():
+        return read(indexes, heads)
+    group = np.unique(same, axis=0, return_inverse=True)[1].ravel()
+    parts = []
+    for number in range(int(group.max()) + 1):
+        which = np.flatnonzero(group == number)
+        found = read(indexes.at(which), heads[which])
+        parts.append(found._replace(owner=which[found.owner]))
+    joined = join_chunks(parts, len(indexes.form.chunks))
+    return joined.at(np.argsort(joined.owner, kind="stable"))
+
+
+def sort_chunks(found: ChunkRows) -> ChunkRows:
+    """Return chunks by dataset and then in C order."""
+    if find_ascending(found.owner, found.place).all():
+        return found
+    order = np.lexsort((*found.place[::-1], found.owner))
+    # in place, since a second table would take as much memory again
+    for column in (found.owner, *found.place, *found[2:]):
+        column[:] = column[order]
+    return found

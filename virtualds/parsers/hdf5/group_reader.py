@@ -1,0 +1,230 @@
+"""Reading one HDF5 group, or all groups below one.
+
+`netcdf_rules` and `dimensions` apply the conventions of netCDF. The values of a dataset become
+references to its chunks (`storage`) or to the sources of a virtual dataset (`virtual_datasets`);
+h5py reads all other values (`h5py_values`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.concatenate import hold_gaps_as_chunks
+from virtualds.arrays.group import Data, ManifestGroup, ManifestVariable
+from virtualds.codecs.codec import NO_FILTERS
+from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
+from virtualds.parsers.hdf5.attributes import read_attribute, select_user_names
+from virtualds.parsers.hdf5.dimensions import Dimensions, NamedAxes
+from virtualds.parsers.hdf5.file import HDF5Files, describe_damage
+from virtualds.parsers.hdf5.groups import (
+    MOST_GROUPS,
+    FileGroups,
+    HDF5Group,
+    PathParts,
+    read_groups_below,
+)
+from virtualds.parsers.hdf5.h5py_values import load_or_defer
+from virtualds.parsers.hdf5.netcdf_rules import find_fill_beyond, list_attribute_names
+from virtualds.parsers.hdf5.objects import Dataset, GroupMembers, HDF5Location, Structure
+from virtualds.parsers.hdf5.storage import build_stored_array, fill_of
+from virtualds.parsers.hdf5.virtual_datasets import build_mapped_array, list_needed_files
+from virtualds.urls import local_path, scheme_of
+
+NOT_A_COORDINATE = "_nc4_non_coord_"
+"""Prefix that netCDF-C gives a variable with the name of a dimension whose scale it is not."""
+
+
+class GroupRead(NamedTuple):
+    """A group as it was read, what it was read from, and how its dimensions were found."""
+
+    group: ManifestGroup
+    members: GroupMembers
+    axes: NamedAxes
+
+
+def read_one_group(
+    files: HDF5Files, structure: Structure, skip: frozenset[str], path: str
+) -> ManifestGroup:
+    """Read the group at a path."""
+    return read_group_with_members(files, structure, skip, path).group
+
+
+def read_group_with_members(
+    files: HDF5Files, structure: Structure, skip: frozenset[str], path: str
+) -> GroupRead:
+    """Read the group at a path; also return what it was read from."""
+    root, here, where, scales = _find_group(files, structure, path)
+    group = HDF5Group(where, here, structure.list_members(here, skip), scales)
+    below = dict.fromkeys(group.found.groups, ManifestGroup())
+    reader = _GroupReader(files, skip, where)
+    read = reader.read(group, FileGroups(root, structure), below)
+    return GroupRead(read, group.found, reader.axes)
+
+
+def read_whole_tree(
+    files: HDF5Files, structure: Structure, skip: frozenset[str], path: str
+) -> ManifestGroup:
+    """Read the group at a path with all groups below it."""
+    root, here, where, scales = _find_group(files, structure, path)
+    listed = list(islice(read_groups_below(here, structure, where, scales, skip), MOST_GROUPS + 1))
+    if len(listed) > MOST_GROUPS:
+        raise FormatError(
+            f"{files.source.url}: it has more than {MOST_GROUPS:,} groups, with those that links "
+            f"repeat; open one with group="
+        )
+    together = FileGroups(root, structure, None if where else listed)
+    done: dict[PathParts, ManifestGroup] = {}
+    for group in listed:
+        below = {name: done.pop((*group.where, name)) for name in group.found.groups}
+        done[group.where] = _GroupReader(files, skip, group.where).read(group, together, below)
+    return done[where]
+
+
+def _find_group(
+    files: HDF5Files, structure: Structure, path: str
+) -> tuple[HDF5Location, HDF5Location, PathParts, tuple[Dataset, ...]]:
+    """Return the root, the group at a path, its path, and the scales of the groups above it."""
+    root = structure.open_root(files, files.source)
+    *above, here = structure.descend_to(root, path)
+    scales = (d for g in above for d in structure.list_members(g).scales)
+    return root, here, tuple(filter(None, path.split("/"))), tuple(scales)
+
+
+class _GroupReader:
+    """Reads one group: its variables, attributes and problems."""
+
+    axes: NamedAxes
+
+    def __init__(self, files: HDF5Files, skip: frozenset[str], where: PathParts) -> None:
+        self.files = files
+        self.skip = skip
+        self.where = where
+        url = files.source.url
+        self.source_name = local_path(url) if scheme_of(url) == "file" else url
+        self.problems: dict[str, VirtualdsError] = {}
+
+    def read(
+        self, group: HDF5Group, together: FileGroups, below: Mapping[str, ManifestGroup]
+    ) -> ManifestGroup:
+        """Read a group; ``below`` holds its child groups."""
+        found = group.found
+        for name in found.broken.keys() - self.skip:
+            self._note(name, found.broken[name])
+        self.axes = together.name_axes(group)
+        dims = self._read_dimensions(group, together)
+        return ManifestGroup(
+            self._read_variables(found.datasets, dims),
+            self._read_attributes("", group.place),
+            below,
+            {"unlimited_dims": dims.unlimited_here},
+            self.problems,
+        )
+
+    def _read_dimensions(self, group: HDF5Group, together: FileGroups) -> Dimensions:
+        axes = self.axes
+        if not group.where and not group.found.groups:
+            return Dimensions(axes, lambda: len(axes.scales), {})
+        lengths = together.find_lengths(group.where, axes) if axes.grow else {}
+        return Dimensions(axes, partial(together.count_dimensions_before, group.where), lengths)
+
+    def _read_variables(
+        self, datasets: Mapping[str, Dataset], dims: Dimensions
+    ) -> dict[str, ManifestVariable]:
+        variables = {}
+        # the scale decides how long a dimension is
+        scales = [d for d in datasets.values() if d.is_scale and d.shape]
+        sizes = {d.name: dims.lengths.get(d.name, d.shape[0]) for d in scales}
+        for name, names in dims.of.items():
+            shown, dataset = name.removeprefix(NOT_A_COORDINATE), datasets[name]
+            if shown in self.skip:
+                continue
+            lengths = zip(names, dataset.shape, strict=True)
+            shape = tuple(dims.lengths.get(dim, n) for dim, n in lengths)
+            own = dict(zip(names, shape, strict=True))
+            if odd := [dim for dim, n in own.items() if sizes.get(dim, n) != n]:
+                self._note(shown, _contradiction_error(odd[0], own[odd[0]], sizes[odd[0]]))
+                continue
+            sizes |= own
+            variables[shown] = self._read_variable(shown, dataset, names, shape)
+        return variables
+
+    def _note(self, name: str, error: VirtualdsError) -> None:
+        path = "/".join((*self.where, name))
+        error.add_note(f"variable {path!r} of {self.files.source.url}")
+        self.problems[name] = error
+
+    def _read_attributes(self, variable: str, owner: Any) -> dict[str, Any]:
+        """Return the user's attributes of a group or dataset."""
+        found = {}
+        for name in select_user_names(list_attribute_names(owner)):
+            try:
+                with describe_damage(self.files.source):
+                    found[name] = read_attribute(owner, name)
+            except VirtualdsError as error:
+                # as in CDL: "variable:attribute", and ":attribute" of the group
+                self._note(f"{variable}:{name}", error)
+        return found
+
+    def _read_variable(
+        self, name: str, dataset: Dataset, dims: tuple[str, ...], shape: tuple[int, ...]
+    ) -> ManifestVariable:
+        attributes = self._read_attributes(name, dataset)
+        encoding: dict[str, Any] = {}
+        try:
+            with describe_damage(dataset.source):
+                data = self._read_data(dataset, dims, shape, encoding)
+        except VirtualdsError as error:
+            self._note(name, error)
+            data = ManifestArray.unreadable(shape, f"V{dataset.type.size}", str(error))
+            return ManifestVariable(dims, data, attributes)
+        if data.dtype.kind == "S" and "_FillValue" in attributes:
+            fill = attributes["_FillValue"]
+            attributes["_FillValue"] = np.bytes_(fill.encode() if isinstance(fill, str) else fill)
+        if "least_significant_digit" in attributes:
+            encoding["least_significant_digit"] = attributes.pop("least_significant_digit")
+        encoding |= {"source": self.source_name, "original_shape": shape}
+        return ManifestVariable(dims, data, attributes, encoding)
+
+    def _read_data(
+        self,
+        dataset: Dataset,
+        dims: tuple[str, ...],
+        shape: tuple[int, ...],
+        encoding: dict[str, Any],
+    ) -> Data:
+        """Return the values of a dataset, as references where possible."""
+        if dataset.facts.space.shape is None:
+            raise UnsupportedError(
+                "it has a null dataspace, so there are no values; leave the variable out with "
+                "drop_variables"
+            )
+        stored = dataset.stored
+        encoding["dtype"] = stored.declared
+        if dataset.is_virtual:
+            encoding |= NO_FILTERS | {"contiguous": True, "chunksizes": None}
+            array = build_mapped_array(dataset, stored, self.files)
+        else:
+            array = build_stored_array(dataset, stored, dims, encoding)
+        if array is None:
+            needs = list_needed_files(dataset, self.files)
+            return load_or_defer(dataset, stored, shape, needs, self.files)
+        if shape == array.shape:
+            return array
+        fill = find_fill_beyond(fill_of(dataset, stored.dtype), stored.dtype)
+        # its own gaps have another fill value than the part past its end
+        array = hold_gaps_as_chunks(array) if array.has_gaps else array
+        return replace(array, shape=shape, fill_value=fill)
+
+
+def _contradiction_error(dim: str, size: int, known: int) -> FormatError:
+    return FormatError(
+        f"it has {size} elements along {dim!r}, where other variables have {known}; the file "
+        f"contradicts itself, leave one of them out with drop_variables"
+    )

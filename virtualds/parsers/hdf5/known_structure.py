@@ -1,0 +1,145 @@
+"""The structure of an HDF5 file that others may have: its blueprint, and what its slots are."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.group import ManifestGroup
+from virtualds.errors import VirtualdsError
+from virtualds.parsers.hdf5 import members
+from virtualds.parsers.hdf5.blueprint import Blueprint, Match
+from virtualds.parsers.hdf5.byte_rows import Bools
+from virtualds.parsers.hdf5.dataset_facts import LENGTH
+from virtualds.parsers.hdf5.file import HDF5Files
+from virtualds.parsers.hdf5.file_bytes import FileBytes
+from virtualds.parsers.hdf5.group_reader import (
+    NOT_A_COORDINATE,
+    GroupRead,
+    read_group_with_members,
+)
+from virtualds.parsers.hdf5.layout import LayoutClass
+from virtualds.parsers.hdf5.notes import Notes
+from virtualds.parsers.hdf5.objects import Dataset, DatasetFacts
+from virtualds.source_file import SourceFile
+
+
+class KnownVariable(NamedTuple):
+    """A variable of a known structure.
+
+    Parameters
+    ----------
+    owner : int
+        The first part of the names of its slots.
+    facts : DatasetFacts
+    within : tuple of int
+        Lengths of the axes that every element has.
+    itemsize : int
+        Bytes of an element, with those axes.
+    """
+
+    owner: int
+    facts: DatasetFacts
+    within: tuple[int, ...]
+    itemsize: int
+
+
+@dataclass(frozen=True, eq=False)
+class KnownStructure:
+    """A blueprint, and what its slots are.
+
+    Parameters
+    ----------
+    blueprint : Blueprint
+    half : int
+        Half of the most children of a node of a version 1 B-tree of chunks.
+    group : ManifestGroup
+        Of the file that the structure is known from.
+    source : SourceFile
+        That file.
+    variables : dict of str to KnownVariable
+    axes : dict of (int, int) to (str, int or None)
+        By owner and axis of every dataset: its dimension, and how long it may be.
+    """
+
+    blueprint: Blueprint
+    half: int
+    group: ManifestGroup
+    source: SourceFile
+    variables: Mapping[str, KnownVariable]
+    axes: Mapping[tuple[int, int], tuple[str, int | None]]
+
+    def find_equal(self, match: Match, heeded: Collection[str] | None) -> Bools:
+        """Say which files have the attributes of the known file, of those that are heeded."""
+        names = None if heeded is None else {name.encode() for name in heeded}
+        keys = [
+            key
+            for key in (*self.blueprint.notes.slots, *self.blueprint.notes.references)
+            if isinstance(key, tuple)
+            and isinstance(key[1], bytes)
+            and (names is None or key[1] in names)
+        ]
+        return self.blueprint.find_equal(match, keys)
+
+
+def read_structure(source: SourceFile, skip: frozenset[str]) -> KnownStructure | None:
+    """Read a file with notes of its bytes; None if nothing can be known by it of other files."""
+    notes = Notes()
+    try:
+        with HDF5Files(source, notes) as files:
+            read = read_group_with_members(files, members, skip, "")
+            if files.is_alone and notes.complete:
+                return _make_structure(read, notes, files.get_bytes(source))
+    except (VirtualdsError, OSError):
+        pass
+    return None
+
+
+def _make_structure(read: GroupRead, notes: Notes, file: FileBytes) -> KnownStructure | None:
+    group = read.group
+    axes = _list_axes(read)
+    if group.problems or group.groups or axes is None or file.base:
+        return None
+    variables = {}
+    for name, dataset in read.members.datasets.items():
+        shown = name.removeprefix(NOT_A_COORDINATE)
+        if shown not in group.variables:
+            continue
+        if not _is_plain(dataset, group.variables[shown].data, notes):
+            return None
+        owner, within = dataset.address[1], dataset.shape[dataset.rank :]
+        variables[shown] = KnownVariable(owner, dataset.facts, within, dataset.type.size)
+    if variables.keys() != group.variables.keys():
+        return None
+    blueprint = Blueprint(notes, file.offset_size, file.length_size)
+    return KnownStructure(blueprint, file.half, group, file.source, variables, axes)
+
+
+def _list_axes(read: GroupRead) -> dict[tuple[int, int], tuple[str, int | None]] | None:
+    """Return the dimension of every axis; None unless scales name all, with their lengths."""
+    axes: dict[tuple[int, int], tuple[str, int | None]] = {}
+    lengths: dict[str, int] = {}
+    for dataset, dims in read.axes.named:
+        sizes = zip(dims, dataset.shape, dataset.limits, strict=False)
+        for axis, (dim, length, limit) in enumerate(sizes):
+            if dim is None or lengths.setdefault(dim, length) != length:
+                return None
+            axes[dataset.address[1], axis] = dim, limit
+        if None in dims:
+            return None
+    return axes
+
+
+def _is_plain(dataset: Dataset, data: object, notes: Notes) -> bool:
+    """Say whether all that is known of the values of a variable are its chunks."""
+    layout = dataset.facts.layout
+    return (
+        isinstance(data, ManifestArray)
+        and data.shape == dataset.shape
+        and len(data.pipelines) == len(data.fragments) == 1
+        and layout.kind != LayoutClass.VIRTUAL
+        and not dataset.is_external
+        and all((dataset.address[1], LENGTH, axis) in notes.slots for axis in range(dataset.rank))
+    )

@@ -1,0 +1,236 @@
+"""Several files that are read together: the beginnings of all, and rows of any of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import copy_context
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from virtualds.chunks.projection import Ints
+from virtualds.options import get_options
+from virtualds.parsers.hdf5.byte_rows import Bytes, RowsError
+from virtualds.parsers.hdf5.file_bytes import HEAD_BYTES, lock_for_reading
+from virtualds.source_file import SourceFile, StorageOptions
+from virtualds.stores import find_store
+from virtualds.stores.block_cache import FIRST_PAGES, MOST, PAGE, Blocks
+from virtualds.stores.local_files import open_regular
+from virtualds.stores.store import Range
+from virtualds.urls import local_path, scheme_of
+
+OPEN_ERRORS = (OSError, ValueError)
+"""What opening raises for a file that cannot be read; it is then opened alone, which says why."""
+
+Result = TypeVar("Result")
+
+
+class FileReader(Protocol):
+    """Reads one file."""
+
+    @property
+    def source(self) -> SourceFile:
+        """The file with its fingerprint."""
+
+    @property
+    def head(self) -> bytes:
+        """Its first bytes."""
+
+    def read(self, address: int, length: int) -> bytes:
+        """Return bytes that lie in the file."""
+
+    def fetch(self, ranges: Sequence[Range]) -> None:
+        """Fetch what is going to be read."""
+
+    def close(self) -> None:
+        """Let go of the file."""
+
+
+class LocalReader:
+    """Reads a local file."""
+
+    def __init__(self, url: str, options: StorageOptions | None) -> None:
+        self._handle = open_regular(local_path(url), options)
+        try:
+            lock_for_reading(self._handle)
+            found = os.fstat(self._handle)
+            self.head = os.pread(self._handle, HEAD_BYTES, 0)
+        except BaseException:
+            self.close()
+            raise
+        self.source = SourceFile(url, found.st_size, found.st_mtime_ns)
+
+    def read(self, address: int, length: int) -> bytes:
+        """Return bytes that lie in the file."""
+        return os.pread(self._handle, length, address)
+
+    def fetch(self, ranges: Sequence[Range]) -> None:
+        """Do nothing: a local file is read when bytes are needed."""
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._handle)
+
+
+class RemoteReader:
+    """Reads a remote file, and holds what it fetched."""
+
+    def __init__(self, url: str, options: StorageOptions | None) -> None:
+        store = find_store(url)
+        self.source, self.head = store.read_head(url, options, FIRST_PAGES * PAGE)
+        if self.source.size is None:
+            raise ValueError("the size of the file is not known")
+        self._blocks = Blocks(store, self.source, self.head)
+
+    def read(self, address: int, length: int) -> bytes:
+        """Return bytes that lie in the file, of those that were fetched where they are held."""
+        places = range(address, address + length, MOST * PAGE)
+        stop = address + length
+        return b"".join(self._blocks.read(at, min(MOST * PAGE, stop - at)) for at in places)
+
+    def fetch(self, ranges: Sequence[Range]) -> None:
+        """Fetch what is going to be read, all of it at once."""
+        self._blocks.fetch_together(ranges)
+
+    def close(self) -> None:
+        """Do nothing: connections are kept."""
+
+
+@dataclass(eq=False)
+class ManyFiles:
+    """Files whose bytes are read as rows (`virtualds.parsers.hdf5.byte_rows.ByteRows`).
+
+    Parameters
+    ----------
+    readers : list of FileReader
+    offset_size, length_size, half : int
+        Of the structure that the files have.
+    """
+
+    readers: list[FileReader]
+    run: Callable[..., Any]
+    offset_size: int = 8
+    length_size: int = 8
+    half: int = 32
+
+    def __post_init__(self) -> None:
+        size = max((len(reader.head) for reader in self.readers), default=0)
+        heads = b"".join([reader.head.ljust(size, b"\0") for reader in self.readers])
+        self.heads = np.frombuffer(heads, np.uint8).reshape(len(self.readers), size)
+        self.ends = np.array([reader.source.size or 0 for reader in self.readers], np.int64)
+        self._in_head = np.minimum(self.ends, size)
+
+    def select(self, numbers: Ints) -> ManyFiles:
+        """Return some of the files."""
+        return ManyFiles([self.readers[n] for n in numbers.tolist()], self.run)
+
+    def fetch(self, ranges: Sequence[tuple[Ints, int]]) -> None:
+        """Fetch what is going to be read, of all files at once.
+
+        Parameters
+        ----------
+        ranges : sequence of (int array, int)
+            For each file an address, and the length.
+        """
+        wanted: list[list[Range]] = [[] for _ in self.readers]
+        for addresses, length in ranges:
+            outside = addresses + length > self._in_head
+            for number in np.flatnonzero(outside).tolist():
+                wanted[number].append((int(addresses[number]), length))
+        self._fetch(wanted)
+
+    def take_rows(self, file: Ints, address: Ints, length: int) -> Bytes:
+        """Return rows of equal length, one for each address, of shape ``(n, length)``.
+
+        Raises
+        ------
+        RowsError
+            Rows lie outside of their files.
+        """
+        fits = (address >= 0) & (address <= self.ends[file] - length)
+        if not fits.all():
+            raise RowsError(frozenset(file[~fits].tolist()), "bytes lie past the end of the file")
+        held = address + length <= self._in_head[file]
+        if held.all():
+            return self._take_held(file, address, length)
+        rows = np.empty((len(file), length), np.uint8)
+        rows[held] = self._take_held(file[held], address[held], length)
+        rows[~held] = self._read_rows(file[~held], address[~held], length)
+        return rows
+
+    def _take_held(self, file: Ints, address: Ints, length: int) -> Bytes:
+        if len(file) == len(self.readers) and (address == address[0]).all():
+            begin = int(address[0])
+            rows: Bytes = self.heads[file, begin : begin + length]
+            return rows
+        gathered: Bytes = self.heads[file[:, None], address[:, None] + np.arange(length)]
+        return gathered
+
+    def _read_rows(self, file: Ints, address: Ints, length: int) -> Bytes:
+        places = list(zip(file.tolist(), address.tolist(), strict=True))
+        wanted: list[list[Range]] = [[] for _ in self.readers]
+        for number, at in places:
+            wanted[number].append((at, length))
+        self._fetch(wanted)
+        parts = [self.readers[number].read(at, length) for number, at in places]
+        short = frozenset(
+            n for (n, _), part in zip(places, parts, strict=True) if len(part) < length
+        )
+        if short:
+            raise RowsError(short, "a file ends earlier than when it was opened")
+        return np.frombuffer(b"".join(parts), np.uint8).reshape(-1, length)
+
+    def _fetch(self, wanted: Sequence[Sequence[Range]]) -> None:
+        pairs = [(r, some) for r, some in zip(self.readers, wanted, strict=True) if some]
+        self.run(lambda pair: pair[0].fetch(pair[1]), pairs)
+
+
+@contextmanager
+def open_many(
+    urls: Sequence[str], options: StorageOptions | None
+) -> Iterator[tuple[ManyFiles, Ints]]:
+    """Open files, and close them at the end of the block.
+
+    Returns
+    -------
+    ManyFiles, int array
+        The files that can be opened, and their numbers.
+    """
+    is_local = all(scheme_of(url) == "file" for url in urls)
+    make = LocalReader if is_local else RemoteReader
+
+    def open_one(url: str) -> FileReader | None:
+        try:
+            return make(url, options)
+        except OPEN_ERRORS:
+            return None
+
+    with _choose_runner(len(urls), is_local) as run:
+        found: list[FileReader | None] = run(open_one, urls)
+        readers = [reader for reader in found if reader is not None]
+        try:
+            numbers = np.flatnonzero([reader is not None for reader in found])
+            yield ManyFiles(readers, run), numbers
+        finally:
+            for reader in readers:
+                reader.close()
+
+
+@contextmanager
+def _choose_runner(count: int, is_local: bool) -> Iterator[Callable[..., Any]]:
+    """Give a function like `map` that asks for all files at once where they are remote."""
+    if is_local:
+        yield lambda work, items: list(map(work, items))
+        return
+    with ThreadPoolExecutor(min(count, get_options().max_requests)) as pool:
+
+        def run(work: Callable[[Any], Result], items: Sequence[Any]) -> list[Result]:
+            # what a thread reads belongs to the scan of its caller
+            started = [pool.submit(copy_context().run, work, item) for item in items]
+            return [future.result() for future in started]
+
+        yield run

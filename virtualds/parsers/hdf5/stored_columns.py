@@ -1,0 +1,142 @@
+"""Where the elements of one variable lie in many alike files, and the array of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from virtualds.arrays.array import ManifestArray
+from virtualds.chunks.axis import ChunkAxis
+from virtualds.chunks.columns import INLINE, MISSING
+from virtualds.chunks.fragment import Fragment
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.projection import Ints, compute_strides
+from virtualds.source_file import SourceFile
+
+
+@dataclass(frozen=True, eq=False)
+class StoredColumns:
+    """The chunks of one variable in many files.
+
+    Parameters
+    ----------
+    chunks : tuple of int, optional
+        Elements of a chunk along each axis; None where all elements of a file are one chunk.
+    shape : int array, shape (files, axes)
+    owner : int array, shape (rows,)
+        The number of the file of each chunk, in ascending order.
+    place : int array, shape (axes, rows)
+        Where each chunk begins in its file, in elements.
+    address, length : int array, shape (rows,)
+        Where its bytes lie.
+    inline : tuple of bytes
+        The elements themselves, of each file, where they lie in the metadata.
+    """
+
+    chunks: tuple[int, ...] | None
+    shape: Ints
+    owner: Ints
+    place: Ints
+    address: Ints
+    length: Ints
+    inline: tuple[bytes, ...] = ()
+
+    def select(self, first: int, stop: int) -> StoredColumns:
+        """Return the chunks of neighbouring files."""
+        rows = slice(*np.searchsorted(self.owner, (first, stop)).tolist())
+        return StoredColumns(
+            self.chunks,
+            self.shape[first:stop],
+            self.owner[rows] - first,
+            self.place[:, rows],
+            self.address[rows],
+            self.length[rows],
+            self.inline[first:stop],
+        )
+
+    def add_axis(self) -> StoredColumns:
+        """Return the chunks with a new first axis of one element."""
+        return replace(
+            self,
+            chunks=None if self.chunks is None else (1, *self.chunks),
+            shape=np.insert(self.shape, 0, 1, axis=1),
+            place=np.insert(self.place, 0, 0, axis=0),
+        )
+
+    def join(self, sources: Sequence[SourceFile], axis: int, first: ManifestArray) -> ManifestArray:
+        """Return the variable of all files, one after the other along an axis.
+
+        Parameters
+        ----------
+        sources : sequence of SourceFile
+        axis : int
+        first : ManifestArray
+            The variable of the first file.
+        """
+        lengths = self.shape[:, axis]
+        chunk = lengths if self.chunks is None else np.full_like(lengths, self.chunks[axis])
+        counts = -(-lengths // np.maximum(chunk, 1))
+        starts = np.cumsum(counts) - counts
+        axes = [self._cut(other) for other in range(self.shape.shape[1])]
+        axes[axis] = _cut_in_turn(lengths, chunk, counts)
+        grid = tuple(one.nchunks for one in axes)
+        flat = np.zeros(len(self.owner), np.int64)
+        for other, stride in enumerate(compute_strides(grid)):
+            at = self._count_chunks(other)
+            flat += (at + starts[self.owner] if other == axis else at) * stride
+        manifest = self._build_manifest(sources, grid, flat)
+        fragment = Fragment((0,) * len(axes), tuple(axes), manifest)
+        return ManifestArray.of_fragment(fragment, first.pipelines[0], first.name)
+
+    def _cut(self, axis: int) -> ChunkAxis:
+        """Return how an axis is cut that has one length in all files."""
+        length = int(self.shape[0, axis])
+        chunk = max(length, 1) if self.chunks is None else self.chunks[axis]
+        return ChunkAxis.regular(length, chunk)
+
+    def _count_chunks(self, axis: int) -> Ints:
+        """Return how many chunks come before each along an axis of its file."""
+        before: Ints = self.place[axis] // (1 if self.chunks is None else self.chunks[axis])
+        return before
+
+    def _build_manifest(
+        self, sources: Sequence[SourceFile], grid: tuple[int, ...], flat: Ints
+    ) -> ChunkManifest:
+        is_whole = len(flat) == prod(grid) and bool((flat == np.arange(len(flat))).all())
+
+        def spread(values: Ints, rest: int) -> Ints:
+            if is_whole:
+                return values.reshape(grid)
+            column = np.full(prod(grid), rest, np.int64)
+            column[flat] = values
+            return column.reshape(grid)
+
+        if self.inline:
+            held = np.full_like(self.owner, INLINE)
+            return ChunkManifest.build(
+                grid,
+                file=spread(held, MISSING),
+                offset=spread(self.owner, 0),
+                length=spread(self.length, 0),
+                inline=self.inline,
+            )
+        return ChunkManifest.build(
+            grid,
+            files=sources,
+            file=spread(self.owner, MISSING),
+            offset=spread(self.address, 0),
+            length=spread(self.length, 0),
+        )
+
+
+def _cut_in_turn(lengths: Ints, chunk: Ints, counts: Ints) -> ChunkAxis:
+    """Return an axis along which files follow each other, each with chunks of its own."""
+    encoded = np.repeat(chunk, counts)
+    shown = encoded.copy()
+    some = counts > 0
+    last = np.cumsum(counts)[some] - 1
+    shown[last] = (lengths - chunk * (counts - 1))[some]
+    return ChunkAxis.from_slabs(shown, encoded)
