@@ -111,8 +111,10 @@ class VariableDecoding:
         """Whether the decoded dtype depends on the values."""
         return self.decoded[1].kind in "mMO" and self.decoded[1] != self.stored[1]
 
-    def decode_variable(self, stored: ManifestVariable) -> xr.Variable:
-        """Return a decoded variable.
+    def decode_variable(
+        self, stored: ManifestVariable, values: npt.NDArray[Any] | None = None
+    ) -> xr.Variable:
+        """Return a decoded variable; ``values`` are those of a loaded one, where they are known.
 
         Raises
         ------
@@ -120,7 +122,9 @@ class VariableDecoding:
             The values decode to something other than in the plan.
         """
         if self.is_loaded:
-            return self._unshare(self._decode_by_xarray(self._read(stored)).compute(), stored)
+            return self._unshare(
+                self._decode_by_xarray(self._read(stored, values)).compute(), stored
+            )
         if not isinstance(stored.data, ManifestArray):
             return self._unshare(self._decode_by_xarray(stored), stored)
         return self._unshare(xr.Variable(self.decoded[0], self.decode_array(stored)), stored)
@@ -140,15 +144,19 @@ class VariableDecoding:
             self._decode_by_xarray(stored)
         return append_unpacking(stored.data, self.packing, self.decoded[1], str(self.name))
 
-    def build_index(self, stored: ManifestVariable) -> tuple[xr.Variable, xr.Index]:
+    def build_index(
+        self, stored: ManifestVariable, values: npt.NDArray[Any] | None = None
+    ) -> tuple[xr.Variable, xr.Index]:
         """Return a decoded dimension coordinate, and its index, which files may share.
+
+        ``values`` are the stored ones, where they are known.
 
         Raises
         ------
         MisfitError
             The values decode to something other than in the plan.
         """
-        read = self._read(stored)
+        read = self._read(stored, values)
         if read.data.dtype.hasobject or read.data.nbytes > SHARED_INDEX_BYTES:
             found, index = build_index(self.name, self._decode_by_xarray(read))
         else:
@@ -169,8 +177,9 @@ class VariableDecoding:
             data = replace(data, name=str(self.name))
         return data if isinstance(data, np.ndarray) else data.read((slice(None),) * data.ndim)
 
-    def _read(self, stored: ManifestVariable) -> _LoadedVariable:
-        return _LoadedVariable(stored.dims, self.load_values(stored), stored.attributes)
+    def _read(self, stored: ManifestVariable, values: npt.NDArray[Any] | None) -> _LoadedVariable:
+        values = self.load_values(stored) if values is None else values
+        return _LoadedVariable(stored.dims, values, stored.attributes)
 
     def decodes_like(self, other: VariableDecoding) -> bool:
         """Say whether both decode the same stored values equally."""
