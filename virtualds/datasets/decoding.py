@@ -31,6 +31,10 @@ SHARED_INDEX_BYTES = 2**16
 """Largest stored coordinate, in bytes, whose index equal files share."""
 
 
+SECONDS = {"days": 86400.0, "day": 86400.0, "hours": 3600.0, "minutes": 60.0}
+"""Units of dates, in seconds; of others, only whole numbers are known to be whole seconds."""
+
+
 class MisfitError(Exception):
     """The values decode to something other than in the plan."""
 
@@ -218,7 +222,7 @@ class VariableDecoding:
         """Say whether each value decodes independently of the others.
 
         xarray chooses the finest unit that any of the dates needs, which does not matter for
-        integers.
+        integers, nor for whole seconds.
         """
         if self.stored[0] != self.decoded[0] or values.dtype.hasobject:
             return False
@@ -226,8 +230,15 @@ class VariableDecoding:
             return True
         if not self.declared.keys().isdisjoint(("dtype", *PACKING_ATTRIBUTES)):
             return False
-        whole = values.dtype.kind in "iu" or bool((np.rint(values) == values).all())
-        return self.decoded[1].kind in "mM" and whole
+        return self.decoded[1].kind in "mM" and (
+            values.dtype.kind in "iu" or _is_whole(values * self._unit_seconds)
+        )
+
+    @property
+    def _unit_seconds(self) -> float:
+        """How long the unit of a date or duration is."""
+        unit, *_ = str(self._declared.get("units", "")).split() or [""]
+        return SECONDS.get(unit.lower(), 1.0)
 
     def _decode_by_xarray(self, stored: ManifestVariable | _LoadedVariable) -> xr.Variable:
         """Return a variable that xarray decodes alone, and reads on access."""
@@ -253,6 +264,10 @@ class VariableDecoding:
         alike = {n: v for n, v in self.encoding.items() if n in own or n not in OWN_ENCODING}
         found.encoding = {**alike, **own}
         return found
+
+
+def _is_whole(values: npt.NDArray[Any]) -> bool:
+    return bool((np.rint(values) == values).all())
 
 
 @contextmanager
