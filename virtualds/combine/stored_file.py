@@ -135,7 +135,8 @@ class ConcatenatedFiles:
     def get_file(self, place: int) -> StoredFile:
         """Return one file; what lacks the dimension, and attributes, are those of the first."""
         start = sum(self.lengths[:place])
-        return self.joined.cut(self.dim, place, start, start + self.lengths[place])
+        file = self.joined.cut(self.dim, place, start, start + self.lengths[place])
+        return replace(file, url=self.urls[place])
 
 
 class FileInConcat(NamedTuple):
