@@ -126,6 +126,8 @@ class ManyFiles:
 
     def select(self, numbers: Ints) -> ManyFiles:
         """Return some of the files."""
+        if len(numbers) == len(self.readers):
+            return self
         return ManyFiles([self.readers[n] for n in numbers.tolist()], self.run)
 
     def fetch(self, file: Ints, ranges: Sequence[tuple[Ints, int]]) -> None:
