@@ -13,12 +13,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from fuzz.hdf5_described import describe_group, judge_structure
+from fuzz.hdf5_files import write
+from fuzz.hdf5_readers import read_group
+from fuzz.hdf5_seeds import PER_FILE
 from fuzz.kinds import NEEDED
+from fuzz.outcomes import Outcome
 from fuzz.readers import NATIVES
 from fuzz.seeds import SEEDS
 from products import few_quick
 
+from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.datasets.location import READERS
 
 TESTS = Path(__file__).parent
@@ -61,6 +68,60 @@ def test_the_first_damaged_files_are_read_or_refused(kinds: str, tmp_path: Path)
         [row] = [line for line in table.splitlines() if line.startswith(f"{kind}  ")]
         assert row.split()[1] == f"{CASES}"
     assert not findings(tmp_path)
+
+
+@pytest.mark.parametrize(("kind", "files"), [("hdf5-structure", 40), ("hdf5-alike", 10)])
+def test_sound_files_made_at_random_are_read_as_the_library_reads_them(
+    kind: str, files: int, tmp_path: Path
+) -> None:
+    sound = ("--step", f"{PER_FILE}", "--cases", f"{files}")
+    table = fuzz("--kinds", kind, *sound, "--state", str(tmp_path))
+    assert table.splitlines()[-1].split()[:2] == [kind, f"{files}"]
+    assert not findings(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "cases"),
+    [
+        ("hdf5-structure", 100),
+        ("hdf5-alike", 30),
+        pytest.param("hdf5-structure", 3000, marks=pytest.mark.full),
+        pytest.param("hdf5-alike", 600, marks=pytest.mark.full),
+    ],
+)
+def test_damaged_files_made_at_random_give_the_values_of_the_library_or_none(
+    kind: str, cases: int, tmp_path: Path
+) -> None:
+    # numbers of which few are those of sound files
+    table = fuzz("--kinds", kind, "--step", "7", "--cases", f"{cases}", "--state", str(tmp_path))
+    assert table.splitlines()[-1].split()[:2] == [kind, f"{cases}"]
+    assert not findings(tmp_path)
+
+
+def test_a_number_gives_one_structure_and_variants_of_it(tmp_path: Path) -> None:
+    """Files that are alike differ in values and places, and not in what is there."""
+    made = []
+    for variant in range(2):
+        write(tmp_path / f"{variant}.nc", 1, variant)
+        made.append(dict(describe_group(read_group(str(tmp_path / f"{variant}.nc")))))
+    first, second = made
+    assert first.keys() == second.keys()
+    assert {name for name in first if first[name] != second[name]}
+
+
+def test_differences_are_found() -> None:
+    """What must not be told apart is equal, and everything else differs."""
+    one = ManifestGroup({"v": ManifestVariable(("x",), np.arange(3), {"a": np.int16(1)})})
+    other = ManifestGroup({"v": ManifestVariable(("x",), np.arange(3), {"a": np.int32(1)})})
+    described = [Outcome(None, dict(describe_group(group))) for group in (one, one, other)]
+    assert not judge_structure(described[0], described[1], True)
+    [found] = judge_structure(described[0], described[2], False)
+    assert (found.what, found.sign) == ("difference", "attribute")
+
+
+def test_real_files_are_compared(archive_files: list[Path]) -> None:
+    printed = fuzz("--corpus", str(archive_files[0].parent))
+    assert len([line for line in printed.splitlines() if line.startswith("same, ")]) == 2
 
 
 @pytest.mark.full

@@ -58,7 +58,8 @@ def normalise_url(path: str | os.PathLike[str]) -> str:
         return f"{link}::{normalise_url(archive)}"
     if scheme_of(text) != "file":
         return text
-    return "file://" + PurePath(os.path.abspath(os.path.expanduser(local_path(text)))).as_posix()
+    path = os.path.abspath(os.path.expanduser(local_path(text)))
+    return "file://" + (path if os.sep == "/" else PurePath(path).as_posix())
 
 
 def local_path(url: str) -> str:

@@ -448,6 +448,7 @@ PIECES = {
 }
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("later", PIECES)
 @pytest.mark.parametrize("first", PIECES)
 def test_lengths_of_months_make_no_eras_if_other_facts_change(

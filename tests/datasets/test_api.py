@@ -15,6 +15,7 @@ import fsspec
 import pytest
 import xarray as xr
 from cases import CASES, Archive
+from products import few_quick
 
 import virtualds
 from virtualds import AccessError, FormatError, ManifestArray, UnsupportedError
@@ -223,7 +224,7 @@ EXECUTORS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("which", EXECUTORS)
+@pytest.mark.parametrize("which", few_quick(EXECUTORS, ("none", "threads")))
 def test_files_are_opened_by_any_executor(which: str, archive_files: list[Path]) -> None:
     executor: Executor | None
     with EXECUTORS[which]() as executor:

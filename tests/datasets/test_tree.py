@@ -244,6 +244,7 @@ def test_a_damaged_group_is_one_of_the_problems(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- out
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("form", SUFFIXES)
 @pytest.mark.parametrize("name", TREES)
 def test_a_tree_comes_back_from_every_format(
@@ -260,6 +261,7 @@ def test_a_tree_comes_back_from_every_format(
         same(opener(target), forest.native(name))
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("form", SUFFIXES)
 @pytest.mark.parametrize("name", TREES)
 def test_files_are_converted_with_all_their_groups(
@@ -299,6 +301,7 @@ def on_its_own(tree: xr.DataTree) -> xr.DataTree:
     )
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("transform", TRANSFORMS)
 @pytest.mark.parametrize("form", SUFFIXES)
 def test_the_square_commutes(form: str, transform: str, forest: Forest, tmp_path: Path) -> None:

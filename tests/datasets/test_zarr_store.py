@@ -487,6 +487,7 @@ def test_the_store_can_be_pickled(suffix: str, archive: Archive) -> None:
     )
 
 
+@pytest.mark.full
 def test_workers_in_other_processes_read_the_store(archive: Archive) -> None:
     import dask
 

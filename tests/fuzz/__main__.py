@@ -19,10 +19,13 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=600, help="time for each kind of file")
     parser.add_argument("--codec-seconds", type=float, default=120, help="time for each codec")
     parser.add_argument("--cases", type=int, help="maximum number of cases of each kind")
+    parser.add_argument("--first", type=int, default=0, help="number of the first case")
+    parser.add_argument("--step", type=int, default=1, help="try one case of so many")
     parser.add_argument("--minutes", type=float, help="time for this run; the next run resumes")
     parser.add_argument("--state", type=Path, help="folder of findings and progress")
     parser.add_argument("--replay", metavar="KIND:CASE", help="repeat one case")
     parser.add_argument("--keep", type=Path, help="folder for the files of the replayed case")
+    parser.add_argument("--corpus", type=Path, help="compare both readers of HDF5 on real files")
     parser.add_argument("--list", action="store_true", help="list the kinds")
     parser.add_argument("--summary", action="store_true", help="only show the known findings")
     parser.add_argument("--lenient", action="store_true", help="list files that only we read")
@@ -40,6 +43,10 @@ def main() -> int:
         if options.list:
             print("\n".join(names()))
             return 0
+        if options.corpus:
+            from fuzz.corpus import compare_corpus
+
+            return not compare_corpus(options.corpus, work)
         if options.replay:
             name, _, number = options.replay.rpartition(":")
             case = replay(name, int(number), work, options.keep)
@@ -50,7 +57,8 @@ def main() -> int:
             for finding in case.findings:
                 print(f"\n{finding.what}: {finding.sign}\n{finding.detail}")
             return bool(case.findings)
-        campaign = Campaign(options.state or Path(tempfile.gettempdir()) / "virtualds-fuzz", work)
+        state = options.state or Path(tempfile.gettempdir()) / "virtualds-fuzz"
+        campaign = Campaign(state, work, options.first, options.step)
         ends = time.monotonic() + 60 * (options.minutes or 1e9)
         for name in [] if options.summary else matching(options.kinds.split(",")):
             seconds = options.codec_seconds if name.startswith(CODEC) else options.seconds

@@ -13,10 +13,13 @@ import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from fuzz.hdf5_described import demands
+from fuzz.hdf5_readers import DESCRIPTION, VALUES, different_values
 from fuzz.kinds import Kind, Maker, kind
 from fuzz.outcomes import Finding, Outcome, Values, by_last_part, differing, lenient, untyped
 from fuzz.workers import MODULES, Answer, Worker
@@ -89,7 +92,7 @@ class Fuzzer:
         # what is imported only now is not counted
         self._ours.seconds = self._native.seconds = IMPORTING
         while (made := self._make(number)) is not None:
-            folder, entry, name, _ = made
+            folder, entry, name, *_ = made
             found = self._ours.ask((folder, entry, 0))
             theirs = [self._native.ask((folder, entry, self.kind.name, n)) for n in self._range()]
             if self.kind.moves and not found.end:
@@ -120,21 +123,37 @@ class Fuzzer:
         """Try a case."""
         made = self._make(number)
         assert made is not None
-        folder, entry, seed, print_ = made
+        folder, entry, seed, print_, sound = made
         way = number % self.kind.ways
-        answer = self._ours.ask((folder, entry, way))
+        self._ours.begin((folder, entry, way))
+        if self.kind.judge is not None:
+            # both at once, since most of a case is reading
+            self._native.begin((folder, entry, self.kind.name, DESCRIPTION))
+        answer = self._ours.finish()
         natives: list[Answer] = []
         if answer.end:
             what = "memory" if answer.end == "memory" else answer.end.split()[0]
             findings = [Finding(what, _last_place(answer), f"{answer.end}\n{answer.value}")]
         else:
             findings = untyped(answer.value)
-        if not answer.end and way in self.kind.compared:
+        if self.kind.judge is not None:
+            natives = [self._native.finish()]
+            if not answer.end and not natives[0].end:
+                both = answer.value, natives[0].value
+                findings += self.kind.judge(*both, sound)
+                findings += self._different_values(folder, entry) if sound else []
+        elif not answer.end and way in self.kind.compared:
             whole = way in self.kind.whole
             compared, natives = self._compared(folder, entry, seed, whole, answer.value)
             findings += compared
         shutil.rmtree(folder, ignore_errors=True)
         return Case(seed, print_, answer, natives, findings)
+
+    def _different_values(self, folder: str, entry: str) -> list[Finding]:
+        """Compare the values of a sound file with those that the native library reads."""
+        ours = self._ours.ask((folder, entry, VALUES))
+        native = self._native.ask((folder, entry, self.kind.name, VALUES))
+        return [] if ours.end or native.end else different_values(ours.value, native.value)
 
     def _compared(
         self, folder: str, entry: str, seed: str, whole: bool, ours: Outcome
@@ -166,7 +185,7 @@ class Fuzzer:
                 break
         return list((found or {}).values()), natives
 
-    def _make(self, number: int) -> tuple[str, str, str, str] | None:
+    def _make(self, number: int) -> tuple[str, str, str, str, bool] | None:
         # a new folder each time: what is kept by url is not that of another case
         self._written += 1
         folder = str(self._folder / f"case{self._written}")
@@ -178,7 +197,7 @@ class Fuzzer:
         made = answer.value
         if made["seed"] is None:
             return None
-        return folder, made["entry"], made["seed"], made["print"]
+        return folder, made["entry"], made["seed"], made["print"], made["sound"]
 
     def _range(self) -> range:
         return range(self.kind.natives)
@@ -224,10 +243,13 @@ class Campaign:
         The folder.
     work : path
         Where the files of cases lie.
+    first, step : int
+        The number of the first case, and how far it is from case to case.
     """
 
-    def __init__(self, state: Path, work: Path) -> None:
+    def __init__(self, state: Path, work: Path, first: int = 0, step: int = 1) -> None:
         self._state, self._work = state, work
+        self._first, self._step = first, step
         state.mkdir(parents=True, exist_ok=True)
         path = state / "progress.json"
         said = json.loads(path.read_text()) if path.exists() else {}
@@ -257,7 +279,7 @@ class Campaign:
             self._keep()
 
     def _try(self, name: str, fuzzer: Fuzzer, progress: Progress) -> None:
-        case = fuzzer.case(progress.cases)
+        case = fuzzer.case(self._number(progress))
         known = fuzzer._known.get(case.seed) or set()
         if not case.ours.end and case.ours.value.error is not None:
             progress.refused += 1
@@ -266,10 +288,14 @@ class Campaign:
         progress.natives_died += sum(bool(answer.end) for answer in case.natives)
         for answer in case.natives:
             if not answer.end and not case.ours.end:
-                for said in map(_without_paths, lenient(case.ours.value, answer.value, known)):
+                listed = demands if fuzzer.kind.judge else partial(lenient, known=known)
+                for said in map(_without_paths, listed(case.ours.value, answer.value)):
                     progress.lenient[said] = progress.lenient.get(said, 0) + 1
         if case.findings:
             self._look_again(name, fuzzer, progress, case)
+
+    def _number(self, progress: Progress) -> int:
+        return self._first + self._step * progress.cases
 
     def _look_again(self, name: str, fuzzer: Fuzzer, progress: Progress, case: Case) -> None:
         """Note findings; the first of each cause is tried again by new workers."""
@@ -278,10 +304,10 @@ class Campaign:
         if new:
             fuzzer._ours.stop()
             fuzzer._native.stop()
-            again = {(f.what, f.sign) for f in fuzzer.case(progress.cases).findings}
+            again = {(f.what, f.sign) for f in fuzzer.case(self._number(progress)).findings}
         for f in case.findings:
             stands = f not in new or (f.what, f.sign) in again
-            self._note(name, progress, progress.cases, case.seed, case.print, f, stands)
+            self._note(name, progress, self._number(progress), case.seed, case.print, f, stands)
 
     def _note(
         self,

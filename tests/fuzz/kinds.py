@@ -6,18 +6,23 @@ import pickle
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from fuzz import readers
+from fuzz import hdf5_readers, readers
 from fuzz.codec_seeds import all_seeds, wanted
-from fuzz.mutations import Seed, fingerprint, mutate
+from fuzz.hdf5_described import judge_structure
+from fuzz.hdf5_seeds import VARIANTS, Series
+from fuzz.mutations import Files, Seed, fingerprint, mutate, mutate_one
+from fuzz.outcomes import Finding, Outcome
 from fuzz.seeds import SEEDS
 
 CODEC = "codec-"
 """What the names of kinds begin with whose files are one chunk of a codec."""
+Judge = Callable[[Outcome, Outcome, bool], list[Finding]]
 NEEDED = {"icechunk": "icechunk"}
 """Packages without which there are no seeds of a kind."""
 
@@ -42,10 +47,13 @@ class Kind:
     moves : bool
         Whether the native reader has arrays in other groups, and leaves some out: damage moves
         messages of GRIB between cubes.
+    judge : callable, optional
+        Takes what both read, and whether the files are sound; returns the findings. Without it,
+        values are compared that both read alike in the sound file.
     """
 
     name: str
-    seeds: Callable[[], list[Seed]]
+    seeds: Callable[[], list[Seed] | Series]
     ours: Callable[[Any], Any]
     native: Callable[[Any], Any]
     natives: int
@@ -53,6 +61,7 @@ class Kind:
     compared: tuple[int, ...]
     whole: tuple[int, ...]
     moves: bool = False
+    judge: Judge | None = None
 
 
 def file_kind(name: str) -> Kind:
@@ -75,15 +84,30 @@ def codec_kind(name: str) -> Kind:
     )
 
 
+STRUCTURES: dict[str, tuple[int, Any, Any]] = {
+    "hdf5-structure": (1, hdf5_readers.ours, hdf5_readers.library),
+    "hdf5-alike": (VARIANTS, hdf5_readers.ours_alike, hdf5_readers.library_alike),
+}
+"""Kinds of HDF5 files made at random: how many are read together, and by whom."""
+
+
+def structure_kind(name: str) -> Kind:
+    variants, ours, library = STRUCTURES[name]
+    series = partial(Series, variants)
+    return Kind(name, series, ours, library, 1, 1, (), (), judge=judge_structure)
+
+
 def kind(name: str) -> Kind:
     """Return a kind by its name."""
+    if name in STRUCTURES:
+        return structure_kind(name)
     return codec_kind(name) if name.startswith(CODEC) else file_kind(name)
 
 
 def names() -> list[str]:
     """Return all kinds that can be made here, the most important first."""
     files = [n for n in SEEDS if n not in NEEDED or find_spec(NEEDED[n]) is not None]
-    return files + [CODEC + codec for codec in sorted(wanted())]
+    return [*files, *STRUCTURES] + [CODEC + codec for codec in sorted(wanted())]
 
 
 def matching(patterns: list[str]) -> list[str]:
@@ -104,15 +128,15 @@ class Maker:
 
     def __init__(self, kind: Kind, folder: Path) -> None:
         self._kind, self._folder = kind, folder
-        self._seeds: list[Seed] | None = None
+        self._seeds: list[Seed] | Series | None = None
 
     @property
-    def seeds(self) -> list[Seed]:
+    def seeds(self) -> list[Seed] | Series:
         if self._seeds is None:
             self._seeds = self._made()
         return self._seeds
 
-    def _made(self) -> list[Seed]:
+    def _made(self) -> list[Seed] | Series:
         """Return the seeds; those of the codecs are made together, and kept in a folder."""
         name = self._kind.name
         if not name.startswith(CODEC):
@@ -126,18 +150,33 @@ class Maker:
     def __call__(self, job: tuple[str, int]) -> dict[str, Any]:
         """Write the files of a case; numbers below zero are the sound seeds themselves."""
         folder, number = job
-        if number < 0:
-            if -number > len(self.seeds):
-                return {"seed": None}
-            seed = self.seeds[-number - 1]
-            files = seed.files
-        else:
-            rng = Random(f"{self._kind.name} {number}")
-            seed = rng.choice(self.seeds)
-            files = mutate(seed, rng, self.seeds)
+        made = self._of_series(number) if isinstance(self.seeds, Series) else self._of_list(number)
+        if made is None:
+            return {"seed": None}
+        seed, files = made
         shutil.rmtree(folder, ignore_errors=True)
         for name, data in files.items():
             path = Path(folder) / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
-        return {"seed": seed.name, "entry": seed.entry, "print": fingerprint(files)}
+        sound = files is seed.files
+        return {
+            "seed": seed.name, "entry": seed.entry, "print": fingerprint(files), "sound": sound
+        }  # fmt: skip
+
+    def _of_list(self, number: int) -> tuple[Seed, Files] | None:
+        assert isinstance(self.seeds, list)
+        if number < 0:
+            seed = self.seeds[-number - 1] if -number <= len(self.seeds) else None
+            return seed and (seed, seed.files)
+        rng = Random(f"{self._kind.name} {number}")
+        seed = rng.choice(self.seeds)
+        return seed, mutate(seed, rng, self.seeds)
+
+    def _of_series(self, number: int) -> tuple[Seed, Files] | None:
+        assert isinstance(self.seeds, Series)
+        if number < -1:
+            return None
+        seed, sound = self.seeds.of_case(max(number, 0))
+        rng = Random(f"{self._kind.name} {number}")
+        return seed, seed.files if sound else mutate_one(seed, rng)

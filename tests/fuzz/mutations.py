@@ -12,7 +12,7 @@ import io
 import json
 import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache
@@ -41,13 +41,15 @@ class Seed:
         The path in the folder that is opened.
     steady : tuple of str
         Files that stay as they are.
+    places : dict, optional
+        By the name of a file, the places of its metadata; its other bytes are seldom damaged.
     """
 
     name: str
     files: Files
     entry: str
     steady: tuple[str, ...] = ()
-    detail: dict[str, Any] = field(default_factory=dict)
+    places: dict[str, Sequence[int]] = field(default_factory=dict)
 
 
 NUMBERS = (0, 1, 2, 3, 7, 8, 127, 128, 255, 256, 32767, 32768, 65535, 65536, 10**6, 2**24)
@@ -61,22 +63,41 @@ ODDITIES: tuple[Any, ...] = (
 DIGITS = re.compile(rb"\d+")
 
 
+Way = Callable[[bytearray, Random, bytes], None]
+
 # ---------------------------------------------------------------------- bytes
 
 
 def mutate_bytes(data: bytes, rng: Random, other: bytes = b"") -> bytes:
     """Damage bytes in one to three places."""
-    out = bytearray(data)
+    return _damaged(bytearray(data), rng, other, WAYS)
+
+
+def mutate_metadata(data: bytes, rng: Random, other: bytes, places: Sequence[int]) -> bytes:
+    """Damage bytes in one to three of some places, most of the time; few move what follows."""
+    return _damaged(_WithPlaces(data, places), rng, other, WAYS_OF_METADATA)
+
+
+def _damaged(out: bytearray, rng: Random, other: bytes, ways: Sequence[Way]) -> bytes:
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         if not out:
             return b""
-        way = rng.choice(WAYS)
-        way(out, rng, other)
+        rng.choice(ways)(out, rng, other)
     return bytes(out)
 
 
+class _WithPlaces(bytearray):
+    """Bytes of which some are worth damaging."""
+
+    def __init__(self, data: bytes, places: Sequence[int]) -> None:
+        super().__init__(data)
+        self.places = places
+
+
 def _place(out: bytearray, rng: Random) -> int:
-    """Return a place, more often one where headers and trailers are."""
+    """Return a place, more often one where headers and trailers are, or one worth damaging."""
+    if isinstance(out, _WithPlaces) and len(out.places) and rng.random() < 0.9:
+        return min(int(rng.choice(out.places)) + rng.choice((0, 0, 0, 1, -1)), len(out) - 1)
     near = rng.choice((64, 512, 4096, len(out), len(out)))
     place = rng.randrange(min(near, len(out)))
     return len(out) - 1 - place if rng.random() < 0.2 else place
@@ -163,9 +184,20 @@ def _lengthen(out: bytearray, rng: Random, other: bytes) -> None:
     out += rng.choice((bytes(rng.randrange(1, 600)), rng.randbytes(rng.randrange(1, 600))))
 
 
-WAYS: tuple[Callable[[bytearray, Random, bytes], None], ...] = (
+def _same_place(out: bytearray, rng: Random, other: bytes) -> None:
+    """Write what stands at the same place of another file: of one that is alike, its values."""
+    start = _place(out, rng)
+    found = other[start : start + rng.choice((1, 4, 8, 16, 64))]
+    out[start : start + len(found)] = found
+
+
+WAYS: tuple[Way, ...] = (
     *(_flip, _flip, _set, _set, _field, _field, _field, _field, _text, _text),
     *(_cut, _remove, _repeat, _copy, _copy, _fill, _lengthen),
+)
+WAYS_OF_METADATA: tuple[Way, ...] = (
+    *(_flip, _flip, _flip, _set, _set, _set, _field, _field, _field, _field),
+    *(_copy, _copy, _fill, _fill, _same_place, _same_place, _cut),
 )
 
 
@@ -238,6 +270,14 @@ def _text_of(found: str, rng: Random) -> str:
 
 
 # ---------------------------------------------------------------------- files
+
+
+def mutate_one(seed: Seed, rng: Random) -> Files:
+    """Return the files of a seed, one of them damaged in its metadata."""
+    name, other = rng.choice(sorted(seed.places)), rng.choice(sorted(seed.places))
+    data = seed.files[name]
+    out = mutate_metadata(data, rng, seed.files[other], seed.places[name])
+    return {**seed.files, name: repaired(data, out) if rng.random() < 0.8 else out}
 
 
 def mutate(seed: Seed, rng: Random, others: list[Seed]) -> Files:
@@ -377,6 +417,10 @@ def repaired(before: bytes, after: bytes) -> bytes:
     for start, size, of in checked(before):
         if start + size + 4 <= len(out):
             out[start + size : start + size + 4] = of(bytes(out[start : start + size]))
+    for start, stop, at in heap_blocks(before):
+        if stop <= len(out):
+            out[at : at + 4] = bytes(4)
+            out[at : at + 4] = _jenkins(bytes(out[start:stop]))
     for start in tar_headers(before):
         block = out[start : start + 512]
         if len(block) == 512:
@@ -403,6 +447,29 @@ def _hdf5_blocks(data: bytes) -> Any:
             if stated != bytes(4) and _jenkins(data[start : start + size]) == stated:
                 yield start, size, _jenkins
                 break
+
+
+@cache
+def heap_blocks(data: bytes) -> tuple[tuple[int, int, int], ...]:
+    """Return where direct blocks of fractal heaps begin and end, and where their checksums stand.
+
+    The sum is near the beginning, and is taken as zero in itself (HDF5 file format, III.G).
+    """
+    return tuple(
+        found
+        for start in (one.start() for one in re.finditer(rb"FHDB", data))
+        if (found := _heap_block(data, start)) is not None
+    )
+
+
+def _heap_block(data: bytes, start: int) -> tuple[int, int, int] | None:
+    # signature, version, an address of 4 or 8 bytes, an offset of 1 to 8
+    for at in range(start + 10, start + 22):
+        for stop in (start + (256 << k) for k in range(9)):
+            block = data[start:at] + bytes(4) + data[at + 4 : stop]
+            if len(block) == stop - start and _jenkins(block) == data[at : at + 4]:
+                return start, stop, at
+    return None
 
 
 def _jenkins(data: bytes) -> bytes:

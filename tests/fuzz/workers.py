@@ -65,12 +65,20 @@ class Worker:
 
     def ask(self, job: Any) -> Answer:
         """Have a job done."""
+        self.begin(job)
+        return self.finish()
+
+    def begin(self, job: Any) -> None:
+        """Hand over a job; `finish` waits for it."""
         if self._pid and self._jobs >= CASES:
             self.stop()
         if not self._pid:
             self._start()
         self._jobs += 1
         _send(self._to, job)
+
+    def finish(self) -> Answer:
+        """Return what became of the job that was begun."""
         began = time.monotonic()
         while not select.select([self._from], [], [], STEP)[0]:
             if self._grown() > self._megabytes:

@@ -1019,6 +1019,20 @@ def test_converted_values_are_those_of_h5py(which: str, tmp_path: Path) -> None:
             assert values.tolist() == expected.tolist()
 
 
+def test_floats_in_the_byte_order_of_a_vax_are_refused(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["v"] = np.arange(3.0, dtype="f4")
+        file["good"] = np.arange(3)
+    raw = (tmp_path / "a.h5").read_bytes()
+    # version 3 of the type, and both bits of the order (IV.A.2.d)
+    one, other = b"\x11\x20\x1f\0\x04\0\0\0", b"\x31\x61\x1f\0\x04\0\0\0"
+    assert raw.count(one) == 1
+    (tmp_path / "a.h5").write_bytes(raw.replace(one, other))
+    with pytest.warns(UserWarning, match="v: "):
+        ds = virtual(tmp_path / "a.h5", on_error="skip")
+    assert list(ds.variables) == ["good"]
+
+
 def test_sequences_in_foreign_byte_order_are_refused(tmp_path: Path) -> None:
     """h5py reads [1, 2] as [256, 512]."""
     with h5py.File(tmp_path / "a.h5", "w") as file:

@@ -6,6 +6,7 @@ import ctypes
 import itertools
 import zlib
 from collections.abc import Callable, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ from virtualds.parsers.hdf5.byte_rows import ByteRows, RowsError
 from virtualds.parsers.hdf5.chunk_indexes import dataset_chunks, read_indexes
 from virtualds.parsers.hdf5.chunk_indexes.form import ChunkRows, IndexForm
 from virtualds.parsers.hdf5.file_bytes import FileBytes
+from virtualds.parsers.hdf5.layout import FILTERED_SINGLE, parse_layout
 
 Ints = npt.NDArray[np.int64]
 Limits = tuple[int | None, ...]
@@ -151,9 +153,13 @@ def tell(path: Path, file: FileBytes) -> Told:
         # HDF5 adds the base
         messages = object_header.read_messages(file, h5py.h5o.get_info(dataset.id).addr)
         filters, limits, shape = dataset.compression is not None, dataset.maxshape, dataset.shape
-    kind, root, dims, length, mask = object_header.parse_chunk_index(file, messages)
-    form = IndexForm(kind, dims[:-1], dims[-1], limits, filters)
-    column = [np.array([n], np.uint64).view(np.int64) for n in (root, length, mask)]
+    [data] = [message.data for message in messages if message.kind == object_header.LAYOUT]
+    layout = parse_layout(data, file.offset_size, file.length_size)
+    dims, undefined = layout.dims, (1 << 8 * file.offset_size) - 1
+    single = layout.parameters if layout.flags & FILTERED_SINGLE else (prod(dims), 0)
+    root = undefined if layout.address is None else layout.address
+    form = IndexForm(layout.index_kind, dims[:-1], dims[-1], limits, filters)
+    column = [np.array([n], np.uint64).view(np.int64) for n in (root, *single[:2])]
     return Told(form, column[0], np.array([shape]), column[1], column[2])
 
 

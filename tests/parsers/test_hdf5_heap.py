@@ -83,3 +83,23 @@ def test_a_list_of_scales_for_other_axes_is_an_error(tmp_path: Path) -> None:
         file["w"].attrs.create("DIMENSION_LIST", listed, dtype=listed.dtype)
     with pytest.raises(FormatError, match="no list of scales for each of 2 axes"):
         open_group(Location.of(path))
+
+
+@pytest.mark.parametrize("offsets, lengths", [(4, 4), (8, 4), (4, 8)])
+def test_a_heap_with_lengths_of_four_bytes_is_read(
+    offsets: int, lengths: int, tmp_path: Path
+) -> None:
+    plist = h5py.h5p.create(h5py.h5p.FILE_CREATE)
+    plist.set_sizes(offsets, lengths)
+    made = h5py.h5f.create(bytes(tmp_path / "b.h5"), h5py.h5f.ACC_TRUNC, plist)
+    words = ["first", "a second word", "", "fourth"]
+    with h5py.File(made) as file:
+        scale = file.create_dataset("x", data=np.arange(4))
+        scale.make_scale("x")
+        file["v"] = np.array(words, h5py.string_dtype())
+        file["v"].dims[0].attach_scale(scale)
+        file["v"].attrs["words"] = np.array(words, h5py.string_dtype())
+    found = open_group(Location.of(tmp_path / "b.h5")).variables["v"]
+    assert found.dims == ("x",)
+    assert found.read().tolist() == words
+    assert list(found.attributes["words"]) == words

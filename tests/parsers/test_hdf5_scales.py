@@ -10,6 +10,7 @@ import h5py
 import netCDF4
 import numpy as np
 import pytest
+from fuzz.mutations import repaired
 
 import virtualds
 from virtualds import FormatError
@@ -239,5 +240,19 @@ def test_a_damaged_scale_of_a_variable_with_many_attributes_is_an_error(tmp_path
     raw = bytearray(path.read_bytes())
     raw[address + 20] ^= 1
     path.write_bytes(raw)
+    with pytest.raises(FormatError):
+        virtualds.open_virtual_dataset(path)
+
+
+def test_a_list_of_scales_in_another_group_that_hdf5_cannot_read_is_an_error(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w", libver="v110") as file:
+        measured(file, scale(file, "below/x"))
+    raw = path.read_bytes()
+    # the dataspace of the list: version 2, one axis, and now scalar all the same (IV.A.2.b)
+    place = raw.index(b"\2\1\1\1", raw.index(b"DIMENSION_LIST"))
+    path.write_bytes(repaired(raw, raw[: place + 3] + b"\0" + raw[place + 4 :]))
     with pytest.raises(FormatError):
         virtualds.open_virtual_dataset(path)

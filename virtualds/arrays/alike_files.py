@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
+
+import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
@@ -35,6 +37,9 @@ class AlikeFiles(Protocol):
 
         All its other dimensions must have one length in all files.
         """
+
+    def get_values(self, name: str) -> Sequence[npt.NDArray[Any]] | None:
+        """Return the stored values of a variable in each file, None if they must be read."""
 
     def stack(self, name: str) -> ManifestArray:
         """Return a variable of all files along a new first axis; it has one shape in all files."""

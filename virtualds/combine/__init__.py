@@ -191,7 +191,7 @@ def open_virtual_mfdataset(
     # steps and the cache need datasets; a file can be left out only if it fails when it is opened,
     # and so can a file that only the workers of a cluster can read
     taken = steps or cache or client or not building.stops
-    read: Any = open_dataset_or_tree if taken or files.are_remote else open_stored
+    read: Any = open_dataset_or_tree if taken else open_stored
     build = make_build(files, opening, building, steps, read)
     number = demand_file_number(attrs_file, build)
     replaces = replaces_by(mode)

@@ -1,4 +1,4 @@
-"""How many files are opened: by whom, how often, and what is done about those that fail."""
+"""Options of a build: the workers that open files, the retries, and the treatment of failures."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ RETRIES = 2
 """How often a file is opened again by default."""
 
 ON_ERROR = {"raise": "raise", "skip": "raise", "collect": "raise", "keep": "keep"}
-"""What is done about files that fail, and then about variables of a file that do.
+"""How failing variables of a file are treated, by how the build treats failing files.
 
-A file of which a variable cannot be read is left out as a whole: nobody is to take what is missing
-of it for missing values.
+If a variable of a file cannot be read, the build leaves out the whole file. Otherwise the gap in
+the joined variable would look like missing values.
 """
 
 

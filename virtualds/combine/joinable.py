@@ -159,6 +159,8 @@ class FilesReadTogether:
 
     def load(self, name: str, dim: str) -> Sequence[Array]:
         """Return the stored values of a loaded variable with the dimension, for each file."""
+        if name not in self._loaded and (values := self.alike.get_values(name)) is not None:
+            self._loaded[name] = values
         if name not in self._loaded:
             axis = self.outline.parts[name].stored[0].index(dim)
             whole = self._read(name, self.alike.join(name, dim))
@@ -193,6 +195,10 @@ class FilesReadTogether:
         """Yield the values of a variable in each file."""
         if part.is_index:
             yield from self.load(name, part.stored[0][0])
+            return
+        if (values := self.alike.get_values(name)) is not None:
+            self._firsts[name] = values[0]
+            yield from values
             return
         stacked = self.alike.stack(name)
         if _is_repeated(stacked):

@@ -69,7 +69,8 @@ ProgressCallback = Callable[[Progress], object]
 
 
 ProgressOption = bool | ProgressCallback | None
-"""How users ask for progress: a bar, none, a bar if somebody can see it, or a function."""
+"""How users ask for progress: True for a bar, False for none, None for a bar on a terminal or in a
+notebook, or a function that gets the progress."""
 
 
 @contextmanager

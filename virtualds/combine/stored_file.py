@@ -15,9 +15,9 @@ from virtualds.arrays.group import ManifestGroup
 from virtualds.datasets.decoding_cache import DecodingPlan
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.location import Location
-from virtualds.datasets.open import dataset_of, open_group
+from virtualds.datasets.open import dataset_of, fetch_coordinates, open_group
 from virtualds.datasets.open_options import OpenOptions
-from virtualds.datasets.to_dataset import find_decoding_plan
+from virtualds.datasets.to_dataset import KnownDecoding, find_decoding_plan
 from virtualds.errors import ReadError, VirtualdsError, without_secrets
 from virtualds.options import get_options
 
@@ -96,7 +96,8 @@ class StoredFile:
         VirtualdsError
             Values cannot be read.
         """
-        return dataset_of(Location.of(self.url), self.group, self.opening)
+        known = KnownDecoding(self.outline, self.values)
+        return dataset_of(Location.of(self.url), self.group, self.opening, known)
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +135,8 @@ class ConcatenatedFiles:
     def get_file(self, place: int) -> StoredFile:
         """Return one file; what lacks the dimension, and attributes, are those of the first."""
         start = sum(self.lengths[:place])
-        return self.joined.cut(self.dim, place, start, start + self.lengths[place])
+        file = self.joined.cut(self.dim, place, start, start + self.lengths[place])
+        return replace(file, url=self.urls[place])
 
 
 class FileInConcat(NamedTuple):
@@ -229,21 +231,23 @@ def _along(dims: Sequence[str], dim: str, start: int, stop: int) -> tuple[slice,
 def open_stored(
     url: Any, opening: OpenOptions, storage_options: Mapping[str, Any] | None = None
 ) -> xr.Dataset | StoredFile:
-    """Read a local file; return its dataset if no plan for decoding it is known.
+    """Read a file; return its dataset if no plan for decoding it is known.
 
     Errors are those of `virtualds.open_virtual_dataset`.
     """
     location = Location.of(url, storage_options)
-    group = open_group(location, opening)
-    outline = find_decoding_plan(group, opening)
-    if outline is None:
-        dataset = dataset_of(location, group, opening)
+    with location.hold_scan():
+        group = open_group(location, opening)
         outline = find_decoding_plan(group, opening)
         if outline is None:
-            return dataset
-    try:
-        values = outline.load_values(group)
-    except VirtualdsError as error:
-        error.add_note(without_secrets(f"file {location.url}"))
-        raise
+            dataset = dataset_of(location, group, opening)
+            outline = find_decoding_plan(group, opening)
+            if outline is None:
+                return dataset
+        try:
+            fetch_coordinates(location.url, [group], opening)
+            values = outline.load_values(group)
+        except VirtualdsError as error:
+            error.add_note(without_secrets(f"file {location.url}"))
+            raise
     return StoredFile(url, group, outline, values, opening)

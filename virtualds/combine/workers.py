@@ -6,6 +6,7 @@ interrupt, ends the work.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -33,6 +34,8 @@ PIECES_AHEAD = 4
 """Pieces that run or wait for each worker."""
 NEXT_PIECES = 2
 """Pieces that a process of ours has: the running one, and the next."""
+QUICK, GROWTH = 0.1, 4
+"""Seconds below which a piece did not take long, and how many times as many files the next has."""
 UNKNOWN_WORKERS = 64
 """Assumed number of workers of an executor, because executors do not give it."""
 
@@ -147,10 +150,11 @@ def _yield_completed(
 ) -> Outcomes:
     """Yield outcomes as pieces of work are done; a limited number of pieces run.
 
-    Instead of waiting, this process does a piece ``here``; a small one, as long as other processes
-    cannot start yet.
+    Instead of waiting, this process does a piece ``here``; as long as other processes cannot start
+    yet, one that does not take long.
     """
     begin, count = 0, len(items)
+    most = here.smallest if here else 0
     while True:
         while can_start() and len(under_way) < ahead and begin < count:
             piece = items[begin : begin + size(count - begin)]
@@ -160,11 +164,13 @@ def _yield_completed(
             return
         done = wait(under_way, 0 if here else None, FIRST_COMPLETED).done
         if here and not done:
-            most = size(count - begin) if can_start() else here.smallest
-            own = items[begin : begin + most]
+            wanted = size(count - begin)
+            own = items[begin : begin + (wanted if can_start() else min(most, wanted))]
             begin += len(own)
-            here = here if own else None
-            yield from here(own) if here else ()
+            here, started = here if own else None, time.monotonic()
+            outcomes = here(own) if here else []
+            most *= GROWTH if time.monotonic() - started < QUICK else 1
+            yield from outcomes
         for future in done:
             yield from _take_result(future, under_way)
             del under_way[future]

@@ -31,6 +31,10 @@ SHARED_INDEX_BYTES = 2**16
 """Largest stored coordinate, in bytes, whose index equal files share."""
 
 
+SECONDS = {"days": 86400.0, "day": 86400.0, "hours": 3600.0, "minutes": 60.0}
+"""Units of dates, in seconds; of others, only whole numbers are known to be whole seconds."""
+
+
 class MisfitError(Exception):
     """The values decode to something other than in the plan."""
 
@@ -111,8 +115,10 @@ class VariableDecoding:
         """Whether the decoded dtype depends on the values."""
         return self.decoded[1].kind in "mMO" and self.decoded[1] != self.stored[1]
 
-    def decode_variable(self, stored: ManifestVariable) -> xr.Variable:
-        """Return a decoded variable.
+    def decode_variable(
+        self, stored: ManifestVariable, values: npt.NDArray[Any] | None = None
+    ) -> xr.Variable:
+        """Return a decoded variable; ``values`` are those of a loaded one, where they are known.
 
         Raises
         ------
@@ -120,7 +126,9 @@ class VariableDecoding:
             The values decode to something other than in the plan.
         """
         if self.is_loaded:
-            return self._unshare(self._decode_by_xarray(self._read(stored)).compute(), stored)
+            return self._unshare(
+                self._decode_by_xarray(self._read(stored, values)).compute(), stored
+            )
         if not isinstance(stored.data, ManifestArray):
             return self._unshare(self._decode_by_xarray(stored), stored)
         return self._unshare(xr.Variable(self.decoded[0], self.decode_array(stored)), stored)
@@ -140,15 +148,19 @@ class VariableDecoding:
             self._decode_by_xarray(stored)
         return append_unpacking(stored.data, self.packing, self.decoded[1], str(self.name))
 
-    def build_index(self, stored: ManifestVariable) -> tuple[xr.Variable, xr.Index]:
+    def build_index(
+        self, stored: ManifestVariable, values: npt.NDArray[Any] | None = None
+    ) -> tuple[xr.Variable, xr.Index]:
         """Return a decoded dimension coordinate, and its index, which files may share.
+
+        ``values`` are the stored ones, where they are known.
 
         Raises
         ------
         MisfitError
             The values decode to something other than in the plan.
         """
-        read = self._read(stored)
+        read = self._read(stored, values)
         if read.data.dtype.hasobject or read.data.nbytes > SHARED_INDEX_BYTES:
             found, index = build_index(self.name, self._decode_by_xarray(read))
         else:
@@ -169,8 +181,9 @@ class VariableDecoding:
             data = replace(data, name=str(self.name))
         return data if isinstance(data, np.ndarray) else data.read((slice(None),) * data.ndim)
 
-    def _read(self, stored: ManifestVariable) -> _LoadedVariable:
-        return _LoadedVariable(stored.dims, self.load_values(stored), stored.attributes)
+    def _read(self, stored: ManifestVariable, values: npt.NDArray[Any] | None) -> _LoadedVariable:
+        values = self.load_values(stored) if values is None else values
+        return _LoadedVariable(stored.dims, values, stored.attributes)
 
     def decodes_like(self, other: VariableDecoding) -> bool:
         """Say whether both decode the same stored values equally."""
@@ -209,7 +222,7 @@ class VariableDecoding:
         """Say whether each value decodes independently of the others.
 
         xarray chooses the finest unit that any of the dates needs, which does not matter for
-        integers.
+        integers, nor for whole seconds.
         """
         if self.stored[0] != self.decoded[0] or values.dtype.hasobject:
             return False
@@ -217,8 +230,15 @@ class VariableDecoding:
             return True
         if not self.declared.keys().isdisjoint(("dtype", *PACKING_ATTRIBUTES)):
             return False
-        whole = values.dtype.kind in "iu" or bool((np.rint(values) == values).all())
-        return self.decoded[1].kind in "mM" and whole
+        return self.decoded[1].kind in "mM" and (
+            values.dtype.kind in "iu" or _is_whole(values * self._unit_seconds)
+        )
+
+    @property
+    def _unit_seconds(self) -> float:
+        """How long the unit of a date or duration is."""
+        unit, *_ = str(self._declared.get("units", "")).split() or [""]
+        return SECONDS.get(unit.lower(), 1.0)
 
     def _decode_by_xarray(self, stored: ManifestVariable | _LoadedVariable) -> xr.Variable:
         """Return a variable that xarray decodes alone, and reads on access."""
@@ -244,6 +264,10 @@ class VariableDecoding:
         alike = {n: v for n, v in self.encoding.items() if n in own or n not in OWN_ENCODING}
         found.encoding = {**alike, **own}
         return found
+
+
+def _is_whole(values: npt.NDArray[Any]) -> bool:
+    return bool((np.rint(values) == values).all())
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from virtualds.bounds import is_small_enough_to_load
 from virtualds.datasets.keywords import make_strict
 from virtualds.datasets.location import Found, Location, demand_data, reader_of
 from virtualds.datasets.open_options import OPEN_DEFAULTS, OpenOptions
-from virtualds.datasets.to_dataset import to_virtual_dataset
+from virtualds.datasets.to_dataset import KnownDecoding, to_virtual_dataset
 from virtualds.datasets.tree import to_virtual_tree
 from virtualds.datasets.what_to_load import Loadable, find_loaded_first
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, without_secrets
@@ -197,7 +197,12 @@ def make_dataset_or_tree(location: Location, group: ManifestGroup, opening: Open
     return (datatree_of if opening.below else dataset_of)(location, group, opening)
 
 
-def dataset_of(location: Location, group: ManifestGroup, opening: OpenOptions) -> xr.Dataset:
+def dataset_of(
+    location: Location,
+    group: ManifestGroup,
+    opening: OpenOptions,
+    known: KnownDecoding | None = None,
+) -> xr.Dataset:
     """Return a group of a file as a dataset that knows its source.
 
     Raises
@@ -205,12 +210,13 @@ def dataset_of(location: Location, group: ManifestGroup, opening: OpenOptions) -
     VirtualdsError, ValueError
         As `to_virtual_dataset`; its notes name the file.
     """
-    _fetch_coordinates(location.url, [group], opening)
+    if known is None:
+        fetch_coordinates(location.url, [group], opening)
     with _naming_file(location):
         dataset = decode_group(
             group,
             opening.on_error,
-            lambda part: to_virtual_dataset(part, opening),
+            lambda part: to_virtual_dataset(part, opening, known),
             location.url,
         )
     dataset.encoding["source"] = location.given
@@ -219,7 +225,7 @@ def dataset_of(location: Location, group: ManifestGroup, opening: OpenOptions) -
 
 def datatree_of(location: Location, group: ManifestGroup, opening: OpenOptions) -> xr.DataTree:
     """Return a group of a file, with all groups below it, as a tree, like `dataset_of`."""
-    _fetch_coordinates(location.url, [part for _, part in group.walk()], opening)
+    fetch_coordinates(location.url, [part for _, part in group.walk()], opening)
     with _naming_file(location):
         tree = to_virtual_tree(group, opening)
     tree.encoding["source"] = location.given
@@ -292,7 +298,7 @@ def _read_source(
     return reader.read(source, how)
 
 
-def _fetch_coordinates(url: str, groups: Iterable[ManifestGroup], opening: OpenOptions) -> None:
+def fetch_coordinates(url: str, groups: Iterable[ManifestGroup], opening: OpenOptions) -> None:
     """Fetch remote coordinates that will be loaded all at once instead of one by one."""
     if opening.loadable_variables is not None or scheme_of(url) == "file":
         return

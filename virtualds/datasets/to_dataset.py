@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
@@ -58,6 +59,13 @@ DECODERS = ("mask_and_scale", "decode_times", "concat_characters", "decode_coord
 
 IDENTITIES = ("_FillValue", "missing_value", "_Unsigned")
 """Packing attributes that may change no value."""
+
+
+class KnownDecoding(NamedTuple):
+    """How a group decodes, and the stored values of its loaded variables."""
+
+    plan: DecodingPlan
+    values: Mapping[str, npt.NDArray[Any]]
 
 
 # ---------------------------------------------------------------------- group -> dataset
@@ -107,7 +115,9 @@ def _decode_by_chunk(
         return None
 
 
-def to_virtual_dataset(group: ManifestGroup, opening: OpenOptions = OPEN_DEFAULTS) -> xr.Dataset:
+def to_virtual_dataset(
+    group: ManifestGroup, opening: OpenOptions = OPEN_DEFAULTS, known: KnownDecoding | None = None
+) -> xr.Dataset:
     """Return a group as a dataset of virtual arrays.
 
     Parameters
@@ -115,6 +125,8 @@ def to_virtual_dataset(group: ManifestGroup, opening: OpenOptions = OPEN_DEFAULT
     group : ManifestGroup
     opening : OpenOptions
         Which variables to load, and whether to decode CF conventions.
+    known : KnownDecoding, optional
+        How the group decodes.
 
     Raises
     ------
@@ -122,10 +134,10 @@ def to_virtual_dataset(group: ManifestGroup, opening: OpenOptions = OPEN_DEFAULT
         A variable that cannot stay virtual is not to be loaded.
     """
     key = _make_key(group, opening)
-    outline = DECODING_PLANS.get(key)
+    outline, values = known or (DECODING_PLANS.get(key), {})
     if outline is not None:
         try:
-            return _decode_by_plan(outline, group)
+            return _decode_by_plan(outline, group, values)
         except (MisfitError, *DECODING_ERRORS):
             # xarray raises an error that explains wrong values
             pass
@@ -147,7 +159,9 @@ def _make_key(group: ManifestGroup, opening: OpenOptions) -> bytes | None:
     return make_plan_key(group, loadable, opening.decode_cf, get_options())
 
 
-def _decode_by_plan(outline: DecodingPlan, group: ManifestGroup) -> xr.Dataset:
+def _decode_by_plan(
+    outline: DecodingPlan, group: ManifestGroup, values: Mapping[str, npt.NDArray[Any]]
+) -> xr.Dataset:
     """Return a group as a dataset, decoded by the plan of a group with the same structure.
 
     Raises
@@ -161,9 +175,11 @@ def _decode_by_plan(outline: DecodingPlan, group: ManifestGroup) -> xr.Dataset:
         stored = group.variables[name]
         with name_variable_in_errors(part):
             if part.is_index:
-                variables[part.name], indexes[part.name] = part.build_index(stored)
+                variables[part.name], indexes[part.name] = part.build_index(
+                    stored, values.get(name)
+                )
             else:
-                variables[part.name] = part.decode_variable(stored)
+                variables[part.name] = part.decode_variable(stored, values.get(name))
     attributes = {n: v for n, v in group.attributes.items() if n not in outline.used}
     return _assemble_dataset(variables, indexes, attributes, outline.coordinates, group)
 

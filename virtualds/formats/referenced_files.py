@@ -1,7 +1,7 @@
 """The files that the references of a set name, and the check that it may name them.
 
-A reference set is data from somebody else: urls are made absolute, and checked, before any file is
-opened.
+A reference set may come from another person: this module makes its urls absolute, and checks them,
+before any file is opened.
 """
 
 from __future__ import annotations

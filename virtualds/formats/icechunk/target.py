@@ -99,7 +99,7 @@ class Target:
         return store
 
     def _check(self, needed: Mapping[str, ObjectLocation]) -> None:
-        """Refuse references that no container of somebody else's repository covers."""
+        """Refuse references that no container of the user's own repository covers."""
         config = self.given.config if hasattr(self.given, "config") else self.given.session.config
         if lacking := import_adapter().list_uncovered(config, needed):
             raise cannot_hold(

@@ -171,7 +171,7 @@ def check_parts(place: PartsFolder, document: Document) -> list[str]:
     Raises
     ------
     ReadError
-        A needed part is gone: somebody has removed it.
+        A needed part was removed.
     """
     there = set(list_written_parts(place))
     needed = {path for path in _list_needed(document) if path.startswith(f"{place.folder}/")}

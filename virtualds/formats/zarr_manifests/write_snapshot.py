@@ -89,7 +89,7 @@ class SnapshotWriter:
         """
         planned = plan_writing(group, self.root, self.before)
         if self.before is None:
-            # who comes later sees that these are the files of a writer, not somebody else's
+            # this tells later writers that the files are those of a writer of sets
             self.put(f"{FOLDER}/{self.name}/begun", b"")
         nodes = {
             path: add_manifest_keys(self._write_node(path, node))
@@ -110,7 +110,7 @@ class SnapshotWriter:
         """Remove what was written, and the folders that this leaves empty."""
         beside = []
         if scheme_of(self.root) == "file":
-            # a name that nobody has, in the folder that stays
+            # a name that nothing else has, in the folder that stays
             above = self.root.rpartition("/")[0] if self.before is None else self.root
             beside = [f"{above}/{self.name}"]
         find_store(self.root).remove([*self.written, *beside], self.options)
@@ -138,7 +138,7 @@ class SnapshotWriter:
     def _write_values(self, path: str, values: NativeArray) -> dict[str, Any] | None:
         """Write chunks of values, plain ones if their keys have never been used.
 
-        A key is never written twice: whoever reads an earlier snapshot may still need its chunk.
+        A key is never written twice: readers of an earlier snapshot may still need its chunk.
         """
         key = parse_chunk_keys(values.metadata)
         chunks = [(key(place), data) for place, data in values.chunks]
@@ -168,7 +168,7 @@ class SnapshotWriter:
                 # an array of fewer or more axes had a file, or a folder, of this name
                 return False
             except BaseException:
-                # perhaps somebody else's file, so only the folder goes, if it is empty
+                # the file may belong to another program: only the folder is removed, if empty
                 self.written.append(f"{url.rpartition('/')[0]}/{self.name}")
                 raise
             self.written.append(url)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from virtualds.arrays.alike_files import AlikeRun
 from virtualds.arrays.array import ManifestArray
@@ -15,7 +17,7 @@ from virtualds.chunks.projection import Ints
 from virtualds.errors import VirtualdsError
 from virtualds.options import get_options
 from virtualds.parsers.hdf5 import members
-from virtualds.parsers.hdf5.byte_rows import Bools
+from virtualds.parsers.hdf5.byte_rows import Bools, Bytes
 from virtualds.parsers.hdf5.file import HDF5Files
 from virtualds.parsers.hdf5.group_reader import read_one_group
 from virtualds.parsers.hdf5.known_structure import KnownStructure, read_structure
@@ -40,6 +42,14 @@ class AlikeHDF5Files:
     sources: Sequence[SourceFile]
     lengths: Mapping[str, Ints]
     columns: Mapping[str, StoredColumns]
+    heads: Bytes
+
+    def get_values(self, name: str) -> Sequence[npt.NDArray[Any]] | None:
+        """Return the stored values of a variable in each file, None if they must be read."""
+        pipeline, columns = self._get_array(name).pipelines[0], self.columns[name]
+        if pipeline.codecs or pipeline.dtype.hasobject or pipeline.dtype.kind not in "iufSb":
+            return None
+        return columns.get_values(self.heads, pipeline.dtype)
 
     def join(self, name: str, dim: str) -> ManifestArray:
         """Return a variable of all files, one after the other along a dimension."""
@@ -165,7 +175,7 @@ class _BatchReader:
             return None
         lengths = {dim: values[first:stop] for dim, values in found.lengths.items()}
         columns = {name: one.select(first, stop) for name, one in found.columns.items()}
-        return AlikeHDF5Files(group, sources, lengths, columns)
+        return AlikeHDF5Files(group, sources, lengths, columns, files.heads[first:stop])
 
 
 def _list_runs(taken: Bools, numbers: Ints) -> list[tuple[int, int]]:

@@ -73,17 +73,15 @@ class Blueprint:
     def match(self, files: ManyFiles) -> Match:
         """Say which files have this structure."""
         count = len(files.ends)
-        match = Match(
-            np.ones(count, bool), [np.empty((0, 0), np.uint8)] * len(self._places), {}, {}
-        )
+        none = np.empty((0, 0), np.uint8)
+        match = Match(np.ones(count, bool), [none] * len(self._places), {}, {})
         addresses = np.zeros((len(self._places), count), np.int64)
         for level in self._levels:
             for number in level:
                 addresses[number] = self._find_addresses(number, match, files)
-            lengths = [len(self.notes.blocks[number].data) for number in level]
-            files.fetch([(addresses[n], size) for n, size in zip(level, lengths, strict=True)])
-            for number, size in zip(level, lengths, strict=True):
-                rows = files.take_rows(np.arange(count), addresses[number], size)
+            self._fetch(level, addresses, match, files)
+            for number in level:
+                rows = self._take_rows(number, addresses[number], match, files)
                 if number in self.notes.objects:
                     match.heaps[number] = rows
                     rows = self._put_objects_in_place(number, rows, match)
@@ -96,6 +94,22 @@ class Blueprint:
         end = match.get_column(self.notes.slots[END_OF_FILE])
         match.sound[:] &= read_uints(end) <= files.ends
         return match
+
+    def _fetch(self, level: list[int], addresses: Ints, match: Match, files: ManyFiles) -> None:
+        which = np.flatnonzero(match.sound)
+        sizes = [len(self.notes.blocks[number].data) for number in level]
+        places = zip(level, sizes, strict=True)
+        files.fetch(which, [(addresses[number, which], size) for number, size in places])
+
+    def _take_rows(self, number: int, address: Ints, match: Match, files: ManyFiles) -> Bytes:
+        """Return a block of each file, zeros of a file that does not match."""
+        size, which = len(self.notes.blocks[number].data), np.flatnonzero(match.sound)
+        found = files.take_rows(which, address[which], size)
+        if len(which) == len(address):
+            return found
+        rows = np.zeros((len(address), size), np.uint8)
+        rows[which] = found
+        return rows
 
     def _find_addresses(self, number: int, match: Match, files: ManyFiles) -> Ints:
         """Return where a block lies in each file; a file in which it cannot lie does not match."""

@@ -114,6 +114,9 @@ def _parse_layout(place: HDF5Location, data: bytes) -> Layout:
     offset, length = place.file.offset_size, place.file.length_size
     layout = parse_layout(data, offset, length)
     owner = place.address[1]
+    if layout.kind == LayoutClass.VIRTUAL:
+        # HDF5 computes the shape of some from their sources
+        place.file.decline("a virtual dataset")
     if layout.kind == LayoutClass.COMPACT:
         note_slot(data, layout.place, len(layout.data), (owner, DATA))
     elif layout.kind in (LayoutClass.CONTIGUOUS, LayoutClass.CHUNKED):

@@ -61,10 +61,10 @@ def _find_name_elsewhere(dataset: Dataset, axis: int) -> str:
 
     dtype = h5py.vlen_dtype(h5py.ref_dtype)
     found = np.empty((dataset.rank,), dtype)
-    # `read_scale_addresses` has checked the list that HDF5 follows here
-    h5py.h5a.open(dataset.id, SCALES).read(found, h5py.h5t.py_create(dtype))
-    reference = found[axis][-1]
     try:
+        # `read_scale_addresses` has checked the list that HDF5 follows here
+        h5py.h5a.open(dataset.id, SCALES).read(found, h5py.h5t.py_create(dtype))
+        reference = found[axis][-1]
         h5py.h5r.dereference(reference, dataset.id)
         path = h5py.h5r.get_name(reference, dataset.id)
     except (KeyError, RuntimeError, ValueError):

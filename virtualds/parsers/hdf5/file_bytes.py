@@ -73,6 +73,9 @@ class FileBytes:
     superblock: Superblock
     half: int
     """Half of the most children of a node of a version 1 B-tree of chunks."""
+    group_half: int
+    leaf_half: int
+    """Half of the most children of such a node of groups, and of the symbols of a node."""
     shared_messages = 0, 0
     """Address of the table of messages that objects share, and its entries."""
     unknown = ""
@@ -270,10 +273,10 @@ class FileBytes:
             self.unknown = str(error)
             undefined = 2**64 - 1
             self.superblock = Superblock(8, 8, 0, 0, undefined, undefined)
-            self.half = self.superblock.half
-            return
-        self.superblock = parse_superblock(self.take(fix(0), size))
-        self.half = self.superblock.half
+        else:
+            self.superblock = parse_superblock(self.take(fix(0), size))
+        found = self.superblock
+        self.half, self.group_half, self.leaf_half = found.half, found.group_half, found.leaf_half
         if not 0 < self.half < 2**15:
             self.refuse(f"nodes of {2 * self.half} chunks")
 

@@ -39,8 +39,13 @@ REFERENCE_DTYPES = {
 holds it, and its number there (IV.B)."""
 SEQUENCE_KINDS = (0, 1)
 """Sorts of types of varying length: sequences and strings (IV.A.2.d)."""
-OBJECT_STRUCTS = {size: Struct(f"<H6x{form}") for size, form in FORMS.items()}
-"""The number and length before an object in a collection, by the bytes of a length."""
+HEAD = 16
+"""Bytes before the first object of a collection: signature, version and size, padded to 8 bytes."""
+OBJECT_STRUCTS = {size: Struct(f"<H6x{form}{8 - size}x") for size, form in FORMS.items()}
+"""The number and length before an object, padded to 8 bytes, by the bytes of a length.
+
+The specification (III.E) does not show the padding; it is `H5HG_SIZEOF_OBJHDR` of HDF5.
+"""
 
 Elements = npt.NDArray[np.uint8]
 
@@ -195,7 +200,7 @@ def read_collection(file: FileBytes, address: int) -> Collection:
     FormatError
         There is none, or it is damaged.
     """
-    begin = 8 + file.length_size
+    begin = HEAD
     head = file.peek(address, begin)
     if head[:4] != b"GCOL" or head[4] != 1:
         file.refuse(f"there is no global heap at {address}")

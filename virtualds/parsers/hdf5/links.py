@@ -68,6 +68,8 @@ def read_links(file: FileBytes, messages: Sequence[Message]) -> list[Link]:
         elif message.kind == SYMBOL_TABLE:
             found += _read_old_links(file, message.data)
         elif message.kind == LINK_INFO:
+            if len(message.data) < 2 or message.data[0]:
+                file.decline("a Link Info message of another version than 0")
             tracked = bool(message.data[1] & 1)
             found += _read_dense_links(file, message.data)
     if len({link.name for link in found}) < len(found):
@@ -83,8 +85,6 @@ def _read_old_links(file: FileBytes, data: bytes) -> Iterator[Link]:
 
 def _read_dense_links(file: FileBytes, data: bytes) -> Iterator[Link]:
     """Yield the links that a fractal heap holds: too many for an object header."""
-    if len(data) < 2 or data[0]:
-        file.decline("a Link Info message of another version than 0")
     # the greatest creation index comes before the addresses
     begin = 2 + 8 * (data[1] & 1)
     free(data, 2, begin)

@@ -126,21 +126,24 @@ class ManyFiles:
 
     def select(self, numbers: Ints) -> ManyFiles:
         """Return some of the files."""
+        if len(numbers) == len(self.readers):
+            return self
         return ManyFiles([self.readers[n] for n in numbers.tolist()], self.run)
 
-    def fetch(self, ranges: Sequence[tuple[Ints, int]]) -> None:
+    def fetch(self, file: Ints, ranges: Sequence[tuple[Ints, int]]) -> None:
         """Fetch what is going to be read, of all files at once.
 
         Parameters
         ----------
+        file : int array
         ranges : sequence of (int array, int)
-            For each file an address, and the length.
+            For each of these files an address, and the length.
         """
         wanted: list[list[Range]] = [[] for _ in self.readers]
         for addresses, length in ranges:
-            outside = addresses + length > self._in_head
-            for number in np.flatnonzero(outside).tolist():
-                wanted[number].append((int(addresses[number]), length))
+            outside = addresses + length > self._in_head[file]
+            for number, address in zip(file[outside].tolist(), addresses[outside], strict=True):
+                wanted[number].append((int(address), length))
         self._fetch(wanted)
 
     def take_rows(self, file: Ints, address: Ints, length: int) -> Bytes:

@@ -24,6 +24,10 @@ from virtualds.parsers.hdf5.object_header import DATASPACE, DATATYPE, Message
 from virtualds.parsers.hdf5.objects import GroupMembers, HDF5Location, make_no_group_error
 from virtualds.source_file import SourceFile
 
+KNOWN_MESSAGES = frozenset(range(0x17)) - {0x09}
+"""Types of messages of groups and datasets (IV.A.2)."""
+LINK_COUNT = 0x16
+"""The type of the message that counts links."""
 MOST_LINKS = 16
 """Soft and external links that may follow each other, as in HDF5 (`H5Pset_nlinks`)."""
 
@@ -41,6 +45,13 @@ def open_root(files: HDF5Files, source: SourceFile) -> HDF5Location:
     file = files.get_bytes(source)
     if file.unknown:
         file.decline(file.unknown)
+    superblock = file.superblock
+    if superblock.is_being_written:
+        file.decline("a writer has it open, or died before it closed it")
+    if file.is_defined(superblock.driver):
+        file.decline("a file that is split over others")
+    if superblock.end > file.end:
+        file.refuse(f"it has {file.end} bytes of {superblock.end}")
     return HDF5Location(files=files, source=source, path=b"/", at=file.superblock.root)
 
 
@@ -59,6 +70,7 @@ def list_members(place: HDF5Location, skip: Collection[str] = ()) -> GroupMember
             continue
         try:
             found = follow_link(place, link)
+            _decline_unknown_messages(found)
             if is_dataset(found.messages):
                 result.datasets[name] = make_dataset(name, found)
             elif is_group(found.messages):
@@ -68,6 +80,15 @@ def list_members(place: HDF5Location, skip: Collection[str] = ()) -> GroupMember
         except VirtualdsError as error:
             result.broken[name] = error
     return result
+
+
+def _decline_unknown_messages(place: HDF5Location) -> None:
+    """Decline an object that HDF5 may refuse because of what it does not know either."""
+    for message in place.messages:
+        if message.kind not in KNOWN_MESSAGES:
+            place.file.decline(f"a message of type {message.kind:#x}")
+        if message.kind == LINK_COUNT and not any(message.data[1:]):
+            place.file.decline("an object without links")
 
 
 def is_group(messages: Sequence[Message]) -> bool:

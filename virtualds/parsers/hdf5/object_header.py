@@ -151,4 +151,5 @@ def read_extension(file: FileBytes) -> None:
             table = file.unpack_address(message.data, 1)
             file.shared_messages = table, parse_uint(message.data, 1 + file.offset_size, 1)
         if message.kind == TREE_K:
-            file.half = parse_uint(message.data, 1, 2) or file.half
+            halves = (parse_uint(message.data, place, 2) for place in (1, 3, 5))
+            file.half, file.group_half, file.leaf_half = halves

@@ -64,7 +64,10 @@ class HDF5Location:
         """The object as h5py opens it."""
         import h5py
 
-        return h5py.h5o.open(self.files.open(self.source).id, self.path)
+        try:
+            return h5py.h5o.open(self.files.open(self.source).id, self.path)
+        except KeyError as error:
+            self.file.refuse(f"HDF5 cannot open {self.path!r}: {error.args[0]}")
 
     @cached_property
     def attrs(self) -> Any:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.chunks.axis import ChunkAxis
@@ -56,6 +58,36 @@ class StoredColumns:
             self.length[rows],
             self.inline[first:stop],
         )
+
+    def get_values(
+        self, heads: npt.NDArray[np.uint8], dtype: np.dtype[Any]
+    ) -> list[npt.NDArray[Any]] | None:
+        """Return the values in each file, if they lie in its first bytes without a codec.
+
+        Parameters
+        ----------
+        heads : uint8 array, shape (files, bytes)
+            The first bytes of each file.
+        dtype : numpy dtype
+            Of the stored values.
+
+        Returns
+        -------
+        list of numpy.ndarray or None
+            None if any has to be read: it lies elsewhere, or in several chunks.
+        """
+        count, rank = self.shape.shape
+        alone = len(self.owner) == count and bool((self.owner == np.arange(count)).all())
+        whole = self.chunks is None or rank == 1 or bool((self.shape == self.chunks).all())
+        if self.inline or not alone or not whole:
+            return None
+        nbytes = self.shape.prod(axis=1) * dtype.itemsize
+        if (self.address + nbytes > heads.shape[1]).any() or (nbytes > self.length).any():
+            return None
+        places = zip(
+            heads, self.address.tolist(), nbytes.tolist(), self.shape.tolist(), strict=True
+        )
+        return [head[at : at + n].view(dtype).reshape(shape) for head, at, n, shape in places]
 
     def add_axis(self) -> StoredColumns:
         """Return the chunks with a new first axis of one element."""

@@ -18,6 +18,8 @@ FORMS = {2: "H", 4: "I", 8: "Q"}
 bytes."""
 DEFAULT_HALF = 32
 """Half of the children of a node of chunks, where the file does not say (version 0)."""
+GROUP_HALF, LEAF_HALF = 16, 4
+"""The same of groups, and half of the symbols of a node (versions 2 and 3)."""
 BEING_WRITTEN = 0b101
 """Flags of a file that a writer has open, alone or beside readers (version 3)."""
 END_OF_FILE = "end of file"
@@ -56,8 +58,8 @@ class Superblock(NamedTuple):
     driver: int
     extension: int
     half: int = DEFAULT_HALF
-    group_half: int = 0
-    leaf_half: int = 0
+    group_half: int = GROUP_HALF
+    leaf_half: int = LEAF_HALF
     is_being_written: bool = False
     checksum: int | None = None
 

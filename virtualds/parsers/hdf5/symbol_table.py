@@ -81,7 +81,7 @@ def _list_nodes(file: FileBytes, root: int) -> list[int]:
 
 def _read_tree_node(file: FileBytes, address: int) -> tuple[int, list[int]]:
     """Return the level of a node, and the addresses of its children."""
-    offset, length, half = file.offset_size, file.length_size, file.superblock.group_half
+    offset, length, half = file.offset_size, file.length_size, file.group_half
     begin, step = 8 + 2 * offset, length + offset
     data = file.take(address, begin + 2 * half * step + length)
     used = parse_uint(data, 6, 2)
@@ -95,7 +95,7 @@ def _read_tree_node(file: FileBytes, address: int) -> tuple[int, list[int]]:
 
 def _read_node(file: FileBytes, address: int, names: bytes) -> Iterator[Symbol]:
     """Yield the symbols of a symbol table node."""
-    offset, most = file.offset_size, 2 * file.superblock.leaf_half
+    offset, most = file.offset_size, 2 * file.leaf_half
     step = 2 * offset + 24
     data = file.take(address, 8 + most * step)
     used = parse_uint(data, 6, 2)

@@ -84,4 +84,9 @@ def _parse_run(indexes: Indexes, run: Run, find: Callable[[Ints], Ints]) -> Chun
         there &= number < np.repeat(run.used, count)
     if not there.all():
         owner, number, raw = owner[there], number[there], raw[there]
-    return ChunkRows(owner, find(number), *parse_elements(indexes.form, raw, size))
+    place = find(number)
+    # arrays number the chunks of the greatest shape; HDF5 never looks past the shape
+    inside = (place < indexes.shape[owner].T).all(axis=0)
+    if not inside.all():
+        owner, place, raw = owner[inside], place[:, inside], raw[inside]
+    return ChunkRows(owner, place, *parse_elements(indexes.form, raw, size))
