@@ -103,16 +103,19 @@ class AlikeOpener:
         if not all(isinstance(file, str | os.PathLike) for file in files):
             return ()
         urls = [normalise_url(file) for file in files]
-        read = None if any(PLAIN_SEPARATOR in url for url in urls) else self._find_reader(urls[0])
-        if read is None:
+        if any(PLAIN_SEPARATOR in url for url in urls):
             return ()
-        chunk_cache().open()
-        return read(urls, self.options, self.opening.group, self.opening.skip, heeded)
+        first = Location.of(urls[0], self.options)
+        with first.hold_scan():
+            if (read := self._find_reader(first)) is None:
+                return ()
+            chunk_cache().open()
+            return read(urls, self.options, self.opening.group, self.opening.skip, heeded)
 
-    def _find_reader(self, url: str) -> ReadAlike | None:
+    def _find_reader(self, first: Location) -> ReadAlike | None:
         if self.opening.snapshot is not None:
             return None
-        parser, _ = reader_of(Location.of(url, self.options), self.opening.parser)
+        parser, _ = reader_of(first, self.opening.parser)
         return parser.read_alike if isinstance(parser, Parser) else None
 
     def _join(

@@ -55,6 +55,10 @@ class Scan:
         """
         if not self._is_scanned(url, options):
             return self._behind.read_head(url, options, length)
+        if self._file is not None and self._main is not None:
+            size = min(FIRST_PAGES * PAGE, self._main.size)
+            if (held := self._main.get_held(0, size)) is not None:
+                return self._file, held
         self._file, head = self._behind.read_head(url, options, FIRST_PAGES * PAGE)
         if self._file.size is not None:
             self._main = Blocks(self._behind, self._file, head)
@@ -123,6 +127,15 @@ class Scan:
         self._others.move_to_end(file)
         return self._others[file]
 
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Answer for the url until the end of the block, in this context."""
+        token = SCANNED.set(cast("StoreOfOneFile", self))
+        try:
+            yield
+        finally:
+            SCANNED.reset(token)
+
     def close(self) -> None:
         """Let go of all that is held, and answer for no url."""
         # threads and connections keep the context in which they were made
@@ -146,11 +159,10 @@ def hold_scan(url: str, options: StorageOptions | None) -> Iterator[None]:
         yield
         return
     scan = Scan(url, options)
-    token = SCANNED.set(cast("StoreOfOneFile", scan))
     try:
-        yield
+        with scan.hold():
+            yield
     finally:
-        SCANNED.reset(token)
         scan.close()
 
 
