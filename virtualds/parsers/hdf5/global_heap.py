@@ -39,6 +39,8 @@ REFERENCE_DTYPES = {
 holds it, and its number there (IV.B)."""
 SEQUENCE_KINDS = (0, 1)
 """Sorts of types of varying length: sequences and strings (IV.A.2.d)."""
+LEAST_COLLECTION = 2**12
+"""Fewest bytes that HDF5 gives a collection."""
 HEAD = 16
 """Bytes before the first object of a collection: signature, version and size, padded to 8 bytes."""
 OBJECT_STRUCTS = {size: Struct(f"<H6x{form}{8 - size}x") for size, form in FORMS.items()}
@@ -118,6 +120,7 @@ def read_sequences(
         file.refuse(f"an attribute has {len(data)} bytes for {count} sequences")
     size = parse_uint(kind, 12, 4)
     rows = np.frombuffer(data, form, count).tolist()
+    file.prepare((address, LEAST_COLLECTION) for _, address, _ in rows if address)
     for place, (length, address, number) in enumerate(rows):
         if not address and not length:
             yield b""
