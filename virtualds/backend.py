@@ -11,7 +11,7 @@ from xarray.backends import BackendEntrypoint
 
 from virtualds.datasets.keywords import list_arguments, make_strict
 from virtualds.datasets.location import Location, is_set_folder
-from virtualds.datasets.open import open_group
+from virtualds.datasets.open import fetch_coordinates, open_group
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.registry import format_of_object
 from virtualds.datasets.to_dataset import to_lazy_dataset
@@ -91,7 +91,6 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
         """
         location = _location_of(filename_or_obj, storage_options)
         opening = OpenOptions(group, drop_variables, parser, on_error, allow, snapshot)
-        found = open_group(location, opening)
         decoders = {
             "mask_and_scale": mask_and_scale,
             "decode_times": decode_times,
@@ -101,7 +100,14 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
             "decode_timedelta": decode_timedelta,
         }
         where = str(filename_or_obj)
-        return decode_group(found, on_error, lambda part: to_lazy_dataset(part, **decoders), where)
+        with location.hold_scan():
+            found = open_group(location, opening)
+            fetch_coordinates(location.url, [found], opening)
+            dataset = decode_group(
+                found, on_error, lambda part: to_lazy_dataset(part, **decoders), where
+            )
+            _load_coordinates(location.url, [dataset])
+        return dataset
 
     @make_strict("xr.open_datatree(engine='virtual')", more=list_arguments(open_dataset))
     def open_datatree(self, filename_or_obj: Any, **options: Any) -> xr.DataTree:
@@ -139,7 +145,12 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
         location = _location_of(filename_or_obj, storage_options)
         decoders = {name: options.pop(name) for name in DECODERS if name in options}
         opening = OpenOptions(**options, below=True)
-        return to_lazy_datasets(open_group(location, opening), opening.on_error, **decoders)
+        with location.hold_scan():
+            found = open_group(location, opening)
+            fetch_coordinates(location.url, [part for _, part in found.walk()], opening)
+            datasets = to_lazy_datasets(found, opening.on_error, **decoders)
+            _load_coordinates(location.url, datasets.values())
+        return datasets
 
     def guess_can_open(self, filename_or_obj: Any) -> bool:
         """Say whether the name, or the files in a local folder, show a reference set.
@@ -154,6 +165,16 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
             return True
         url = normalise_url(name)
         return scheme_of(url) == "file" and is_set_folder(url)
+
+
+def _load_coordinates(url: str, datasets: Iterable[xr.Dataset]) -> None:
+    """Load the coordinates that xarray makes indexes of, while fetched bytes of a file are held."""
+    if scheme_of(url) == "file":
+        return
+    for dataset in datasets:
+        for name, variable in dataset.variables.items():
+            if variable.dims == (name,):
+                variable.load()
 
 
 def _location_of(filename_or_obj: Any, options: Mapping[str, Any] | None) -> Location:

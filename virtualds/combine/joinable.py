@@ -174,7 +174,8 @@ class FilesReadTogether:
         if name in self._loaded:
             return self._loaded[name][0]
         if name not in self._firsts:
-            self._firsts[name] = self._read(name, self.alike.group.variables[name].data)
+            known, data = self.alike.get_values(name), self.alike.group.variables[name].data
+            self._firsts[name] = self._read(name, data) if known is None else known[0]
         return self._firsts[name]
 
     def check_same(self, name: str) -> None:

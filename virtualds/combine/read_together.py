@@ -64,8 +64,8 @@ class AlikeOpener:
 
     def open_runs(
         self, files: Sequence[Any], alike: Concatenator, opener: Callable[[Any], Any]
-    ) -> Iterator[tuple[int, ConcatenatedFiles]]:
-        """Yield runs of neighbouring files that were read and joined together.
+    ) -> list[tuple[int, ConcatenatedFiles]]:
+        """Return runs of neighbouring files that were read and joined together.
 
         Parameters
         ----------
@@ -75,45 +75,56 @@ class AlikeOpener:
         opener : callable
             Opens one of them by itself.
 
-        Yields
-        ------
-        int
-            The number of the first file of the run.
-        ConcatenatedFiles
+        Returns
+        -------
+        list of (int, ConcatenatedFiles)
+            With the number of the first file of each run.
         """
+        if not all(isinstance(file, str | os.PathLike) for file in files):
+            return []
+        first = Location.of(files[0], self.options)
+        # it shows which parser they need, and often how they decode
+        with first.hold_scan():
+            return list(self._join_runs(first, files, alike, opener))
+
+    def _join_runs(
+        self,
+        first: Location,
+        files: Sequence[Any],
+        alike: Concatenator,
+        opener: Callable[[Any], Any],
+    ) -> Iterator[tuple[int, ConcatenatedFiles]]:
         heeded = None if alike.heeds_attributes else HEEDED_ATTRIBUTES
         try:
-            runs = self._find_runs(files, heeded)
+            runs = self._find_runs(first, files, heeded)
         except OPEN_ERRORS:
             # opening the files one by one tells which of them has which error
             return
-        for first, together in runs:
+        for start, together in runs:
             count = len(together.sources)
             if count < 2:
                 continue
             try:
-                yield first, self._join(together, files[first : first + count], alike, opener)
+                yield start, self._join(together, files[start : start + count], alike, opener)
             except (*OPEN_ERRORS, NeedsFullCombineError):
                 continue
 
     def _find_runs(
-        self, files: Sequence[Any], heeded: Collection[str] | None
+        self, first: Location, files: Sequence[Any], heeded: Collection[str] | None
     ) -> Sequence[tuple[int, AlikeFiles]]:
         """Return what the parser of the first file reads together."""
-        if not all(isinstance(file, str | os.PathLike) for file in files):
-            return ()
         urls = [normalise_url(file) for file in files]
-        read = None if any(PLAIN_SEPARATOR in url for url in urls) else self._find_reader(urls[0])
-        if read is None:
+        plain = not any(PLAIN_SEPARATOR in url for url in urls)
+        if not plain or (read := self._find_reader(first)) is None:
             return ()
         AccessPolicy.of(self.opening.allow)
         chunk_cache().open()
         return read(urls, self.options, self.opening.group, self.opening.skip, heeded)
 
-    def _find_reader(self, url: str) -> ReadAlike | None:
+    def _find_reader(self, first: Location) -> ReadAlike | None:
         if self.opening.snapshot is not None:
             return None
-        parser, _ = reader_of(Location.of(url, self.options), self.opening.parser)
+        parser, _ = reader_of(first, self.opening.parser)
         return parser.read_alike if isinstance(parser, Parser) else None
 
     def _join(

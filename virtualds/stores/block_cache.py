@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from virtualds.source_file import SourceFile
@@ -54,7 +54,6 @@ class Blocks:
         self._store = store
         self._pages: OrderedDict[int, bytes] = OrderedDict()
         self._lock = threading.RLock()
-        self._expected: dict[int, None] = {}
         self._next, self._step = 0, FIRST_PAGES // 2
         if head:
             self._next, self._step = -(-len(head) // PAGE), FIRST_PAGES
@@ -75,13 +74,17 @@ class Blocks:
         return b"".join(parts)[begin : begin + length]
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return a range, no longer than the longest block, and fetch it where it is not held.
+        """Return a range of the file, and fetch what is not held of it.
 
         Raises
         ------
         FetchError
             It could not be fetched.
         """
+        if length > MOST * PAGE:
+            places = range(offset, offset + length, MOST * PAGE)
+            stop = offset + length
+            return b"".join(self.read(at, min(MOST * PAGE, stop - at)) for at in places)
         with self._lock:
             # the pages that are held count as used, so that fetched ones do not push them out
             if (found := self.get_held(offset, length)) is None:
@@ -92,7 +95,7 @@ class Blocks:
         return found
 
     def fetch(self, offset: int, length: int) -> None:
-        """Fetch the missing pages of a range, and expected or following ones.
+        """Fetch the missing pages of a range, and following ones.
 
         Raises
         ------
@@ -100,19 +103,8 @@ class Blocks:
             They could not be fetched.
         """
         with self._lock:
-            missing = self._find_missing([(offset, length)])
-            if not missing:
-                return
-            if missing[0] in self._expected:
-                others = [n for n in self._expected if n not in self._pages and n not in missing]
-                self._get(_join_pages(sorted(missing + others[:MOST])))
-            else:
+            if missing := self.find_missing([(offset, length)]):
                 self._get([(missing[0], self._find_end_of_block(missing[0], missing[-1] + 1))])
-
-    def expect(self, ranges: Iterable[Range]) -> None:
-        """Note ranges that will be read; fetching one of them fetches all."""
-        with self._lock:
-            self._expected.update(dict.fromkeys(self._find_missing(ranges)))
 
     def fetch_together(self, ranges: Iterable[Range]) -> None:
         """Fetch the missing pages of many ranges at once, with few requests.
@@ -125,11 +117,32 @@ class Blocks:
             They could not be fetched.
         """
         with self._lock:
-            missing = self._find_missing(ranges)
+            missing = self.find_missing(ranges)
             if 0 < len(missing) <= MOST:
                 self._get(_join_pages(missing))
 
-    def _find_missing(self, ranges: Iterable[Range]) -> list[int]:
+    def fetch_pages(self, pages: Collection[int], ahead: int) -> int:
+        """Fetch pages at once, with some that follow them: together about ``ahead``.
+
+        Returns
+        -------
+        int
+            How many pages were fetched.
+
+        Raises
+        ------
+        FetchError
+            They could not be fetched.
+        """
+        with self._lock:
+            runs = _join_pages(sorted(pages))
+            stretch = ahead // len(runs) * PAGE
+            more = self.find_missing((stop * PAGE, stretch) for _, stop in runs)
+            wanted = {*pages, *more}
+            self._get(_join_pages(sorted(wanted)))
+            return len(wanted)
+
+    def find_missing(self, ranges: Iterable[Range]) -> list[int]:
         """Return the pages of ranges that are not held, sorted."""
         last = -(-self.size // PAGE)
         bounds = (_find_pages(offset, length) for offset, length in ranges)
@@ -157,9 +170,6 @@ class Blocks:
             raise FetchError(f"bytes {offset} to {offset + length}: {error}") from error
         for (first, _), data in zip(runs, found, strict=True):
             self._hold(first, data)
-        for first, stop in runs:
-            for number in range(first, stop):
-                self._expected.pop(number, None)
 
     def _hold(self, first: int, data: bytes) -> None:
         with memoryview(data) as view:
@@ -175,21 +185,10 @@ class BlockFile(io.RawIOBase):
     Parameters
     ----------
     blocks : Blocks
-    before : callable
-        Called with blocks, offset and length before each read; it may raise.
-    pointed_at : callable
-        Takes the bytes of one read, and returns the ranges that are likely to be read next.
     """
 
-    def __init__(
-        self,
-        blocks: Blocks,
-        before: Callable[[Blocks, int, int], None],
-        pointed_at: Callable[[bytes], Iterable[Range]],
-    ) -> None:
+    def __init__(self, blocks: Blocks) -> None:
         self._blocks = blocks
-        self._before = before
-        self._pointed_at = pointed_at
         self._place = 0
 
     def readable(self) -> bool:
@@ -210,20 +209,11 @@ class BlockFile(io.RawIOBase):
         self._place = start + offset
         return self._place
 
-    def fetch_together(self, ranges: Iterable[Range]) -> None:
-        """Fetch what is going to be read, as `Blocks.fetch_together` does."""
-        self._blocks.fetch_together(ranges)
-
     def readinto(self, buffer: Any) -> int:
         """Fill a buffer up to the end of the file."""
         view = memoryview(buffer).cast("B")
         length = max(min(len(view), self._blocks.size - self._place), 0)
-        self._before(self._blocks, self._place, length)
-        for begin in range(0, length, MOST * PAGE):
-            piece = min(length - begin, MOST * PAGE)
-            data = self._blocks.read(self._place + begin, piece)
-            self._blocks.expect(self._pointed_at(data))
-            view[begin : begin + piece] = data
+        view[:length] = self._blocks.read(self._place, length)
         self._place += length
         return length
 

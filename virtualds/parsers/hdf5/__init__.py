@@ -30,8 +30,7 @@ from virtualds.parsers.hdf5.file import HDF5Files
 from virtualds.parsers.hdf5.group_reader import read_one_group, read_whole_tree
 from virtualds.parsers.hdf5.objects import Structure
 from virtualds.source_file import SourceFile
-from virtualds.stores.scan_cache import read_remote
-from virtualds.urls import scheme_of
+from virtualds.stores.scan_cache import keep_scan
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 """Format signature, at byte 0, 512, 1024, 2048 ... (HDF5 file format, II.A)."""
@@ -91,21 +90,21 @@ def _walk_file(
         with HDF5Files(source) as files:
             return walk(files, structure, skipped, group or "")
 
-    reason = "set_options(hdf5='library')"
-    if get_options().hdf5 == "auto":
-        try:
-            found = attempt(members)
-        except VirtualdsError as error:
-            reason = _describe(error, source)
-        else:
-            problems = found.all_problems()
-            if not problems:
-                say_way(ALONE)
-                return found
-            name, problem = next(iter(problems.items()))
-            reason = f"{name}: {_describe(problem, source)}"
-    is_local = scheme_of(source.url) == "file"
-    found = attempt(library) if is_local else read_remote(source, lambda: attempt(library))
+    with keep_scan(source):
+        reason = "set_options(hdf5='library')"
+        if get_options().hdf5 == "auto":
+            try:
+                found = attempt(members)
+            except VirtualdsError as error:
+                reason = _describe(error, source)
+            else:
+                problems = found.all_problems()
+                if not problems:
+                    say_way(ALONE)
+                    return found
+                name, problem = next(iter(problems.items()))
+                reason = f"{name}: {_describe(problem, source)}"
+        found = attempt(library)
     say_way(ReadWay(LIBRARY, reason))
     return found
 

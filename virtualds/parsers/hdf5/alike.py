@@ -126,7 +126,9 @@ class _BatchReader:
             rest = self._take(known, rest)
         tries = 0
         while len(rest) >= FEWEST and tries < MOST_TRIES:
-            made = read_structure(self.files.readers[rest[0]].source, self.skip)
+            reader = self.files.readers[rest[0]]
+            with reader.hold():
+                made = read_structure(reader.source, self.skip)
             if made is None:
                 rest, tries = rest[1:], tries + 1
                 continue
@@ -167,7 +169,7 @@ class _BatchReader:
         if sources[0] != known.source:
             # what nobody heeds may differ from the file that the structure is known from
             try:
-                with HDF5Files(sources[0]) as opened:
+                with files.readers[first].hold(), HDF5Files(sources[0]) as opened:
                     group = read_one_group(opened, members, self.skip, "")
             except (VirtualdsError, OSError):
                 return None

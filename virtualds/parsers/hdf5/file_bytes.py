@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NoReturn
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from virtualds.chunks.projection import Ints
-from virtualds.errors import FormatError, UnsupportedError
+from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.parsers.hdf5.byte_rows import READ_TOGETHER, Bytes, RowsError
 from virtualds.parsers.hdf5.notes import Notes, fix, note_address
 from virtualds.parsers.hdf5.superblock import (
@@ -23,7 +23,8 @@ from virtualds.parsers.hdf5.superblock import (
     parse_superblock,
 )
 from virtualds.source_file import SourceFile
-from virtualds.stores.scan_cache import open_remote
+from virtualds.stores.block_cache import FIRST_PAGES, HELD_PAGES, MOST, PAGE, Blocks
+from virtualds.stores.scan_cache import open_blocks
 from virtualds.stores.store import Range
 from virtualds.urls import local_path, scheme_of
 
@@ -33,8 +34,25 @@ HEAD_BYTES = 2**14
 """Bytes of a local file that are read at once when it is opened: most metadata of many files."""
 
 
+AHEAD = FIRST_PAGES
+"""Pages that a round of requests fetches behind what it is for."""
+MOST_AHEAD = HELD_PAGES // 2
+"""Pages that are fetched before they are read: they have to be held until then."""
+
+Work = Callable[[], "list[Work]"]
+"""Reads something, and returns what is to be read after it."""
+
+
 class DeclinedError(UnsupportedError):
     """Metadata have a form that is not known here; HDF5 may know it."""
+
+
+class MissingError(Exception):
+    """Pages of a remote file are not held; it ends a `Work`, and goes no further."""
+
+    def __init__(self, pages: Sequence[int]) -> None:
+        super().__init__(pages)
+        self.pages = pages
 
 
 class FileBytes:
@@ -69,6 +87,8 @@ class FileBytes:
         self.base = 0
         self._handle: int | None = None
         self._head = b""
+        self._blocks: Blocks | None = None
+        self._is_ahead = False
         if scheme_of(source.url) == "file":
             flags = os.O_RDONLY | getattr(os, "O_BINARY", 0)
             self._handle = os.open(local_path(source.url), flags)
@@ -76,8 +96,9 @@ class FileBytes:
             self.end = os.fstat(self._handle).st_size
             self._head = os.pread(self._handle, HEAD_BYTES, 0)
         else:
-            self._remote = open_remote(source)
+            self._blocks = open_blocks(source)
             self.end = source.size or 0
+            self._head = self._blocks.get_held(0, min(FIRST_PAGES * PAGE, self.end)) or b""
         self.collections: dict[int, Any] = {}
         try:
             self._read_superblock()
@@ -121,12 +142,54 @@ class FileBytes:
 
     def take_all(self, ranges: Sequence[Range]) -> Iterator[bytes]:
         """Yield the bytes of many ranges; a remote file takes few requests."""
-        if self._handle is not None:
+        if self._blocks is None:
             yield from (self.read(*one) for one in ranges)
             return
         for some in _split_ranges(ranges):
-            self._remote.fetch_together([(self.base + begin, n) for begin, n in some])
+            places = [(self.base + begin, length) for begin, length in some]
+            self._demand_held(places)
+            self._blocks.fetch_together(places)
             yield from (self.read(*one) for one in some)
+
+    def read_ahead(self, works: Iterable[Work]) -> None:
+        """Fetch what works read of a remote file, before it is read in earnest.
+
+        A work ends where bytes are not held, and is done again when these have come: those that all
+        works miss are fetched at once. So there are as many rounds of requests as addresses lead
+        from one to the next, however many works there are. A work that fails will fail in earnest.
+        """
+        if self._blocks is None or self.end <= len(self._head):
+            return
+        notes, collections = self.notes, self.collections
+        self._is_ahead, self.notes, self.collections = True, None, {}
+        try:
+            self._fetch_for(self._blocks, list(works))
+        finally:
+            self._is_ahead, self.notes, self.collections = False, notes, collections
+
+    def _fetch_for(self, blocks: Blocks, works: list[Work]) -> None:
+        fetched = 0
+        while works and fetched < MOST_AHEAD:
+            again: list[Work] = []
+            pages: set[int] = set()
+            for work in works:
+                try:
+                    works.extend(work())
+                except MissingError as error:
+                    if len(error.pages) <= MOST:
+                        again.append(work)
+                    if len(pages) + len(error.pages) <= MOST:
+                        pages.update(error.pages)
+                except VirtualdsError:
+                    # it says so in earnest
+                    continue
+            works = again
+            fetched += blocks.fetch_pages(pages, AHEAD) if pages else 0
+
+    def _demand_held(self, ranges: Sequence[Range]) -> None:
+        """End a work where bytes are not held."""
+        if self._is_ahead and self._blocks and (pages := self._blocks.find_missing(ranges)):
+            raise MissingError(pages)
 
     def read(self, address: int, length: int) -> bytes:
         """Return exactly the bytes from an address on, like `take`, without a note of them."""
@@ -162,11 +225,11 @@ class FileBytes:
     def _read(self, place: int, length: int) -> bytes:
         if place + length <= len(self._head):
             return self._head[place : place + length]
-        if self._handle is None:
-            self._remote.seek(place)
-            found = self._remote.read(length) or b""
+        if self._blocks is None:
+            found = os.pread(self._handle or 0, length, place)
         else:
-            found = os.pread(self._handle, length, place)
+            self._demand_held([(place, length)])
+            found = self._blocks.read(place, length)
         if len(found) < length:
             self.refuse(f"it ends within the bytes {place} to {place + length}")
         return found

@@ -33,6 +33,7 @@ from virtualds.parsers.hdf5.groups import (
 from virtualds.parsers.hdf5.h5py_values import load_or_defer
 from virtualds.parsers.hdf5.netcdf_rules import find_fill_beyond, list_attribute_names
 from virtualds.parsers.hdf5.objects import Dataset, GroupMembers, HDF5Location, Structure
+from virtualds.parsers.hdf5.read_ahead import fetch_groups
 from virtualds.parsers.hdf5.storage import build_stored_array, fill_of
 from virtualds.parsers.hdf5.virtual_datasets import build_mapped_array, list_needed_files
 from virtualds.urls import local_path, scheme_of
@@ -60,7 +61,7 @@ def read_group_with_members(
     files: HDF5Files, structure: Structure, skip: frozenset[str], path: str
 ) -> GroupRead:
     """Read the group at a path; also return what it was read from."""
-    root, here, where, scales = _find_group(files, structure, path)
+    root, here, where, scales = _find_group(files, structure, skip, path)
     group = HDF5Group(where, here, structure.list_members(here, skip), scales)
     below = dict.fromkeys(group.found.groups, ManifestGroup())
     reader = _GroupReader(files, skip, where)
@@ -72,7 +73,7 @@ def read_whole_tree(
     files: HDF5Files, structure: Structure, skip: frozenset[str], path: str
 ) -> ManifestGroup:
     """Read the group at a path with all groups below it."""
-    root, here, where, scales = _find_group(files, structure, path)
+    root, here, where, scales = _find_group(files, structure, skip, path, below=True)
     listed = list(islice(read_groups_below(here, structure, where, scales, skip), MOST_GROUPS + 1))
     if len(listed) > MOST_GROUPS:
         raise FormatError(
@@ -88,11 +89,17 @@ def read_whole_tree(
 
 
 def _find_group(
-    files: HDF5Files, structure: Structure, path: str
+    files: HDF5Files,
+    structure: Structure,
+    skip: frozenset[str],
+    path: str,
+    *,
+    below: bool = False,
 ) -> tuple[HDF5Location, HDF5Location, PathParts, tuple[Dataset, ...]]:
     """Return the root, the group at a path, its path, and the scales of the groups above it."""
     root = structure.open_root(files, files.source)
     *above, here = structure.descend_to(root, path)
+    fetch_groups(above, here, skip, below=below)
     scales = (d for g in above for d in structure.list_members(g).scales)
     return root, here, tuple(filter(None, path.split("/"))), tuple(scales)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -17,9 +17,9 @@ from virtualds.options import get_options
 from virtualds.parsers.hdf5.byte_rows import Bytes, RowsError
 from virtualds.parsers.hdf5.file_bytes import HEAD_BYTES, lock_for_reading
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.stores import find_store
-from virtualds.stores.block_cache import FIRST_PAGES, MOST, PAGE, Blocks
+from virtualds.stores.block_cache import FIRST_PAGES, PAGE
 from virtualds.stores.local_files import open_regular
+from virtualds.stores.scan_cache import Scan
 from virtualds.stores.store import Range
 from virtualds.urls import local_path, scheme_of
 
@@ -46,6 +46,9 @@ class FileReader(Protocol):
     def fetch(self, ranges: Sequence[Range]) -> None:
         """Fetch what is going to be read."""
 
+    def hold(self) -> AbstractContextManager[None]:
+        """Let what is fetched of the file serve all who read it, until the end of the block."""
+
     def close(self) -> None:
         """Let go of the file."""
 
@@ -71,6 +74,10 @@ class LocalReader:
     def fetch(self, ranges: Sequence[Range]) -> None:
         """Do nothing: a local file is read when bytes are needed."""
 
+    def hold(self) -> AbstractContextManager[None]:
+        """Do nothing: nothing is fetched."""
+        return nullcontext()
+
     def close(self) -> None:
         """Close the file."""
         os.close(self._handle)
@@ -80,24 +87,27 @@ class RemoteReader:
     """Reads a remote file, and holds what it fetched."""
 
     def __init__(self, url: str, options: StorageOptions | None) -> None:
-        store = find_store(url)
-        self.source, self.head = store.read_head(url, options, FIRST_PAGES * PAGE)
+        self._scan = Scan(url, options)
+        self.source, self.head = self._scan.read_head(url, options, FIRST_PAGES * PAGE)
         if self.source.size is None:
             raise ValueError("the size of the file is not known")
-        self._blocks = Blocks(store, self.source, self.head)
+        self._blocks = self._scan.get_blocks(self.source)
 
     def read(self, address: int, length: int) -> bytes:
         """Return bytes that lie in the file, of those that were fetched where they are held."""
-        places = range(address, address + length, MOST * PAGE)
-        stop = address + length
-        return b"".join(self._blocks.read(at, min(MOST * PAGE, stop - at)) for at in places)
+        return self._blocks.read(address, length)
 
     def fetch(self, ranges: Sequence[Range]) -> None:
         """Fetch what is going to be read, all of it at once."""
         self._blocks.fetch_together(ranges)
 
+    def hold(self) -> AbstractContextManager[None]:
+        """Let what is fetched of the file serve all who read it, until the end of the block."""
+        return self._scan.hold()
+
     def close(self) -> None:
-        """Do nothing: connections are kept."""
+        """Let go of what was fetched; connections are kept."""
+        self._scan.close()
 
 
 @dataclass(eq=False)
