@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import repeat
 from operator import gt
 from struct import Struct
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,8 @@ from virtualds.parsers.hdf5.object_header import MOST_BYTES
 from virtualds.parsers.hdf5.superblock import FORMS
 from virtualds.parsers.hdf5.type_messages import HDF5Type
 
+REFERENCES = {size: Struct(f"<I{form}I") for size, form in FORMS.items()}
+"""References as they are read one by one, and below, as many are."""
 REFERENCE_DTYPES = {
     size: np.dtype([("length", "<u4"), ("address", f"<u{size}"), ("number", "<u4")])
     for size in FORMS
@@ -70,27 +72,32 @@ class Budget:
         self.file = file
         self.left = file.end + MOST_BYTES
 
-    def locate(self, collection: Collection, numbers: list[int], nbytes: list[int]) -> list[int]:
-        """Return where objects begin in a collection; each must have at least so many bytes."""
+    def locate(self, collection: Collection, number: int, nbytes: int) -> int:
+        """Return where an object begins in a collection; it must have at least so many bytes."""
+        there = collection.lengths.get(number, -1)
+        if there < nbytes:
+            where = f"the global heap at {collection.address}"
+            if there < 0:
+                self.file.refuse(f"{where} has no object {number}")
+            self.file.refuse(f"{where} has {there} bytes of an object of {nbytes}")
+        self._spend(nbytes)
+        return collection.begins[number]
+
+    def locate_all(
+        self, collection: Collection, numbers: list[int], nbytes: list[int]
+    ) -> list[int]:
+        """Return where objects begin, like `locate`."""
         # a file may have many strings, so there is no Python loop over them
-        found = list(map(collection.lengths.get, numbers, repeat(-1)))
+        found = map(collection.lengths.get, numbers, repeat(-1))
         if any(map(gt, nbytes, found)):
-            self._refuse(collection, numbers, nbytes)
-        self.left -= sum(nbytes)
-        if self.left < 0:
-            self.file.refuse("its sequences have more bytes than the file")
+            return [self.locate(collection, *one) for one in zip(numbers, nbytes, strict=True)]
+        self._spend(sum(nbytes))
         return list(map(collection.begins.__getitem__, numbers))
 
-    def _refuse(self, collection: Collection, numbers: list[int], nbytes: list[int]) -> NoReturn:
-        """Raise the error of the first object that is missing or too short."""
-        where = f"the global heap at {collection.address}"
-        for number, wanted in zip(numbers, nbytes, strict=True):
-            there = collection.lengths.get(number, -1)
-            if there < wanted:
-                break
-        if there < 0:
-            self.file.refuse(f"{where} has no object {number}")
-        self.file.refuse(f"{where} has {there} bytes of an object of {wanted}")
+    def _spend(self, nbytes: int) -> None:
+        self.left -= nbytes
+        if self.left < 0:
+            self.file.refuse("its sequences have more bytes than the file")
 
 
 def is_sequence(kind: bytes) -> bool:
@@ -113,23 +120,23 @@ def read_sequences(
     """
     kind, data, count = attribute.kind, attribute.data, attribute.elements
     budget = Budget(file)
-    form = REFERENCE_DTYPES[file.offset_size]
-    if parse_uint(kind, 4, 4) != form.itemsize or count * form.itemsize > len(data):
+    form = REFERENCES[file.offset_size]
+    if parse_uint(kind, 4, 4) != form.size or count * form.size > len(data):
         file.refuse(f"an attribute has {len(data)} bytes for {count} sequences")
     size = parse_uint(kind, 12, 4)
-    rows = np.frombuffer(data, form, count).tolist()
+    rows = form.iter_unpack(data[: count * form.size])
     for place, (length, address, number) in enumerate(rows):
         if not address and not length:
             yield b""
             continue
-        at = place * form.itemsize + 4
+        at = place * form.size + 4
         if address in file.collections:
             note_same(data, at, file.offset_size, address)
         else:
             known = note_address(data, at, file.offset_size, address)
             file.collections[address] = read_collection(file, known)
         collection = file.collections[address]
-        begin = budget.locate(collection, [number], [length * size])[0]
+        begin = budget.locate(collection, number, length * size)
         if is_value:
             note_heap_reference(data, at - 4, collection.data, number, size, attribute.key)
         else:
@@ -185,7 +192,7 @@ def _check_in_collection(budget: Budget, base: HDF5Type, references: npt.NDArray
     address = int(references["address"][0])
     collection = read_collection(budget.file, address)
     nbytes = (references["length"].astype(np.int64) * base.size).tolist()
-    begins = budget.locate(collection, references["number"].tolist(), nbytes)
+    begins = budget.locate_all(collection, references["number"].tolist(), nbytes)
     if base.refers:
         for begin, length in zip(begins, nbytes, strict=True):
             within = np.frombuffer(collection.data, np.uint8, length, begin)
