@@ -159,7 +159,7 @@ class FileBytes:
         if self._handle is None:
             self._remote.seek(place)
             found = self._remote.read(length) or b""
-        elif length < AHEAD:
+        elif length <= AHEAD:
             begin = place - self._near_at
             if not 0 <= begin <= len(self._near) - length:
                 self._near_at, begin = place, 0

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import repeat
-from operator import gt
+from operator import add, gt
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -174,29 +174,55 @@ def _check_within_budget(budget: Budget, kind: HDF5Type, elements: Elements) -> 
 
 
 def _check_references(budget: Budget, kind: HDF5Type, elements: Elements) -> None:
+    base = kind.base
+    for part in _find_parts(budget, kind, elements):
+        if base.refers:
+            for begin, length in zip(part.begins, part.nbytes, strict=True):
+                within = np.frombuffer(part.data, np.uint8, length, begin)
+                _check_within_budget(budget, base, within.reshape(-1, base.size))
+
+
+def read_texts(
+    budget: Budget, kind: HDF5Type, elements: Elements, encoding: str
+) -> npt.NDArray[np.object_]:
+    """Return elements that are strings of varying length, each up to its first NUL.
+
+    Bytes that are no text become the replacement character. Parameters and errors are those of
+    `check_elements`.
+    """
+    found = np.full(len(elements), "", object)
+    for part in _find_parts(budget, kind, elements):
+        ends = map(add, part.begins, part.nbytes)
+        raw = [part.data[i:j] for i, j in zip(part.begins, ends, strict=True)]
+        found[part.which] = [one.partition(b"\0")[0].decode(encoding, "replace") for one in raw]
+    return found
+
+
+class _Part(NamedTuple):
+    """Elements that lie in one collection: their numbers, and where they begin in its data."""
+
+    which: npt.NDArray[np.intp]
+    data: bytes
+    begins: list[int]
+    nbytes: list[int]
+
+
+def _find_parts(budget: Budget, kind: HDF5Type, elements: Elements) -> Iterator[_Part]:
+    """Yield the elements of each collection; those that refer to nothing are in no part."""
     file = budget.file
     form = REFERENCE_DTYPES[file.offset_size]
     if kind.sort not in SEQUENCE_KINDS or kind.size != form.itemsize:
         file.refuse(f"a type of varying length is of sort {kind.sort} and {kind.size} bytes")
     references = np.ascontiguousarray(elements).view(form)[:, 0]
-    there = (references["length"] != 0) | (references["address"] != 0)
-    references = references[there]
-    references = references[np.argsort(references["address"], kind="stable")]
-    edges = np.flatnonzero(np.diff(references["address"])) + 1
-    for some in np.split(references, edges) if references.size else ():
-        _check_in_collection(budget, kind.parts[0][1], some)
-
-
-def _check_in_collection(budget: Budget, base: HDF5Type, references: npt.NDArray[Any]) -> None:
-    """Refuse references into one collection that do not lie in it."""
-    address = int(references["address"][0])
-    collection = read_collection(budget.file, address)
-    nbytes = (references["length"].astype(np.int64) * base.size).tolist()
-    begins = budget.locate_all(collection, references["number"].tolist(), nbytes)
-    if base.refers:
-        for begin, length in zip(begins, nbytes, strict=True):
-            within = np.frombuffer(collection.data, np.uint8, length, begin)
-            _check_within_budget(budget, base, within.reshape(-1, base.size))
+    address, length = references["address"], references["length"]
+    there = np.flatnonzero((length != 0) | (address != 0))
+    there = there[np.argsort(address[there], kind="stable")]
+    edges = np.flatnonzero(np.diff(address[there])) + 1
+    for which in np.split(there, edges) if there.size else ():
+        collection = read_collection(file, int(address[which[0]]))
+        nbytes = (length[which].astype(np.int64) * kind.base.size).tolist()
+        begins = budget.locate_all(collection, references["number"][which].tolist(), nbytes)
+        yield _Part(which, collection.data, begins, nbytes)
 
 
 def read_collection(file: FileBytes, address: int) -> Collection:

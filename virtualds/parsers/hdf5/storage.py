@@ -99,7 +99,7 @@ def _find_chunks(dataset: Dataset) -> tuple[int, ...] | None:
 
 
 def build_raw_array(dataset: Dataset, size: int) -> ManifestArray:
-    """Return elements as stored, ``size`` bytes each; zeros where nothing is stored.
+    """Return elements as stored, ``size`` bytes each; where nothing is, the fill value or zeros.
 
     Raises
     ------
@@ -109,7 +109,9 @@ def build_raw_array(dataset: Dataset, size: int) -> ManifestArray:
     within, chunks = dataset.shape[dataset.rank :], _find_chunks(dataset)
     filters = () if chunks is None else dataset.facts.filters
     dtype = np.dtype(f"V{size}")
-    pipeline = _make_pipeline(dtype, prod(within), len(dataset.shape), None, filters)
+    # there are no bytes of one that h5py found, and those of an array type are a whole array
+    fill = dataset.facts.fill.raw if len(dataset.facts.fill.raw) == size else None
+    pipeline = _make_pipeline(dtype, prod(within), len(dataset.shape), fill, filters)
     if chunks is not None:
         return _build_chunked(dataset, pipeline, chunks)
     found = _build_unchunked(dataset, pipeline)
