@@ -21,7 +21,7 @@ from virtualds.parsers.hdf5.links import (
     Link,
 )
 from virtualds.parsers.hdf5.object_header import DATASPACE, DATATYPE, Message
-from virtualds.parsers.hdf5.objects import GroupMembers, HDF5Location, make_no_group_error
+from virtualds.parsers.hdf5.objects import Dataset, GroupMembers, HDF5Location, make_no_group_error
 from virtualds.source_file import SourceFile
 
 KNOWN_MESSAGES = frozenset(range(0x17)) - {0x09}
@@ -118,6 +118,14 @@ def descend_to(root: HDF5Location, path: str) -> list[HDF5Location]:
             raise make_no_group_error(root.source, path)
         places.append(place)
     return places
+
+
+def find_dataset(files: HDF5Files, source: SourceFile, path: bytes) -> Dataset | None:
+    """Return the dataset at a path of a file, None if there is none."""
+    found = _walk_path(open_root(files, source), path, MOST_LINKS)
+    if found is None or not is_dataset(found.messages):
+        return None
+    return make_dataset(path.decode("utf-8", "surrogateescape"), found)
 
 
 def follow_link(place: HDF5Location, link: Link, left: int = MOST_LINKS) -> HDF5Location:
