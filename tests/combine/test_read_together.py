@@ -19,6 +19,8 @@ from days import ALIKE, FILES, UNLIKE, day, timed, write
 import virtualds
 from virtualds.combine import stored_file
 from virtualds.combine.files_read import FilesRead
+from virtualds.datasets import to_dataset
+from virtualds.datasets.decoding_cache import DecodingPlans
 from virtualds.datasets.location import DEFAULT_READER
 from virtualds.parsers.netcdf3 import PARSER as NETCDF3
 
@@ -151,6 +153,8 @@ def test_alike_files_are_read_and_joined_without_opening_each(
         raise AssertionError("a file was opened by itself")
 
     monkeypatch.setattr(stored_file, "open_group", opened)
+    # a plan of other files may not fit the dates of these, which are then opened again
+    monkeypatch.setattr(to_dataset, "DECODING_PLANS", DecodingPlans())
     found = virtualds.open_virtual_mfdataset(files_of(case), **WAYS["nested"], overlap="keep")
     assert each.runs == [(0, FILES)]
     assert found.virtual.report.opened == FILES
