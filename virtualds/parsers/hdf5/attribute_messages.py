@@ -20,7 +20,6 @@ from virtualds.parsers.hdf5.message_bytes import (
     UnknownFormError,
     blame_file,
     cache_by_bytes,
-    read_bytes,
 )
 from virtualds.parsers.hdf5.notes import cut, free, note_slot
 from virtualds.parsers.hdf5.object_header import DATATYPE, Message
@@ -114,22 +113,22 @@ def read_attributes(file: FileBytes, messages: Sequence[Message], owner: int) ->
 
 
 class _Head(NamedTuple):
-    """What an attribute has before its elements."""
+    """What an attribute has before its elements; ``shape`` is that of a dataspace of its own."""
 
     name: bytes
     kind: bytes
     space: bytes
     flags: int
+    shape: tuple[int, ...] | None
 
 
 def _parse_attribute(file: FileBytes, data: bytes, owner: int) -> Attribute:
     begin = _measure_head(data)
-    name, kind, space, flags = _parse_head(data[:begin])
+    name, kind, space, flags, shape = _parse_head(data[:begin], file.length_size)
     if flags & TYPE_SHARED:
         kind = read_shared_data(file, DATATYPE, kind)
     if flags & SPACE_SHARED:
-        space = read_shared_data(file, DATASPACE, space)
-    shape = parse_dataspace(space, file.length_size).shape
+        shape = parse_dataspace(read_shared_data(file, DATASPACE, space), file.length_size).shape
     attribute = Attribute(name, kind, shape, cut(data, begin), owner)
     if file.notes is not None:
         _note_value(attribute)
@@ -138,7 +137,9 @@ def _parse_attribute(file: FileBytes, data: bytes, owner: int) -> Attribute:
 
 def _measure_head(data: bytes) -> int:
     """Return where the elements of an attribute begin."""
-    version, _, name, kind, space = ATTRIBUTE_HEAD.unpack(read_bytes(data, 0, ATTRIBUTE_HEAD.size))
+    if len(data) < ATTRIBUTE_HEAD.size:
+        raise MessageError("an attribute is cut short")
+    version, _, name, kind, space = ATTRIBUTE_HEAD.unpack_from(data)
     if version == 1:
         # each part is filled up to 8 bytes
         begin = ATTRIBUTE_HEAD.size + (name + 7 & -8) + (kind + 7 & -8) + (space + 7 & -8)
@@ -152,8 +153,10 @@ def _measure_head(data: bytes) -> int:
 
 
 @cache_by_bytes(8192)
-def _parse_head(data: bytes) -> _Head:
+def _parse_head(data: bytes, length_size: int) -> _Head:
     version, flags, *lengths = ATTRIBUTE_HEAD.unpack_from(data)
+    # in version 1 the byte has no meaning
+    flags = flags if version > 1 else 0
     begin = ATTRIBUTE_HEAD.size + (version == 3)
     parts = []
     for length in lengths:
@@ -163,7 +166,8 @@ def _parse_head(data: bytes) -> _Head:
     name, _, rest = name.partition(b"\0")
     if not name or rest or len(name) + 1 != lengths[0]:
         raise MessageError("the name of an attribute has no end, or more than one")
-    return _Head(name, kind, space, flags if version > 1 else 0)
+    shape = None if flags & SPACE_SHARED else parse_dataspace(space, length_size).shape
+    return _Head(name, kind, space, flags, shape)
 
 
 def _note_value(attribute: Attribute) -> None:

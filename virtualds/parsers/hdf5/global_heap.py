@@ -23,7 +23,7 @@ from virtualds.parsers.hdf5.notes import (
     free,
     keep,
     note_address,
-    note_heap_object,
+    note_heap_objects,
     note_heap_reference,
     note_same,
 )
@@ -252,7 +252,6 @@ def read_collection(file: FileBytes, address: int) -> Collection:
             count += 1
             begins[number] = begin + prefix
             lengths[number] = length
-            note_heap_object(data, number, begin + prefix, length)
             stop = begin + prefix + length
             begin += prefix + (length + 7 & -8)
         else:
@@ -260,4 +259,5 @@ def read_collection(file: FileBytes, address: int) -> Collection:
             stop = begin = begin + length if length >= prefix else size + 1
     if stop > size or count > len(begins):
         file.refuse(f"the global heap at {address} contradicts itself")
+    note_heap_objects(data, begins, lengths)
     return Collection(address, data, begins, lengths)

@@ -204,10 +204,10 @@ def note_checksum(data: bytes, place: int, size: int) -> None:
         data.notes.checksums[data.block] = data.begin + place
 
 
-def note_heap_object(data: bytes, number: int, begin: int, length: int) -> None:
-    """Note an object of a collection of the global heap."""
+def note_heap_objects(data: bytes, begins: dict[int, int], lengths: dict[int, int]) -> None:
+    """Note the objects of a collection of the global heap, by number."""
     if isinstance(data, Piece):
-        data.notes.objects.setdefault(data.block, []).append((number, begin, length))
+        data.notes.objects[data.block] = [(n, begin, lengths[n]) for n, begin in begins.items()]
 
 
 def note_heap_reference(

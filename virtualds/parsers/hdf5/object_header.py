@@ -125,18 +125,20 @@ def _parse_messages(file: FileBytes, block: bytes, form: Struct) -> Iterator[Mes
     place, step, stop = 0, form.size, len(block)
     # a shorter rest is a gap
     last = stop - step
+    is_noted = file.notes is not None
     while place <= last:
         kind, length, flags, *order = form.unpack_from(block, place)
         begin = place + step
         place = begin + length
         if place > stop:
             file.refuse("a message is longer than the object header that it lies in")
-        if form is MESSAGE_V1:
-            free(block, begin - 3, begin)
+        if is_noted:
+            free(block, begin - 3 if form is MESSAGE_V1 else begin, begin)
         if kind in MEANINGLESS:
             free(block, begin, place)
-        else:
-            yield Message(kind, flags, cut(block, begin, place), *order)
+            continue
+        data = cut(block, begin, place) if is_noted else block[begin:place]
+        yield Message(kind, flags, data, *order)
     free(block, place, stop)
 
 
