@@ -26,8 +26,6 @@ Workers = Callable[[FileWork, Sequence[NumberedFile]], Outcomes]
 UnderWay = dict[Future[list[Outcome[Any]]], Sequence[NumberedFile]]
 """Work that an executor has not finished."""
 
-THREADS = 32
-"""Remote files that are opened at once; more would only wait for each other."""
 LAST_PIECES = 4
 """Fewest pieces of the remaining files for each worker."""
 PIECES_AHEAD = 4
@@ -60,7 +58,7 @@ def choose_workers(parallel: Any, files: Files) -> Workers:
             raise ValueError(f"parallel={parallel}: it takes at least one worker")
         return _choose_number(min(parallel, len(files.flat)), files)
     if parallel is None:
-        most = min(get_options().max_requests, THREADS) if files.are_remote else 1
+        most = get_options().max_requests if files.are_remote else 1
         return _choose_number(min(most, len(files.flat)), files)
     if isinstance(parallel, Executor):
         return partial(open_in_executor, parallel)

@@ -40,9 +40,6 @@ REPORTED_ERRORS = (
 )
 """Errors that pass unchanged: their messages are complete, or callers catch them."""
 
-SIDE_BY_SIDE = 16
-"""Requests of one call at a time; callers get more by calling in more threads."""
-
 MODIFIED = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
 """Names of the modification time in fsspec; stores of immutable files have the last one."""
 
@@ -61,7 +58,7 @@ class FsspecStore:
         """Return the bytes of every range, through obstore or fsspec, with retries."""
         if len(ranges) == 1:
             return [_get_range(file, 0, ranges[0])]
-        with ThreadPoolExecutor(min(len(ranges) or 1, SIDE_BY_SIDE)) as pool:
+        with ThreadPoolExecutor(min(len(ranges) or 1, get_options().max_requests)) as pool:
             return list(pool.map(partial(_get_range, file), count(), ranges))
 
     def prefetch(self, file: SourceFile, ranges: Sequence[Range]) -> None:

@@ -12,7 +12,7 @@ from struct import Struct
 from virtualds.parsers.hdf5.file_bytes import FileBytes
 from virtualds.parsers.hdf5.fractal_heap import FractalHeap
 from virtualds.parsers.hdf5.notes import free
-from virtualds.parsers.hdf5.object_header import MOST_BYTES, SHARED, Message
+from virtualds.parsers.hdf5.object_header import HEADER_GUESS, MOST_BYTES, SHARED, Message
 from virtualds.parsers.hdf5.record_tree import read_records
 from virtualds.parsers.hdf5.shared_messages import find_shared_heap
 
@@ -46,10 +46,11 @@ def read_dense_messages(file: FileBytes, kind: int, data: bytes) -> list[Message
     address = file.unpack_address(data, place)
     if not file.is_defined(address):
         return []
+    index = file.unpack_address(data, place + file.offset_size)
+    file.prepare([(address, HEADER_GUESS), (index, HEADER_GUESS)])
     heap = FractalHeap(file, address)
     shared: FractalHeap | None = None
     found, nbytes = [], 0
-    index = file.unpack_address(data, place + file.offset_size)
     for record in read_records(file, index, BY_NAME, ATTRIBUTE_RECORD.size):
         identity, flags, order = ATTRIBUTE_RECORD.unpack(record)
         if flags & SHARED and shared is None:

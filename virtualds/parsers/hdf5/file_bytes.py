@@ -50,11 +50,7 @@ class DeclinedError(UnsupportedError):
 
 
 class MissingError(Exception):
-    """Pages of a remote file are not held; it ends a `Work`, and goes no further."""
-
-    def __init__(self, pages: Sequence[int]) -> None:
-        super().__init__(pages)
-        self.pages = pages
+    """Bytes of a remote file are not held; it ends a `Work`, and goes no further."""
 
 
 class FileBytes:
@@ -95,7 +91,7 @@ class FileBytes:
         self._head = self._near = b""
         self._near_at = 0
         self._blocks: Blocks | None = None
-        self._is_ahead = False
+        self._wanted: set[int] | None = None
         if scheme_of(source.url) == "file":
             flags = os.O_RDONLY | getattr(os, "O_BINARY", 0)
             self._handle = os.open(local_path(source.url), flags)
@@ -143,10 +139,18 @@ class FileBytes:
             yield from (self.read(*one) for one in ranges)
             return
         for some in _split_ranges(ranges):
-            places = [(self.base + begin, length) for begin, length in some]
-            self._demand_held(places)
-            self._blocks.fetch_together(places)
+            self.prepare(some)
             yield from (self.read(*one) for one in some)
+
+    def prepare(self, ranges: Iterable[Range]) -> None:
+        """Fetch what is read next of a remote file, all of it at once."""
+        if self._blocks is None or self.end <= len(self._head):
+            return
+        places = [(self.base + at, n) for at, n in ranges if n <= MOST * PAGE]
+        if self._wanted is None:
+            self._blocks.fetch_together(places)
+        else:
+            self._wanted.update(self._blocks.find_missing(places))
 
     def read_ahead(self, works: Iterable[Work]) -> None:
         """Fetch what works read of a remote file, before it is read in earnest.
@@ -158,35 +162,27 @@ class FileBytes:
         if self._blocks is None or self.end <= len(self._head):
             return
         notes, collections = self.notes, self.collections
-        self._is_ahead, self.notes, self.collections = True, None, {}
+        self._wanted, self.notes, self.collections = set(), None, {}
         try:
-            self._fetch_for(self._blocks, list(works))
+            self._fetch_for(self._blocks, self._wanted, list(works))
         finally:
-            self._is_ahead, self.notes, self.collections = False, notes, collections
+            self._wanted, self.notes, self.collections = None, notes, collections
 
-    def _fetch_for(self, blocks: Blocks, works: list[Work]) -> None:
+    def _fetch_for(self, blocks: Blocks, wanted: set[int], works: list[Work]) -> None:
         fetched = 0
         while works and fetched < MOST_AHEAD:
             again: list[Work] = []
-            pages: set[int] = set()
             for work in works:
                 try:
                     works.extend(work())
-                except MissingError as error:
-                    if len(error.pages) <= MOST:
-                        again.append(work)
-                    if len(pages) + len(error.pages) <= MOST:
-                        pages.update(error.pages)
+                except MissingError:
+                    again.append(work)
                 except VirtualdsError:
                     # it says so in earnest
                     continue
             works = again
-            fetched += blocks.fetch_pages(pages, AHEAD) if pages else 0
-
-    def _demand_held(self, ranges: Sequence[Range]) -> None:
-        """End a work where bytes are not held."""
-        if self._is_ahead and self._blocks and (pages := self._blocks.find_missing(ranges)):
-            raise MissingError(pages)
+            fetched += blocks.fetch_pages(sorted(wanted)[:MOST], AHEAD) if works else 0
+            wanted.clear()
 
     def read(self, address: int, length: int) -> bytes:
         """Return exactly the bytes from an address on, like `take`, without a note of them."""
@@ -231,11 +227,17 @@ class FileBytes:
         elif self._blocks is None:
             found = os.pread(self._handle or 0, length, place)
         else:
-            self._demand_held([(place, length)])
+            if self._wanted is not None:
+                self._demand_held(self._blocks, place, length)
             found = self._blocks.read(place, length)
         if len(found) < length:
             self.refuse(f"it ends within the bytes {place} to {place + length}")
         return found
+
+    def _demand_held(self, blocks: Blocks, place: int, length: int) -> None:
+        if (missing := blocks.find_missing([(place, length)])) and self._wanted is not None:
+            self._wanted.update(missing)
+            raise MissingError
 
     def unpack_address(self, data: bytes, place: int) -> int:
         """Return the address at a place of a piece of metadata."""

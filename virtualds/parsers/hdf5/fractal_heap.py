@@ -68,6 +68,7 @@ class FractalHeap:
         self._place_size = -(-bits // 8)
         # a length has the bytes of the longest block or of the longest object, whichever are fewer
         self._length_size = min(_compute_log2(self._longest) + 7, _compute_log2(most | 1) + 8) // 8
+        file.prepare([(self._root, self._start)])
         self._blocks: dict[tuple[int, int], bytes] = {}
         self._children: dict[int, list[int]] = {}
 
@@ -161,7 +162,10 @@ class FractalHeap:
             if not is_sound(data):
                 self.file.refuse(f"a block of a fractal heap at {address} has a wrong checksum")
             places = range(begin, begin + count * offset, offset)
-            self._children[address] = [self.file.unpack_address(data, place) for place in places]
+            found = [self.file.unpack_address(data, place) for place in places]
+            sizes = (self._start << max(n // self._width - 1, 0) for n in range(count))
+            self.file.prepare(zip(found, sizes, strict=True))
+            self._children[address] = found
         return self._children[address]
 
     def _read_direct_block(self, address: int, size: int, first: int) -> bytes:

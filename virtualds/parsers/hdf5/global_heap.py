@@ -41,6 +41,8 @@ REFERENCE_DTYPES = {
 holds it, and its number there (IV.B)."""
 SEQUENCE_KINDS = (0, 1)
 """Sorts of types of varying length: sequences and strings (IV.A.2.d)."""
+LEAST_COLLECTION = 2**12
+"""Fewest bytes that HDF5 gives a collection."""
 HEAD = 16
 """Bytes before the first object of a collection: signature, version and size, padded to 8 bytes."""
 OBJECT_STRUCTS = {size: Struct(f"<H6x{form}{8 - size}x") for size, form in FORMS.items()}
@@ -124,7 +126,8 @@ def read_sequences(
     if parse_uint(kind, 4, 4) != form.size or count * form.size > len(data):
         file.refuse(f"an attribute has {len(data)} bytes for {count} sequences")
     size = parse_uint(kind, 12, 4)
-    rows = form.iter_unpack(data[: count * form.size])
+    rows = list(form.iter_unpack(data[: count * form.size]))
+    file.prepare((address, LEAST_COLLECTION) for _, address, _ in rows if address)
     for place, (length, address, number) in enumerate(rows):
         if not address and not length:
             yield b""

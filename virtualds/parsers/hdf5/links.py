@@ -11,7 +11,7 @@ from typing import NamedTuple
 from virtualds.parsers.hdf5.file_bytes import FileBytes, parse_uint
 from virtualds.parsers.hdf5.fractal_heap import FractalHeap
 from virtualds.parsers.hdf5.notes import cut, free
-from virtualds.parsers.hdf5.object_header import Message
+from virtualds.parsers.hdf5.object_header import HEADER_GUESS, Message
 from virtualds.parsers.hdf5.record_tree import read_records
 from virtualds.parsers.hdf5.symbol_table import read_symbols
 
@@ -92,8 +92,9 @@ def _read_dense_links(file: FileBytes, data: bytes) -> Iterator[Link]:
     address = file.unpack_address(data, begin)
     if not file.is_defined(address):
         return
-    heap = FractalHeap(file, address)
     index = file.unpack_address(data, begin + file.offset_size)
+    file.prepare([(address, HEADER_GUESS), (index, HEADER_GUESS)])
+    heap = FractalHeap(file, address)
     for record in read_records(file, index, BY_NAME, HASH_BYTES + IDENTITY_BYTES):
         yield _parse_link(file, heap.read_object(record[HASH_BYTES:]))
 

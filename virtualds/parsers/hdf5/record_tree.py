@@ -109,6 +109,9 @@ def _read_records(tree: _TreeHeader, address: int, level: int, count: int) -> It
         file.refuse(f"there is no node of a B-tree at {address}")
     if not is_sound(data):
         file.refuse(f"a node of a B-tree at {address} has a wrong checksum")
+    if level:
+        places = range(stop, children, tree.pointers[level])
+        file.prepare((file.unpack_address(data, place), tree.node) for place in places)
     for number in range(count + 1):
         if level:
             place = stop + number * tree.pointers[level]

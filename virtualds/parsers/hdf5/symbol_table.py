@@ -38,9 +38,12 @@ def read_symbols(file: FileBytes, tree: int, heap: int) -> Iterator[Symbol]:
     FormatError
         One of them is damaged, or names are not in order.
     """
+    file.prepare([(heap, 8 + 2 * file.length_size + file.offset_size)])
+    nodes = _list_nodes(file, tree)
+    file.prepare((node, _measure_node(file)) for node in nodes)
     names = _read_heap(file, heap)
     last = b""
-    for node in _list_nodes(file, tree):
+    for node in nodes:
         for symbol in _read_node(file, node, names):
             if symbol[0] <= last:
                 file.refuse("the names of a group are not in their order")
@@ -66,6 +69,7 @@ def _list_nodes(file: FileBytes, root: int) -> list[int]:
     addresses, level = [root], None
     seen = {root}
     while True:
+        file.prepare((address, _measure_tree_node(file)) for address in addresses)
         nodes = [_read_tree_node(file, address) for address in addresses]
         levels = {node[0] for node in nodes}
         if len(levels) != 1 or (level is not None and levels != {level - 1}):
@@ -83,7 +87,7 @@ def _read_tree_node(file: FileBytes, address: int) -> tuple[int, list[int]]:
     """Return the level of a node, and the addresses of its children."""
     offset, length, half = file.offset_size, file.length_size, file.group_half
     begin, step = 8 + 2 * offset, length + offset
-    data = file.take(address, begin + 2 * half * step + length)
+    data = file.take(address, _measure_tree_node(file))
     used = parse_uint(data, 6, 2)
     if data[:4] != b"TREE" or data[4] != OF_GROUP or used > 2 * half:
         file.refuse(f"there is no node of a group at {address}")
@@ -93,11 +97,22 @@ def _read_tree_node(file: FileBytes, address: int) -> tuple[int, list[int]]:
     return data[5], [file.unpack_address(data, place) for place in places]
 
 
+def _measure_tree_node(file: FileBytes) -> int:
+    """Return the bytes of a node of the B-tree, used or not."""
+    offset, length = file.offset_size, file.length_size
+    return 8 + 2 * offset + 2 * file.group_half * (length + offset) + length
+
+
+def _measure_node(file: FileBytes) -> int:
+    """Return the bytes of a symbol table node, used or not."""
+    return 8 + 2 * file.leaf_half * (2 * file.offset_size + 24)
+
+
 def _read_node(file: FileBytes, address: int, names: bytes) -> Iterator[Symbol]:
     """Yield the symbols of a symbol table node."""
     offset, most = file.offset_size, 2 * file.leaf_half
     step = 2 * offset + 24
-    data = file.take(address, 8 + most * step)
+    data = file.take(address, _measure_node(file))
     used = parse_uint(data, 6, 2)
     if data[:4] != b"SNOD" or data[4] != 1 or used > most:
         file.refuse(f"there is no symbol table node at {address}")
