@@ -47,6 +47,9 @@ class GroupsTogether:
         joined: Any = np.concatenate(self._arrays(name), axis=axis)
         return joined
 
+    def get_values(self, name: str) -> None:
+        """Have all values read."""
+
     def stack(self, name: str) -> ManifestArray:
         stacked: Any = np.concatenate([array.insert_axis(0) for array in self._arrays(name)])
         return stacked

@@ -20,6 +20,7 @@ import pytest
 import xarray as xr
 from click.testing import CliRunner, Result
 from transforms import assert_identical
+from unknown_form import UNKNOWN, write_known, write_unknown
 
 import virtualds
 from virtualds.accessor import VirtualDatasetAccessor
@@ -131,6 +132,7 @@ ONLY_HERE = {
     "files_from": "a list of files is a list in Python",
     "target_options": "the storage_options of to_manifest; those of the files have that name",
     "help": "there is help()",
+    "verbose": "the report is at ds.virtual.report",
 }
 """Options that no keyword stands for, and why."""
 
@@ -287,6 +289,27 @@ def test_scan_prints_a_report() -> None:
     output = done("scan", "20*.nc", "-o", "refs.json").stdout
     assert "refs.json, kerchunk-json" in output
     assert "2 files" in output
+
+
+def test_scan_says_how_files_were_read() -> None:
+    write_known(Path("0.h5"), 0)
+    write_unknown(Path("1.h5"), 1)
+    given = ("--concat-dim", "time", "-o", "refs.json", "--mode", "w")
+    reason = {"files": 1, "example": "1.h5"}
+    document = said("scan", "?.h5", *given)["read"]
+    reason["reason"] = document["reasons"][0]["reason"]
+    assert UNKNOWN in reason["reason"]
+    assert document == {"together": 0, "alone": 1, "library": 1, "reasons": [reason]}
+    assert "read" not in done("scan", "?.h5", *given).stdout
+    output = done("scan", "?.h5", *given, "-v").stdout
+    assert re.search(r"read +0 together, 1 alone, 1 through the HDF5 library\n", output)
+    assert re.search(rf"\n +1 file: {UNKNOWN}.* \({reason['example']}\)\n", output)
+
+
+def test_append_says_how_files_were_read() -> None:
+    done("scan", "2001.nc", "-o", "refs.parquet")
+    output = done("append", "refs.parquet", "2002.nc", "--dim", "time", "-v").stdout
+    assert re.search(r"read +0 together, 1 alone, 0 through", output)
 
 
 def test_options_of_scan_reach_the_library() -> None:

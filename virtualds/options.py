@@ -103,6 +103,7 @@ class set_options:
     hdf5 : {"auto", "library"}, default "auto"
         Who reads the structure of HDF5 files. "auto" lets virtualds read it, and h5py whatever
         virtualds does not know; with "library" h5py reads all of it. Both give the same dataset.
+        ``ds.virtual.report.read`` says how many files were read in which way.
 
     Raises
     ------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,10 +16,19 @@ if TYPE_CHECKING:
     import xarray as xr
     from rich.console import RenderableType
 
+    from virtualds.combine.files_read import FilesRead
     from virtualds.datasets.write import Added
 
 DASK = click.option(
     "--dask", metavar="SCHEDULER", help="Address of a dask scheduler; its workers open the files."
+)
+
+VERBOSE = click.option(
+    "-v",
+    "--verbose",
+    is_flag=True,
+    help="Also print how many HDF5 files were read together, alone and through the HDF5 library, "
+    "and why the library was needed.",
 )
 
 
@@ -90,26 +100,32 @@ def summarise(
         "opened": report.opened,
         "cached": report.cached,
         "left_out": [lost._asdict() for lost in report.left_out],
+        "read": {
+            **asdict(report.read),
+            "reasons": [reason._asdict() for reason in report.read.reasons],
+        },
         "seconds": seconds,
     }
 
 
-def format_summary(document: Mapping[str, Any]) -> RenderableType:
-    """Format a summary as text."""
+def format_summary(document: Mapping[str, Any], read: FilesRead | None) -> RenderableType:
+    """Format a summary as text, and how files were read if that is given."""
     files = format_count(document["files"], "file")
     parts = ((document["cached"], "from the cache"), (len(document["left_out"]), "left out"))
     notes = ", ".join(f"{count:,} {what}" for count, what in parts if count)
     dims = ", ".join(f"{name} {size:,}" for name, size in document["dims"].items())
+    opened = {"files": f"{files} ({notes})" if notes else files}
+    opened |= {} if read is None else {"read": str(read)}
     where = f"{document['target']}, {document['format']}"
     if not document["written"]:
         unchanged = {"unchanged": where, "added": "nothing; all data are in the set already"}
-        return format_facts({**unchanged, "files": f"{files} ({notes})" if notes else files})
+        return format_facts({**unchanged, **opened})
     added = {"added": format_count(document["added"], "position")} if "added" in document else {}
     return format_facts(
         {
             "written": where,
             **added,
-            "files": f"{files} ({notes})" if notes else files,
+            **opened,
             "variables": ", ".join(document["variables"]),
             "dimensions": dims,
             "references": f"{document['references']:,}",

@@ -72,7 +72,7 @@ class Build(Generic[Opened]):
                 raise _find_first_error(failed)
             names = self.files.flat
             lost = (LeftOut.of(names[number], failed[number]) for number in sorted(failed))
-            report = count.finish(lost)
+            report = count.finish(lost, names)
         if failed and self.building.on_error == "skip":
             lines = "\n".join(describe_left_out(report.left_out))
             warnings.warn(

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.read_way import TOGETHER
 from virtualds.combine.concat_stored import Concatenator
 from virtualds.combine.decoded_file import as_stored
 from virtualds.combine.joinable import NeedsFullCombineError
@@ -80,7 +81,8 @@ class StretchJob:
         stretch = replace(stretch, joined=joined)
         for place in range(count):
             file: Any = FileInConcat(stretch, place)
-            yield Outcome(first + place, file, references=references + (place < more))
+            count_here = references + (place < more)
+            yield Outcome(first + place, file, references=count_here, way=TOGETHER)
 
     @property
     def smallest(self) -> int:

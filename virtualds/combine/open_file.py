@@ -15,6 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import xarray as xr
 
+from virtualds.arrays.read_way import ReadWay, hear_ways
 from virtualds.combine.build_options import BuildOptions
 from virtualds.combine.file_cache import FileCache, open_to_keep
 from virtualds.combine.file_coordinates import FileCoordinates, Source
@@ -82,6 +83,8 @@ class Outcome(Generic[Opened]):
         Whether the dataset came from the cache.
     references : int
         How many chunks the virtual arrays of the file have.
+    way : ReadWay, optional
+        How the file was read, if its parser says it.
 
     Raises
     ------
@@ -95,6 +98,7 @@ class Outcome(Generic[Opened]):
     is_fault: bool = False
     cached: bool = False
     references: int = 0
+    way: ReadWay | None = None
 
     def __post_init__(self) -> None:
         if (self.found is None) == (self.error is None):
@@ -241,8 +245,10 @@ class OpenJob(Generic[Opened]):
         while True:
             attempt += 1
             try:
-                found = self.open(file)
-                return Outcome(number, found, references=_count_references(found))
+                with hear_ways() as ways:
+                    found = self.open(file)
+                way = ways[-1] if ways else None
+                return Outcome(number, found, references=_count_references(found), way=way)
             except OPEN_ERRORS as error:
                 if attempt > self.retries or not is_passing(error):
                     return Outcome(number, error=error, is_fault=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from virtualds.combine.files_read import FilesRead, WayCounter
 from virtualds.errors import without_secrets
 
 DELAY = 1.0
@@ -122,6 +123,7 @@ class Count:
         self._total, self._tell = total, tell
         self._begin = time.monotonic()
         self.done = self.failed = self.cached = self.references = 0
+        self._ways = WayCounter()
 
     def add(self, outcome: Any) -> None:
         """Count the outcome of a file."""
@@ -129,10 +131,12 @@ class Count:
         self.failed += outcome.error is not None
         self.cached += outcome.cached
         self.references += outcome.references
+        if outcome.way is not None:
+            self._ways.add(outcome.number, outcome.way)
         self._tell(self._measure_progress())
 
-    def finish(self, left_out: Any) -> BuildReport:
-        """Return the report, and send it to the callback."""
+    def finish(self, left_out: Any, files: Sequence[Any]) -> BuildReport:
+        """Return the report, and send it to the callback; ``files`` are all files."""
         report = BuildReport(
             self._total,
             self.done - self.failed - self.cached,
@@ -140,6 +144,7 @@ class Count:
             tuple(left_out),
             self.references,
             self.seconds,
+            self._ways.finish(files),
         )
         self._tell(self._measure_progress(report))
         return report
@@ -196,6 +201,8 @@ class BuildReport:
         Number of chunks of all files.
     seconds : float
         Time to open the files, without combining them.
+    read : FilesRead
+        How many HDF5 files were read in which way, and why some were read through h5py.
 
     Raises
     ------
@@ -216,6 +223,7 @@ class BuildReport:
     left_out: tuple[LeftOut, ...] = ()
     references: int = 0
     seconds: float = 0.0
+    read: FilesRead = field(default_factory=FilesRead)
 
     def __post_init__(self) -> None:
         if self.files != self.opened + self.cached + len(self.left_out):
@@ -229,7 +237,8 @@ class BuildReport:
             f"{self.files} files: {self.opened} opened, {self.cached} from the cache, "
             f"{len(self.left_out)} left out"
         )
-        return "\n".join([head, *describe_left_out(self.left_out)])
+        read = [f"  read: {self.read.summary}"] if self.read else []
+        return "\n".join([head, *read, *describe_left_out(self.left_out)])
 
 
 def describe_left_out(left_out: Iterable[LeftOut]) -> list[str]:

@@ -29,13 +29,13 @@ from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.to_dataset import find_decoding_plan
 from virtualds.reading.chunk_cache import chunk_cache
 from virtualds.source_file import StorageOptions
+from virtualds.stores.access_rules import AccessPolicy
 from virtualds.urls import normalise_url
 
 HEEDED_ATTRIBUTES = frozenset(
     {
         *PACKING_ATTRIBUTES,
-        *("units", "calendar", "_Encoding", "char_dim_name", "valid_min", "valid_max"),
-        *("valid_range", "actual_range", "_ARRAY_DIMENSIONS", "_NCProperties", "_Netcdf4Dimid"),
+        *("units", "calendar", "_Encoding", "char_dim_name", "_ARRAY_DIMENSIONS"),
         *("coordinates", "bounds", "climatology", "grid_mapping", "ancillary_variables"),
         *("cell_measures", "formula_terms", "geometry", "node_coordinates", "node_count"),
         *("part_node_count", "interior_ring", "dimensions", "axis", "standard_name"),
@@ -117,6 +117,7 @@ class AlikeOpener:
         plain = not any(PLAIN_SEPARATOR in url for url in urls)
         if not plain or (read := self._find_reader(first)) is None:
             return ()
+        AccessPolicy.of(self.opening.allow)
         chunk_cache().open()
         return read(urls, self.options, self.opening.group, self.opening.skip, heeded)
 

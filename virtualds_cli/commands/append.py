@@ -8,7 +8,7 @@ from typing import IO, Any
 
 import click
 
-from virtualds_cli.building import DASK, format_summary, open_files, summarise
+from virtualds_cli.building import DASK, VERBOSE, format_summary, open_files, summarise
 from virtualds_cli.command import command
 from virtualds_cli.inputs import files, list_files
 from virtualds_cli.options import CHOICES, MANY_FILES, Url, given, select_given
@@ -47,6 +47,7 @@ WRITING = ("format", "position", "on_duplicate", "conflict", *CHOICES)
 )
 @given(*OPENED, *WRITING, "target_options")
 @DASK
+@VERBOSE
 def append(
     target: str,
     urls: Sequence[str],
@@ -54,6 +55,7 @@ def append(
     dim: str,
     mode: str,
     dask: str | None,
+    verbose: bool,
     **options: Any,
 ) -> None:
     """Add files to a reference set.
@@ -73,4 +75,4 @@ def append(
     grown = added if mode == "a" else None
     seconds = time.perf_counter() - begun
     document = summarise(target, destination.format.name, dataset, seconds, grown)
-    report(document, format_summary(document))
+    report(document, format_summary(document, dataset.virtual.report.read if verbose else None))

@@ -130,7 +130,7 @@ def survey_files(
                     lost.append(LeftOut.of(file, outcome.error))
                     found = UnreadableFile(describe_error(outcome.error), outcome.is_fault)
                 survey.add(os.fspath(file), found)
-        count.finish(lost)
+        count.finish(lost, files)
     return survey
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,8 @@ from virtualds.arrays.parser import (
     ReadNative,
     stored_values,
 )
-from virtualds.errors import VirtualdsError
+from virtualds.arrays.read_way import ALONE, LIBRARY, ReadWay, say_way
+from virtualds.errors import VirtualdsError, without_secrets
 from virtualds.options import get_options
 from virtualds.parsers.hdf5 import library, members
 from virtualds.parsers.hdf5.alike import read_alike
@@ -90,12 +91,28 @@ def _walk_file(
             return walk(files, structure, skipped, group or "")
 
     with keep_scan(source):
+        reason = "set_options(hdf5='library')"
         if get_options().hdf5 == "auto":
-            with suppress(VirtualdsError):
+            try:
                 found = attempt(members)
-                if not any(part.problems for _, part in found.walk()):
+            except VirtualdsError as error:
+                reason = _describe(error, source)
+            else:
+                problems = found.all_problems()
+                if not problems:
+                    say_way(ALONE)
                     return found
-        return attempt(library)
+                name, problem = next(iter(problems.items()))
+                reason = f"{name}: {_describe(problem, source)}"
+        found = attempt(library)
+    say_way(ReadWay(LIBRARY, reason))
+    return found
+
+
+def _describe(error: VirtualdsError, source: SourceFile) -> str:
+    """Return what was found in a file, without its name: other files may have it too."""
+    found, _, _what_to_do = str(error).partition("; ")
+    return found.removeprefix(f"{without_secrets(source.url)}: ")
 
 
 # ---------------------------------------------------------------------- native readers

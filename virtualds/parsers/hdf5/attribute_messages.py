@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from math import prod
+from operator import attrgetter
 from struct import Struct
 from typing import NamedTuple
 
@@ -14,7 +15,12 @@ from virtualds.parsers.hdf5.data_types import TypeClass
 from virtualds.parsers.hdf5.dataspace import parse_dataspace
 from virtualds.parsers.hdf5.dense_attributes import read_dense_messages
 from virtualds.parsers.hdf5.file_bytes import FileBytes, parse_uint
-from virtualds.parsers.hdf5.message_bytes import blame_file
+from virtualds.parsers.hdf5.message_bytes import (
+    MessageError,
+    UnknownFormError,
+    blame_file,
+    cache_by_bytes,
+)
 from virtualds.parsers.hdf5.notes import cut, free, note_slot
 from virtualds.parsers.hdf5.object_header import DATATYPE, Message
 from virtualds.parsers.hdf5.shared_messages import read_shared_data, read_unshared
@@ -96,40 +102,72 @@ def read_attributes(file: FileBytes, messages: Sequence[Message], owner: int) ->
             listed += read_dense_messages(file, ATTRIBUTE, message.data)
     found: Attributes = {}
     # without a creation order all numbers are 0, and the sort changes nothing
-    for message in sorted(listed, key=lambda m: m.order):
-        attribute = _parse_attribute(file, read_unshared(file, message), owner)
-        if attribute.name in found:
-            file.refuse(f"an object has two attributes {attribute.name!r}")
-        found[attribute.name] = attribute
+    listed.sort(key=attrgetter("order"))
+    with blame_file(file):
+        for message in listed:
+            attribute = _parse_attribute(file, read_unshared(file, message), owner)
+            if attribute.name in found:
+                file.refuse(f"an object has two attributes {attribute.name!r}")
+            found[attribute.name] = attribute
     return found
 
 
+class _Head(NamedTuple):
+    """What an attribute has before its elements; ``shape`` is that of a dataspace of its own."""
+
+    name: bytes
+    kind: bytes
+    space: bytes
+    flags: int
+    shape: tuple[int, ...] | None
+
+
 def _parse_attribute(file: FileBytes, data: bytes, owner: int) -> Attribute:
-    version, flags, *lengths = (
-        ATTRIBUTE_HEAD.unpack_from(data) if len(data) >= ATTRIBUTE_HEAD.size else (0, 0)
-    )
-    if version not in (1, 2, 3):
-        file.decline(f"an attribute of version {version}")
+    begin = _measure_head(data)
+    name, kind, space, flags, shape = _parse_head(data[:begin], file.length_size)
+    if flags & TYPE_SHARED:
+        kind = read_shared_data(file, DATATYPE, kind)
+    if flags & SPACE_SHARED:
+        shape = parse_dataspace(read_shared_data(file, DATASPACE, space), file.length_size).shape
+    attribute = Attribute(name, kind, shape, cut(data, begin), owner)
+    if file.notes is not None:
+        _note_value(attribute)
+    return attribute
+
+
+def _measure_head(data: bytes) -> int:
+    """Return where the elements of an attribute begin."""
+    if len(data) < ATTRIBUTE_HEAD.size:
+        raise MessageError("an attribute is cut short")
+    version, _, name, kind, space = ATTRIBUTE_HEAD.unpack_from(data)
+    if version == 1:
+        # each part is filled up to 8 bytes
+        begin = ATTRIBUTE_HEAD.size + (name + 7 & -8) + (kind + 7 & -8) + (space + 7 & -8)
+    elif version in (2, 3):
+        begin = ATTRIBUTE_HEAD.size + (version == 3) + name + kind + space
+    else:
+        raise UnknownFormError(f"an attribute of version {version}")
+    if begin > len(data):
+        raise MessageError("an attribute is longer than the message that it lies in")
+    return int(begin)
+
+
+@cache_by_bytes(8192)
+def _parse_head(data: bytes, length_size: int) -> _Head:
+    version, flags, *lengths = ATTRIBUTE_HEAD.unpack_from(data)
+    # in version 1 the byte has no meaning
+    flags = flags if version > 1 else 0
     begin = ATTRIBUTE_HEAD.size + (version == 3)
     parts = []
     for length in lengths:
         parts.append(data[begin : begin + length])
-        begin += length if version > 1 else -(-length // 8) * 8
-    if begin > len(data):
-        file.refuse("an attribute is longer than the message that it lies in")
+        begin += length if version > 1 else length + 7 & -8
     name, kind, space = parts
     name, _, rest = name.partition(b"\0")
     if not name or rest or len(name) + 1 != lengths[0]:
-        file.refuse("the name of an attribute has no end, or more than one")
-    if version > 1 and flags & TYPE_SHARED:
-        kind = read_shared_data(file, DATATYPE, kind)
-    if version > 1 and flags & SPACE_SHARED:
-        space = read_shared_data(file, DATASPACE, space)
-    with blame_file(file):
-        shape = parse_dataspace(space, file.length_size).shape
-    attribute = Attribute(name, kind, shape, cut(data, begin), owner)
-    _note_value(attribute)
-    return attribute
+        raise MessageError("the name of an attribute has no end, or more than one")
+    shape = None if flags & SPACE_SHARED else parse_dataspace(space, length_size).shape
+    return _Head(name, kind, space, flags, shape)
 
 
 def _note_value(attribute: Attribute) -> None:

@@ -64,7 +64,8 @@ def make_dataset(name: str, place: HDF5Location) -> Dataset:
         name=name,
         facts=facts,
     )
-    found.__dict__["messages"] = place.messages
+    # what is known of the place is known of the dataset
+    found.__dict__.update(file=place.file, messages=place.messages, kinds=place.kinds)
     return found
 
 

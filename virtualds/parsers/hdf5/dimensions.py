@@ -15,6 +15,7 @@ from virtualds.errors import FormatError
 from virtualds.parsers.hdf5.data_types import TypeClass
 from virtualds.parsers.hdf5.file_bytes import parse_uint
 from virtualds.parsers.hdf5.global_heap import is_sequence, read_sequences
+from virtualds.parsers.hdf5.notes import note_same
 from virtualds.parsers.hdf5.objects import Dataset
 
 SCALES = b"DIMENSION_LIST"
@@ -41,12 +42,19 @@ def read_scale_addresses(dataset: Dataset) -> tuple[int | None, ...]:
         return none
     if listed.elements != rank or not _is_reference_list(listed.kind):
         raise _no_list_error(dataset)
-    width = dataset.file.offset_size
     lists = read_sequences(dataset.file, listed)
-    return (
-        tuple(parse_uint(one, len(one) - width, width) if one else None for one in lists)
-        + none[rank:]
-    )
+    return tuple(_find_last_reference(dataset, one) for one in lists) + none[rank:]
+
+
+def _find_last_reference(dataset: Dataset, references: bytes) -> int | None:
+    """Return the address that the last of some references to objects holds."""
+    width = dataset.file.offset_size
+    place = len(references) - width
+    if place < 0:
+        return None
+    address = parse_uint(references, place, width)
+    note_same(references, place, width, address)
+    return address
 
 
 def _is_reference_list(kind: bytes) -> bool:

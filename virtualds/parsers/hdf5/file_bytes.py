@@ -30,6 +30,8 @@ from virtualds.urls import local_path, scheme_of
 
 NEAR = 2**14
 """Bytes between rows that are rather read than skipped."""
+NEARBY = 2**12
+"""Bytes of a local file that are read where fewer are asked for: others lie close by."""
 HEAD_BYTES = 2**14
 """Bytes of a local file that are read at once when it is opened: most metadata of many files."""
 
@@ -67,6 +69,10 @@ class FileBytes:
     """
 
     superblock: Superblock
+    offset_size: int
+    """Bytes of an address."""
+    length_size: int
+    """Bytes of a length."""
     half: int
     """Half of the most children of a node of a version 1 B-tree of chunks."""
     group_half: int
@@ -82,7 +88,8 @@ class FileBytes:
         self.notes = notes
         self.base = 0
         self._handle: int | None = None
-        self._head = b""
+        self._head = self._near = b""
+        self._near_at = 0
         self._blocks: Blocks | None = None
         self._wanted: set[int] | None = None
         if scheme_of(source.url) == "file":
@@ -107,16 +114,6 @@ class FileBytes:
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
-
-    @property
-    def offset_size(self) -> int:
-        """Bytes of an address."""
-        return self.superblock.offset_size
-
-    @property
-    def length_size(self) -> int:
-        """Bytes of a length."""
-        return self.superblock.length_size
 
     def take(self, address: int, length: int) -> bytes:
         """Return exactly the bytes from an address on.
@@ -221,7 +218,13 @@ class FileBytes:
     def _read(self, place: int, length: int) -> bytes:
         if place + length <= len(self._head):
             return self._head[place : place + length]
-        if self._blocks is None:
+        if self._handle is not None and length <= NEARBY:
+            begin = place - self._near_at
+            if not 0 <= begin <= len(self._near) - length:
+                self._near_at, begin = place, 0
+                self._near = os.pread(self._handle, NEARBY, place)
+            found = self._near[begin : begin + length]
+        elif self._blocks is None:
             found = os.pread(self._handle or 0, length, place)
         else:
             if self._wanted is not None:
@@ -238,19 +241,18 @@ class FileBytes:
 
     def unpack_address(self, data: bytes, place: int) -> int:
         """Return the address at a place of a piece of metadata."""
-        size = self.superblock.offset_size
-        value = parse_uint(data, place, size)
+        value = parse_uint(data, place, self.offset_size)
         if self.notes is None or not self.is_defined(value):
             return value
-        return note_address(data, place, size, value)
+        return note_address(data, place, self.offset_size, value)
 
     def unpack_length(self, data: bytes, place: int) -> int:
         """Return the length at a place of a piece of metadata."""
-        return parse_uint(data, place, self.superblock.length_size)
+        return parse_uint(data, place, self.length_size)
 
     def is_defined(self, address: int) -> bool:
         """Say whether an address is defined: all bits set means that it is not (II.A)."""
-        return address != (1 << 8 * self.superblock.offset_size) - 1
+        return address != (1 << 8 * self.offset_size) - 1
 
     def refuse(self, reason: str) -> NoReturn:
         """Raise `FormatError`: the file contradicts itself."""
@@ -274,13 +276,16 @@ class FileBytes:
         except UnknownSuperblockError as error:
             self.unknown = str(error)
             undefined = 2**64 - 1
-            self.superblock = Superblock(8, 8, 0, 0, undefined, undefined)
-        else:
-            self.superblock = parse_superblock(self.take(fix(0), size))
-        found = self.superblock
-        self.half, self.group_half, self.leaf_half = found.half, found.group_half, found.leaf_half
+            self._use(Superblock(8, 8, 0, 0, undefined, undefined))
+            return
+        self._use(parse_superblock(self.take(fix(0), size)))
         if not 0 < self.half < 2**15:
             self.refuse(f"nodes of {2 * self.half} chunks")
+
+    def _use(self, superblock: Superblock) -> None:
+        self.superblock, self.half = superblock, superblock.half
+        self.group_half, self.leaf_half = superblock.group_half, superblock.leaf_half
+        self.offset_size, self.length_size = superblock.offset_size, superblock.length_size
 
     def _find_signature(self) -> int:
         place = 0

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import repeat
-from operator import gt
+from operator import add, gt
 from struct import Struct
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ from virtualds.parsers.hdf5.notes import (
     free,
     keep,
     note_address,
-    note_heap_object,
+    note_heap_objects,
     note_heap_reference,
     note_same,
 )
@@ -31,6 +31,8 @@ from virtualds.parsers.hdf5.object_header import MOST_BYTES
 from virtualds.parsers.hdf5.superblock import FORMS
 from virtualds.parsers.hdf5.type_messages import HDF5Type
 
+REFERENCES = {size: Struct(f"<I{form}I") for size, form in FORMS.items()}
+"""References as they are read one by one, and below, as many are."""
 REFERENCE_DTYPES = {
     size: np.dtype([("length", "<u4"), ("address", f"<u{size}"), ("number", "<u4")])
     for size in FORMS
@@ -72,27 +74,32 @@ class Budget:
         self.file = file
         self.left = file.end + MOST_BYTES
 
-    def locate(self, collection: Collection, numbers: list[int], nbytes: list[int]) -> list[int]:
-        """Return where objects begin in a collection; each must have at least so many bytes."""
+    def locate(self, collection: Collection, number: int, nbytes: int) -> int:
+        """Return where an object begins in a collection; it must have at least so many bytes."""
+        there = collection.lengths.get(number, -1)
+        if there < nbytes:
+            where = f"the global heap at {collection.address}"
+            if there < 0:
+                self.file.refuse(f"{where} has no object {number}")
+            self.file.refuse(f"{where} has {there} bytes of an object of {nbytes}")
+        self._spend(nbytes)
+        return collection.begins[number]
+
+    def locate_all(
+        self, collection: Collection, numbers: list[int], nbytes: list[int]
+    ) -> list[int]:
+        """Return where objects begin, like `locate`."""
         # a file may have many strings, so there is no Python loop over them
-        found = list(map(collection.lengths.get, numbers, repeat(-1)))
+        found = map(collection.lengths.get, numbers, repeat(-1))
         if any(map(gt, nbytes, found)):
-            self._refuse(collection, numbers, nbytes)
-        self.left -= sum(nbytes)
-        if self.left < 0:
-            self.file.refuse("its sequences have more bytes than the file")
+            return [self.locate(collection, *one) for one in zip(numbers, nbytes, strict=True)]
+        self._spend(sum(nbytes))
         return list(map(collection.begins.__getitem__, numbers))
 
-    def _refuse(self, collection: Collection, numbers: list[int], nbytes: list[int]) -> NoReturn:
-        """Raise the error of the first object that is missing or too short."""
-        where = f"the global heap at {collection.address}"
-        for number, wanted in zip(numbers, nbytes, strict=True):
-            there = collection.lengths.get(number, -1)
-            if there < wanted:
-                break
-        if there < 0:
-            self.file.refuse(f"{where} has no object {number}")
-        self.file.refuse(f"{where} has {there} bytes of an object of {wanted}")
+    def _spend(self, nbytes: int) -> None:
+        self.left -= nbytes
+        if self.left < 0:
+            self.file.refuse("its sequences have more bytes than the file")
 
 
 def is_sequence(kind: bytes) -> bool:
@@ -115,24 +122,24 @@ def read_sequences(
     """
     kind, data, count = attribute.kind, attribute.data, attribute.elements
     budget = Budget(file)
-    form = REFERENCE_DTYPES[file.offset_size]
-    if parse_uint(kind, 4, 4) != form.itemsize or count * form.itemsize > len(data):
+    form = REFERENCES[file.offset_size]
+    if parse_uint(kind, 4, 4) != form.size or count * form.size > len(data):
         file.refuse(f"an attribute has {len(data)} bytes for {count} sequences")
     size = parse_uint(kind, 12, 4)
-    rows = np.frombuffer(data, form, count).tolist()
+    rows = list(form.iter_unpack(data[: count * form.size]))
     file.prepare((address, LEAST_COLLECTION) for _, address, _ in rows if address)
     for place, (length, address, number) in enumerate(rows):
         if not address and not length:
             yield b""
             continue
-        at = place * form.itemsize + 4
+        at = place * form.size + 4
         if address in file.collections:
             note_same(data, at, file.offset_size, address)
         else:
             known = note_address(data, at, file.offset_size, address)
             file.collections[address] = read_collection(file, known)
         collection = file.collections[address]
-        begin = budget.locate(collection, [number], [length * size])[0]
+        begin = budget.locate(collection, number, length * size)
         if is_value:
             note_heap_reference(data, at - 4, collection.data, number, size, attribute.key)
         else:
@@ -170,29 +177,55 @@ def _check_within_budget(budget: Budget, kind: HDF5Type, elements: Elements) -> 
 
 
 def _check_references(budget: Budget, kind: HDF5Type, elements: Elements) -> None:
+    base = kind.base
+    for part in _find_parts(budget, kind, elements):
+        if base.refers:
+            for begin, length in zip(part.begins, part.nbytes, strict=True):
+                within = np.frombuffer(part.data, np.uint8, length, begin)
+                _check_within_budget(budget, base, within.reshape(-1, base.size))
+
+
+def read_texts(
+    budget: Budget, kind: HDF5Type, elements: Elements, encoding: str
+) -> npt.NDArray[np.object_]:
+    """Return elements that are strings of varying length, each up to its first NUL.
+
+    Bytes that are no text become the replacement character. Parameters and errors are those of
+    `check_elements`.
+    """
+    found = np.full(len(elements), "", object)
+    for part in _find_parts(budget, kind, elements):
+        ends = map(add, part.begins, part.nbytes)
+        raw = [part.data[i:j] for i, j in zip(part.begins, ends, strict=True)]
+        found[part.which] = [one.partition(b"\0")[0].decode(encoding, "replace") for one in raw]
+    return found
+
+
+class _Part(NamedTuple):
+    """Elements that lie in one collection: their numbers, and where they begin in its data."""
+
+    which: npt.NDArray[np.intp]
+    data: bytes
+    begins: list[int]
+    nbytes: list[int]
+
+
+def _find_parts(budget: Budget, kind: HDF5Type, elements: Elements) -> Iterator[_Part]:
+    """Yield the elements of each collection; those that refer to nothing are in no part."""
     file = budget.file
     form = REFERENCE_DTYPES[file.offset_size]
     if kind.sort not in SEQUENCE_KINDS or kind.size != form.itemsize:
         file.refuse(f"a type of varying length is of sort {kind.sort} and {kind.size} bytes")
     references = np.ascontiguousarray(elements).view(form)[:, 0]
-    there = (references["length"] != 0) | (references["address"] != 0)
-    references = references[there]
-    references = references[np.argsort(references["address"], kind="stable")]
-    edges = np.flatnonzero(np.diff(references["address"])) + 1
-    for some in np.split(references, edges) if references.size else ():
-        _check_in_collection(budget, kind.parts[0][1], some)
-
-
-def _check_in_collection(budget: Budget, base: HDF5Type, references: npt.NDArray[Any]) -> None:
-    """Refuse references into one collection that do not lie in it."""
-    address = int(references["address"][0])
-    collection = read_collection(budget.file, address)
-    nbytes = (references["length"].astype(np.int64) * base.size).tolist()
-    begins = budget.locate(collection, references["number"].tolist(), nbytes)
-    if base.refers:
-        for begin, length in zip(begins, nbytes, strict=True):
-            within = np.frombuffer(collection.data, np.uint8, length, begin)
-            _check_within_budget(budget, base, within.reshape(-1, base.size))
+    address, length = references["address"], references["length"]
+    there = np.flatnonzero((length != 0) | (address != 0))
+    there = there[np.argsort(address[there], kind="stable")]
+    edges = np.flatnonzero(np.diff(address[there])) + 1
+    for which in np.split(there, edges) if there.size else ():
+        collection = read_collection(file, int(address[which[0]]))
+        nbytes = (length[which].astype(np.int64) * kind.base.size).tolist()
+        begins = budget.locate_all(collection, references["number"][which].tolist(), nbytes)
+        yield _Part(which, collection.data, begins, nbytes)
 
 
 def read_collection(file: FileBytes, address: int) -> Collection:
@@ -222,7 +255,6 @@ def read_collection(file: FileBytes, address: int) -> Collection:
             count += 1
             begins[number] = begin + prefix
             lengths[number] = length
-            note_heap_object(data, number, begin + prefix, length)
             stop = begin + prefix + length
             begin += prefix + (length + 7 & -8)
         else:
@@ -230,4 +262,5 @@ def read_collection(file: FileBytes, address: int) -> Collection:
             stop = begin = begin + length if length >= prefix else size + 1
     if stop > size or count > len(begins):
         file.refuse(f"the global heap at {address} contradicts itself")
+    note_heap_objects(data, begins, lengths)
     return Collection(address, data, begins, lengths)

@@ -170,9 +170,10 @@ class _GroupReader:
     def _read_attributes(self, variable: str, owner: Any) -> dict[str, Any]:
         """Return the user's attributes of a group or dataset."""
         found = {}
+        damage = describe_damage(self.files.source)
         for name in select_user_names(list_attribute_names(owner)):
             try:
-                with describe_damage(self.files.source):
+                with damage:
                     found[name] = read_attribute(owner, name)
             except VirtualdsError as error:
                 # as in CDL: "variable:attribute", and ":attribute" of the group

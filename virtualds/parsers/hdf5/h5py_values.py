@@ -15,11 +15,14 @@ from virtualds.options import get_options
 from virtualds.parsers.hdf5.attributes import path_of
 from virtualds.parsers.hdf5.data_types import TEXT_DTYPE, StoredType
 from virtualds.parsers.hdf5.file import HDF5Files
+from virtualds.parsers.hdf5.file_bytes import DeclinedError
 from virtualds.parsers.hdf5.fill_values import FillState
 from virtualds.parsers.hdf5.heap_check import check_heap
 from virtualds.parsers.hdf5.library import ask_chosen_fill, open_dataset
+from virtualds.parsers.hdf5.members import find_dataset
 from virtualds.parsers.hdf5.netcdf_rules import find_fill_beyond
 from virtualds.parsers.hdf5.objects import Dataset
+from virtualds.parsers.hdf5.texts import holds_texts, read_texts
 from virtualds.source_file import SourceFile
 from virtualds.stores import find_store
 
@@ -28,7 +31,7 @@ Values = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class HDF5Array:
-    """An array that h5py reads on demand.
+    """An array that is read on demand, by h5py unless it holds strings.
 
     Parameters
     ----------
@@ -79,6 +82,8 @@ class HDF5Array:
         return values.squeeze(dropped)
 
     def _read(self, files: HDF5Files, box: Sequence[slice]) -> Values:
+        if self.dtype == TEXT_DTYPE and (found := self._find_texts(files)) is not None:
+            return read_texts(found, box)
         file = files.open(self.source)
         dataset = file[self.path]
         if dataset.dtype.hasobject:
@@ -86,6 +91,15 @@ class HDF5Array:
             if (known := open_dataset(files, self.source, file, path)) is not None:
                 check_heap(known, files, box)
         return read_box(dataset, box, self.dtype)
+
+    def _find_texts(self, files: HDF5Files) -> Dataset | None:
+        """Return the dataset if its elements are strings that are read without HDF5."""
+        path = self.path.encode("utf-8", "surrogateescape")
+        try:
+            found = find_dataset(files, self.source, path)
+        except DeclinedError:
+            return None
+        return found if found is not None and holds_texts(found) else None
 
 
 def _find_bounds(key: Any, size: int) -> tuple[slice, npt.NDArray[np.int64]]:
@@ -154,16 +168,18 @@ def load_or_defer(
     needs: tuple[SourceFile, ...],
     files: HDF5Files,
 ) -> Values | HDF5Array:
-    """Return the values of a small dataset, or an array that h5py reads on demand.
+    """Return the values of a small dataset, or an array that is read on demand.
 
     ``needs`` are the other files that hold values.
     """
-    import h5py
-
     path = dataset.path.decode("utf-8", "surrogateescape")
     dtype = stored.dtype.newbyteorder("=")
     if prod(shape) * dtype.itemsize > get_options().small_variable:
         return HDF5Array(dataset.source, path, shape, dtype, needs)
     box = tuple(slice(0, n) for n in shape)
+    if holds_texts(dataset):
+        return read_texts(dataset, box)
+    import h5py
+
     check_heap(dataset, files, box)
     return read_box(h5py.Dataset(dataset.id), box, dtype)

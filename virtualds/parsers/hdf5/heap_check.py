@@ -6,14 +6,14 @@ HDF5 keeps strings and sequences of varying length as references (HDF5 File Form
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 
 import numpy as np
 
 from virtualds.parsers.hdf5.data_types import TypeClass
 from virtualds.parsers.hdf5.file import HDF5Files
-from virtualds.parsers.hdf5.global_heap import check_elements
+from virtualds.parsers.hdf5.global_heap import Elements, check_elements
 from virtualds.parsers.hdf5.objects import Dataset
 from virtualds.parsers.hdf5.storage import build_raw_array
 from virtualds.parsers.hdf5.virtual_datasets import list_mapped_sources
@@ -49,10 +49,18 @@ def check_heap(dataset: Dataset, files: HDF5Files, box: Sequence[slice] | None =
         return
     while kind.kind == TypeClass.ARRAY:
         _, kind = kind.parts[0]
-    array = build_raw_array(dataset, kind.size)
-    for part in _cut_box(array.shape, box, kind.size):
+    for _, elements in read_elements(dataset, kind.size, box):
+        check_elements(dataset.file, kind, elements)
+
+
+def read_elements(
+    dataset: Dataset, size: int, box: Sequence[slice] | None = None
+) -> Iterator[tuple[tuple[slice, ...], Elements]]:
+    """Yield parts of a box inside a dataset, and their elements as stored, one a row."""
+    array = build_raw_array(dataset, size)
+    for part in _cut_box(array.shape, box, size):
         raw = np.ascontiguousarray(array.read(part))
-        check_elements(dataset.file, kind, raw.view(np.uint8).reshape(-1, kind.size))
+        yield part, raw.view(np.uint8).reshape(-1, size)
 
 
 def _cut_box(

@@ -112,8 +112,8 @@ def _parse_link(file: FileBytes, data: bytes) -> Link:
     place += width
     name = bytes(data[place : place + length])
     place += length
-    if not name or len(name) < length:
-        file.refuse("the name of a link is longer than the message that it lies in")
+    if not name or len(name) < length or b"\0" in name:
+        file.refuse("the name of a link is empty, cut short, or ends before its end")
     if kind == HARD:
         if place + file.offset_size > len(data):
             file.refuse("a link is cut short")

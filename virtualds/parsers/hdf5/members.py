@@ -7,7 +7,7 @@ lists the members (`virtualds.parsers.hdf5.library`).
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 from virtualds.errors import FormatError, VirtualdsError
 from virtualds.parsers.hdf5.dataset_facts import make_dataset
@@ -20,8 +20,8 @@ from virtualds.parsers.hdf5.links import (
     SYMBOL_TABLE,
     Link,
 )
-from virtualds.parsers.hdf5.object_header import DATASPACE, DATATYPE, Message
-from virtualds.parsers.hdf5.objects import GroupMembers, HDF5Location, make_no_group_error
+from virtualds.parsers.hdf5.object_header import DATASPACE, DATATYPE
+from virtualds.parsers.hdf5.objects import Dataset, GroupMembers, HDF5Location, make_no_group_error
 from virtualds.source_file import SourceFile
 
 KNOWN_MESSAGES = frozenset(range(0x17)) - {0x09}
@@ -71,10 +71,10 @@ def list_members(place: HDF5Location, skip: Collection[str] = ()) -> GroupMember
         try:
             found = follow_link(place, link)
             _decline_unknown_messages(found)
-            if is_dataset(found.messages):
-                result.datasets[name] = make_dataset(name, found)
-            elif is_group(found.messages):
+            if is_group(found):
                 result.groups[name] = found
+            elif is_dataset(found):
+                result.datasets[name] = make_dataset(name, found)
         except DeclinedError:
             raise
         except VirtualdsError as error:
@@ -84,22 +84,22 @@ def list_members(place: HDF5Location, skip: Collection[str] = ()) -> GroupMember
 
 def _decline_unknown_messages(place: HDF5Location) -> None:
     """Decline an object that HDF5 may refuse because of what it does not know either."""
-    for message in place.messages:
-        if message.kind not in KNOWN_MESSAGES:
-            place.file.decline(f"a message of type {message.kind:#x}")
-        if message.kind == LINK_COUNT and not any(message.data[1:]):
+    if unknown := place.kinds - KNOWN_MESSAGES:
+        place.file.decline(f"a message of type {min(unknown):#x}")
+    if LINK_COUNT in place.kinds:
+        counts = [m.data[1:] for m in place.messages if m.kind == LINK_COUNT]
+        if not all(map(any, counts)):
             place.file.decline("an object without links")
 
 
-def is_group(messages: Sequence[Message]) -> bool:
-    """Say whether an object with such messages is a group."""
-    return any(m.kind in (LINK_INFO, SYMBOL_TABLE) for m in messages)
+def is_group(place: HDF5Location) -> bool:
+    """Say whether an object is a group."""
+    return not place.kinds.isdisjoint((LINK_INFO, SYMBOL_TABLE))
 
 
-def is_dataset(messages: Sequence[Message]) -> bool:
-    """Say whether an object with such messages is a dataset."""
-    kinds = {m.kind for m in messages}
-    return not is_group(messages) and {DATASPACE, DATATYPE} <= kinds
+def is_dataset(place: HDF5Location) -> bool:
+    """Say whether an object is a dataset."""
+    return not is_group(place) and place.kinds.issuperset((DATASPACE, DATATYPE))
 
 
 def descend_to(root: HDF5Location, path: str) -> list[HDF5Location]:
@@ -114,10 +114,19 @@ def descend_to(root: HDF5Location, path: str) -> list[HDF5Location]:
     for part in filter(None, path.split("/")):
         link = places[-1].find_link(part.encode("utf-8", "surrogateescape"))
         place = follow_link(places[-1], link) if link else None
-        if place is None or not is_group(place.messages):
+        if place is None or not is_group(place):
             raise make_no_group_error(root.source, path)
         places.append(place)
     return places
+
+
+def find_dataset(files: HDF5Files, source: SourceFile, path: bytes) -> Dataset | None:
+    """Return the dataset at a path of a file, None if there is none."""
+    found = _walk_path(open_root(files, source), path, MOST_LINKS)
+    if found is None or not is_dataset(found):
+        return None
+    _decline_unknown_messages(found)
+    return make_dataset(path.decode("utf-8", "surrogateescape"), found)
 
 
 def follow_link(place: HDF5Location, link: Link, left: int = MOST_LINKS) -> HDF5Location:
@@ -150,7 +159,7 @@ def _walk_path(start: HDF5Location, path: bytes, left: int) -> HDF5Location | No
     for part in path.split(b"/"):
         if part in (b"", b"."):
             continue
-        link = place.find_link(part) if is_group(place.messages) else None
+        link = place.find_link(part) if is_group(place) else None
         if link is None or left < 0:
             return None
         place = follow_link(place, link, left)

@@ -163,16 +163,18 @@ def note_address(data: bytes, place: int, size: int, value: int) -> int:
 
 def free(data: bytes, begin: int, stop: int) -> None:
     """Note that bytes mean nothing, or are noted otherwise."""
-    _mark(data, begin, stop, b"\0")
+    if isinstance(data, Piece):
+        _mark(data, begin, stop, b"\0")
 
 
 def keep(data: bytes, begin: int, stop: int) -> None:
     """Note that bytes that were free are structure."""
-    _mark(data, begin, stop, b"\1")
+    if isinstance(data, Piece):
+        _mark(data, begin, stop, b"\1")
 
 
-def _mark(data: bytes, begin: int, stop: int, mark: bytes) -> None:
-    if isinstance(data, Piece) and begin < stop:
+def _mark(data: Piece, begin: int, stop: int, mark: bytes) -> None:
+    if begin < stop:
         structure = data.notes.blocks[data.block].structure
         structure[data.begin + begin : data.begin + stop] = mark * (stop - begin)
 
@@ -202,10 +204,10 @@ def note_checksum(data: bytes, place: int, size: int) -> None:
         data.notes.checksums[data.block] = data.begin + place
 
 
-def note_heap_object(data: bytes, number: int, begin: int, length: int) -> None:
-    """Note an object of a collection of the global heap."""
+def note_heap_objects(data: bytes, begins: dict[int, int], lengths: dict[int, int]) -> None:
+    """Note the objects of a collection of the global heap, by number."""
     if isinstance(data, Piece):
-        data.notes.objects.setdefault(data.block, []).append((number, begin, length))
+        data.notes.objects[data.block] = [(n, begin, lengths[n]) for n, begin in begins.items()]
 
 
 def note_heap_reference(

@@ -5,6 +5,7 @@ HDF5 File Format Specification 3.0, IV.A. Unknown forms are declined by name.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from struct import Struct
 from typing import NamedTuple
 
@@ -66,10 +67,9 @@ def read_messages(file: FileBytes, address: int) -> list[Message]:
     blocks = [first]
     for block in blocks:
         nbytes += len(block)
-        messages = _parse_messages(file, block, form)
-        found += [message for message in messages if message.kind != CONTINUATION]
-        for message in messages:
+        for message in _parse_messages(file, block, form):
             if message.kind != CONTINUATION:
+                found.append(message)
                 continue
             place = file.unpack_address(message.data, 0)
             length = file.unpack_length(message.data, file.offset_size)
@@ -120,23 +120,26 @@ def _read_continuation(file: FileBytes, address: int, length: int, form: Struct)
     return cut(block, 4, length - CHECKSUM_BYTES)
 
 
-def _parse_messages(file: FileBytes, block: bytes, form: Struct) -> list[Message]:
-    found = []
-    place, step = 0, form.size
+def _parse_messages(file: FileBytes, block: bytes, form: Struct) -> Iterator[Message]:
+    """Yield the messages of a block but those that nothing depends on."""
+    place, step, stop = 0, form.size, len(block)
     # a shorter rest is a gap
-    while place + step <= len(block):
+    last = stop - step
+    is_noted = file.notes is not None
+    while place <= last:
         kind, length, flags, *order = form.unpack_from(block, place)
         begin = place + step
         place = begin + length
-        if place > len(block):
+        if place > stop:
             file.refuse("a message is longer than the object header that it lies in")
-        if form is MESSAGE_V1:
-            free(block, begin - 3, begin)
+        if is_noted:
+            free(block, begin - 3 if form is MESSAGE_V1 else begin, begin)
         if kind in MEANINGLESS:
             free(block, begin, place)
-        found.append(Message(kind, flags, cut(block, begin, place), *order))
-    free(block, place, len(block))
-    return found
+            continue
+        data = cut(block, begin, place) if is_noted else block[begin:place]
+        yield Message(kind, flags, data, *order)
+    free(block, place, stop)
 
 
 def read_extension(file: FileBytes) -> None:

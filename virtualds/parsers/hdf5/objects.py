@@ -92,6 +92,11 @@ class HDF5Location:
         return read_messages(self.file, self.at)
 
     @cached_property
+    def kinds(self) -> frozenset[int]:
+        """The types of these messages."""
+        return frozenset([message.kind for message in self.messages])
+
+    @cached_property
     def attributes(self) -> Attributes:
         """Its attributes, in the order of creation where the file kept it."""
         return read_attributes(self.file, self.messages, int(self.at))
@@ -237,7 +242,7 @@ class Dataset(HDF5Location):
     @property
     def is_external(self) -> bool:
         """Whether its elements lie in other files."""
-        return any(m.kind == EXTERNAL_FILES for m in self.messages)
+        return EXTERNAL_FILES in self.kinds
 
     @property
     def referring(self) -> HDF5Type | None:

@@ -26,7 +26,11 @@ from virtualds.codecs import codec_from_hdf5
 from virtualds.codecs.codec import NO_FILTERS
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, UnsupportedError
-from virtualds.parsers.hdf5.chunk_indexes.dataset_chunks import read_chunks
+from virtualds.parsers.hdf5.chunk_indexes.dataset_chunks import (
+    ListedChunks,
+    read_chunks,
+    read_one_leaf,
+)
 from virtualds.parsers.hdf5.chunk_indexes.form import ChunkRows
 from virtualds.parsers.hdf5.data_types import StoredType
 from virtualds.parsers.hdf5.file import (
@@ -95,7 +99,7 @@ def _find_chunks(dataset: Dataset) -> tuple[int, ...] | None:
 
 
 def build_raw_array(dataset: Dataset, size: int) -> ManifestArray:
-    """Return elements as stored, ``size`` bytes each; zeros where nothing is stored.
+    """Return elements as stored, ``size`` bytes each; where nothing is, the fill value or zeros.
 
     Raises
     ------
@@ -105,7 +109,9 @@ def build_raw_array(dataset: Dataset, size: int) -> ManifestArray:
     within, chunks = dataset.shape[dataset.rank :], _find_chunks(dataset)
     filters = () if chunks is None else dataset.facts.filters
     dtype = np.dtype(f"V{size}")
-    pipeline = _make_pipeline(dtype, prod(within), len(dataset.shape), None, filters)
+    # there are no bytes of one that h5py found, and those of an array type are a whole array
+    fill = dataset.facts.fill.raw if len(dataset.facts.fill.raw) == size else None
+    pipeline = _make_pipeline(dtype, prod(within), len(dataset.shape), fill, filters)
     if chunks is not None:
         return _build_chunked(dataset, pipeline, chunks)
     found = _build_unchunked(dataset, pipeline)
@@ -162,8 +168,14 @@ def _build_chunked(
     dataset: Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...]
 ) -> ManifestArray:
     axes, grid = _cut_axes(dataset.shape, chunks)
-    index = read_chunks(dataset)
-    if manifest := _build_plain_manifest(dataset, pipeline, chunks, index):
+    has_bare = _has_bare_edges(dataset, pipeline, chunks)
+    listed = None if has_bare else read_one_leaf(dataset)
+    if listed is None:
+        index = read_chunks(dataset)
+        listed = None if has_bare else _list_few(index, prod(grid))
+    if listed is not None:
+        offset = [address + dataset.file.base for address in listed.address]
+        manifest = ChunkManifest.in_file(grid, dataset.source, offset, listed.length)
         return _build_array(dataset.name, axes, manifest, (pipeline,))
     if not index.owner.size:
         return _build_array(dataset.name, axes, ChunkManifest.missing(grid), (pipeline,))
@@ -200,39 +212,29 @@ def _cut_axes(
     return axes, tuple(axis.nchunks for axis in axes)
 
 
-def _build_plain_manifest(
-    dataset: Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...], index: ChunkRows
-) -> ChunkManifest | None:
-    """Return a small manifest if all chunks exist and none skipped a filter, else None.
+def _list_few(index: ChunkRows, count: int) -> ListedChunks | None:
+    """Return the chunks of an index if they are all and few, and none skipped a filter."""
+    if not 0 < index.owner.size == count <= FEW_CHUNKS or index.mask.any():
+        return None
+    return ListedChunks(index.address.tolist(), index.length.tolist())
 
-    Also None where a chunk at the edge may be unfiltered, which `_build_chunked` looks into.
+
+def _has_bare_edges(dataset: Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...]) -> bool:
+    """Say whether chunks reach past the end, which are without filters while others have some.
+
+    HDF5 may be told not to filter such chunks (`H5Pset_chunk_opts`), which shows in no filter mask.
     """
-    grid = _cut_axes(dataset.shape, chunks)[1]
-    count = index.owner.size
-    if not 0 < count == prod(grid) <= FEW_CHUNKS or index.mask.any():
-        return None
-    offset, length = (index.address + dataset.file.base).tolist(), index.length.tolist()
-    if prod(chunks) * pipeline.dtype.itemsize in length and has_edges(dataset, pipeline, chunks):
-        return None
-    return ChunkManifest.in_file(grid, dataset.source, offset, length)
-
-
-def has_edges(dataset: Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...]) -> bool:
-    """Say whether filtered chunks reach past the end."""
-    reach = any(n % c for n, c in zip(dataset.shape, chunks, strict=True))
-    return bool(pipeline.codecs) and reach
+    if dataset.facts.layout.is_filtering_edges or not pipeline.codecs:
+        return False
+    return any(n % c for n, c in zip(dataset.shape, chunks, strict=True))
 
 
 def _find_bare_edges(
     dataset: Dataset, pipeline: CodecPipeline, chunks: tuple[int, ...], index: ChunkRows
 ) -> npt.NDArray[np.bool_]:
-    """Return which chunks reach past the end and were written without filters.
-
-    HDF5 may be told not to filter such chunks (`H5Pset_chunk_opts`), which shows in no filter mask.
-    """
-    none = np.zeros(index.owner.size, bool)
-    if not has_edges(dataset, pipeline, chunks) or dataset.facts.layout.is_filtering_edges:
-        return none
+    """Return which chunks reach past the end and were written without filters."""
+    if not _has_bare_edges(dataset, pipeline, chunks):
+        return np.zeros(index.owner.size, bool)
     past = [p + c > n for p, c, n in zip(index.place, chunks, dataset.shape, strict=False)]
     bare: npt.NDArray[np.bool_] = np.any(past, axis=0)
     return bare

@@ -124,7 +124,7 @@ def list_needed_files(dataset: Dataset, files: HDF5Files) -> tuple[SourceFile, .
         for file, source in list_mapped_sources(dataset, files):
             needed[file] = needed[source.source] = None
             needed |= dict.fromkeys(list_needed_files(source, files))
-    else:
+    elif dataset.is_external:
         needed = dict.fromkeys(
             one for one, _, _ in list_external_segments(dataset, (list_absolute,))
         )

@@ -7,11 +7,12 @@ a single leaf, which most datasets of most files have.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from functools import cache, lru_cache
 from math import prod
-from operator import add
+from operator import add, mod
 from struct import Struct
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,8 +26,7 @@ from virtualds.parsers.hdf5.chunk_indexes.form import (
     check_chunks,
     demand_order,
 )
-from virtualds.parsers.hdf5.file_bytes import FileBytes
-from virtualds.parsers.hdf5.layout import FILTERED_SINGLE, IndexKind, Layout
+from virtualds.parsers.hdf5.layout import FILTERED_SINGLE, IndexKind
 from virtualds.parsers.hdf5.objects import Dataset
 from virtualds.parsers.hdf5.superblock import FORMS
 
@@ -71,24 +71,27 @@ def _read_index(dataset: Dataset) -> ChunkRows:
         return _list_by_hdf5(dataset, Indexes(file, form, one[0], one[0], one[1]))
     if layout.address is None:
         return ChunkRows.empty(len(shape))
-    if kind == IndexKind.B_TREE_1:
-        found = _read_one_leaf(file, layout, shape, has_filters)
-        if found is not None:
-            return found
     single = layout.parameters if layout.flags & FILTERED_SINGLE else (prod(layout.dims), 0)
     numbers = (layout.address, *single[:2])
     root, length, mask = (np.array([n], np.uint64).view(np.int64) for n in numbers)
     return read_indexes(file, form, one[0], root, one[1], length, mask)
 
 
-def _read_one_leaf(
-    file: FileBytes, layout: Layout, shape: tuple[int, ...], has_filters: bool
-) -> ChunkRows | None:
+class ListedChunks(NamedTuple):
+    """All chunks of a dataset in C order, none of which skipped a filter."""
+
+    address: Sequence[int]
+    length: Sequence[int]
+
+
+def read_one_leaf(dataset: Dataset) -> ListedChunks | None:
     """Read a B-tree of one leaf that lists all chunks; None if anything else is there."""
-    dims, begin = layout.dims, layout.address or 0
-    grid = [-(-n // chunk) for n, chunk in zip(shape, dims, strict=False)]
+    file, layout, shape = dataset.file, dataset.facts.layout, dataset.facts.space.shape or ()
+    if layout.index_kind != IndexKind.B_TREE_1 or layout.address is None:
+        return None
+    dims = layout.dims
     node = make_node_form(len(dims), file.half, file.offset_size)
-    root = file.peek(begin, node.size)
+    root = file.peek(layout.address, node.size)
     if len(root) < node.size:
         return None
     signature, kind, level, used = NODE.unpack_from(root)
@@ -99,20 +102,19 @@ def _read_one_leaf(
     columns = zip(*entry.iter_unpack(root[node.entries_at : stop]), strict=True)
     length, mask, *place, element, address = columns
     closing = key.unpack_from(root, stop)[2:]
-    last = tuple(column[-1] for column in place)
-    table = np.array([*place, mask, address, length], np.uint64).view(np.int64)
+    last = tuple([column[-1] for column in place])
     if (
-        prod(grid) != used
-        or table[:-3].tobytes() != _list_chunk_starts(shape, dims[:-1])
+        place != _list_chunk_starts(shape, dims[:-1], used)
+        or any(mask)
         or any(element)
-        or any(n % wide for n, wide in zip(closing, dims, strict=True))
+        or any(map(mod, closing, dims))
         or (*last, 0) >= closing
         or root[HEAD : node.entries_at].strip(b"\xff")
         or max(map(add, address, length)) > file.end - file.base
-        or not (has_filters or set(length) == {prod(dims)})
+        or not (dataset.facts.filters or set(length) == {prod(dims)})
     ):
         return None
-    return ChunkRows(np.zeros(used, np.int64), table[:-3], *table[-3:])
+    return ListedChunks(address, length)
 
 
 @cache
@@ -122,10 +124,14 @@ def _make_entry_forms(rank: int, offset_size: int) -> tuple[Struct, Struct]:
 
 
 @lru_cache(256)
-def _list_chunk_starts(shape: tuple[int, ...], chunks: tuple[int, ...]) -> bytes:
-    """Return the positions of all chunks, as the bytes of a column for each axis."""
-    rows = list(itertools.product(*map(range, itertools.repeat(0), shape, chunks)))
-    return np.array(rows, np.int64).T.tobytes()
+def _list_chunk_starts(
+    shape: tuple[int, ...], chunks: tuple[int, ...], count: int
+) -> list[tuple[int, ...]] | None:
+    """Return the positions of all chunks along each axis; None if there are not so many."""
+    axes = list(map(range, itertools.repeat(0), shape, chunks))
+    if prod(map(len, axes)) != count:
+        return None
+    return list(zip(*itertools.product(*axes), strict=True))
 
 
 def _list_by_hdf5(dataset: Dataset, indexes: Indexes) -> ChunkRows:
