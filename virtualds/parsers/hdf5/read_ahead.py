@@ -70,12 +70,12 @@ class _Visitor:
 
     def visit_member(self, name: bytes, place: HDF5Location) -> list[Work]:
         """Read the header of a member of a group."""
-        if is_group(place.messages):
+        if is_group(place):
             return [partial(self.visit_links, place)] if self.below else []
         works: list[Work] = [partial(_visit_attributes, place)]
         if self.skip is not None and name.decode("utf-8", "surrogateescape") not in self.skip:
             works.append(partial(_visit_chunks, place))
-        return works if is_dataset(place.messages) else []
+        return works if is_dataset(place) else []
 
 
 def _visit_attributes(place: HDF5Location) -> list[Work]:
