@@ -30,7 +30,6 @@ from counting_server import (
 
 import virtualds
 from virtualds.errors import AccessError, FormatError, UnsupportedError
-from virtualds.parsers import hdf5
 from virtualds.reading.prefetch import fetch_many
 from virtualds.reading.threads import run_all
 from virtualds.source_file import SourceFile
@@ -237,8 +236,7 @@ def test_a_hundred_files_are_opened_at_the_same_time(hundred: list[Path]) -> Non
     together = threading.Barrier(16)
 
     def meanwhile(path: str) -> None:
-        # nobody gets an answer before sixteen have asked
-        # the first one shows what they are
+        # nobody but the first, which shows what they are, gets an answer before sixteen have asked
         if path.endswith(tuple(f"0{number:02}.nc" for number in range(1, 17))):
             together.wait(timeout=300)
 
@@ -393,14 +391,6 @@ def served(data: bytes) -> Iterator[Bytes]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(STORES, "bytes", store)  # type: ignore[arg-type]
         yield store
-
-
-def group_over(data: bytes) -> Any:
-    """What the parser finds in a file of which little is fetched at a time."""
-    url = "bytes://a"
-    with served(data) as store, hold_scan(url, None):
-        source, _ = store.read_head(url, None, PAGE)
-        return hdf5.read(source)
 
 
 def test_nothing_is_held_when_a_file_is_scanned(folder: Path) -> None:
