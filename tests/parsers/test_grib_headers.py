@@ -74,11 +74,44 @@ LOCAL: dict[str, Keys] = {
     "seasonal": {"setLocalDefinition": 1, "localDefinitionNumber": 16},
     "TIGGE": {"productionStatusOfProcessedData": 4},
 }
+OF_FIRST_EDITION: Keys = {
+    "dataDate": [20000229, 19991231, 19000101, 20010101],
+    "dataTime": [0, 600, 1830],
+    "level": [500, 1],
+    "indicatorOfTypeOfLevel": [1, 105, 109, 112],
+    "indicatorOfParameter": [1, 129, 228],
+    "table2Version": [3, 128, 200],
+    "centre": ["kwbc", "edzw", 34],
+    "subCentre": [98, 241],
+    "P1": [3, 240],
+    "P2": [6],
+    "unitOfTimeRange": [0, 2, 11],
+    "timeRangeIndicator": [0, 2, 3, 4, 10, 123],
+    "numberIncludedInAverage": [4],
+    "generatingProcessIdentifier": [7],
+    "bitsPerValue": [8],
+    "decimalScaleFactor": [3],
+    "bitmapPresent": [1],
+    "iScansNegatively": [1],
+    "jScansPositively": [1],
+    "jPointsAreConsecutive": [1],
+    "latitudeOfFirstGridPoint": [59_000],
+    "longitudeOfFirstGridPoint": [5_000],
+}
+FIRST_EDITION: dict[str, Keys] = {
+    "plain": {"deleteLocalDefinition": 1},
+    "ECMWF": {"localDefinitionNumber": 1},
+    "member": {"localDefinitionNumber": 1, "perturbationNumber": 7},
+    "monthly means": {"localDefinitionNumber": 1, "marsStream": "moda"},
+}
 PRODUCERS = [*product(PRODUCTS, ["no local section"]), *product([1, 8, 11], list(LOCAL)[1:])]
 GRIDS = (
     "regular_ll_pl_grib2", "regular_gg_pl_grib2", "reduced_gg_pl_32_grib2",
     "polar_stereographic_pl_grib2",
 )  # fmt: skip
+
+
+FIRST_GRIDS = ("regular_ll_pl_grib1", "rotated_ll_pl_grib1", "polar_stereographic_pl_grib1")
 
 
 def header(**keys: Any) -> bytes:
@@ -127,10 +160,23 @@ def test_keys_are_those_of_each_message_whichever_key_differs(producer: tuple[in
     assert sum(keys != seen[0] for keys in seen) > len(seen) // 2
 
 
-@pytest.mark.parametrize("sample", GRIDS)
+@pytest.mark.parametrize("sample", FIRST_GRIDS)
+@pytest.mark.parametrize("local", FIRST_EDITION)
+def test_keys_of_edition_1_are_those_of_each_message(local: str, sample: str) -> None:
+    first = {"sample": sample, **FIRST_EDITION[local]}
+    seen, alike = [], set()
+    for data in variants(first, [OF_FIRST_EDITION]):
+        seen.append(assert_shared_keys_are_its_own(data))
+        alike.add(alike_of(data).message)
+    assert sum(keys != seen[0] for keys in seen) > len(seen) // 2
+    # dates, bits and bitmaps leave no trace
+    assert len(alike) <= len(seen) - 6
+
+
+@pytest.mark.parametrize("sample", [*GRIDS, *FIRST_GRIDS])
 def test_coordinates_are_those_of_each_grid(sample: str) -> None:
     first = header(sample=sample)
-    for data in (first, header(sample=sample, dataDate=20200202, parameterNumber=3)):
+    for data in (first, header(sample=sample, dataDate=20200202, bitsPerValue=8)):
         field = grib_messages.GribField(0, 0, data, grib_messages._read_keys(data, 0, eccodes))
         found = grib_messages.read_coordinates(field, eccodes)
         own = grib_messages._parse_coordinates(data, eccodes)
@@ -178,7 +224,13 @@ def test_no_key_but_the_date_depends_on_bytes_that_are_left_out(template: int) -
 
 NOT_ALIKE = {
     "a product template that is not known": {"productDefinitionTemplateNumber": 40},
-    "edition 1": {"sample": "regular_ll_pl_grib1"},
+    "an unknown local part of edition 1": {
+        "sample": "regular_ll_pl_grib1",
+        "localDefinitionNumber": 16,
+    },
+    "a Gaussian grid of edition 1": {"sample": "regular_gg_pl_grib1"},
+    "a reduced grid of edition 1": {"sample": "reduced_gg_pl_32_grib1"},
+    "spherical harmonics": {"sample": "sh_pl_grib1"},
 }
 
 
@@ -197,6 +249,17 @@ def test_damaged_and_long_headers_are_not_alike() -> None:
     for length in range(len(data) - 15):
         assert find_alike(data[:length]) is None
     assert find_alike(data + bytes(LONGEST)) is None
+
+
+def test_other_packings_and_dates_of_edition_1_are_not_alike() -> None:
+    data = header(sample="regular_ll_pl_grib1")
+    values = 8 + 52 + 32
+    assert data[values : values + 3] == (12).to_bytes(3, "big")
+    assert find_alike(data) is not None
+    # the date, no grid, a local part and a grid that are not known; spherical harmonics
+    impossible = {20: 101, 21: 13, 22: 32, 32: 0, 15: 0, 48: 9, 8 + 52 + 5: 50}
+    for place, value in {values + 3: 0x88, **impossible}.items():
+        assert find_alike(data[:place] + bytes([value]) + data[place + 1 :]) is None
 
 
 def write_days(folder: Path, sample: str, template: int) -> list[Path]:

@@ -1,8 +1,8 @@
 """GRIB headers without what differs from day to day, so that alike messages are parsed once.
 
 WMO Manual on Codes, volume I.2, FM 92 GRIB edition 2: sections 1 and 3 to 5, product definition
-templates 4.0 to 4.12, data representation templates 5.0 to 5.42. Octets are counted from 1, as
-there.
+templates 4.0 to 4.12, data representation templates 5.0 to 5.42; edition 1: sections 1, 2 and 4.
+Octets are counted from 1, as there.
 
 ecCodes takes milliseconds for the keys of a message. Messages of other days differ in slots: the
 date, the date on which an interval ends, and how values are packed. No key that is read depends on
@@ -28,6 +28,12 @@ PACKINGS = frozenset({0, 2, 3, 4, 40, 41, 42})
 """Data representation templates that nothing but values depends on."""
 PACKED_LIKE = 11
 """Bytes of section 5 before its template: length, number of values, number of the template."""
+PLAIN_GRIDS = frozenset({0, 1, 3, 5, 10})
+"""Edition 1: grids whose points are counted by section 2 alone (code table 6), if Ni is there."""
+LOCAL_FROM, ECMWF, MARS = 40, 98, 1
+"""Edition 1: octets before a local part; the centre and number of a local part that is known."""
+NO_VALUES = b"\0\0\x0c\x08" + bytes(8) + b"7777"
+"""Edition 1: section 4 with numbers of no bits, section 5."""
 ALIKE_DAY = 20000101
 ALIKE_DATE = (2000).to_bytes(2, "big") + b"\1\1"
 """The date in slots."""
@@ -54,7 +60,15 @@ class AlikeHeader(NamedTuple):
 
 
 def find_alike(header: bytes) -> AlikeHeader | None:
-    """Return what a header of edition 2 shares with others; None if its slots are not known."""
+    """Return what a header shares with others; None if its slots are not known."""
+    found = _find_first(header) if header[7:8] == b"\1" else _find_second(header)
+    return found if found and len(found.message) <= LONGEST else None
+
+
+# ---------------------------------------------------------------------- edition 2
+
+
+def _find_second(header: bytes) -> AlikeHeader | None:
     found = _split_sections(header) if len(header) <= LONGEST else None
     if found is None:
         return None
@@ -91,12 +105,7 @@ def _read_day(reference: bytes) -> int | None:
     """Return the date in section 1; None if there is no such date, or another calendar."""
     if len(reference) != PLAIN:
         return None
-    year, month, day = _read_number(reference, 13, 2), reference[14], reference[15]
-    try:
-        date(year, month, day)
-    except ValueError:
-        return None
-    return year * 10000 + month * 100 + day
+    return _number_day(_read_number(reference, 13, 2), reference[14], reference[15])
 
 
 def _fill_product(product: bytes) -> bytes | None:
@@ -115,6 +124,58 @@ def _fill_packing(packing: bytes) -> bytes:
     if _read_number(packing, 10, 2) not in PACKINGS:
         return packing
     return packing[:PACKED_LIKE].ljust(len(packing), b"\0")
+
+
+# ---------------------------------------------------------------------- edition 1
+
+
+def _find_first(message: bytes) -> AlikeHeader | None:
+    """Return what a message with a plain grid shares with others; its bitmap and values do not."""
+    product = message[8 : 8 + _read_number(message, 9, 3)]
+    place = 8 + len(product)
+    grid = message[place : place + _read_number(message, place + 1, 3)]
+    if len(product) < 28 or len(grid) < 32 or not (_is_known(product) and _is_plain(grid)):
+        return None
+    place += len(grid)
+    if product[7] & 0x40:
+        place += _read_number(message, place + 1, 3)
+    how, year, century = message[place + 3 : place + 4], product[12], product[24]
+    day = _number_day((century - 1) * 100 + year, product[13], product[14])
+    if day is None or not 1 <= year <= 100 or not how or how[0] & 0xF0:
+        return None
+    of_grid = b"\0\0\x1c" + product[3:7] + bytes(21)
+    return AlikeHeader(_join_first(product, grid), _join_first(of_grid, grid), day)
+
+
+def _is_known(product: bytes) -> bool:
+    """Say whether section 1 announces a grid, and has no local part that may define keys anew."""
+    plain = len(product) <= LOCAL_FROM or (product[4], product[40]) == (ECMWF, MARS)
+    return plain and bool(product[7] & 0x80)
+
+
+def _is_plain(grid: bytes) -> bool:
+    return grid[5] in PLAIN_GRIDS and grid[6:8] != b"\xff\xff"
+
+
+def _join_first(product: bytes, grid: bytes) -> bytes:
+    """Return a message without bitmap and values, with the date in slots."""
+    parts = [product[:7], b"\x80", product[8:12], bytes([100, 1, 1])]
+    parts += [product[15:24], bytes([20]), product[25:]]
+    product = b"".join(parts)
+    length = 8 + len(product) + len(grid) + len(NO_VALUES)
+    return b"GRIB" + length.to_bytes(3, "big") + b"\1" + product + grid + NO_VALUES
+
+
+# ---------------------------------------------------------------------- numbers
+
+
+def _number_day(year: int, month: int, day: int) -> int | None:
+    """Return a date as ecCodes tells it; None if there is no such date."""
+    try:
+        date(year, month, day)
+    except ValueError:
+        return None
+    return year * 10000 + month * 100 + day
 
 
 def _read_number(data: bytes, octet: int, width: int) -> int:
