@@ -251,6 +251,18 @@ def test_damaged_and_long_headers_are_not_alike() -> None:
     assert find_alike(data + bytes(LONGEST)) is None
 
 
+def test_a_section_that_says_more_than_it_has_room_for_shares_nothing() -> None:
+    data = header(productDefinitionTemplateNumber=8)
+    number = data.index((58).to_bytes(4, "big") + b"\4") + 41
+    assert data[number] == 1
+    # three intervals where one has room: the rest is read from section 5
+    for packing in (0, 1, 2):
+        damaged = bytearray(data)
+        damaged[number], damaged[-15 - 21 + 11] = 3, packing
+        assert find_alike(bytes(damaged)) is not None
+        assert_shared_keys_are_its_own(bytes(damaged))
+
+
 def test_other_packings_and_dates_of_edition_1_are_not_alike() -> None:
     data = header(sample="regular_ll_pl_grib1")
     values = 8 + 52 + 32

@@ -34,6 +34,8 @@ ALIKE_MESSAGES = 4096
 """Messages whose keys are kept for those that are like them: about 5 KB each."""
 ALIKE_GRIDS, ALIKE_POINTS = 4, 2**21
 """Grids whose coordinates are kept, and how many points they have at most: 128 MiB together."""
+LAST_SECTION = {1: ("offsetSection5", 4), 2: ("offsetSection7", 9)}
+"""The key of where a section begins that ends a header, and the bytes from there, by edition."""
 LONGEST = 2**63 // (3600 * 10**9)
 """Hours of a step that nanoseconds can count."""
 SECONDS = {0: 60, 1: 3600, 2: 86400, 10: 10800, 11: 21600, 12: 43200, 13: 1, 14: 900, 15: 1800}
@@ -243,8 +245,11 @@ def _parse_keys(message: bytes, eccodes: Any) -> dict[str, Any]:
 
 @lru_cache(ALIKE_MESSAGES)
 def _parse_alike(message: bytes, eccodes: Any, definitions: str) -> dict[str, Any]:
-    """Return the keys of a message that many others are like; nobody may change them."""
-    return _parse_keys(message, eccodes)
+    """Return the keys of a message that many others are like; nobody may change them.
+
+    There are none if a section says more than it has room for.
+    """
+    return _parse_keys(message, eccodes) if _is_filled(message, eccodes) else {}
 
 
 def read_coordinates(message: GribField, eccodes: Any) -> dict[str, npt.NDArray[np.float64]]:
@@ -263,6 +268,7 @@ def read_coordinates(message: GribField, eccodes: Any) -> dict[str, npt.NDArray[
     else:
         kept = _parse_alike_coordinates(alike.grid, eccodes, _definitions(eccodes))
         found = {name: values.copy() for name, values in kept.items()}
+        found = found or _parse_coordinates(message.header, eccodes)
     return {name: values for name, values in found.items() if len(values) == count}
 
 
@@ -280,7 +286,22 @@ def _parse_alike_coordinates(
     message: bytes, eccodes: Any, definitions: str
 ) -> dict[str, npt.NDArray[np.float64]]:
     """Return the coordinates of a grid that many messages have; nobody may change them."""
-    return _parse_coordinates(message, eccodes)
+    return _parse_coordinates(message, eccodes) if _is_filled(message, eccodes) else {}
+
+
+def _is_filled(message: bytes, eccodes: Any) -> bool:
+    """Say whether each section ends where it says.
+
+    ecCodes makes a section longer than it says if its contents do not fit, and takes bytes of the
+    next one for them, and thereby of slots. Then the last section begins later.
+    """
+    name, length = LAST_SECTION[message[7]]
+    with _open_message(message, eccodes) as handle:
+        try:
+            place = eccodes.codes_get(handle, name, int)
+        except eccodes.CodesInternalError:
+            return False
+    return bool(place == len(message) - length)
 
 
 def _definitions(eccodes: Any) -> str:
