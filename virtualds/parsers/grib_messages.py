@@ -8,7 +8,9 @@ ecCodes with an empty section of values.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -17,6 +19,7 @@ import numpy.typing as npt
 from virtualds.bounds import demand_values
 from virtualds.codecs.grib import ContradictionError, check_first_edition
 from virtualds.errors import FormatError, UnsupportedError
+from virtualds.parsers.grib_headers import ALIKE_DAY, find_alike
 
 BEGIN, END = b"GRIB", b"7777"
 SEARCH_BYTES = 64 * 1024
@@ -27,6 +30,12 @@ LARGE_MESSAGE = 0x800000
 """Edition 1 encodes lengths from here on differently (ECMWF)."""
 NO_VALUES = bytes([0, 0, 0, 6, 6, 255]) + bytes([0, 0, 0, 5, 7]) + END
 """Section 6 without a bitmap, section 7 without values, section 8."""
+ALIKE_MESSAGES = 4096
+"""Messages whose keys are kept for those that are like them: about 5 KB each."""
+ALIKE_GRIDS, ALIKE_POINTS = 4, 2**21
+"""Grids whose coordinates are kept, and how many points they have at most: 128 MiB together."""
+LAST_SECTION = {1: ("offsetSection5", 4), 2: ("offsetSection7", 9)}
+"""The key of where a section begins that ends a header, and the bytes from there, by edition."""
 LONGEST = 2**63 // (3600 * 10**9)
 """Hours of a step that nanoseconds can count."""
 SECONDS = {0: 60, 1: 3600, 2: 86400, 10: 10800, 11: 21600, 12: 43200, 13: 1, 14: 900, 15: 1800}
@@ -201,22 +210,13 @@ def _read_first_edition(file: BinaryIO, place: int, length: int) -> bytes:
 
 def _read_keys(header: bytes, place: int, eccodes: Any) -> dict[str, Any]:
     """Return the keys of a message that ecCodes knows."""
-    found: dict[str, Any] = {}
+    alike = find_alike(header)
     try:
-        handle = eccodes.codes_new_from_message(header)
-        try:
-            # steps keep the unit of the message
-            for kind, names in ((str, TEXTS), (int, NUMBERS), (float, ("level",))):
-                for name in names:
-                    try:
-                        found[name] = eccodes.codes_get(handle, name, kind)
-                    except (eccodes.KeyValueNotFoundError, eccodes.InvalidTypeError):
-                        continue
-                    except eccodes.CodesInternalError:
-                        # the key needs another key that the message lacks
-                        continue
-        finally:
-            eccodes.codes_release(handle)
+        found = _parse_alike(alike.message, eccodes, _definitions(eccodes)) if alike else {}
+        if alike and found.get("dataDate") == ALIKE_DAY:
+            found = {**found, "dataDate": alike.day}
+        else:
+            found = _parse_keys(header, eccodes)
     except (eccodes.CodesInternalError, ValueError) as error:
         raise FormatError(
             f"GRIB message at byte {place}: ecCodes cannot read it ({error}); it is damaged"
@@ -224,6 +224,32 @@ def _read_keys(header: bytes, place: int, eccodes: Any) -> dict[str, Any]:
     if lacking := [n for n in ("shortName", "dataDate", "dataTime", "gridType") if n not in found]:
         raise FormatError(f"GRIB message at byte {place}: it has no {lacking}; it is damaged")
     return found
+
+
+def _parse_keys(message: bytes, eccodes: Any) -> dict[str, Any]:
+    """Return the keys of a message, which takes ecCodes milliseconds."""
+    found: dict[str, Any] = {}
+    with _open_message(message, eccodes) as handle:
+        # steps keep the unit of the message
+        for kind, names in ((str, TEXTS), (int, NUMBERS), (float, ("level",))):
+            for name in names:
+                try:
+                    found[name] = eccodes.codes_get(handle, name, kind)
+                except (eccodes.KeyValueNotFoundError, eccodes.InvalidTypeError):
+                    continue
+                except eccodes.CodesInternalError:
+                    # the key needs another key that the message lacks
+                    continue
+    return found
+
+
+@lru_cache(ALIKE_MESSAGES)
+def _parse_alike(message: bytes, eccodes: Any, definitions: str) -> dict[str, Any]:
+    """Return the keys of a message that many others are like; nobody may change them.
+
+    There are none if a section says more than it has room for.
+    """
+    return _parse_keys(message, eccodes) if _is_filled(message, eccodes) else {}
 
 
 def read_coordinates(message: GribField, eccodes: Any) -> dict[str, npt.NDArray[np.float64]]:
@@ -234,13 +260,59 @@ def read_coordinates(message: GribField, eccodes: Any) -> dict[str, npt.NDArray[
     UnsupportedError
         There are too many to load.
     """
-    count = message.keys.get("numberOfDataPoints")
-    demand_values(16 * int(count or 0), "latitude and longitude")
-    handle = eccodes.codes_new_from_message(message.header)
+    count = int(message.keys.get("numberOfDataPoints") or 0)
+    demand_values(16 * count, "latitude and longitude")
+    alike = find_alike(message.header) if count <= ALIKE_POINTS else None
+    if alike is None:
+        found = _parse_coordinates(message.header, eccodes)
+    else:
+        kept = _parse_alike_coordinates(alike.grid, eccodes, _definitions(eccodes))
+        found = {name: values.copy() for name, values in kept.items()}
+        found = found or _parse_coordinates(message.header, eccodes)
+    return {name: values for name, values in found.items() if len(values) == count}
+
+
+def _parse_coordinates(message: bytes, eccodes: Any) -> dict[str, npt.NDArray[np.float64]]:
+    with _open_message(message, eccodes) as handle:
+        try:
+            found = {n: eccodes.codes_get_array(handle, f"{n}s") for n in ("latitude", "longitude")}
+        except (eccodes.CodesInternalError, ValueError):
+            return {}
+    return {name: np.asarray(values, np.float64) for name, values in found.items()}
+
+
+@lru_cache(ALIKE_GRIDS)
+def _parse_alike_coordinates(
+    message: bytes, eccodes: Any, definitions: str
+) -> dict[str, npt.NDArray[np.float64]]:
+    """Return the coordinates of a grid that many messages have; nobody may change them."""
+    return _parse_coordinates(message, eccodes) if _is_filled(message, eccodes) else {}
+
+
+def _is_filled(message: bytes, eccodes: Any) -> bool:
+    """Say whether each section ends where it says.
+
+    ecCodes makes a section longer than it says if its contents do not fit, and takes bytes of the
+    next one for them, and thereby of slots. Then the last section begins later.
+    """
+    name, length = LAST_SECTION[message[7]]
+    with _open_message(message, eccodes) as handle:
+        try:
+            place = eccodes.codes_get(handle, name, int)
+        except eccodes.CodesInternalError:
+            return False
+    return bool(place == len(message) - length)
+
+
+def _definitions(eccodes: Any) -> str:
+    """Return where ecCodes finds its definitions, which the user may change."""
+    return str(eccodes.codes_definition_path())
+
+
+@contextmanager
+def _open_message(message: bytes, eccodes: Any) -> Iterator[Any]:
+    handle = eccodes.codes_new_from_message(message)
     try:
-        found = {n: eccodes.codes_get_array(handle, f"{n}s") for n in ("latitude", "longitude")}
-    except (eccodes.CodesInternalError, ValueError):
-        return {}
+        yield handle
     finally:
         eccodes.codes_release(handle)
-    return {n: np.asarray(v, np.float64) for n, v in found.items() if len(v) == count}
