@@ -306,6 +306,9 @@ def gather_rows(
         return np.empty((0, length), np.uint8)
     if int(address.min()) < 0 or int(address.max()) > end - length:
         raise RowsError(frozenset({0}), f"it names {length} bytes past the end, at {end}")
+    if address.size == 1:
+        (data,) = read([(int(address[0]), length)])
+        return np.frombuffer(data, np.uint8).reshape(1, length)
     order = np.argsort(address, kind="stable")
     ordered = address[order]
     runs = _find_near(ordered, length)
