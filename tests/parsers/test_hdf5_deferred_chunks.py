@@ -132,7 +132,7 @@ def test_a_written_set_is_that_of_a_virtual_dataset(tree: Path, tmp_path: Path) 
     for name, dataset in {
         "lazy": open_lazily(tree), "whole": virtualds.open_virtual_dataset(tree)
     }.items():  # fmt: skip
-        dataset.virtual.write(tmp_path / f"{name}.json")
+        dataset.virtual.to_manifest(tmp_path / f"{name}.json")
         written.append((tmp_path / f"{name}.json").read_bytes())
     assert written[0] == written[1]
 
@@ -242,6 +242,17 @@ def test_a_file_that_has_changed_is_not_read(tree: Path, tmp_path: Path) -> None
         file.write(b"more")
     with pytest.raises(ReadError, match=r"changed\.h5: the index of chunks cannot be read.*again"):
         dataset["v"][1, 1].load()
+
+
+def test_an_error_names_the_chunk_that_does_not_decode(tmp_path: Path) -> None:
+    path = tmp_path / "chunks.h5"
+    with h5py.File(path, "w") as file:
+        made = file.create_dataset("v", data=VALUES[:60, :60], chunks=(1, 1), compression="gzip")
+        made.id.write_direct_chunk((20, 30), b"no stream of deflate")
+    dataset = open_lazily(path)
+    with pytest.raises(ReadError, match="do not decode") as error:
+        dataset["v"][19:22, 29:33].load()
+    assert any("chunk (20, 30)" in note for note in error.value.__notes__)
 
 
 # ---------------------------------------------------------------------- filters

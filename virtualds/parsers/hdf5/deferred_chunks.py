@@ -39,8 +39,9 @@ MOST_FILTERS = 3
 """Filters up to which there is a pipeline for each filter mask that a chunk may have."""
 LARGEST_GRID = 2**62
 """Chunks that can be numbered."""
-LOOKUP = 2000
-"""Chunks whose part of an index is read in the time that looking up one chunk takes."""
+LOOKUP = {True: 2_000, False: 50_000}
+"""Chunks whose part of an index is read in the time that one lookup takes, by whether the file is
+near: the levels of a far one are read one after the other."""
 
 
 @dataclass(frozen=True)
@@ -147,8 +148,9 @@ class IndexedChunks:
     def _find_whole(self, asked: int) -> ChunkManifest | None:
         """Return the manifest of all chunks if it pays to read it, or if it was read."""
         held, size = self._held, prod(self.grid)
+        near = not find_store(self.rows.source.url).reach.at_once
         with held.lock:
-            held.cost += LOOKUP + asked
+            held.cost += LOOKUP[near] + asked
             if held.whole is None and held.cost > size:
                 found = self._read(None)
                 demand_table(self.grid, found.owner.size, f"dataset {self.name!r}")
