@@ -200,6 +200,7 @@ def test_a_point_takes_few_requests(large: Path) -> None:
     with counting_server(large.parent) as (url, counts):
         dataset = open_lazily(f"{url}/{large.name}")
         opened, sent = len(counts.requests), counts.sent
+        assert opened <= 3 and sent < INDEX_BYTES
         assert int(dataset["v"][417, 99]) == VALUES[417, 99]
         assert len(counts.requests) - opened <= 5
         assert counts.sent - sent < INDEX_BYTES // 20

@@ -25,6 +25,7 @@ from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import ReadError
 from virtualds.parsers.hdf5.byte_rows import Bytes, RowsError, UnknownRowsError
 from virtualds.parsers.hdf5.chunk_indexes import read_indexes
+from virtualds.parsers.hdf5.chunk_indexes.dataset_chunks import LONGEST
 from virtualds.parsers.hdf5.chunk_indexes.form import ChunkRows, IndexForm
 from virtualds.parsers.hdf5.file_bytes import gather_rows, make_damage_error, make_unknown_error
 from virtualds.parsers.hdf5.layout import IndexKind
@@ -165,7 +166,7 @@ class IndexedChunks:
 
     def _read(self, wanted: Ints | None) -> ChunkRows:
         numbers = np.zeros(1, np.int64), np.array([self.root], np.uint64).view(np.int64)
-        shape = np.array([self.shape])
+        shape = np.array([[min(n, LONGEST) for n in self.shape]])
         try:
             return read_indexes(self.rows, self.form, *numbers, shape, wanted=wanted)
         except UnknownRowsError as error:
@@ -211,42 +212,46 @@ class IndexedChunks:
         return ("virtualds-indexed", *map(normalize_token, (tuple(source), *place)))
 
 
+def can_defer(dataset: Dataset) -> bool:
+    """Say whether an index of chunks is large, and chunks can be looked up in it."""
+    layout, count = dataset.facts.layout, len(dataset.facts.filters)
+    lengths = zip(dataset.facts.space.shape or (), dataset.limits, layout.dims, strict=False)
+    grid = [(-(-n // c), -(-(limit or 0) // c)) for n, limit, c in lengths]
+    return (
+        prod(n for n, _ in grid) > MANY_CHUNKS
+        and prod(map(max, grid)) <= LARGEST_GRID
+        and layout.index_kind is not None
+        and layout.address is not None
+        and count <= MOST_FILTERS
+        # chunks at the edges may be unfiltered, which no mask says
+        and (layout.is_filtering_edges or not count)
+        and not is_in_archive(dataset.source)
+    )
+
+
 def defer_chunks(
     dataset: Dataset, pipeline: CodecPipeline, grid: tuple[int, ...]
-) -> tuple[ChunkManifest, tuple[CodecPipeline, ...]] | None:
+) -> tuple[ChunkManifest, tuple[CodecPipeline, ...]]:
     """Return a manifest that looks chunks up, and a pipeline for each filter mask.
 
-    None where the index is small, or can only be read as a whole.
+    Parameters
+    ----------
+    dataset : Dataset
+        One that `can_defer` allows.
+    pipeline : CodecPipeline
+        Of chunks that skipped no filter.
+    grid : tuple of int
+        Chunks per axis, the axes within elements included.
     """
-    facts, file = dataset.facts, dataset.file
-    layout, count = facts.layout, len(facts.filters)
-    if (
-        prod(grid) <= MANY_CHUNKS
-        or layout.index_kind is None
-        or layout.address is None
-        or count > MOST_FILTERS
-        # chunks at the edges may be unfiltered, which no mask says
-        or not (layout.is_filtering_edges or not count)
-        or is_in_archive(dataset.source)
-    ):
-        return None
-    limits = dataset.limits
-    shape = facts.space.shape or ()
-    form = IndexForm(
-        IndexKind(layout.index_kind), layout.dims[:-1], layout.dims[-1], limits, bool(count)
-    )
-    most = (
-        max(n, -(-(limit or 0) // c))
-        for n, limit, c in zip(grid, limits, form.chunks, strict=False)
-    )
-    if prod(most) > LARGEST_GRID:
-        return None
+    (space, _, _, filters, layout), file = dataset.facts, dataset.file
+    kind, chunks, count = IndexKind(layout.index_kind or 0), layout.dims[:-1], len(filters)
+    form = IndexForm(kind, chunks, layout.dims[-1], dataset.limits, bool(count))
     sizes = file.offset_size, file.length_size, file.half, file.end - file.base
     rows = StoredRows(dataset.source, file.base, *sizes)
-    table = IndexedChunks(rows, form, layout.address, shape, grid, count, dataset.name)
-    return DeferredManifest(table, grid), tuple(
-        skip_filters(pipeline, mask) for mask in range(1 << count)
-    )
+    shape, root = space.shape or (), layout.address or 0
+    table = IndexedChunks(rows, form, root, shape, grid, count, dataset.name)
+    pipelines = tuple(skip_filters(pipeline, mask) for mask in range(1 << count))
+    return DeferredManifest(table, grid), pipelines
 
 
 def skip_filters(pipeline: CodecPipeline, mask: int) -> CodecPipeline:

@@ -33,7 +33,7 @@ from virtualds.parsers.hdf5.chunk_indexes.dataset_chunks import (
 )
 from virtualds.parsers.hdf5.chunk_indexes.form import ChunkRows
 from virtualds.parsers.hdf5.data_types import StoredType
-from virtualds.parsers.hdf5.deferred_chunks import defer_chunks, skip_filters
+from virtualds.parsers.hdf5.deferred_chunks import can_defer, defer_chunks, skip_filters
 from virtualds.parsers.hdf5.file import (
     ListCandidates,
     find_referenced_file,
@@ -93,8 +93,8 @@ def build_stored_array(
     for codec in pipeline.codecs:
         encoding |= codec.encoding
     axes, grid = _cut_axes(dataset.shape, chunks)
-    if defers and (deferred := defer_chunks(dataset, pipeline, grid)) is not None:
-        return _build_array(dataset.name, axes, *deferred)
+    if defers and can_defer(dataset):
+        return _build_array(dataset.name, axes, *defer_chunks(dataset, pipeline, grid))
     return _build_chunked(dataset, pipeline, chunks)
 
 
