@@ -90,7 +90,7 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
             As `virtualds.open_virtual_dataset`.
         """
         location = _location_of(filename_or_obj, storage_options)
-        opening = OpenOptions(group, drop_variables, parser, on_error, allow, snapshot)
+        opening = OpenOptions(group, drop_variables, parser, on_error, allow, snapshot, defers=True)
         decoders = {
             "mask_and_scale": mask_and_scale,
             "decode_times": decode_times,
@@ -144,7 +144,7 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
         """Return a group and all groups below it as lazy datasets, by path."""
         location = _location_of(filename_or_obj, storage_options)
         decoders = {name: options.pop(name) for name in DECODERS if name in options}
-        opening = OpenOptions(**options, below=True)
+        opening = OpenOptions(**options, below=True, defers=True)
         with location.hold_scan():
             found = open_group(location, opening)
             fetch_coordinates(location.url, [part for _, part in found.walk()], opening)

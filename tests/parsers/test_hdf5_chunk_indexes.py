@@ -288,6 +288,40 @@ def test_several_files_at_once_give_what_each_gives_alone(
     assert (np.diff(found.owner) >= 0).all()
 
 
+def look_up(path: Path, told: Told, places: Ints) -> ChunkRows:
+    file = open_bytes(path)
+    try:
+        columns = told.form, np.zeros(1, np.int64), *told.columns
+        return read_indexes(file, *columns, wanted=places)
+    finally:
+        file.close()
+
+
+@pytest.mark.parametrize("compression", FILTERS)
+@pytest.mark.parametrize("name", CASES)
+def test_a_lookup_finds_what_the_whole_index_has(
+    name: str, compression: str | None, tmp_path: Path
+) -> None:
+    generator = np.random.default_rng(0)
+    for number, write in enumerate(WRITTEN):
+        path = tmp_path / f"{number}.h5"
+        with create(path, CASES[name], compression) as file:
+            write(file["v"])
+        told, whole = read_alone(path)
+        steps = np.array(told.form.chunks)[:, None]
+        grid = tuple((-(-told.shape[0] // steps[:, 0])).tolist())
+        size = int(np.prod(grid))
+        numbers = np.ravel_multi_index(tuple(whole.place // steps), grid)
+        for count in {1, 2, 7, 100, size}:
+            for _ in range(4):
+                some = np.sort(generator.choice(size, min(count, size), replace=False))
+                found = look_up(path, told, np.stack(np.unravel_index(some, grid)))
+                at = np.ravel_multi_index(tuple(found.place // steps), grid)
+                wanted, right = found.at(np.isin(at, some)), whole.at(np.isin(numbers, some))
+                for one, other in zip(wanted, right, strict=True):
+                    np.testing.assert_array_equal(one, other)
+
+
 BLOCKS = [b"TREE\x01", *(b"FAHD FADB EAHD EAIB EADB EASB BTHD BTLF BTIN".split())]
 
 

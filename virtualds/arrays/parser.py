@@ -155,6 +155,9 @@ class Parser:
         by default `read`, as for formats without groups.
     read_alike : callable, optional
         Reads files of one structure together.
+    deferring : pair of callable, optional
+        ``read`` and ``read_tree`` for a file of which a part will be read: references are looked
+        up in the file when values are read. Errors in them show up then.
     markers : tuple of str
         For a format that is a folder: the files any of which makes it one.
     natives : tuple of NativeReader
@@ -174,5 +177,6 @@ class Parser:
     read: ReadSource
     read_tree: ReadSource | None = None
     read_alike: ReadAlike | None = None
+    deferring: tuple[ReadSource, ReadSource] | None = None
     markers: tuple[str, ...] = ()
     natives: tuple[NativeReader, ...] = ()

@@ -13,7 +13,7 @@ import pandas as pd
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.chunks.fragment import Fragment
-from virtualds.chunks.lazy_manifest import LazyManifest
+from virtualds.chunks.lazy_manifest import DeferredManifest, LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import compact
 from virtualds.source_file import SourceFile
@@ -35,6 +35,18 @@ def build_source_table(arrays: Iterable[ManifestArray]) -> pd.DataFrame:
     rows = [(f.url, n, f.size, f.mtime, f.etag) for f, n in counts.items()]
     table = pd.DataFrame(rows, columns=["url", "chunks", "size", "modified", "etag"])
     return table.astype({"modified": "datetime64[ns]"})
+
+
+def load_deferred(array: ManifestArray) -> ManifestArray:
+    """Return an array with the references in memory that would be looked up in source files."""
+    if not any(isinstance(f.manifest, DeferredManifest) for f in array.fragments):
+        return array
+    fragments = tuple(
+        replace(f, manifest=f.manifest.loaded()) if isinstance(f.manifest, DeferredManifest) else f
+        for f in array.fragments
+    )
+    # it has pipelines for all filter masks that chunks might have
+    return replace(array, fragments=fragments).pruned()
 
 
 def move_sources(array: ManifestArray, change: Callable[[str], str]) -> ManifestArray:

@@ -295,5 +295,24 @@ class LazyManifest(ChunkManifest):
             object.__setattr__(self, name, value)
 
 
+class DeferredManifest(LazyManifest):
+    """A lazy manifest of chunks that are looked up in the index of a source file.
+
+    It serves reading alone: whoever takes references out of an array loads them first.
+    """
+
+    __slots__ = ()
+
+    @property
+    def is_in_set(self) -> bool:
+        """Whether the references lie in a reference set: they do not."""
+        return False
+
+    @property
+    def files(self) -> tuple[SourceFile, ...]:
+        """The table that the column ``file`` counts."""
+        return self._table.list_sources()
+
+
 def _replace_item(values: tuple[int, ...], axis: int, value: int) -> tuple[int, ...]:
     return (*values[:axis], value, *values[axis + 1 :])

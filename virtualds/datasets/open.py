@@ -256,7 +256,7 @@ def open_group(
         else:
             reader, source = found or reader_of(location, opening.parser)
             with _explaining_no_data(location, opening.parser):
-                read = _read_source(reader, source, how, opening.below)
+                read = _read_source(reader, source, how, opening)
             read = resolve_archive_members(read) if isinstance(reader, Parser) else read
     if problems := read.all_problems() if opening.below else read.problems:
         read = apply_on_error(read, problems, opening.on_error, location.url, depth=4)
@@ -285,7 +285,7 @@ def _explaining_no_data(location: Location, parser: str | None) -> Iterator[None
 
 
 def _read_source(
-    reader: Parser | Format, source: SourceFile, how: ReadOptions, below: bool
+    reader: Parser | Format, source: SourceFile, how: ReadOptions, opening: OpenOptions
 ) -> ManifestGroup:
     """Read a group of a file, with the groups below it if wanted, or of a reference set."""
     if how.snapshot is not None and (isinstance(reader, Parser) or reader.history is None):
@@ -294,7 +294,9 @@ def _read_source(
             f"zarr-v3 does"
         )
     if isinstance(reader, Parser):
-        return ((reader.read_tree if below else None) or reader.read)(source, how.group, how.skip)
+        known = reader.read, reader.read_tree or reader.read
+        read = (reader.deferring if opening.defers else None) or known
+        return read[opening.below](source, how.group, how.skip)
     return reader.read(source, how)
 
 

@@ -29,6 +29,8 @@ class OpenOptions:
         As in `virtualds.open_virtual_dataset`.
     below : bool
         Whether all groups below the group are opened, too, as a tree.
+    defers : bool
+        Whether references may be looked up in source files when values are read.
 
     Raises
     ------
@@ -47,6 +49,7 @@ class OpenOptions:
     loadable_variables: Loadable = None
     decode_cf: bool = True
     below: bool = False
+    defers: bool = False
 
     def __post_init__(self) -> None:
         check_choice("on_error", self.on_error, ON_ERROR)

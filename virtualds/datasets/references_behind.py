@@ -18,6 +18,7 @@ import xarray as xr
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.concatenate import concatenate
 from virtualds.arrays.indexing import select_virtually
+from virtualds.arrays.sources import load_deferred
 from virtualds.datasets.lazy import Layers, find_layers, get_virtual_array, layers_of
 from virtualds.errors import UnsupportedError
 
@@ -75,8 +76,10 @@ def find_references(variable: xr.Variable) -> ManifestArray | None:
 
 
 def _apply_selection(layers: Layers) -> ManifestArray:
-    """Return the virtual array that xarray's lazy arrays select."""
-    array = None if layers.is_computed else _cast_class(ManifestArray, layers.array)
+    """Return the virtual array that xarray's lazy arrays select, with its references."""
+    array = None
+    if not layers.is_computed:
+        array = load_deferred(_cast_class(ManifestArray, layers.array))
     for key, together in layers.keys:
         array = None if array is None else select_virtually(array, key, together)
     if array is None:

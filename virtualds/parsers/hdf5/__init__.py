@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,9 @@ def detect(head: bytes) -> bool:
     return any(head[n : n + 8] == SIGNATURE for n in places)
 
 
-def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ()) -> ManifestGroup:
+def read(
+    source: SourceFile, group: str | None = None, skip: Iterable[str] = (), *, defers: bool = False
+) -> ManifestGroup:
     """Read the structure of one group of a file; unreadable variables are among its `problems`.
 
     Child groups are empty.
@@ -55,6 +58,8 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
         Path of the group; the root group by default.
     skip : iterable of str
         Names of variables to leave out.
+    defers : bool
+        Whether large indexes of chunks are asked when values are read, instead of read now.
 
     Raises
     ------
@@ -63,31 +68,31 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     FileNotFoundError
         There is no such group.
     """
-    return _walk_file(source, group, skip, read_one_group)
+    return _walk_file(source, group, skip, read_one_group, defers)
 
 
 def read_tree(
-    source: SourceFile, group: str | None = None, skip: Iterable[str] = ()
+    source: SourceFile, group: str | None = None, skip: Iterable[str] = (), *, defers: bool = False
 ) -> ManifestGroup:
     """Read the structure of a group and of all groups below it, opening the file once.
 
     Parameters and errors are those of `read`.
     """
-    return _walk_file(source, group, skip, read_whole_tree)
+    return _walk_file(source, group, skip, read_whole_tree, defers)
 
 
 Walk = Callable[[HDF5Files, Structure, frozenset[str], str], ManifestGroup]
 
 
 def _walk_file(
-    source: SourceFile, group: str | None, skip: Iterable[str], walk: Walk
+    source: SourceFile, group: str | None, skip: Iterable[str], walk: Walk, defers: bool
 ) -> ManifestGroup:
     if group is not None and not isinstance(group, str):
         raise ValueError(f"group must be a string or None, got {group!r}")
     skipped = frozenset(skip)
 
     def attempt(structure: Structure) -> ManifestGroup:
-        with HDF5Files(source) as files:
+        with HDF5Files(source, defers=defers) as files:
             return walk(files, structure, skipped, group or "")
 
     with keep_scan(source):
@@ -152,6 +157,7 @@ PARSER = Parser(
     read,
     read_tree,
     read_alike=read_alike,
+    deferring=(partial(read, defers=True), partial(read_tree, defers=True)),
     natives=(
         NativeReader("h5netcdf", engine="h5netcdf", options={"phony_dims": "sort"}, remote=True),
         NativeReader("netCDF4", engine="netcdf4", check=_refuse_half_precision),

@@ -72,10 +72,15 @@ class HDF5Files:
     source : SourceFile
     notes : Notes, optional
         Where is noted what the bytes of the file mean.
+    defers : bool
+        Whether large indexes of chunks are not read; chunks are looked up when they are read.
     """
 
-    def __init__(self, source: SourceFile, notes: Notes | None = None) -> None:
+    def __init__(
+        self, source: SourceFile, notes: Notes | None = None, defers: bool = False
+    ) -> None:
         self.source = source
+        self.defers = defers
         self._notes = notes
         self._stack = ExitStack()
         self._open: dict[SourceFile, Any] = {}

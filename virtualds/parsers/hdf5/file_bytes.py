@@ -198,22 +198,10 @@ class FileBytes:
     def take_rows(self, file: Ints, address: Ints, length: int) -> Bytes:
         """Return rows of equal length, as `ByteRows` has it; near ones come in one read."""
         end = self.end - self.base
-        if not address.size:
-            return np.empty((0, length), np.uint8)
-        if int(address.min()) < 0 or int(address.max()) > end - length:
-            raise RowsError(frozenset({0}), f"it names {length} bytes past the end, at {end}")
-        if address.size == 1:
+        if address.size == 1 and 0 <= int(address[0]) <= end - length:
             data = self._read(self.base + int(address[0]), length)
             return np.frombuffer(data, np.uint8).reshape(1, length)
-        order = np.argsort(address, kind="stable")
-        ordered = address[order]
-        runs = _find_near(ordered, length)
-        ranges = [(int(ordered[i]), int(ordered[j - 1] - ordered[i]) + length) for i, j in runs]
-        found = np.empty((address.size, length), np.uint8)
-        for (i, j), data in zip(runs, self.take_all(ranges), strict=True):
-            windows = sliding_window_view(np.frombuffer(data, np.uint8), length)
-            found[order[i:j]] = windows[ordered[i:j] - ordered[i]]
-        return found
+        return gather_rows(address, length, end, self.take_all)
 
     def _read(self, place: int, length: int) -> bytes:
         if place + length <= len(self._head):
@@ -256,16 +244,11 @@ class FileBytes:
 
     def refuse(self, reason: str) -> NoReturn:
         """Raise `FormatError`: the file contradicts itself."""
-        raise FormatError(
-            f"{self.source.url}: its metadata are damaged ({reason}); fetch the file again"
-        )
+        raise make_damage_error(self.source.url, reason)
 
     def decline(self, reason: str) -> NoReturn:
         """Raise `DeclinedError`: metadata have an unknown form."""
-        raise DeclinedError(
-            f"{self.source.url}: {reason}, a form of HDF5 metadata that virtualds does not know; "
-            f"rewrite the file with h5repack, or leave the variable out with drop_variables"
-        )
+        raise make_unknown_error(self.source.url, reason)
 
     def _read_superblock(self) -> None:
         # the place of the superblock overrules its base address
@@ -294,6 +277,47 @@ class FileBytes:
                 return place
             place = 2 * place or 512
         self.refuse("it has no superblock")
+
+
+def make_damage_error(url: str, reason: str) -> FormatError:
+    """Return the error of a file that contradicts itself."""
+    return FormatError(f"{url}: its metadata are damaged ({reason}); fetch the file again")
+
+
+def make_unknown_error(url: str, reason: str) -> DeclinedError:
+    """Return the error of metadata of an unknown form."""
+    return DeclinedError(
+        f"{url}: {reason}, a form of HDF5 metadata that virtualds does not know; "
+        f"rewrite the file with h5repack, or leave the variable out with drop_variables"
+    )
+
+
+def gather_rows(
+    address: Ints, length: int, end: int, read: Callable[[list[Range]], Iterator[bytes]]
+) -> Bytes:
+    """Return rows of a file of equal length; near ones come in one range.
+
+    Raises
+    ------
+    RowsError
+        Rows lie past the end.
+    """
+    if not address.size:
+        return np.empty((0, length), np.uint8)
+    if int(address.min()) < 0 or int(address.max()) > end - length:
+        raise RowsError(frozenset({0}), f"it names {length} bytes past the end, at {end}")
+    if address.size == 1:
+        (data,) = read([(int(address[0]), length)])
+        return np.frombuffer(data, np.uint8).reshape(1, length)
+    order = np.argsort(address, kind="stable")
+    ordered = address[order]
+    runs = _find_near(ordered, length)
+    ranges = [(int(ordered[i]), int(ordered[j - 1] - ordered[i]) + length) for i, j in runs]
+    found = np.empty((address.size, length), np.uint8)
+    for (i, j), data in zip(runs, read(ranges), strict=True):
+        windows = sliding_window_view(np.frombuffer(data, np.uint8), length)
+        found[order[i:j]] = windows[ordered[i:j] - ordered[i]]
+    return found
 
 
 def lock_for_reading(handle: int) -> None:

@@ -219,7 +219,7 @@ class _GroupReader:
             encoding |= NO_FILTERS | {"contiguous": True, "chunksizes": None}
             array = build_mapped_array(dataset, stored, self.files)
         else:
-            array = build_stored_array(dataset, stored, dims, encoding)
+            array = build_stored_array(dataset, stored, dims, encoding, self.files.defers)
         if array is None:
             needs = list_needed_files(dataset, self.files)
             return load_or_defer(dataset, stored, shape, needs, self.files)

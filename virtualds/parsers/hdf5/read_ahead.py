@@ -13,6 +13,7 @@ from functools import partial
 from virtualds.parsers.hdf5.attribute_messages import UNREAD, Attribute
 from virtualds.parsers.hdf5.chunk_indexes.dataset_chunks import read_chunks
 from virtualds.parsers.hdf5.dataset_facts import make_dataset
+from virtualds.parsers.hdf5.deferred_chunks import can_defer
 from virtualds.parsers.hdf5.file_bytes import FileBytes, Work
 from virtualds.parsers.hdf5.global_heap import is_sequence, read_sequences
 from virtualds.parsers.hdf5.layout import LayoutClass
@@ -98,6 +99,8 @@ def _visit_chunks(place: HDF5Location) -> list[Work]:
     """Read where the chunks of a dataset lie."""
     dataset = make_dataset("", place)
     layout = dataset.facts.layout
+    if place.files.defers and can_defer(dataset):
+        return []
     # HDF5 lists the chunks of indexes of other kinds
     if layout.kind == LayoutClass.CHUNKED and layout.index_kind is not None:
         read_chunks(dataset)

@@ -33,6 +33,7 @@ from virtualds.parsers.hdf5.chunk_indexes.dataset_chunks import (
 )
 from virtualds.parsers.hdf5.chunk_indexes.form import ChunkRows
 from virtualds.parsers.hdf5.data_types import StoredType
+from virtualds.parsers.hdf5.deferred_chunks import can_defer, defer_chunks, skip_filters
 from virtualds.parsers.hdf5.file import (
     ListCandidates,
     find_referenced_file,
@@ -51,9 +52,15 @@ FEW_CHUNKS = 512
 
 
 def build_stored_array(
-    dataset: Dataset, stored: StoredType, dims: tuple[str, ...], encoding: dict[str, Any]
+    dataset: Dataset,
+    stored: StoredType,
+    dims: tuple[str, ...],
+    encoding: dict[str, Any],
+    defers: bool = False,
 ) -> ManifestArray | None:
     """Return the values of a dataset as references; add to ``encoding`` how they are stored.
+
+    ``defers`` says that a large index of chunks is not read, but asked when chunks are.
 
     Returns
     -------
@@ -85,6 +92,9 @@ def build_stored_array(
         return _build_unchunked(dataset, pipeline)
     for codec in pipeline.codecs:
         encoding |= codec.encoding
+    axes, grid = _cut_axes(dataset.shape, chunks)
+    if defers and can_defer(dataset):
+        return _build_array(dataset.name, axes, *defer_chunks(dataset, pipeline, grid))
     return _build_chunked(dataset, pipeline, chunks)
 
 
@@ -243,21 +253,11 @@ def _find_bare_edges(
 def _split_by_mask(
     pipeline: CodecPipeline, masks: npt.NDArray[np.int64]
 ) -> tuple[tuple[CodecPipeline, ...], npt.NDArray[np.int64]]:
-    """Return a pipeline per filter mask: bit ``i`` says that filter ``i`` was skipped.
-
-    HDF5 file format, III.A.1, "Version 1 B-trees", field "Filter Mask".
-    """
+    """Return a pipeline per filter mask."""
     if not masks.any():
         return (pipeline,), np.zeros(masks.size, np.int64)
     distinct, number = np.unique(masks, return_inverse=True)
-    pipelines = tuple(
-        replace(
-            pipeline,
-            codecs=tuple(c for i, c in enumerate(pipeline.codecs) if not int(mask) >> i & 1),
-        )
-        for mask in distinct
-    )
-    return pipelines, number.ravel()
+    return tuple(skip_filters(pipeline, int(mask)) for mask in distinct), number.ravel()
 
 
 def _build_contiguous(dataset: Dataset, pipeline: CodecPipeline) -> ManifestArray:

@@ -38,6 +38,7 @@ def read_indexes(
     shape: Ints,
     length: Ints | None = None,
     mask: Ints | None = None,
+    wanted: Ints | None = None,
 ) -> ChunkRows:
     """Read the chunk indexes of alike datasets.
 
@@ -52,6 +53,10 @@ def read_indexes(
     shape : int64 array, shape (n, ndim)
     length, mask : int64 array, shape (n,), optional
         Bytes and filter mask of single chunks, from the layout message.
+    wanted : int64 array, shape (ndim, k), optional
+        Chunks to look up in the index of a single dataset, counted in chunks and in C order. Only
+        the parts of the index that they need are read, and other chunks of these parts are found,
+        too. Everything that is read is checked as if all were read.
 
     Returns
     -------
@@ -67,7 +72,7 @@ def read_indexes(
     which = np.flatnonzero(is_defined(root, rows.offset_size))
     if not which.size:
         return ChunkRows.empty(len(form.chunks))
-    indexes = Indexes(rows, form, file, root, shape).at(which)
+    indexes = Indexes(rows, form, file, root, shape, wanted).at(which)
     if form.kind != IndexKind.SINGLE:
         found = READERS[form.kind](indexes)
     else:

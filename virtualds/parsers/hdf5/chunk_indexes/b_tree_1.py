@@ -30,6 +30,7 @@ from virtualds.parsers.hdf5.chunk_indexes.form import (
     demand_order,
     is_before,
     join_chunks,
+    meet,
 )
 
 HEAD = 8
@@ -104,7 +105,8 @@ def read_trees(indexes: Indexes) -> ChunkRows:
         for nodes, part in parts:
             used, entries, last = _check_nodes(indexes, node, nodes, part, level)
             if level:
-                children.append(_list_children(indexes, nodes, used, entries, last))
+                below = _list_children(indexes, nodes, used, entries, last)
+                children.append(_keep_wanted(indexes, below))
             else:
                 leaves.append(_list_chunks(indexes, nodes, used, entries, last))
     found = join_chunks(leaves, len(form.chunks))
@@ -207,6 +209,15 @@ def _list_children(
     demand(is_before(low, high), file, "the keys of a B-tree are not in order")
     _check_keys(indexes, nodes, used, low[stop - used], low[stop - 1], last)
     return _Nodes(owner, read_uints(entries["child"]), low, high)
+
+
+def _keep_wanted(indexes: Indexes, nodes: _Nodes) -> _Nodes:
+    """Return the nodes below which HDF5 would look for the chunks that are wanted."""
+    if indexes.wanted is None or nodes.low is None or nodes.high is None:
+        return nodes
+    steps = np.array(indexes.form.chunks)
+    low, high = (indexes.count_before((k[:, :-1] // steps).T) for k in (nodes.low, nodes.high))
+    return nodes.cut(np.flatnonzero(meet(indexes.count_before(indexes.wanted), low, high)))
 
 
 def _list_chunks(

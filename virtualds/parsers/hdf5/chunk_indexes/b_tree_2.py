@@ -14,6 +14,7 @@ import numpy as np
 from virtualds.chunks.projection import Ints
 from virtualds.parsers.hdf5.byte_rows import (
     CHECKSUM_BYTES,
+    Bools,
     Bytes,
     UnknownRowsError,
     compute_checksums,
@@ -32,6 +33,7 @@ from virtualds.parsers.hdf5.chunk_indexes.form import (
     group_alike,
     is_element_size,
     join_chunks,
+    meet,
     parse_elements,
 )
 
@@ -76,7 +78,7 @@ class _Nodes(NamedTuple):
     begin: Ints
     total: Ints
 
-    def cut(self, part: slice) -> _Nodes:
+    def cut(self, part: slice | Bools) -> _Nodes:
         """Return some of the nodes."""
         return _Nodes(*(column[part] for column in self))
 
@@ -127,16 +129,45 @@ def _read_alike(indexes: Indexes, heads: Bytes) -> ChunkRows:
     for level in range(form.depth, -1, -1):
         children: list[_Nodes] = []
         for some, data in _take_nodes(indexes, form, nodes, level):
+            raw = _read_records(form, some, data, level)
             if level:
                 below, number = _list_children(indexes, form, some, data, level)
+                if indexes.wanted is not None:
+                    below = below.cut(_find_needed(indexes, some, raw, indexes.wanted))
                 children.append(below)
             else:
                 number = _count_up(some.begin, some.records)
-            parts.append(_Records(number, _read_records(form, some, data, level)))
+            parts.append(_Records(number, raw))
         if not children:
             break
         nodes = _Nodes(*(np.concatenate(column) for column in zip(*children, strict=True)))
+    if indexes.wanted is not None:
+        return _order_records(indexes, parts)
     return _join_records(indexes, form, total, parts)
+
+
+def _find_needed(indexes: Indexes, nodes: _Nodes, raw: Bytes, wanted: Ints) -> Bools:
+    """Say below which children of nodes chunks may lie that are wanted.
+
+    ``raw`` has the records of the nodes, which lie between the children.
+    """
+    steps = np.array(indexes.form.chunks)[:, None]
+    place = _parse_records(indexes, np.repeat(nodes.owner, nodes.records), raw).place
+    before = indexes.count_before(place // steps)
+    edges = np.concatenate(([-1], before, [np.iinfo(np.int64).max]))
+    at = _count_up(np.cumsum(nodes.records) - nodes.records, nodes.records + 1)
+    return meet(indexes.count_before(wanted), edges[at] + 1, edges[at + 1])
+
+
+def _order_records(indexes: Indexes, parts: list[_Records]) -> ChunkRows:
+    """Return the records of one tree that were read as rows, in their order."""
+    ndim = len(indexes.form.chunks)
+    if not parts:
+        return ChunkRows.empty(ndim)
+    number, raw = (np.concatenate(column) for column in zip(*parts, strict=True))
+    owner = np.zeros(len(number), np.int64)
+    found = _parse_records(indexes, owner, raw[np.argsort(number)])
+    return demand_order(indexes, check_chunks(indexes, found))
 
 
 def _make_form(indexes: Indexes, heads: Bytes) -> _TreeForm:

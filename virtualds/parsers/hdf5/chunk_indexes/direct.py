@@ -65,7 +65,10 @@ def list_implicit_chunks(indexes: Indexes) -> ChunkRows:
 def _list_grid(indexes: Indexes, owner: Ints, grid: list[int]) -> ChunkRows:
     """Return the chunks of datasets of one shape: owner, position and address."""
     form = indexes.form
-    place = np.indices(grid).reshape(len(grid), -1)
+    if indexes.wanted is None:
+        place = np.indices(grid).reshape(len(grid), -1)
+    else:
+        place = indexes.wanted.copy()
     offset = np.zeros(place.shape[1], np.int64)
     for values, stride in zip(place, compute_strides(form.greatest_grid), strict=True):
         offset += values * (stride * form.nbytes)

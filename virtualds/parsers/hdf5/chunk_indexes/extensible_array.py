@@ -32,15 +32,21 @@ from virtualds.parsers.hdf5.chunk_indexes.elements import (
 from virtualds.parsers.hdf5.chunk_indexes.form import (
     ChunkRows,
     Indexes,
+    find_numbers,
     find_places,
     group_alike,
     is_element_size,
+    meet,
 )
 
 BEFORE_HEADER = 6
 """Bytes of a block before the address of its header: signature, version and client."""
 CONTRADICTION = "the header of an extensible array contradicts itself"
 """The error of a header with impossible numbers."""
+
+
+LAST = 2**63 - 1
+"""The greatest number of an element."""
 
 
 class _ArrayForm(NamedTuple):
@@ -80,11 +86,22 @@ class _ArrayForm(NamedTuple):
 
 
 class _Arrays(NamedTuple):
-    """Arrays of one form, and how many elements of each may be used."""
+    """Arrays of one form, how many elements of each may be used, and the numbers of those wanted.
+
+    ``wanted`` is None if all are.
+    """
 
     indexes: Indexes
     form: _ArrayForm
     used: Ints
+    wanted: Ints | None
+
+    def needs(self, first: int, count: int) -> bool:
+        """Say whether some of these elements are wanted."""
+        if self.wanted is None:
+            return True
+        low, high = np.searchsorted(self.wanted, (first, min(first + count, LAST)))
+        return bool(low < high)
 
 
 class _IndexBlocks(NamedTuple):
@@ -144,7 +161,10 @@ def _read_alike(indexes: Indexes, heads: Bytes) -> ChunkRows:
     def place(number: Ints) -> Ints:
         return find_places(indexes.form, number, order, indexes.form.greatest_grid)
 
-    arrays = _Arrays(indexes, form, used)
+    wanted = indexes.wanted
+    if wanted is not None:
+        wanted = find_numbers(indexes.form, wanted, order, indexes.form.greatest_grid)
+    arrays = _Arrays(indexes, form, used, wanted)
     return join_runs(indexes, _list_runs(arrays, owner, block[owner]), place)
 
 
@@ -164,7 +184,7 @@ def _make_form(indexes: Indexes, heads: Bytes) -> _ArrayForm:
 
 def _list_runs(arrays: _Arrays, owner: Ints, block: Ints) -> Iterator[Run]:
     """Yield all elements that may be used, in runs."""
-    indexes, form, _ = arrays
+    indexes, form = arrays.indexes, arrays.form
     size = indexes.rows.offset_size
     start = BEFORE_HEADER + size
     begin = start + form.in_index * form.element
@@ -209,12 +229,18 @@ def _list_data_blocks(arrays: _Arrays, named: _IndexBlocks) -> dict[int, list[_D
         if number < form.supers_in_index:
             address = named.blocks[owner, left : left + count]
             left += count
-        else:
+        elif arrays.needs(first, count * length):
             place = named.supers[owner, number - form.supers_in_index]
             owner, place = (column[is_defined(place, size)] for column in (owner, place))
             address, pages = _read_super_blocks(arrays, named.owner[owner], place, count, length)
+        else:
+            first += count * length
+            continue
         # of each array: the elements of the block that comes first, second ...
-        which, at = np.nonzero(is_defined(address, size))
+        begin = first + np.arange(count) * length
+        which, at = np.nonzero(
+            is_defined(address, size) & meet(arrays.wanted, begin, begin + length)
+        )
         if which.size:
             some = None if pages is None else pages[which, at]
             blocks = named.owner[owner[which]], first + at * length, address[which, at], some
@@ -273,7 +299,8 @@ def _read_pages(
     """Yield the elements of the pages that were written: any other page may hold any bytes."""
     indexes, form = arrays.indexes, arrays.form
     size = form.page * form.element + CHECKSUM_BYTES
-    which, page = np.nonzero(written)
+    start = first[:, None] + np.arange(written.shape[1]) * form.page
+    which, page = np.nonzero(written & meet(arrays.wanted, start, start + form.page))
     owner, first = owner[which], first[which] + page * form.page
     address, file = begin[which] + page * size, indexes.file[owner]
     for part, data in take_parts(indexes.rows, file, address, size):

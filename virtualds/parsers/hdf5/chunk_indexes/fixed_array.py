@@ -31,9 +31,11 @@ from virtualds.parsers.hdf5.chunk_indexes.elements import (
 from virtualds.parsers.hdf5.chunk_indexes.form import (
     ChunkRows,
     Indexes,
+    find_numbers,
     find_places,
     group_alike,
     is_element_size,
+    meet,
 )
 
 BEFORE_HEADER = 6
@@ -116,6 +118,11 @@ def _read_pages(indexes: Indexes, array: _ArrayForm, owner: Ints, block: Ints) -
     # the most significant bit comes first
     bits = np.unpackbits(data[:, start:-CHECKSUM_BYTES], axis=1, count=array.pages)
     which, page = np.nonzero(bits)
+    if indexes.wanted is not None:
+        form, order = indexes.form, list(range(len(indexes.form.chunks)))
+        wanted = find_numbers(form, indexes.wanted, order, form.greatest_grid)
+        needed = meet(wanted, page * array.page, (page + 1) * array.page)
+        which, page = which[needed], page[needed]
     length = array.page * array.element + CHECKSUM_BYTES
     address = block[which] + size + page * length
     last = page == array.pages - 1

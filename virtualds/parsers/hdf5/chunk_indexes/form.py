@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.chunks.projection import Ints
+from virtualds.chunks.projection import Ints, compute_strides
 from virtualds.parsers.hdf5.byte_rows import Bools, ByteRows, Bytes, RowsError, read_uints
 
 MASK = 4
@@ -53,17 +53,35 @@ class IndexForm:
 
 
 class Indexes(NamedTuple):
-    """The indexes of alike datasets: of each the file, the address of its root and its shape."""
+    """The indexes of alike datasets: of each the file, the address of its root and its shape.
+
+    ``wanted`` has the chunks to look up in a single index, one row for each axis, counted in
+    chunks and in C order; None if all chunks of all indexes are read.
+    """
 
     rows: ByteRows
     form: IndexForm
     file: Ints
     root: Ints
     shape: Ints
+    wanted: Ints | None = None
 
     def at(self, which: Ints) -> Indexes:
         """Return some of the indexes."""
         return self._replace(file=self.file[which], root=self.root[which], shape=self.shape[which])
+
+    def count_before(self, place: Ints) -> Ints:
+        """Return how many chunks of the only dataset come before positions, counted in chunks.
+
+        Keys of trees may lie outside of the shape.
+        """
+        grid = tuple((-(-self.shape[0] // np.array(self.form.chunks))).tolist())
+        total = np.zeros(place.shape[1:], np.int64)
+        within = np.ones(place.shape[1:], bool)
+        for values, size, stride in zip(place, grid, compute_strides(grid), strict=True):
+            total += np.where(within, np.minimum(values, size) * stride, 0)
+            within &= values < size
+        return total
 
 
 class ChunkRows(NamedTuple):
@@ -218,6 +236,22 @@ def find_places(form: IndexForm, number: Ints, order: list[int], sizes: tuple[in
     for axis, chunk in enumerate(form.chunks):
         place[axis] *= chunk
     return place
+
+
+def find_numbers(form: IndexForm, place: Ints, order: list[int], sizes: tuple[int, ...]) -> Ints:
+    """Return the numbers of chunks over a grid, ascending; `find_places` is the way back."""
+    number = np.zeros(place.shape[1:], np.int64)
+    for axis in order:
+        number = number * sizes[axis] + place[axis]
+    return np.sort(number)
+
+
+def meet(wanted: Ints | None, begin: Ints, end: Ints) -> Bools:
+    """Say which runs of numbers have one of those that are wanted; all have if it is None."""
+    if wanted is None:
+        return np.ones(begin.shape, bool)
+    found: Bools = np.searchsorted(wanted, begin) < np.searchsorted(wanted, end)
+    return found
 
 
 def group_alike(
