@@ -235,6 +235,19 @@ def test_damage_is_an_error_where_it_is_met(tree: Path, tmp_path: Path) -> None:
         virtualds.open_virtual_dataset(path)
 
 
+def test_a_key_that_hides_a_chunk_is_damage(tree: Path, tmp_path: Path) -> None:
+    data = bytearray(tree.read_bytes())
+    # the second key of a node above leaves: length, mask, and the position along both axes
+    begin = data.find(b"TREE\x01\x01") + 24 + 40 + 8
+    row, column = np.frombuffer(bytes(data[begin : begin + 16]), "<i8").tolist()
+    data[begin + 8 : begin + 16] = (column + 1).to_bytes(8, "little")
+    path = tmp_path / "hidden.h5"
+    path.write_bytes(data)
+    dataset = open_lazily(path)
+    with pytest.raises(FormatError, match="its metadata are damaged"):
+        dataset["v"][row, column].load()
+
+
 def test_a_file_that_has_changed_is_not_read(tree: Path, tmp_path: Path) -> None:
     path = tmp_path / "changed.h5"
     path.write_bytes(tree.read_bytes())
