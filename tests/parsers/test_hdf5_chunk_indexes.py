@@ -22,12 +22,12 @@ from virtualds import FormatError, SourceFile
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
-from virtualds.parsers.hdf5 import object_header
-from virtualds.parsers.hdf5.byte_rows import ByteRows, RowsError
 from virtualds.parsers.hdf5.chunk_indexes import dataset_chunks, read_indexes
 from virtualds.parsers.hdf5.chunk_indexes.form import ChunkRows, IndexForm
-from virtualds.parsers.hdf5.file_bytes import FileBytes
-from virtualds.parsers.hdf5.layout import FILTERED_SINGLE, parse_layout
+from virtualds.parsers.hdf5.structure import object_header
+from virtualds.parsers.hdf5.structure.byte_rows import ByteRows, RowsError
+from virtualds.parsers.hdf5.structure.file_bytes import FileBytes
+from virtualds.parsers.hdf5.structure.layout import FILTERED_SINGLE, parse_layout
 
 Ints = npt.NDArray[np.int64]
 Limits = tuple[int | None, ...]

@@ -18,7 +18,7 @@ from virtualds import FormatError, ManifestArray, UnsupportedError
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
-from virtualds.parsers.hdf5.message_bytes import UnknownFormError
+from virtualds.parsers.hdf5.structure.message_bytes import UnknownFormError
 
 LIBVERS = ("earliest", "v108", "v110", "latest")
 FILTERS = (None, "gzip")

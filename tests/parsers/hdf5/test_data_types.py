@@ -42,10 +42,10 @@ from virtualds.parsers.hdf5.data_types import (
     find_stored_type,
     parse_stored_type,
 )
-from virtualds.parsers.hdf5.message_bytes import MessageError, UnknownFormError
-from virtualds.parsers.hdf5.notes import Notes, fix
 from virtualds.parsers.hdf5.numpy_types import find_dtype
-from virtualds.parsers.hdf5.type_messages import parse_type_message
+from virtualds.parsers.hdf5.structure.message_bytes import MessageError, UnknownFormError
+from virtualds.parsers.hdf5.structure.notes import Notes, fix
+from virtualds.parsers.hdf5.structure.type_messages import parse_type_message
 
 BIG = 9
 """The bits of a signed integer that begins with its most significant byte."""

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hdf5_messages import LIBVERS, messages_of, new_file, replace_message
 
-from virtualds.parsers.hdf5.fill_values import (
+from virtualds.parsers.hdf5.structure.fill_values import (
     DEFAULT_FILL,
     NO_FILL,
     FillState,
@@ -18,8 +18,8 @@ from virtualds.parsers.hdf5.fill_values import (
     parse_fill_value,
     parse_old_fill_value,
 )
-from virtualds.parsers.hdf5.message_bytes import MessageError, UnknownFormError
-from virtualds.parsers.hdf5.object_header import FILL, OLD_FILL
+from virtualds.parsers.hdf5.structure.message_bytes import MessageError, UnknownFormError
+from virtualds.parsers.hdf5.structure.object_header import FILL, OLD_FILL
 
 FILLS = {
     "integer": np.array(-5, "<i2"),

@@ -21,10 +21,10 @@ from counting_server import CountingHandler, counting_server
 import virtualds
 from virtualds.errors import FormatError
 from virtualds.parsers.hdf5 import members
-from virtualds.parsers.hdf5.blueprint import Blueprint
+from virtualds.parsers.hdf5.alike_files.blueprint import Blueprint
 from virtualds.parsers.hdf5.file import HDF5Files
 from virtualds.parsers.hdf5.group_reader import read_one_group
-from virtualds.parsers.hdf5.notes import Notes
+from virtualds.parsers.hdf5.structure.notes import Notes
 from virtualds.source_file import SourceFile
 from virtualds.stores.block_cache import FIRST_PAGES, NEAR_PAGES, PAGE
 

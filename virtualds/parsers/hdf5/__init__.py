@@ -26,7 +26,7 @@ from virtualds.arrays.read_way import ALONE, LIBRARY, ReadWay, say_way
 from virtualds.errors import VirtualdsError, without_secrets
 from virtualds.options import get_options
 from virtualds.parsers.hdf5 import library, members
-from virtualds.parsers.hdf5.alike import read_alike
+from virtualds.parsers.hdf5.alike_files.read_alike import read_alike
 from virtualds.parsers.hdf5.file import HDF5Files
 from virtualds.parsers.hdf5.group_reader import read_one_group, read_whole_tree
 from virtualds.parsers.hdf5.objects import Structure

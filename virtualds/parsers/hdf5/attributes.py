@@ -10,12 +10,16 @@ from typing import Any
 import numpy as np
 
 from virtualds.errors import FormatError, UnsupportedError
-from virtualds.parsers.hdf5.attribute_messages import IN_PLACE, Attribute, find_string_size
 from virtualds.parsers.hdf5.data_types import TypeClass, check_values
-from virtualds.parsers.hdf5.file_bytes import FileBytes
-from virtualds.parsers.hdf5.global_heap import check_elements, read_sequences
-from virtualds.parsers.hdf5.notes import give_up
-from virtualds.parsers.hdf5.type_messages import is_region, parse_type
+from virtualds.parsers.hdf5.structure.attribute_messages import (
+    IN_PLACE,
+    Attribute,
+    find_string_size,
+)
+from virtualds.parsers.hdf5.structure.file_bytes import FileBytes
+from virtualds.parsers.hdf5.structure.global_heap import check_elements, read_sequences
+from virtualds.parsers.hdf5.structure.notes import give_up
+from virtualds.parsers.hdf5.structure.type_messages import is_region, parse_type
 
 RESERVED = frozenset(
     {

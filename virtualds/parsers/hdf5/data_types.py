@@ -13,15 +13,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from virtualds.errors import UnsupportedError
-from virtualds.parsers.hdf5.message_bytes import MessageError, UnknownFormError, cache_by_bytes
 from virtualds.parsers.hdf5.numpy_types import (
     describe_floats,
     find_dtype,
     list_enum_members,
     list_members,
 )
-from virtualds.parsers.hdf5.type_messages import HDF5Type, parse_type_message
-from virtualds.parsers.hdf5.type_messages import TypeClass as TypeClass
+from virtualds.parsers.hdf5.structure.message_bytes import (
+    MessageError,
+    UnknownFormError,
+    cache_by_bytes,
+)
+from virtualds.parsers.hdf5.structure.type_messages import HDF5Type, parse_type_message
+from virtualds.parsers.hdf5.structure.type_messages import TypeClass as TypeClass
 
 TEXT_DTYPE = np.dtype("O", metadata={"element_type": str})
 """Strings of varying length, as xarray marks them."""

@@ -7,25 +7,26 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from virtualds.parsers.hdf5.dataspace import Dataspace, parse_dataspace
-from virtualds.parsers.hdf5.file_bytes import FileBytes
-from virtualds.parsers.hdf5.fill_values import (
+from virtualds.parsers.hdf5.objects import Dataset, DatasetFacts, HDF5Location, check_fill
+from virtualds.parsers.hdf5.structure.dataspace import Dataspace, parse_dataspace
+from virtualds.parsers.hdf5.structure.file_bytes import FileBytes
+from virtualds.parsers.hdf5.structure.fill_values import (
     NO_FILL,
     FillValue,
     parse_fill_value,
     parse_old_fill_value,
 )
-from virtualds.parsers.hdf5.filter_pipeline import FILTERS, parse_filter_pipeline
-from virtualds.parsers.hdf5.layout import (
+from virtualds.parsers.hdf5.structure.filter_pipeline import FILTERS, parse_filter_pipeline
+from virtualds.parsers.hdf5.structure.layout import (
     FILTERED_SINGLE,
     IndexKind,
     Layout,
     LayoutClass,
     parse_layout,
 )
-from virtualds.parsers.hdf5.message_bytes import blame_file
-from virtualds.parsers.hdf5.notes import note_slot
-from virtualds.parsers.hdf5.object_header import (
+from virtualds.parsers.hdf5.structure.message_bytes import blame_file
+from virtualds.parsers.hdf5.structure.notes import note_slot
+from virtualds.parsers.hdf5.structure.object_header import (
     DATASPACE,
     DATATYPE,
     FILL,
@@ -34,8 +35,7 @@ from virtualds.parsers.hdf5.object_header import (
     SHARED,
     Message,
 )
-from virtualds.parsers.hdf5.objects import Dataset, DatasetFacts, HDF5Location, check_fill
-from virtualds.parsers.hdf5.shared_messages import read_unshared
+from virtualds.parsers.hdf5.structure.shared_messages import read_unshared
 
 LENGTH, ADDRESS, SIZE, DATA, CHUNK = "length", "address", "size", "data", "chunk"
 """Slots of a dataset: the length of an axis; where its elements or the index of its chunks lie; how

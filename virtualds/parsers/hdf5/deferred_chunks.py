@@ -23,13 +23,17 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints, compute_strides
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import ReadError
-from virtualds.parsers.hdf5.byte_rows import Bytes, RowsError, UnknownRowsError
 from virtualds.parsers.hdf5.chunk_indexes import read_indexes
 from virtualds.parsers.hdf5.chunk_indexes.dataset_chunks import LONGEST
 from virtualds.parsers.hdf5.chunk_indexes.form import ChunkRows, IndexForm
-from virtualds.parsers.hdf5.file_bytes import gather_rows, make_damage_error, make_unknown_error
-from virtualds.parsers.hdf5.layout import IndexKind
 from virtualds.parsers.hdf5.objects import Dataset
+from virtualds.parsers.hdf5.structure.byte_rows import Bytes, RowsError, UnknownRowsError
+from virtualds.parsers.hdf5.structure.file_bytes import (
+    gather_rows,
+    make_damage_error,
+    make_unknown_error,
+)
+from virtualds.parsers.hdf5.structure.layout import IndexKind
 from virtualds.source_file import SourceFile
 from virtualds.stores import find_store, is_in_archive
 from virtualds.stores.store import Range

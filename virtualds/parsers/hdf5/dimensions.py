@@ -13,10 +13,10 @@ import numpy as np
 
 from virtualds.errors import FormatError
 from virtualds.parsers.hdf5.data_types import TypeClass
-from virtualds.parsers.hdf5.file_bytes import parse_uint
-from virtualds.parsers.hdf5.global_heap import is_sequence, read_sequences
-from virtualds.parsers.hdf5.notes import note_same
 from virtualds.parsers.hdf5.objects import Dataset
+from virtualds.parsers.hdf5.structure.file_bytes import parse_uint
+from virtualds.parsers.hdf5.structure.global_heap import is_sequence, read_sequences
+from virtualds.parsers.hdf5.structure.notes import note_same
 
 SCALES = b"DIMENSION_LIST"
 """The attribute that refers to the scales of every axis."""

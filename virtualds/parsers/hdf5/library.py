@@ -15,16 +15,8 @@ import numpy.typing as npt
 
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.parsers.hdf5.data_types import encode_type, parse_stored_type
-from virtualds.parsers.hdf5.dataspace import Dataspace, SpaceClass
 from virtualds.parsers.hdf5.file import HDF5Files, describe_damage, find_referenced_file
-from virtualds.parsers.hdf5.file_bytes import DeclinedError
-from virtualds.parsers.hdf5.fill_values import FillState, FillValue
-from virtualds.parsers.hdf5.filter_pipeline import Filter
-from virtualds.parsers.hdf5.layout import Layout, LayoutClass, parse_layout
-from virtualds.parsers.hdf5.links import EXTERNAL, HARD, SOFT
 from virtualds.parsers.hdf5.members import make_no_target_error
-from virtualds.parsers.hdf5.message_bytes import MessageError, UnknownFormError, blame_file
-from virtualds.parsers.hdf5.object_header import DATATYPE, LAYOUT
 from virtualds.parsers.hdf5.objects import (
     Dataset,
     DatasetFacts,
@@ -33,8 +25,20 @@ from virtualds.parsers.hdf5.objects import (
     check_fill,
     make_no_group_error,
 )
-from virtualds.parsers.hdf5.shared_messages import read_unshared
-from virtualds.parsers.hdf5.type_messages import parse_type
+from virtualds.parsers.hdf5.structure.dataspace import Dataspace, SpaceClass
+from virtualds.parsers.hdf5.structure.file_bytes import DeclinedError
+from virtualds.parsers.hdf5.structure.fill_values import FillState, FillValue
+from virtualds.parsers.hdf5.structure.filter_pipeline import Filter
+from virtualds.parsers.hdf5.structure.layout import Layout, LayoutClass, parse_layout
+from virtualds.parsers.hdf5.structure.links import EXTERNAL, HARD, SOFT
+from virtualds.parsers.hdf5.structure.message_bytes import (
+    MessageError,
+    UnknownFormError,
+    blame_file,
+)
+from virtualds.parsers.hdf5.structure.object_header import DATATYPE, LAYOUT
+from virtualds.parsers.hdf5.structure.shared_messages import read_unshared
+from virtualds.parsers.hdf5.structure.type_messages import parse_type
 from virtualds.source_file import SourceFile
 
 UNLIMITED = 2**64 - 1

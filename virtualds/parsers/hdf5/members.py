@@ -12,16 +12,16 @@ from collections.abc import Collection
 from virtualds.errors import FormatError, VirtualdsError
 from virtualds.parsers.hdf5.dataset_facts import make_dataset
 from virtualds.parsers.hdf5.file import HDF5Files, find_referenced_file
-from virtualds.parsers.hdf5.file_bytes import DeclinedError
-from virtualds.parsers.hdf5.links import (
+from virtualds.parsers.hdf5.objects import Dataset, GroupMembers, HDF5Location, make_no_group_error
+from virtualds.parsers.hdf5.structure.file_bytes import DeclinedError
+from virtualds.parsers.hdf5.structure.links import (
     EXTERNAL,
     HARD,
     LINK_INFO,
     SYMBOL_TABLE,
     Link,
 )
-from virtualds.parsers.hdf5.object_header import DATASPACE, DATATYPE
-from virtualds.parsers.hdf5.objects import Dataset, GroupMembers, HDF5Location, make_no_group_error
+from virtualds.parsers.hdf5.structure.object_header import DATASPACE, DATATYPE
 from virtualds.source_file import SourceFile
 
 KNOWN_MESSAGES = frozenset(range(0x17)) - {0x09}

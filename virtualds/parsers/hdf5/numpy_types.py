@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from virtualds.parsers.hdf5.type_messages import HDF5Type, TypeClass
+from virtualds.parsers.hdf5.structure.type_messages import HDF5Type, TypeClass
 
 POINTER = np.dtype("P").itemsize
 """Bytes of a string of varying length in memory; other sequences have a length too."""

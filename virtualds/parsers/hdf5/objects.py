@@ -10,25 +10,25 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from virtualds.errors import VirtualdsError
-from virtualds.parsers.hdf5.attribute_messages import (
+from virtualds.parsers.hdf5.data_types import StoredType, TypeClass, name_of_type, parse_stored_type
+from virtualds.parsers.hdf5.file import HDF5Files
+from virtualds.parsers.hdf5.structure.attribute_messages import (
     DIMENSION_ONLY,
     Attributes,
     find_string_size,
     read_attributes,
 )
-from virtualds.parsers.hdf5.data_types import StoredType, TypeClass, name_of_type, parse_stored_type
-from virtualds.parsers.hdf5.dataspace import Dataspace
-from virtualds.parsers.hdf5.file import HDF5Files
-from virtualds.parsers.hdf5.file_bytes import FileBytes
-from virtualds.parsers.hdf5.fill_values import FillValue
-from virtualds.parsers.hdf5.filter_pipeline import Filter
-from virtualds.parsers.hdf5.global_heap import check_elements
-from virtualds.parsers.hdf5.layout import EXTERNAL_FILES, Layout, LayoutClass
-from virtualds.parsers.hdf5.links import Link, read_links
-from virtualds.parsers.hdf5.message_bytes import blame_file
-from virtualds.parsers.hdf5.object_header import DATATYPE, SHARED, Message, read_messages
-from virtualds.parsers.hdf5.shared_messages import read_fill_values
-from virtualds.parsers.hdf5.type_messages import HDF5Type, parse_type
+from virtualds.parsers.hdf5.structure.dataspace import Dataspace
+from virtualds.parsers.hdf5.structure.file_bytes import FileBytes
+from virtualds.parsers.hdf5.structure.fill_values import FillValue
+from virtualds.parsers.hdf5.structure.filter_pipeline import Filter
+from virtualds.parsers.hdf5.structure.global_heap import check_elements
+from virtualds.parsers.hdf5.structure.layout import EXTERNAL_FILES, Layout, LayoutClass
+from virtualds.parsers.hdf5.structure.links import Link, read_links
+from virtualds.parsers.hdf5.structure.message_bytes import blame_file
+from virtualds.parsers.hdf5.structure.object_header import DATATYPE, SHARED, Message, read_messages
+from virtualds.parsers.hdf5.structure.shared_messages import read_fill_values
+from virtualds.parsers.hdf5.structure.type_messages import HDF5Type, parse_type
 from virtualds.source_file import SourceFile
 
 SCALE = b"DIMENSION_SCALE"

@@ -1,7 +1,7 @@
 """What is read of a remote HDF5 file, fetched level by level before it is read in earnest.
 
-Each function is a `Work` (`virtualds.parsers.hdf5.file_bytes`): it reads one thing, and returns
-what that leads to. What is not foreseen here costs requests of its own, and nothing else.
+Each function is a `Work` (`virtualds.parsers.hdf5.structure.file_bytes`): it reads one thing, and
+returns what that leads to. What is not foreseen here costs requests of its own, and nothing else.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from virtualds.parsers.hdf5.attribute_messages import UNREAD, Attribute
 from virtualds.parsers.hdf5.chunk_indexes.dataset_chunks import read_chunks
 from virtualds.parsers.hdf5.dataset_facts import make_dataset
 from virtualds.parsers.hdf5.deferred_chunks import can_defer
-from virtualds.parsers.hdf5.file_bytes import FileBytes, Work
-from virtualds.parsers.hdf5.global_heap import is_sequence, read_sequences
-from virtualds.parsers.hdf5.layout import LayoutClass
-from virtualds.parsers.hdf5.links import HARD
 from virtualds.parsers.hdf5.members import follow_link, is_dataset, is_group
 from virtualds.parsers.hdf5.objects import HDF5Location
+from virtualds.parsers.hdf5.structure.attribute_messages import UNREAD, Attribute
+from virtualds.parsers.hdf5.structure.file_bytes import FileBytes, Work
+from virtualds.parsers.hdf5.structure.global_heap import is_sequence, read_sequences
+from virtualds.parsers.hdf5.structure.layout import LayoutClass
+from virtualds.parsers.hdf5.structure.links import HARD
 
 
 def fetch_groups(

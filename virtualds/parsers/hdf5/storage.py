@@ -40,9 +40,9 @@ from virtualds.parsers.hdf5.file import (
     list_beside,
     list_in_working_directory,
 )
-from virtualds.parsers.hdf5.filter_pipeline import Filter
-from virtualds.parsers.hdf5.layout import LayoutClass
 from virtualds.parsers.hdf5.objects import Dataset
+from virtualds.parsers.hdf5.structure.filter_pipeline import Filter
+from virtualds.parsers.hdf5.structure.layout import LayoutClass
 from virtualds.source_file import SourceFile
 
 ALL_SKIPPED = 2**32 - 1

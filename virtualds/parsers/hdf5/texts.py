@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.options import get_options
-from virtualds.parsers.hdf5 import global_heap
 from virtualds.parsers.hdf5.data_types import TEXT_DTYPE
 from virtualds.parsers.hdf5.heap_check import read_elements
 from virtualds.parsers.hdf5.numpy_types import CHARSETS
 from virtualds.parsers.hdf5.objects import Dataset
+from virtualds.parsers.hdf5.structure import global_heap
 
 
 def holds_texts(dataset: Dataset) -> bool:

@@ -15,14 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.chunks.projection import Ints
-from virtualds.parsers.hdf5.byte_rows import (
-    Bytes,
-    demand,
-    demand_once,
-    is_defined,
-    read_uints,
-    take_parts,
-)
 from virtualds.parsers.hdf5.chunk_indexes.form import (
     ChunkRows,
     Indexes,
@@ -31,6 +23,14 @@ from virtualds.parsers.hdf5.chunk_indexes.form import (
     is_before,
     join_chunks,
     meet,
+)
+from virtualds.parsers.hdf5.structure.byte_rows import (
+    Bytes,
+    demand,
+    demand_once,
+    is_defined,
+    read_uints,
+    take_parts,
 )
 
 HEAD = 8

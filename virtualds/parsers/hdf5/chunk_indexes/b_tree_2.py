@@ -12,7 +12,18 @@ from typing import NamedTuple
 import numpy as np
 
 from virtualds.chunks.projection import Ints
-from virtualds.parsers.hdf5.byte_rows import (
+from virtualds.parsers.hdf5.chunk_indexes.form import (
+    ChunkRows,
+    Indexes,
+    check_chunks,
+    demand_order,
+    group_alike,
+    is_element_size,
+    join_chunks,
+    meet,
+    parse_elements,
+)
+from virtualds.parsers.hdf5.structure.byte_rows import (
     CHECKSUM_BYTES,
     Bools,
     Bytes,
@@ -24,17 +35,6 @@ from virtualds.parsers.hdf5.byte_rows import (
     is_defined,
     read_uints,
     take_parts,
-)
-from virtualds.parsers.hdf5.chunk_indexes.form import (
-    ChunkRows,
-    Indexes,
-    check_chunks,
-    demand_order,
-    group_alike,
-    is_element_size,
-    join_chunks,
-    meet,
-    parse_elements,
 )
 
 PLAIN, FILTERED = 10, 11

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from virtualds.parsers.hdf5.byte_rows import RowsError, UnknownRowsError
 from virtualds.parsers.hdf5.chunk_indexes import read_indexes
 from virtualds.parsers.hdf5.chunk_indexes.b_tree_1 import HEAD, OF_CHUNKS, make_node_form
 from virtualds.parsers.hdf5.chunk_indexes.form import (
@@ -26,9 +25,10 @@ from virtualds.parsers.hdf5.chunk_indexes.form import (
     check_chunks,
     demand_order,
 )
-from virtualds.parsers.hdf5.layout import FILTERED_SINGLE, IndexKind
 from virtualds.parsers.hdf5.objects import Dataset
-from virtualds.parsers.hdf5.superblock import FORMS
+from virtualds.parsers.hdf5.structure.byte_rows import RowsError, UnknownRowsError
+from virtualds.parsers.hdf5.structure.layout import FILTERED_SINGLE, IndexKind
+from virtualds.parsers.hdf5.structure.superblock import FORMS
 
 NODE = Struct("<4sBBH")
 """Signature, type, level and number of entries of a node (III.A.1)."""

@@ -10,7 +10,6 @@ from math import prod
 import numpy as np
 
 from virtualds.chunks.projection import Ints, compute_strides
-from virtualds.parsers.hdf5.byte_rows import demand
 from virtualds.parsers.hdf5.chunk_indexes.form import (
     ChunkRows,
     Indexes,
@@ -18,6 +17,7 @@ from virtualds.parsers.hdf5.chunk_indexes.form import (
     join_chunks,
     sort_chunks,
 )
+from virtualds.parsers.hdf5.structure.byte_rows import demand
 
 
 def list_single_chunks(indexes: Indexes, length: Ints, mask: Ints) -> ChunkRows:

@@ -11,14 +11,6 @@ from typing import NamedTuple
 import numpy as np
 
 from virtualds.chunks.projection import Ints
-from virtualds.parsers.hdf5.byte_rows import (
-    Bytes,
-    UnknownRowsError,
-    demand,
-    have_checksums,
-    is_defined,
-    read_uints,
-)
 from virtualds.parsers.hdf5.chunk_indexes.form import (
     ChunkRows,
     Indexes,
@@ -26,6 +18,14 @@ from virtualds.parsers.hdf5.chunk_indexes.form import (
     join_chunks,
     parse_elements,
     sort_chunks,
+)
+from virtualds.parsers.hdf5.structure.byte_rows import (
+    Bytes,
+    UnknownRowsError,
+    demand,
+    have_checksums,
+    is_defined,
+    read_uints,
 )
 
 

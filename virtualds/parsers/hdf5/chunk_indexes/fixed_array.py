@@ -13,15 +13,6 @@ from typing import NamedTuple
 import numpy as np
 
 from virtualds.chunks.projection import Ints
-from virtualds.parsers.hdf5.byte_rows import (
-    CHECKSUM_BYTES,
-    Bytes,
-    demand,
-    have_checksums,
-    is_defined,
-    read_uints,
-    take_parts,
-)
 from virtualds.parsers.hdf5.chunk_indexes.elements import (
     Run,
     check_blocks,
@@ -36,6 +27,15 @@ from virtualds.parsers.hdf5.chunk_indexes.form import (
     group_alike,
     is_element_size,
     meet,
+)
+from virtualds.parsers.hdf5.structure.byte_rows import (
+    CHECKSUM_BYTES,
+    Bytes,
+    demand,
+    have_checksums,
+    is_defined,
+    read_uints,
+    take_parts,
 )
 
 BEFORE_HEADER = 6

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.chunks.projection import Ints, compute_strides
-from virtualds.parsers.hdf5.byte_rows import Bools, ByteRows, Bytes, RowsError, read_uints
+from virtualds.parsers.hdf5.structure.byte_rows import Bools, ByteRows, Bytes, RowsError, read_uints
 
 MASK = 4
 """Bytes of a filter mask."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from virtualds.parsers.hdf5.file_bytes import FileBytes, parse_uint
-from virtualds.parsers.hdf5.notes import free, keep
+from virtualds.parsers.hdf5.structure.file_bytes import FileBytes, parse_uint
+from virtualds.parsers.hdf5.structure.notes import free, keep
 
 OF_GROUP = 0
 """The type of a version 1 B-tree whose leaves are symbol table nodes."""

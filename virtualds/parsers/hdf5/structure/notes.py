@@ -3,7 +3,7 @@
 While a file is parsed, every byte is *structure*, unless a parser says otherwise: it decides what
 is read next, or what the file is. Other bytes are addresses, slots (values that may differ between
 files of one structure), checksums, or mean nothing. A blueprint is made of the notes
-(`virtualds.parsers.hdf5.blueprint`).
+(`virtualds.parsers.hdf5.alike_files.blueprint`).
 
 A file without notes is read as plain `bytes` and `int`; the functions here then do nothing.
 """

@@ -10,19 +10,19 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
 from virtualds.errors import VirtualdsError
 from virtualds.parsers.hdf5 import members
-from virtualds.parsers.hdf5.blueprint import Blueprint, Match
-from virtualds.parsers.hdf5.byte_rows import Bools
+from virtualds.parsers.hdf5.alike_files.blueprint import Blueprint, Match
 from virtualds.parsers.hdf5.dataset_facts import LENGTH
 from virtualds.parsers.hdf5.file import HDF5Files
-from virtualds.parsers.hdf5.file_bytes import FileBytes
 from virtualds.parsers.hdf5.group_reader import (
     NOT_A_COORDINATE,
     GroupRead,
     read_group_with_members,
 )
-from virtualds.parsers.hdf5.layout import LayoutClass
-from virtualds.parsers.hdf5.notes import Notes
 from virtualds.parsers.hdf5.objects import Dataset, DatasetFacts
+from virtualds.parsers.hdf5.structure.byte_rows import Bools
+from virtualds.parsers.hdf5.structure.file_bytes import FileBytes
+from virtualds.parsers.hdf5.structure.layout import LayoutClass
+from virtualds.parsers.hdf5.structure.notes import Notes
 from virtualds.source_file import SourceFile
 
 

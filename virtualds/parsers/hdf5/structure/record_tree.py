@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import NamedTuple
 
-from virtualds.parsers.hdf5.byte_rows import CHECKSUM_BYTES
-from virtualds.parsers.hdf5.file_bytes import FileBytes, parse_uint
-from virtualds.parsers.hdf5.object_header import is_sound
+from virtualds.parsers.hdf5.structure.byte_rows import CHECKSUM_BYTES
+from virtualds.parsers.hdf5.structure.file_bytes import FileBytes, parse_uint
+from virtualds.parsers.hdf5.structure.object_header import is_sound
 
 HEAD = Struct("<4sBBIHH")
 """Signature, version, type, bytes of a node and of a record, levels below the root (III.A.2)."""

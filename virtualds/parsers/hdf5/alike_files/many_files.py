@@ -14,8 +14,8 @@ import numpy as np
 
 from virtualds.chunks.projection import Ints
 from virtualds.options import get_options
-from virtualds.parsers.hdf5.byte_rows import Bytes, RowsError
-from virtualds.parsers.hdf5.file_bytes import HEAD_BYTES, lock_for_reading
+from virtualds.parsers.hdf5.structure.byte_rows import Bytes, RowsError
+from virtualds.parsers.hdf5.structure.file_bytes import HEAD_BYTES, lock_for_reading
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.block_cache import FIRST_PAGES, PAGE
 from virtualds.stores.local_files import open_regular
@@ -112,7 +112,7 @@ class RemoteReader:
 
 @dataclass(eq=False)
 class ManyFiles:
-    """Files whose bytes are read as rows (`virtualds.parsers.hdf5.byte_rows.ByteRows`).
+    """Files whose bytes are read as rows (`virtualds.parsers.hdf5.structure.byte_rows.ByteRows`).
 
     Parameters
     ----------

@@ -15,10 +15,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.parsers.hdf5.attribute_messages import Attribute
 from virtualds.parsers.hdf5.data_types import TypeClass
-from virtualds.parsers.hdf5.file_bytes import FileBytes, parse_uint
-from virtualds.parsers.hdf5.notes import (
+from virtualds.parsers.hdf5.structure.attribute_messages import Attribute
+from virtualds.parsers.hdf5.structure.file_bytes import FileBytes, parse_uint
+from virtualds.parsers.hdf5.structure.notes import (
     cut,
     free,
     keep,
@@ -27,9 +27,9 @@ from virtualds.parsers.hdf5.notes import (
     note_heap_reference,
     note_same,
 )
-from virtualds.parsers.hdf5.object_header import MOST_BYTES
-from virtualds.parsers.hdf5.superblock import FORMS
-from virtualds.parsers.hdf5.type_messages import HDF5Type
+from virtualds.parsers.hdf5.structure.object_header import MOST_BYTES
+from virtualds.parsers.hdf5.structure.superblock import FORMS
+from virtualds.parsers.hdf5.structure.type_messages import HDF5Type
 
 REFERENCES = {size: Struct(f"<I{form}I") for size, form in FORMS.items()}
 """References as they are read one by one, and below, as many are."""

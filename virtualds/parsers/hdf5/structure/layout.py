@@ -9,7 +9,7 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import NamedTuple
 
-from virtualds.parsers.hdf5.message_bytes import (
+from virtualds.parsers.hdf5.structure.message_bytes import (
     MessageError,
     UnknownFormError,
     cache_by_bytes,

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from virtualds.parsers.hdf5.file_bytes import FileBytes, parse_uint
-from virtualds.parsers.hdf5.fractal_heap import FractalHeap
-from virtualds.parsers.hdf5.notes import cut, free
-from virtualds.parsers.hdf5.object_header import HEADER_GUESS, Message
-from virtualds.parsers.hdf5.record_tree import read_records
-from virtualds.parsers.hdf5.symbol_table import read_symbols
+from virtualds.parsers.hdf5.structure.file_bytes import FileBytes, parse_uint
+from virtualds.parsers.hdf5.structure.fractal_heap import FractalHeap
+from virtualds.parsers.hdf5.structure.notes import cut, free
+from virtualds.parsers.hdf5.structure.object_header import HEADER_GUESS, Message
+from virtualds.parsers.hdf5.structure.record_tree import read_records
+from virtualds.parsers.hdf5.structure.symbol_table import read_symbols
 
 LINK_INFO, LINK, SYMBOL_TABLE = 0x02, 0x06, 0x11
 """Types of messages."""

@@ -12,18 +12,18 @@ from struct import Struct
 from typing import NamedTuple
 
 from virtualds.parsers.hdf5.data_types import TypeClass
-from virtualds.parsers.hdf5.dataspace import parse_dataspace
-from virtualds.parsers.hdf5.dense_attributes import read_dense_messages
-from virtualds.parsers.hdf5.file_bytes import FileBytes, parse_uint
-from virtualds.parsers.hdf5.message_bytes import (
+from virtualds.parsers.hdf5.structure.dataspace import parse_dataspace
+from virtualds.parsers.hdf5.structure.dense_attributes import read_dense_messages
+from virtualds.parsers.hdf5.structure.file_bytes import FileBytes, parse_uint
+from virtualds.parsers.hdf5.structure.message_bytes import (
     MessageError,
     UnknownFormError,
     blame_file,
     cache_by_bytes,
 )
-from virtualds.parsers.hdf5.notes import cut, free, note_slot
-from virtualds.parsers.hdf5.object_header import DATATYPE, Message
-from virtualds.parsers.hdf5.shared_messages import read_shared_data, read_unshared
+from virtualds.parsers.hdf5.structure.notes import cut, free, note_slot
+from virtualds.parsers.hdf5.structure.object_header import DATATYPE, Message
+from virtualds.parsers.hdf5.structure.shared_messages import read_shared_data, read_unshared
 
 DATASPACE, ATTRIBUTE, ATTRIBUTE_INFO = 0x01, 0x0C, 0x15
 """Types of messages: a dataspace, an attribute, and the place of attributes outside the header."""

@@ -17,13 +17,13 @@ from virtualds.chunks.projection import Ints
 from virtualds.errors import VirtualdsError
 from virtualds.options import get_options
 from virtualds.parsers.hdf5 import members
-from virtualds.parsers.hdf5.byte_rows import Bools, Bytes
+from virtualds.parsers.hdf5.alike_files.known_structure import KnownStructure, read_structure
+from virtualds.parsers.hdf5.alike_files.many_files import ManyFiles, open_many
+from virtualds.parsers.hdf5.alike_files.stored_columns import StoredColumns
+from virtualds.parsers.hdf5.alike_files.variable_columns import FoundColumns, read_columns
 from virtualds.parsers.hdf5.file import HDF5Files
 from virtualds.parsers.hdf5.group_reader import read_one_group
-from virtualds.parsers.hdf5.known_structure import KnownStructure, read_structure
-from virtualds.parsers.hdf5.many_files import ManyFiles, open_many
-from virtualds.parsers.hdf5.stored_columns import StoredColumns
-from virtualds.parsers.hdf5.variable_columns import FoundColumns, read_columns
+from virtualds.parsers.hdf5.structure.byte_rows import Bools, Bytes
 from virtualds.source_file import SourceFile, StorageOptions
 
 FEWEST = 3

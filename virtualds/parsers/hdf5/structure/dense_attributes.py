@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from struct import Struct
 
-from virtualds.parsers.hdf5.file_bytes import FileBytes
-from virtualds.parsers.hdf5.fractal_heap import FractalHeap
-from virtualds.parsers.hdf5.notes import free
-from virtualds.parsers.hdf5.object_header import HEADER_GUESS, MOST_BYTES, SHARED, Message
-from virtualds.parsers.hdf5.record_tree import read_records
-from virtualds.parsers.hdf5.shared_messages import find_shared_heap
+from virtualds.parsers.hdf5.structure.file_bytes import FileBytes
+from virtualds.parsers.hdf5.structure.fractal_heap import FractalHeap
+from virtualds.parsers.hdf5.structure.notes import free
+from virtualds.parsers.hdf5.structure.object_header import HEADER_GUESS, MOST_BYTES, SHARED, Message
+from virtualds.parsers.hdf5.structure.record_tree import read_records
+from virtualds.parsers.hdf5.structure.shared_messages import find_shared_heap
 
 BY_NAME = 8
 """The type of records sorted by the hash of a name."""

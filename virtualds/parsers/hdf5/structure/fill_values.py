@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from virtualds.parsers.hdf5.message_bytes import (
+from virtualds.parsers.hdf5.structure.message_bytes import (
     MessageError,
     UnknownFormError,
     cache_by_bytes,

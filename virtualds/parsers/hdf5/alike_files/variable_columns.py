@@ -7,15 +7,15 @@ from typing import NamedTuple
 import numpy as np
 
 from virtualds.chunks.projection import Ints
-from virtualds.parsers.hdf5.blueprint import Match
-from virtualds.parsers.hdf5.byte_rows import Bools, RowsError, is_defined, read_uints
+from virtualds.parsers.hdf5.alike_files.blueprint import Match
+from virtualds.parsers.hdf5.alike_files.known_structure import KnownStructure, KnownVariable
+from virtualds.parsers.hdf5.alike_files.many_files import ManyFiles
+from virtualds.parsers.hdf5.alike_files.stored_columns import StoredColumns
 from virtualds.parsers.hdf5.chunk_indexes import read_indexes
 from virtualds.parsers.hdf5.chunk_indexes.form import ChunkRows, IndexForm
 from virtualds.parsers.hdf5.dataset_facts import ADDRESS, CHUNK, DATA, LENGTH, SIZE
-from virtualds.parsers.hdf5.known_structure import KnownStructure, KnownVariable
-from virtualds.parsers.hdf5.layout import FILTERED_SINGLE, IndexKind, LayoutClass
-from virtualds.parsers.hdf5.many_files import ManyFiles
-from virtualds.parsers.hdf5.stored_columns import StoredColumns
+from virtualds.parsers.hdf5.structure.byte_rows import Bools, RowsError, is_defined, read_uints
+from virtualds.parsers.hdf5.structure.layout import FILTERED_SINGLE, IndexKind, LayoutClass
 
 LONGEST = 2**40
 """Most elements of a variable of a file that is read together with others."""

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import NamedTuple
 
-from virtualds.parsers.hdf5.byte_rows import CHECKSUM_BYTES
-from virtualds.parsers.hdf5.file_bytes import FileBytes, parse_uint
-from virtualds.parsers.hdf5.notes import cut, free, note_checksum
+from virtualds.parsers.hdf5.structure.byte_rows import CHECKSUM_BYTES
+from virtualds.parsers.hdf5.structure.file_bytes import FileBytes, parse_uint
+from virtualds.parsers.hdf5.structure.notes import cut, free, note_checksum
 
 DATASPACE, DATATYPE, FILL, OLD_FILL, LAYOUT = 0x01, 0x03, 0x05, 0x04, 0x08
 SHARED_TABLE, CONTINUATION, TREE_K, CACHE_IMAGE = 0x0F, 0x10, 0x13, 0x18

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from virtualds.parsers.hdf5.message_bytes import (
+from virtualds.parsers.hdf5.structure.message_bytes import (
     MessageError,
     UnknownFormError,
     cache_by_bytes,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from virtualds.parsers.hdf5.notes import free, note_address, note_checksum, note_slot
+from virtualds.parsers.hdf5.structure.notes import free, note_address, note_checksum, note_slot
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 """Format signature, at byte 0, 512, 1024, 2048 ... (II.A)."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import lru_cache, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from virtualds.parsers.hdf5.file_bytes import FileBytes
+from virtualds.parsers.hdf5.structure.file_bytes import FileBytes
 
 PADDING = 7
 """Most bytes behind a message: headers of version 1 fill messages up to 8 bytes (IV.A.1.a)."""

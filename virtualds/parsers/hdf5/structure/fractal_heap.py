@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from virtualds.parsers.hdf5.byte_rows import CHECKSUM_BYTES
-from virtualds.parsers.hdf5.file_bytes import FileBytes, parse_uint
-from virtualds.parsers.hdf5.notes import cut, free, keep, note_checksum, note_same
-from virtualds.parsers.hdf5.object_header import is_sound
-from virtualds.parsers.hdf5.record_tree import read_records
+from virtualds.parsers.hdf5.structure.byte_rows import CHECKSUM_BYTES
+from virtualds.parsers.hdf5.structure.file_bytes import FileBytes, parse_uint
+from virtualds.parsers.hdf5.structure.notes import cut, free, keep, note_checksum, note_same
+from virtualds.parsers.hdf5.structure.object_header import is_sound
+from virtualds.parsers.hdf5.structure.record_tree import read_records
 
 MANAGED, HUGE, TINY = range(3)
 """Types of identifiers of objects (III.G.4)."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from struct import Struct
 
-from virtualds.parsers.hdf5.byte_rows import CHECKSUM_BYTES
-from virtualds.parsers.hdf5.file_bytes import FileBytes
-from virtualds.parsers.hdf5.fill_values import parse_fill_value, parse_old_fill_value
-from virtualds.parsers.hdf5.fractal_heap import FractalHeap
-from virtualds.parsers.hdf5.message_bytes import blame_file
-from virtualds.parsers.hdf5.object_header import (
+from virtualds.parsers.hdf5.structure.byte_rows import CHECKSUM_BYTES
+from virtualds.parsers.hdf5.structure.file_bytes import FileBytes
+from virtualds.parsers.hdf5.structure.fill_values import parse_fill_value, parse_old_fill_value
+from virtualds.parsers.hdf5.structure.fractal_heap import FractalHeap
+from virtualds.parsers.hdf5.structure.message_bytes import blame_file
+from virtualds.parsers.hdf5.structure.object_header import (
     FILL,
     OLD_FILL,
     SHARED,

@@ -12,9 +12,9 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from virtualds.chunks.projection import Ints
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.parsers.hdf5.byte_rows import READ_TOGETHER, Bytes, RowsError
-from virtualds.parsers.hdf5.notes import Notes, fix, note_address
-from virtualds.parsers.hdf5.superblock import (
+from virtualds.parsers.hdf5.structure.byte_rows import READ_TOGETHER, Bytes, RowsError
+from virtualds.parsers.hdf5.structure.notes import Notes, fix, note_address
+from virtualds.parsers.hdf5.structure.superblock import (
     LONGEST,
     SIGNATURE,
     Superblock,

@@ -10,8 +10,8 @@ from enum import IntEnum
 from math import prod
 from typing import NamedTuple
 
-from virtualds.parsers.hdf5.file_bytes import FileBytes
-from virtualds.parsers.hdf5.message_bytes import (
+from virtualds.parsers.hdf5.structure.file_bytes import FileBytes
+from virtualds.parsers.hdf5.structure.message_bytes import (
     MessageError,
     UnknownFormError,
     blame_file,
