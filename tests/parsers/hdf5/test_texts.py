@@ -120,6 +120,7 @@ def test_strings_are_those_of_h5py_and_hdf5_is_not_opened(
     values = found.read()
     assert values.dtype == object
     assert (values.shape, values.tolist()) == (want.shape, want.tolist())
+    assert all(type(one) is str for one in values.flat)
 
 
 def test_parts_of_strings_that_are_read_later_are_those_of_h5py(tmp_path: Path) -> None:

@@ -16,13 +16,14 @@ from virtualds.parsers.hdf5.heap_check import read_elements
 from virtualds.parsers.hdf5.numpy_types import CHARSETS
 from virtualds.parsers.hdf5.objects import Dataset
 from virtualds.parsers.hdf5.structure import global_heap
+from virtualds.parsers.hdf5.structure.fill_values import FillState
 
 
 def holds_texts(dataset: Dataset) -> bool:
     """Say whether the elements of a dataset are strings that `read_texts` reads."""
     fill = dataset.facts.fill
-    # a fill value that h5py found has no bytes here
-    is_known = not fill.is_chosen or bool(fill.raw)
+    # a fill value that h5py found has no bytes here; without any, HDF5 refuses what is not written
+    is_known = bool(fill.raw) if fill.is_chosen else fill.state == FillState.DEFAULT
     is_read_here = get_options().hdf5 == "auto" and is_known and not dataset.is_virtual
     return is_read_here and dataset.type.is_text
 
@@ -46,5 +47,6 @@ def read_texts(dataset: Dataset, box: Sequence[slice]) -> npt.NDArray[np.object_
         found = global_heap.read_texts(budget, kind, elements, encoding)
         pairs = zip(part, box, strict=True)
         at = tuple(slice(p.start - k.start, p.stop - k.start) for p, k in pairs)
-        whole[at] = found.reshape([p.stop - p.start for p in part])
+        # with an ellipsis a scalar is the string, and not an array that holds it
+        whole[(*at, ...)] = found.reshape([p.stop - p.start for p in part])
     return whole
