@@ -6,6 +6,7 @@ The elements of such a dataset refer to the global heap (HDF5 File Format Specif
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -46,7 +47,7 @@ def read_texts(dataset: Dataset, box: Sequence[slice]) -> npt.NDArray[np.object_
     for part, elements in read_elements(dataset, kind.size, box):
         found = global_heap.read_texts(budget, kind, elements, encoding)
         pairs = zip(part, box, strict=True)
-        at = tuple(slice(p.start - k.start, p.stop - k.start) for p, k in pairs)
+        at: Any = tuple(slice(p.start - k.start, p.stop - k.start) for p, k in pairs)
         # with an ellipsis a scalar is the string, and not an array that holds it
         whole[(*at, ...)] = found.reshape([p.stop - p.start for p in part])
     return whole

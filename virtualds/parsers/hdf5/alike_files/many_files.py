@@ -40,8 +40,8 @@ class FileReader(Protocol):
     def head(self) -> bytes:
         """Its first bytes."""
 
-    def read(self, address: int, length: int) -> bytes:
-        """Return bytes that lie in the file."""
+    def read_into(self, address: int, buffer: memoryview) -> int:
+        """Fill a buffer with the bytes from an address on; return how many there are."""
 
     def fetch(self, ranges: Sequence[Range]) -> None:
         """Fetch what is going to be read."""
@@ -67,9 +67,13 @@ class LocalReader:
             raise
         self.source = SourceFile(url, found.st_size, found.st_mtime_ns)
 
-    def read(self, address: int, length: int) -> bytes:
-        """Return bytes that lie in the file."""
-        return os.pread(self._handle, length, address)
+    def read_into(self, address: int, buffer: memoryview) -> int:
+        """Fill a buffer with the bytes from an address on; return how many there are."""
+        if hasattr(os, "preadv"):
+            return os.preadv(self._handle, [buffer], address)
+        found = os.pread(self._handle, len(buffer), address)
+        buffer[: len(found)] = found
+        return len(found)
 
     def fetch(self, ranges: Sequence[Range]) -> None:
         """Do nothing: a local file is read when bytes are needed."""
@@ -93,9 +97,11 @@ class RemoteReader:
             raise ValueError("the size of the file is not known")
         self._blocks = self._scan.get_blocks(self.source)
 
-    def read(self, address: int, length: int) -> bytes:
-        """Return bytes that lie in the file, of those that were fetched where they are held."""
-        return self._blocks.read(address, length)
+    def read_into(self, address: int, buffer: memoryview) -> int:
+        """Fill a buffer with bytes, of those that were fetched where they are held."""
+        found = self._blocks.read(address, len(buffer))
+        buffer[: len(found)] = found
+        return len(found)
 
     def fetch(self, ranges: Sequence[Range]) -> None:
         """Fetch what is going to be read, all of it at once."""
@@ -171,8 +177,9 @@ class ManyFiles:
         if held.all():
             return self._take_held(file, address, length)
         rows = np.empty((len(file), length), np.uint8)
-        rows[held] = self._take_held(file[held], address[held], length)
-        rows[~held] = self._read_rows(file[~held], address[~held], length)
+        if held.any():
+            rows[held] = self._take_held(file[held], address[held], length)
+        self._read_rows(file, address, np.flatnonzero(~held), rows)
         return rows
 
     def _take_held(self, file: Ints, address: Ints, length: int) -> Bytes:
@@ -183,19 +190,18 @@ class ManyFiles:
         gathered: Bytes = self.heads[file[:, None], address[:, None] + np.arange(length)]
         return gathered
 
-    def _read_rows(self, file: Ints, address: Ints, length: int) -> Bytes:
-        places = list(zip(file.tolist(), address.tolist(), strict=True))
+    def _read_rows(self, file: Ints, address: Ints, which: Ints, rows: Bytes) -> None:
+        """Read some of the rows, each into its place."""
+        files, addresses, length = file[which].tolist(), address[which].tolist(), rows.shape[1]
         wanted: list[list[Range]] = [[] for _ in self.readers]
-        for number, at in places:
+        for number, at in zip(files, addresses, strict=True):
             wanted[number].append((at, length))
         self._fetch(wanted)
-        parts = [self.readers[number].read(at, length) for number, at in places]
-        short = frozenset(
-            n for (n, _), part in zip(places, parts, strict=True) if len(part) < length
-        )
-        if short:
-            raise RowsError(short, "a file ends earlier than when it was opened")
-        return np.frombuffer(b"".join(parts), np.uint8).reshape(-1, length)
+        readers, view = self.readers, rows.reshape(-1).data
+        for place, number, at in zip((which * length).tolist(), files, addresses, strict=True):
+            if readers[number].read_into(at, view[place : place + length]) < length:
+                reason = "a file ends earlier than when it was opened"
+                raise RowsError(frozenset({number}), reason)
 
     def _fetch(self, wanted: Sequence[Sequence[Range]]) -> None:
         pairs = [(r, some) for r, some in zip(self.readers, wanted, strict=True) if some]
