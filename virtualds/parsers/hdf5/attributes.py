@@ -39,6 +39,8 @@ INTEGER, FLOAT, VLEN = (
     0x10 | kind for kind in (TypeClass.INTEGER, TypeClass.FLOAT, TypeClass.VLEN)
 )
 """The first byte of a type: its class and version 1 (IV.A.2.d)."""
+LONGEST_TEXT = 2**31 - 1
+"""Most bytes of a string in numpy."""
 NULL_TERMINATED, NULL_PADDED = 0, 1
 """Paddings of strings of fixed length."""
 
@@ -91,7 +93,7 @@ def read_attribute(owner: Any, name: str) -> Any:
     if is_region(known.kind):
         # regions lie in the heap too, and HDF5 looks for them there as soon as it reads references
         raise _unsupported_error(name, "it refers to regions")
-    if known.kind[0] & 0x0F not in IN_PLACE:
+    if not known.kind or known.kind[0] & 0x0F not in IN_PLACE:
         give_up(known.data)
     try:
         kind = h5py.h5a.open(owner.id, raw).get_type()
@@ -154,7 +156,7 @@ def _find_plain_type(kind: bytes) -> np.dtype[Any] | None:
     if kind in NUMBERS:
         return np.dtype(NUMBERS[kind])
     size = find_string_size(kind, (NULL_TERMINATED, NULL_PADDED))
-    return np.dtype(f"S{size}") if size else None
+    return np.dtype(f"S{size}") if 0 < size <= LONGEST_TEXT else None
 
 
 def _to_items(name: str, values: np.ndarray[Any, Any], owner: Any) -> Any:

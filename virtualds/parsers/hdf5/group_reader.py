@@ -38,6 +38,8 @@ from virtualds.parsers.hdf5.storage import build_stored_array, fill_of
 from virtualds.parsers.hdf5.virtual_datasets import build_mapped_array, list_needed_files
 from virtualds.urls import local_path, scheme_of
 
+LARGEST_VOID = 2**31 - 1
+"""Most bytes of an element in numpy."""
 NOT_A_COORDINATE = "_nc4_non_coord_"
 """Prefix that netCDF-C gives a variable with the name of a dimension whose scale it is not."""
 
@@ -190,7 +192,9 @@ class _GroupReader:
                 data = self._read_data(dataset, dims, shape, encoding)
         except VirtualdsError as error:
             self._note(name, error)
-            data = ManifestArray.unreadable(shape, f"V{dataset.type.size}", str(error))
+            data = ManifestArray.unreadable(
+                shape, f"V{min(dataset.type.size, LARGEST_VOID)}", str(error)
+            )
             return ManifestVariable(dims, data, attributes)
         if data.dtype.kind == "S" and "_FillValue" in attributes:
             fill = attributes["_FillValue"]

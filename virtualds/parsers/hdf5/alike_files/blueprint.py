@@ -91,6 +91,7 @@ class Blueprint:
                 return match
         self._check_addresses(addresses, match)
         self._check_checksums(match)
+        self._check_references(match)
         end = match.get_column(self.notes.slots[END_OF_FILE])
         match.sound[:] &= read_uints(end) <= files.ends
         return match
@@ -145,6 +146,14 @@ class Blueprint:
             found = compute_checksums(np.ascontiguousarray(summed))
             match.sound[:] &= found == read_uints(rows[:, place:stop])
 
+    def _check_references(self, match: Match) -> None:
+        """Demand that objects of the global heap have the elements that are counted."""
+        for references in self.notes.references.values():
+            for reference in references:
+                count = read_uints(match.get_column(reference.counted))
+                _, length = match.objects[reference.block, reference.number]
+                match.sound[:] &= count * reference.width <= length
+
     def _put_objects_in_place(self, number: int, rows: Bytes, match: Match) -> Bytes:
         """Return collections with their objects where they lie in the first file.
 
@@ -191,10 +200,10 @@ class Blueprint:
         counted = self.notes.blocks[reference.counted.block].data
         place = reference.counted.begin
         nbytes = int.from_bytes(counted[place : place + 4], "little") * reference.width
-        at, length = match.objects[reference.block, reference.number]
+        at, _ = match.objects[reference.block, reference.number]
         found = _gather(match.heaps[reference.block], at, nbytes)
         known = np.frombuffer(block.data, np.uint8)[begin : begin + nbytes]
-        equal: Bools = (length >= nbytes) & (found == known).all(axis=1)
+        equal: Bools = (found == known).all(axis=1)
         return equal
 
     def _find_object(self, reference: HeapReference) -> tuple[Block, int, int]:

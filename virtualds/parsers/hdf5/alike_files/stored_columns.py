@@ -11,12 +11,16 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray
+from virtualds.bounds import CHUNKS_PER_REFERENCE
 from virtualds.chunks.axis import ChunkAxis
 from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints, compute_strides
 from virtualds.source_file import SourceFile
+
+MOST_MISSING = 10**4
+"""Chunks of a file that may all be missing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +49,18 @@ class StoredColumns:
     address: Ints
     length: Ints
     inline: tuple[bytes, ...] = ()
+
+    def count_grid(self) -> npt.NDArray[np.float64]:
+        """Return how many chunks each file may have, with those that were never written."""
+        sizes = np.ones_like(self.shape) if self.chunks is None else np.array(self.chunks)
+        # as floats, whose product does not overflow
+        counted: npt.NDArray[np.float64] = np.ceil(self.shape / sizes).prod(axis=1)
+        return np.zeros(len(self.shape)) if self.chunks is None else counted
+
+    def find_most_chunks(self) -> Ints:
+        """Return how many chunks a table of each file may have; larger ones are read alone."""
+        references = np.bincount(self.owner, minlength=len(self.shape))
+        return np.maximum(MOST_MISSING, CHUNKS_PER_REFERENCE * references)
 
     def select(self, first: int, stop: int) -> StoredColumns:
         """Return the chunks of neighbouring files."""

@@ -60,6 +60,8 @@ def read_columns(known: KnownStructure, match: Match, files: ManyFiles) -> Found
             # each time there are fewer files left
             sound[list(error.files)] = False
             continue
+        for found in columns.values():
+            sound &= found.count_grid() <= found.find_most_chunks()
         return FoundColumns(sound, lengths, columns) if sound.any() else None
 
 

@@ -178,7 +178,7 @@ def _note_value(attribute: Attribute) -> None:
         free(data, 0, len(data))
     elif name == b"NAME":
         free(data, len(DIMENSION_ONLY), len(data))
-    elif name not in DECISIVE and attribute.kind[0] & 0x0F in IN_PLACE:
+    elif name not in DECISIVE and attribute.kind[0] & 0x0F in IN_PLACE and size <= len(data):
         note_slot(data, 0, size, attribute.key)
         free(data, size, len(data))
 

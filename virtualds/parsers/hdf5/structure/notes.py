@@ -174,6 +174,7 @@ def keep(data: bytes, begin: int, stop: int) -> None:
 
 
 def _mark(data: Piece, begin: int, stop: int, mark: bytes) -> None:
+    stop = min(stop, len(data))
     if begin < stop:
         structure = data.notes.blocks[data.block].structure
         structure[data.begin + begin : data.begin + stop] = mark * (stop - begin)

@@ -1,0 +1,176 @@
+"""HDF5 files of one structure are read together, and are what they are one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import h5py
+import netCDF4
+import numpy as np
+import pytest
+from memory import peak
+
+import virtualds
+from virtualds.arrays.alike_files import AlikeRun
+from virtualds.arrays.array import ManifestArray
+from virtualds.datasets.location import Location
+from virtualds.datasets.open import open_group
+from virtualds.parsers.hdf5.alike_files.read_alike import read_alike
+from virtualds.urls import normalise_url
+
+FILES = 6
+Write = Callable[[Path, int], None]
+
+
+def write_h5py(libver: str, **how: Any) -> Write:
+    def write(path: Path, number: int) -> None:
+        length = 3 + number % 4
+        with h5py.File(path, "w", libver=libver) as file:
+            file["x"] = np.arange(5.0)
+            file["x"].make_scale("x")
+            file.create_dataset("time", (length,), "f8", chunks=(2,), maxshape=(None,))
+            file["time"][:] = 10 * number + np.arange(length)
+            file["time"].make_scale("time")
+            # moves all that follows
+            file["time"].attrs["title"] = "y" * 40 if number else "z" * 40
+            values = np.arange(length * 5.0).reshape(length, 5) + number
+            file.create_dataset("v", data=values, chunks=(2, 3), maxshape=(None, 5), **how)
+            for axis, name in enumerate(("time", "x")):
+                file["v"].dims[axis].attach_scale(file[name])
+            file["v"].attrs["note"] = "word " * (number + 1)
+            file.attrs["number"] = number
+
+    return write
+
+
+def write_netcdf(path: Path, number: int) -> None:
+    with netCDF4.Dataset(path, "w") as file:
+        file.createDimension("time", None)
+        file.createDimension("x", 5)
+        file.setncattr_string("history", "run " * (number + 1))
+        time = file.createVariable("time", "f8", ("time",))
+        time.units = "days since 2000-01-01"
+        v = file.createVariable("v", "i2", ("time", "x"), zlib=True, chunksizes=(2, 5))
+        for count in range(12):
+            v.setncattr(f"a{count}", float(number))
+        length = 2 + number
+        time[:], v[:] = 10 * number + np.arange(length), number
+
+
+CASES: dict[str, Write] = {
+    "the oldest form": write_h5py("earliest"),
+    "the newest form": write_h5py("latest"),
+    "compressed": write_h5py("v110", compression="gzip"),
+    "netCDF, attributes in dense storage": write_netcdf,
+}
+
+
+def write_files(folder: Path, write: Write) -> list[Path]:
+    paths = [folder / f"{number}.nc" for number in range(FILES)]
+    for number, path in enumerate(paths):
+        write(path, number)
+    return paths
+
+
+def read(paths: Sequence[Path], heeded: Any = frozenset({"units"})) -> list[AlikeRun]:
+    urls = [normalise_url(path) for path in paths]
+    return list(read_alike(urls, None, None, (), heeded))
+
+
+def is_same(found: ManifestArray, wanted: Any) -> bool:
+    return (found.shape, found.dtype, found.pipelines, found.read().tobytes()) == (
+        wanted.shape,
+        wanted.dtype,
+        wanted.pipelines,
+        wanted.read().tobytes(),
+    )
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_alike_files_are_what_they_are_one_by_one(case: str, tmp_path: Path) -> None:
+    paths = write_files(tmp_path, CASES[case])
+    [run] = read(paths)
+    groups = [open_group(Location.of(path)) for path in paths]
+    assert (run.first, len(run.files.sources)) == (0, FILES)
+    assert dict(run.files.group.attributes) == dict(groups[0].attributes)
+    for name, variable in groups[0].variables.items():
+        arrays: list[Any] = [group.variables[name].data for group in groups]
+        if "time" in variable.dims:
+            axis = variable.dims.index("time")
+            assert is_same(run.files.join(name, "time"), np.concatenate(arrays, axis=axis))
+        else:
+            assert is_same(run.files.stack(name), np.stack(arrays))
+        values = run.files.get_values(name)
+        for one, array in zip(values or (), arrays, strict=False):
+            np.testing.assert_array_equal(one, array.read())
+
+
+def test_attributes_that_are_heeded_are_equal_within_a_run(tmp_path: Path) -> None:
+    paths = write_files(tmp_path, write_netcdf)
+    assert read(paths, heeded=None) == []
+    assert read(paths, heeded={"a3"}) == []
+    assert len(read(paths, heeded={"units"})) == 1
+
+
+def set_byte(path: Path, place: int, value: int) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[place] = value
+    path.write_bytes(raw)
+
+
+DAMAGE: dict[str, Callable[[Path], None]] = {
+    "it is cut short": lambda path: path.write_bytes(path.read_bytes()[:-1]),
+    "it has a few bytes": lambda path: path.write_bytes(path.read_bytes()[:18]),
+    "it is empty": lambda path: path.write_bytes(b""),
+    "its superblock is of another version": lambda path: set_byte(path, 8, 9),
+    "a type is another": lambda path: path.write_bytes(
+        path.read_bytes().replace(b"\x11\x20\x3f\0\x08\0\0\0", b"\x11\x21\x3f\0\x08\0\0\0", 1)
+    ),
+    "the heap is damaged": lambda path: path.write_bytes(
+        path.read_bytes().replace(b"GCOL", b"GCOX")
+    ),
+    "a node of the index is damaged": lambda path: path.write_bytes(
+        path.read_bytes().replace(b"TREE\1", b"TREX\1")
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_file_is_in_no_run_and_the_others_are(damage: str, tmp_path: Path) -> None:
+    paths = write_files(tmp_path, CASES["the oldest form"])
+    DAMAGE[damage](paths[2])
+    runs = read(paths)
+    assert [(run.first, len(run.files.sources)) for run in runs] == [(3, 3)]
+
+
+def test_a_string_that_the_heap_has_not_whole_is_an_error(tmp_path: Path) -> None:
+    paths = write_files(tmp_path, write_netcdf)
+    raw, text = paths[4].read_bytes(), b"run " * 5
+    place = raw.index(text) - 8
+    assert raw[place] == len(text)
+    paths[4].write_bytes(raw[:place] + b"\4" + raw[place + 1 :])
+    assert [(run.first, len(run.files.sources)) for run in read(paths)] == [(0, 4)]
+    with pytest.raises(virtualds.FormatError, match="global heap"):
+        virtualds.open_virtual_mfdataset(paths, combine="nested", concat_dim="time")
+
+
+def test_an_attribute_longer_than_its_message_takes_no_memory(tmp_path: Path) -> None:
+    paths = write_files(tmp_path, CASES["the oldest form"])
+    for path in paths:
+        raw, name = bytearray(path.read_bytes()), b"title\0"
+        place = raw.index(name) + 8
+        # the bytes of an element of its type
+        raw[place + 4 : place + 8] = (2**31 - 2).to_bytes(4, "little")
+        path.write_bytes(raw)
+    assert peak(lambda: read(paths)) < 2**24
+
+
+def test_a_large_grid_without_chunks_is_read_alone(tmp_path: Path) -> None:
+    def write(path: Path, number: int) -> None:
+        with h5py.File(path, "w") as file:
+            file.create_dataset("x", (2**30,), "i1", chunks=(1,), maxshape=(None,))
+            file["x"].make_scale("x")
+
+    assert read(write_files(tmp_path, write)) == []
