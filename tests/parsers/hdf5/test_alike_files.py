@@ -159,7 +159,7 @@ def test_a_string_that_the_heap_has_not_whole_is_an_error(tmp_path: Path) -> Non
 def test_an_attribute_longer_than_its_message_takes_no_memory(tmp_path: Path) -> None:
     paths = write_files(tmp_path, CASES["the oldest form"])
     for path in paths:
-        raw, name = bytearray(path.read_bytes()), b"title\0"
+        raw, name = bytearray(path.read_bytes()), b"number\0\0"
         place = raw.index(name) + 8
         # the bytes of an element of its type
         raw[place + 4 : place + 8] = (2**31 - 2).to_bytes(4, "little")
