@@ -23,6 +23,8 @@ from virtualds.stores.scan_cache import Scan
 from virtualds.stores.store import Range
 from virtualds.urls import local_path, scheme_of
 
+FEWEST = 3
+"""Fewest files that are read together."""
 OPEN_ERRORS = (OSError, ValueError)
 """What opening raises for a file that cannot be read; it is then opened alone, which says why."""
 
@@ -210,9 +212,16 @@ class ManyFiles:
 
 @contextmanager
 def open_many(
-    urls: Sequence[str], options: StorageOptions | None
+    urls: Sequence[str], options: StorageOptions | None, is_alike: Callable[[ManyFiles], bool]
 ) -> Iterator[tuple[ManyFiles, Ints]]:
     """Open files, and close them at the end of the block.
+
+    Parameters
+    ----------
+    urls : sequence of str
+    options : StorageOptions, optional
+    is_alike : callable
+        Says of the first remote files whether it is worth to ask for the others, too.
 
     Returns
     -------
@@ -229,14 +238,20 @@ def open_many(
             return None
 
     with _choose_runner(len(urls), is_local) as run:
-        found: list[FileReader | None] = run(open_one, urls)
-        readers = [reader for reader in found if reader is not None]
+        found: list[FileReader | None] = []
         try:
+            found += run(open_one, urls if is_local else urls[:FEWEST])
+            if not is_local and is_alike(_list_open(found, run)):
+                found += run(open_one, urls[FEWEST:])
             numbers = np.flatnonzero([reader is not None for reader in found])
-            yield ManyFiles(readers, run), numbers
+            yield _list_open(found, run), numbers
         finally:
-            for reader in readers:
+            for reader in filter(None, found):
                 reader.close()
+
+
+def _list_open(found: Sequence[FileReader | None], run: Callable[..., Any]) -> ManyFiles:
+    return ManyFiles([reader for reader in found if reader is not None], run)
 
 
 @contextmanager

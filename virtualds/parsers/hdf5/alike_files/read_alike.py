@@ -18,7 +18,7 @@ from virtualds.errors import VirtualdsError
 from virtualds.options import get_options
 from virtualds.parsers.hdf5 import members
 from virtualds.parsers.hdf5.alike_files.known_structure import KnownStructure, read_structure
-from virtualds.parsers.hdf5.alike_files.many_files import ManyFiles, open_many
+from virtualds.parsers.hdf5.alike_files.many_files import FEWEST, ManyFiles, open_many
 from virtualds.parsers.hdf5.alike_files.stored_columns import StoredColumns
 from virtualds.parsers.hdf5.alike_files.variable_columns import FoundColumns, read_columns
 from virtualds.parsers.hdf5.file import HDF5Files
@@ -26,8 +26,6 @@ from virtualds.parsers.hdf5.group_reader import read_one_group
 from virtualds.parsers.hdf5.structure.byte_rows import Bools, Bytes
 from virtualds.source_file import SourceFile, StorageOptions
 
-FEWEST = 3
-"""Fewest files that are read together."""
 MOST_TRIES = 4
 """Structures of a batch that may fit too few files; then each file is read alone."""
 MOST_KEPT = 16
@@ -100,8 +98,14 @@ def read_alike(
     """Read files together where they have one structure, as `ReadAlike` has it."""
     if get_options().hdf5 != "auto" or (group or "").strip("/") or len(urls) < FEWEST:
         return []
-    with open_many(urls, options) as (files, numbers):
-        reading = _BatchReader(files, numbers, frozenset(skip), heeded)
+    skipped = frozenset(skip)
+
+    def is_alike(first: ManyFiles) -> bool:
+        every = np.arange(len(first.readers))
+        return bool(_BatchReader(first, every, skipped, heeded).read())
+
+    with open_many(urls, options, is_alike) as (files, numbers):
+        reading = _BatchReader(files, numbers, skipped, heeded)
         return sorted(reading.read(), key=lambda run: run.first)
 
 
