@@ -14,6 +14,9 @@ import numpy as np
 import pytest
 from products import few_quick
 
+import virtualds
+from virtualds import FormatError
+
 CHILD = """
 import sys, zlib
 from virtualds import VirtualdsError
@@ -143,3 +146,17 @@ def test_damage_of_heaps_and_their_indexes_changes_no_attribute(
             if name == b"GCOL":
                 said = said.partition(" ")[0].replace("opened", sound)
             assert said in (sound, "refused"), f"byte {place}: {said}"
+
+
+def test_an_axis_longer_than_any_is_an_error_of_its_variable(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["v"] = np.arange(77, dtype="i1")
+        file["w"] = 1.0
+    length = (77).to_bytes(8, "little")
+    raw = path.read_bytes()
+    assert raw.count(length * 2) == 1
+    path.write_bytes(raw.replace(length * 2, (2**62).to_bytes(8, "little") * 2))
+    with pytest.raises(FormatError, match="axis"):
+        virtualds.open_virtual_dataset(path)
+    assert "w" in virtualds.open_virtual_dataset(path, drop_variables="v").variables

@@ -18,6 +18,7 @@ import numpy as np
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.concatenate import hold_gaps_as_chunks
 from virtualds.arrays.group import Data, ManifestGroup, ManifestVariable
+from virtualds.chunks.axis import LONGEST_AXIS
 from virtualds.codecs.codec import NO_FILTERS
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.parsers.hdf5.attributes import read_attribute, select_user_names
@@ -160,6 +161,9 @@ class _GroupReader:
             if odd := [dim for dim, n in own.items() if sizes.get(dim, n) != n]:
                 self._note(shown, _contradiction_error(odd[0], own[odd[0]], sizes[odd[0]]))
                 continue
+            if max(shape, default=0) >= LONGEST_AXIS:
+                self._note(shown, _length_error(max(shape)))
+                continue
             sizes |= own
             variables[shown] = self._read_variable(shown, dataset, names, shape)
         return variables
@@ -233,6 +237,13 @@ class _GroupReader:
         # its own gaps have another fill value than the part past its end
         array = hold_gaps_as_chunks(array) if array.has_gaps else array
         return replace(array, shape=shape, fill_value=fill)
+
+
+def _length_error(size: int) -> FormatError:
+    return FormatError(
+        f"an axis of {size} elements is longer than any; the file is damaged, fetch it again, or "
+        f"leave the variable out with drop_variables"
+    )
 
 
 def _contradiction_error(dim: str, size: int, known: int) -> FormatError:
