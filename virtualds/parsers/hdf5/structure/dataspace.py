@@ -28,6 +28,9 @@ class SpaceClass(IntEnum):
 
 HAS_LIMITS, HAS_ORDER = 0b01, 0b10
 """Flags: the greatest lengths follow; so does an order of axes, which HDF5 never wrote."""
+UNLIMITED = 2**64 - 1
+"""The greatest length of an axis that may grow (H5S_UNLIMITED). Lengths of fewer bytes cannot hold
+it: HDF5 writes the greatest that they can, and reads that as a limit."""
 MOST_AXES = 32
 """Most axes of a dataset (H5S_MAX_RANK)."""
 
@@ -76,9 +79,9 @@ def parse_dataspace(data: bytes, length_size: int = 8) -> Dataspace:
     count = rank * (2 if flags & HAS_LIMITS else 1)
     lengths = read_uints(data, begin, length_size, count)
     demand_end(data, begin + count * length_size)
-    shape, most, unlimited = lengths[:rank], lengths[-rank:], (1 << 8 * length_size) - 1
+    shape, most = lengths[:rank], lengths[-rank:]
     if any(n > limit for n, limit in zip(shape, most, strict=True)):
         raise MessageError(f"a dataspace has the shape {shape}, and at most {most}")
-    limits = tuple(None if n == unlimited else n for n in most)
+    limits = tuple(None if n == UNLIMITED else n for n in most)
     held = None if kind == SpaceClass.NULL else shape
     return Dataspace(SpaceClass(kind), held, limits, begin)
