@@ -50,7 +50,7 @@ def test_dataspaces_are_those_that_h5py_reads(tmp_path: Path, libver: str, size:
         if shape:
             assert int.from_bytes(message[found.place : found.place + size], "little") == shape[0]
         # HDF5 takes "unlimited" for a number where lengths have fewer than 8 bytes
-        assert found.limits == tuple(None if n == UNLIMITED else n for n in limits)
+        assert found.limits == tuple(None if n == UNLIMITED else n for n in limits or ())
 
 
 def lengths(*values: int) -> bytes:
