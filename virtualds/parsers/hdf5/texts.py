@@ -18,13 +18,18 @@ from virtualds.parsers.hdf5.numpy_types import CHARSETS
 from virtualds.parsers.hdf5.objects import Dataset
 from virtualds.parsers.hdf5.structure import global_heap
 from virtualds.parsers.hdf5.structure.fill_values import FillState
+from virtualds.parsers.hdf5.structure.layout import LayoutClass
 
 
 def holds_texts(dataset: Dataset) -> bool:
     """Say whether the elements of a dataset are strings that `read_texts` reads."""
     fill = dataset.facts.fill
-    # a fill value that h5py found has no bytes here; without any, HDF5 refuses what is not written
-    is_known = bool(fill.raw) if fill.is_chosen else fill.state == FillState.DEFAULT
+    # a fill value that h5py found has no bytes here
+    is_known = bool(fill.raw) or not fill.is_chosen
+    # without any fill value HDF5 refuses a dataset that was never written
+    layout = dataset.facts.layout
+    is_written = layout.address is not None or layout.kind == LayoutClass.COMPACT
+    is_known = is_known and (is_written or fill.state != FillState.UNDEFINED)
     is_read_here = get_options().hdf5 == "auto" and is_known and not dataset.is_virtual
     return is_read_here and dataset.type.is_text
 
