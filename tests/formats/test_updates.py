@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import random
 import subprocess
 import sys
 import threading
@@ -634,6 +635,8 @@ def add(target: Target, path: Path) -> int:
         with suppress(ConflictError):
             target.append(path)
             return attempt
+        # writers in step keep each other from committing, as without the waits of conflict="retry"
+        time.sleep(random.uniform(0, 0.05))
     raise AssertionError("no progress")
 
 
