@@ -766,6 +766,33 @@ def some_file(folder: Path) -> Path:
     return path
 
 
+WRITES = """
+import sys, h5py
+with h5py.File(sys.argv[1], "a") as file:
+    file["v"][0] = 1
+    print("open", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("way", ["auto", "library"])
+def test_a_file_that_a_writer_has_open_is_refused_by_name(way: Any, tmp_path: Path) -> None:
+    path, pipe = some_file(tmp_path), subprocess.PIPE
+    command = [sys.executable, "-c", WRITES, str(path)]
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "open\n"
+        handles = os.listdir("/dev/fd")
+        with (
+            virtualds.set_options(hdf5=way),
+            pytest.raises(FormatError, match=rf"{path.name}.*unable to lock file"),
+        ):
+            virtual(path)
+        assert os.listdir("/dev/fd") == handles
+        writer.communicate("")
+    assert virtual(path)["v"].shape == (64, 64)
+
+
 @pytest.mark.parametrize("keep", [8, 100, 512, 2000, -1])
 def test_a_truncated_file_is_a_format_error(keep: int, tmp_path: Path) -> None:
     path = some_file(tmp_path)

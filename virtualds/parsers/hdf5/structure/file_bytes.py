@@ -34,8 +34,6 @@ NEARBY = 2**12
 """Bytes of a local file that are read where fewer are asked for: others lie close by."""
 HEAD_BYTES = 2**14
 """Bytes of a local file that are read at once when it is opened: most metadata of many files."""
-
-
 AHEAD = FIRST_PAGES
 """Pages that a round of requests fetches behind what it is for."""
 MOST_AHEAD = HELD_PAGES // 2
@@ -66,6 +64,8 @@ class FileBytes:
     ------
     FormatError
         There is no sound superblock.
+    DeclinedError
+        A writer has the file open.
     """
 
     superblock: Superblock
@@ -92,22 +92,29 @@ class FileBytes:
         self._near_at = 0
         self._blocks: Blocks | None = None
         self._wanted: set[int] | None = None
-        if scheme_of(source.url) == "file":
-            flags = os.O_RDONLY | getattr(os, "O_BINARY", 0)
-            self._handle = os.open(local_path(source.url), flags)
-            lock_for_reading(self._handle)
-            self.end = os.fstat(self._handle).st_size
-            self._head = os.pread(self._handle, HEAD_BYTES, 0)
-        else:
-            self._blocks = open_blocks(source)
-            self.end = source.size or 0
-            self._head = self._blocks.get_held(0, min(FIRST_PAGES * PAGE, self.end)) or b""
         self.collections: dict[int, Any] = {}
         try:
+            self._open()
             self._read_superblock()
         except BaseException:
             self.close()
             raise
+
+    def _open(self) -> None:
+        """Open the file, and take its first bytes."""
+        url = self.source.url
+        if scheme_of(url) != "file":
+            self._blocks = open_blocks(self.source)
+            self.end = self.source.size or 0
+            self._head = self._blocks.get_held(0, min(FIRST_PAGES * PAGE, self.end)) or b""
+            return
+        self._handle = os.open(local_path(url), os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        try:
+            lock_for_reading(self._handle)
+        except BlockingIOError:
+            self.decline("a writer has it open")
+        self.end = os.fstat(self._handle).st_size
+        self._head = os.pread(self._handle, HEAD_BYTES, 0)
 
     def close(self) -> None:
         """Close the file."""
