@@ -29,6 +29,7 @@ from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.parsers import hdf5
+from virtualds.parsers.hdf5.structure.superblock import SIGNATURE
 
 HDF5 = [name for name, case in CASES.items() if case.source == "hdf5"]
 NETCDF = [name for name in HDF5 if CASES[name].engine == "netcdf4"]
@@ -925,10 +926,10 @@ def test_a_rewritten_source_is_a_read_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("offset", [0, 512, 1024, 4096])
 def test_the_signature_is_found_behind_a_user_block(offset: int) -> None:
-    assert hdf5.detect(b"\0" * offset + hdf5.SIGNATURE)
+    assert hdf5.detect(b"\0" * offset + SIGNATURE)
 
 
-@pytest.mark.parametrize("head", [b"", b"CDF\x01", b"\0" * 100 + hdf5.SIGNATURE, b'{"version": 1'])
+@pytest.mark.parametrize("head", [b"", b"CDF\x01", b"\0" * 100 + SIGNATURE, b'{"version": 1'])
 def test_nothing_else_is_taken_for_hdf5(head: bytes) -> None:
     assert not hdf5.detect(head)
 

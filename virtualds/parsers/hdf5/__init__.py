@@ -30,11 +30,9 @@ from virtualds.parsers.hdf5.alike_files.read_alike import read_alike
 from virtualds.parsers.hdf5.file import HDF5Files
 from virtualds.parsers.hdf5.group_reader import read_one_group, read_whole_tree
 from virtualds.parsers.hdf5.objects import Structure
+from virtualds.parsers.hdf5.structure.superblock import SIGNATURE
 from virtualds.source_file import SourceFile
 from virtualds.stores.scan_cache import keep_scan
-
-SIGNATURE = b"\x89HDF\r\n\x1a\n"
-"""Format signature, at byte 0, 512, 1024, 2048 ... (HDF5 file format, II.A)."""
 
 
 def detect(head: bytes) -> bool:

@@ -5,8 +5,6 @@ HDF5 File Format Specification 3.0, IV.A.2.
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 from virtualds.parsers.hdf5.objects import Dataset, DatasetFacts, HDF5Location, check_fill
 from virtualds.parsers.hdf5.structure.dataspace import Dataspace, parse_dataspace
 from virtualds.parsers.hdf5.structure.file_bytes import FileBytes
@@ -41,7 +39,8 @@ LENGTH, ADDRESS, SIZE, DATA, CHUNK = "length", "address", "size", "data", "chunk
 """Slots of a dataset: the length of an axis; where its elements or the index of its chunks lie; how
 many bytes are contiguous; compact elements; bytes and filter mask of a filtered single chunk."""
 
-Parsed = TypeVar("Parsed")
+ONCE = frozenset({DATASPACE, DATATYPE, FILL, OLD_FILL, FILTERS, LAYOUT})
+"""Messages that a dataset has once."""
 
 
 def make_dataset(name: str, place: HDF5Location) -> Dataset:
@@ -89,10 +88,6 @@ def _parse_facts(place: HDF5Location) -> DatasetFacts:
             parse_filter_pipeline(read_unshared(file, filters)) if filters else (),
             _parse_layout(place, by_kind[LAYOUT].data),
         )
-
-
-ONCE = frozenset({DATASPACE, DATATYPE, FILL, OLD_FILL, FILTERS, LAYOUT})
-"""Messages that a dataset has once."""
 
 
 def _parse_space(place: HDF5Location, message: Message) -> Dataspace:

@@ -25,7 +25,7 @@ from virtualds.parsers.hdf5.objects import (
     check_fill,
     make_no_group_error,
 )
-from virtualds.parsers.hdf5.structure.dataspace import Dataspace, SpaceClass
+from virtualds.parsers.hdf5.structure.dataspace import UNLIMITED, Dataspace, SpaceClass
 from virtualds.parsers.hdf5.structure.file_bytes import DeclinedError
 from virtualds.parsers.hdf5.structure.fill_values import FillState, FillValue
 from virtualds.parsers.hdf5.structure.filter_pipeline import Filter
@@ -40,9 +40,6 @@ from virtualds.parsers.hdf5.structure.object_header import DATATYPE, LAYOUT
 from virtualds.parsers.hdf5.structure.shared_messages import read_unshared
 from virtualds.parsers.hdf5.structure.type_messages import parse_type
 from virtualds.source_file import SourceFile
-
-UNLIMITED = 2**64 - 1
-"""The greatest length of an axis that may grow (H5S_UNLIMITED)."""
 
 
 def open_root(files: HDF5Files, source: SourceFile) -> HDF5Location:
@@ -228,7 +225,7 @@ def _ask_facts(place: HDF5Location, kind: bytes) -> DatasetFacts:
         kind,
         _ask_fill(plist, kind),
         tuple(Filter(number, flags, values) for number, flags, values, _ in filters),
-        _find_layout(place, plist, kind),
+        _find_layout(place, plist),
     )
 
 
@@ -255,7 +252,7 @@ def ask_chosen_fill(plist: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     return fill.view(dtype)
 
 
-def _find_layout(place: HDF5Location, plist: Any, kind: bytes) -> Layout:
+def _find_layout(place: HDF5Location, plist: Any) -> Layout:
     """Return where elements lie; without an index of chunks if its form is unknown."""
     found = [m.data for m in place.messages if m.kind == LAYOUT]
     if len(found) != 1:

@@ -15,9 +15,15 @@ import numpy.typing as npt
 
 from virtualds.chunks.projection import Ints
 from virtualds.parsers.hdf5.alike_files.many_files import ManyFiles
-from virtualds.parsers.hdf5.structure.byte_rows import Bools, Bytes, compute_checksums, read_uints
+from virtualds.parsers.hdf5.structure.byte_rows import (
+    CHECKSUM_BYTES,
+    Bools,
+    Bytes,
+    compute_checksums,
+    read_uints,
+)
 from virtualds.parsers.hdf5.structure.notes import FIXED, Block, HeapReference, Notes, Pointer, Slot
-from virtualds.parsers.hdf5.structure.superblock import CHECKSUM_BYTES, END_OF_FILE
+from virtualds.parsers.hdf5.structure.superblock import END_OF_FILE
 
 OBJECT_HEAD = 8
 """Bytes before the length of an object in a collection of the global heap (III.E)."""

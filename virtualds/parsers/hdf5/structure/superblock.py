@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from virtualds.parsers.hdf5.structure.byte_rows import CHECKSUM_BYTES
 from virtualds.parsers.hdf5.structure.notes import free, note_address, note_checksum, note_slot
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
@@ -24,8 +25,6 @@ BEING_WRITTEN = 0b101
 """Flags of a file that a writer has open, alone or beside readers (version 3)."""
 END_OF_FILE = "end of file"
 """The slot of the end of the file: no file may be shorter."""
-CHECKSUM_BYTES = 4
-"""Bytes of a checksum."""
 
 
 class Superblock(NamedTuple):
