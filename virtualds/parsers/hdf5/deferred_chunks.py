@@ -20,12 +20,11 @@ from virtualds.bounds import demand_table
 from virtualds.chunks.columns import MISSING
 from virtualds.chunks.lazy_manifest import DeferredManifest
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.projection import Ints, compute_strides
+from virtualds.chunks.projection import Ints
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import ReadError
 from virtualds.parsers.hdf5.chunk_indexes import read_indexes
-from virtualds.parsers.hdf5.chunk_indexes.dataset_chunks import LONGEST
-from virtualds.parsers.hdf5.chunk_indexes.form import ChunkRows, IndexForm
+from virtualds.parsers.hdf5.chunk_indexes.form import LAST, ChunkRows, IndexForm
 from virtualds.parsers.hdf5.objects import Dataset
 from virtualds.parsers.hdf5.structure.byte_rows import Bytes, RowsError, UnknownRowsError
 from virtualds.parsers.hdf5.structure.file_bytes import (
@@ -182,7 +181,7 @@ class IndexedChunks:
 
     def _read(self, wanted: Ints | None) -> ChunkRows:
         numbers = np.zeros(1, np.int64), np.array([self.root], np.uint64).view(np.int64)
-        shape = np.array([[min(n, LONGEST) for n in self.shape]])
+        shape = np.array([[min(n, LAST) for n in self.shape]])
         try:
             return read_indexes(self.rows, self.form, *numbers, shape, wanted=wanted)
         except UnknownRowsError as error:
@@ -192,11 +191,7 @@ class IndexedChunks:
 
     def _spread(self, found: ChunkRows, known: Ints) -> ChunkManifest:
         """Return the manifest of chunks by their numbers, which ascend; others may be found."""
-        number = np.zeros(found.owner.size, np.int64)
-        for first, chunk, stride in zip(
-            found.place, self.form.chunks, compute_strides(self.grid), strict=False
-        ):
-            number += first // chunk * stride
+        number = found.count_before(self.form.chunks, self.grid)
         at = np.minimum(np.searchsorted(known, number), known.size - 1)
         wanted = known[at] == number
         at = at[wanted]
@@ -260,8 +255,7 @@ def defer_chunks(
         Chunks per axis, the axes within elements included.
     """
     (space, _, _, filters, layout), file = dataset.facts, dataset.file
-    kind, chunks, count = IndexKind(layout.index_kind or 0), layout.dims[:-1], len(filters)
-    form = IndexForm(kind, chunks, layout.dims[-1], dataset.limits, bool(count))
+    form, count = IndexForm.of(dataset.facts), len(filters)
     sizes = file.offset_size, file.length_size, file.half, file.end - file.base
     rows = StoredRows(dataset.source, file.base, *sizes)
     shape, root = space.shape or (), layout.address or 0

@@ -21,7 +21,6 @@ from virtualds.chunks.axis import ChunkAxis
 from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.projection import compute_strides
 from virtualds.codecs import codec_from_hdf5
 from virtualds.codecs.codec import NO_FILTERS
 from virtualds.codecs.pipeline import CodecPipeline
@@ -192,10 +191,7 @@ def _build_chunked(
     demand_table(grid, index.owner.size, f"dataset {dataset.name!r}")
     mask = np.where(_find_bare_edges(dataset, pipeline, chunks, index), ALL_SKIPPED, index.mask)
     pipelines, number = _split_by_mask(pipeline, mask)
-    flat = np.zeros(mask.size, np.int64)
-    # the axes within elements, of array types, are never cut
-    for first, chunk, stride in zip(index.place, chunks, compute_strides(grid), strict=False):
-        flat += first // chunk * stride
+    flat = index.count_before(chunks, grid)
 
     def spread(values: npt.NDArray[Any], rest: int, kind: Any) -> npt.NDArray[Any]:
         column = np.full(prod(grid), rest, kind)

@@ -12,15 +12,13 @@ from virtualds.parsers.hdf5.alike_files.known_structure import KnownStructure, K
 from virtualds.parsers.hdf5.alike_files.many_files import ManyFiles
 from virtualds.parsers.hdf5.alike_files.stored_columns import StoredColumns
 from virtualds.parsers.hdf5.chunk_indexes import read_indexes
-from virtualds.parsers.hdf5.chunk_indexes.form import ChunkRows, IndexForm
+from virtualds.parsers.hdf5.chunk_indexes.form import MASK_BYTES, ChunkRows, IndexForm
 from virtualds.parsers.hdf5.dataset_facts import ADDRESS, CHUNK, DATA, LENGTH, SIZE
 from virtualds.parsers.hdf5.structure.byte_rows import Bools, RowsError, is_defined, read_uints
-from virtualds.parsers.hdf5.structure.layout import FILTERED_SINGLE, IndexKind, LayoutClass
+from virtualds.parsers.hdf5.structure.layout import FILTERED_SINGLE, LayoutClass
 
 LONGEST = 2**40
 """Most elements of a variable of a file that is read together with others."""
-MASK_BYTES = 4
-"""Bytes of a filter mask."""
 
 
 class FoundColumns(NamedTuple):
@@ -102,7 +100,7 @@ def _read_chunks(
     for name, variable in known.variables.items():
         layout = variable.facts.layout
         if layout.kind == LayoutClass.CHUNKED:
-            by_form.setdefault(_make_form(variable), []).append(name)
+            by_form.setdefault(IndexForm.of(variable.facts), []).append(name)
         elif layout.kind == LayoutClass.COMPACT:
             columns[name] = _read_compact(variable, known, match, shapes[name], sound)
         else:
@@ -110,13 +108,6 @@ def _read_chunks(
     for form, names in by_form.items():
         columns |= _read_indexes(form, names, known, match, files, shapes, sound)
     return columns
-
-
-def _make_form(variable: KnownVariable) -> IndexForm:
-    layout = variable.facts.layout
-    kind = IndexKind.B_TREE_1 if layout.index_kind is None else layout.index_kind
-    limits = variable.facts.space.limits
-    return IndexForm(kind, layout.dims[:-1], layout.dims[-1], limits, bool(variable.facts.filters))
 
 
 def _count_bytes(variable: KnownVariable, shape: Ints) -> Ints:

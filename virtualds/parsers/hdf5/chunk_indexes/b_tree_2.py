@@ -13,6 +13,7 @@ import numpy as np
 
 from virtualds.chunks.projection import Ints
 from virtualds.parsers.hdf5.chunk_indexes.form import (
+    LAST,
     ChunkRows,
     Indexes,
     check_chunks,
@@ -22,6 +23,7 @@ from virtualds.parsers.hdf5.chunk_indexes.form import (
     join_chunks,
     meet,
     parse_elements,
+    take_heads,
 )
 from virtualds.parsers.hdf5.structure.byte_rows import (
     CHECKSUM_BYTES,
@@ -31,7 +33,6 @@ from virtualds.parsers.hdf5.structure.byte_rows import (
     compute_checksums,
     demand,
     demand_once,
-    have_checksums,
     is_defined,
     read_uints,
     take_parts,
@@ -101,11 +102,8 @@ def read_trees(indexes: Indexes) -> ChunkRows:
         They have an unknown form.
     """
     rows, file = indexes.rows, indexes.file
-    size = HEAD + rows.offset_size + 2 + rows.length_size + CHECKSUM_BYTES
-    heads = rows.take_rows(file, indexes.root, size)
-    known = (heads[:, :4] == np.frombuffer(b"BTHD", np.uint8)).all(axis=1)
-    sound = known & have_checksums(heads)
-    demand(sound, file, "there is no version 2 B-tree of chunks, or its checksum is wrong")
+    size = HEAD + rows.offset_size + 2 + rows.length_size
+    heads = take_heads(indexes, size, b"BTHD", "version 2 B-tree")
     kind = FILTERED if indexes.form.has_filters else PLAIN
     demand(heads[:, 4] == 0, file, "a B-tree of an unknown version", UnknownRowsError)
     demand(heads[:, 5] == kind, file, f"a B-tree has no records of type {kind}")
@@ -154,7 +152,7 @@ def _find_needed(indexes: Indexes, nodes: _Nodes, raw: Bytes, wanted: Ints) -> B
     steps = np.array(indexes.form.chunks)[:, None]
     place = _parse_records(indexes, np.repeat(nodes.owner, nodes.records), raw).place
     before = indexes.count_before(place // steps)
-    edges = np.concatenate(([-1], before, [np.iinfo(np.int64).max]))
+    edges = np.concatenate(([-1], before, [LAST]))
     at = _count_up(np.cumsum(nodes.records) - nodes.records, nodes.records + 1)
     return meet(indexes.count_before(wanted), edges[at] + 1, edges[at + 1])
 
@@ -290,7 +288,7 @@ def _parse_records(indexes: Indexes, owner: Ints, raw: Bytes) -> ChunkRows:
     columns = parse_elements(indexes.form, raw[:, :stop], indexes.rows.offset_size)
     place = np.ascontiguousarray(read_uints(raw[:, stop:].reshape(-1, len(chunks), 8)).T)
     for values, chunk in zip(place, chunks, strict=True):
-        countable = (values >= 0) & (values <= (2**63 - 1) // chunk)
+        countable = (values >= 0) & (values <= LAST // chunk)
         demand(countable, indexes.file[owner], "a chunk lies outside of the shape")
         values *= chunk
     return ChunkRows(owner, place, *columns)

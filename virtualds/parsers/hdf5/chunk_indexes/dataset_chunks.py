@@ -19,6 +19,7 @@ import numpy as np
 from virtualds.parsers.hdf5.chunk_indexes import read_indexes
 from virtualds.parsers.hdf5.chunk_indexes.b_tree_1 import HEAD, OF_CHUNKS, make_node_form
 from virtualds.parsers.hdf5.chunk_indexes.form import (
+    LAST,
     ChunkRows,
     Indexes,
     IndexForm,
@@ -32,8 +33,6 @@ from virtualds.parsers.hdf5.structure.superblock import FORMS
 
 NODE = Struct("<4sBBH")
 """Signature, type, level and number of entries of a node (III.A.1)."""
-LONGEST = 2**63 - 1
-"""The longest axis that a column of integers can hold."""
 BLOCK = 512
 """Chunks that HDF5 lists before they become columns."""
 
@@ -58,12 +57,9 @@ def read_chunks(dataset: Dataset) -> ChunkRows:
 
 
 def _read_index(dataset: Dataset) -> ChunkRows:
-    file, layout, has_filters = dataset.file, dataset.facts.layout, bool(dataset.facts.filters)
+    file, layout, form = dataset.file, dataset.facts.layout, IndexForm.of(dataset.facts)
     shape = dataset.facts.space.shape or ()
-    chunks, itemsize = layout.dims[:-1], layout.dims[-1]
-    kind = IndexKind.B_TREE_1 if layout.index_kind is None else layout.index_kind
-    form = IndexForm(kind, chunks, itemsize, dataset.limits, has_filters)
-    one = np.zeros(1, np.int64), np.array([[min(n, LONGEST) for n in shape]])
+    one = np.zeros(1, np.int64), np.array([[min(n, LAST) for n in shape]])
     if layout.index_kind is None:
         if dataset.limits.count(None) == 1 and dataset.limits[0] is not None:
             # perhaps an extensible array, whose chunks HDF5 lists at wrong positions

@@ -19,6 +19,7 @@ from virtualds.parsers.hdf5.chunk_indexes.elements import (
     join_runs,
 )
 from virtualds.parsers.hdf5.chunk_indexes.form import (
+    LAST,
     ChunkRows,
     Indexes,
     find_numbers,
@@ -26,6 +27,7 @@ from virtualds.parsers.hdf5.chunk_indexes.form import (
     group_alike,
     is_element_size,
     meet,
+    take_heads,
 )
 from virtualds.parsers.hdf5.structure.byte_rows import (
     CHECKSUM_BYTES,
@@ -43,10 +45,6 @@ BEFORE_HEADER = 6
 """Bytes of a block before the address of its header: signature, version and client."""
 CONTRADICTION = "the header of an extensible array contradicts itself"
 """The error of a header with impossible numbers."""
-
-
-LAST = 2**63 - 1
-"""The greatest number of an element."""
 
 
 class _ArrayForm(NamedTuple):
@@ -134,12 +132,8 @@ def read_extensible_arrays(indexes: Indexes) -> ChunkRows:
     UnknownRowsError
         They have an unknown form.
     """
-    rows, file = indexes.rows, indexes.file
-    size = 12 + 6 * rows.length_size + rows.offset_size + CHECKSUM_BYTES
-    heads = rows.take_rows(file, indexes.root, size)
-    known = (heads[:, :4] == np.frombuffer(b"EAHD", np.uint8)).all(axis=1)
-    sound = known & have_checksums(heads)
-    demand(sound, file, "there is no extensible array of chunks, or its checksum is wrong")
+    size = 12 + 6 * indexes.rows.length_size + indexes.rows.offset_size
+    heads = take_heads(indexes, size, b"EAHD", "extensible array")
     demand_versions(indexes, heads, "an extensible array")
     return group_alike(indexes, heads, slice(6, 12), _read_alike)
 

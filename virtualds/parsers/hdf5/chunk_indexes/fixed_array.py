@@ -27,6 +27,7 @@ from virtualds.parsers.hdf5.chunk_indexes.form import (
     group_alike,
     is_element_size,
     meet,
+    take_heads,
 )
 from virtualds.parsers.hdf5.structure.byte_rows import (
     CHECKSUM_BYTES,
@@ -65,12 +66,8 @@ def read_fixed_arrays(indexes: Indexes) -> ChunkRows:
     UnknownRowsError
         They have an unknown form.
     """
-    rows, file = indexes.rows, indexes.file
-    size = 8 + rows.length_size + rows.offset_size + CHECKSUM_BYTES
-    heads = rows.take_rows(file, indexes.root, size)
-    known = (heads[:, :4] == np.frombuffer(b"FAHD", np.uint8)).all(axis=1)
-    sound = known & have_checksums(heads)
-    demand(sound, file, "there is no fixed array of chunks, or its checksum is wrong")
+    rows = indexes.rows
+    heads = take_heads(indexes, 8 + rows.length_size + rows.offset_size, b"FAHD", "fixed array")
     demand_versions(indexes, heads, "a fixed array")
     return group_alike(indexes, heads, slice(6, 8 + rows.length_size), _read_alike)
 

@@ -12,10 +12,23 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.chunks.projection import Ints, compute_strides
-from virtualds.parsers.hdf5.structure.byte_rows import Bools, ByteRows, Bytes, RowsError, read_uints
+from virtualds.parsers.hdf5.objects import DatasetFacts
+from virtualds.parsers.hdf5.structure.byte_rows import (
+    CHECKSUM_BYTES,
+    Bools,
+    ByteRows,
+    Bytes,
+    RowsError,
+    demand,
+    have_checksums,
+    read_uints,
+)
+from virtualds.parsers.hdf5.structure.layout import IndexKind
 
-MASK = 4
+MASK_BYTES = 4
 """Bytes of a filter mask."""
+LAST = 2**63 - 1
+"""The greatest number that a column holds."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +53,16 @@ class IndexForm:
     itemsize: int
     limits: tuple[int | None, ...]
     has_filters: bool
+
+    @classmethod
+    def of(cls, facts: DatasetFacts) -> IndexForm:
+        """Return the form of the index of a dataset with chunks.
+
+        Where it is not known, HDF5 lists the chunks, in the order of a version 1 B-tree.
+        """
+        layout, limits = facts.layout, facts.space.limits
+        kind = IndexKind.B_TREE_1 if layout.index_kind is None else layout.index_kind
+        return cls(kind, layout.dims[:-1], layout.dims[-1], limits, bool(facts.filters))
 
     @cached_property
     def nbytes(self) -> int:
@@ -111,6 +134,16 @@ class ChunkRows(NamedTuple):
         none = np.empty(0, np.int64)
         return cls(none, np.empty((ndim, 0), np.int64), none, none, none)
 
+    def count_before(self, chunks: tuple[int, ...], grid: tuple[int, ...]) -> Ints:
+        """Return how many chunks of a grid come before each of these, in C order.
+
+        The grid may have more axes, within elements, which are never cut.
+        """
+        total = np.zeros(self.owner.size, np.int64)
+        for first, chunk, stride in zip(self.place, chunks, compute_strides(grid), strict=False):
+            total += first // chunk * stride
+        return total
+
     def at(self, which: Bools | Ints) -> ChunkRows:
         """Return some of the chunks."""
         return ChunkRows(*(column[..., which] for column in self))
@@ -125,14 +158,30 @@ def parse_elements(form: IndexForm, raw: Bytes, offset_size: int) -> tuple[Ints,
     address = read_uints(raw[:, :offset_size])
     if not form.has_filters:
         return np.zeros(len(raw), np.int64), address, np.full(len(raw), form.nbytes)
-    return read_uints(raw[:, -MASK:]), address, read_uints(raw[:, offset_size:-MASK])
+    length = read_uints(raw[:, offset_size:-MASK_BYTES])
+    return read_uints(raw[:, -MASK_BYTES:]), address, length
+
+
+def take_heads(indexes: Indexes, size: int, signature: bytes, what: str) -> Bytes:
+    """Return the headers of indexes, which have a signature and a checksum.
+
+    Raises
+    ------
+    RowsError
+        A header has another signature, or is damaged.
+    """
+    heads = indexes.rows.take_rows(indexes.file, indexes.root, size + CHECKSUM_BYTES)
+    known = (heads[:, :4] == np.frombuffer(signature, np.uint8)).all(axis=1)
+    sound = known & have_checksums(heads)
+    demand(sound, indexes.file, f"there is no {what} of chunks, or its checksum is wrong")
+    return heads
 
 
 def is_element_size(form: IndexForm, size: int, offset_size: int) -> bool:
     """Say whether an element may have so many bytes."""
     if not form.has_filters:
         return size == offset_size
-    return 1 <= size - offset_size - MASK <= 8
+    return 1 <= size - offset_size - MASK_BYTES <= 8
 
 
 def join_chunks(parts: list[ChunkRows], ndim: int) -> ChunkRows:
