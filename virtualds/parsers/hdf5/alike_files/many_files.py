@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import copy_context
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -45,9 +46,6 @@ class FileReader(Protocol):
     def read_into(self, address: int, buffer: memoryview) -> int:
         """Fill a buffer with the bytes from an address on; return how many there are."""
 
-    def fetch(self, ranges: Sequence[Range]) -> None:
-        """Fetch what is going to be read."""
-
     def hold(self) -> AbstractContextManager[None]:
         """Let what is fetched of the file serve all who read it, until the end of the block."""
 
@@ -76,9 +74,6 @@ class LocalReader:
         found = os.pread(self._handle, len(buffer), address)
         buffer[: len(found)] = found
         return len(found)
-
-    def fetch(self, ranges: Sequence[Range]) -> None:
-        """Do nothing: a local file is read when bytes are needed."""
 
     def hold(self) -> AbstractContextManager[None]:
         """Do nothing: nothing is fetched."""
@@ -118,6 +113,10 @@ class RemoteReader:
         self._scan.close()
 
 
+Fetch = Callable[[Sequence[FileReader], Sequence[Sequence[Range]]], None]
+"""Fetches ranges of files, of all at once."""
+
+
 @dataclass(eq=False)
 class ManyFiles:
     """Files whose bytes are read as rows (`virtualds.parsers.hdf5.structure.byte_rows.ByteRows`).
@@ -125,12 +124,14 @@ class ManyFiles:
     Parameters
     ----------
     readers : list of FileReader
+    fetch_ranges : callable or None
+        None for local files, which are read when bytes are needed.
     offset_size, length_size, half : int
         Of the structure that the files have.
     """
 
     readers: list[FileReader]
-    run: Callable[..., Any]
+    fetch_ranges: Fetch | None
     offset_size: int = 8
     length_size: int = 8
     half: int = 32
@@ -146,7 +147,7 @@ class ManyFiles:
         """Return some of the files."""
         if len(numbers) == len(self.readers):
             return self
-        return ManyFiles([self.readers[n] for n in numbers.tolist()], self.run)
+        return ManyFiles([self.readers[n] for n in numbers.tolist()], self.fetch_ranges)
 
     def fetch(self, file: Ints, ranges: Sequence[tuple[Ints, int]]) -> None:
         """Fetch what is going to be read, of all files at once.
@@ -157,12 +158,14 @@ class ManyFiles:
         ranges : sequence of (int array, int)
             For each of these files an address, and the length.
         """
+        if self.fetch_ranges is None:
+            return
         wanted: list[list[Range]] = [[] for _ in self.readers]
         for addresses, length in ranges:
             outside = addresses + length > self._in_head[file]
             for number, address in zip(file[outside].tolist(), addresses[outside], strict=True):
                 wanted[number].append((int(address), length))
-        self._fetch(wanted)
+        self.fetch_ranges(self.readers, wanted)
 
     def take_rows(self, file: Ints, address: Ints, length: int) -> Bytes:
         """Return rows of equal length, one for each address, of shape ``(n, length)``.
@@ -195,19 +198,12 @@ class ManyFiles:
     def _read_rows(self, file: Ints, address: Ints, which: Ints, rows: Bytes) -> None:
         """Read some of the rows, each into its place."""
         files, addresses, length = file[which].tolist(), address[which].tolist(), rows.shape[1]
-        wanted: list[list[Range]] = [[] for _ in self.readers]
-        for number, at in zip(files, addresses, strict=True):
-            wanted[number].append((at, length))
-        self._fetch(wanted)
+        self.fetch(file[which], [(address[which], length)])
         readers, view = self.readers, rows.reshape(-1).data
         for place, number, at in zip((which * length).tolist(), files, addresses, strict=True):
             if readers[number].read_into(at, view[place : place + length]) < length:
                 reason = "a file ends earlier than when it was opened"
                 raise RowsError(frozenset({number}), reason)
-
-    def _fetch(self, wanted: Sequence[Sequence[Range]]) -> None:
-        pairs = [(r, some) for r, some in zip(self.readers, wanted, strict=True) if some]
-        self.run(lambda pair: pair[0].fetch(pair[1]), pairs)
 
 
 @contextmanager
@@ -238,20 +234,28 @@ def open_many(
             return None
 
     with _choose_runner(len(urls), is_local) as run:
+        fetch = None if is_local else partial(_fetch_ranges, run)
         found: list[FileReader | None] = []
         try:
             found += run(open_one, urls if is_local else urls[:FEWEST])
-            if not is_local and is_alike(_list_open(found, run)):
+            if not is_local and is_alike(_list_open(found, fetch)):
                 found += run(open_one, urls[FEWEST:])
             numbers = np.flatnonzero([reader is not None for reader in found])
-            yield _list_open(found, run), numbers
+            yield _list_open(found, fetch), numbers
         finally:
             for reader in filter(None, found):
                 reader.close()
 
 
-def _list_open(found: Sequence[FileReader | None], run: Callable[..., Any]) -> ManyFiles:
-    return ManyFiles([reader for reader in found if reader is not None], run)
+def _list_open(found: Sequence[FileReader | None], fetch: Fetch | None) -> ManyFiles:
+    return ManyFiles([reader for reader in found if reader is not None], fetch)
+
+
+def _fetch_ranges(
+    run: Callable[..., Any], readers: Sequence[Any], wanted: Sequence[Sequence[Range]]
+) -> None:
+    pairs = [(reader, some) for reader, some in zip(readers, wanted, strict=True) if some]
+    run(lambda pair: pair[0].fetch(pair[1]), pairs)
 
 
 @contextmanager
