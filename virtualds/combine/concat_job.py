@@ -75,14 +75,16 @@ class StretchJob:
 
     def _list_outcomes(self, first: int, stretch: ConcatenatedFiles) -> Iterator[Outcome[Any]]:
         """Yield the outcomes of files that were joined, of which the first has this number."""
-        count = len(stretch.urls)
-        references, more = divmod(stretch.references, count)
-        [joined] = self._relieve([stretch.joined])
-        stretch = replace(stretch, joined=joined)
-        for place in range(count):
-            file: Any = FileInConcat(stretch, place)
+        references, more = divmod(stretch.references, len(stretch.urls))
+        for place, file in enumerate(self._list_members(stretch)):
             count_here = references + (place < more)
             yield Outcome(first + place, file, references=count_here, way=TOGETHER)
+
+    def _list_members(self, stretch: ConcatenatedFiles) -> list[Any]:
+        """Return the files that were joined, whose references lie in the set if there are many."""
+        [joined] = self._relieve([stretch.joined])
+        relieved = replace(stretch, joined=joined)
+        return [FileInConcat(relieved, place) for place in range(len(stretch.urls))]
 
     @property
     def smallest(self) -> int:
@@ -144,9 +146,7 @@ class StretchJob:
         except NeedsFullCombineError:
             found = self._relieve([outcome.found for outcome in opened])
         else:
-            [joined] = self._relieve([stretch.joined])
-            stretch = replace(stretch, joined=joined)
-            found = [FileInConcat(stretch, place) for place in range(len(opened))]
+            found = self._list_members(stretch)
         rest = iter(found)
         return [o if o.found is None else replace(o, found=next(rest)) for o in batch]
 
