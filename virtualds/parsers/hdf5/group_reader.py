@@ -2,7 +2,7 @@
 
 `netcdf_rules` and `dimensions` apply the conventions of netCDF. The values of a dataset become
 references to its chunks (`storage`) or to the sources of a virtual dataset (`virtual_datasets`);
-h5py reads all other values (`h5py_values`).
+all other values are read on demand, or at once where they are few (`h5py_values`).
 """
 
 from __future__ import annotations

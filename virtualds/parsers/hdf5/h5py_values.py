@@ -1,4 +1,7 @@
-"""Values that only h5py can read: heaps, converted types, assembled datasets."""
+"""Values that no byte range holds as they are: in heaps, of converted types, of assembled datasets.
+
+Our own reader reads strings (`texts`), h5py all others.
+"""
 
 from __future__ import annotations
 

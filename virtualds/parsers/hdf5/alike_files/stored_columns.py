@@ -50,17 +50,16 @@ class StoredColumns:
     length: Ints
     inline: tuple[bytes, ...] = ()
 
-    def count_grid(self) -> npt.NDArray[np.float64]:
-        """Return how many chunks each file may have, with those that were never written."""
-        sizes = np.ones_like(self.shape) if self.chunks is None else np.array(self.chunks)
+    def have_small_grids(self) -> npt.NDArray[np.bool_]:
+        """Say which files may have a table of all chunks, with those that were never written."""
+        if self.chunks is None:
+            return np.ones(len(self.shape), bool)
         # as floats, whose product does not overflow
-        counted: npt.NDArray[np.float64] = np.ceil(self.shape / sizes).prod(axis=1)
-        return np.zeros(len(self.shape)) if self.chunks is None else counted
-
-    def find_most_chunks(self) -> Ints:
-        """Return how many chunks a table of each file may have; larger ones are read alone."""
+        chunks = np.ceil(self.shape / np.array(self.chunks)).prod(axis=1)
         references = np.bincount(self.owner, minlength=len(self.shape))
-        return np.maximum(MOST_MISSING, CHUNKS_PER_REFERENCE * references)
+        small: npt.NDArray[np.bool_]
+        small = chunks <= np.maximum(MOST_MISSING, CHUNKS_PER_REFERENCE * references)
+        return small
 
     def select(self, first: int, stop: int) -> StoredColumns:
         """Return the chunks of neighbouring files."""

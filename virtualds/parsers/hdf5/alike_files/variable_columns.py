@@ -59,7 +59,7 @@ def read_columns(known: KnownStructure, match: Match, files: ManyFiles) -> Found
             sound[list(error.files)] = False
             continue
         for found in columns.values():
-            sound &= found.count_grid() <= found.find_most_chunks()
+            sound &= found.have_small_grids()
         return FoundColumns(sound, lengths, columns) if sound.any() else None
 
 
