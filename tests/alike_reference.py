@@ -118,10 +118,6 @@ def _are_alike(first: Any, other: Any, heeded: Collection[str] | None) -> bool:
     )
 
 
-def _describe_all(group: ManifestGroup, heeded: Collection[str] | None) -> list[Any]:
-    return [_describe(variable, heeded) for variable in group.variables.values()]
-
-
 def _describe(variable: ManifestVariable, heeded: Collection[str] | None) -> Any:
     data: Any = variable.data
     encoding = {n: v for n, v in variable.encoding.items() if n not in OF_EACH_FILE}

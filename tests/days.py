@@ -85,6 +85,9 @@ UNLIKE: dict[str, Make] = {
         name=("time", np.array(["a" * (n + 1), "b"], "S"))
     ),
 }
+CASES = {**ALIKE, **UNLIKE}
+FilesOf = Callable[[str], list[Path]]
+"""Returns the files of a case."""
 
 
 def write(folder: Path, make: Make) -> list[Path]:

@@ -1,8 +1,13 @@
 """Fixtures of the tests of combining."""
 
 import threading
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 import pytest
+from days import CASES, FilesOf, write
 
 from virtualds.combine import processes
 
@@ -13,3 +18,31 @@ def _processes_take_part(monkeypatch: pytest.MonkeyPatch) -> None:
     there = threading.Event()
     there.set()
     monkeypatch.setattr(processes, "_IMPORTED", there)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A client of dask, with two processes."""
+    import distributed
+
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0"
+        ) as found,
+        distributed.Client(found) as client,
+    ):
+        yield client
+
+
+@pytest.fixture(scope="module")
+def files_of(tmp_path_factory: pytest.TempPathFactory) -> FilesOf:
+    """The files of every case of `days`, which are written once; do not write to them."""
+    folder = tmp_path_factory.mktemp("cases")
+
+    @cache
+    def written(case: str) -> list[Path]:
+        path = folder / str(list(CASES).index(case))
+        path.mkdir()
+        return write(path, CASES[case])
+
+    return written

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Sequence
-from functools import cache, partial
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 import xarray as xr
 from archives import DEFAULTS, JOINED, KINDS, Archives
 from builds import assert_same
-from days import ALIKE, FILES, UNLIKE, Make, at, day, timed, write
+from days import ALIKE, CASES, FILES, UNLIKE, FilesOf, Make, at, day, timed, write
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -313,8 +313,6 @@ def test_the_first_error_in_the_order_of_the_files_is_raised(tmp_path: Path) -> 
 
 # ---------------------------------------------------------------------- any of them together
 
-CASES = {**ALIKE, **UNLIKE}
-Files = Callable[[str], list[Path]]
 DRAWN: dict[str, Any] = {
     "compat": ["equals", "override"],
     "combine_attrs": ["override", "drop", "no_conflicts", "identical", "drop_conflicts"],
@@ -328,19 +326,6 @@ DRAWN: dict[str, Any] = {
 TOLD = {name: st.sampled_from(values) for name, values in DRAWN.items()}
 
 
-@pytest.fixture(scope="module")
-def files_of(tmp_path_factory: pytest.TempPathFactory) -> Files:
-    folder = tmp_path_factory.mktemp("cases")
-
-    @cache
-    def written(case: str) -> list[Path]:
-        path = folder / str(list(CASES).index(case))
-        path.mkdir()
-        return write(path, CASES[case])
-
-    return written
-
-
 @pytest.mark.full
 @given(
     usual=st.sampled_from(list(CASES)),
@@ -351,7 +336,7 @@ def files_of(tmp_path_factory: pytest.TempPathFactory) -> Files:
     options=st.fixed_dictionaries({}, optional=TOLD),
 )
 def test_files_that_may_differ_in_kind_are_joined_like_their_datasets(
-    files_of: Files,
+    files_of: FilesOf,
     usual: str,
     other: str,
     place: int,

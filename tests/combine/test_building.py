@@ -48,17 +48,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return paths
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[distributed.Client]:
-    with (
-        distributed.LocalCluster(  # type: ignore[no-untyped-call]
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0"
-        ) as found,
-        distributed.Client(found) as client,  # type: ignore[no-untyped-call]
-    ):
-        yield client
-
-
 def open_all(paths: Any, **options: Any) -> xr.Dataset:
     options = {"combine": "nested", "concat_dim": "time", **options}
     return virtualds.open_virtual_mfdataset(paths, **options)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 import signal
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -20,20 +19,9 @@ from products import few_quick
 import virtualds
 from virtualds.combine import write_target as target_module
 
-distributed = pytest.importorskip("distributed")
+pytest.importorskip("distributed")
 
 FILES = 24
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[Any]:
-    with (
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0"
-        ) as cluster,
-        distributed.Client(cluster) as client,
-    ):
-        yield client
 
 
 @pytest.fixture(scope="module")
@@ -72,12 +60,12 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("way", few_quick(WAYS, ("nested", "at once")))
-def test_a_cluster_gives_what_one_process_gives(way: str, archive: str, client: Any) -> None:
+def test_a_cluster_gives_what_one_process_gives(way: str, archive: str, cluster: Any) -> None:
     options = dict(WAYS[way])
     if "attrs_file" in options:
         options["attrs_file"] = archive.replace("*", "007")
     expected = virtualds.open_virtual_mfdataset(archive, **options)
-    found = virtualds.open_virtual_mfdataset(archive, parallel=client, **options)
+    found = virtualds.open_virtual_mfdataset(archive, parallel=cluster, **options)
     assert_same(found, expected)
     assert found.virtual.report.opened == FILES
 
@@ -102,7 +90,7 @@ def test_files_that_are_alike_are_opened_once_and_come_together(
         options["to"] = tmp_path / "all.zarr"
     with ThreadPoolExecutor(2) as pool:
         by = {"this process": lambda: None, "an executor": lambda: pool}
-        parallel = by.get(who, lambda: request.getfixturevalue("client"))()
+        parallel = by.get(who, lambda: request.getfixturevalue("cluster"))()
         found = virtualds.open_virtual_mfdataset(
             files, parallel=parallel, preprocess=partial(counted, folder=marks), **options
         )
@@ -119,7 +107,7 @@ def without_mask(dataset: xr.Dataset, titles: set[str]) -> xr.Dataset:
     few_quick(["unlike in a block", "blocks unlike", "blocks over each other"], ["blocks unlike"]),
 )
 def test_a_fallback_to_combining_at_once_shows_no_traceback(
-    which: str, archive: str, client: Any
+    which: str, archive: str, cluster: Any
 ) -> None:
     """Whoever looks at the terminal sees no traceback where nothing is wrong."""
     files = [archive.replace("*", f"{number:03}") for number in range(FILES)]
@@ -128,10 +116,10 @@ def test_a_fallback_to_combining_at_once_shows_no_traceback(
     if which == "blocks over each other":
         files, options = [*files[::2], *files[1::2]], {}
     expected = virtualds.open_virtual_mfdataset(files, **options)
-    before = client.get_worker_logs()
-    found = virtualds.open_virtual_mfdataset(files, parallel=client, **options)
+    before = cluster.get_worker_logs()
+    found = virtualds.open_virtual_mfdataset(files, parallel=cluster, **options)
     assert_same(found, expected)
-    after = client.get_worker_logs()
+    after = cluster.get_worker_logs()
     told = [line for worker in after for line in after[worker] if line not in before[worker]]
     assert not [line for line in told if line[0] in ("WARNING", "ERROR")]
 
@@ -152,7 +140,7 @@ def test_workers_write_the_set_that_one_process_would(
     expected = virtualds.open_virtual_dataset(tmp_path / "one.zarr")
     with ThreadPoolExecutor(2) as pool:
         by = {"this process": lambda: None, "an executor": lambda: pool}
-        parallel = by.get(who, lambda: request.getfixturevalue("client"))()
+        parallel = by.get(who, lambda: request.getfixturevalue("cluster"))()
         found = virtualds.open_virtual_mfdataset(
             archive, **NESTED, parallel=parallel, to=tmp_path / "all.zarr"
         )
@@ -172,7 +160,7 @@ def dies_once(dataset: xr.Dataset, mark: Path, at: str) -> xr.Dataset:
 @pytest.mark.full
 @pytest.mark.parametrize("target", [True, False], ids=["into a set", "into memory"])
 def test_a_killed_worker_neither_loses_nor_doubles_files(
-    target: bool, archive: str, client: Any, tmp_path: Path, written_early: None
+    target: bool, archive: str, cluster: Any, tmp_path: Path, written_early: None
 ) -> None:
     """It takes the blocks along that it has combined; somebody else writes them once more."""
     mark = tmp_path / "killed"
@@ -181,7 +169,7 @@ def test_a_killed_worker_neither_loses_nor_doubles_files(
     folder = tmp_path / "all.zarr"
     options = {"to": folder} if target else {}
     found = virtualds.open_virtual_mfdataset(
-        archive, **NESTED, parallel=client, preprocess=prepare, **options
+        archive, **NESTED, parallel=cluster, preprocess=prepare, **options
     )
     assert mark.exists()
     assert found.virtual.report.opened == FILES

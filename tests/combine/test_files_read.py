@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import shutil
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -37,17 +36,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         else:
             write_known(path, number, "latest" if number == OTHER else "earliest")
     return paths
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[distributed.Client]:
-    with (
-        distributed.LocalCluster(  # type: ignore[no-untyped-call]
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0"
-        ) as found,
-        distributed.Client(found) as client,  # type: ignore[no-untyped-call]
-    ):
-        yield client
 
 
 def open_all(paths: Any, **options: Any) -> xr.Dataset:

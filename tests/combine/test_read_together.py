@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 import xarray as xr
 from alike_reference import ReadEach, reading_together
 from builds import assert_same, assert_same_set
-from days import ALIKE, FILES, UNLIKE, day, timed, write
+from days import CASES, FILES, FilesOf, day, timed
 
 import virtualds
 from virtualds.combine import stored_file
@@ -34,27 +33,12 @@ WAYS: dict[str, dict[str, Any]] = {
     "nested": {"combine": "nested", "concat_dim": "time"},
     "by_coords": {"combine": "by_coords"},
 }
-Files = Callable[[str], list[Path]]
-CASES = {**ALIKE, **UNLIKE}
 
 
 @pytest.fixture
 def each() -> Iterator[ReadEach]:
     with reading_together(HDF5) as each:
         yield each
-
-
-@pytest.fixture(scope="module")
-def files_of(tmp_path_factory: pytest.TempPathFactory) -> Files:
-    folder = tmp_path_factory.mktemp("cases")
-
-    @cache
-    def written(case: str) -> list[Path]:
-        path = folder / str(list(CASES).index(case))
-        path.mkdir()
-        return write(path, CASES[case])
-
-    return written
 
 
 def one_by_one(paths: Any, **options: Any) -> xr.Dataset:
@@ -87,7 +71,7 @@ def check_same(paths: Any, **options: Any) -> None:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("case", CASES)
 def test_every_case_is_as_if_opened_one_by_one(
-    case: str, way: str, files_of: Files, each: ReadEach
+    case: str, way: str, files_of: FilesOf, each: ReadEach
 ) -> None:
     check_same(files_of(case), **WAYS[way])
     assert each.asked
@@ -128,7 +112,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("case", ["days", "descriptions of the day", "a scalar that differs"])
 @pytest.mark.parametrize("options", OPTIONS)
 def test_every_option_is_as_if_opened_one_by_one(
-    options: str, case: str, way: str, files_of: Files, each: ReadEach
+    options: str, case: str, way: str, files_of: FilesOf, each: ReadEach
 ) -> None:
     check_same(files_of(case), **WAYS[way], **OPTIONS[options])
 
@@ -147,7 +131,7 @@ READ_TOGETHER = {
 
 @pytest.mark.parametrize("case", sorted(READ_TOGETHER))
 def test_alike_files_are_read_and_joined_without_opening_each(
-    case: str, files_of: Files, each: ReadEach, monkeypatch: pytest.MonkeyPatch
+    case: str, files_of: FilesOf, each: ReadEach, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def opened(*args: Any) -> Any:
         raise AssertionError("a file was opened by itself")
@@ -160,7 +144,7 @@ def test_alike_files_are_read_and_joined_without_opening_each(
     assert found.virtual.report.opened == FILES
 
 
-def test_values_are_read_once_for_all_files(files_of: Files, each: ReadEach) -> None:
+def test_values_are_read_once_for_all_files(files_of: FilesOf, each: ReadEach) -> None:
     """One call of the reader for each loaded variable, and those of the two samples."""
     reads = []
     before = virtualds.ManifestArray.read
@@ -179,7 +163,7 @@ def test_values_are_read_once_for_all_files(files_of: Files, each: ReadEach) -> 
 @pytest.mark.parametrize("place", range(FILES))
 @pytest.mark.parametrize("other", ["units that differ", "a variable as a coordinate", "nothing"])
 def test_a_different_file_among_alike_ones(
-    other: str, place: int, files_of: Files, each: ReadEach, tmp_path: Path
+    other: str, place: int, files_of: FilesOf, each: ReadEach, tmp_path: Path
 ) -> None:
     paths = list(files_of("days"))
     if other == "nothing":
@@ -224,7 +208,7 @@ def test_many_files_are_read_in_batches(
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_few_files(count: int, files_of: Files, each: ReadEach) -> None:
+def test_few_files(count: int, files_of: FilesOf, each: ReadEach) -> None:
     for way in WAYS.values():
         check_same(files_of("days")[:count], **way)
 
@@ -240,7 +224,7 @@ def test_netcdf3_files_can_be_read_together_too(tmp_path: Path) -> None:
     assert each.runs == [(0, FILES)]
 
 
-def test_a_file_of_a_run_is_opened_again_for_its_dataset(files_of: Files, each: ReadEach) -> None:
+def test_a_file_of_a_run_is_opened_again_for_its_dataset(files_of: FilesOf, each: ReadEach) -> None:
     paths = files_of("descriptions of the day")
     found = virtualds.open_virtual_mfdataset(paths, attrs_file=paths[3])
     assert found.attrs["history"] == "made on day 3"
@@ -248,7 +232,7 @@ def test_a_file_of_a_run_is_opened_again_for_its_dataset(files_of: Files, each: 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_set_is_written_of_files_that_are_read_together(
-    way: str, files_of: Files, each: ReadEach, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    way: str, files_of: FilesOf, each: ReadEach, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from virtualds.combine import write_target
 

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numcodecs.jenkins import jenkins_lookup3
+from written_chunks import full, sparse
 
 from virtualds import FormatError, SourceFile
 from virtualds.datasets.location import Location
@@ -101,15 +102,6 @@ def create(path: Path, case: Case, compression: str | None = None, **sizes: Any)
     space = h5py.h5s.create_simple(case.shape, most)
     h5py.h5d.create(file.id, b"v", h5py.h5t.NATIVE_INT32, space, create_plist)
     return file
-
-
-def full(dataset: h5py.Dataset) -> None:
-    dataset[...] = np.arange(dataset.size).reshape(dataset.shape)
-
-
-def sparse(dataset: h5py.Dataset) -> None:
-    for number in range(0, dataset.size, 37):
-        dataset[np.unravel_index(number, dataset.shape)] = number
 
 
 def shorter_and_longer(dataset: h5py.Dataset) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from numcodecs.jenkins import jenkins_lookup3
 from range_server import range_server
+from written_chunks import full, sparse
 
 import virtualds
 from virtualds import FormatError, ManifestArray, UnsupportedError
@@ -52,15 +53,6 @@ def create(
         "v", shape, dtype, maxshape=limits, chunks=chunks, compression=compression, fillvalue=-1
     )
     return file
-
-
-def full(dataset: h5py.Dataset) -> None:
-    dataset[...] = np.arange(dataset.size).reshape(dataset.shape)
-
-
-def sparse(dataset: h5py.Dataset) -> None:
-    for number in range(0, dataset.size, 37):
-        dataset[np.unravel_index(number, dataset.shape)] = number
 
 
 def longer(dataset: h5py.Dataset) -> None:
