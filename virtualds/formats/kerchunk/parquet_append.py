@@ -17,6 +17,7 @@ from virtualds.formats.kerchunk.changed_rows import (
 from virtualds.formats.kerchunk.parquet import (
     ParquetSet,
     check_size,
+    count_displaced,
     demand_exchange,
     demand_no_claim,
     files_of,
@@ -30,7 +31,7 @@ from virtualds.formats.zarr.v2_write import Hierarchy
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
-from virtualds.stores.fence import WriteLease, explain_vanished_files, outrun_error
+from virtualds.stores.fence import WriteLease, explain_vanished_files, outrun_error, read_marker
 from virtualds.stores.store import ChangedError
 
 
@@ -72,7 +73,7 @@ def update(
     """
     check_size(record_size)
     url = url.rstrip("/")
-    raw, version = find_store(url).read_version(f"{url}/{MARKER}", options)
+    raw, version, displaced = read_marker(f"{url}/{MARKER}", options, count_displaced)
     demand_no_claim(raw, url)
     found = ParquetSet.parse(raw, SourceFile(url, options=options), allow)
     size = record_size or found.records.size
@@ -88,7 +89,7 @@ def update(
         if growth is None:
             _replace(found, version, after, size)
             return
-    growth.write(version)
+    growth.write(version, displaced)
 
 
 def _replace(found: ParquetSet, version: str, after: ManifestGroup, size: int) -> None:
@@ -156,13 +157,13 @@ class _SetGrowth:
                 for number in range(self.first[path] // size, -(-manifest.size // size)):
                     yield join_record_path(path, number), manifest, number
 
-    def write(self, version: str) -> None:
+    def write(self, version: str, displaced: int) -> None:
         """Write records, then, in one step, the metadata that make them valid."""
         source, records = self.found.source, self.found.records
         size, token, writer = records.size, records.token, secrets.token_hex(8)
         paths = [path for path, _, _ in self._list_records()]
         fence = WriteLease(source.url, MARKER, source.options, version, paths)
-        fence.replace_marker(self.found.name_writer(writer))
+        fence.replace_marker(self.found.to_fence(writer, displaced))
         with explain_vanished_files(fence.is_current, source.url):
             for path, manifest, number in self._list_records():
                 rows = rows_of_record(manifest, number, size)
