@@ -87,6 +87,9 @@ SIGNATURES: dict[str, tuple[Signature, ...]] = {
     "drop-sources": (virtualds.drop_sources,),
     "snapshots": (virtualds.snapshots,),
     "expire-snapshots": (virtualds.expire_snapshots,),
+    "compact": (virtualds.compact,),
+    "clean-up": (virtualds.clean_up,),
+    "rename-paths": (virtualds.rename_paths,),
     "upgrade": (virtualds.upgrade,),
     "demo": (run_demo,),
 }
@@ -98,6 +101,7 @@ OTHER_NAMES: dict[str, dict[str, set[str]]] = {
     # the dimension that files are joined along is the one along which the set grows
     | {"dim": {"concat_dim", "append_dim"}},
     "drop-sources": {"urls": {"sources"}, "target": {"url"}},
+    "rename-paths": {"old": {"change"}, "new": {"change"}},
 }
 """Options that are called otherwise than the keywords that they are handed to."""
 

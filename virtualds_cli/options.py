@@ -294,6 +294,12 @@ OPTIONS: dict[str, Decorator] = {
     "older_than": click.option(
         "--older-than", type=Age(), help="Delete only snapshots at least this old: 30d, 12h."
     ),
+    "dry_run": click.option(
+        "--dry-run",
+        is_flag=True,
+        default=None,
+        help="Change nothing; list what would be deleted, and its bytes.",
+    ),
     "keep_query": click.option(
         "--keep-query",
         is_flag=True,

@@ -346,3 +346,15 @@ def commit(store: Any, message: str, url: str) -> None:
     """
     with describe_errors(url):
         store.session.commit(message, allow_empty=True)
+
+
+def rewrite_manifests(repository: Any, branch: str, url: str) -> None:
+    """Write the manifests of a branch anew, and commit them.
+
+    Raises
+    ------
+    ConflictError
+        Another writer was faster.
+    """
+    with describe_errors(url):
+        repository.rewrite_manifests("Manifests joined by virtualds", branch=branch)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -275,12 +275,20 @@ def demand_exchange(url: str) -> None:
         )
 
 
-def files_of(hierarchy: Hierarchy, size: int) -> Iterator[tuple[str, bytes]]:
-    """Yield the files of a set, the one that makes it a set last."""
+def files_of(
+    hierarchy: Hierarchy, size: int, check: Callable[[ChunkManifest, bytes], None] | None = None
+) -> Iterator[tuple[str, bytes]]:
+    """Yield the files of a set, the one that makes it a set last.
+
+    ``check`` takes the rows of a record and its bytes, before the record is written.
+    """
     token = secrets.token_hex(8)
     for path, manifest in hierarchy.manifests.items():
         for number, (_, rows) in enumerate(iterate_blocks(manifest, most=size)):
-            yield join_record_path(path, number), encode_record(rows, size, token)
+            data = encode_record(rows, size, token)
+            if check is not None:
+                check(rows, data)
+            yield join_record_path(path, number), data
     yield MARKER, to_document(hierarchy, size, {"set": token})
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from virtualds.arrays.group import ManifestGroup
@@ -73,9 +73,7 @@ def update(
     """
     check_size(record_size)
     url = url.rstrip("/")
-    raw, version, displaced = read_marker(f"{url}/{MARKER}", options, count_displaced)
-    demand_no_claim(raw, url)
-    found = ParquetSet.parse(raw, SourceFile(url, options=options), allow)
+    found, version, displaced = find_set(url, options, allow)
     size = record_size or found.records.size
 
     def is_there() -> bool:
@@ -87,21 +85,40 @@ def update(
             return
         growth = _SetGrowth.between(found, after) if size == found.records.size else None
         if growth is None:
-            _replace(found, version, after, size)
+            demand_exchange(url)
+            replace_folder(found, version, files_of(hierarchy_of(after, url), size))
             return
     growth.write(version, displaced)
 
 
-def _replace(found: ParquetSet, version: str, after: ManifestGroup, size: int) -> None:
-    """Replace a set, if it still has the version that was read."""
-    source = found.source
-    demand_exchange(source.url)
-    files = files_of(hierarchy_of(after, source.url), size)
-    store = find_store(source.url)
+def find_set(
+    url: str, options: StorageOptions | None, allow: AccessPolicy = ANYWHERE
+) -> tuple[ParquetSet, str, int]:
+    """Return a set that is to change, its version, and how many fences a new one displaces.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no set.
+    """
+    raw, version, displaced = read_marker(f"{url}/{MARKER}", options, count_displaced)
+    demand_no_claim(raw, url)
+    return ParquetSet.parse(raw, SourceFile(url, options=options), allow), version, displaced
+
+
+def replace_folder(found: ParquetSet, version: str, files: Iterable[tuple[str, bytes]]) -> None:
+    """Replace the files of a set, if it still has the version that was read.
+
+    Raises
+    ------
+    ConflictError
+        Another writer was faster; nothing has changed.
+    """
+    url, options = found.source.url, found.source.options
     try:
-        store.write_folder(source.url, files, source.options, replace=True, expected=version)
+        find_store(url).write_folder(url, files, options, replace=True, expected=version)
     except ChangedError as error:
-        raise outrun_error(source.url) from error
+        raise outrun_error(url) from error
 
 
 @dataclass(frozen=True)
