@@ -329,7 +329,16 @@ OPTIONS: dict[str, Decorator] = {
         help="zarr-v3: write source paths relative to the set.",
     ),
     "message": click.option("--message", help="icechunk: commit message."),
+    "metadata": _access(
+        "--metadata", "icechunk: metadata of the commit: a JSON object, or one entry as key=value."
+    ),
     "branch": click.option("--branch", help="icechunk: branch to commit to."),
+    "create_branch": click.option(
+        "--create-branch",
+        is_flag=True,
+        default=None,
+        help="icechunk: make the branch if there is none; it begins where main is.",
+    ),
     "rectilinear": click.option(
         "--rectilinear",
         is_flag=True,
@@ -346,7 +355,9 @@ CHOICES = (
     "manifest",
     "relative_paths",
     "message",
+    "metadata",
     "branch",
+    "create_branch",
     "rectilinear",
 )
 """Format-specific options."""

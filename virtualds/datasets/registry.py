@@ -152,7 +152,7 @@ FORMATS: tuple[Format, ...] = (
         write.update,
         markers=icechunk.MARKERS,
         first_written=icechunk.FOLDERS,
-        choices=("message", "branch", "rectilinear"),
+        choices=("message", "metadata", "branch", "create_branch", "config", "rectilinear"),
         history=History(icechunk.history, icechunk.expire),
         upkeep=Upkeep(upkeep.rewrite_manifests, upkeep.move_sources),
         library="icechunk",
