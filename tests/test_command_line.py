@@ -87,6 +87,9 @@ SIGNATURES: dict[str, tuple[Signature, ...]] = {
     "drop-sources": (virtualds.drop_sources,),
     "snapshots": (virtualds.snapshots,),
     "expire-snapshots": (virtualds.expire_snapshots,),
+    "compact": (virtualds.compact,),
+    "clean-up": (virtualds.clean_up,),
+    "rename-paths": (virtualds.rename_paths,),
     "upgrade": (virtualds.upgrade,),
     "demo": (run_demo,),
 }
@@ -98,6 +101,7 @@ OTHER_NAMES: dict[str, dict[str, set[str]]] = {
     # the dimension that files are joined along is the one along which the set grows
     | {"dim": {"concat_dim", "append_dim"}},
     "drop-sources": {"urls": {"sources"}, "target": {"url"}},
+    "rename-paths": {"old": {"change"}, "new": {"change"}},
 }
 """Options that are called otherwise than the keywords that they are handed to."""
 
@@ -170,7 +174,8 @@ def test_every_entry_of_the_tables_of_options_is_used() -> None:
 def test_all_formats_and_their_choices_are_options() -> None:
     assert tuple(form.name for form in FORMATS) == options.FORMATS
     choices = {choice for form in FORMATS for choice in form.choices}
-    assert set(options.CHOICES) == choices | {KEEP_QUERY}
+    # an object of Icechunk has no form on the command line
+    assert set(options.CHOICES) == choices - {"config"} | {KEEP_QUERY}
     assert {name for names in options.SECTIONS.values() for name in names} >= set(options.CHOICES)
 
 

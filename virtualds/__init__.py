@@ -27,6 +27,7 @@ from virtualds.datasets.open import open_virtual_dataset, open_virtual_datatree
 from virtualds.datasets.open_flat import open_flat
 from virtualds.datasets.snapshots import expire_snapshots, snapshots
 from virtualds.datasets.upgrade import upgrade
+from virtualds.datasets.upkeep import clean_up, compact, rename_paths
 from virtualds.datasets.write import drop_sources
 from virtualds.datasets.zarr_store import zarr_store
 from virtualds.errors import (
@@ -38,6 +39,7 @@ from virtualds.errors import (
     UnsupportedError,
     VirtualdsError,
 )
+from virtualds.formats.upkeep import Removal
 from virtualds.options import set_options
 from virtualds.source_file import SourceFile
 from virtualds.stores.open_source import open_source
@@ -68,10 +70,13 @@ __all__ = [
     "Parser",
     "Progress",
     "ReadError",
+    "Removal",
     "SourceFile",
     "UnsupportedError",
     "Verification",
     "VirtualdsError",
+    "clean_up",
+    "compact",
     "convert",
     "diagnose",
     "drop_sources",
@@ -82,6 +87,7 @@ __all__ = [
     "open_virtual_datatree",
     "open_virtual_mfdataset",
     "open_virtual_mfdatatree",
+    "rename_paths",
     "set_options",
     "snapshots",
     "upgrade",

@@ -232,8 +232,10 @@ class VirtualDatasetAccessor:
             ``record_size=`` is the number of references per record. zarr-v3: ``manifest=`` is the
             form of the manifests (``"inline"``, ``"json"`` or ``"parquet"``; by default their size
             decides), and ``relative_paths=True`` writes source paths relative to the set. icechunk:
-            ``message=`` and ``branch=`` of the commit, and ``rectilinear=True`` allows chunks of
-            different lengths.
+            ``message=``, ``metadata=`` (a dict) and ``branch=`` of the commit;
+            ``create_branch=True`` begins a new branch where ``main`` is; ``config=``, an
+            ``icechunk.RepositoryConfig``, is saved in the repository; ``rectilinear=True`` allows
+            chunks of different lengths.
 
         Raises
         ------

@@ -294,6 +294,12 @@ OPTIONS: dict[str, Decorator] = {
     "older_than": click.option(
         "--older-than", type=Age(), help="Delete only snapshots at least this old: 30d, 12h."
     ),
+    "dry_run": click.option(
+        "--dry-run",
+        is_flag=True,
+        default=None,
+        help="Change nothing; list what would be deleted, and its bytes.",
+    ),
     "keep_query": click.option(
         "--keep-query",
         is_flag=True,
@@ -323,7 +329,16 @@ OPTIONS: dict[str, Decorator] = {
         help="zarr-v3: write source paths relative to the set.",
     ),
     "message": click.option("--message", help="icechunk: commit message."),
+    "metadata": _access(
+        "--metadata", "icechunk: metadata of the commit: a JSON object, or one entry as key=value."
+    ),
     "branch": click.option("--branch", help="icechunk: branch to commit to."),
+    "create_branch": click.option(
+        "--create-branch",
+        is_flag=True,
+        default=None,
+        help="icechunk: make the branch if there is none; it begins where main is.",
+    ),
     "rectilinear": click.option(
         "--rectilinear",
         is_flag=True,
@@ -340,7 +355,9 @@ CHOICES = (
     "manifest",
     "relative_paths",
     "message",
+    "metadata",
     "branch",
+    "create_branch",
     "rectilinear",
 )
 """Format-specific options."""

@@ -77,13 +77,13 @@ def test_expiring_snapshots_removes_files_that_no_snapshot_needs(
         append(path, target, manifest=form)
     count = len(list(target.rglob("*")))
     old, *kept = names(target)
-    assert virtualds.expire_snapshots(target, keep=3) == [old]
+    assert virtualds.expire_snapshots(target, keep=3).snapshots == [old]
     assert names(target) == kept
     for number, name in enumerate(kept, 2):
         assert_identical(
             xr.open_dataset(target, engine="virtual", snapshot=name), native(files[:number])
         )
-    assert len(virtualds.expire_snapshots(target)) == 2
+    assert len(virtualds.expire_snapshots(target).snapshots) == 2
     assert names(target) == kept[-1:]
     assert_identical(opened(target), native(files))
     assert len(list(target.rglob("*"))) < count
@@ -106,9 +106,9 @@ def test_a_reader_of_what_has_gone_is_told(tmp_path: Path, target: Path) -> None
 
 def test_only_those_of_an_age_go(tmp_path: Path, target: Path) -> None:
     grown(tmp_path, target, 3)
-    assert virtualds.expire_snapshots(target, older_than=timedelta(hours=1)) == []
+    assert virtualds.expire_snapshots(target, older_than=timedelta(hours=1)).snapshots == []
     time.sleep(0.01)
-    assert len(virtualds.expire_snapshots(target, keep=2, older_than=timedelta(0))) == 1
+    assert len(virtualds.expire_snapshots(target, keep=2, older_than=timedelta(0)).snapshots) == 1
 
 
 def test_files_of_killed_writers_are_removed_after_a_day(tmp_path: Path, target: Path) -> None:

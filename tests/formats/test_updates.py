@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import random
 import subprocess
 import sys
 import threading
@@ -35,7 +34,7 @@ from virtualds.datasets.registry import FORMATS
 from virtualds.datasets.to_dataset import to_virtual_dataset
 from virtualds.formats import Format
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.stores import find_store
+from virtualds.stores import fence, find_store
 from virtualds.stores.fsspec import FsspecStore
 from virtualds.stores.local import LocalStore
 from virtualds.stores.store import Store
@@ -616,6 +615,7 @@ def test_a_slow_writer_overwrites_nothing(
     expected = {"attributes": [], "missing chunks": [0] * 7}.get(other)
     values = [*range(12), *(range(12, more[other]) if expected is None else expected)]
     monkeypatch.setattr(type(target.store), "write_version", slow)
+    monkeypatch.setattr(fence, "PATIENCE", 0)
     new = target.counted(100, 109)
     with pytest.raises(ConflictError):
         target.change(lambda old: joined([old, new]))
@@ -635,8 +635,6 @@ def add(target: Target, path: Path) -> int:
         with suppress(ConflictError):
             target.append(path)
             return attempt
-        # writers in step keep each other from committing, as without the waits of conflict="retry"
-        time.sleep(random.uniform(0, 0.05))
     raise AssertionError("no progress")
 
 
@@ -644,6 +642,61 @@ def all_are_there(target: Target, paths: Sequence[Path]) -> None:
     found = target.open().load()
     assert found.sizes["time"] == 12 * len(paths)
     xr.testing.assert_identical(found.sortby("time"), native(paths))
+
+
+@parquet
+def test_of_writers_that_try_again_at_once_one_always_succeeds(target: Target) -> None:
+    """Eight of them end sixteen appends each; they would displace each other without waiting."""
+    rounds = 16
+    new = [target.counted(n, n + 1) for n in range(WRITERS * rounds + 1)]
+    target.write(new.pop())
+
+    def loop(number: int) -> int:
+        conflicts = 0
+        for added in new[number::WRITERS]:
+            while True:
+                try:
+                    target.change(lambda old, added=added: joined([old, added]))
+                    break
+                except ConflictError:
+                    conflicts += 1
+        return conflicts
+
+    with ThreadPoolExecutor(WRITERS) as pool:
+        conflicts = sum(pool.map(loop, range(WRITERS)))
+    assert sorted(target.open()["v"].values.tolist()) == list(range(WRITERS * rounds + 1))
+    # each conflict is one that a rival has won: one success conflicts with seven writers at most
+    assert conflicts <= 2 * WRITERS * len(new)
+
+
+@targets(["kerchunk-parquet"], ["local", "memory"])
+def test_a_fence_of_a_killed_writer_stands_for_a_time(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target.write(target.counted(0, 12))
+    put, writes = type(target.store).write_version, iter(range(99))
+
+    def killed(self: Any, *args: Any) -> str:
+        if next(writes) == 1:
+            raise KeyboardInterrupt
+        return put(self, *args)
+
+    waits = []
+    for patience in (0.2, 0.1):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            writes = iter(range(99))
+            patch.setattr(type(target.store), "write_version", killed)
+            patch.setattr(fence, "PATIENCE", patience)
+            start = time.monotonic()
+            target.change(lambda old: joined([old, target.counted(100, 103)]))
+        waits.append(time.monotonic() - start)
+    monkeypatch.setattr(fence, "PATIENCE", 0.1)
+    start = time.monotonic()
+    target.change(lambda old: joined([old, target.counted(12, 19)]))
+    # the second fence displaced the first one, so it stands twice as long
+    assert time.monotonic() - start >= 0.2
+    assert waits[1] >= 0.1
+    assert target.open()["v"].values.tolist() == list(range(19))
 
 
 @pytest.mark.product
@@ -825,6 +878,7 @@ def test_a_slow_creator_gets_an_error_if_another_was_faster(
         return put(self, *args)
 
     monkeypatch.setattr(FsspecStore, "write_version", slow)
+    monkeypatch.setattr(fence, "PATIENCE", 0)
     with pytest.raises(ConflictError, match="another writer"):
         target.write(target.virtual(years[0]))
     same(target, years[1:2])

@@ -240,6 +240,97 @@ def test_containers_are_added_where_sources_lie(tmp_path: Path) -> None:
     xr.testing.assert_identical(by_icechunk(target).load(), native(files))
 
 
+def test_a_missing_container_is_named_with_those_that_there_are(tmp_path: Path) -> None:
+    files = years(tmp_path / "in", 1)
+    repo = own_repository(tmp_path / "own", tmp_path / "elsewhere")
+    told = (
+        rf"(?s)below file://{tmp_path}/in/:.*only "
+        rf"\['file://{tmp_path}/elsewhere/'\].*VirtualChunk"
+    )
+    with pytest.raises(UnsupportedError, match=told):
+        virtual(files[0]).virtual.to_manifest(repo)
+
+
+def test_a_commit_keeps_its_message_and_metadata(tmp_path: Path) -> None:
+    files, target = years(tmp_path / "in", 2), tmp_path / "a.icechunk"
+    virtual(files[0]).virtual.to_manifest(target, message="first", metadata={"n": 1})
+    virtual(files[1]).virtual.to_manifest(
+        target, append_dim="time", message="second", metadata={"n": 2, "by": ["me"]}
+    )
+    found = [(s.message, s.metadata) for s in repository(target).ancestry(branch="main")]
+    assert found[:2] == [("second", {"n": 2, "by": ["me"]}), ("first", {"n": 1})]
+    with pytest.raises(TypeError, match="metadata 'x': it is a dict"):
+        virtual(files[0]).virtual.to_manifest(target, mode="w", metadata="x")
+
+
+def test_a_branch_begins_where_main_is(tmp_path: Path) -> None:
+    files, target = years(tmp_path / "in", 2), tmp_path / "a.icechunk"
+    virtual(files[0]).virtual.to_manifest(target)
+    last = virtual(files[1])
+    with pytest.raises(FileNotFoundError, match=r"no branch 'dev', but \['main'\].*create_branch"):
+        last.virtual.to_manifest(target, append_dim="time", branch="dev")
+    last.virtual.to_manifest(target, append_dim="time", branch="dev", create_branch=True)
+    xr.testing.assert_identical(by_icechunk(target, branch="dev").load(), native(files))
+    xr.testing.assert_identical(by_icechunk(target).load(), native(files[:1]))
+    # a branch that is there is taken as it is
+    last.virtual.to_manifest(target, mode="w", branch="dev", create_branch=True)
+    assert by_icechunk(target, branch="dev").sizes["time"] == 12
+
+
+def test_a_branch_goes_if_its_first_write_fails(tmp_path: Path) -> None:
+    files, target = years(tmp_path / "in", 2), tmp_path / "a.icechunk"
+    virtual(files[0]).virtual.to_manifest(target)
+    with pytest.raises(FileExistsError, match="exists already"):
+        virtual(files[1]).virtual.to_manifest(target, branch="dev", create_branch=True)
+    with pytest.raises(virtualds.CombineError):
+        virtual(files[0]).virtual.to_manifest(
+            target, append_dim="time", branch="dev", create_branch=True
+        )
+    assert repository(target).list_branches() == {"main"}
+
+
+def test_a_new_repository_may_begin_with_a_branch(tmp_path: Path) -> None:
+    [path], target = years(tmp_path / "in", 1), tmp_path / "a.icechunk"
+    virtual(path).virtual.to_manifest(target, branch="dev", create_branch=True)
+    assert repository(target).list_branches() == {"main", "dev"}
+    xr.testing.assert_identical(by_icechunk(target, branch="dev").load(), native([path]))
+
+
+def test_a_configuration_is_saved_in_the_repository(tmp_path: Path) -> None:
+    files, target = years(tmp_path / "in", 2), tmp_path / "a.icechunk"
+    config = icechunk.RepositoryConfig(inline_chunk_threshold_bytes=7)
+    virtual(files[0]).virtual.to_manifest(target, config=config)
+    saved = repository(target).config
+    assert saved.inline_chunk_threshold_bytes == 7
+    assert len(saved.virtual_chunk_containers) == 1
+    more = icechunk.RepositoryConfig(get_partial_values_concurrency=3)
+    virtual(files[1]).virtual.to_manifest(target, append_dim="time", config=more)
+    saved = repository(target).config
+    assert (saved.inline_chunk_threshold_bytes, saved.get_partial_values_concurrency) == (7, 3)
+    xr.testing.assert_identical(by_icechunk(target).load(), native(files))
+    with pytest.raises(TypeError, match="RepositoryConfig"):
+        virtual(files[0]).virtual.to_manifest(target, mode="w", config={"inline": 7})
+    with pytest.raises(ValueError, match="has its own"):
+        virtual(files[0]).virtual.to_manifest(repository(target), mode="w", config=config)
+
+
+def test_manifests_are_written_anew_and_sources_move(tmp_path: Path) -> None:
+    files, target = years(tmp_path / "in", 3), tmp_path / "a.icechunk"
+    for path in files:
+        virtual(path).virtual.to_manifest(target, append_dim="time")
+    assert virtualds.compact(target)
+    xr.testing.assert_identical(by_icechunk(target).load(), native(files))
+    (tmp_path / "in").rename(tmp_path / "new")
+    moved = [tmp_path / "new" / path.name for path in files]
+    before = repository(target).lookup_branch("main")
+    with pytest.raises(virtualds.ReadError, match="cannot be read"):
+        virtualds.rename_paths(target, {str(tmp_path / "in"): str(tmp_path / "nowhere")})
+    assert repository(target).lookup_branch("main") == before
+    assert virtualds.rename_paths(target, {str(tmp_path / "in"): str(tmp_path / "new")}) == 3
+    xr.testing.assert_identical(by_icechunk(target).load(), native(moved))
+    xr.testing.assert_identical(virtual(target).virtual.load(), native(moved))
+
+
 def test_the_slower_of_two_sessions_gets_an_error(tmp_path: Path) -> None:
     from virtualds.formats.icechunk import library
 
@@ -251,7 +342,7 @@ def test_the_slower_of_two_sessions_gets_an_error(tmp_path: Path) -> None:
     zarr.open_group(fast.store, mode="a").attrs["fast"] = True
     fast.commit("fast")
     with pytest.raises(ConflictError):
-        library.commit(slow.store, "slow", str(target))
+        library.commit(slow.store, "slow", None, str(target))
 
 
 def test_a_folder_that_is_no_repository_is_left_alone(tmp_path: Path) -> None:

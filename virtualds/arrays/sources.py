@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from operator import is_
 
 import numpy as np
@@ -51,14 +51,36 @@ def load_deferred(array: ManifestArray) -> ManifestArray:
 
 def move_sources(array: ManifestArray, change: Callable[[str], str]) -> ManifestArray:
     """Return an array that refers to other urls: ``change`` returns the new url of each file."""
+    return move_files(array, lambda file: move_file(file, change))
 
-    def moved(file: SourceFile) -> SourceFile:
-        url = normalise_url(change(file.url))
-        # a copy has the same content, and another modification time
-        return file if url == file.url else file._replace(url=url, mtime=None)
 
-    fragments = (replace(f, manifest=f.manifest.with_files(moved)) for f in array.fragments)
+def move_file(file: SourceFile, change: Callable[[str], str]) -> SourceFile:
+    """Return a file at its new url, or the file itself if its url stays."""
+    url = normalise_url(change(file.url))
+    # a copy has the same content, and another modification time
+    return file if url == file.url else file._replace(url=url, mtime=None)
+
+
+def move_files(array: ManifestArray, move: Callable[[SourceFile], SourceFile]) -> ManifestArray:
+    """Return an array that refers to other files."""
+    fragments = (replace(f, manifest=f.manifest.with_files(move)) for f in array.fragments)
     return replace(array, fragments=tuple(fragments))
+
+
+def move_group(group: ManifestGroup, move: Callable[[SourceFile], SourceFile]) -> ManifestGroup:
+    """Return a group, with all below it, whose arrays refer to other files."""
+
+    def moved(variable: ManifestVariable) -> ManifestVariable:
+        data = variable.data
+        if not isinstance(data, ManifestArray):
+            return variable
+        return replace(variable, data=move_files(data, move))
+
+    return replace(
+        group,
+        variables={name: moved(variable) for name, variable in group.variables.items()},
+        groups={name: move_group(child, move) for name, child in group.groups.items()},
+    )
 
 
 def make_prefix_changer(
@@ -73,27 +95,61 @@ def make_prefix_changer(
     ValueError
         A prefix is not that of any url of the arrays.
     """
-    if not isinstance(prefixes, Mapping):
-        raise TypeError(
-            f"rename_paths {prefixes!r}: give a dict of old to new prefixes of urls, or a "
-            f"function of a url"
-        )
-    absolute = {_normalise_prefix(old): _normalise_prefix(new) for old, new in prefixes.items()}
-    urls = {file.url for array in arrays for file in array.sources}
-    for old in absolute:
-        if not any(_is_below_prefix(url, old) for url in urls):
-            raise ValueError(
-                f"rename_paths: no source begins with {old!r}; the first is "
-                f"{min(urls, default=None)!r}"
-            )
+    change = PrefixChange.of(prefixes)
+    change.demand_used(file.url for array in arrays for file in array.sources)
+    return change
 
-    def change(url: str) -> str:
-        for old in sorted(absolute, key=len, reverse=True):
+
+@dataclass(frozen=True)
+class PrefixChange:
+    """Replaces prefixes of urls; of several, the longest counts.
+
+    Parameters
+    ----------
+    prefixes : mapping of str to str
+        Old to new, both absolute and without a slash at the end.
+    """
+
+    prefixes: Mapping[str, str]
+
+    @classmethod
+    def of(cls, prefixes: Mapping[str, str]) -> PrefixChange:
+        """Return the change that a user gives.
+
+        Raises
+        ------
+        TypeError
+            The prefixes are no dict.
+        """
+        if not isinstance(prefixes, Mapping):
+            raise TypeError(
+                f"rename_paths {prefixes!r}: give a dict of old to new prefixes of urls, or a "
+                f"function of a url"
+            )
+        return cls({_normalise_prefix(o): _normalise_prefix(n) for o, n in prefixes.items()})
+
+    def __call__(self, url: str) -> str:
+        """Return a url with another prefix, or itself if it has none of them."""
+        for old in sorted(self.prefixes, key=len, reverse=True):
             if _is_below_prefix(url, old):
-                return absolute[old] + url[len(old) :]
+                return self.prefixes[old] + url[len(old) :]
         return url
 
-    return change
+    def demand_used(self, urls: Iterable[str]) -> None:
+        """Refuse a prefix that no url has.
+
+        Raises
+        ------
+        ValueError
+            There is one.
+        """
+        known = set(urls)
+        for old in self.prefixes:
+            if not any(_is_below_prefix(url, old) for url in known):
+                raise ValueError(
+                    f"rename_paths: no source begins with {old!r}; the first is "
+                    f"{min(known, default=None)!r}"
+                )
 
 
 def _normalise_prefix(path: str) -> str:

@@ -23,8 +23,9 @@ from virtualds.chunks.projection import Ints
 from virtualds.datasets.copy_plain_zarr import ManifestChunks, copy_as_plain_zarr
 from virtualds.datasets.location import Location
 from virtualds.formats import replaces_by, zarr_manifests
+from virtualds.formats.upkeep import GRACE
 from virtualds.formats.zarr.document import CHUNKS
-from virtualds.formats.zarr_manifests.snapshots import GRACE, list_needed_files, open_snapshot
+from virtualds.formats.zarr_manifests.snapshots import list_needed_files, open_snapshot
 from virtualds.reading.threads import run_all
 from virtualds.source_file import SourceFile, StorageOptions, checksum_of
 from virtualds.stores import find_store

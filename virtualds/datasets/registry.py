@@ -10,9 +10,16 @@ from typing import Any
 from virtualds.arrays.parser import Parser
 from virtualds.errors import LIBRARY_ERRORS
 from virtualds.formats import Format, History, Parts, icechunk, zarr_manifests
-from virtualds.formats.icechunk import target, write
-from virtualds.formats.kerchunk import json, parquet, parquet_append
+from virtualds.formats.icechunk import target, upkeep, write
+from virtualds.formats.kerchunk import (
+    json,
+    json_upkeep,
+    parquet,
+    parquet_append,
+    parquet_upkeep,
+)
 from virtualds.formats.kerchunk.records import MARKER as ZMETADATA
+from virtualds.formats.upkeep import Upkeep
 from virtualds.formats.zarr.document import FOLDER as ZARR_FOLDER
 from virtualds.formats.zarr.document import MARKER as ZARR_JSON
 from virtualds.formats.zarr_manifests import plain_zarr, read
@@ -102,6 +109,7 @@ FORMATS: tuple[Format, ...] = (
         json.write,
         json.update,
         choices=("templates",),
+        upkeep=Upkeep(None, json_upkeep.move_sources),
     ),
     Format(
         "kerchunk-parquet",
@@ -112,6 +120,7 @@ FORMATS: tuple[Format, ...] = (
         parquet_append.update,
         markers=(ZMETADATA,),
         choices=("record_size",),
+        upkeep=Upkeep(parquet_upkeep.join_records, parquet_upkeep.move_sources),
     ),
     Format(
         "zarr-v3",
@@ -132,6 +141,7 @@ FORMATS: tuple[Format, ...] = (
             zarr_manifests.abandon_parts,
             is_table_inside,
         ),
+        upkeep=Upkeep(zarr_manifests.join_tables, zarr_manifests.move_sources),
     ),
     Format(
         "icechunk",
@@ -142,8 +152,9 @@ FORMATS: tuple[Format, ...] = (
         write.update,
         markers=icechunk.MARKERS,
         first_written=icechunk.FOLDERS,
-        choices=("message", "branch", "rectilinear"),
+        choices=("message", "metadata", "branch", "create_branch", "config", "rectilinear"),
         history=History(icechunk.history, icechunk.expire),
+        upkeep=Upkeep(upkeep.rewrite_manifests, upkeep.move_sources),
         library="icechunk",
         read_object=icechunk.read_object,
         holds=target.is_occupied,

@@ -15,6 +15,7 @@ from virtualds.datasets.location import Location, format_by_suffix, format_for, 
 from virtualds.datasets.write import snapshot_table
 from virtualds.errors import UnsupportedError
 from virtualds.formats import History
+from virtualds.formats.upkeep import Expiry, Removal
 from virtualds.stores.errors import explain_write_errors
 
 
@@ -60,9 +61,10 @@ def expire_snapshots(
     *,
     keep: int = 1,
     older_than: timedelta | None = None,
+    dry_run: bool = False,
     conflict: str = "raise",
     storage_options: Mapping[str, Any] | None = None,
-) -> list[str]:
+) -> Removal:
     """Delete earlier snapshots of a reference set, and the files that only they need.
 
     A reader that still has one of them open gets a `ReadError` that says so. Remains of killed
@@ -73,9 +75,11 @@ def expire_snapshots(
     url : str or path
         A set in the format zarr-v3; other formats keep no snapshots.
     keep : int, default 1
-        # a packing that changes no value is recorded only in the encoding
+        How many of the newest snapshots stay.
     older_than : timedelta, optional
         Delete only snapshots of at least this age.
+    dry_run : bool, default False
+        Whether to delete nothing, and only list what would go.
     conflict : {"raise", "retry"}
         What to do if another writer is faster.
     storage_options : dict, optional
@@ -83,8 +87,8 @@ def expire_snapshots(
 
     Returns
     -------
-    list of str
-        The ids of the deleted snapshots.
+    Removal
+        The ids of the deleted snapshots, the urls of the deleted files, and their bytes.
 
     Raises
     ------
@@ -100,7 +104,9 @@ def expire_snapshots(
     >>> import virtualds
     >>> for _ in range(3):
     ...     virtualds.open_virtual_dataset("2001.nc").virtual.to_manifest("2001.zarr", mode="w")
-    >>> len(expire_snapshots("2001.zarr", keep=1))
+    >>> len(expire_snapshots("2001.zarr", keep=1, dry_run=True).snapshots)
+    2
+    >>> len(expire_snapshots("2001.zarr", keep=1).snapshots)
     2
     """
     if keep < 1:
@@ -108,9 +114,11 @@ def expire_snapshots(
     location = Location.of(url, storage_options)
     history = _history_of(location)
 
-    def attempt() -> list[str]:
+    expiry = Expiry(keep, older_than, dry_run=dry_run)
+
+    def attempt() -> Removal:
         with explain_write_errors(location.target), name_missing_set(location):
-            return history.expire(location.target, location.options, keep, older_than)
+            return history.expire(location.target, location.options, expiry)
 
     return retry_on_conflict(attempt, conflict)
 

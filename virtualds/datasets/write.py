@@ -104,7 +104,8 @@ class Destination:
         if self.format.holds is None:
             there = format_there(self.location) is not None
         else:
-            branch = {k: v for k, v in self.options.of_format.items() if k == "branch"}
+            names = ("branch", "create_branch")
+            branch = {k: v for k, v in self.options.of_format.items() if k in names}
             there = self.format.holds(where, access, **branch)
         if there:
             raise exists_already(where)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, NamedTuple, Protocol
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.reference_table import ReferenceTable
 from virtualds.formats.read_options import READ_ALL, ReadOptions
+from virtualds.formats.upkeep import Expiry, Removal, Upkeep
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
 
@@ -64,7 +64,7 @@ class History(NamedTuple):
     """Lists and expires the earlier snapshots of a set."""
 
     listed: Callable[[str, StorageOptions | None], list[tuple[str, str]]]
-    expire: Callable[[str, StorageOptions | None, int, timedelta | None], list[str]]
+    expire: Callable[[str, StorageOptions | None, Expiry], Removal]
 
 
 class Parts(NamedTuple):
@@ -110,6 +110,8 @@ class Format:
         present form, and says whether they had another form.
     history : History, optional
         Of a format that keeps earlier snapshots: lists and expires them.
+    upkeep : Upkeep, optional
+        Joins small files of a set, and moves its references to other urls.
     library : str, optional
         The library that reads and writes it, where it is an extra of that name.
     read_object : callable, optional
@@ -130,6 +132,7 @@ class Format:
     upgrade: Callable[[str, StorageOptions | None], bool] | None = None
     history: History | None = None
     parts: Parts | None = None
+    upkeep: Upkeep | None = None
     library: str | None = None
     read_object: ReadObject | None = None
     holds: Callable[..., bool] | None = None

@@ -2,19 +2,72 @@
 
 Writers agree on the marker, the file that readers open first. A writer puts its own name into the
 marker, which keeps out all earlier writers: the fence. Then it writes the other files, and at last
-the final marker. Decision 15 says why that is safe.
+the final marker. Decision 15 says why that is safe, and why one of many writers always ends.
 """
 
 from __future__ import annotations
 
+import random
+import re
 import secrets
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from virtualds.errors import ConflictError, ReadError, exists_already
 from virtualds.source_file import StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.store import ChangedError
+
+PATIENCE = 1.0
+"""Seconds that a fence stands before another writer takes over: its writer may be killed."""
+MOST_PATIENCE = 300.0
+"""Seconds that a fence stands at most: several writers in a row may be killed."""
+PAUSE = 0.02
+"""Seconds between two looks at a fence, at most."""
+
+
+class FoundMarker(NamedTuple):
+    """A marker, its version, and how many fences in a row the next one displaces."""
+
+    data: bytes
+    version: str
+    displaced: int
+
+
+def read_marker(
+    url: str, options: StorageOptions | None, count_displaced: Callable[[bytes], int | None]
+) -> FoundMarker:
+    """Return a marker, after its writer has had time to end if it is a fence.
+
+    Writers that displaced each other at once would never end. A displaced writer may be slow: each
+    fence stands twice as long as the one that it displaced, so at last one writer has the time.
+
+    Parameters
+    ----------
+    url : str
+        Of the marker.
+    options : StorageOptions, optional
+    count_displaced : callable
+        Takes a marker, and returns how many fences in a row it displaced; None if it is no fence.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no marker.
+    """
+    store = find_store(url)
+    while True:
+        data, version = store.read_version(url, options)
+        displaced = count_displaced(data)
+        if displaced is None:
+            return FoundMarker(data, version, 0)
+        end = time.monotonic() + min(PATIENCE * 2.0 ** min(displaced, 99), MOST_PATIENCE)
+        while store.find_version(url, options) == version:
+            if time.monotonic() > end:
+                return FoundMarker(data, version, displaced + 1)
+            time.sleep(random.uniform(0, PAUSE))
 
 
 class WriteLease:
@@ -104,6 +157,21 @@ def is_claim(marker: bytes) -> bool:
     return marker.startswith(CLAIM)
 
 
+def _count_displaced_claims(marker: bytes) -> int | None:
+    if not is_claim(marker):
+        return None
+    found = re.search(rb'"displaced":(\d{1,9})}', marker)
+    return int(found[1]) if found else 0
+
+
+def _read_claim(url: str, options: StorageOptions | None) -> FoundMarker | None:
+    """Return the marker of a folder, None if there is none."""
+    try:
+        return read_marker(url, options, _count_displaced_claims)
+    except FileNotFoundError:
+        return None
+
+
 def create_folder(
     root: str, marker: str, files: Iterable[tuple[str, bytes]], options: StorageOptions | None
 ) -> None:
@@ -124,15 +192,13 @@ def create_folder(
     store = find_store(root)
     store.demand_conditions(root, options)
     # first the files, then the marker: a writer writes its marker before its files
-    found = store.list_files(root, options)
-    try:
-        there, version = store.read_version(f"{root}/{marker}", options)
-    except FileNotFoundError:
-        there, version = b"", None
-    if found and not is_claim(there):
+    listed = store.list_files(root, options)
+    found = _read_claim(f"{root}/{marker}", options)
+    if (found and not is_claim(found.data)) or (listed and not found):
         raise exists_already(root)
-    fence = WriteLease(root, marker, options, version, ())
-    fence.replace_marker(CLAIM + f'"{secrets.token_hex(16)}"}}'.encode())
+    fence = WriteLease(root, marker, options, found.version if found else None, ())
+    displaced = found.displaced if found else 0
+    fence.replace_marker(CLAIM + f'"{secrets.token_hex(16)}","displaced":{displaced}}}'.encode())
     for path, data in files:
         if path == marker:
             fence.replace_marker(data)

@@ -11,13 +11,17 @@ import re
 import secrets
 import shutil
 import time
+from collections.abc import Iterable
 from contextlib import suppress
+from typing import NamedTuple
 
 GRACE = 24 * 3600.0
 """Seconds without a change after which a temporary file is one that was left."""
 
 _KEPT = 40
 """Characters of the name of a file that its temporary name begins with."""
+_TEMPORARY = re.compile(rf"\..{{1,{_KEPT}}}\.[0-9a-f]{{16}}")
+"""Temporary names of files."""
 
 
 def make_temporary_name(path: str) -> str:
@@ -28,16 +32,68 @@ def make_temporary_name(path: str) -> str:
 
 def remove_left_over(path: str) -> None:
     """Remove what killed writers of a path have left beside it, a day after they were killed."""
-    folder, name = os.path.split(path)
-    ours = re.compile(rf"\.{re.escape(name[:_KEPT])}\.[0-9a-f]{{16}}")
     # this is for tidiness: what cannot be seen or removed stays
     with suppress(OSError):
-        with os.scandir(folder) as entries:
-            found = [entry for entry in entries if ours.fullmatch(entry.name)]
-        for entry in found:
+        for entry in _list_beside(path, GRACE):
             with suppress(OSError):
-                if _find_last_change(entry) < time.time() - GRACE:
-                    _remove(entry)
+                _remove(entry.path)
+
+
+class LeftOver(NamedTuple):
+    """A file or folder of a killed writer, and the bytes in it."""
+
+    path: str
+    nbytes: int
+
+
+def list_left_over(path: str, age: float) -> list[LeftOver]:
+    """Return what killed writers of a file or folder have left beside it, and files below it.
+
+    Parameters
+    ----------
+    path : str
+    age : float
+        Seconds without a change after which a file belongs to a killed writer.
+    """
+    found = [entry.path for entry in _list_beside(path, age)]
+    for folder, _, names in os.walk(path):
+        for name in filter(_TEMPORARY.fullmatch, names):
+            file = os.path.join(folder, name)
+            with suppress(FileNotFoundError):
+                if os.lstat(file).st_mtime < time.time() - age:
+                    found.append(file)
+    return [LeftOver(one, _measure(one)) for one in sorted(found)]
+
+
+def remove_paths(paths: Iterable[str]) -> None:
+    """Remove files, and folders with all that they hold; what is gone already is no error."""
+    for path in paths:
+        with suppress(FileNotFoundError):
+            _remove(path)
+
+
+def _measure(path: str) -> int:
+    """Return the bytes in a file or folder."""
+    if not os.path.isdir(path):
+        return os.lstat(path).st_size
+    below = (os.path.join(folder, n) for folder, _, names in os.walk(path) for n in names)
+    return sum(os.lstat(file).st_size for file in below)
+
+
+def _list_beside(path: str, age: float) -> list[os.DirEntry[str]]:
+    """Return the files and folders that killed writers of a path have left beside it."""
+    folder, name = os.path.split(path)
+    ours = re.compile(rf"\.{re.escape(name[:_KEPT])}\.[0-9a-f]{{16}}")
+    with os.scandir(folder) as entries:
+        found = [entry for entry in entries if ours.fullmatch(entry.name)]
+    return [entry for entry in found if _is_older(entry, age)]
+
+
+def _is_older(entry: os.DirEntry[str], age: float) -> bool:
+    # it may be gone since the folder was listed
+    with suppress(OSError):
+        return _find_last_change(entry) < time.time() - age
+    return False
 
 
 def _find_last_change(entry: os.DirEntry[str]) -> float:
@@ -50,8 +106,8 @@ def _find_last_change(entry: os.DirEntry[str]) -> float:
     return changed
 
 
-def _remove(entry: os.DirEntry[str]) -> None:
-    if entry.is_dir(follow_symlinks=False):
-        shutil.rmtree(entry.path, ignore_errors=True)
+def _remove(path: str) -> None:
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path, ignore_errors=True)
     else:
-        os.unlink(entry.path)
+        os.unlink(path)

@@ -2,12 +2,15 @@
 
 from virtualds_cli.command import Command
 from virtualds_cli.commands.append import append
+from virtualds_cli.commands.clean_up import clean_up
+from virtualds_cli.commands.compact import compact
 from virtualds_cli.commands.convert import convert
 from virtualds_cli.commands.demo import demo
 from virtualds_cli.commands.diagnose import diagnose
 from virtualds_cli.commands.drop_sources import drop_sources
 from virtualds_cli.commands.expire_snapshots import expire_snapshots
 from virtualds_cli.commands.info import info
+from virtualds_cli.commands.rename_paths import rename_paths
 from virtualds_cli.commands.scan import scan
 from virtualds_cli.commands.snapshots import snapshots
 from virtualds_cli.commands.upgrade import upgrade
@@ -23,6 +26,9 @@ COMMANDS: tuple[Command, ...] = (
     drop_sources,
     snapshots,
     expire_snapshots,
+    compact,
+    clean_up,
+    rename_paths,
     upgrade,
     demo,
 )

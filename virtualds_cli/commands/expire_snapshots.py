@@ -8,7 +8,7 @@ import click
 
 from virtualds_cli.command import command
 from virtualds_cli.options import Url, given, select_given
-from virtualds_cli.output import format_count, format_facts, report
+from virtualds_cli.removal import report_removal
 
 
 @command(
@@ -19,10 +19,11 @@ from virtualds_cli.output import format_count, format_facts, report
             "Keep the last ten snapshots, and all from the last 30 days",
             "virtualds expire-snapshots refs.zarr --keep 10 --older-than 30d",
         ),
+        ("List what would go", "virtualds expire-snapshots refs.zarr --dry-run"),
     ),
 )
 @click.argument("url", metavar="SET", type=Url())
-@given("keep", "older_than", "conflict", "storage_options")
+@given("keep", "older_than", "dry_run", "conflict", "storage_options")
 def expire_snapshots(url: str, **options: Any) -> None:
     """Delete old snapshots of a set.
 
@@ -32,4 +33,4 @@ def expire_snapshots(url: str, **options: Any) -> None:
     import virtualds
 
     gone = virtualds.expire_snapshots(url, **select_given(options, options))
-    report({"expired": gone}, format_facts({url: f"{format_count(len(gone), 'snapshot')} deleted"}))
+    report_removal(gone, url, bool(options["dry_run"]))

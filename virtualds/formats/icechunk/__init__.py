@@ -7,7 +7,6 @@ what this package passes to the library, and how references come back.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import timedelta
 from typing import Any
 
 from virtualds.arrays.group import ManifestGroup
@@ -25,6 +24,7 @@ from virtualds.formats.icechunk.references import (
 from virtualds.formats.icechunk.session import OpenedStore, OpenedTable
 from virtualds.formats.icechunk.target import MAIN
 from virtualds.formats.read_options import READ_ALL, ReadOptions
+from virtualds.formats.upkeep import Expiry, Removal
 from virtualds.formats.zarr.v3_arrays import ManifestPart
 from virtualds.formats.zarr.v3_groups import NodesReader
 from virtualds.source_file import SourceFile, StorageOptions
@@ -144,9 +144,7 @@ def history(url: str, options: StorageOptions | None = None) -> list[tuple[str, 
     return found
 
 
-def expire(
-    url: str, options: StorageOptions | None, keep: int, older_than: timedelta | None
-) -> list[str]:
+def expire(url: str, options: StorageOptions | None, expiry: Expiry) -> Removal:
     """Refuse: other branches and tags may need the files that would be removed."""
     raise UnsupportedError(
         f"{url}: snapshots of Icechunk are let go of by Icechunk, which knows its branches and "

@@ -88,8 +88,8 @@ def make_storage(place: ObjectLocation) -> Any:
     return kinds[place.kind](**place.arguments)
 
 
-def open_repository(place: ObjectLocation, url: str) -> Any:
-    """Open a repository.
+def open_repository(place: ObjectLocation, url: str, config: Any = None) -> Any:
+    """Open a repository; save a configuration in it, if one is given.
 
     Raises
     ------
@@ -97,7 +97,20 @@ def open_repository(place: ObjectLocation, url: str) -> Any:
         There is none.
     """
     with describe_errors(url):
-        return icechunk.Repository.open(make_storage(place))
+        found = icechunk.Repository.open(make_storage(place))
+        return found if config is None else _save_config(found, found.config.merge(config))
+
+
+def check_config(config: Any) -> None:
+    """Raise an error if a configuration is none of Icechunk's."""
+    if config is not None and not isinstance(config, icechunk.RepositoryConfig):
+        raise TypeError(f"config {config!r:.80}: it is an icechunk.RepositoryConfig")
+
+
+def _save_config(repository: Any, config: Any) -> Any:
+    changed = repository.reopen(config=config)
+    changed.save_config()
+    return changed
 
 
 def is_repository(place: ObjectLocation, url: str) -> bool:
@@ -106,7 +119,9 @@ def is_repository(place: ObjectLocation, url: str) -> bool:
         return bool(icechunk.Repository.exists(make_storage(place)))
 
 
-def create_repository(place: ObjectLocation, url: str, needed: Mapping[str, ObjectLocation]) -> Any:
+def create_repository(
+    place: ObjectLocation, url: str, needed: Mapping[str, ObjectLocation], given: Any = None
+) -> Any:
     """Create a repository that may refer to files below some prefixes.
 
     Raises
@@ -115,7 +130,8 @@ def create_repository(place: ObjectLocation, url: str, needed: Mapping[str, Obje
         There are other files of this name.
     """
     config = icechunk.RepositoryConfig.default()
-    _add_to_config(config, needed)
+    config = config if given is None else config.merge(given)
+    _add_to_config(config, _list_lacking(config, needed))
     try:
         with describe_errors(url):
             return icechunk.Repository.create(make_storage(place), config)
@@ -128,20 +144,27 @@ def create_repository(place: ObjectLocation, url: str, needed: Mapping[str, Obje
 
 def add_containers(repository: Any, url: str, needed: Mapping[str, ObjectLocation]) -> Any:
     """Return a repository that may also refer to files below some prefixes."""
-    lacking = {p: place for p, place in needed.items() if not _is_covered(repository.config, p)}
+    lacking = _list_lacking(repository.config, needed)
     if not lacking:
         return repository
     with describe_errors(url):
         config = repository.config
         _add_to_config(config, lacking)
-        changed = repository.reopen(config=config)
-        changed.save_config()
-        return changed
+        return _save_config(repository, config)
 
 
 def list_uncovered(config: Any, prefixes: Iterable[str]) -> list[str]:
     """Return the prefixes that no container of a configuration covers."""
     return [prefix for prefix in prefixes if not _is_covered(config, prefix)]
+
+
+def list_containers(config: Any) -> list[str]:
+    """Return the prefixes of the containers of a configuration."""
+    return sorted(c.url_prefix for c in (config.virtual_chunk_containers or {}).values())
+
+
+def _list_lacking(config: Any, needed: Mapping[str, ObjectLocation]) -> dict[str, ObjectLocation]:
+    return {prefix: needed[prefix] for prefix in list_uncovered(config, needed)}
 
 
 def _is_covered(config: Any, prefix: str) -> bool:
@@ -204,6 +227,11 @@ def open_writable_store(target: Any, branch: str, url: str) -> Any:
     """Return the store of a writable session, opened here for a repository."""
     with describe_errors(url):
         if isinstance(target, icechunk.Repository):
+            if branch not in (known := sorted(target.list_branches())):
+                raise FileNotFoundError(
+                    f"{url}: there is no branch {branch!r}, but {known}; create_branch=True makes "
+                    f"one that begins where 'main' is"
+                )
             return target.writable_session(branch).store
         store = target.store if isinstance(target, icechunk.Session) else target
         if not isinstance(store, icechunk.IcechunkStore):
@@ -336,7 +364,22 @@ def write_references(
         )
 
 
-def commit(store: Any, message: str, url: str) -> None:
+def begin_branch(repository: Any, branch: str, before: str, url: str) -> bool:
+    """Make a branch that begins where another one is; return False if there is one already."""
+    with describe_errors(url):
+        if branch in repository.list_branches():
+            return False
+        repository.create_branch(branch, repository.lookup_branch(before))
+        return True
+
+
+def remove_branch(repository: Any, branch: str, url: str) -> None:
+    """Remove a branch."""
+    with describe_errors(url):
+        repository.delete_branch(branch)
+
+
+def commit(store: Any, message: str, metadata: Mapping[str, Any] | None, url: str) -> None:
     """Commit the written changes as a snapshot.
 
     Raises
@@ -345,4 +388,11 @@ def commit(store: Any, message: str, url: str) -> None:
         Another writer was faster.
     """
     with describe_errors(url):
-        store.session.commit(message, allow_empty=True)
+        known = None if metadata is None else dict(metadata)
+        store.session.commit(message, known, allow_empty=True)
+
+
+def rewrite_manifests(repository: Any, branch: str, url: str) -> None:
+    """Write the manifests of a branch anew, and commit them, unless another writer was faster."""
+    with describe_errors(url):
+        repository.rewrite_manifests("Manifests joined by virtualds", branch=branch)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,13 @@ from virtualds.source_file import StorageOptions
 MAIN = "main"
 
 
-def is_occupied(url: Any, options: StorageOptions | None = None, *, branch: str = MAIN) -> bool:
+def is_occupied(
+    url: Any,
+    options: StorageOptions | None = None,
+    *,
+    branch: str = MAIN,
+    create_branch: bool = False,
+) -> bool:
     """Refuse a branch or session that holds nodes; return False if it is empty.
 
     Raises
@@ -23,12 +30,13 @@ def is_occupied(url: Any, options: StorageOptions | None = None, *, branch: str 
     FileExistsError
         It holds nodes, which the error lists.
     """
-    target = Target.of(url, options, branch)
+    target = Target.of(url, options, branch, create_branch=create_branch)
     if target.place is not None and not target.exists():
         return False
-    store = target.open_store({})
-    if import_adapter().read_documents(store, target.name):
-        raise occupied_error(target, store)
+    with target.whole_branch(keep=False):
+        store = target.open_store({})
+        if import_adapter().read_documents(store, target.name):
+            raise occupied_error(target, store)
     return False
 
 
@@ -47,7 +55,25 @@ def occupied_error(target: Target, store: Any) -> FileExistsError:
 
 @dataclass
 class Target:
-    """A repository at a url, or an object of Icechunk, to write to."""
+    """A repository at a url, or an object of Icechunk, to write to.
+
+    Parameters
+    ----------
+    place : ObjectLocation or None
+        Of the repository; None for an object.
+    given : object
+        The object, or the repository once it is open.
+    root : str or None
+        Url of the repository.
+    name : str
+        For errors.
+    branch : str
+    options : StorageOptions, optional
+    config : icechunk.RepositoryConfig, optional
+        Is saved in the repository.
+    create_branch : bool
+        Whether a branch that does not exist begins where ``main`` is.
+    """
 
     place: ObjectLocation | None
     given: Any
@@ -55,15 +81,52 @@ class Target:
     name: str
     branch: str
     options: StorageOptions | None = None
+    config: Any = None
+    create_branch: bool = False
+    begun: bool = False
 
     @classmethod
-    def of(cls, url: Any, options: StorageOptions | None, branch: str) -> Target:
+    def of(
+        cls,
+        url: Any,
+        options: StorageOptions | None,
+        branch: str,
+        *,
+        config: Any = None,
+        create_branch: bool = False,
+    ) -> Target:
+        """Return the target that a user names.
+
+        Raises
+        ------
+        ValueError
+            A session has another branch, or an object a configuration of its own.
+        TypeError
+            The configuration is none of Icechunk's.
+        """
+        import_adapter().check_config(config)
         if not isinstance(url, str):
             if branch != MAIN and not import_adapter().is_committed_here(url):
                 raise ValueError(f"branch {branch!r}: a session has its own; leave it out")
-            return cls(None, url, None, f"{type(url).__name__} of Icechunk", branch)
+            if config is not None:
+                raise ValueError("config: an open repository has its own; leave it out")
+            name = f"{type(url).__name__} of Icechunk"
+            return cls(None, url, None, name, branch, create_branch=create_branch)
         root = url.rstrip("/")
-        return cls(find_storage(root, options), None, root, root, branch, options)
+        place = find_storage(root, options)
+        return cls(place, None, root, root, branch, options, config, create_branch)
+
+    @contextmanager
+    def whole_branch(self, *, keep: bool = True) -> Iterator[None]:
+        """Remove a branch that began in the block, if the block fails or it is not to be kept."""
+        done = False
+        try:
+            yield
+            done = True
+        finally:
+            if self.begun and not (done and keep):
+                import_adapter().remove_branch(self.given, self.branch, self.name)
+                self.begun = False
 
     def exists(self) -> bool:
         """Say whether there is a repository."""
@@ -81,15 +144,20 @@ class Target:
         """
         if self.place is not None:
             if self.exists():
-                repository = import_adapter().open_repository(self.place, self.name)
+                repository = import_adapter().open_repository(self.place, self.name, self.config)
                 repository = import_adapter().add_containers(repository, self.name, needed)
             else:
-                repository = import_adapter().create_repository(self.place, self.name, needed)
+                repository = import_adapter().create_repository(
+                    self.place, self.name, needed, self.config
+                )
             self.given = repository
         else:
             self._check(needed)
             if before is not None:
                 return before
+        if self.create_branch and import_adapter().is_committed_here(self.given):
+            adapter = import_adapter()
+            self.begun |= adapter.begin_branch(self.given, self.branch, MAIN, self.name)
         store = import_adapter().open_writable_store(self.given, self.branch, self.name)
         if before is not None and store.session.snapshot_id != before.session.snapshot_id:
             raise ConflictError(
@@ -102,21 +170,23 @@ class Target:
         """Refuse references that no container of the user's own repository covers."""
         config = self.given.config if hasattr(self.given, "config") else self.given.session.config
         if lacking := import_adapter().list_uncovered(config, needed):
+            known = import_adapter().list_containers(config)
             raise cannot_hold(
                 self.name,
                 "it",
                 [
-                    f"files below {prefix}: no virtual chunk container covers them"
+                    f"files below {prefix}: no virtual chunk container covers them, only {known}"
                     for prefix in lacking
                 ],
-                "set containers for them (RepositoryConfig.set_virtual_chunk_container) and open "
-                "the repository with that configuration",
+                f"config.set_virtual_chunk_container(icechunk.VirtualChunkContainer("
+                f"{lacking[0]!r}, ...)), save the configuration and open the repository with it; "
+                f"or write to the url of the repository, and virtualds sets them up",
             )
 
-    def commit(self, store: Any, message: str) -> None:
+    def commit(self, store: Any, message: str, metadata: Mapping[str, Any] | None) -> None:
         """Commit the changes, unless the owner of the session does."""
         if self.place is not None or import_adapter().is_committed_here(self.given):
-            import_adapter().commit(store, message, self.name)
+            import_adapter().commit(store, message, metadata, self.name)
 
     def is_own(self, url: str) -> bool:
         """Say whether a file is a chunk of the repository itself."""

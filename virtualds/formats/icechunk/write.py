@@ -48,7 +48,10 @@ def write(
     *,
     replace: bool = True,
     message: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
     branch: str = MAIN,
+    create_branch: bool = False,
+    config: Any = None,
     rectilinear: bool = False,
 ) -> None:
     """Write a snapshot, all of it or nothing.
@@ -64,8 +67,14 @@ def write(
         Whether the branch may hold nodes, which are replaced; earlier snapshots stay.
     message : str, optional
         Of the commit.
+    metadata : mapping, optional
+        Of the commit.
     branch : str
         That the snapshot goes to.
+    create_branch : bool
+        Whether a branch that does not exist begins where ``main`` is; it goes if writing fails.
+    config : icechunk.RepositoryConfig, optional
+        Is saved in the repository at a url.
     rectilinear : bool
         Whether chunks may differ in length along an axis: zarr-python has that as an experiment,
         which readers turn on.
@@ -79,10 +88,10 @@ def write(
     ConflictError
         Another writer was faster; nothing has changed.
     """
-    target = Target.of(url, options, branch)
+    target = Target.of(url, options, branch, config=config, create_branch=create_branch)
     with suggest_zarr_v3(group, target.name):
         planned = plan_writing(group, target.name, form="icechunk", grids=GRIDS[: 1 + rectilinear])
-    with exclude_other_writers(target.place, target.name, options):
+    with exclude_other_writers(target.place, target.name, options), target.whole_branch():
         store = target.open_store(containers_needed(planned, target))
         there = bool(import_adapter().read_documents(store, target.name))
         if there and not replace:
@@ -90,7 +99,7 @@ def write(
         if there:
             import_adapter().clear_store(store, target.name)
         NodeWriter(store, target).write_all(planned)
-        target.commit(store, message or "Written by virtualds")
+        target.commit(store, message or "Written by virtualds", metadata)
 
 
 def update(
@@ -100,14 +109,17 @@ def update(
     allow: AccessPolicy = ANYWHERE,
     *,
     message: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
     branch: str = MAIN,
+    create_branch: bool = False,
+    config: Any = None,
     rectilinear: bool | None = None,
 ) -> None:
     """Commit the changes of a branch; unchanged chunks are not written again.
 
     Parameters
     ----------
-    url, options, message, branch, rectilinear
+    url, options, message, metadata, branch, create_branch, config, rectilinear
         As in `write`; by default chunks may differ in length where some do already.
     change : callable
         Takes the whole set and returns the new one.
@@ -121,18 +133,22 @@ def update(
     ConflictError
         Another writer was faster; nothing has changed.
     """
-    target = Target.of(url, options, branch)
+    target = Target.of(url, options, branch, config=config, create_branch=create_branch)
     if not target.exists():
         raise FileNotFoundError(f"{target.name}: there is no Icechunk repository")
-    with exclude_other_writers(target.place, target.name, options):
-        _commit_change(target, change, allow, message, rectilinear)
+
+    def commit(store: Any) -> None:
+        target.commit(store, message or "Changed by virtualds", metadata)
+
+    with exclude_other_writers(target.place, target.name, options), target.whole_branch():
+        _commit_change(target, change, allow, commit, rectilinear)
 
 
 def _commit_change(
     target: Target,
     change: Callable[[ManifestGroup], ManifestGroup],
     allow: AccessPolicy,
-    message: str | None,
+    commit: Callable[[Any], None],
     rectilinear: bool | None,
 ) -> None:
     store = target.open_store({})
@@ -150,7 +166,7 @@ def _commit_change(
     gone = [path for path in nodes if path and path not in planned.nodes]
     import_adapter().remove_paths(store, gone, target.name)
     NodeWriter(store, target, known, nodes).write_all(planned)
-    target.commit(store, message or "Changed by virtualds")
+    commit(store)
 
 
 class KnownChunks:

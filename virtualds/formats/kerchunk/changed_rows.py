@@ -58,7 +58,7 @@ def find_first_changed_row(before: ArrayChunks, after: ArrayChunks) -> int | Non
         return None
     first = old.size
     for ids, rows in iterate_blocks(old, _count_kept_rows(old, new)):
-        for place in np.flatnonzero(~_find_same_rows(rows, new.at(ids))).tolist():
+        for place in np.flatnonzero(~find_same_rows(rows, new.at(ids))).tolist():
             row = int(ids[place])
             if not _has_grown(before, after, row):
                 return None
@@ -163,7 +163,7 @@ def _is_row_range(
     )
 
 
-def _find_same_rows(one: ChunkManifest, other: ChunkManifest) -> npt.NDArray[np.bool_]:
+def find_same_rows(one: ChunkManifest, other: ChunkManifest) -> npt.NDArray[np.bool_]:
     """Return for every row whether both refer to the same bytes."""
     urls: dict[str, int] = {}
     codes = []

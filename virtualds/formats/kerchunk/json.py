@@ -85,10 +85,10 @@ def read(source: SourceFile, how: ReadOptions = READ_ALL) -> ManifestGroup:
         It refers to files that it may not name.
     """
     raw = find_store(source.url).read_all(source.url, source.options)
-    return _build_tree(_parse_document(raw, source.url), source, how)
+    return _build_tree(parse_document(raw, source.url), source, how)
 
 
-def _parse_document(raw: bytes, url: str) -> Any:
+def parse_document(raw: bytes, url: str) -> Any:
     """Return the JSON document in a file."""
     return parse_json(decompress(raw, url), url)
 
@@ -239,7 +239,7 @@ def update(
     """
     store = find_store(url)
     raw, version = store.read_version(url, options)
-    document = _parse_document(raw, url)
+    document = parse_document(raw, url)
     before = _build_tree(document, SourceFile(url, options=options), ReadOptions(allow=allow))
     if (after := change(before)) is before:
         return

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -47,6 +47,8 @@ from virtualds.urls import scheme_of
 
 RECORD_SIZE = 100_000
 """References in a record, unless every array has fewer chunks."""
+DISPLACED = "displaced"
+"""Key among our notes of a fence: how many fences in a row it displaced."""
 
 
 def detect(marker: bytes) -> bool:
@@ -79,6 +81,16 @@ def read(source: SourceFile, how: ReadOptions = READ_ALL) -> ManifestGroup:
     raw = find_store(source.url).read_all(f"{source.url}/{MARKER}", source.options)
     demand_no_claim(raw, source.url)
     return ParquetSet.parse(raw, source, how.allow).read_tree(how.group, how.skip)
+
+
+def count_displaced(marker: bytes) -> int | None:
+    """Return how many fences in a row a fence displaced; None if a marker is no fence."""
+    if f'"{DISPLACED}"'.encode() not in marker or is_claim(marker):
+        return None
+    document = parse_json(marker, MARKER)
+    notes = document.get(NOTES) if isinstance(document, Mapping) else None
+    count = notes.get(DISPLACED) if isinstance(notes, Mapping) else None
+    return count if type(count) is int and count >= 0 else None
 
 
 def demand_no_claim(marker: bytes, url: str) -> None:
@@ -149,9 +161,9 @@ class ParquetSet:
             for path, metadata in arrays.items()
         }
 
-    def name_writer(self, writer: str) -> bytes:
-        """Return the ``.zmetadata`` with the name of a writer among our notes."""
-        notes = {**self.notes, "writer": writer}
+    def to_fence(self, writer: str, displaced: int) -> bytes:
+        """Return the ``.zmetadata`` as the fence of a writer, with its name among our notes."""
+        notes = {**self.notes, "writer": writer, DISPLACED: displaced}
         return json.dumps({**self.document, NOTES: notes}, allow_nan=False).encode()
 
     def holds(self, table: ReferenceTable) -> bool:
@@ -263,12 +275,20 @@ def demand_exchange(url: str) -> None:
         )
 
 
-def files_of(hierarchy: Hierarchy, size: int) -> Iterator[tuple[str, bytes]]:
-    """Yield the files of a set, the one that makes it a set last."""
+def files_of(
+    hierarchy: Hierarchy, size: int, check: Callable[[ChunkManifest, bytes], None] | None = None
+) -> Iterator[tuple[str, bytes]]:
+    """Yield the files of a set, the one that makes it a set last.
+
+    ``check`` takes the rows of a record and its bytes, before the record is written.
+    """
     token = secrets.token_hex(8)
     for path, manifest in hierarchy.manifests.items():
         for number, (_, rows) in enumerate(iterate_blocks(manifest, most=size)):
-            yield join_record_path(path, number), encode_record(rows, size, token)
+            data = encode_record(rows, size, token)
+            if check is not None:
+                check(rows, data)
+            yield join_record_path(path, number), data
     yield MARKER, to_document(hierarchy, size, {"set": token})
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from virtualds.arrays.group import ManifestGroup
@@ -17,6 +17,7 @@ from virtualds.formats.kerchunk.changed_rows import (
 from virtualds.formats.kerchunk.parquet import (
     ParquetSet,
     check_size,
+    count_displaced,
     demand_exchange,
     demand_no_claim,
     files_of,
@@ -30,7 +31,7 @@ from virtualds.formats.zarr.v2_write import Hierarchy
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
-from virtualds.stores.fence import WriteLease, explain_vanished_files, outrun_error
+from virtualds.stores.fence import WriteLease, explain_vanished_files, outrun_error, read_marker
 from virtualds.stores.store import ChangedError
 
 
@@ -72,9 +73,7 @@ def update(
     """
     check_size(record_size)
     url = url.rstrip("/")
-    raw, version = find_store(url).read_version(f"{url}/{MARKER}", options)
-    demand_no_claim(raw, url)
-    found = ParquetSet.parse(raw, SourceFile(url, options=options), allow)
+    found, version, displaced = find_set(url, options, allow)
     size = record_size or found.records.size
 
     def is_there() -> bool:
@@ -86,21 +85,40 @@ def update(
             return
         growth = _SetGrowth.between(found, after) if size == found.records.size else None
         if growth is None:
-            _replace(found, version, after, size)
+            demand_exchange(url)
+            replace_folder(found, version, files_of(hierarchy_of(after, url), size))
             return
-    growth.write(version)
+    growth.write(version, displaced)
 
 
-def _replace(found: ParquetSet, version: str, after: ManifestGroup, size: int) -> None:
-    """Replace a set, if it still has the version that was read."""
-    source = found.source
-    demand_exchange(source.url)
-    files = files_of(hierarchy_of(after, source.url), size)
-    store = find_store(source.url)
+def find_set(
+    url: str, options: StorageOptions | None, allow: AccessPolicy = ANYWHERE
+) -> tuple[ParquetSet, str, int]:
+    """Return a set that is to change, its version, and how many fences a new one displaces.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no set.
+    """
+    raw, version, displaced = read_marker(f"{url}/{MARKER}", options, count_displaced)
+    demand_no_claim(raw, url)
+    return ParquetSet.parse(raw, SourceFile(url, options=options), allow), version, displaced
+
+
+def replace_folder(found: ParquetSet, version: str, files: Iterable[tuple[str, bytes]]) -> None:
+    """Replace the files of a set, if it still has the version that was read.
+
+    Raises
+    ------
+    ConflictError
+        Another writer was faster; nothing has changed.
+    """
+    url, options = found.source.url, found.source.options
     try:
-        store.write_folder(source.url, files, source.options, replace=True, expected=version)
+        find_store(url).write_folder(url, files, options, replace=True, expected=version)
     except ChangedError as error:
-        raise outrun_error(source.url) from error
+        raise outrun_error(url) from error
 
 
 @dataclass(frozen=True)
@@ -156,13 +174,13 @@ class _SetGrowth:
                 for number in range(self.first[path] // size, -(-manifest.size // size)):
                     yield join_record_path(path, number), manifest, number
 
-    def write(self, version: str) -> None:
+    def write(self, version: str, displaced: int) -> None:
         """Write records, then, in one step, the metadata that make them valid."""
         source, records = self.found.source, self.found.records
         size, token, writer = records.size, records.token, secrets.token_hex(8)
         paths = [path for path, _, _ in self._list_records()]
         fence = WriteLease(source.url, MARKER, source.options, version, paths)
-        fence.replace_marker(self.found.name_writer(writer))
+        fence.replace_marker(self.found.to_fence(writer, displaced))
         with explain_vanished_files(fence.is_current, source.url):
             for path, manifest, number in self._list_records():
                 rows = rows_of_record(manifest, number, size)

@@ -185,8 +185,6 @@ class Records:
         return self._kept.get(url, lambda: self._read(url))
 
     def _read(self, url: str) -> ChunkManifest:
-        import pyarrow as pa
-
         if self.token is None and not self._is_current():
             raise ReadError(
                 f"{url}: the set was replaced or changed after it was opened; open it again"
@@ -211,7 +209,29 @@ class Records:
                 f"{url}: it belongs to another writing of the set, which was replaced after it was "
                 f"opened; open it again"
             )
+        return self._parse_table(table, url, self.size)
+
+    def parse(self, data: bytes, url: str) -> ChunkManifest:
+        """Return the rows of a record as chunks, whatever set the record belongs to.
+
+        Raises
+        ------
+        FormatError
+            It is no record.
+        AccessError
+            It refers to files that the set may not name.
+        """
+        table = read_parquet(data, url, ["path"])
+        return self._parse_table(table, url, table.num_rows)
+
+    def _parse_table(self, table: Any, url: str, most: int) -> ChunkManifest:
+        import pyarrow as pa
+
         try:
+            if table.num_rows > most:
+                raise FormatError(
+                    f"a record of {table.num_rows} references where {most} were announced"
+                )
             return self._build_manifest(table)
         except (*MALFORMED_ERRORS, pa.ArrowException) as error:
             error.add_note(f"record {url}")
@@ -219,12 +239,12 @@ class Records:
                 raise
             raise malformed_error(url, error) from error
 
+    def get_file(self, url: str) -> SourceFile:
+        """Return the file that a url in a record means."""
+        return self._files.get_file(url)
+
     def _build_manifest(self, table: Any) -> ChunkManifest:
         """Return the rows of a record as chunks."""
-        if table.num_rows > self.size:
-            raise FormatError(
-                f"a record of {table.num_rows} references where {self.size} were announced"
-            )
         if not table.num_rows:
             return ChunkManifest.missing((1,))
         file, urls = _read_urls(table)

@@ -17,7 +17,6 @@ def encode_record(
 ) -> bytes:
     """Return a row of chunks as a Parquet file, padded to the size of a record."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     file = _pad_column(np.asarray(chunks.file), size, MISSING)
     offset, length = (
@@ -36,11 +35,19 @@ def encode_record(
         {key: name.encode() for key, name in names.items() if name is not None},
     )
     columns = [path, pa.array(offset), pa.array(length), _encode_inline(chunks, file)]
+    return encode_table(pa.table(columns, schema=schema))
+
+
+def encode_table(table: Any) -> bytes:
+    """Return the columns of a record as a Parquet file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     sink = pa.BufferOutputStream()
     # fastparquet reads integers as floats, unless statistics say that none is null
     known = ["offset", "size"]
     pq.write_table(
-        pa.table(columns, schema=schema),
+        table,
         sink,
         compression="zstd",
         use_dictionary=["path"],

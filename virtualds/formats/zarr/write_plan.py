@@ -82,6 +82,15 @@ def plan_writing(
     return WritePlan({path: node for path, node, _ in planned}, planner.notes)
 
 
+def list_references(
+    group: ManifestGroup, root: str, before: Document | None = None
+) -> dict[str, list[ManifestPart]]:
+    """Return the parts of the manifests of all arrays that a set does not hold itself."""
+    planned = plan_writing(group, root, before).nodes
+    arrays = {path: node for path, node in planned.items() if isinstance(node, PlannedArray)}
+    return {path: node.parts for path, node in arrays.items() if node.values is None}
+
+
 @contextmanager
 def suggest_zarr_v3(group: ManifestGroup, url: str) -> Iterator[None]:
     """Suggest zarr-v3 in errors about a group that another format cannot hold."""

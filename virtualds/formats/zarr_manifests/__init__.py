@@ -9,13 +9,21 @@ snapshot needs are never written twice.
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
 
 from virtualds.arrays.group import ManifestGroup
 from virtualds.formats.read_options import ReadOptions
+from virtualds.formats.same_references import demand_same_parts
+from virtualds.formats.upkeep import CheckMoved, Expiry, MoveFile, Removal
 from virtualds.formats.zarr.chunk_keys import add_manifest_keys
 from virtualds.formats.zarr.document import Document, join_snapshot_path, name_snapshot
-from virtualds.formats.zarr.write_plan import plan_writing
+from virtualds.formats.zarr.write_plan import list_references, plan_writing
+from virtualds.formats.zarr_manifests.join_parts import (
+    JoinParts,
+    join_all_parts,
+    join_small_parts,
+)
+from virtualds.formats.zarr_manifests.manifests import StoredManifests
+from virtualds.formats.zarr_manifests.move_sources import SourceMoving
 from virtualds.formats.zarr_manifests.parallel_write import PartsFolder, check_parts, remove_parts
 from virtualds.formats.zarr_manifests.read import FoundSet, SetReader, find_replaceable, find_set
 from virtualds.formats.zarr_manifests.snapshots import (
@@ -224,13 +232,14 @@ def _commit(
     manifest: str | None = None,
     relative_paths: bool = False,
     parts: PartsFolder | None = None,
+    join: JoinParts = join_small_parts,
 ) -> None:
     """Write the files of a snapshot, then, in one step, the document that makes it the newest."""
     find_store(root).demand_conditions(root, options)
     name, time = name_snapshot()
     name = parts.snapshot if parts else name
     before = found.document if found else None
-    writer = SnapshotWriter(root, options, name, before, manifest, relative_paths)
+    writer = SnapshotWriter(root, options, name, before, manifest, relative_paths, join)
     try:
         document = made(writer)
         waste = check_parts(parts, document) if parts else []
@@ -244,6 +253,74 @@ def _commit(
     find_store(root).remove([f"{root}/{path}" for path in waste], options)
 
 
+# ---------------------------------------------------------------------- upkeep
+
+
+def join_tables(url: str, options: StorageOptions | None = None) -> bool:
+    """Join the tables that many additions have left; say whether there were any.
+
+    Earlier snapshots need the old tables, which stay until they expire.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no set.
+    ConflictError
+        Another writer was faster; nothing has changed.
+    """
+    root = url.rstrip("/")
+    found = FoundSet(*open_snapshot(root, options))
+
+    def read(document: Document) -> ManifestGroup:
+        return SetReader(root, options, document, ReadOptions()).read_group()
+
+    group = read(found.document)
+    arrays = list_references(group, root, found.document)
+    joined = {path: join_all_parts(parts) for path, parts in arrays.items()}
+    if all(len(joined[path]) == len(parts) for path, parts in arrays.items()):
+        return False
+
+    def made(writer: SnapshotWriter) -> Document:
+        document = writer.write(group)
+        written = list_references(read(document), root, document)
+        after = {path: join_all_parts(parts) for path, parts in written.items()}
+        demand_same_parts(joined, after, root)
+        return document
+
+    relative = found.document.notes.get("relative_paths", False)
+    _commit(made, root, options, found, None, relative, join=join_all_parts)
+    return True
+
+
+def move_sources(
+    url: str, options: StorageOptions | None, move: MoveFile, check: CheckMoved
+) -> None:
+    """Commit a snapshot that refers to moved files; tables of references stay as they are.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no set.
+    ConflictError
+        Another writer was faster; nothing has changed.
+    """
+    root = url.rstrip("/")
+    found = FoundSet(*open_snapshot(root, options))
+    nodes = read_all_nodes(root, options, found.document)
+
+    def made(writer: SnapshotWriter) -> Document:
+        moving = SourceMoving(writer, StoredManifests(root, options), move)
+        moved = {path: moving.move_node(path, node) for path, node in nodes.items()}
+        check(list(moving.moved))
+        document = Document(moved, dict(found.document.notes))
+        # its metadata are sound, as far as a reader sees without references
+        SetReader(root, options, document, ReadOptions()).read_group()
+        return document
+
+    relative = found.document.notes.get("relative_paths", False)
+    _commit(made, root, options, found, None, relative)
+
+
 # ---------------------------------------------------------------------- history
 
 
@@ -252,8 +329,6 @@ def history(url: str, options: StorageOptions | None = None) -> list[tuple[str, 
     return open_snapshot(url.rstrip("/"), options)[0].history
 
 
-def expire(
-    url: str, options: StorageOptions | None, keep: int, older_than: timedelta | None
-) -> list[str]:
-    """Remove old snapshots, and files that only they need; return their ids."""
-    return expire_snapshots_of(url.rstrip("/"), options, keep, older_than)
+def expire(url: str, options: StorageOptions | None, expiry: Expiry) -> Removal:
+    """Remove old snapshots, and files that only they need; say which."""
+    return expire_snapshots_of(url.rstrip("/"), options, expiry)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import os.path
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from operator import is_
 from typing import Any
@@ -187,14 +187,18 @@ def _encode_record(rows: ChunkManifest, sources: SourceNumbering, pipelines: boo
 
 def encode_source_records(sources: SourceNumbering) -> Iterator[bytes]:
     """Yield the records of the table of files, with their fingerprints."""
+    rows = [(sources.name(file.url), file.fingerprint) for file in sources.files.values()]
+    return encode_source_rows(rows)
+
+
+def encode_source_rows(rows: Sequence[tuple[str, Fingerprint]]) -> Iterator[bytes]:
+    """Yield the records of a table of files, given by written path and fingerprint."""
     import pyarrow as pa
 
-    files = list(sources.files.values())
     kinds = {"path": pa.string(), "size": pa.int64(), "mtime": pa.int64(), "etag": pa.string()}
-    for first in range(0, len(files), RECORD_SIZE):
-        some = files[first : first + RECORD_SIZE]
-        values = [[sources.name(f.url), *f.fingerprint] for f in some]
-        columns = zip(*values, strict=True)
+    for first in range(0, len(rows), RECORD_SIZE):
+        some = rows[first : first + RECORD_SIZE]
+        columns = zip(*((path, *known) for path, known in some), strict=True)
         yield _encode_parquet(
             {n: pa.array(c, kinds[n]) for n, c in zip(kinds, columns, strict=True)}, ()
         )

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 
+from virtualds.formats.upkeep import Expiry, Removal
 from virtualds.formats.zarr.document import (
     CHUNKS,
     MARKER,
@@ -28,12 +29,10 @@ from virtualds.json_values import parse_json
 from virtualds.source_file import StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.fence import outrun_error
-from virtualds.stores.store import ChangedError
+from virtualds.stores.store import ChangedError, ListedFile
 
 SNAPSHOT_ID = re.compile(r"\d{8}T\d{12}-[0-9a-f]{8}")
 """Ids of `virtualds.formats.zarr.document.name_snapshot`."""
-GRACE = timedelta(days=1)
-"""Unneeded files of less than this age stay: a writer may be about to commit them."""
 
 
 def open_snapshot(
@@ -107,66 +106,51 @@ def write_nodes(
 # ---------------------------------------------------------------------- expiring
 
 
-def expire_snapshots_of(
-    root: str,
-    options: StorageOptions | None,
-    keep: int,
-    older_than: timedelta | None,
-    grace: timedelta = GRACE,
-) -> list[str]:
+def expire_snapshots_of(root: str, options: StorageOptions | None, expiry: Expiry) -> Removal:
     """Remove old snapshots, and files that no other snapshot needs.
-
-    Parameters
-    ----------
-    root : str
-        Url of the folder.
-    options : StorageOptions, optional
-    keep : int
-        How many of the newest stay, at least 1.
-    older_than : timedelta, optional
-        Only snapshots of at least this age are removed.
-    grace : timedelta
-        Files that belong to no snapshot, old or new, are removed from this age on.
-
-    Returns
-    -------
-    list of str
-        The ids of the removed snapshots.
 
     Raises
     ------
     ConflictError
         Another writer was faster; nothing has changed.
     """
-    find_store(root).demand_conditions(root, options)
+    if not expiry.dry_run:
+        find_store(root).demand_conditions(root, options)
     document, version = open_snapshot(root, options)
     now = datetime.now(UTC)
-    earlier = document.history[:-1]
-    going = [
-        name
-        for name, time in earlier[: len(document.history) - keep]
-        if older_than is None or now - datetime.fromisoformat(time) >= older_than
-    ]
-    staying = [(name, time) for name, time in earlier if name not in going]
+    going = _list_expired(document, expiry, now)
+    staying = [(name, time) for name, time in document.history[:-1] if name not in going]
     lost = [_open_kept(root, options, name) for name in going]
-    if going:
-        document.notes["history"] = staying
-        swap(root, options, document, version)
-    write_nodes(root, options, document, None)
+    if not expiry.dry_run:
+        if going:
+            document.notes["history"] = staying
+            swap(root, options, document, version)
+        write_nodes(root, options, document, None)
     kept = [document, *(_open_kept(root, options, name) for name, _ in staying)]
-    _sweep(root, options, kept, lost, set(going), now - grace)
-    return going
+    unneeded = list(_list_unneeded(root, options, kept, lost, set(going), now - expiry.grace))
+    if not expiry.dry_run:
+        find_store(root).remove([one.file.url for one in unneeded], options)
+    return Removal.of(going, unneeded)
 
 
-def _sweep(
+def _list_expired(document: Document, expiry: Expiry, now: datetime) -> list[str]:
+    """Return the ids of the snapshots that go."""
+    return [
+        name
+        for name, time in document.history[:-1][: len(document.history) - expiry.keep]
+        if expiry.older_than is None or now - datetime.fromisoformat(time) >= expiry.older_than
+    ]
+
+
+def _list_unneeded(
     root: str,
     options: StorageOptions | None,
     kept: list[Document],
     lost: list[Document],
     gone: set[str],
     before: datetime,
-) -> None:
-    """Remove files of the set that no snapshot needs, those of unknown writers only if old.
+) -> Iterator[ListedFile]:
+    """Yield files of the set that no snapshot needs, those of unknown writers only if old.
 
     Only files with the id of a snapshot in their name, and chunks that a snapshot names, belong to
     the set; also old chunks named by content, since a writer may be about to need a new one.
@@ -174,17 +158,15 @@ def _sweep(
     needed = {path for document in kept for path in list_needed_files(root, options, document)}
     folders = tuple(path for path in needed if path.endswith("/"))
     chunks = {path for document in lost for path in _list_chunks(document)}
-    store = find_store(root)
-    removed = []
-    for path, _, modified in store.list_files(root, options):
+    for listed in find_store(root).list_files(root, options):
+        path = listed.path
         if path in needed or path.startswith(folders):
             continue
         ids = set(SNAPSHOT_ID.findall(path))
-        old = modified is not None and modified < before.timestamp()
+        old = listed.modified is not None and listed.modified < before.timestamp()
         ours = ids or path.startswith(f"{CHUNKS}/")
         if path in chunks or not ids.isdisjoint(gone) or (ours and old):
-            removed.append(f"{root}/{path}")
-    store.remove(removed, options)
+            yield listed
 
 
 def _list_chunks(document: Document) -> Iterator[str]:

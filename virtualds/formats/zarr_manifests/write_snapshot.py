@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ from virtualds.formats.zarr.v3_arrays import ManifestPart, is_extended
 from virtualds.formats.zarr.v3_metadata import axes_from_v3
 from virtualds.formats.zarr.values import NativeArray
 from virtualds.formats.zarr.write_plan import PlannedArray, plan_writing
+from virtualds.formats.zarr_manifests.join_parts import MOST_JSON, JoinParts, join_small_parts
 from virtualds.formats.zarr_manifests.json_rows import Fingerprint
 from virtualds.formats.zarr_manifests.json_table import JsonTable
 from virtualds.formats.zarr_manifests.manifest_files import (
@@ -34,14 +35,14 @@ from virtualds.formats.zarr_manifests.manifests import (
     build_json_manifest,
 )
 from virtualds.formats.zarr_manifests.parallel_write import join_parts_folder
-from virtualds.formats.zarr_manifests.parquet_table import RECORD_SIZE, ParquetTable
+from virtualds.formats.zarr_manifests.parquet_table import ParquetTable
 from virtualds.source_file import StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.store import ChangedError
 from virtualds.urls import scheme_of
 
-MOST_INLINE, MOST_JSON = 16, 4096
-"""Most chunks of an array whose manifest goes into the metadata, or into JSON."""
+MOST_INLINE = 16
+"""Most chunks of an array whose manifest goes into the metadata."""
 
 
 @dataclass
@@ -62,6 +63,8 @@ class SnapshotWriter:
         The form of manifests; by default by the number of chunks.
     relative_paths : bool
         Whether paths of sources are written relative to the set.
+    join : callable
+        Takes the parts of a manifest, and returns those to write.
     """
 
     root: str
@@ -70,11 +73,12 @@ class SnapshotWriter:
     before: Document | None
     manifest: str | None = None
     relative_paths: bool = False
+    join: JoinParts = join_small_parts
     written: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._values: dict[str, Any] = {}
-        self._sources = SourceNumbering(self._make_path)
+        self._sources = SourceNumbering(self.make_path)
         self._tables: list[tuple[str, list[Any]]] = []
 
     # ------------------------------------------------------------------ the whole
@@ -176,7 +180,7 @@ class SnapshotWriter:
 
     def _write_manifest(self, path: str, node: PlannedArray) -> dict[str, Any]:
         numbered = is_extended(node.metadata)
-        parts = _compact_parts(node.parts, self._is_new)
+        parts = self.join(node.parts, self._is_new)
         forms = {
             "inline": self._encode_inline,
             "json": self._encode_json,
@@ -201,7 +205,7 @@ class SnapshotWriter:
     def _relocate_path(self, table: JsonTable, path: str) -> str:
         """Return a path of another set as it is written in this one."""
         end = "/" if path.endswith("/") else ""
-        return self._make_path(table.store.get_file(path).url.rstrip("/") + end).rstrip("/") + end
+        return self.make_path(table.store.get_file(path).url.rstrip("/") + end).rstrip("/") + end
 
     def _choose_form(self, parts: list[ManifestPart]) -> str:
         if self.manifest is not None:
@@ -215,15 +219,15 @@ class SnapshotWriter:
         self, path: str, parts: list[ManifestPart], numbered: bool
     ) -> dict[str, Any]:
         return _to_metadata(
-            encode_entries(parts, self._make_path, numbered),
-            list_fingerprints(parts, self._make_path),
+            encode_entries(parts, self.make_path, numbered),
+            list_fingerprints(parts, self.make_path),
         )
 
     def _encode_json(self, path: str, parts: list[ManifestPart], numbered: bool) -> dict[str, Any]:
         return self._write_files(
             path,
-            encode_entries(parts, self._make_path, numbered),
-            list_fingerprints(parts, self._make_path),
+            encode_entries(parts, self.make_path, numbered),
+            list_fingerprints(parts, self.make_path),
         )
 
     def _write_files(
@@ -255,7 +259,7 @@ class SnapshotWriter:
         for record, data in enumerate(encode_records(manifest, self._sources, numbered)):
             self.put(f"{path}/{folder}/{record}.parquet", data)
         # the number of files is known when everything is written
-        sources = [f"{_find_way_up(path)}{FOLDER}/{self.name}/sources", 0]
+        sources = [f"{find_way_up(path)}{FOLDER}/{self.name}/sources", 0]
         self._tables.append((path, sources))
         table = {"path": f"./{folder}", "rows": manifest.size, "sources": sources}
         if numbered:
@@ -289,16 +293,17 @@ class SnapshotWriter:
             return None
         found = manifest.counting
         said: dict[str, Any] = {
-            "path": _find_way_up(path) + table.folder,
+            "path": find_way_up(path) + table.folder,
             "rows": table.rows,
-            "sources": [_find_way_up(path) + table.sources.folder, table.sources.rows],
+            "sources": [find_way_up(path) + table.sources.folder, table.sources.rows],
         }
         if table.has_pipelines:
             said["pipelines"] = True
         part = {"table": said, "first": found.first, "strides": list(found.strides)}
         return part | ({"pipelines": list(found.renumbered)} if found.renumbered else {})
 
-    def _make_path(self, url: str) -> str:
+    def make_path(self, url: str) -> str:
+        """Return a url as it is written in the set."""
         return to_written_path(self.root, url, relative=self.relative_paths)
 
 
@@ -323,35 +328,6 @@ def _to_metadata(manifest: Mapping[str, Any], known: Mapping[str, Fingerprint]) 
     return {"name": JSON_MANIFEST, "configuration": {"manifest": manifest, **sources}}
 
 
-def _find_way_up(path: str) -> str:
+def find_way_up(path: str) -> str:
     """Return the way from the folder of an array to that of the set."""
     return "../" * (path.count("/") + 1)
-
-
-def _compact_parts(
-    parts: list[ManifestPart], is_new: Callable[[ManifestPart], bool]
-) -> list[ManifestPart]:
-    """Join neighbours that are small, so that small additions do not leave many small tables.
-
-    What workers have just written is left to them: to join it, all of it would be read again here.
-    """
-    found: list[ManifestPart] = []
-    for part in parts:
-        joins = bool(found) and not is_new(found[-1]) and not is_new(part)
-        axis = _find_joint_axis(found[-1], part) if joins else None
-        if axis is None:
-            found.append(part)
-        else:
-            joined = ChunkManifest.concatenate([found[-1].manifest, part.manifest], axis)
-            found[-1] = found[-1]._replace(manifest=joined)
-    return found
-
-
-def _find_joint_axis(left: ManifestPart, right: ManifestPart) -> int | None:
-    """Return the axis along which two parts, one of them small, fit into a record, or None."""
-    sizes = sorted((left.manifest.size, right.manifest.size))
-    if left.fragment != right.fragment or sum(sizes) > RECORD_SIZE or sizes[0] > MOST_JSON:
-        return None
-    sides = zip(left.origin, left.manifest.shape, right.origin, right.manifest.shape, strict=True)
-    axes = [(axis, a + n == b) for axis, (a, n, b, m) in enumerate(sides) if (a, n) != (b, m)]
-    return axes[0][0] if len(axes) == 1 and axes[0][1] else None

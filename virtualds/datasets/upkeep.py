@@ -1,0 +1,314 @@
+"""Upkeep of sets: join their small files, move their sources, remove what writers have left."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from virtualds.arrays.sources import PrefixChange, move_file
+from virtualds.datasets.conflicts import retry_on_conflict
+from virtualds.datasets.keywords import make_strict
+from virtualds.datasets.location import Location, format_there
+from virtualds.errors import ReadError, UnsupportedError, without_secrets
+from virtualds.formats import Format
+from virtualds.formats.upkeep import GRACE, Expiry, Removal, Upkeep
+from virtualds.source_file import SourceFile
+from virtualds.stores import find_store
+from virtualds.stores.errors import explain_write_errors
+from virtualds.stores.temporary import list_left_over, remove_paths
+from virtualds.urls import local_path, normalise_url, scheme_of
+
+SAMPLE = 20
+"""Moved files that are looked at before a set is changed."""
+
+
+@make_strict()
+def compact(
+    url: str | os.PathLike[str],
+    *,
+    conflict: str = "raise",
+    storage_options: Mapping[str, Any] | None = None,
+) -> bool:
+    """Join the small files that many appends have left in a reference set, in one commit.
+
+    Source files are not opened. Before the commit, the joined references are compared with those of
+    the set, one by one.
+
+    Parameters
+    ----------
+    url : str or path
+        The set. kerchunk-parquet: small records become large ones; on local disk alone, and readers
+        of the old records get a `ReadError` that says to open the set again. zarr-v3: the tables of
+        an array become one; earlier snapshots keep theirs until they expire. icechunk: the library
+        writes the manifests of the branch ``main`` anew. kerchunk-json is one file already.
+    conflict : {"raise", "retry"}
+        What to do if another writer is faster.
+    storage_options : dict, optional
+        Access options, for fsspec.
+
+    Returns
+    -------
+    bool
+        Whether the set was changed.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no reference set.
+    ConflictError
+        Another writer was faster; the set is unchanged.
+    UnsupportedError
+        The store cannot replace the files of such a set in one step.
+
+    Examples
+    --------
+    >>> import virtualds
+    >>> vds = virtualds.open_virtual_dataset("2001.nc")
+    >>> vds.virtual.to_manifest("small.parquet", record_size=1)
+    >>> compact("small.parquet")
+    True
+    >>> compact("small.parquet")
+    False
+    """
+    location = Location.of_url(url, storage_options)
+    join = _find_upkeep(location).join
+
+    def attempt() -> bool:
+        with explain_write_errors(location.url):
+            return join is not None and join(location.url, location.options)
+
+    return retry_on_conflict(attempt, conflict)
+
+
+@make_strict()
+def rename_paths(
+    url: str | os.PathLike[str],
+    change: Mapping[str, str] | Callable[[str], str],
+    *,
+    sample: int | None = SAMPLE,
+    conflict: str = "raise",
+    storage_options: Mapping[str, Any] | None = None,
+) -> int:
+    """Give the sources of a reference set other urls, in place and in one commit.
+
+    The archive was moved or copied: the references stay as they are, and only the urls change. A
+    zarr-v3 set gets a new table of files, kerchunk JSON other texts of urls and templates, kerchunk
+    Parquet another list of urls in each record. Icechunk has a url in each reference, and writes
+    all of them anew.
+
+    Parameters
+    ----------
+    url : str or path
+        The set.
+    change : dict or callable
+        Old prefix of urls to new prefix, or a function of a url.
+    sample : int or None, default 20
+        How many of the moved files to look at before the commit, spread over all of them; None is
+        all, 0 none. Each must exist, and have the size and the etag that the set notes.
+    conflict : {"raise", "retry"}
+        What to do if another writer is faster.
+    storage_options : dict, optional
+        Access options of the set, for fsspec.
+
+    Returns
+    -------
+    int
+        How many files have another url now.
+
+    Raises
+    ------
+    ValueError
+        No source has the old prefix.
+    ReadError
+        A moved file of the sample is not the one that the set refers to; the set is unchanged.
+    FileNotFoundError
+        There is no reference set.
+    ConflictError
+        Another writer was faster; the set is unchanged.
+    UnsupportedError
+        The store cannot replace the files of such a set in one step, or a new url holds a secret.
+
+    Examples
+    --------
+    >>> import os, shutil, virtualds
+    >>> virtualds.open_virtual_dataset("2001.nc").virtual.to_manifest("moved.json")
+    >>> os.makedirs("elsewhere")
+    >>> shutil.copy("2001.nc", "elsewhere")
+    'elsewhere/2001.nc'
+    >>> rename_paths("moved.json", {"2001.nc": "elsewhere/2001.nc"})
+    1
+    """
+    location = Location.of_url(url, storage_options)
+    upkeep = _find_upkeep(location)
+    changed = change if callable(change) else PrefixChange.of(change)
+
+    def attempt() -> int:
+        moves = _Moves(location.url, changed, sample)
+        with explain_write_errors(location.url):
+            upkeep.move(location.url, location.options, moves.move, moves.check)
+        return moves.count
+
+    return retry_on_conflict(attempt, conflict)
+
+
+@make_strict()
+def clean_up(
+    url: str | os.PathLike[str],
+    *,
+    older_than: timedelta = GRACE,
+    dry_run: bool = False,
+    conflict: str = "raise",
+    storage_options: Mapping[str, Any] | None = None,
+) -> Removal:
+    """Remove the temporary files that killed writers have left in a set and beside it.
+
+    Of a zarr-v3 set, files that belong to no snapshot go, too. Snapshots stay
+    (`expire_snapshots`), and so do all files that the set does not own.
+
+    Parameters
+    ----------
+    url : str or path
+        The set.
+    older_than : timedelta, default 1 day
+        Only files of at least this age go: younger ones may belong to a writer at work.
+    dry_run : bool, default False
+        Whether to remove nothing, and only list what would go.
+    conflict : {"raise", "retry"}
+        What to do if another writer is faster.
+    storage_options : dict, optional
+        Access options, for fsspec.
+
+    Returns
+    -------
+    Removal
+        The urls of the removed files, and their bytes.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no reference set.
+
+    Examples
+    --------
+    >>> import virtualds
+    >>> virtualds.open_virtual_dataset("2001.nc").virtual.to_manifest("tidy.json")
+    >>> clean_up("tidy.json")
+    Removal of 0 snapshots and 0 files of 0 bytes
+    """
+    location = Location.of_url(url, storage_options)
+    form = _find_format(location)
+    found = _sweep(location, form, older_than, dry_run, conflict)
+    if scheme_of(location.url) == "file":
+        path = os.path.realpath(local_path(location.url))
+        left = list_left_over(path, older_than.total_seconds())
+        if not dry_run:
+            remove_paths(one.path for one in left)
+        urls = [normalise_url(one.path) for one in left]
+        nbytes = found.nbytes + sum(one.nbytes for one in left)
+        found = Removal([], sorted({*found.files, *urls}), nbytes)
+    return found
+
+
+def _sweep(
+    location: Location, form: Format, older_than: timedelta, dry_run: bool, conflict: str
+) -> Removal:
+    """Remove the files of a set that belong to no snapshot."""
+    # the library of a format keeps its own files in order
+    if form.history is None or form.library is not None:
+        return Removal([], [], 0)
+    expiry = Expiry(sys.maxsize, grace=older_than, dry_run=dry_run)
+    with explain_write_errors(location.url):
+        sweep = partial(form.history.expire, location.url, location.options, expiry)
+        return retry_on_conflict(sweep, conflict)
+
+
+def _find_format(location: Location) -> Format:
+    found = format_there(location)
+    if found is None:
+        raise FileNotFoundError(f"{location.url}: there is no reference set; check the path")
+    return found
+
+
+def _find_upkeep(location: Location) -> Upkeep:
+    form = _find_format(location)
+    if form.upkeep is None:
+        raise UnsupportedError(f"{location.url}: sets of {form.name} are not changed in place")
+    return form.upkeep
+
+
+class _Moves:
+    """The files of a set that move, and the check of a sample of them.
+
+    Parameters
+    ----------
+    url : str
+        Of the set.
+    change : callable
+        Takes a url, and returns the new one.
+    sample : int or None
+        How many files to look at, None for all.
+    """
+
+    def __init__(self, url: str, change: Callable[[str], str], sample: int | None) -> None:
+        self._url = url
+        self._change = change
+        self._sample = sample
+        self._seen: set[str] = set()
+        self.count = 0
+
+    def move(self, file: SourceFile) -> SourceFile:
+        """Return a file at its new url, or the file itself if its url stays."""
+        if file.url.startswith(f"{self._url.rstrip('/')}/"):
+            # the set holds it itself, and moves with it
+            return file
+        self._seen.add(file.url)
+        return move_file(file, self._change)
+
+    def check(self, moved: Sequence[SourceFile]) -> None:
+        """Refuse a change of no file, new urls with secrets, and files that are not there."""
+        if isinstance(self._change, PrefixChange):
+            self._change.demand_used(self._seen)
+        if not moved:
+            raise ValueError(f"{self._url}: rename_paths would change the url of no source")
+        for file in moved:
+            if (shown := without_secrets(file.url)) != file.url:
+                raise UnsupportedError(
+                    f"{self._url}: {shown} would have a password, or a signature or token in its "
+                    f"query; give plain urls, and storage_options to read them"
+                )
+        self.count = len(moved)
+        for file in _spread(moved, self._sample):
+            self._check_present(file)
+
+    def _check_present(self, file: SourceFile) -> None:
+        try:
+            found = find_store(file.url).describe(file.url, file.options)
+        except OSError as error:
+            raise ReadError(
+                f"{self._url}: {file.url} cannot be read ({error}); nothing has changed, check the "
+                f"new path, or rename_paths(sample=0) looks at no file"
+            ) from error
+        for what, known, now in (
+            ("size", file.size, found.size),
+            ("etag", file.etag, found.etag),
+        ):
+            if None not in (known, now) and known != now:
+                raise ReadError(
+                    f"{self._url}: {file.url} has the {what} {now!r}, and the set refers to one "
+                    f"with {known!r}; nothing has changed, check the new path, or scan the file "
+                    f"again"
+                )
+
+
+def _spread(files: Sequence[SourceFile], most: int | None) -> Sequence[SourceFile]:
+    """Return as many files, spread evenly, the first and the last among them."""
+    if most is None or most >= len(files):
+        return files
+    places = np.unique(np.linspace(0, len(files) - 1, most).astype(int))
+    return [files[place] for place in places.tolist()]
