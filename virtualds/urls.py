@@ -14,6 +14,9 @@ from typing import NamedTuple
 ARCHIVES = frozenset({"zip", "tar"})
 """Schemes of files in archives, which are named ``zip://member::url of the archive``."""
 
+HELD = "held"
+"""Scheme of bytes and open files of this process, which have no other name."""
+
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+)(://|::)")
 
 
@@ -52,7 +55,10 @@ def normalise_url(path: str | os.PathLike[str]) -> str:
     """
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str):
-        raise TypeError(f"a file is named by a path or url, got {type(path).__name__}")
+        raise TypeError(
+            f"a file is named by a path or url, got {type(path).__name__}; give that, bytes, an "
+            f"open binary file, or a dict of references"
+        )
     if _is_in_archive(text):
         link, _, archive = text.partition("::")
         return f"{link}::{normalise_url(archive)}"

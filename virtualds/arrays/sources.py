@@ -54,8 +54,11 @@ def move_sources(array: ManifestArray, change: Callable[[str], str]) -> Manifest
 
     def moved(file: SourceFile) -> SourceFile:
         url = normalise_url(change(file.url))
+        if url == file.url:
+            return file
         # a copy has the same content, and another modification time
-        return file if url == file.url else file._replace(url=url, mtime=None)
+        held = scheme_of(file.url) == HELD
+        return file._replace(url=url, mtime=None, options=None if held else file.options)
 
     fragments = (replace(f, manifest=f.manifest.with_files(moved)) for f in array.fragments)
     return replace(array, fragments=tuple(fragments))
