@@ -18,7 +18,7 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import compact
 from virtualds.source_file import SourceFile
 from virtualds.stores import find_archive_checksums, is_in_archive, locate_outside_archives
-from virtualds.urls import normalise_url
+from virtualds.urls import HELD, normalise_url, scheme_of
 
 
 def build_source_table(arrays: Iterable[ManifestArray]) -> pd.DataFrame:

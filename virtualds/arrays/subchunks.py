@@ -84,9 +84,7 @@ def _list_orders(array: ManifestArray) -> list[tuple[Any, int]]:
 
 def _cut_fragment(array: ManifestArray, fragment: Fragment, lengths: Mapping[int, int]) -> Fragment:
     """Return a fragment in smaller chunks; the same one if none gets smaller."""
-    pieces = [
-        _cut_axis(axis, lengths.get(number)) for number, axis in enumerate(fragment.axes)
-    ]
+    pieces = [_cut_axis(axis, lengths.get(number)) for number, axis in enumerate(fragment.axes)]
     if not any(one.is_cut for one in pieces) or not fragment.manifest.size:
         return fragment
     if not can_be_cut(array):
@@ -214,4 +212,3 @@ def _cut_inline(
         piece = chunk[begin : begin + int(length[place])]
         numbers[place] = found.setdefault(piece, len(found))
     return list(found), numbers
-

@@ -43,17 +43,15 @@ class ReferenceChanges:
     Raises
     ------
     TypeError, ValueError
-        One of them is of another kind.
+        One of them is no such mapping or number.
     """
 
-    subchunk: Subchunk | None = None
-    inline_threshold: int | None = None
+    subchunk: Any = None
+    inline_threshold: Any = None
 
     def __post_init__(self) -> None:
         most = self.inline_threshold
-        if most is not None and (not isinstance(most, Integral) or isinstance(most, bool)):
-            raise TypeError(f"inline_threshold {most!r}: it is a number of bytes")
-        if most is not None and most < 0:
+        if most is not None and not (_is_integer(most) and most >= 0):
             raise ValueError(f"inline_threshold {most!r}: it is a number of bytes, at least 0")
         if self.subchunk is not None:
             _check_subchunk(self.subchunk)
@@ -91,6 +89,10 @@ class ReferenceChanges:
         return group
 
 
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
 def _check_subchunk(given: Any) -> None:
     wanted = "give a dict of dimensions, or of variables, such as {'time': 1}"
     if not isinstance(given, Mapping):
@@ -100,7 +102,7 @@ def _check_subchunk(given: Any) -> None:
             if any(isinstance(inner, Mapping) for inner in length.values()):
                 raise TypeError(f"subchunk {given!r}: {wanted}")
             _check_subchunk(length)
-        elif not isinstance(length, Integral) or isinstance(length, bool) or length < 1:
+        elif not _is_integer(length) or length < 1:
             raise ValueError(f"subchunk {name}={length!r}: it is a number of elements, at least 1")
 
 

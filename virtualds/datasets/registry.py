@@ -8,6 +8,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from virtualds.arrays.parser import Parser
+from virtualds.datasets.reference_changes import CHANGES, SUBCHUNK
 from virtualds.errors import LIBRARY_ERRORS
 from virtualds.formats import Format, History, Parts, icechunk, zarr_manifests
 from virtualds.formats.icechunk import target, write
@@ -101,7 +102,8 @@ FORMATS: tuple[Format, ...] = (
         json.read,
         json.write,
         json.update,
-        choices=("templates",),
+        choices=("templates", "relative_paths", "zarr_format", *CHANGES),
+        to_dict=json.to_dict,
     ),
     Format(
         "kerchunk-parquet",
@@ -111,7 +113,7 @@ FORMATS: tuple[Format, ...] = (
         parquet.write,
         parquet_append.update,
         markers=(ZMETADATA,),
-        choices=("record_size",),
+        choices=("record_size", "relative_paths", *CHANGES),
     ),
     Format(
         "zarr-v3",
@@ -122,7 +124,7 @@ FORMATS: tuple[Format, ...] = (
         zarr_manifests.update,
         markers=(ZARR_JSON,),
         first_written=(ZARR_FOLDER,),
-        choices=("manifest", "relative_paths"),
+        choices=("manifest", "relative_paths", *CHANGES),
         upgrade=zarr_manifests.upgrade,
         history=History(zarr_manifests.history, zarr_manifests.expire),
         parts=Parts(
@@ -142,7 +144,7 @@ FORMATS: tuple[Format, ...] = (
         write.update,
         markers=icechunk.MARKERS,
         first_written=icechunk.FOLDERS,
-        choices=("message", "branch", "rectilinear"),
+        choices=("message", "branch", "rectilinear", SUBCHUNK),
         history=History(icechunk.history, icechunk.expire),
         library="icechunk",
         read_object=icechunk.read_object,

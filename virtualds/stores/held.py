@@ -32,8 +32,11 @@ class HeldObject(Protocol):
     name: str
 
     @property
-    def size(self) -> int: ...
-    def read(self, offset: int, length: int) -> bytes: ...
+    def size(self) -> int:
+        """How many bytes there are."""
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return a range, shorter where the bytes end."""
 
 
 class HeldBytes:

@@ -174,6 +174,7 @@ def write(
     *,
     replace: bool = True,
     record_size: int | None = None,
+    relative_paths: bool = False,
 ) -> None:
     """Write a reference set record by record: all of it, or nothing.
 
@@ -188,6 +189,8 @@ def write(
         Whether an existing set may be replaced. Anything else of this name is left alone.
     record_size : int, optional
         References in a record; by default `RECORD_SIZE`, or fewer if no array has as many chunks.
+    relative_paths : bool
+        Whether urls of sources are written relative to the folder that the set lies in.
 
     Raises
     ------
@@ -202,8 +205,8 @@ def write(
         ``record_size`` is no number of references.
     """
     check_size(record_size)
-    hierarchy = hierarchy_of(group, url)
     url = url.rstrip("/")
+    hierarchy = hierarchy_of(group, url, relative=relative_paths)
     replaces = _is_set(url, options)
     if replaces and not replace:
         raise exists_already(url)
@@ -268,7 +271,10 @@ def files_of(hierarchy: Hierarchy, size: int) -> Iterator[tuple[str, bytes]]:
     token = secrets.token_hex(8)
     for path, manifest in hierarchy.manifests.items():
         for number, (_, rows) in enumerate(iterate_blocks(manifest, most=size)):
-            yield join_record_path(path, number), encode_record(rows, size, token)
+            yield (
+                join_record_path(path, number),
+                encode_record(rows, hierarchy.name_file, size, token),
+            )
     yield MARKER, to_document(hierarchy, size, {"set": token})
 
 
