@@ -14,6 +14,7 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.sources import build_source_table, make_prefix_changer, move_sources
 from virtualds.checks.verify import verify_arrays
 from virtualds.checks.verify.report import Verification
+from virtualds.chunks.familiar_names import OF_DATASETS, FamiliarNames
 from virtualds.combine.progress import BuildReport
 from virtualds.datasets.from_dataset import group_from_dataset
 from virtualds.datasets.keywords import make_strict
@@ -32,7 +33,7 @@ from virtualds.stores.access_rules import Allow
 
 
 @xr.register_dataset_accessor("virtual")  # type: ignore[no-untyped-call]
-class VirtualDatasetAccessor:
+class VirtualDatasetAccessor(FamiliarNames):
     """Methods and properties for a dataset of virtual arrays: ``ds.virtual``.
 
     Examples
@@ -46,6 +47,8 @@ class VirtualDatasetAccessor:
     >>> ds.virtual.nchunks
     2
     """
+
+    FAMILIAR = OF_DATASETS
 
     def __init__(self, dataset: xr.Dataset) -> None:
         self._dataset = dataset
@@ -200,8 +203,8 @@ class VirtualDatasetAccessor:
             Where to write. The suffix chooses the format: ``.json``, or compressed ``.json.gz`` and
             ``.json.zst``, is kerchunk-json; ``.parquet`` or ``.parq``, a folder, is
             kerchunk-parquet; ``.zarr``, a folder, is zarr-v3; ``.icechunk`` is icechunk. Or a
-            ``Repository``, ``Session`` or ``IcechunkStore`` of Icechunk. With None nothing is
-            written: the result is kerchunk-json as a dict.
+            ``Repository``, ``Session`` or ``IcechunkStore`` of Icechunk. None writes nothing, and
+            returns kerchunk-json as a dict.
         format : str, optional
             Name of the format, if the suffix does not give it.
         mode : {"w-", "w", "a", "replace-source"}, optional
@@ -228,21 +231,16 @@ class VirtualDatasetAccessor:
         storage_options : dict, optional
             Access options of the target, for fsspec.
         **choices
-            Options of the format. All formats: ``keep_query=True`` also writes urls that contain a
-            password, signature or token, which are refused otherwise, and ``subchunk={"time": 1}``
-            cuts uncompressed chunks. All but icechunk: ``inline_threshold=`` is the number of bytes
-            up to which a chunk is read and held in the set, and ``relative_paths=True`` writes
-            source paths relative to the set. kerchunk-json: ``templates=True`` writes each source
-            folder once, as a url template, and ``zarr_format=3`` the metadata of Zarr v3.
-            kerchunk-parquet: ``record_size=`` is the number of references per record. zarr-v3:
-            ``manifest=`` is the form of the manifests (``"inline"``, ``"json"`` or ``"parquet"``;
-            by default their size decides). icechunk: ``message=`` and ``branch=`` of the commit,
-            and ``rectilinear=True`` allows chunks of different lengths.
-
-        Returns
-        -------
-        dict or None
-            The references, if ``url`` is None.
+            Options of the format. All: ``keep_query=True`` also writes urls with a password,
+            signature or token, which are refused otherwise, and ``subchunk={"time": 1}`` cuts
+            uncompressed chunks. All but icechunk: ``inline_threshold=`` is the number of bytes up
+            to which a chunk is read and held in the set, and ``relative_paths=True`` writes source
+            paths relative to the set. kerchunk-json: ``templates=True`` writes each source folder
+            once, ``zarr_format=3`` the metadata of Zarr v3. kerchunk-parquet: ``record_size=`` is
+            the number of references per record. zarr-v3: ``manifest=`` is the form of manifests
+            (``"inline"``, ``"json"``, ``"parquet"``; by default their size decides). icechunk:
+            ``message=`` and ``branch=`` of the commit, ``rectilinear=True`` allows chunks of
+            different lengths.
 
         Raises
         ------

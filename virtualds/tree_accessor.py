@@ -15,6 +15,7 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.sources import build_source_table, make_prefix_changer
 from virtualds.checks.verify import verify_arrays
 from virtualds.checks.verify.report import Verification
+from virtualds.chunks.familiar_names import OF_DATASETS, FamiliarNames
 from virtualds.combine.progress import BuildReport
 from virtualds.datasets.keywords import make_strict
 from virtualds.datasets.location import Location
@@ -31,7 +32,7 @@ OnDataset = Callable[[VirtualDatasetAccessor], xr.Dataset]
 
 
 @xr.register_datatree_accessor("virtual")  # type: ignore[no-untyped-call]
-class VirtualDataTreeAccessor:
+class VirtualDataTreeAccessor(FamiliarNames):
     """Methods and properties for a tree of virtual arrays: ``tree.virtual``.
 
     Examples
@@ -45,6 +46,8 @@ class VirtualDataTreeAccessor:
     >>> xr.DataTree.from_dict({"/": ds, "/a/b": ds}).virtual.nchunks
     4
     """
+
+    FAMILIAR = OF_DATASETS
 
     def __init__(self, tree: xr.DataTree) -> None:
         self._tree = tree

@@ -44,7 +44,9 @@ class Pieces(NamedTuple):
         return bool((self.encoded != self.whole).any())
 
 
-def cut_chunks(array: ManifestArray, lengths: Mapping[int, int]) -> ManifestArray:
+def cut_chunks(
+    array: ManifestArray, lengths: Mapping[int, int], dims: Sequence[str] = ()
+) -> ManifestArray:
     """Return an array with the same values in smaller chunks.
 
     Parameters
@@ -53,6 +55,8 @@ def cut_chunks(array: ManifestArray, lengths: Mapping[int, int]) -> ManifestArra
         Uncompressed: see `can_be_cut`.
     lengths : mapping of int to int
         Elements of the new chunks, by axis. The last piece of a chunk may be shorter.
+    dims : sequence of str, optional
+        Names of the axes, for errors.
 
     Raises
     ------
@@ -68,7 +72,7 @@ def cut_chunks(array: ManifestArray, lengths: Mapping[int, int]) -> ManifestArra
     >>> cut_chunks(array, {0: 1}).manifest.offset.tolist()
     [[1000], [1016]]
     """
-    fragments = [_cut_fragment(array, f, lengths) for f in array.fragments]
+    fragments = [_cut_fragment(array, f, lengths, dims) for f in array.fragments]
     changed = any(a is not b for a, b in zip(fragments, array.fragments, strict=True))
     return replace(array, fragments=tuple(fragments)) if changed else array
 
@@ -82,7 +86,9 @@ def _list_orders(array: ManifestArray) -> list[tuple[Any, int]]:
     return [(p.layout, p.dtype.itemsize) for p in array.pipelines]
 
 
-def _cut_fragment(array: ManifestArray, fragment: Fragment, lengths: Mapping[int, int]) -> Fragment:
+def _cut_fragment(
+    array: ManifestArray, fragment: Fragment, lengths: Mapping[int, int], dims: Sequence[str]
+) -> Fragment:
     """Return a fragment in smaller chunks; the same one if none gets smaller."""
     pieces = [_cut_axis(axis, lengths.get(number)) for number, axis in enumerate(fragment.axes)]
     if not any(one.is_cut for one in pieces) or not fragment.manifest.size:
@@ -93,7 +99,7 @@ def _cut_fragment(array: ManifestArray, fragment: Fragment, lengths: Mapping[int
             f"one is no byte range; leave its chunks as they are"
         )
     pipeline = array.pipelines[0]
-    _demand_one_piece(array, pipeline, pieces)
+    _demand_one_piece(array, pipeline, pieces, dims)
     axes = tuple(one.axis for one in pieces)
     return Fragment(fragment.start, axes, _cut_manifest(array, fragment, pipeline, pieces))
 
@@ -120,7 +126,7 @@ def _cut_axis(axis: ChunkAxis, length: int | None) -> Pieces:
 
 
 def _demand_one_piece(
-    array: ManifestArray, pipeline: CodecPipeline, pieces: Sequence[Pieces]
+    array: ManifestArray, pipeline: CodecPipeline, pieces: Sequence[Pieces], dims: Sequence[str]
 ) -> None:
     """Refuse pieces that are no byte ranges."""
     cut = [
@@ -135,9 +141,10 @@ def _demand_one_piece(
                 f"does not show, before the axis that is to be cut; cut an earlier axis only"
             )
         if isinstance(entry, int) and (pieces[entry].encoded > 1).any():
+            name = repr(dims[entry]) if dims else f"axis {entry}"
             raise UnsupportedError(
-                f"{array.label}: its chunks store axis {entry} before the axis that is to be cut, "
-                f"so a piece would be no byte range; cut axis {entry} into pieces of 1, too"
+                f"{array.label}: its chunks store {name} before the axis that is to be cut, so a "
+                f"piece would be no byte range; cut {name} into pieces of 1, too"
             )
 
 

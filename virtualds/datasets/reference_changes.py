@@ -155,7 +155,7 @@ class _Cutter:
         if named is None and not can_be_cut(array):
             return array
         new = [f for f in array.fragments if not any(f is one for one in known)]
-        found = cut_chunks(replace(array, fragments=tuple(new)), lengths)
+        found = cut_chunks(replace(array, fragments=tuple(new)), lengths, variable.dims)
         self.is_done |= found.nchunks != sum(f.manifest.size for f in new)
         return replace(array, fragments=(*known, *found.fragments))
 
