@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 import xarray as xr
 from cases import CASES, Archive, numbers
+from range_server import range_server
 from registered_codecs import Case
 from transforms import without_gaps
-from range_server import range_server
 from zarr_stores import v3
 
 import virtualds
