@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable, Mapping
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import pandas as pd
@@ -14,6 +14,7 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.sources import build_source_table, make_prefix_changer, move_sources
 from virtualds.checks.verify import verify_arrays
 from virtualds.checks.verify.report import Verification
+from virtualds.chunks.familiar_names import OF_DATASETS, FamiliarNames
 from virtualds.combine.progress import BuildReport
 from virtualds.datasets.from_dataset import group_from_dataset
 from virtualds.datasets.keywords import make_strict
@@ -23,6 +24,7 @@ from virtualds.datasets.materialize import materialize
 from virtualds.datasets.open import open_virtual_dataset
 from virtualds.datasets.references_behind import find_virtual, replace_variables
 from virtualds.datasets.structure import describe_gaps
+from virtualds.datasets.to_dict import make_dict
 from virtualds.datasets.to_lazy import to_lazy_copy
 from virtualds.datasets.write import Destination, write_dataset
 from virtualds.datasets.write_options import WriteOptions
@@ -31,7 +33,7 @@ from virtualds.stores.access_rules import Allow
 
 
 @xr.register_dataset_accessor("virtual")  # type: ignore[no-untyped-call]
-class VirtualDatasetAccessor:
+class VirtualDatasetAccessor(FamiliarNames):
     """Methods and properties for a dataset of virtual arrays: ``ds.virtual``.
 
     Examples
@@ -45,6 +47,8 @@ class VirtualDatasetAccessor:
     >>> ds.virtual.nchunks
     2
     """
+
+    FAMILIAR = OF_DATASETS
 
     def __init__(self, dataset: xr.Dataset) -> None:
         self._dataset = dataset
@@ -185,7 +189,7 @@ class VirtualDatasetAccessor:
         allow: Allow = None,
         storage_options: Mapping[str, Any] | None = None,
         **choices: Any,
-    ) -> None:
+    ) -> dict[str, Any] | None:
         """Write the references of the dataset, and the values of loaded variables.
 
         Lazy variables of ``xr.open_dataset(url, engine="virtual")``, with and without dask, are
@@ -199,7 +203,8 @@ class VirtualDatasetAccessor:
             Where to write. The suffix chooses the format: ``.json``, or compressed ``.json.gz`` and
             ``.json.zst``, is kerchunk-json; ``.parquet`` or ``.parq``, a folder, is
             kerchunk-parquet; ``.zarr``, a folder, is zarr-v3; ``.icechunk`` is icechunk. Or a
-            ``Repository``, ``Session`` or ``IcechunkStore`` of Icechunk.
+            ``Repository``, ``Session`` or ``IcechunkStore`` of Icechunk. None writes nothing, and
+            returns kerchunk-json as a dict.
         format : str, optional
             Name of the format, if the suffix does not give it.
         mode : {"w-", "w", "a", "replace-source"}, optional
@@ -226,12 +231,14 @@ class VirtualDatasetAccessor:
         storage_options : dict, optional
             Access options of the target, for fsspec.
         **choices
-            Options of the format. All formats: ``keep_query=True`` also writes urls that contain a
-            password, signature or token, which are refused otherwise. kerchunk-json:
-            ``templates=True`` writes each source folder once, as a url template. kerchunk-parquet:
-            ``record_size=`` is the number of references per record. zarr-v3: ``manifest=`` is the
-            form of the manifests (``"inline"``, ``"json"`` or ``"parquet"``; by default their size
-            decides), and ``relative_paths=True`` writes source paths relative to the set. icechunk:
+            Options of the format. All: ``keep_query=True`` also writes urls with a password,
+            signature or token, which are refused otherwise, and ``subchunk={"time": 1}`` cuts
+            uncompressed chunks. All but icechunk: ``inline_threshold=`` is the number of bytes up
+            to which a chunk is read and held in the set, and ``relative_paths=True`` writes source
+            paths relative to the set. kerchunk-json: ``templates=True`` writes each source folder
+            once, ``zarr_format=3`` the metadata of Zarr v3. kerchunk-parquet: ``record_size=`` is
+            the number of references per record. zarr-v3: ``manifest=`` is the form of manifests
+            (``"inline"``, ``"json"``, ``"parquet"``; by default their size decides). icechunk:
             ``message=``, ``metadata=`` (a dict) and ``branch=`` of the commit;
             ``create_branch=True`` begins a new branch where ``main`` is; ``config=``, an
             ``icechunk.RepositoryConfig``, is saved in the repository; ``rectilinear=True`` allows
@@ -262,8 +269,12 @@ class VirtualDatasetAccessor:
         options = WriteOptions(
             format, mode, append_dim, position, on_duplicate, conflict, allow, choices
         )
+        if url is None:
+            whole = partial(group_from_dataset, self._dataset)
+            return make_dict(whole, options, storage_options, type(self).to_manifest)
         location = Location.of(url, storage_options)
         write_dataset(self._dataset, Destination.of(location, options, type(self).to_manifest))
+        return None
 
     @make_strict("ds.virtual.materialize()")
     def materialize(

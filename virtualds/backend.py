@@ -13,7 +13,6 @@ from virtualds.datasets.keywords import list_arguments, make_strict
 from virtualds.datasets.location import Location, is_set_folder
 from virtualds.datasets.open import fetch_coordinates, open_group
 from virtualds.datasets.open_options import OpenOptions
-from virtualds.datasets.registry import format_of_object
 from virtualds.datasets.to_dataset import to_lazy_dataset
 from virtualds.datasets.tree import to_lazy_datasets, to_tree
 from virtualds.formats.undecodable import decode_group
@@ -65,8 +64,8 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
 
         Parameters
         ----------
-        filename_or_obj : str or path
-            A path, or a url with scheme.
+        filename_or_obj : str or path, or an object
+            A path, a url with scheme, or an object, as in `virtualds.open_virtual_dataset`.
         mask_and_scale, decode_times, concat_characters, decode_coords, drop_variables
             As in `xarray.open_dataset`.
         use_cftime, decode_timedelta
@@ -99,7 +98,7 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
             "use_cftime": use_cftime,
             "decode_timedelta": decode_timedelta,
         }
-        where = str(filename_or_obj)
+        where = location.given
         with location.hold_scan():
             found = open_group(location, opening)
             fetch_coordinates(location.url, [found], opening)
@@ -178,10 +177,7 @@ def _load_coordinates(url: str, datasets: Iterable[xr.Dataset]) -> None:
 
 
 def _location_of(filename_or_obj: Any, options: Mapping[str, Any] | None) -> Location:
-    is_named = isinstance(filename_or_obj, str | os.PathLike)
-    if not is_named and format_of_object(filename_or_obj) is None:
-        raise TypeError(
-            f"engine='virtual' opens paths and urls, got {type(filename_or_obj).__name__}; "
-            f"pass the file's name"
-        )
-    return Location.of(filename_or_obj, options)
+    try:
+        return Location.of(filename_or_obj, options)
+    except TypeError as error:
+        raise TypeError(f"engine='virtual': {error}") from error

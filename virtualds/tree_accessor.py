@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -14,11 +15,13 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.sources import build_source_table, make_prefix_changer
 from virtualds.checks.verify import verify_arrays
 from virtualds.checks.verify.report import Verification
+from virtualds.chunks.familiar_names import OF_DATASETS, FamiliarNames
 from virtualds.combine.progress import BuildReport
 from virtualds.datasets.keywords import make_strict
 from virtualds.datasets.location import Location
 from virtualds.datasets.materialize import materialize
 from virtualds.datasets.open import open_virtual_datatree
+from virtualds.datasets.to_dict import make_dict
 from virtualds.datasets.tree import group_from_tree
 from virtualds.datasets.write import Destination, write_tree
 from virtualds.datasets.write_options import WriteOptions
@@ -29,7 +32,7 @@ OnDataset = Callable[[VirtualDatasetAccessor], xr.Dataset]
 
 
 @xr.register_datatree_accessor("virtual")  # type: ignore[no-untyped-call]
-class VirtualDataTreeAccessor:
+class VirtualDataTreeAccessor(FamiliarNames):
     """Methods and properties for a tree of virtual arrays: ``tree.virtual``.
 
     Examples
@@ -43,6 +46,8 @@ class VirtualDataTreeAccessor:
     >>> xr.DataTree.from_dict({"/": ds, "/a/b": ds}).virtual.nchunks
     4
     """
+
+    FAMILIAR = OF_DATASETS
 
     def __init__(self, tree: xr.DataTree) -> None:
         self._tree = tree
@@ -169,7 +174,7 @@ class VirtualDataTreeAccessor:
         conflict: str = "raise",
         storage_options: Mapping[str, Any] | None = None,
         **choices: Any,
-    ) -> None:
+    ) -> dict[str, Any] | None:
         """Write the references of all groups as one set, and the values of loaded variables.
 
         Parameters
@@ -206,9 +211,13 @@ class VirtualDataTreeAccessor:
         True
         """
         options = WriteOptions(format, mode, append_dim, conflict=conflict, choices=choices)
+        if url is None:
+            whole = partial(group_from_tree, self._tree, write_inherited_coords)
+            return make_dict(whole, options, storage_options, type(self).to_manifest)
         location = Location.of(url, storage_options)
         destination = Destination.of(location, options, type(self).to_manifest)
         write_tree(self._tree, write_inherited_coords, destination)
+        return None
 
     @make_strict("tree.virtual.materialize()")
     def materialize(

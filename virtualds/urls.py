@@ -7,12 +7,16 @@ the name itself.
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 from pathlib import PurePath, PureWindowsPath
 from typing import NamedTuple
 
 ARCHIVES = frozenset({"zip", "tar"})
 """Schemes of files in archives, which are named ``zip://member::url of the archive``."""
+
+HELD = "held"
+"""Scheme of bytes and open files of this process, which have no other name."""
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+)(://|::)")
 
@@ -52,7 +56,10 @@ def normalise_url(path: str | os.PathLike[str]) -> str:
     """
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str):
-        raise TypeError(f"a file is named by a path or url, got {type(path).__name__}")
+        raise TypeError(
+            f"a file is named by a path or url, got {type(path).__name__}; give that, bytes, an "
+            f"open binary file, or a dict of references"
+        )
     if _is_in_archive(text):
         link, _, archive = text.partition("::")
         return f"{link}::{normalise_url(archive)}"
@@ -79,6 +86,23 @@ def join_url(base: str, relative: str) -> str:
         return join_path(f"{scheme_of(base)}://{folder}::{archive}", relative)
     folder, _, _ = base.rpartition("/")
     return f"{folder}/{relative}"
+
+
+def make_relative(url: str, base: str) -> str:
+    """Return a url relative to the folder that ``base`` lies in; the url itself on another host.
+
+    Examples
+    --------
+    >>> make_relative("s3://bucket/data/2001.nc", "s3://bucket/sets/refs.json")
+    '../data/2001.nc'
+    >>> make_relative("file:///data/2001.nc", "file:///data/refs.json")
+    './2001.nc'
+    """
+    if "::" in url or "::" in base or url.split("/")[:3] != base.split("/")[:3]:
+        return url
+    found = posixpath.relpath(url, base.rpartition("/")[0])
+    # a name alone could look like a scheme
+    return found if found.startswith("../") else f"./{found}"
 
 
 class ArchiveUrl(NamedTuple):

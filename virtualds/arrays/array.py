@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from virtualds.arrays.fill import default_fill
 from virtualds.arrays.fragmented import FragmentedArray
 from virtualds.chunks.axis import ChunkAxis
 from virtualds.chunks.columns import INLINE, MISSING
+from virtualds.chunks.familiar_names import OF_ARRAYS, FamiliarNames
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs import codec_from_zarr_v2
@@ -33,7 +34,7 @@ from virtualds.urls import normalise_url
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ManifestArray(FragmentedArray, DuckArray):
+class ManifestArray(FragmentedArray, DuckArray, FamiliarNames):
     """An array whose values lie in chunks of files, read when needed.
 
     It is a duck array: xarray concatenates, merges, slices, transposes and reindexes it without
@@ -68,6 +69,8 @@ class ManifestArray(FragmentedArray, DuckArray):
     >>> array[1:, :2].shape, array.nchunks
     ((1, 2), 2)
     """
+
+    FAMILIAR: ClassVar[Mapping[str, str]] = OF_ARRAYS
 
     # ------------------------------------------------------------------ building
 

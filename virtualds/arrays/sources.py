@@ -18,7 +18,7 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import compact
 from virtualds.source_file import SourceFile
 from virtualds.stores import find_archive_checksums, is_in_archive, locate_outside_archives
-from virtualds.urls import normalise_url
+from virtualds.urls import HELD, normalise_url, scheme_of
 
 
 def build_source_table(arrays: Iterable[ManifestArray]) -> pd.DataFrame:
@@ -57,8 +57,11 @@ def move_sources(array: ManifestArray, change: Callable[[str], str]) -> Manifest
 def move_file(file: SourceFile, change: Callable[[str], str]) -> SourceFile:
     """Return a file at its new url, or the file itself if its url stays."""
     url = normalise_url(change(file.url))
+    if url == file.url:
+        return file
     # a copy has the same content, and another modification time
-    return file if url == file.url else file._replace(url=url, mtime=None)
+    held = scheme_of(file.url) == HELD
+    return file._replace(url=url, mtime=None, options=None if held else file.options)
 
 
 def move_files(array: ManifestArray, move: Callable[[SourceFile], SourceFile]) -> ManifestArray:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -37,13 +37,14 @@ from virtualds.chunks.columns import (
     unpack,
     unpack_table,
 )
+from virtualds.chunks.familiar_names import OF_MANIFESTS, FamiliarNames
 from virtualds.chunks.manifest_checks import check_references
 from virtualds.chunks.projection import Ints, compact, find_distinct
 from virtualds.source_file import SourceFile
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class ChunkManifest:
+class ChunkManifest(FamiliarNames):
     """Columns over a chunk grid that say where each chunk's bytes lie.
 
     Parameters
@@ -82,6 +83,8 @@ class ChunkManifest:
     pipeline: Column
     checksum: Column
     inline: tuple[bytes, ...] = ()
+
+    FAMILIAR: ClassVar[Mapping[str, str]] = OF_MANIFESTS
 
     def __post_init__(self) -> None:
         # each variable of each file makes one, so the columns are not compared in a loop
@@ -188,6 +191,21 @@ class ChunkManifest:
     def lookup(self, chunk_id: tuple[int, ...]) -> Reference:
         """Return the row of one chunk."""
         return Reference(*(int(getattr(self, name)[chunk_id]) for name in COLUMNS))
+
+    def dict(self) -> dict[str, dict[str, Any]]:
+        """Return path, offset and length of every chunk, or its bytes as ``data``, by its key.
+
+        Missing chunks have no key, as in `virtualizarr.manifests.ChunkManifest.dict`.
+        """
+        found: dict[str, dict[str, Any]] = {}
+        for place in np.argwhere(self.file != MISSING).tolist():
+            file, offset, length, *_ = self.lookup(tuple(place))
+            key = ".".join(map(str, place)) or "0"
+            if file == INLINE:
+                found[key] = {"data": self.inline[offset]}
+            else:
+                found[key] = {"path": self.files[file].url, "offset": offset, "length": length}
+        return found
 
     def at(self, ids: Ints) -> ChunkManifest:
         """Return the chunks of flat numbers in C order, in the shape of the numbers."""
@@ -326,7 +344,7 @@ class ChunkManifest:
         columns: dict[str, Any] = {name: change(getattr(self, name)) for name in COLUMNS}
         return replace(self, **columns)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> Mapping[str, Any]:
         """Pickle the elements behind broadcast axes once, in few bytes."""
         columns = {name: compact(getattr(self, name)) for name in COLUMNS}
         packed = {name: pack(column) for name, column in columns.items() if name != "offset"}

@@ -21,7 +21,7 @@ from virtualds.stores.errors import explain_open_errors
 
 
 def convert(
-    source: str | os.PathLike[str],
+    source: Any,
     target: str | os.PathLike[str],
     *,
     format: str | None = None,
@@ -40,8 +40,8 @@ def convert(
 
     Parameters
     ----------
-    source : str or path
-        A source file, or a reference set in any format.
+    source : str or path, or an object
+        A source file, or a reference set in any format, as for `open_virtual_dataset`.
     target : str or path
         As for ``ds.virtual.to_manifest``.
     format : str, optional
@@ -77,7 +77,7 @@ def convert(
     options = WriteOptions(format, mode, choices=choices)
     destination = Destination.of(Location.of(target, target_options), options, convert)
     destination.demand_free()
-    origin = Location.of_url(source, storage_options)
+    origin = Location.of(source, storage_options)
     opening = OpenOptions(drop_variables=drop_variables, allow=allow, below=True)
     with explain_open_errors(origin.url), origin.hold_scan():
         found = reader, _ = reader_of(origin)

@@ -18,10 +18,15 @@ Result = TypeVar("Result")
 SIMILARITY = 0.7
 """How similar, up to 1, two names must be for one to be a misspelling of the other."""
 ELSEWHERE = {
+    "backend": "the format is found by the bytes of a file, or named with parser=",
     "chunks": "arrays stay virtual; chunks= is for xr.open_dataset(..., engine='virtual')",
     "decode_times": "decode_cf=False decodes nothing at all",
     "engine": "the format is found by the bytes of a file, or named with parser=",
+    "filetype": "the format is found by the bytes of a file, or named with parser=",
+    "indexes": "dimension coordinates have indexes; loadable_variables=[] loads and makes none",
     "errors": "on_error= says what to do about files that cannot be opened",
+    "reader_options": "storage_options= are the access options for fsspec",
+    "registry": "stores are found by the url, with access options in storage_options=",
     "mask_and_scale": "decode_cf=False decodes nothing at all",
 }
 """What replaces arguments that other functions of xarray have."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from virtualds.arrays.parser import Parser
+from virtualds.datasets.objects import find_meaning
 from virtualds.datasets.registry import (
     FORMATS,
     PARSERS,
@@ -24,6 +25,7 @@ from virtualds.errors import FormatError, without_secrets
 from virtualds.formats import Format
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
+from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
 from virtualds.stores.archive_index import is_tar, is_zip
 from virtualds.stores.block_cache import FIRST_PAGES, PAGE
 from virtualds.stores.fence import is_claim
@@ -63,6 +65,8 @@ class Location:
         An object of a format's library, in place of a url.
     given : str
         The location as the user gave it.
+    policy : AccessPolicy
+        How the files are opened that a set refers to, where an object or ``reference://`` says it.
 
     Examples
     --------
@@ -74,19 +78,23 @@ class Location:
     options: StorageOptions | None = None
     opened: Any = None
     given: str = ""
+    policy: AccessPolicy = ANYWHERE
 
     def __repr__(self) -> str:
         return f"Location({without_secrets(self.url)!r}, {self.options!r})"
 
     @classmethod
     def of(cls, given: Any, options: Mapping[str, Any] | None = None) -> Location:
-        """Return the location that a user gives: a path, a url, or an object of a library.
+        """Return the location that a user gives: a path, a url, or an object.
 
         Raises
         ------
         TypeError
             ``given`` is neither, or the options are no dict.
         """
+        if (meant := find_meaning(given, options)) is not None:
+            shown = given if isinstance(given, str) else meant.url
+            return cls(meant.url, meant.options, None, shown, meant.policy)
         form = format_of_object(given)
         if form is None:
             return cls.of_url(given, options)

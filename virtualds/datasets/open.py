@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import xarray as xr
@@ -34,7 +34,7 @@ from virtualds.urls import scheme_of
 
 @make_strict()
 def open_virtual_dataset(
-    url: str | os.PathLike[str],
+    url: Any,
     *,
     group: str | None = None,
     drop_variables: str | Iterable[str] | None = None,
@@ -53,10 +53,11 @@ def open_virtual_dataset(
 
     Parameters
     ----------
-    url : str or path, or an object of Icechunk
+    url : str or path, or an object
         A path, or a url with scheme. The first bytes of a file show its format; a set that is a
-        folder is known by its metadata file. Or a ``Repository``, ``Session`` or ``IcechunkStore``
-        of Icechunk.
+        folder is known by its metadata file. Or bytes, an open binary file, a dict of kerchunk
+        references, a file, mapper or ``ReferenceFileSystem`` of fsspec, a ``reference://`` url with
+        its ``storage_options``, or a ``Repository``, ``Session`` or ``IcechunkStore`` of Icechunk.
     group : str, optional
         Path of the group to open.
     drop_variables : str or iterable of str, optional
@@ -67,7 +68,8 @@ def open_virtual_dataset(
         (characters that become strings, dates as objects). A predicate takes a name and a variable.
         A name without a variable is ignored, since files of one archive differ.
     storage_options : dict, optional
-        Access options, for fsspec. The arrays keep them.
+        Access options, for fsspec. The arrays keep them. With a dict of references: those of the
+        files that it refers to.
     parser : str, optional
         Name of the format, if the first bytes of the file do not show it.
     decode_cf : bool, default True
@@ -114,7 +116,7 @@ def open_virtual_dataset(
 
 @make_strict()
 def open_virtual_datatree(
-    url: str | os.PathLike[str],
+    url: Any,
     *,
     group: str | None = None,
     drop_variables: str | Iterable[str] | None = None,
@@ -133,7 +135,7 @@ def open_virtual_datatree(
 
     Parameters
     ----------
-    url : str or path
+    url : str or path, or an object
         As in `open_virtual_dataset`.
     group : str, optional
         Path of the group that becomes the root of the tree.
@@ -247,7 +249,8 @@ def open_group(
     FileNotFoundError, AccessError, FormatError, UnsupportedError
         As `open_virtual_dataset`.
     """
-    allow = AccessPolicy.of(opening.allow)
+    prefixes = AccessPolicy.of(opening.allow).prefixes
+    allow = replace(location.policy, prefixes=prefixes)
     how = ReadOptions(opening.group, frozenset(opening.skip), allow, opening.snapshot)
     chunk_cache().open()
     with explain_open_errors(location.url), location.hold_scan():

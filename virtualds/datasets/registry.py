@@ -8,6 +8,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from virtualds.arrays.parser import Parser
+from virtualds.datasets.reference_changes import CHANGES, SUBCHUNK
 from virtualds.errors import LIBRARY_ERRORS
 from virtualds.formats import Format, History, Parts, icechunk, zarr_manifests
 from virtualds.formats.icechunk import target, upkeep, write
@@ -108,8 +109,9 @@ FORMATS: tuple[Format, ...] = (
         json.read,
         json.write,
         json.update,
-        choices=("templates",),
+        choices=("templates", "relative_paths", "zarr_format", *CHANGES),
         upkeep=Upkeep(None, json_upkeep.move_sources),
+        to_dict=json.to_dict,
     ),
     Format(
         "kerchunk-parquet",
@@ -119,7 +121,7 @@ FORMATS: tuple[Format, ...] = (
         parquet.write,
         parquet_append.update,
         markers=(ZMETADATA,),
-        choices=("record_size",),
+        choices=("record_size", "relative_paths", *CHANGES),
         upkeep=Upkeep(parquet_upkeep.join_records, parquet_upkeep.move_sources),
     ),
     Format(
@@ -131,7 +133,7 @@ FORMATS: tuple[Format, ...] = (
         zarr_manifests.update,
         markers=(ZARR_JSON,),
         first_written=(ZARR_FOLDER,),
-        choices=("manifest", "relative_paths"),
+        choices=("manifest", "relative_paths", *CHANGES),
         upgrade=zarr_manifests.upgrade,
         history=History(zarr_manifests.history, zarr_manifests.expire),
         parts=Parts(
@@ -152,7 +154,10 @@ FORMATS: tuple[Format, ...] = (
         write.update,
         markers=icechunk.MARKERS,
         first_written=icechunk.FOLDERS,
-        choices=("message", "metadata", "branch", "create_branch", "config", "rectilinear"),
+        choices=(
+            *("message", "metadata", "branch", "create_branch", "config"),
+            *("rectilinear", SUBCHUNK),
+        ),
         history=History(icechunk.history, icechunk.expire),
         upkeep=Upkeep(upkeep.rewrite_manifests, upkeep.move_sources),
         library="icechunk",

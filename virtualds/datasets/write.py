@@ -154,8 +154,9 @@ class Destination:
         return retry_on_conflict(partial(self._change, change, whole), self.options.conflict)
 
     def _create(self, whole: Whole) -> Written:
-        group = whole()
-        self._judge(group, know_nothing if self.place is None else self._is_part)
+        is_known = know_nothing if self.place is None else self._is_part
+        group = self.options.changes.apply(whole(), is_known)
+        self._judge(group, is_known)
         where, replaces = self.location.target, self.options.mode == "w"
         # not around ``whole``: it reads sources, and their errors are no errors of the set
         with explain_write_errors(where):
@@ -174,8 +175,10 @@ class Destination:
             if problems := before.all_problems():
                 # parts of the set that cannot be read would be lost
                 ON_ERROR["raise"](before, problems)
-            after = change(before)
-            self._judge(after, make_known_check(before))
+            after, is_known = change(before), make_known_check(before)
+            if after is not before:
+                after = self.options.changes.apply(after, is_known)
+            self._judge(after, is_known)
             found[:] = [Written(before, after)]
             return after
 

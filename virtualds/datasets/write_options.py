@@ -8,6 +8,7 @@ from typing import Any
 
 from virtualds.datasets.conflicts import check_conflict
 from virtualds.datasets.keywords import check_types, format_suggestion, list_arguments
+from virtualds.datasets.reference_changes import CHANGES, ReferenceChanges
 from virtualds.formats import Format
 from virtualds.formats.admission import KEEP_QUERY
 from virtualds.stores.access_rules import AccessPolicy, Allow
@@ -71,9 +72,15 @@ class WriteOptions:
         return bool(self.choices.get(KEEP_QUERY, False))
 
     @property
+    def changes(self) -> ReferenceChanges:
+        """How chunks are cut and held before the format gets them."""
+        return ReferenceChanges.of(self.choices)
+
+    @property
     def of_format(self) -> dict[str, Any]:
         """The choices that the format alone knows."""
-        return {name: value for name, value in self.choices.items() if name != KEEP_QUERY}
+        shared = (KEEP_QUERY, *CHANGES)
+        return {name: value for name, value in self.choices.items() if name not in shared}
 
     def check_choices(self, target: Format, call: Callable[..., Any] | None) -> None:
         """Refuse choices that a format does not have; ``call`` is what a user has called."""
@@ -85,3 +92,4 @@ class WriteOptions:
                 f"{format_suggestion(name, {*known, *others} - {name})}"
             )
         check_types(self.choices)
+        ReferenceChanges.of(self.choices)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import os
+import secrets
 from collections.abc import Iterable, Mapping
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+import xarray as xr
+
+from virtualds.datasets.from_dataset import group_from_dataset
 from virtualds.datasets.keywords import make_strict
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
+from virtualds.datasets.tree import group_from_tree
 from virtualds.errors import UnsupportedError
 from virtualds.stores.access_rules import Allow
 
@@ -20,7 +25,7 @@ if TYPE_CHECKING:
 
 @make_strict()
 def zarr_store(
-    url: str | os.PathLike[str],
+    url: Any,
     *,
     storage_options: Mapping[str, Any] | None = None,
     allow: Allow = None,
@@ -30,7 +35,7 @@ def zarr_store(
     parser: str | None = None,
     on_error: str = "raise",
 ) -> VirtualStore:
-    """Open a source file or a reference set as a read-only store for zarr-python 3.
+    """Show a source file, a reference set or a dataset as a read-only store for zarr-python 3.
 
     Every array is one of Zarr v3. Arrays that plain Zarr can describe are passed on: the metadata
     say how to decode, the chunks are the bytes of the sources, and reading a chunk is one request.
@@ -40,8 +45,9 @@ def zarr_store(
 
     Parameters
     ----------
-    url : str or path
-        A path, or a url with scheme, that `open_virtual_dataset` can open.
+    url : str or path, or an object
+        What `open_virtual_dataset` can open. Or a dataset or tree, which need not have been
+        written; it takes no other argument but ``group`` and ``drop_variables``.
     storage_options : dict, optional
         Access options, for fsspec.
     allow : str, path, or iterable of them, optional
@@ -83,7 +89,33 @@ def zarr_store(
             f"zarr_store: zarr-python 3 is required ({error}); pip install 'virtualds[zarr]'"
         ) from error
     opening = OpenOptions(group, drop_variables, parser, on_error, allow, snapshot, below=True)
-    location = Location.of_url(url, storage_options)
+    if isinstance(url, xr.Dataset | xr.DataTree):
+        return _serve_dataset(adapter, url, opening, storage_options)
+    location = Location.of(url, storage_options)
     origin = adapter.Origin(location.url, group, snapshot, location.options, opening.skip)
     store: VirtualStore = adapter.VirtualStore(open_group(location, opening), origin)
+    return store
+
+
+def _serve_dataset(
+    adapter: Any,
+    shown: xr.Dataset | xr.DataTree,
+    opening: OpenOptions,
+    storage_options: Mapping[str, Any] | None,
+) -> VirtualStore:
+    """Return a store of a dataset or tree as it would be written."""
+    if opening != OpenOptions(opening.group, opening.drop_variables, below=True) or storage_options:
+        raise ValueError(
+            f"zarr_store of a {type(shown).__name__}: it is open already, so of the other "
+            f"arguments only group= and drop_variables= have a meaning"
+        )
+    if isinstance(shown, xr.Dataset):
+        whole = group_from_dataset(shown.drop_vars(opening.skip, errors="ignore"))
+    else:
+        skip = partial(xr.Dataset.drop_vars, names=opening.skip, errors="ignore")
+        whole = group_from_tree(shown.map_over_datasets(skip) if opening.skip else shown)
+    # no two stores of datasets are equal
+    name = f"<{type(shown).__name__} {secrets.token_hex(6)}>"
+    origin = adapter.Origin(name, opening.group, None, None, opening.skip)
+    store: VirtualStore = adapter.VirtualStore(whole.group(opening.group), origin)
     return store

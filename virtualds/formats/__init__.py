@@ -116,6 +116,8 @@ class Format:
         The library that reads and writes it, where it is an extra of that name.
     read_object : callable, optional
         Reads an object of that library.
+    to_dict : callable, optional
+        Of a format that is one JSON document: takes a group and the choices, and returns that.
     holds : callable, optional
         Says whether the place of a new set is taken; by default whether there is a set at the url.
     """
@@ -136,6 +138,7 @@ class Format:
     library: str | None = None
     read_object: ReadObject | None = None
     holds: Callable[..., bool] | None = None
+    to_dict: Callable[..., dict[str, Any]] | None = None
 
 
 def replaces_by(mode: str) -> bool:

@@ -18,6 +18,7 @@ from virtualds.chunks.reference_table import ReferenceTable
 from virtualds.errors import UnsupportedError, without_secrets
 from virtualds.formats.kerchunk.changed_rows import list_other_tables
 from virtualds.source_file import SourceFile
+from virtualds.stores.held import demand_lasting
 
 KEEP_QUERY = "keep_query"
 """The choice of every format: whether it writes urls that hold a secret."""
@@ -47,7 +48,8 @@ def demand_admissible(
     Raises
     ------
     UnsupportedError
-        A url holds a secret, or an array is almost empty and its grid of chunks huge.
+        A url holds a secret, bytes exist in this process alone, or an array is almost empty and
+        its grid of chunks huge.
     """
     arrays = {
         f"{path}/{name}" if path else name: variable.data
@@ -61,6 +63,7 @@ def demand_admissible(
                 # writers visit missing chunks too, to leave them out
                 filled = int(np.count_nonzero(file != MISSING)) * manifest.size // max(file.size, 1)
                 demand_table(manifest.shape, max(filled, 1), f"{target}: {name!r}")
+    demand_lasting(_list_files(arrays.values(), is_known), target)
     if not keep_query:
         demand_unsigned(arrays.values(), target, is_known)
 

@@ -14,9 +14,15 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.errors import FormatError, ReadError
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
-from virtualds.stores.access_rules import ANYWHERE, AccessPolicy, is_same_host, resolve_url
+from virtualds.stores.access_rules import (
+    ANYWHERE,
+    AccessPolicy,
+    is_own,
+    is_same_host,
+    resolve_url,
+)
 from virtualds.stores.local_files import WITHIN
-from virtualds.urls import scheme_of
+from virtualds.urls import HELD, scheme_of
 
 UNKNOWN = (None, None, None)
 """The fingerprint of a file without a note in the set: size, time and etag."""
@@ -55,11 +61,16 @@ class ReferencedFiles:
             Its note is no fingerprint.
         """
         if url not in self._files:
-            meant = resolve_url(url, self._source.url)
+            meant = resolve_url(self._add_protocol(url), self._source.url)
             self._allow.check(meant, self._source.url)
             known = self._check_fingerprint(url, self._noted.get(url, UNKNOWN))
             self._files[url] = SourceFile(meant, *known, self._get_options(meant))
         return self._files[url]
+
+    def _add_protocol(self, url: str) -> str:
+        """Give a url without a scheme the one that the user says, where the user says one."""
+        protocol = self._allow.protocol
+        return f"{protocol}://{url.lstrip('/')}" if protocol and "://" not in url else url
 
     def make_file(self, url: str, fingerprint: Any) -> SourceFile:
         """Return the file that a url of the set means, with a fingerprint from elsewhere.
@@ -94,8 +105,10 @@ class ReferencedFiles:
         if scheme_of(url) == "file":
             folders = self._allow.folders
             return StorageOptions({WITHIN: folders}) if folders else None
-        local = scheme_of(self._source.url) == "file"
-        return self._source.options if local or is_same_host(url, self._source.url) else None
+        if self._allow.options is not None or scheme_of(self._source.url) == HELD:
+            return self._allow.options
+        named = is_own(self._source.url) or is_same_host(url, self._source.url)
+        return self._source.options if named else None
 
     def get_size(self, file: SourceFile) -> int | None:
         """Return the length of a file that is a whole chunk.

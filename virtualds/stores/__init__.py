@@ -10,11 +10,12 @@ from virtualds.source_file import SourceFile
 from virtualds.stores.archive import ArchiveStore
 from virtualds.stores.archive_index import read_tar_index, read_zip_index
 from virtualds.stores.fsspec import FsspecStore
+from virtualds.stores.held import HeldStore
 from virtualds.stores.local import LocalStore
 from virtualds.stores.store import Store
-from virtualds.urls import scheme_of
+from virtualds.urls import HELD, scheme_of
 
-STORES: dict[str, Store] = {"file": LocalStore()}
+STORES: dict[str, Store] = {"file": LocalStore(), HELD: HeldStore()}
 """Stores by scheme; fsspec serves all other schemes."""
 
 ARCHIVES: dict[str, ArchiveStore] = {}

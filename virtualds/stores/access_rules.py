@@ -18,7 +18,8 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from virtualds.errors import AccessError
-from virtualds.urls import join_url, lies_under, local_path, normalise_url, scheme_of
+from virtualds.source_file import StorageOptions
+from virtualds.urls import HELD, join_url, lies_under, local_path, normalise_url, scheme_of
 
 Allow = str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None
 """The argument of users: nothing, one prefix, or several."""
@@ -29,6 +30,8 @@ REMOTE = frozenset(
     | {"box", "dropbox", "gdrive", "lakefs"}
 )
 """Schemes that never lead to files of this machine, and send no credentials unasked."""
+OWN = frozenset({"file", "memory", HELD})
+"""Schemes of sets that are as trusted as a local file: somebody put them into this process."""
 TRANSPARENT = re.compile(
     r"(simplecache|filecache|blockcache|cached)(://)?|(zip|tar|libarchive)://.*"
 )
@@ -75,12 +78,17 @@ class UrlParts(NamedTuple):
 
 @dataclass(frozen=True)
 class AccessPolicy:
-    """Where the files that a set refers to may lie.
+    """Where the files that a set refers to may lie, and how they are opened.
 
     Parameters
     ----------
     prefixes : tuple of str, optional
-        Absolute urls. By default a local set may refer to any file, a remote one to remote files.
+        Absolute urls. By default a set of this machine may refer to any file, a remote one to
+        remote files.
+    options : StorageOptions, optional
+        Access options of these files, which the user gave apart from those of the set.
+    protocol : str, optional
+        Scheme of urls without one, which the user gave; by default they are paths.
 
     Examples
     --------
@@ -93,6 +101,8 @@ class AccessPolicy:
     """
 
     prefixes: tuple[str, ...] | None = None
+    options: StorageOptions | None = None
+    protocol: str | None = None
 
     @classmethod
     def of(cls, allow: Allow) -> AccessPolicy:
@@ -131,7 +141,7 @@ class AccessPolicy:
         *outer, last = _split_links(url)
         bent = next((link for link in outer if not TRANSPARENT.fullmatch(link)), None)
         free = self.prefixes is None
-        guarded = free and scheme_of(base) != "file"
+        guarded = free and not is_own(base)
         is_local = "file" in (scheme_of(last), bent and scheme_of(f"{bent}://"))
         odd = bent or (last if scheme_of(last) in OPAQUE else None)
         objections = (
@@ -198,6 +208,17 @@ def resolve_url(url: str, base: str) -> str:
     if re.search(r"[\\\s]", place.authority):
         raise _access_error(url, base)
     return "::".join([*outer, str(place)])
+
+
+def is_own(base: str) -> bool:
+    """Say whether a set is one of this machine or process, which a user has put there.
+
+    Examples
+    --------
+    >>> is_own("/data/refs.json"), is_own("memory://refs.json"), is_own("s3://bucket/refs.json")
+    (True, True, False)
+    """
+    return scheme_of(base) == "file" or ("::" not in base and scheme_of(base) in OWN)
 
 
 def is_same_host(url: str, other: str) -> bool:
@@ -340,6 +361,9 @@ def _has_hidden_dots(path: str) -> bool:
 
 def _join_to_folder(base: str, relative: str) -> str:
     """Return the url of a path relative to the folder of a set, whose url may be a chain."""
+    if scheme_of(base) == HELD:
+        # it lies in no folder
+        return normalise_url(relative)
     links = _split_links(base)
     number = next((i for i, link in enumerate(links) if "://" in link), 0)
     if scheme_of(links[number]) == "file":

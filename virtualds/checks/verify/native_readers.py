@@ -6,6 +6,7 @@ library.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -24,8 +25,9 @@ from virtualds.arrays.parser import (
     ReadNative,
 )
 from virtualds.source_file import SourceFile
+from virtualds.stores import find_store
 from virtualds.stores.fsspec_ranges import find_filesystem
-from virtualds.urls import local_path, scheme_of
+from virtualds.urls import HELD, local_path, scheme_of
 
 
 def open_native(
@@ -56,6 +58,8 @@ def _path_or_file(source: SourceFile, closing: ExitStack) -> Any:
     """Return the path of a local file, or a new file object of fsspec."""
     if scheme_of(source.url) == "file":
         return local_path(source.url)
+    if scheme_of(source.url) == HELD:
+        return io.BytesIO(find_store(source.url).read_all(source.url, source.options))
     filesystem, path = find_filesystem(source.url, source.options)
     # file objects of archives close their files when they are garbage collected
     closing.callback(id, filesystem)

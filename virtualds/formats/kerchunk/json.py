@@ -7,16 +7,13 @@ JSON object: keys of the store to text, ``base64:`` text, JSON values, ``[url]``
 
 from __future__ import annotations
 
-import base64
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import product
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from virtualds.arrays.group import ManifestGroup
-from virtualds.chunks.columns import INLINE
-from virtualds.chunks.manifest import ChunkManifest
 from virtualds.errors import FormatError, VirtualdsError
+from virtualds.formats.kerchunk.encode_json import DocumentForm, encode_set
 from virtualds.formats.kerchunk.entries import (
     Entries,
     compress_for,
@@ -29,20 +26,14 @@ from virtualds.formats.kerchunk.templates import Templates
 from virtualds.formats.read_options import READ_ALL, ReadOptions
 from virtualds.formats.referenced_files import MALFORMED_ERRORS, malformed_error
 from virtualds.formats.zarr.v2_read import NOTES, HierarchyReader
-from virtualds.formats.zarr.v2_write import Hierarchy
 from virtualds.formats.zarr.v3_arrays import ManifestPart, Manifests
 from virtualds.formats.zarr.v3_groups import NodesReader
-from virtualds.formats.zarr.write_plan import suggest_zarr_v3
 from virtualds.json_values import parse_json, pause_garbage_collection
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
 from virtualds.stores.fence import outrun_error
 from virtualds.stores.store import ChangedError
-
-CONSOLIDATED = ".zmetadata"
-"""The key of the copy of all metadata that `kerchunk.utils.consolidate` and zarr-python write."""
-COMPACT_JSON: dict[str, Any] = {"separators": (",", ":"), "allow_nan": False}
 
 ROOT_ARRAY_NAME = "array"
 """The name of the array in a set without a group."""
@@ -105,12 +96,14 @@ def _build_tree(document: Any, source: SourceFile, how: ReadOptions) -> Manifest
                 raise
             raise malformed_error(source.url, error) from error
         if entries.nodes:
-            return _make_v3_reader(entries, source.url, how.skip).read_group(how.group)
+            return _make_v3_reader(entries, source.url, notes, how.skip).read_group(how.group)
         known = (source, entries.metadata, notes, entries.build_manifest)
         return HierarchyReader(*known, how.skip).read_tree(how.group)
 
 
-def _make_v3_reader(entries: Entries, url: str, skip: frozenset[str]) -> NodesReader:
+def _make_v3_reader(
+    entries: Entries, url: str, notes: Mapping[str, Any], skip: frozenset[str]
+) -> NodesReader:
     """Return the reader of a hierarchy with Zarr v3 metadata."""
 
     def parts_of(path: str, node: Mapping[str, Any]) -> Manifests:
@@ -119,7 +112,7 @@ def _make_v3_reader(entries: Entries, url: str, skip: frozenset[str]) -> NodesRe
 
         return parts
 
-    return NodesReader(url, entries.nodes, {}, parts_of, skip)
+    return NodesReader(url, entries.nodes, notes, parts_of, skip)
 
 
 def _unfold(document: Any, url: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
@@ -178,6 +171,8 @@ def write(
     *,
     replace: bool = True,
     templates: bool = False,
+    relative_paths: bool = False,
+    zarr_format: int = 2,
 ) -> None:
     """Write a reference set: all of it, or nothing.
 
@@ -190,19 +185,40 @@ def write(
         Access options of the target.
     replace : bool
         Whether an existing file may be replaced.
-    templates : bool
-        Whether folders of sources are written once, as templates, and referred to by name: a
-        smaller file, and one place to change when an archive moves.
+    templates, relative_paths, zarr_format
+        As in `DocumentForm`.
 
     Raises
     ------
     UnsupportedError
-        Zarr v2 metadata cannot describe some variables; all of them are named.
+        Metadata of that version of Zarr cannot describe some variables; all of them are named.
     FileExistsError
         The file exists and may not be replaced.
     """
-    data = compress_for(_encode_set(group, url, templates), url)
+    form = DocumentForm(templates, relative_paths, zarr_format)
+    data = compress_for(encode_set(group, url, form), url)
     find_store(url).write_all(url, data, options, replace=replace)
+
+
+def to_dict(
+    group: ManifestGroup,
+    *,
+    templates: bool = False,
+    relative_paths: bool = False,
+    zarr_format: int = 2,
+) -> dict[str, Any]:
+    """Return a reference set as a dict, as it would be written; other errors are those of `write`.
+
+    Raises
+    ------
+    ValueError
+        ``relative_paths`` is given, and a dict lies in no folder.
+    """
+    if relative_paths:
+        raise ValueError("relative_paths: a dict lies in no folder that urls could start from")
+    form = DocumentForm(templates, zarr_format=zarr_format)
+    found: dict[str, Any] = json.loads(encode_set(group, "a dict of references", form))
+    return found
 
 
 def update(
@@ -212,6 +228,8 @@ def update(
     allow: AccessPolicy = ANYWHERE,
     *,
     templates: bool | None = None,
+    relative_paths: bool | None = None,
+    zarr_format: int | None = None,
 ) -> None:
     """Change a set, unless another writer was faster.
 
@@ -225,8 +243,8 @@ def update(
         Access options of the set.
     allow : AccessPolicy
         Where the files that it refers to may lie.
-    templates : bool, optional
-        As in `write`; by default if there are templates in the set.
+    templates, relative_paths, zarr_format : optional
+        As in `DocumentForm`; by default as before.
 
     Raises
     ------
@@ -235,7 +253,7 @@ def update(
     ConflictError
         Another writer was faster; nothing has changed.
     UnsupportedError
-        Zarr v2 metadata cannot describe the new set, or the store has no conditional writes.
+        The metadata cannot describe the new set, or the store has no conditional writes.
     """
     store = find_store(url)
     raw, version = store.read_version(url, options)
@@ -243,82 +261,9 @@ def update(
     before = _build_tree(document, SourceFile(url, options=options), ReadOptions(allow=allow))
     if (after := change(before)) is before:
         return
-    if templates is None:
-        templates = "version" in document and bool(document.get("templates"))
-    data = compress_like(raw, _encode_set(after, url, templates))
+    form = DocumentForm.like(document).but(templates, relative_paths, zarr_format)
+    data = compress_like(raw, encode_set(after, url, form))
     try:
         store.write_version(url, data, options, version)
     except ChangedError as error:
         raise outrun_error(url) from error
-
-
-def _encode_set(group: ManifestGroup, url: str, templates: bool) -> bytes:
-    """Return a group as the content of a file."""
-    with suggest_zarr_v3(group, url):
-        hierarchy = Hierarchy.of(group, url, "kerchunk-json")
-    named = _name_folders(hierarchy.notes["files"]) if templates else {}
-    return _encode_document(hierarchy, named).encode()
-
-
-def _name_folders(urls: Iterable[str]) -> dict[str, str]:
-    """Return a name for every folder that files lie in."""
-    urls = list(urls)
-    if any("{{" in url for url in urls):
-        return {}  # in a set with templates, braces have a meaning
-    # readers that use str.format fail on braces beside templates
-    folders = dict.fromkeys(u.rpartition("/")[0] for u in urls if not {"{", "}"} & set(u))
-    return {folder: f"u{number}" for number, folder in enumerate(filter(None, folders))}
-
-
-def _encode_document(hierarchy: Hierarchy, folders: Mapping[str, str]) -> str:
-    """Return a whole set as strict JSON."""
-    # older readers expect metadata as JSON text inside the JSON
-    members = [
-        f"{json.dumps(key)}:{json.dumps(json.dumps(value, **COMPACT_JSON))}"
-        for key, value in _consolidate(hierarchy.metadata).items()
-    ]
-    for path, manifest in hierarchy.manifests.items():
-        members += _encode_references(path, manifest, folders)
-    body = ",\n".join(members)
-    noted = json.dumps(hierarchy.get_notes(), **COMPACT_JSON)
-    texts = {name: folder for folder, name in folders.items()}
-    named = f'"templates":{json.dumps(texts, **COMPACT_JSON)},' if texts else ""
-    return f'{{"version":1,{named}"refs":{{\n{body}\n}},"{NOTES}":{noted}}}\n'
-
-
-def _consolidate(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return metadata with a copy of all in one place, if there are groups below the root.
-
-    Without the copy zarr-python lists the set, and finds the root alone.
-    """
-    if not any(key.endswith("/.zgroup") for key in metadata):
-        return metadata
-    return {CONSOLIDATED: {"zarr_consolidated_format": 1, "metadata": metadata}, **metadata}
-
-
-def _encode_references(
-    path: str, manifest: ChunkManifest, folders: Mapping[str, str]
-) -> Iterator[str]:
-    """Yield every existing chunk as a JSON member."""
-    manifest = manifest.loaded()
-    heads = [f"[{json.dumps(_shorten_url(file.url, folders))}," for file in manifest.files]
-    prefix = json.dumps(path)[:-1] + "/"
-    keys = map(".".join, product(*(map(str, range(n)) for n in manifest.shape)))
-    columns = (manifest.file, manifest.offset, manifest.length)
-    rows = zip(keys, *(c.ravel().tolist() for c in columns), strict=True)
-    for key, file, offset, length in rows:
-        if file >= 0:
-            yield f'{prefix}{key or "0"}":{heads[file]}{offset},{length}]'
-        elif file == INLINE:
-            yield f'{prefix}{key or "0"}":"{_encode_base64(manifest.inline[offset])}"'
-
-
-def _shorten_url(url: str, folders: Mapping[str, str]) -> str:
-    """Return a url with a template for its folder, if the folder has one."""
-    folder, _, name = url.rpartition("/")
-    plain = folder not in folders or {"{", "}"} & set(url)
-    return url if plain else f"{{{{{folders[folder]}}}}}/{name}"
-
-
-def _encode_base64(data: bytes) -> str:
-    return "base64:" + base64.b64encode(data).decode()

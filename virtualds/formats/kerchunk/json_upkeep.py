@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from virtualds.errors import FormatError, UnsupportedError
+from virtualds.formats.kerchunk.encode_json import COMPACT_JSON
 from virtualds.formats.kerchunk.entries import compress_like
-from virtualds.formats.kerchunk.json import COMPACT_JSON, parse_document
+from virtualds.formats.kerchunk.json import parse_document
 from virtualds.formats.kerchunk.templates import Templates
 from virtualds.formats.referenced_files import ReferencedFiles
 from virtualds.formats.upkeep import CheckMoved, MoveFile

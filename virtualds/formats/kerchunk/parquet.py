@@ -186,6 +186,7 @@ def write(
     *,
     replace: bool = True,
     record_size: int | None = None,
+    relative_paths: bool = False,
 ) -> None:
     """Write a reference set record by record: all of it, or nothing.
 
@@ -200,6 +201,8 @@ def write(
         Whether an existing set may be replaced. Anything else of this name is left alone.
     record_size : int, optional
         References in a record; by default `RECORD_SIZE`, or fewer if no array has as many chunks.
+    relative_paths : bool
+        Whether urls of sources are written relative to the folder that the set lies in.
 
     Raises
     ------
@@ -214,8 +217,8 @@ def write(
         ``record_size`` is no number of references.
     """
     check_size(record_size)
-    hierarchy = hierarchy_of(group, url)
     url = url.rstrip("/")
+    hierarchy = hierarchy_of(group, url, relative=relative_paths)
     replaces = _is_set(url, options)
     if replaces and not replace:
         raise exists_already(url)
@@ -285,7 +288,7 @@ def files_of(
     token = secrets.token_hex(8)
     for path, manifest in hierarchy.manifests.items():
         for number, (_, rows) in enumerate(iterate_blocks(manifest, most=size)):
-            data = encode_record(rows, size, token)
+            data = encode_record(rows, hierarchy.name_file, size, token)
             if check is not None:
                 check(rows, data)
             yield join_record_path(path, number), data

@@ -27,7 +27,7 @@ from virtualds.formats.kerchunk.parquet import (
 )
 from virtualds.formats.kerchunk.records import MARKER, join_record_path
 from virtualds.formats.kerchunk.write_record import encode_record
-from virtualds.formats.zarr.v2_write import Hierarchy
+from virtualds.formats.zarr.v2_write import RELATIVE, Hierarchy
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
@@ -42,6 +42,7 @@ def update(
     allow: AccessPolicy = ANYWHERE,
     *,
     record_size: int | None = None,
+    relative_paths: bool | None = None,
 ) -> None:
     """Change a set, unless another writer was faster.
 
@@ -60,6 +61,8 @@ def update(
         Where the files that it refers to may lie.
     record_size : int, optional
         References in a record; by default as before.
+    relative_paths : bool, optional
+        Whether urls of sources are written relative to the set; by default as before.
 
     Raises
     ------
@@ -75,6 +78,8 @@ def update(
     url = url.rstrip("/")
     found, version, displaced = find_set(url, options, allow)
     size = record_size or found.records.size
+    was_relative = bool(found.notes.get(RELATIVE))
+    relative = was_relative if relative_paths is None else relative_paths
 
     def is_there() -> bool:
         return find_store(url).find_version(f"{url}/{MARKER}", options) == version
@@ -83,10 +88,12 @@ def update(
         before = found.read_tree()
         if (after := change(before)) is before:
             return
-        growth = _SetGrowth.between(found, after) if size == found.records.size else None
+        is_alike = (size, relative) == (found.records.size, was_relative)
+        growth = _SetGrowth.between(found, after, relative) if is_alike else None
         if growth is None:
             demand_exchange(url)
-            replace_folder(found, version, files_of(hierarchy_of(after, url), size))
+            hierarchy = hierarchy_of(after, url, relative=relative)
+            replace_folder(found, version, files_of(hierarchy, size))
             return
     growth.write(version, displaced)
 
@@ -139,10 +146,12 @@ class _SetGrowth:
     first: dict[str, int]
 
     @classmethod
-    def between(cls, found: ParquetSet, after: ManifestGroup) -> _SetGrowth | None:
+    def between(cls, found: ParquetSet, after: ManifestGroup, relative: bool) -> _SetGrowth | None:
         """Return the growth of a set, None if existing references change."""
         url, holds = found.source.url, found.holds
-        hierarchy = hierarchy_of(after, url, sources=lambda m: list_other_sources(m, holds))
+        hierarchy = hierarchy_of(
+            after, url, sources=lambda m: list_other_sources(m, holds), relative=relative
+        )
         before = found.read_arrays()
         if before.keys() - hierarchy.manifests.keys():
             # readers of the old array would read another array of the same name
@@ -178,12 +187,13 @@ class _SetGrowth:
         """Write records, then, in one step, the metadata that make them valid."""
         source, records = self.found.source, self.found.records
         size, token, writer = records.size, records.token, secrets.token_hex(8)
+        name = self.hierarchy.name_file
         paths = [path for path, _, _ in self._list_records()]
         fence = WriteLease(source.url, MARKER, source.options, version, paths)
         fence.replace_marker(self.found.to_fence(writer, displaced))
         with explain_vanished_files(fence.is_current, source.url):
             for path, manifest, number in self._list_records():
                 rows = rows_of_record(manifest, number, size)
-                fence.put(path, encode_record(rows, size, token, writer))
+                fence.put(path, encode_record(rows, name, size, token, writer))
         names = {"set": token, "writer": writer}
         fence.replace_marker(to_document(self.hierarchy, size, names))

@@ -29,6 +29,7 @@ from virtualds.formats.kerchunk.write_record import encode_table
 from virtualds.formats.same_references import demand_same_rows
 from virtualds.formats.upkeep import CheckMoved, MoveFile
 from virtualds.formats.zarr.v2_read import NOTES
+from virtualds.formats.zarr.v2_write import RELATIVE
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.fence import explain_vanished_files
@@ -59,7 +60,8 @@ def join_records(url: str, options: StorageOptions | None = None) -> bool:
         return False
     demand_exchange(url)
     with _explained(found, version):
-        hierarchy = hierarchy_of(found.read_tree(), url)
+        relative = bool(found.notes.get(RELATIVE))
+        hierarchy = hierarchy_of(found.read_tree(), url, relative=relative)
         files = files_of(hierarchy, size, partial(_check_record, found))
         replace_folder(found, version, files)
     return True

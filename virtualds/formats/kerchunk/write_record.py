@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,16 @@ from virtualds.formats.kerchunk.records import TOKEN, WRITER
 
 
 def encode_record(
-    chunks: ChunkManifest, size: int, token: str | None, writer: str | None = None
+    chunks: ChunkManifest,
+    name: Callable[[str], str],
+    size: int,
+    token: str | None,
+    writer: str | None = None,
 ) -> bytes:
-    """Return a row of chunks as a Parquet file, padded to the size of a record."""
+    """Return a row of chunks as a Parquet file, padded to the size of a record.
+
+    ``name`` takes the url of a file, and returns it as it is written.
+    """
     import pyarrow as pa
 
     file = _pad_column(np.asarray(chunks.file), size, MISSING)
@@ -23,7 +31,7 @@ def encode_record(
         np.where(file >= 0, _pad_column(np.asarray(column), size, 0), 0)
         for column in (chunks.offset, chunks.length)
     )
-    path = _encode_paths(chunks, file)
+    path = _encode_paths(chunks, name, file)
     names = {TOKEN: token, WRITER: writer}
     schema = pa.schema(
         [
@@ -56,14 +64,14 @@ def encode_table(table: Any) -> bytes:
     return bytes(sink.getvalue())
 
 
-def _encode_paths(chunks: ChunkManifest, file: npt.NDArray[Any]) -> Any:
+def _encode_paths(chunks: ChunkManifest, name: Callable[[str], str], file: npt.NDArray[Any]) -> Any:
     """Return the url of every row."""
     import pyarrow as pa
 
     used, codes = np.unique(file[file >= 0], return_inverse=True)
     numbers = np.zeros(file.size, np.int32)
     numbers[file >= 0] = codes
-    urls = pa.array([chunks.files[n].url for n in used.tolist()], pa.string())
+    urls = pa.array([name(chunks.files[n].url) for n in used.tolist()], pa.string())
     return pa.DictionaryArray.from_arrays(pa.array(numbers, mask=file < 0), urls)
 
 

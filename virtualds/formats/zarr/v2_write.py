@@ -34,12 +34,15 @@ from virtualds.formats.zarr.v2_types import (
 )
 from virtualds.json_values import to_json
 from virtualds.source_file import SourceFile
+from virtualds.urls import make_relative
 
 REMEDY = (
     "load these variables before writing (ds.virtual.load()), leave them out (ds.drop_vars), or "
     "write the files that differ to sets of their own; a pickle of the dataset holds it as it is"
 )
 """What to do about variables that a hierarchy cannot hold."""
+RELATIVE = "relative_paths"
+"""The note of a set whose urls start from its folder, for those who change it."""
 MOST_INLINE = 2**20
 """Most bytes of missing chunks of one array that are written out inline."""
 
@@ -57,6 +60,8 @@ class Hierarchy:
     notes : dict
         Facts beyond the metadata: ``files`` (url to size, mtime, etag), ``groups`` and ``arrays``
         by path.
+    base : str, optional
+        Url of the set, if urls are written relative to the folder that it lies in.
     """
 
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -64,6 +69,7 @@ class Hierarchy:
     notes: dict[str, dict[str, Any]] = field(
         default_factory=lambda: {"files": {}, "groups": {}, "arrays": {}}
     )
+    base: str | None = None
 
     @classmethod
     def of(
@@ -72,18 +78,20 @@ class Hierarchy:
         url: str,
         format: str,
         sources: Callable[[ChunkManifest], Iterable[SourceFile]] = files_with_chunks,
+        relative: bool = False,
     ) -> Hierarchy:
         """Return the hierarchy that holds a group.
 
-        ``url`` and ``format`` are for errors; ``sources`` returns the files of an array whose
-        fingerprints are noted.
+        ``url`` is that of the set, and ``format`` is for errors; ``sources`` returns the files of
+        an array whose fingerprints are noted, and ``relative`` says whether their urls are written
+        relative to the set.
 
         Raises
         ------
         UnsupportedError
             Variables that Zarr v2 metadata cannot describe; all of them are named.
         """
-        found = cls()
+        found = cls(base=url if relative else None)
         problems = [p for path, part in group.walk() for p in found._add_group(path, part, sources)]
         if problems:
             raise cannot_hold(url, format, problems, REMEDY)
@@ -134,7 +142,7 @@ class Hierarchy:
         else:
             metadata, manifest = _describe_values(variable.read())
         for file in sources(manifest):
-            self.note(file)
+            self.note(file._replace(url=self.name_file(file.url)))
         fill = attributes.get("_FillValue")
         dtype = dtype_from_zarr_v2(metadata["dtype"])
         settled = fill is not None and metadata["fill_value"] is None and is_exact(fill, dtype)
@@ -154,8 +162,12 @@ class Hierarchy:
         if notes:
             self.notes["arrays"][path] = notes
 
+    def name_file(self, url: str) -> str:
+        """Return a url as it is written."""
+        return url if self.base is None else make_relative(url, self.base)
+
     def note(self, file: SourceFile) -> None:
-        """Note the fingerprint of a file.
+        """Note the fingerprint of a file, by its url as it is written.
 
         Raises
         ------
@@ -173,7 +185,7 @@ class Hierarchy:
     def get_notes(self) -> dict[str, Any]:
         """Return the notes to write, without empty ones."""
         filled = {name: part for name, part in self.notes.items() if part}
-        return {"files": {}} | filled
+        return {"files": {}} | filled | ({} if self.base is None else {RELATIVE: True})
 
 
 def _describe_array(

@@ -1,0 +1,271 @@
+"""Bytes and open files of this process, as files with urls of their own.
+
+The access options of such a file hold the object: it lives as long as references to it do, and a
+reference set that names such a url, which somebody else may have written, reaches nothing.
+"""
+
+from __future__ import annotations
+
+import io
+import secrets
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NoReturn, Protocol
+
+from virtualds.errors import UnsupportedError
+from virtualds.source_file import SourceFile, StorageOptions
+from virtualds.stores.store import ListedFile, Range, RequestLimits, StoreError, version_of
+from virtualds.urls import HELD
+
+OBJECT = "held"
+"""The access option that holds the object of a file."""
+
+REMEDY = (
+    "write the bytes to a file and open that, point the references at a copy with "
+    "ds.virtual.rename_paths, or load the values (ds.virtual.load())"
+)
+
+
+class HeldObject(Protocol):
+    """The bytes behind a url of this process."""
+
+    name: str
+
+    @property
+    def size(self) -> int:
+        """How many bytes there are."""
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return a range, shorter where the bytes end."""
+
+
+class HeldBytes:
+    """Bytes in memory.
+
+    Parameters
+    ----------
+    data : bytes-like
+        A copy is taken of what may change.
+    what : str
+        What the user gave; the end of the url.
+
+    Examples
+    --------
+    >>> HeldBytes(b"0123456789").read(2, 3)
+    b'234'
+    """
+
+    def __init__(self, data: bytes | bytearray | memoryview, what: str = "bytes") -> None:
+        self._data = bytes(data)
+        self.name = _make_url(what)
+
+    @property
+    def size(self) -> int:
+        """How many bytes there are."""
+        return len(self._data)
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return a range."""
+        return self._data[offset : offset + length]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, HeldBytes) and self.name == other.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __dask_tokenize__(self) -> str:
+        return self.name
+
+
+class HeldFile:
+    """An open binary file of Python, which one thread at a time reads.
+
+    Parameters
+    ----------
+    file : binary file
+        It stays open as long as references need it; this object never closes it.
+    """
+
+    def __init__(self, file: Any) -> None:
+        self._file, self._lock = file, threading.Lock()
+        self.name = _make_url(type(file).__name__)
+        self.size = self._measure()
+
+    def _measure(self) -> int:
+        """Return the size of the file, and leave its position as it was."""
+        place = self._file.tell()
+        size = int(self._file.seek(0, io.SEEK_END))
+        self._file.seek(place)
+        return size
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return a range.
+
+        Raises
+        ------
+        StoreError
+            The file is closed.
+        """
+        with self._lock:
+            try:
+                self._file.seek(offset)
+                parts = []
+                # a raw file may give fewer bytes than asked for
+                while length > 0 and (part := self._file.read(length)):
+                    parts.append(bytes(part))
+                    length -= len(part)
+            except ValueError as error:
+                raise StoreError(
+                    f"the open file cannot be read any more ({error}); keep it open as long as "
+                    f"the dataset is used, or open the file by its path"
+                ) from error
+        return b"".join(parts)
+
+    def __reduce__(self) -> NoReturn:
+        raise UnsupportedError(
+            f"{self.name}: an open file cannot be sent to another process; open it by its path "
+            f"or url, or give its bytes"
+        )
+
+    def __dask_tokenize__(self) -> str:
+        return self.name
+
+
+def _make_url(what: str) -> str:
+    return f"{HELD}://{secrets.token_hex(6)}/{what}"
+
+
+def make_options(held: HeldObject) -> StorageOptions:
+    """Return the access options with which the url of an object is opened."""
+    return StorageOptions({OBJECT: held})
+
+
+class HeldStore:
+    """The objects of this process, each reached through its own access options."""
+
+    @property
+    def reach(self) -> RequestLimits:
+        """The limits of a near store, which the thread reads that needs the bytes."""
+        return RequestLimits(gap=0, run=2**23, at_once=0)
+
+    def get_ranges(self, file: SourceFile, ranges: Sequence[Range]) -> Sequence[bytes]:
+        """Return the bytes of every range."""
+        try:
+            held = _find_object(file.url, file.options)
+        except FileNotFoundError as error:
+            raise StoreError(str(error)) from error
+        found = []
+        for item, (offset, length) in enumerate(ranges):
+            data = held.read(offset, length)
+            if len(data) != length:
+                raise StoreError(f"it has {held.size} bytes, not {offset + length}", item)
+            found.append(data)
+        return found
+
+    def prefetch(self, file: SourceFile, ranges: Sequence[Range]) -> None:
+        """Do nothing: the bytes are here."""
+
+    def check_unchanged(self, file: SourceFile) -> None:
+        """Do nothing: bytes do not change, and open files tell nothing."""
+
+    def describe(self, url: str, options: StorageOptions | None) -> SourceFile:
+        """Return the file with its size."""
+        return SourceFile(url, _find_object(url, options).size, None, None, options)
+
+    def read_head(
+        self, url: str, options: StorageOptions | None, length: int
+    ) -> tuple[SourceFile, bytes]:
+        """Return the file with its size, and its first bytes."""
+        return self.describe(url, options), _find_object(url, options).read(0, length)
+
+    def read_all(self, url: str, options: StorageOptions | None) -> bytes:
+        """Return all bytes."""
+        held = _find_object(url, options)
+        return held.read(0, held.size)
+
+    def read_version(self, url: str, options: StorageOptions | None) -> tuple[bytes, str]:
+        """Return all bytes, and a hash of them."""
+        data = self.read_all(url, options)
+        return data, version_of(data)
+
+    def find_version(self, url: str, options: StorageOptions | None) -> str | None:
+        """Return a hash of the bytes, None if there is no such object."""
+        try:
+            return self.read_version(url, options)[1]
+        except FileNotFoundError:
+            return None
+
+    def list_files(self, url: str, options: StorageOptions | None) -> list[ListedFile]:
+        """Return nothing: an object is no folder."""
+        return []
+
+    # ------------------------------------------------------------------ writing is refused
+
+    def write_all(
+        self, url: str, data: bytes, options: StorageOptions | None, *, replace: bool
+    ) -> None:
+        """Refuse."""
+        _refuse(url)
+
+    def write_folder(
+        self,
+        url: str,
+        files: Iterable[tuple[str, bytes]],
+        options: StorageOptions | None,
+        *,
+        replace: bool,
+        expected: str | None = None,
+    ) -> None:
+        """Refuse."""
+        _refuse(url)
+
+    def demand_conditions(self, url: str, options: StorageOptions | None) -> None:
+        """Refuse."""
+        _refuse(url)
+
+    def write_version(
+        self, url: str, data: bytes, options: StorageOptions | None, expected: str | None
+    ) -> str:
+        """Refuse."""
+        _refuse(url)
+
+    def write_file(self, url: str, data: bytes, options: StorageOptions | None) -> None:
+        """Refuse."""
+        _refuse(url)
+
+    def remove(self, urls: Iterable[str], options: StorageOptions | None) -> None:
+        """Refuse."""
+        for url in urls:
+            _refuse(url)
+
+
+def _find_object(url: str, options: Mapping[str, Any] | None) -> HeldObject:
+    """Return the object of a url, which its access options hold."""
+    held: HeldObject | None = (options or {}).get(OBJECT)
+    if held is None or held.name != url:
+        raise FileNotFoundError(
+            f"{url}: this url means an object of the process that opened it, and leads nowhere "
+            f"else; {REMEDY}"
+        )
+    return held
+
+
+def _refuse(url: str) -> NoReturn:
+    raise UnsupportedError(f"{url}: virtualds does not write into objects; give a path or url")
+
+
+def demand_lasting(files: Iterable[SourceFile], target: str) -> None:
+    """Refuse references to bytes that exist in this process alone.
+
+    Raises
+    ------
+    UnsupportedError
+        There is one.
+    """
+    for file in files:
+        if HELD in file.url and file.url.rpartition("::")[2].startswith(f"{HELD}://"):
+            raise UnsupportedError(
+                f"{target}: it would refer to {file.url}, bytes that exist only in the memory of "
+                f"this process, so nobody could read the set later; {REMEDY}"
+            )
