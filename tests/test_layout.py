@@ -27,7 +27,7 @@ LAYERS = (
     {"parsers", "formats"},
     {"datasets"},
     {"combine"},
-    {"checks"},
+    {"checks", "upkeep"},
     {"accessor", "tree_accessor", "backend"},
     {"__init__"},
 )
@@ -65,6 +65,7 @@ PUBLIC = {
     "Progress",
     "ReadError",
     "SourceFile",
+    "SyncReport",
     "UnsupportedError",
     "Verification",
     "VirtualdsError",
@@ -80,6 +81,7 @@ PUBLIC = {
     "open_virtual_mfdatatree",
     "set_options",
     "snapshots",
+    "sync",
     "upgrade",
     "zarr_store",
 }

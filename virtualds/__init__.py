@@ -42,6 +42,8 @@ from virtualds.options import set_options
 from virtualds.source_file import SourceFile
 from virtualds.stores.open_source import open_source
 from virtualds.tree_accessor import VirtualDataTreeAccessor as _tree_accessor
+from virtualds.upkeep import sync
+from virtualds.upkeep.report import SyncReport
 
 # importing these registers ``ds.virtual``, ``tree.virtual`` and the numpy functions of virtual
 # arrays
@@ -69,6 +71,7 @@ __all__ = [
     "Progress",
     "ReadError",
     "SourceFile",
+    "SyncReport",
     "UnsupportedError",
     "Verification",
     "VirtualdsError",
@@ -84,6 +87,7 @@ __all__ = [
     "open_virtual_mfdatatree",
     "set_options",
     "snapshots",
+    "sync",
     "upgrade",
     "zarr_store",
 ]
