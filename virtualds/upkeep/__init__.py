@@ -49,7 +49,7 @@ def sync(
     allow: Allow = None,
     storage_options: Mapping[str, Any] | None = None,
     target_options: Mapping[str, Any] | None = None,
-    **options: Any,
+    **how: Any,
 ) -> SyncReport:
     """Make a reference set hold what its files hold now; create it if there is none.
 
@@ -84,7 +84,7 @@ def sync(
         to local files only if they are allowed here.
     storage_options, target_options : dict, optional
         Access options of the files and of the set, for fsspec.
-    **options
+    **how
         Arguments of `open_virtual_mfdataset`, such as ``preprocess``, ``coordinates``, ``overlap``,
         ``parallel``, ``cache`` and ``on_error``; and options of the format, as for
         ``ds.virtual.to_manifest``. With ``overlap="first"`` positions that the set has already are
@@ -125,9 +125,9 @@ def sync(
     """
     begun = time.monotonic()
     check_choice("on_removed", on_removed, ON_REMOVED)
-    opening = {name: value for name, value in options.items() if name in OF_OPENING}
+    opening = {name: value for name, value in how.items() if name in OF_OPENING}
     check_types(opening)
-    choices = {name: value for name, value in options.items() if name not in OF_OPENING}
+    choices = {name: value for name, value in how.items() if name not in OF_OPENING}
     writing = WriteOptions(
         format, append_dim=concat_dim, conflict=conflict, allow=allow, choices=choices
     )

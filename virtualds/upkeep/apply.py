@@ -14,7 +14,7 @@ from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.chunks.projection import find_runs
 from virtualds.datasets.append import append_along, remove_sources, replace_sources
 from virtualds.datasets.append_places import cut_along
-from virtualds.datasets.from_dataset import group_from_dataset
+from virtualds.datasets.from_dataset import as_read, group_from_dataset
 from virtualds.datasets.source_positions import find_positions, lies_in, urls_of
 from virtualds.datasets.to_dataset import to_virtual_dataset
 from virtualds.errors import CombineError
@@ -85,9 +85,9 @@ class Update:
             return Updated(self._begin_anew(added), self._list_opened(changes.new))
         after = self._mend_static(group, changes)
         if removed:
-            after = _as_read(remove_sources(after, removed, self.dim))
+            after = as_read(remove_sources(after, removed, self.dim))
         if changed is not None:
-            after = _as_read(replace_sources(after, changed, self.dim))
+            after = as_read(replace_sources(after, changed, self.dim))
             self._check_order(group, after)
         grown = after if added is None else self._add(after, added)
         # data that the set has, without references to the file, are opened in every run
@@ -116,7 +116,7 @@ class Update:
         position = "coordinate" if self.sorts and self._rises_or_falls(group) else "end"
         for on_duplicate, part in self._split(new):
             grown = append_along(group, part, self.dim, position, on_duplicate)
-            group = group if grown is group else _as_read(grown)
+            group = group if grown is group else as_read(grown)
         return group
 
     def _split(self, new: xr.Dataset) -> list[tuple[str, xr.Dataset]]:
@@ -182,7 +182,7 @@ class Update:
         found = self.opener.open(urls)
         others = {} if found is None else group_from_dataset(found).variables
         mended = {name: _take_alike(name, group.variables[name], others) for name in lost}
-        return _as_read(replace(group, variables={**group.variables, **mended}))
+        return as_read(replace(group, variables={**group.variables, **mended}))
 
     def _lies_in(self, variable: ManifestVariable, urls: set[str]) -> bool:
         """Say whether a variable without the dimension lies in some files."""
@@ -192,18 +192,6 @@ class Update:
             and self.dim not in variable.dims
             and lies_in(data, urls)
         )
-
-
-def _as_read(group: ManifestGroup) -> ManifestGroup:
-    """Return a group as a format would read it, so that it can be decoded again.
-
-    Decoding moves attributes such as units to the encoding, and refuses to replace one there.
-    """
-    variables = {
-        name: replace(v, encoding={k: e for k, e in v.encoding.items() if k not in v.attributes})
-        for name, v in group.variables.items()
-    }
-    return replace(group, variables=variables)
 
 
 def _take_alike(
