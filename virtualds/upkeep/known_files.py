@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from math import prod
 
 import numpy as np
 import pandas as pd
@@ -29,79 +30,67 @@ def tabulate_sources(group: ManifestGroup, dim: str, root: str) -> FileColumns:
     root : str
         The url of the set. Files in it are its own copies.
     """
-    tables: dict[int | tuple[str, ...], FileColumns] = {}
-    keys = [
-        {_take_table(fragment.manifest, tables) for fragment in array.fragments}
-        for array in _list_arrays(group, dim)
+    arrays = [
+        v.data
+        for v in group.variables.values()
+        if dim in v.dims and isinstance(v.data, ManifestArray)
     ]
-    found = FileColumns.join(list(tables.values()))
-    if not len(found):
-        return found
-    doubtful = _find_doubtful(found, keys, tables)
-    found = found.take(~pd.Index(found.urls).isin(doubtful))
-    found = found.take(~pd.Index(found.urls).duplicated())
-    if doubtful:
-        used = _find_used(_list_arrays(group, dim), doubtful)
-        found = FileColumns.join([found, FileColumns.of(map(_to_state, used))])
+    found = _read_shared_table(arrays)
+    if found is None:
+        manifests = [fragment.manifest for array in arrays for fragment in array.fragments]
+        found = FileColumns.join([_find_used(manifest) for manifest in manifests])
+        found = found.take(~pd.Index(found.urls).duplicated())
     own = np.fromiter((lies_under(url, root) for url in found.urls), bool, len(found))
     return found.take(~own)
 
 
-def _list_arrays(group: ManifestGroup, dim: str) -> list[ManifestArray]:
-    along = (v.data for v in group.variables.values() if dim in v.dims)
-    return [data for data in along if isinstance(data, ManifestArray)]
+def _read_shared_table(arrays: list[ManifestArray]) -> FileColumns | None:
+    """Return the table of files that all arrays share, None if there are several.
+
+    A set writes an array with a new table when a file leaves it, and keeps the tables of others. So
+    only where all have one table, all of its files are used.
+    """
+    tables = []
+    for array in arrays:
+        some = [fragment.manifest for fragment in array.fragments]
+        if any(manifest.is_in_set or manifest.listed for manifest in some):
+            table = _parquet_of(some[0])
+            if len(some) != 1 or table is None:
+                return None
+            tables.append(table)
+    if len({(table.store.root, *table.sources) for table in tables}) != 1:
+        return None
+    return _read_columns(tables[0])
 
 
-def _take_table(
-    manifest: ChunkManifest, tables: dict[int | tuple[str, ...], FileColumns]
-) -> int | tuple[str, ...]:
-    """Read the table of files of a manifest, unless it has been read; return its key."""
-    table = manifest.counting.table if isinstance(manifest, LazyManifest) else None
-    if isinstance(table, ParquetTable):
-        # the columns as they are stored, and no object for each of a million files
-        key: int | tuple[str, ...] = (table.store.root, *map(str, table.sources))
-        if key not in tables:
-            urls, sizes, mtimes, etags = table.sources.read_columns(table.store, NO_NUMBER)
-            unknown = np.full(len(urls), np.nan)
-            tidy = np.array([normalise_etag(etag) for etag in etags], object)
-            tables[key] = FileColumns(urls, sizes, mtimes, tidy, unknown)
-        return key
-    listed = manifest.listed
-    if id(listed) not in tables:
-        tables[id(listed)] = FileColumns.of(map(_to_state, listed))
-    return id(listed)
+def _parquet_of(manifest: ChunkManifest) -> ParquetTable | None:
+    """Return the table behind a manifest if it is one of Parquet, and counts all of its rows."""
+    if not isinstance(manifest, LazyManifest):
+        return None
+    table = manifest.counting.table
+    is_whole = isinstance(table, ParquetTable) and table.rows == prod(manifest.shape)
+    return table if is_whole and isinstance(table, ParquetTable) else None
+
+
+def _read_columns(table: ParquetTable) -> FileColumns:
+    """Return the table of files as it is stored, without an object for each of a million files."""
+    urls, sizes, mtimes, etags = table.sources.read_columns(table.store, NO_NUMBER)
+    tidy = np.array([normalise_etag(etag) for etag in etags], object)
+    return FileColumns(urls, sizes, mtimes, tidy, np.full(len(urls), np.nan))
+
+
+def _find_used(manifest: ChunkManifest) -> FileColumns:
+    """Return the files that chunks of a manifest lie in; tables may list more."""
+    if (table := _parquet_of(manifest)) is not None:
+        return _read_columns(table).take(table.find_used_sources())
+    return FileColumns.of(map(_to_state, dict.fromkeys(_list_used(manifest))))
+
+
+def _list_used(manifest: ChunkManifest) -> Iterator[SourceFile]:
+    for _, part in split_blocks(manifest):
+        yield from part.pruned().sources
 
 
 def _to_state(file: SourceFile) -> FileState:
     size, mtime = (NO_NUMBER if n is None else n for n in (file.size, file.mtime))
     return FileState(file.url, size, mtime, normalise_etag(file.etag))
-
-
-def _find_doubtful(
-    found: FileColumns,
-    keys: Iterable[set[int | tuple[str, ...]]],
-    tables: dict[int | tuple[str, ...], FileColumns],
-) -> set[str]:
-    """Return files that only some arrays list, or that are listed with different fingerprints.
-
-    Arrays may share a table, and may keep one after others were written anew without a file.
-    """
-    distinct = {frozenset(some) for some in keys}
-    if len(distinct) == 1:
-        return set()
-    listed = [{url for key in some for url in tables[key].urls} for some in distinct]
-    doubtful = set.union(*listed) - set.intersection(*listed)
-    frame = pd.DataFrame({"url": found.urls, "size": found.sizes, "mtime": found.mtimes})
-    states = frame.assign(etag=found.etags).drop_duplicates()
-    return doubtful | set(states["url"][states["url"].duplicated()])
-
-
-def _find_used(arrays: Iterable[ManifestArray], urls: set[str]) -> Iterator[SourceFile]:
-    """Yield those of some files that chunks lie in, each once."""
-    found: dict[str, SourceFile] = {}
-    for array in arrays:
-        for fragment in array.fragments:
-            for _, part in split_blocks(fragment.manifest):
-                used = (file for file in part.pruned().sources if file.url in urls)
-                found.update((file.url, file) for file in used)
-    yield from found.values()

@@ -75,6 +75,8 @@ def update_references(files: Any, given: Mapping[str, Any]) -> None:
     ------
     TypeError
         ``concat_dim`` is not given.
+    FileNotFoundError
+        There is no set yet, since all files may still be written.
     """
     options = {name: value for name, value in _list_options(given).items() if name != "concat_dim"}
     if not isinstance(given["concat_dim"], str):
@@ -82,7 +84,7 @@ def update_references(files: Any, given: Mapping[str, Any]) -> None:
             f"references={os.fspath(given['references'])!r}: name the dimension along which the "
             f"files follow each other with concat_dim="
         )
-    sync(
+    done = sync(
         _list_files(files),
         given["references"],
         concat_dim=given["concat_dim"],
@@ -91,6 +93,12 @@ def update_references(files: Any, given: Mapping[str, Any]) -> None:
         target_options=given["target_options"],
         **options,
     )
+    if not (done.is_written or done.unchanged or done.kept):
+        raise FileNotFoundError(
+            f"{done.target}: there is no set yet, since {len(done.waiting)} files were modified "
+            f"less than {given['settle']:g} seconds ago and {len(done.failed)} cannot be opened; "
+            f"wait, pass a smaller settle=, or leave out references="
+        )
 
 
 def _list_files(files: Any) -> Any:

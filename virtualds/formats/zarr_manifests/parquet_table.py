@@ -160,6 +160,21 @@ class ParquetTable:
         """Return all files of the table of sources."""
         return self.sources.read_files(self.store, np.arange(self.sources.rows))
 
+    def find_used_sources(self) -> Ints:
+        """Return the numbers of the files that chunks lie in."""
+        used = np.zeros(self.sources.rows, bool)
+        for begin in range(0, self.rows, RECORD_SIZE):
+            path = f"{self.folder}/{begin // RECORD_SIZE}.parquet"
+            try:
+                source = self.store.read_record(path)["source"][: self.rows - begin]
+                used[source[source >= 0]] = True
+            except MALFORMED_ERRORS as error:
+                raise FormatError(
+                    f"{self.store.root}/{path}: it is no record of references ({error}); the set "
+                    f"is damaged"
+                ) from error
+        return np.flatnonzero(used)
+
     def summarize_sources(self) -> SourceSummary:
         """Return a summary of the table of sources."""
         return self.sources.summarize(self.store)
