@@ -144,13 +144,13 @@ def sync(
         drops=on_removed == "drop",
         sorts=opening.get("sort", True),
         skips=opening.get("overlap") == "first",
+        options=StorageOptions.of(storage_options),
     )
     with explain_interrupt(lambda: _describe_interrupt(destination.location)):
         before = _read_set(destination)
         known = update.tabulate(before)
         # after the set was read: what others add to it meanwhile is not taken for removed
-        given = StorageOptions.of(storage_options)
-        listed = complete(list_files(paths, given, known), known, given)
+        listed = complete(list_files(paths, update.options, known), known, update.options)
         changes = Changes.between(known, listed, settle, time.time())
         if on_removed == "error" and changes.removed:
             raise _removed_error(changes.removed, len(known), destination.location)

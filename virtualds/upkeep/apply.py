@@ -18,10 +18,12 @@ from virtualds.datasets.from_dataset import as_read, group_from_dataset
 from virtualds.datasets.source_positions import find_positions, lies_in, urls_of
 from virtualds.datasets.to_dataset import to_virtual_dataset
 from virtualds.errors import CombineError
+from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.listing import FileColumns
 from virtualds.upkeep.compare import Changes
 from virtualds.upkeep.known_files import tabulate_sources
 from virtualds.upkeep.open_files import FileOpener, Urls
+from virtualds.urls import scheme_of
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,8 @@ class Update:
         falls; else they go to the end.
     skips : bool
         Whether positions that the set has already are left out of new files.
+    options : StorageOptions, optional
+        Access options of the files.
     """
 
     dim: str
@@ -58,6 +62,7 @@ class Update:
     drops: bool = False
     sorts: bool = True
     skips: bool = False
+    options: StorageOptions | None = None
 
     def tabulate(self, group: ManifestGroup | None) -> FileColumns:
         """Return the files along the dimension that a set has; none if there is no set."""
@@ -83,16 +88,17 @@ class Update:
         added, changed = self.opener.open(changes.new), self.opener.open(changes.changed)
         if removed and len(removed) == len(self.tabulate(group)):
             return Updated(self._begin_anew(added), self._list_opened(changes.new))
-        after = self._mend_static(group, changes)
+        begun = after = self._mend_static(self._lend_options(group), changes)
         if removed:
             after = as_read(remove_sources(after, removed, self.dim))
         if changed is not None:
             after = as_read(replace_sources(after, changed, self.dim))
             self._check_order(group, after)
         grown = after if added is None else self._add(after, added)
-        # data that the set has, without references to the file, are opened in every run
-        came = () if grown is after else self._list_opened(changes.new)
-        return Updated(grown, came)
+        if grown is begun:
+            # data that the set has, without references to the file, are opened in every run
+            return Updated(group)
+        return Updated(grown, () if grown is after else self._list_opened(changes.new))
 
     def _begin_anew(self, added: xr.Dataset | None) -> ManifestGroup:
         if added is None:
@@ -164,7 +170,18 @@ class Update:
                 f"and run again), or leave the files out of the pattern"
             )
 
-    # ------------------------------------------------------------------ dropping
+    # ------------------------------------------------------------------ without the dimension
+
+    def _lend_options(self, group: ManifestGroup) -> ManifestGroup:
+        """Let variables be read that new files are compared with; a set hands on no credentials."""
+        if self.options is None:
+            return group
+        lent = {
+            name: replace(v, data=_with_options(v.data, self.options))
+            for name, v in group.variables.items()
+            if isinstance(v.data, ManifestArray) and self.dim not in v.dims
+        }
+        return replace(group, variables={**group.variables, **lent})
 
     def _mend_static(self, group: ManifestGroup, changes: Changes) -> ManifestGroup:
         """Take variables without the dimension from a file that is as the set knows it.
@@ -192,6 +209,17 @@ class Update:
             and self.dim not in variable.dims
             and lies_in(data, urls)
         )
+
+
+def _with_options(array: ManifestArray, options: StorageOptions) -> ManifestArray:
+    """Return an array whose remote files are read with some options, unless they have others."""
+
+    def lent(file: SourceFile) -> SourceFile:
+        is_bare = file.options is None and scheme_of(file.url) != "file"
+        return file._replace(options=options) if is_bare else file
+
+    fragments = (replace(f, manifest=f.manifest.with_files(lent)) for f in array.fragments)
+    return replace(array, fragments=tuple(fragments))
 
 
 def _take_alike(
