@@ -123,7 +123,12 @@ def test_pages_of_a_server_are_listed_by_name_alone(pattern: str, folder: Path) 
 def test_nothing_listed_is_an_error(folder: Path, s3_bucket: str, s3_server: Any) -> None:
     memory = fsspec.filesystem("memory")
     memory.pipe("/empty/a.txt", b"")
-    for pattern in (f"{folder}/none*", f"{folder}/none/*.nc", f"{folder}/t*", "memory://empty/*.nc"):
+    for pattern in (
+        f"{folder}/none*",
+        f"{folder}/none/*.nc",
+        f"{folder}/t*",
+        "memory://empty/*.nc",
+    ):
         with pytest.raises(FileNotFoundError, match="no file matches"):
             list_states(pattern, None)
     for pattern in (f"{s3_bucket}/*.nc", "s3://no-such-bucket/*.nc"):

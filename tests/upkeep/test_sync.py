@@ -255,7 +255,10 @@ def test_all_files_may_be_renamed(make: Make) -> None:
     for path in files():
         path.rename(path.with_name(f"v2-{path.name}"))
     done = run(on_removed="drop")
-    assert (names(done.added), names(done.dropped)) == (["v2-00.nc", "v2-01.nc"], ["00.nc", "01.nc"])
+    assert (names(done.added), names(done.dropped)) == (
+        ["v2-00.nc", "v2-01.nc"],
+        ["00.nc", "01.nc"],
+    )
     assert_holds("refs.zarr")
 
 
