@@ -56,7 +56,9 @@ def folder(tmp_path: Path) -> Path:
 def sizes(root: str, pattern: str, options: Any = None) -> dict[str, int]:
     """The sizes of listed files, by path below a folder."""
     found = list_states(f"{root}/{pattern}", StorageOptions.of(options))
-    return {url.removeprefix(f"{root}/"): int(n) for url, n in zip(found.urls, found.sizes)}
+    return {
+        url.removeprefix(f"{root}/"): int(n) for url, n in zip(found.urls, found.sizes, strict=True)
+    }
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
@@ -132,7 +134,7 @@ def test_nothing_listed_is_an_error(folder: Path, s3_bucket: str, s3_server: Any
         with pytest.raises(FileNotFoundError, match="no file matches"):
             list_states(pattern, None)
     for pattern in (f"{s3_bucket}/*.nc", "s3://no-such-bucket/*.nc"):
-        with pytest.raises(FileNotFoundError, match="no file matches|NoSuchBucket|no such"):
+        with pytest.raises(FileNotFoundError, match="no file matches"):
             list_states(pattern, StorageOptions.of(s3_server))
 
 
@@ -162,9 +164,7 @@ def test_a_folder_that_cannot_be_listed_is_no_empty_folder(
         list_states(f"{server.url}/*/d.nc", None)
 
 
-def test_a_local_folder_that_cannot_be_listed_is_no_empty_folder(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_local_folder_that_cannot_be_listed_is_no_empty_folder(folder: Path) -> None:
     # a link to itself, since permissions do not stop every user
     (folder / "three").symlink_to("three")
     assert find_matching([f"{folder}/*/d.nc"])

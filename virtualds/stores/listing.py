@@ -121,9 +121,18 @@ def fetch_state(url: str, options: StorageOptions | None) -> FileState:
     if scheme_of(url) == "file":
         found = os.stat(local_path(url))
         if S_ISDIR(found.st_mode):
-            raise IsADirectoryError(f"{url}: it is a folder; only files can be kept track of")
+            raise _folder_error(url)
         return _local_state(url, found)
-    return _remote_state(url, fetch_info(url, options))
+    info = fetch_info(url, options)
+    if info.get("type") == "directory":
+        raise _folder_error(url)
+    return _remote_state(url, info)
+
+
+def _folder_error(url: str) -> IsADirectoryError:
+    return IsADirectoryError(
+        f"{without_secrets(url)}: it is a folder; only files have one size and time"
+    )
 
 
 # ---------------------------------------------------------------------- local

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from virtualds.errors import without_secrets
+from virtualds.errors import UnsupportedError, without_secrets
 from virtualds.reading.prefetch import fetch_many
 from virtualds.source_file import StorageOptions
 from virtualds.stores.glob import names_files
 from virtualds.stores.listing import FileColumns, FileState, fetch_state, list_states
-from virtualds.urls import normalise_url
+from virtualds.urls import ARCHIVES, normalise_url, scheme_of
 
 
 def list_files(paths: Any, options: StorageOptions | None, known: FileColumns) -> FileColumns:
@@ -33,6 +33,8 @@ def list_files(paths: Any, options: StorageOptions | None, known: FileColumns) -
         No file is there, or a file of a list is neither there nor in the set.
     OSError
         A folder cannot be listed.
+    UnsupportedError
+        A file lies in an archive.
     """
     if isinstance(paths, str) and names_files(paths):
         return list_states(paths, options)
@@ -40,6 +42,11 @@ def list_files(paths: Any, options: StorageOptions | None, known: FileColumns) -
     if not isinstance(given, Iterable) or not all(isinstance(p, str | os.PathLike) for p in given):
         raise TypeError("sync takes a pattern, or a list of paths or urls, without lists in it")
     urls = list(dict.fromkeys(map(normalise_url, given)))
+    if inside := [url for url in urls if scheme_of(url) in ARCHIVES]:
+        raise UnsupportedError(
+            f"{inside[0]}: sync keeps track of files outside of archives, which have a size and a "
+            f"time of their own; append this one with ds.virtual.to_manifest(..., append_dim=...)"
+        )
     if not urls:
         raise FileNotFoundError("sync: the list of files is empty; name some")
 

@@ -11,6 +11,8 @@ from virtualds.combine import open_virtual_mfdataset
 from virtualds.combine.build_options import BuildOptions
 from virtualds.combine.open_file import OPEN_ERRORS
 from virtualds.combine.progress import BuildReport, LeftOut, Progress, report_progress
+from virtualds.datasets.source_positions import urls_of
+from virtualds.errors import UnsupportedError, without_secrets
 
 Urls = tuple[str, ...]
 
@@ -61,7 +63,20 @@ class FileOpener:
                     raise
                 found = None
         self.failed |= {lost.url: lost for lost in reports[-1].left_out}
+        if found is not None:
+            _demand_own_data(found, urls)
         return found
+
+
+def _demand_own_data(found: xr.Dataset, urls: Urls) -> None:
+    """Refuse files that refer to others: the set would know those, and not the files themselves."""
+    others = sorted(urls_of(found) - set(urls))
+    if others:
+        raise UnsupportedError(
+            f"{without_secrets(urls[0])} and the files after it refer to data in other files, such "
+            f"as {without_secrets(others[0])}; sync keeps track of files that hold their own data. "
+            f"Append these with ds.virtual.to_manifest(..., append_dim=...)"
+        )
 
 
 def _has_failed(report: BuildReport) -> bool:
