@@ -28,6 +28,7 @@ from virtualds.checks.describe import describe
 from virtualds.datasets.registry import FORMATS
 from virtualds.formats.admission import KEEP_QUERY
 from virtualds.tree_accessor import VirtualDataTreeAccessor
+from virtualds.upkeep import OF_OPENING
 from virtualds_cli import options
 from virtualds_cli.commands import COMMANDS
 from virtualds_cli.commands.diagnose import DIAGNOSING
@@ -80,6 +81,7 @@ Signature = Callable[..., Any]
 SIGNATURES: dict[str, tuple[Signature, ...]] = {
     "scan": (virtualds.open_virtual_mfdataset, VirtualDatasetAccessor.to_manifest),
     "append": (virtualds.open_virtual_mfdataset, VirtualDatasetAccessor.to_manifest),
+    "sync": (virtualds.sync,),
     "info": (describe,),
     "verify": (virtualds.open_virtual_datatree, VirtualDataTreeAccessor.verify),
     "diagnose": (virtualds.diagnose,),
@@ -100,6 +102,7 @@ OTHER_NAMES: dict[str, dict[str, set[str]]] = {
     "append": {"urls": {"paths"}, "target": {"url"}, "dask": {"parallel"}}
     # the dimension that files are joined along is the one along which the set grows
     | {"dim": {"concat_dim", "append_dim"}},
+    "sync": {"urls": {"paths"}},
     "drop-sources": {"urls": {"sources"}, "target": {"url"}},
     "rename-paths": {"old": {"change"}, "new": {"change"}},
 }
@@ -127,6 +130,7 @@ ONLY_IN_PYTHON: dict[str, dict[str, str]] = {
         "loadable_variables": "what a set holds itself needs no source",
         "on_error": "what cannot be read is a finding",
     },
+    "sync": {"preprocess": "a function"},
     "diagnose": {"preprocess": "a function"},
     "demo": {"say": "a function"},
 }
@@ -140,7 +144,12 @@ ONLY_HERE = {
 }
 """Options that no keyword stands for, and why."""
 
-CHOSEN = {"choices": set(options.CHOICES), "options": set(DIAGNOSING), "kwargs": set[str]()}
+CHOSEN = {
+    "choices": set(options.CHOICES),
+    "how": OF_OPENING | set(options.CHOICES),
+    "kwargs": set[str](),
+    "options": set(DIAGNOSING),
+}
 """What ``**`` of a signature stands for; that of `open_virtual_mfdataset` goes to xarray."""
 
 

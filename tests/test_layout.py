@@ -27,7 +27,7 @@ LAYERS = (
     {"parsers", "formats"},
     {"datasets"},
     {"combine"},
-    {"checks"},
+    {"checks", "upkeep"},
     {"accessor", "tree_accessor", "backend"},
     {"__init__"},
 )
@@ -66,6 +66,7 @@ PUBLIC = {
     "ReadError",
     "Removal",
     "SourceFile",
+    "SyncReport",
     "UnsupportedError",
     "Verification",
     "VirtualdsError",
@@ -84,6 +85,7 @@ PUBLIC = {
     "rename_paths",
     "set_options",
     "snapshots",
+    "sync",
     "upgrade",
     "zarr_store",
 }

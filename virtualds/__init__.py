@@ -44,6 +44,8 @@ from virtualds.options import set_options
 from virtualds.source_file import SourceFile
 from virtualds.stores.open_source import open_source
 from virtualds.tree_accessor import VirtualDataTreeAccessor as _tree_accessor
+from virtualds.upkeep import sync
+from virtualds.upkeep.report import SyncReport
 
 # importing these registers ``ds.virtual``, ``tree.virtual`` and the numpy functions of virtual
 # arrays
@@ -72,6 +74,7 @@ __all__ = [
     "ReadError",
     "Removal",
     "SourceFile",
+    "SyncReport",
     "UnsupportedError",
     "Verification",
     "VirtualdsError",
@@ -90,6 +93,7 @@ __all__ = [
     "rename_paths",
     "set_options",
     "snapshots",
+    "sync",
     "upgrade",
     "zarr_store",
 ]

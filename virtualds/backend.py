@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 import xarray as xr
 from xarray.backends import BackendEntrypoint
 
+from virtualds.combine.build_options import RETRIES, Parallel
+from virtualds.combine.file_coordinates import Source
+from virtualds.combine.progress import ProgressOption
 from virtualds.datasets.keywords import list_arguments, make_strict
 from virtualds.datasets.location import Location, is_set_folder
 from virtualds.datasets.open import fetch_coordinates, open_group
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.to_dataset import to_lazy_dataset
 from virtualds.datasets.tree import to_lazy_datasets, to_tree
+from virtualds.datasets.what_to_load import Loadable
 from virtualds.formats.undecodable import decode_group
 from virtualds.stores.access_rules import Allow
+from virtualds.upkeep import SETTLE
+from virtualds.upkeep.open_archive import (
+    OF_EACH,
+    OF_MANY,
+    is_archive,
+    read_archive,
+    update_references,
+)
 from virtualds.urls import normalise_url, scheme_of
 
 OURS = (".refs.json", ".virtual.json", ".refs.parquet", ".refs.parq", ".refs.zarr")
@@ -59,13 +71,33 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
         on_error: str = "raise",
         allow: Allow = None,
         snapshot: str | None = None,
+        concat_dim: Any = None,
+        combine: str | None = None,
+        preprocess: Callable[[xr.Dataset], xr.Dataset] | None = None,
+        parallel: Parallel = None,
+        data_vars: Any = "minimal",
+        coords: Any = "minimal",
+        compat: str = "equals",
+        join: Any = "outer",
+        combine_attrs: Any = "override",
+        attrs_file: str | os.PathLike[str] | None = None,
+        coordinates: Mapping[str, Source] | None = None,
+        sort: bool = True,
+        overlap: str = "error",
+        loadable_variables: Loadable = None,
+        retries: int = RETRIES,
+        progress: ProgressOption = None,
+        references: Any = None,
+        settle: float = SETTLE,
+        target_options: Mapping[str, Any] | None = None,
     ) -> xr.Dataset:
-        """Open a reference set or source file lazily.
+        """Open a reference set or source file lazily, or many source files as one dataset.
 
         Parameters
         ----------
-        filename_or_obj : str or path, or an object
-            A path, a url with scheme, or an object, as in `virtualds.open_virtual_dataset`.
+        filename_or_obj : str or path, or list of them, or an object
+            A path, a url with scheme, or an object, as in `virtualds.open_virtual_dataset`; or many
+            files, by a pattern or a list.
         mask_and_scale, decode_times, concat_characters, decode_coords, drop_variables
             As in `xarray.open_dataset`.
         use_cftime, decode_timedelta
@@ -82,22 +114,37 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
             Folders in which the files of a set must lie, as in `virtualds.open_virtual_dataset`.
         snapshot : str, optional
             Id of an earlier snapshot of a set, as `virtualds.snapshots` lists them.
+        concat_dim, combine, preprocess, parallel, data_vars, coords, compat, join, combine_attrs
+            Of many files, as in `virtualds.open_virtual_mfdataset`; ``combine`` is ``"nested"`` by
+            default if there is a ``concat_dim``.
+        attrs_file, coordinates, sort, overlap, loadable_variables, retries, progress
+            Of many files, as in `virtualds.open_virtual_mfdataset`.
+        references : str or path, optional
+            A reference set of these files. It is brought up to date first, as by `virtualds.sync`,
+            and then opened, so that only new and changed files are. It is created if there is none.
+            References of files that are no longer there are kept.
+        settle, target_options
+            With ``references``, as in `virtualds.sync`.
 
         Raises
         ------
         FileNotFoundError, AccessError, FormatError, UnsupportedError
             As `virtualds.open_virtual_dataset`.
+        TypeError
+            An argument for many files is given with a single one.
         """
+        given = dict(locals())
+        decoders = {name: given[name] for name in DECODERS}
+        many = {name: given[name] for name in (*OF_MANY, *OF_EACH)}
+        if is_archive(filename_or_obj, many):
+            if references is None:
+                return to_lazy_dataset(read_archive(filename_or_obj, many), **decoders)
+            update_references(filename_or_obj, many)
+            filename_or_obj, storage_options = references, target_options or storage_options
+            # these say how files are opened; the set has what came of it
+            group, parser, on_error = None, None, "keep" if on_error == "keep" else "raise"
         location = _location_of(filename_or_obj, storage_options)
         opening = OpenOptions(group, drop_variables, parser, on_error, allow, snapshot, defers=True)
-        decoders = {
-            "mask_and_scale": mask_and_scale,
-            "decode_times": decode_times,
-            "concat_characters": concat_characters,
-            "decode_coords": decode_coords,
-            "use_cftime": use_cftime,
-            "decode_timedelta": decode_timedelta,
-        }
         where = location.given
         with location.hold_scan():
             found = open_group(location, opening)
@@ -108,7 +155,10 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
             _load_coordinates(location.url, [dataset])
         return dataset
 
-    @make_strict("xr.open_datatree(engine='virtual')", more=list_arguments(open_dataset))
+    OF_TREES: ClassVar[frozenset[str]] = frozenset(list_arguments(open_dataset)) - {*OF_MANY}
+    """Arguments of `open_datatree` and `open_groups`, which open one file."""
+
+    @make_strict("xr.open_datatree(engine='virtual')", more=OF_TREES)
     def open_datatree(self, filename_or_obj: Any, **options: Any) -> xr.DataTree:
         """Open a reference set or source file lazily, with all groups below ``group``.
 
@@ -121,7 +171,7 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
         """
         return to_tree(self._datasets(filename_or_obj, **options))
 
-    @make_strict("xr.open_groups(engine='virtual')", more=list_arguments(open_dataset))
+    @make_strict("xr.open_groups(engine='virtual')", more=OF_TREES)
     def open_groups_as_dict(self, filename_or_obj: Any, **options: Any) -> dict[str, xr.Dataset]:
         """Open every group separately, for `xarray.open_groups`.
 

@@ -41,8 +41,9 @@ class Program(click.Group):
                 return super().invoke(ctx)
             except (click.ClickException, click.exceptions.Exit, click.Abort):
                 raise
-            except KeyboardInterrupt:
-                click.echo("\ninterrupted", err=True)
+            except KeyboardInterrupt as interrupt:
+                notes = getattr(interrupt, "__notes__", [])
+                click.echo("\n".join(["\ninterrupted", *(f"  {note}" for note in notes)]), err=True)
                 ctx.exit(INTERRUPTED)
             except USER_ERRORS as error:
                 print_error(error)
@@ -68,5 +69,6 @@ def main() -> None:
     """Open many netCDF, HDF5, Zarr, TIFF or GRIB files as one xarray dataset, without copying data.
 
     A reference set stores where each chunk of the dataset lies in the files. scan creates a set,
-    append adds files to it, and xr.open_dataset(SET, engine="virtual") opens it in Python.
+    append adds files to it, sync keeps it up to date with its files, and in Python
+    xr.open_dataset(SET, engine="virtual") opens it.
     """

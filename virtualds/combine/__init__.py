@@ -21,6 +21,7 @@ from virtualds.combine.build_options import RETRIES, BuildOptions, Parallel
 from virtualds.combine.dask_jobs import find_client
 from virtualds.combine.file_coordinates import Source
 from virtualds.combine.files import Files, Paths
+from virtualds.combine.interruption import describe_build, explain_interrupt
 from virtualds.combine.open_file import list_steps
 from virtualds.combine.ordering import Arrangement, Overlap
 from virtualds.combine.progress import ProgressOption
@@ -201,7 +202,7 @@ def open_virtual_mfdataset(
     joins_datasets = client is not None or target is not None
     together = None if steps or cache else AlikeOpener(opening, files.options)
     whole = DatasetBuilder(build, combination, target, joins_datasets, together)
-    with abandon_on_error(target):
+    with explain_interrupt(lambda: describe_build(cache, to)), abandon_on_error(target):
         combined, found, report = whole.build_dataset()
         if number is not None:
             take_attributes(combined, find_dataset_of_file(number, build, found))
@@ -308,8 +309,9 @@ def open_virtual_mfdatatree(
     files = Files.of(paths, storage_options)
     build = make_build(files, replace(opening, below=True), building, steps)
     number = demand_file_number(attrs_file, build)
-    found, report = build.open_files()
-    combined: xr.DataTree = build.combine(combination, found)
+    with explain_interrupt(lambda: describe_build(cache, None)):
+        found, report = build.open_files()
+        combined: xr.DataTree = build.combine(combination, found)
     if number is not None:
         take_attributes(combined, find_dataset_of_file(number, build, found))
     combined.virtual.report = report

@@ -68,11 +68,11 @@ class Build(Generic[Opened]):
                         found[outcome.number] = outcome.found
                     elif outcome.error is not None:
                         failed[outcome.number] = outcome.error
-            if not found:
-                raise _find_first_error(failed)
             names = self.files.flat
             lost = (LeftOut.of(names[number], failed[number]) for number in sorted(failed))
             report = count.finish(lost, names)
+            if not found:
+                raise _find_first_error(failed)
         if failed and self.building.on_error == "skip":
             lines = "\n".join(describe_left_out(report.left_out))
             warnings.warn(

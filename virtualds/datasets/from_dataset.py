@@ -55,6 +55,18 @@ def group_from_dataset(dataset: xr.Dataset) -> ManifestGroup:
     return ManifestGroup(variables, attributes, encoding=dataset.encoding)
 
 
+def as_read(group: ManifestGroup) -> ManifestGroup:
+    """Return the group of a dataset as a format would read it, so that it can be decoded again.
+
+    Decoding moves attributes such as units to the encoding, and refuses to replace one there.
+    """
+    variables = {
+        name: replace(v, encoding={k: e for k, e in v.encoding.items() if k not in v.attributes})
+        for name, v in group.variables.items()
+    }
+    return replace(group, variables=variables)
+
+
 def _check_urls(variables: Iterable[ManifestVariable]) -> None:
     """Refuse file names that no set can hold, before an unreadable set is written."""
     arrays = [v.data for v in variables if isinstance(v.data, ManifestArray)]

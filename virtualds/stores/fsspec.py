@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from email.utils import parsedate_to_datetime
 from functools import partial
 from itertools import count
 from typing import Any
@@ -40,7 +41,10 @@ REPORTED_ERRORS = (
 )
 """Errors that pass unchanged: their messages are complete, or callers catch them."""
 
-MODIFIED = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
+MODIFIED = (
+    *("mtime", "LastModified", "Last-Modified", "last_modified"),
+    *("updated", "modified", "created"),
+)
 """Names of the modification time in fsspec; stores of immutable files have the last one."""
 
 _TURNS: dict[tuple[int, str, int], threading.Semaphore] = {}
@@ -69,12 +73,7 @@ class FsspecStore:
 
     def describe(self, url: str, options: StorageOptions | None) -> SourceFile:
         """Return the file with its size and, where the store has one, its etag."""
-        filesystem, path = find_reading_filesystem(url, options)
-        # the current state, not that of an earlier listing
-        filesystem.invalidate_cache(path)
-        with _describe_errors(url):
-            info = retry_request(lambda _: fsspec_ranges.call_in_time(filesystem, "info", path))
-        return _describe_file(url, info, options)
+        return _describe_file(url, fetch_info(url, options), options)
 
     def read_head(
         self, url: str, options: StorageOptions | None, length: int
@@ -94,7 +93,7 @@ class FsspecStore:
     def read_all(self, url: str, options: StorageOptions | None) -> bytes:
         """Return a whole file, with retries."""
         filesystem, path = find_reading_filesystem(url, options)
-        with _describe_errors(url):
+        with describe_errors(url):
             return retry_request(lambda _: fsspec_ranges.get_whole(filesystem, path))
 
     def write_all(
@@ -108,7 +107,7 @@ class FsspecStore:
                 raise exists_already(url) from error
             return
         filesystem, path = find_filesystem(url, options)
-        with _describe_errors(url):
+        with describe_errors(url):
             filesystem.pipe_file(path, data)
 
     def write_folder(
@@ -128,20 +127,20 @@ class FsspecStore:
     def demand_conditions(self, url: str, options: StorageOptions | None) -> None:
         """Refuse a filesystem without conditional writes, and an S3 server that ignores them."""
         filesystem, path = find_filesystem(url, options)
-        with _describe_errors(url):
+        with describe_errors(url):
             demand_conditions(filesystem, path)
 
     def read_version(self, url: str, options: StorageOptions | None) -> tuple[bytes, str]:
         """Return a whole file, and its version: the etag in S3, elsewhere a hash of its bytes."""
         filesystem, path = find_filesystem(url, options)
-        with _describe_errors(url):
+        with describe_errors(url):
             return find_versioning(filesystem).read(filesystem, path)
 
     def find_version(self, url: str, options: StorageOptions | None) -> str | None:
         """Return the current version, None if there is no such file."""
         filesystem, path = find_filesystem(url, options)
         try:
-            with _describe_errors(url):
+            with describe_errors(url):
                 return find_versioning(filesystem).find_version(filesystem, path)
         except FileNotFoundError:
             return None
@@ -151,13 +150,13 @@ class FsspecStore:
     ) -> str:
         """Create or replace a file in S3 by a conditional write, in memory under a lock."""
         filesystem, path = find_filesystem(url, options)
-        with _describe_errors(url):
+        with describe_errors(url):
             return find_versioning(filesystem).write(filesystem, path, data, expected)
 
     def write_file(self, url: str, data: bytes, options: StorageOptions | None) -> None:
         """Put a file; object stores show it whole or not at all."""
         filesystem, path = find_filesystem(url, options)
-        with _describe_errors(url):
+        with describe_errors(url):
             try:
                 put(filesystem, path, data)
             except BaseException:
@@ -170,7 +169,7 @@ class FsspecStore:
         filesystem, path = find_filesystem(url, options)
         filesystem.invalidate_cache()
         try:
-            with _describe_errors(url):
+            with describe_errors(url):
                 found = filesystem.find(path, detail=True)
         except (FileNotFoundError, NotADirectoryError):
             return []
@@ -178,7 +177,7 @@ class FsspecStore:
         beginning = url.rstrip("/")
         return [
             ListedFile(
-                inside, _describe_file(f"{beginning}/{inside}", info, options), _modified_of(info)
+                inside, _describe_file(f"{beginning}/{inside}", info, options), modified_of(info)
             )
             for name, info in sorted(found.items())
             if (inside := name.removeprefix(folder)) != name
@@ -194,8 +193,26 @@ class FsspecStore:
         if found:
             # all urls belong to the same filesystem
             filesystem = found[0][0]
-            with _describe_errors(named[0]):
+            with describe_errors(named[0]):
                 find_versioning(filesystem).remove(filesystem, [path for _, path in found])
+
+
+def fetch_info(url: str, options: StorageOptions | None) -> dict[str, Any]:
+    """Return what fsspec says of one file, by one request.
+
+    Raises
+    ------
+    OSError
+        The file does not exist or may not be read.
+    """
+    filesystem, path = find_reading_filesystem(url, options)
+    # the current state, not that of an earlier listing
+    filesystem.invalidate_cache(path)
+    with describe_errors(url):
+        found: dict[str, Any] = retry_request(
+            lambda _: fsspec_ranges.call_in_time(filesystem, "info", path)
+        )
+    return found
 
 
 def _get_range(file: SourceFile, item: int, wanted: Range) -> bytes:
@@ -244,7 +261,7 @@ def _fetch_beginning(url: str, filesystem: Any, path: str, length: int) -> Answe
 
 
 @contextmanager
-def _describe_errors(url: str) -> Iterator[None]:
+def describe_errors(url: str) -> Iterator[None]:
     """Raise the error of a failed request with the url and what to do."""
     try:
         yield
@@ -264,12 +281,17 @@ def _describe_file(url: str, info: dict[str, Any], options: StorageOptions | Non
     return SourceFile(url, info.get("size"), None, info.get("ETag"), options)
 
 
-def _modified_of(info: dict[str, Any]) -> float | None:
+def modified_of(info: dict[str, Any]) -> float | None:
     """Return the time of modification, in seconds since 1970."""
     found = next((info[name] for name in MODIFIED if info.get(name) is not None), None)
     if isinstance(found, str):
-        try:
-            found = datetime.fromisoformat(found)
-        except ValueError:
-            return None
+        found = _parse_time(found)
     return found.timestamp() if isinstance(found, datetime) else found
+
+
+def _parse_time(text: str) -> datetime | None:
+    """Return a time in ISO 8601, or in the form of HTTP headers; None if it is neither."""
+    for parse in (datetime.fromisoformat, parsedate_to_datetime):
+        with suppress(ValueError):
+            return parse(text)
+    return None

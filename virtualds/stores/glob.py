@@ -44,9 +44,17 @@ def find_matching(patterns: Iterable[str], options: Mapping[str, Any] | None = N
     ]
 
 
+def names_files(name: str) -> bool:
+    """Say whether a name is a pattern, and not itself the name of a local file."""
+    scheme = scheme_of(name)
+    if scheme in ARCHIVES or not is_pattern(name, scheme):
+        return False
+    return scheme != "file" or not os.path.lexists(os.path.expanduser(local_path(name)))
+
+
 def _match_pattern(pattern: str, options: StorageOptions | None) -> list[str]:
     scheme = scheme_of(pattern)
-    if scheme in ARCHIVES or not _is_pattern(pattern, scheme):
+    if scheme in ARCHIVES or not is_pattern(pattern, scheme):
         return [pattern]
     found = _match_local(pattern) if scheme == "file" else _match_remote(pattern, options)
     if not found:
@@ -54,7 +62,8 @@ def _match_pattern(pattern: str, options: StorageOptions | None) -> list[str]:
     return found
 
 
-def _is_pattern(name: str, scheme: str) -> bool:
+def is_pattern(name: str, scheme: str) -> bool:
+    """Say whether a name of a scheme is a pattern, by its characters."""
     return "*" in name if scheme in WEB else glob.has_magic(name)
 
 

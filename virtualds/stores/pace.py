@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
 from virtualds.options import get_options
-from virtualds.stores.retry import BrokenAnswer
+from virtualds.stores.retry import NAP, BrokenAnswer, process_ends
 
 LONGEST_SECONDS = 366 * 86400.0
 """Seconds: clocks of other libraries do not hold infinity."""
@@ -85,9 +85,31 @@ async def limit_time() -> AsyncIterator[Pace]:
     try:
         async with asyncio.timeout(seconds_for(0)) as timeout:
             pace = Pace(timeout)
-            yield pace
+            watch = _Watch(timeout)
+            try:
+                yield pace
+            finally:
+                watch.end()
     except TimeoutError as error:
         # libraries have timeouts of their own, which say so
         if timeout.expired():
             raise TooSlowError(pace.received if pace else 0) from error
         raise
+
+
+class _Watch:
+    """Ends a request when the process ends, which waits for the thread that waits for a server."""
+
+    def __init__(self, timeout: asyncio.Timeout) -> None:
+        self._timeout = timeout
+        self._loop = asyncio.get_running_loop()
+        self._next = self._loop.call_later(NAP, self._look)
+
+    def _look(self) -> None:
+        if process_ends():
+            self._timeout.reschedule(self._loop.time())
+        else:
+            self._next = self._loop.call_later(NAP, self._look)
+
+    def end(self) -> None:
+        self._next.cancel()

@@ -103,12 +103,12 @@ def retry_request(request: Callable[[int], T]) -> T:
             if attempt >= get_options().retries or not may_pass(error):
                 raise GaveUp(attempt + 1) from error
             pause(choose_wait(attempt + 1, error))
-            if _process_ends():
+            if process_ends():
                 raise GaveUp(attempt + 1) from error
     raise GaveUp(0)
 
 
-def _process_ends() -> bool:
+def process_ends() -> bool:
     """Say whether the interpreter is ending and waits for this thread."""
     # Python has no public name for this; where the private one is missing, requests go on
     return bool(getattr(futures, "_shutdown", False))
@@ -117,7 +117,7 @@ def _process_ends() -> bool:
 def pause(seconds: float) -> None:
     """Wait for some seconds, or until the process ends."""
     until = time.monotonic() + seconds
-    while (rest := until - time.monotonic()) > 0 and not _process_ends():
+    while (rest := until - time.monotonic()) > 0 and not process_ends():
         time.sleep(min(rest, NAP))
 
 

@@ -13,12 +13,14 @@ from virtualds_cli.commands.info import info
 from virtualds_cli.commands.rename_paths import rename_paths
 from virtualds_cli.commands.scan import scan
 from virtualds_cli.commands.snapshots import snapshots
+from virtualds_cli.commands.sync import sync
 from virtualds_cli.commands.upgrade import upgrade
 from virtualds_cli.commands.verify import verify
 
 COMMANDS: tuple[Command, ...] = (
     scan,
     append,
+    sync,
     info,
     verify,
     diagnose,

@@ -65,6 +65,28 @@ class SourceTable(NamedTuple):
             found += _read_source_rows(store.read_record(path), rows, f"{store.root}/{path}")
         return found
 
+    def read_columns(self, store: SetRecords, unknown: int) -> tuple[Any, Any, Any, Any]:
+        """Return the urls, sizes, times and etags of all files, as columns.
+
+        ``unknown`` stands for a size or time that is not noted, None for an etag.
+        """
+        parts: list[tuple[Any, ...]] = []
+        for begin in range(0, self.rows, RECORD_SIZE):
+            path = f"{self.folder}/{begin // RECORD_SIZE}.parquet"
+            rows, count = store.read_record(path), min(self.rows - begin, RECORD_SIZE)
+            try:
+                paths, etags = (_to_objects(rows[n].slice(0, count)) for n in ("path", "etag"))
+                numbers = (rows[n].slice(0, count).fill_null(unknown) for n in ("size", "mtime"))
+                parts.append((paths, *(np.asarray(n, np.int64) for n in numbers), etags))
+            except MALFORMED_ERRORS as error:
+                raise FormatError(
+                    f"{store.root}/{path}: it is no record of sources ({error}); the set is damaged"
+                ) from error
+        urls, sizes, mtimes, etags = (np.concatenate(c) for c in zip(*parts, strict=True))
+        for row in [n for n, path in enumerate(urls) if "://" not in path]:
+            urls[row] = store.get_file(urls[row]).url
+        return urls, sizes, mtimes, etags
+
     def summarize(self, store: SetRecords) -> SourceSummary:
         """Return a summary of all files, made once for all arrays."""
         name = (store.root, self.folder, self.rows)
@@ -138,6 +160,21 @@ class ParquetTable:
         """Return all files of the table of sources."""
         return self.sources.read_files(self.store, np.arange(self.sources.rows))
 
+    def find_used_sources(self) -> Ints:
+        """Return the numbers of the files that chunks lie in."""
+        used = np.zeros(self.sources.rows, bool)
+        for begin in range(0, self.rows, RECORD_SIZE):
+            path = f"{self.folder}/{begin // RECORD_SIZE}.parquet"
+            try:
+                source = self.store.read_record(path)["source"][: self.rows - begin]
+                used[source[source >= 0]] = True
+            except MALFORMED_ERRORS as error:
+                raise FormatError(
+                    f"{self.store.root}/{path}: it is no record of references ({error}); the set "
+                    f"is damaged"
+                ) from error
+        return np.flatnonzero(used)
+
     def summarize_sources(self) -> SourceSummary:
         """Return a summary of the table of sources."""
         return self.sources.summarize(self.store)
@@ -193,6 +230,11 @@ def _read_source_rows(
         raise FormatError(f"{url}: it has sources without a path; the set is damaged")
     rows_of_it = zip(*values, strict=True)
     return [(path, (size, mtime, etag)) for path, size, mtime, etag in rows_of_it]
+
+
+def _to_objects(column: Any) -> Any:
+    """Return a column of text as an array of strings, with None for those that are not there."""
+    return np.asarray(column.to_numpy(), object)
 
 
 def read_columns(data: bytes, url: str) -> dict[str, Any]:

@@ -1,0 +1,539 @@
+"""A set holds what its files hold, after every run, and is never worse than before."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+import xarray as xr
+from counting_server import counting_server
+from daily_files import days, native, opened, written
+
+import virtualds
+from virtualds import CombineError, SourceFile, SyncReport, UnsupportedError
+
+TARGETS = ("refs.json", "refs.parquet", "refs.zarr")
+Make = Callable[..., Path]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with a folder ``data``."""
+    (tmp_path / "data").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def make(folder: Path) -> Make:
+    """Write the file of a number, four days each, that was modified a while ago."""
+
+    def made(number: int, *, seed: int | None = None, age: float = 1000, count: int = 4) -> Path:
+        path = written(folder / "data", f"{number:02}", days(4 * number, count, seed))
+        os.utime(path, (time.time() - age,) * 2)
+        return path
+
+    return made
+
+
+def run(target: Any = "refs.zarr", **how: Any) -> SyncReport:
+    return virtualds.sync("data/*.nc", target, **{"concat_dim": "time", **how})
+
+
+def names(urls: Any) -> list[str]:
+    return [url.rpartition("/")[2] for url in urls]
+
+
+def files() -> list[Path]:
+    return sorted(Path("data").glob("*.nc"))
+
+
+def assert_holds(target: Any, paths: list[Path] | None = None) -> None:
+    xr.testing.assert_identical(opened(target).load(), native(paths or files()))
+
+
+def bytes_below(path: Path) -> dict[str, tuple[int, bytes]]:
+    """Every file of a set, with the time of its last change."""
+    found = [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]
+    return {str(p): (p.stat().st_mtime_ns, p.read_bytes()) for p in found}
+
+
+# ---------------------------------------------------------------------- what changes
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_set_follows_its_files(target: str, make: Make) -> None:
+    for number in (0, 1, 3):
+        make(number)
+    first = run(target)
+    assert names(first.added) == ["00.nc", "01.nc", "03.nc"]
+    assert_holds(target)
+    make(2)  # comes late, and belongs in the middle
+    make(1, seed=99, age=500)
+    second = run(target)
+    assert (names(second.added), names(second.replaced)) == (["02.nc"], ["01.nc"])
+    assert second.unchanged == 2
+    assert_holds(target)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_run_without_changes_opens_and_writes_nothing(target: str, make: Make) -> None:
+    for number in range(3):
+        make(number)
+    run(target)
+    before = bytes_below(Path(target))
+    for path in files():
+        # a file that is opened would be found damaged
+        stated = path.stat()
+        path.write_bytes(bytes(stated.st_size))
+        os.utime(path, ns=(stated.st_atime_ns, stated.st_mtime_ns))
+    again = run(target)
+    assert (again.unchanged, again.is_written) == (3, False)
+    assert bytes_below(Path(target)) == before
+
+
+def test_a_changed_file_may_be_longer_or_shorter(make: Make) -> None:
+    for number in range(3):
+        make(number)
+    run()
+    make(0, count=3, age=500)
+    make(2, count=6, age=500)
+    assert names(run().replaced) == ["00.nc", "02.nc"]
+    assert_holds("refs.zarr")
+
+
+def test_a_changed_file_whose_days_overlap_others_is_refused(make: Make) -> None:
+    for number in range(3):
+        make(number)
+    run()
+    make(1, count=6, age=500)
+    before = bytes_below(Path("refs.zarr"))
+    with pytest.raises(CombineError, match=r"overlap.*write the set anew"):
+        run()
+    assert bytes_below(Path("refs.zarr")) == before
+
+
+def test_the_files_may_be_given_as_a_list(make: Make) -> None:
+    paths = [make(number) for number in range(2)]
+    virtualds.sync(paths, "refs.zarr", concat_dim="time")
+    paths.append(make(2))
+    assert virtualds.sync(paths, "refs.zarr", concat_dim="time").unchanged == 2
+    assert_holds("refs.zarr")
+    with pytest.raises(FileNotFoundError, match=r"missing\.nc: there is no such file"):
+        virtualds.sync([*paths, "missing.nc"], "refs.zarr", concat_dim="time")
+    with pytest.raises(TypeError, match="without lists in it"):
+        virtualds.sync([paths], "refs.zarr", concat_dim="time")
+
+
+def test_files_without_a_coordinate_go_to_the_end(folder: Path) -> None:
+    for number in (0, 2):
+        written(folder / "data", f"{number}", days(4 * number).drop_vars("time"))
+    run(settle=0)
+    late = written(folder / "data", "1", days(4).drop_vars("time"))
+    assert names(run(settle=0).added) == ["1.nc"]
+    assert_holds("refs.zarr", [files()[0], files()[2], late])
+    assert run(settle=0).unchanged == 3
+
+
+def test_data_without_chunks_are_told_apart_by_their_coordinate(folder: Path) -> None:
+    for number in (0, 1):
+        days(4 * number)[["time", "lat"]].to_netcdf(folder / "data" / f"{number}.nc")
+    assert len(run(settle=0).added) == 2
+    assert run(settle=0).unchanged == 2
+    days(8)[["time", "lat"]].to_netcdf(folder / "data" / "2.nc")
+    assert opened("refs.zarr").sizes["time"] == 8
+    assert "2.nc" in names(run(settle=0).added)
+    assert opened("refs.zarr").sizes["time"] == 12
+
+
+def test_options_of_opening_hold_for_new_files_too(folder: Path) -> None:
+    def write(number: int) -> None:
+        one = days(number, 1).isel(time=0, drop=True)
+        one.to_netcdf(folder / "data" / f"2000-01-0{number + 1}.nc")
+
+    write(0)
+    write(1)
+    dates = {"time": virtualds.FromName(r"(\d{4}-\d\d-\d\d)", "%Y-%m-%d")}
+    how: Any = {"coordinates": dates, "drop_variables": "height", "settle": 0}
+    run(**how)
+    write(2)
+    run(**how)
+    found = opened("refs.zarr").load()
+    assert found.time.values.tolist() == days(0, 3).time.values.tolist()
+    assert np.array_equal(found.t[2], days(2, 1).t[0])
+    assert "height" not in found
+
+
+def test_options_of_the_format_are_taken(make: Make) -> None:
+    make(0)
+    run("refs.parquet", record_size=1)
+    assert len(list(Path("refs.parquet/t").iterdir())) == 4
+    with pytest.raises(TypeError, match="'concat_dims' is no option"):
+        run(concat_dims="time")
+    with pytest.raises(ValueError, match="did you mean 'error'"):
+        run(on_removed="eror")
+
+
+def test_a_new_file_with_days_that_the_set_has_is_refused_or_left_out(make: Make) -> None:
+    make(0)
+    run()
+    other = written(Path("data"), "version2", days(2, 4))
+    os.utime(other, (0, 0))
+    with pytest.raises(CombineError, match="2 of 4 positions are in the set already"):
+        run()
+    run(overlap="first")
+    assert opened("refs.zarr").sizes["time"] == 6
+    assert run().unchanged == 2
+
+
+# ---------------------------------------------------------------------- what is not there
+
+
+def test_files_that_are_gone_are_an_error_unless_the_user_says_otherwise(make: Make) -> None:
+    paths = [make(number) for number in range(4)]
+    run()
+    whole = native(paths)
+    paths[2].unlink()
+    before = bytes_below(Path("refs.zarr"))
+    with pytest.raises(FileNotFoundError, match=r"02\.nc: not listed any more.*on_removed"):
+        run()
+    kept = run(on_removed="keep")
+    assert (names(kept.kept), kept.unchanged, kept.is_written) == (["02.nc"], 3, False)
+    assert bytes_below(Path("refs.zarr")) == before
+    assert names(run(on_removed="drop").dropped) == ["02.nc"]
+    assert_holds("refs.zarr")
+    assert opened("refs.zarr").sizes["time"] == whole.sizes["time"] - 4
+    # a file that comes back is a new one
+    make(2)
+    assert names(run().added) == ["02.nc"]
+    xr.testing.assert_identical(opened("refs.zarr").load(), whole)
+
+
+@pytest.mark.parametrize("on_removed", ["error", "keep", "drop"])
+def test_an_empty_listing_never_changes_a_set(on_removed: str, make: Make) -> None:
+    make(0)
+    run()
+    before = bytes_below(Path("refs.zarr"))
+    Path("data").rename("unmounted")
+    for listing in ("no folder", "an empty folder"):
+        with pytest.raises(FileNotFoundError, match="no file matches"):
+            run(on_removed=on_removed)
+        Path("data").mkdir(exist_ok=listing != "no folder")
+    with pytest.raises(FileNotFoundError, match="none of the 1 files is there"):
+        virtualds.sync(["data/00.nc"], "refs.zarr", concat_dim="time", on_removed=on_removed)
+    with pytest.raises(FileNotFoundError, match="the list of files is empty"):
+        virtualds.sync([], "refs.zarr", concat_dim="time", on_removed=on_removed)
+    assert bytes_below(Path("refs.zarr")) == before
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("on_removed", ["keep", "drop"])
+def test_the_grid_is_taken_from_another_file_if_its_own_is_gone(
+    on_removed: str, target: str, make: Make
+) -> None:
+    paths = [make(number) for number in range(3)]
+    run(target)
+    paths[0].unlink()
+    make(3)
+    run(target, on_removed=on_removed)
+    found = opened(target)
+    assert np.array_equal(found["height"], days(0)["height"])
+    assert found.sizes["time"] == {"keep": 16, "drop": 12}[on_removed]
+
+
+def test_all_files_may_be_renamed(make: Make) -> None:
+    for number in range(2):
+        make(number)
+    run()
+    for path in files():
+        path.rename(path.with_name(f"v2-{path.name}"))
+    done = run(on_removed="drop")
+    assert (names(done.added), names(done.dropped)) == (
+        ["v2-00.nc", "v2-01.nc"],
+        ["00.nc", "01.nc"],
+    )
+    assert_holds("refs.zarr")
+
+
+# ---------------------------------------------------------------------- what is not ready
+
+
+def test_a_file_that_may_still_be_written_waits_for_the_next_run(make: Make) -> None:
+    assert names([*map(str, [make(0, age=5)])]) == ["00.nc"]
+    assert names(run().waiting) == ["00.nc"]
+    assert not Path("refs.zarr").exists()
+    make(0)
+    run()
+    make(0, seed=7, age=5)
+    make(1, age=-30)  # the clock of a server may be ahead
+    make(2)
+    done = run()
+    assert (names(done.waiting), names(done.added)) == (["00.nc", "01.nc"], ["02.nc"])
+    assert len(run(settle=1).waiting) == 0
+    assert_holds("refs.zarr")
+
+
+def test_a_file_that_fails_is_reported_and_takes_nothing_from_the_set(make: Make) -> None:
+    for number in range(2):
+        make(number)
+    run()
+    whole = native(files())
+    make(2)
+    for name in ("01.nc", "03.nc"):
+        Path("data", name).write_bytes(b"\x89HDF\r\n\x1a\nnothing")
+        os.utime(Path("data", name), (0, 0))
+    before = bytes_below(Path("refs.zarr"))
+    with pytest.raises(virtualds.FormatError, match=r"0[13]\.nc"):
+        run()
+    assert bytes_below(Path("refs.zarr")) == before
+    done = run(on_error="collect")
+    assert names(lost.url for lost in done.failed) == ["03.nc", "01.nc"]
+    assert (names(done.added), done.replaced) == (["02.nc"], ())
+    found = opened("refs.zarr")
+    assert found.sizes["time"] == whole.sizes["time"] + 4
+    # only what fails is tried again, and all of that may fail
+    again = run(on_error="collect")
+    assert (len(again.failed), again.unchanged, again.is_written) == (2, 2, False)
+
+
+# ---------------------------------------------------------------------- several at once
+
+
+def test_several_runs_at_once_make_one_set(make: Make) -> None:
+    for number in range(4):
+        make(number)
+    with ThreadPoolExecutor(3) as pool:
+        done = [one.result() for one in [pool.submit(run) for _ in range(3)]]
+    assert sorted(len(one.added) for one in done) == [0, 0, 4]
+    assert [one.unchanged for one in done if not one.added] == [4, 4]
+    assert_holds("refs.zarr")
+    assert len(virtualds.snapshots("refs.zarr")) == 1
+
+
+class Meanwhile:
+    """Does something once, while the first file is opened."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        self.act, self.done = act, False
+
+    def __call__(self, dataset: xr.Dataset) -> xr.Dataset:
+        if not self.done:
+            self.done = True
+            self.act()
+        return dataset
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("exists", [True, False])
+def test_what_another_run_has_added_meanwhile_is_not_added_twice(
+    exists: bool, target: str, make: Make
+) -> None:
+    make(0)
+    if exists:
+        run(target)
+    for number in (1, 2):
+        make(number)
+
+    def rival() -> None:
+        make(3)  # comes after our listing
+        assert len(run(target).added) == 4 - exists
+
+    done = run(target, preprocess=Meanwhile(rival), on_removed="drop")
+    assert (done.added, done.replaced, done.dropped) == ((), (), ())
+    assert_holds(target)
+
+
+def test_a_newer_replacement_by_another_run_stays(make: Make) -> None:
+    for number in range(2):
+        make(number)
+    run()
+    make(0, seed=1, age=500)
+
+    def rival() -> None:
+        virtualds.sync([make(0, seed=2, age=400), "data/01.nc"], "refs.zarr", concat_dim="time")
+
+    make(2)
+    done = run(preprocess=Meanwhile(rival))
+    assert (names(done.added), done.replaced) == (["02.nc"], ())
+    assert_holds("refs.zarr")
+
+
+def test_a_conflict_may_be_an_error(make: Make) -> None:
+    make(0)
+    run()
+    make(1)
+
+    def rival() -> None:
+        virtualds.open_virtual_dataset(make(2)).virtual.to_manifest("refs.zarr", append_dim="time")
+
+    # the set changes between the comparison and the commit, which reads it again: no conflict
+    assert names(run(preprocess=Meanwhile(rival), conflict="raise").added) == ["01.nc"]
+    assert_holds("refs.zarr")
+
+
+def test_a_set_that_was_removed_meanwhile_does_not_come_back_with_the_new_files_alone(
+    make: Make,
+) -> None:
+    make(0)
+    run("refs.json")
+    make(1)
+    with pytest.raises(FileNotFoundError, match="there is no reference set"):
+        run("refs.json", preprocess=Meanwhile(Path("refs.json").unlink))
+    assert not Path("refs.json").exists()
+
+
+# ---------------------------------------------------------------------- far away
+
+
+def test_a_bucket_is_compared_by_its_listing(
+    make: Make, s3_bucket: str, s3_server: dict[str, Any]
+) -> None:
+    filesystem = fsspec.filesystem("s3", **s3_server)
+    for number in range(3):
+        filesystem.put_file(str(make(number)), f"{s3_bucket}/data/{number}.nc")
+    how: Any = {"concat_dim": "time", "storage_options": s3_server, "settle": 0}
+    for target in (f"{s3_bucket}/refs.zarr", "refs.zarr"):
+        access = {"target_options": s3_server} if target.startswith("s3") else {}
+        first = virtualds.sync(f"{s3_bucket}/data/*.nc", target, **how, **access)
+        assert len(first.added) == 3
+        # of the same size, so that only the etag tells
+        filesystem.put_file(str(make(1, seed=len(target))), f"{s3_bucket}/data/1.nc")
+        second = virtualds.sync(f"{s3_bucket}/data/*.nc", target, **how, **access)
+        assert (names(second.replaced), second.unchanged) == (["1.nc"], 2)
+        found = xr.open_dataset(target, engine="virtual", storage_options=s3_server).load()
+        xr.testing.assert_identical(found, native(files()))
+        before = filesystem.find(s3_bucket, detail=True)
+        third = virtualds.sync(f"{s3_bucket}/data/*.nc", target, **how, **access)
+        assert (third.unchanged, third.is_written) == (3, False)
+        filesystem.invalidate_cache()
+        assert filesystem.find(s3_bucket, detail=True) == before
+    waiting = virtualds.sync(
+        f"{s3_bucket}/data/*.nc", "later.zarr", **{**how, "settle": 3600}
+    ).waiting
+    assert len(waiting) == 3
+
+
+def test_the_set_may_lie_in_another_bucket_than_its_files(
+    make: Make, s3_bucket: str, s3_server: dict[str, Any]
+) -> None:
+    filesystem = fsspec.filesystem("s3", **s3_server)
+    other = f"{s3_bucket}-of-sets"
+    filesystem.call_s3("create_bucket", Bucket=other.removeprefix("s3://"))
+    how: Any = {"storage_options": s3_server, "target_options": s3_server, "settle": 0}
+    for number in range(2):
+        filesystem.put_file(str(make(number)), f"{s3_bucket}/{number}.nc")
+        done = virtualds.sync(f"{s3_bucket}/*.nc", f"{other}/refs.json", concat_dim="time", **how)
+        assert names(done.added) == [f"{number}.nc"]
+
+
+def test_unchanged_files_of_a_web_server_cost_one_head_each(make: Make) -> None:
+    for number in range(3):
+        make(number)
+    with counting_server(Path("data")) as (url, counts):
+
+        def sync() -> SyncReport:
+            counts.requests.clear()
+            return virtualds.sync(f"{url}/*.nc", "refs.zarr", concat_dim="time")
+
+        assert len(sync().added) == 3
+        assert sync().unchanged == 3
+        assert sorted(method for method, _, _ in counts.requests) == ["GET", "HEAD", "HEAD", "HEAD"]
+        make(3)
+        make(4, age=1)
+        done = sync()
+        assert (names(done.added), names(done.waiting)) == (["03.nc"], ["04.nc"])
+        # that of the grid is compared
+        assert [counts.of(f"0{number}.nc") for number in (1, 2)] == [1, 1]
+        # this server tells no etags, so the size tells
+        written(Path("data"), "00", days(0).assign_attrs(history="longer" * 1000))
+        counts.requests.clear()
+        done = virtualds.sync(f"{url}/*.nc", "refs.zarr", concat_dim="time", settle=0)
+        assert names(done.replaced) == ["00.nc"]
+
+
+def test_a_remote_set_refers_to_local_files_only_if_they_are_allowed(
+    make: Make, s3_bucket: str, s3_server: dict[str, Any]
+) -> None:
+    path = make(0)
+    how: Any = {"target_options": s3_server}
+    run(f"{s3_bucket}/refs.json", **how)
+    with pytest.raises(virtualds.AccessError):
+        run(f"{s3_bucket}/refs.json", **how)
+    assert run(f"{s3_bucket}/refs.json", allow=path.parent, **how).unchanged == 1
+
+
+def test_only_what_a_format_can_change_is_changed(
+    make: Make, s3_bucket: str, s3_server: dict[str, Any]
+) -> None:
+    filesystem = fsspec.filesystem("s3", **s3_server)
+    how: Any = {"storage_options": s3_server, "target_options": s3_server, "settle": 0}
+    for numbers in ((0, 2), (3,)):
+        for number in numbers:
+            filesystem.put_file(str(make(number)), f"{s3_bucket}/data/{number}.nc")
+        virtualds.sync(
+            f"{s3_bucket}/data/*.nc", f"{s3_bucket}/refs.parquet", concat_dim="time", **how
+        )
+    filesystem.put_file(str(make(1)), f"{s3_bucket}/data/1.nc")
+    with pytest.raises(UnsupportedError, match=r"local disk"):
+        virtualds.sync(
+            f"{s3_bucket}/data/*.nc", f"{s3_bucket}/refs.parquet", concat_dim="time", **how
+        )
+
+
+def test_what_is_no_file_of_its_own_is_refused(make: Make) -> None:
+    path = make(0)
+    virtualds.open_virtual_dataset(path).virtual.to_manifest("one.refs.json")
+    with pytest.raises(UnsupportedError, match=r"one\.refs\.json.*refer to data in other files"):
+        virtualds.sync(["one.refs.json"], "refs.zarr", concat_dim="time", settle=0)
+    with pytest.raises(UnsupportedError, match="outside of archives"):
+        virtualds.sync("zip://a.nc::data.zip", "refs.zarr", concat_dim="time")
+    with pytest.raises(IsADirectoryError, match="data: it is a folder"):
+        virtualds.sync("data", "refs.zarr", concat_dim="time")
+    assert not Path("refs.zarr").exists()
+
+
+# ---------------------------------------------------------------------- costs and words
+
+
+def test_files_of_a_large_set_are_compared_without_an_object_for_each(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 5000
+    for number in range(count):
+        (folder / "data" / f"{number:04}.nc").write_bytes(b"1")
+    paths = [str(path) for path in sorted((folder / "data").iterdir())]
+    array = virtualds.ManifestArray.from_arrays(
+        shape=(count,), chunks=(1,), dtype="i1", path=paths, offsets=np.zeros(count, int), lengths=1
+    )
+    xr.Dataset({"v": ("time", array), "w": ("time", array)}).virtual.to_manifest("refs.zarr")
+    made = []
+    original = SourceFile.__new__
+
+    def counted(cls: Any, *given: Any, **named: Any) -> Any:
+        made.append(given)
+        return original(cls, *given, **named)
+
+    monkeypatch.setattr(SourceFile, "__new__", counted)
+    assert run().unchanged == count
+    assert len(made) < 100
+
+
+def test_a_report_says_what_was_done(make: Make) -> None:
+    make(0)
+    make(1, age=5)
+    done = run()
+    assert str(done).splitlines() == [
+        f"{done.target}: 1 added, 1 waiting",
+        f"  added: {done.added[0]}",
+        f"  changed a moment ago, and left for the next run: {done.waiting[0]}",
+    ]
+    assert repr(run(settle=0)).startswith(f"<SyncReport {done.target}: 1 added, 1 unchanged")
+    many = SyncReport("refs.zarr", added=tuple(f"{n}.nc" for n in range(12)))
+    assert str(many).splitlines()[-1] == "  added: 2 more"

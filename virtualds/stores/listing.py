@@ -1,0 +1,256 @@
+"""Which files match a pattern, and their sizes, times and etags, as columns.
+
+A folder that cannot be listed is an error, never an empty folder: callers take files that are not
+listed for removed.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from stat import S_ISDIR
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from virtualds.errors import without_secrets
+from virtualds.source_file import StorageOptions
+from virtualds.stores.fsspec import describe_errors, fetch_info, modified_of
+from virtualds.stores.fsspec_ranges import find_filesystem
+from virtualds.stores.glob import is_pattern
+from virtualds.stores.responses import normalise_etag
+from virtualds.stores.retry import retry_request
+from virtualds.urls import local_path, normalise_url, scheme_of
+
+NO_NUMBER = np.iinfo(np.int64).min
+"""A size or time that is not known."""
+
+
+class FileState(NamedTuple):
+    """A file as it is now: size in bytes, times in nanoseconds and in seconds since 1970, and etag.
+
+    ``mtime`` is that of a fingerprint, which only local files have. ``modified`` is what the server
+    says; it is NaN where that is not known.
+    """
+
+    url: str
+    size: int = NO_NUMBER
+    mtime: int = NO_NUMBER
+    etag: str = ""
+    modified: float = np.nan
+
+
+@dataclass(frozen=True, eq=False)
+class FileColumns:
+    """The states of files, a column for each field of `FileState`; all have one length.
+
+    Examples
+    --------
+    >>> FileColumns.of([FileState("file:///a.nc", 10), FileState("file:///b.nc")]).sizes[0]
+    np.int64(10)
+    """
+
+    urls: npt.NDArray[np.object_]
+    sizes: npt.NDArray[np.int64]
+    mtimes: npt.NDArray[np.int64]
+    etags: npt.NDArray[np.object_]
+    modified: npt.NDArray[np.float64]
+
+    @classmethod
+    def of(cls, states: Iterable[FileState]) -> FileColumns:
+        """Return the columns of rows."""
+        columns = tuple(zip(*states, strict=True)) or ((),) * len(FileState._fields)
+        kinds = (object, np.int64, np.int64, object, np.float64)
+        return cls(*(np.array(c, kind) for c, kind in zip(columns, kinds, strict=True)))
+
+    @classmethod
+    def join(cls, parts: Sequence[FileColumns]) -> FileColumns:
+        """Return the rows of several columns, one after the other."""
+        if not parts:
+            return cls.of(())
+        names = cls.__dataclass_fields__
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+
+    def __len__(self) -> int:
+        return len(self.urls)
+
+    def take(self, rows: npt.NDArray[Any]) -> FileColumns:
+        """Return some rows, by number or by a mask."""
+        return FileColumns(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
+
+
+def list_states(pattern: str, options: StorageOptions | None) -> FileColumns:
+    """Return the files that match a pattern, sorted by url.
+
+    Raises
+    ------
+    FileNotFoundError
+        No file matches.
+    OSError
+        A folder cannot be listed.
+    """
+    scheme = scheme_of(pattern)
+    walk = _walk_local if scheme == "file" else _walk_remote
+    try:
+        found = FileColumns.of(walk(pattern, options))
+    except FileNotFoundError:
+        found = FileColumns.of(())
+    if not len(found):
+        raise FileNotFoundError(
+            f"{without_secrets(pattern)}: no file matches; check the path, and whether its disk is "
+            f"mounted (folders, such as Zarr stores, do not count)"
+        )
+    found = found.take(np.argsort(found.urls, kind="stable"))
+    # two ** of a pattern may find a file twice
+    return found.take(np.append(True, found.urls[1:] != found.urls[:-1]))
+
+
+def fetch_state(url: str, options: StorageOptions | None) -> FileState:
+    """Return the present state of one file; of a remote file by one request.
+
+    Raises
+    ------
+    OSError
+        The file does not exist or may not be read.
+    """
+    if scheme_of(url) == "file":
+        found = os.stat(local_path(url))
+        if S_ISDIR(found.st_mode):
+            raise _folder_error(url)
+        return _local_state(url, found)
+    info = fetch_info(url, options)
+    if info.get("type") == "directory":
+        raise _folder_error(url)
+    return _remote_state(url, info)
+
+
+def _folder_error(url: str) -> IsADirectoryError:
+    return IsADirectoryError(
+        f"{without_secrets(url)}: it is a folder; only files have one size and time"
+    )
+
+
+# ---------------------------------------------------------------------- local
+
+
+def _walk_local(pattern: str, options: StorageOptions | None) -> Iterator[FileState]:
+    root, parts = _split_pattern(normalise_url(pattern), "file")
+    for url, entry in _walk(root, parts, _scan_folder, _match_local):
+        try:
+            found = entry.stat()
+        except FileNotFoundError:
+            continue  # it is gone, or a link that leads nowhere
+        if not S_ISDIR(found.st_mode):
+            yield _local_state(url, found)
+
+
+def _scan_folder(folder: str) -> Iterator[tuple[str, Any, Callable[[], bool]]]:
+    with os.scandir(local_path(folder) or os.sep) as entries:
+        for entry in entries:
+            yield entry.name, entry, entry.is_dir
+
+
+def _match_local(part: str) -> Callable[[str], Any]:
+    """Return a function that says whether a name matches; like a shell's, it leaves out hidden."""
+    fits = re.compile(fnmatch.translate(part)).match
+    if part.startswith("."):
+        return fits
+    return lambda name: not name.startswith(".") and fits(name)
+
+
+def _local_state(url: str, found: os.stat_result) -> FileState:
+    return FileState(url, found.st_size, found.st_mtime_ns, "", found.st_mtime)
+
+
+# ---------------------------------------------------------------------- remote
+
+
+def _walk_remote(pattern: str, options: StorageOptions | None) -> Iterator[FileState]:
+    filesystem, path = find_filesystem(pattern, options)
+    filesystem.invalidate_cache()
+    scheme = scheme_of(pattern)
+    root, parts = _split_pattern(path, scheme)
+    list_folder, match = partial(_list_folder, filesystem), partial(_match_remote, scheme)
+    beginning = filesystem.unstrip_protocol(root).rstrip("/")
+    for name, info in _walk(root, parts, list_folder, match):
+        if info.get("type") != "directory":
+            yield _remote_state(f"{beginning}{name[len(root) :]}", info)
+
+
+def _list_folder(filesystem: Any, folder: str) -> Iterator[tuple[str, Any, Callable[[], bool]]]:
+    with describe_errors(filesystem.unstrip_protocol(folder)):
+        found = retry_request(lambda _: filesystem.ls(folder, detail=True))
+    beginning = f"{folder.rstrip('/')}/"
+    for info in found:
+        inside = info["name"].removeprefix(beginning).rstrip("/")
+        # not the folder itself, nor links of a web page to other places, or to other orders
+        if inside and "/" not in inside and not inside.startswith("?"):
+            yield inside, info, partial(_is_folder, info)
+
+
+def _is_folder(info: dict[str, Any]) -> bool:
+    return info.get("type") == "directory"
+
+
+def _match_remote(scheme: str, part: str) -> Callable[[str], Any]:
+    if scheme in ("http", "https"):
+        part = re.sub(r"([?\[])", r"[\1]", part)
+    return re.compile(fnmatch.translate(part)).match
+
+
+def _remote_state(url: str, info: dict[str, Any]) -> FileState:
+    size, modified = info.get("size"), modified_of(info)
+    return FileState(
+        url,
+        NO_NUMBER if size is None else size,
+        NO_NUMBER,
+        normalise_etag(info.get("ETag")),
+        np.nan if modified is None else modified,
+    )
+
+
+# ---------------------------------------------------------------------- both
+
+
+def _split_pattern(path: str, scheme: str) -> tuple[str, list[str]]:
+    """Return the folder above the first part that is a pattern, and the parts from there on."""
+    parts = path.split("/")
+    # a name without wildcards is looked up in the list of its folder
+    first = next((n for n, part in enumerate(parts) if is_pattern(part, scheme)), len(parts) - 1)
+    return "/".join(parts[:first]), parts[first:]
+
+
+def _walk(
+    folder: str,
+    parts: Sequence[str],
+    list_folder: Callable[[str], Iterable[tuple[str, Any, Callable[[], bool]]]],
+    match: Callable[[str], Callable[[str], Any]],
+    below: bool = False,
+) -> Iterator[tuple[str, Any]]:
+    """Yield names and entries that match the parts of a pattern, folder by folder."""
+    head, rest = parts[0], parts[1:]
+    if head == "**":
+        # it stands for no folder, or for any number of them
+        yield from _walk(folder, rest or ["*"], list_folder, match, below)
+    fits = match("*" if head == "**" else head)
+    try:
+        for name, entry, is_folder in list_folder(folder):
+            if not fits(name):
+                continue
+            path = f"{folder}/{name}"
+            if head == "**":
+                if is_folder() and not getattr(entry, "is_symlink", bool)():
+                    yield from _walk(path, parts, list_folder, match, True)
+            elif not rest:
+                yield path, entry
+            elif is_folder():
+                yield from _walk(path, rest, list_folder, match, True)
+    except (FileNotFoundError, NotADirectoryError):
+        # not every folder that matches a pattern has the next part of it
+        if not below:
+            raise

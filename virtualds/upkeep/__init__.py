@@ -1,0 +1,184 @@
+"""Keeping a set up to date with the files that it was made of."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from virtualds.arrays.group import ManifestGroup
+from virtualds.combine import open_virtual_mfdataset
+from virtualds.combine.interruption import explain_interrupt
+from virtualds.datasets.keywords import check_choice, check_types, list_arguments
+from virtualds.datasets.location import Location
+from virtualds.datasets.open import open_group
+from virtualds.datasets.open_options import OpenOptions
+from virtualds.datasets.write import Destination
+from virtualds.datasets.write_options import WriteOptions
+from virtualds.errors import without_secrets
+from virtualds.source_file import StorageOptions
+from virtualds.stores.access_rules import Allow
+from virtualds.upkeep.apply import Update
+from virtualds.upkeep.commit import commit
+from virtualds.upkeep.compare import Changes, complete
+from virtualds.upkeep.list_files import list_files
+from virtualds.upkeep.open_files import FileOpener, Urls
+from virtualds.upkeep.report import SyncReport
+from virtualds.urls import scheme_of
+
+ON_REMOVED = ("error", "keep", "drop")
+SETTLE = 60.0
+"""Seconds without a change after which a file counts as written."""
+OF_OPENING = frozenset(list_arguments(open_virtual_mfdataset)) - {
+    *("paths", "to", "mode", "target_options", "snapshot", "decode_cf", "keep_query"),
+}
+"""The arguments of `virtualds.open_virtual_mfdataset` that `sync` takes."""
+
+
+def sync(
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    target: Any,
+    *,
+    concat_dim: str,
+    on_removed: str = "error",
+    settle: float = SETTLE,
+    format: str | None = None,
+    conflict: str = "retry",
+    allow: Allow = None,
+    storage_options: Mapping[str, Any] | None = None,
+    target_options: Mapping[str, Any] | None = None,
+    **how: Any,
+) -> SyncReport:
+    """Make a reference set hold what its files hold now; create it if there is none.
+
+    Only files that are new or have changed are opened. New ones are put where their coordinate
+    belongs, or at the end of a set without a coordinate that rises or falls. Changed ones replace
+    what the set has of them. All this is one change of the set, which readers see whole or not at
+    all. If nothing has changed, nothing is written.
+
+    Parameters
+    ----------
+    paths : str, or sequence of str or paths
+        A glob pattern for local or remote files, or the files themselves, without globbing. It
+        names all files of the set, not only new ones.
+    target : str or path, or an object of Icechunk
+        The set, as for ``ds.virtual.to_manifest``.
+    concat_dim : str
+        The dimension along which files follow each other.
+    on_removed : {"error", "keep", "drop"}
+        What to do about files of the set that are not listed: raise; keep their references; or
+        remove what comes from them. The default protects the set from a disk that is not mounted
+        and from an expired token.
+    settle : float, default 60
+        New and changed files that were modified less than so many seconds ago may still be written,
+        and are left for the next run.
+    format : str, optional
+        Name of the format, if the suffix of ``target`` does not give it.
+    conflict : {"retry", "raise"}
+        What to do if another writer is faster: compare with the new state of the set and go on, or
+        raise `ConflictError`.
+    allow : str, path, or iterable of them, optional
+        Folders in which all files must lie, as in `open_virtual_dataset`. A remote set may refer
+        to local files only if they are allowed here.
+    storage_options, target_options : dict, optional
+        Access options of the files and of the set, for fsspec.
+    **how
+        Arguments of `open_virtual_mfdataset`, such as ``preprocess``, ``coordinates``, ``overlap``,
+        ``parallel``, ``cache`` and ``on_error``; and options of the format, as for
+        ``ds.virtual.to_manifest``. With ``overlap="first"`` positions that the set has already are
+        left out of new files. With ``on_error="skip"`` or ``"collect"`` files that cannot be
+        opened are reported; the set keeps what it has of them.
+
+    Returns
+    -------
+    SyncReport
+
+    Raises
+    ------
+    FileNotFoundError
+        No file is listed; or files of the set are not listed, and ``on_removed`` is ``"error"``.
+    OSError
+        A folder cannot be listed.
+    CombineError
+        A file does not fit the set.
+    ConflictError
+        Another writer was faster; the set is as that writer left it.
+    UnsupportedError
+        The format or the store cannot hold the files, or cannot be changed in this way.
+    TypeError, ValueError
+        There is no such argument, or not with this value.
+
+    Notes
+    -----
+    A file has changed if its size, or its modification time (local files) or etag (remote files),
+    is not that which the set notes. Sets of other tools note none of these, so of their files only
+    new and removed ones are found.
+
+    Examples
+    --------
+    >>> sync("200[12].nc", "refs.zarr", concat_dim="time", settle=0).added  # doctest: +ELLIPSIS
+    ('file:///...2001.nc', 'file:///...2002.nc')
+    >>> sync("200[12].nc", "refs.zarr", concat_dim="time").unchanged
+    2
+    """
+    begun = time.monotonic()
+    check_choice("on_removed", on_removed, ON_REMOVED)
+    opening = {name: value for name, value in how.items() if name in OF_OPENING}
+    check_types(opening)
+    choices = {name: value for name, value in how.items() if name not in OF_OPENING}
+    writing = WriteOptions(
+        format, append_dim=concat_dim, conflict=conflict, allow=allow, choices=choices
+    )
+    # a local set has no options of its own, so those of the files serve to compare with them
+    near = isinstance(target, str | os.PathLike) and scheme_of(os.fspath(target)) == "file"
+    access = target_options or (storage_options if near else None)
+    destination = Destination.of(Location.of(target, access), writing, sync)
+    update = Update(
+        dim=concat_dim,
+        root=destination.location.url,
+        opener=FileOpener(
+            concat_dim, opening | {"storage_options": storage_options, "allow": allow}
+        ),
+        drops=on_removed == "drop",
+        sorts=opening.get("sort", True),
+        skips=opening.get("overlap") == "first",
+        options=StorageOptions.of(storage_options),
+    )
+    with explain_interrupt(lambda: _describe_interrupt(destination.location)):
+        before = _read_set(destination)
+        known = update.tabulate(before)
+        # after the set was read: what others add to it meanwhile is not taken for removed
+        listed = complete(list_files(paths, update.options, known), known, update.options)
+        changes = Changes.between(known, listed, settle, time.time())
+        if on_removed == "error" and changes.removed:
+            raise _removed_error(changes.removed, len(known), destination.location)
+        done = commit(destination, update, changes, known if before is not None else None)
+    return replace(done, seconds=time.monotonic() - begun)
+
+
+def _read_set(destination: Destination) -> ManifestGroup | None:
+    """Return the group of the set, None if there is no set."""
+    options, form = destination.options, destination.format
+    opening = OpenOptions(
+        parser=form.name, allow=options.allow, snapshot=options.of_format.get("branch")
+    )
+    try:
+        return open_group(destination.location, opening)
+    except FileNotFoundError:
+        return None
+
+
+def _removed_error(removed: Urls, number: int, location: Location) -> FileNotFoundError:
+    more = f" and {len(removed) - 1:,} more" if len(removed) > 1 else ""
+    return FileNotFoundError(
+        f"{without_secrets(removed[0])}{more}: not listed any more, out of {number:,} files that "
+        f"the set {location.url} has; nothing has changed. If they should be there, "
+        f"check the pattern, the disk and the credentials; else pass on_removed='keep' to keep "
+        f"their references, or on_removed='drop' to remove what comes from them"
+    )
+
+
+def _describe_interrupt(location: Location) -> str:
+    return f"{without_secrets(location.url)}: a set changes all at once; run sync again to go on"

@@ -1,0 +1,242 @@
+"""Making a set hold what its files hold now: one change of groups, which writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.group import ManifestGroup, ManifestVariable
+from virtualds.chunks.projection import find_runs
+from virtualds.datasets.append import append_along, remove_sources, replace_sources
+from virtualds.datasets.append_places import cut_along
+from virtualds.datasets.from_dataset import as_read, group_from_dataset
+from virtualds.datasets.source_positions import find_positions, lies_in, urls_of
+from virtualds.datasets.to_dataset import to_virtual_dataset
+from virtualds.errors import CombineError
+from virtualds.source_file import SourceFile, StorageOptions
+from virtualds.stores.listing import FileColumns
+from virtualds.upkeep.compare import Changes
+from virtualds.upkeep.known_files import tabulate_sources
+from virtualds.upkeep.open_files import FileOpener, Urls
+from virtualds.urls import scheme_of
+
+
+@dataclass(frozen=True)
+class Updated:
+    """The group that a set shall hold, and the files that came into it."""
+
+    group: ManifestGroup
+    added: Urls = ()
+
+
+@dataclass(frozen=True)
+class Update:
+    """How a set is brought up to date.
+
+    Parameters
+    ----------
+    dim : str
+        The dimension along which files follow each other.
+    root : str
+        The url of the set.
+    opener : FileOpener
+    drops : bool
+        Whether files that are no longer there leave the set.
+    sorts : bool
+        Whether files are put where their coordinate belongs, if the set has one that rises or
+        falls; else they go to the end.
+    skips : bool
+        Whether positions that the set has already are left out of new files.
+    options : StorageOptions, optional
+        Access options of the files.
+    """
+
+    dim: str
+    root: str
+    opener: FileOpener
+    drops: bool = False
+    sorts: bool = True
+    skips: bool = False
+    options: StorageOptions | None = None
+
+    def tabulate(self, group: ManifestGroup | None) -> FileColumns:
+        """Return the files along the dimension that a set has; none if there is no set."""
+        if group is None:
+            return FileColumns.of(())
+        return tabulate_sources(group, self.dim, self.root)
+
+    def begin(self, changes: Changes) -> Updated:
+        """Return the group of a new set."""
+        return Updated(
+            self._begin_anew(self.opener.open(changes.new)), self._list_opened(changes.new)
+        )
+
+    def apply(self, group: ManifestGroup, changes: Changes) -> Updated:
+        """Drop, replace and add files.
+
+        Raises
+        ------
+        CombineError
+            A file does not fit the set.
+        """
+        removed = changes.removed if self.drops else ()
+        added, changed = self.opener.open(changes.new), self.opener.open(changes.changed)
+        if removed and len(removed) == len(self.tabulate(group)):
+            return Updated(self._begin_anew(added), self._list_opened(changes.new))
+        begun = after = self._mend_static(self._lend_options(group), changes)
+        if removed:
+            after = as_read(remove_sources(after, removed, self.dim))
+        if changed is not None:
+            after = as_read(replace_sources(after, changed, self.dim))
+            self._check_order(group, after)
+        grown = after if added is None else self._add(after, added)
+        if grown is begun:
+            # data that the set has, without references to the file, are opened in every run
+            return Updated(group)
+        return Updated(grown, () if grown is after else self._list_opened(changes.new))
+
+    def _begin_anew(self, added: xr.Dataset | None) -> ManifestGroup:
+        if added is None:
+            raise CombineError(
+                f"{self.root}: none of its files is left, and there is no new one; nothing has "
+                f"been dropped. Check the path, or remove the set"
+            )
+        if self.dim not in added.dims:
+            raise CombineError(
+                f"concat_dim {self.dim!r}: the files have {sorted(map(str, added.dims))}; name one "
+                f"of these"
+            )
+        return group_from_dataset(added)
+
+    def _list_opened(self, urls: Urls) -> Urls:
+        return tuple(url for url in urls if url not in self.opener.failed)
+
+    # ------------------------------------------------------------------ adding
+
+    def _add(self, group: ManifestGroup, new: xr.Dataset) -> ManifestGroup:
+        position = "coordinate" if self.sorts and self._rises_or_falls(group) else "end"
+        for on_duplicate, part in self._split(new):
+            grown = append_along(group, part, self.dim, position, on_duplicate)
+            group = group if grown is group else as_read(grown)
+        return group
+
+    def _split(self, new: xr.Dataset) -> list[tuple[str, xr.Dataset]]:
+        """Return the parts to append, and what to do about positions that the set has.
+
+        Data of which no chunk lies in a file leave no trace of the file in the set. It is opened in
+        every run, and its coordinate tells whether the set has it.
+        """
+        traced = find_positions(new, self.dim, urls_of(new))
+        if traced.all():
+            return [("skip" if self.skips else "raise", new)]
+        if self.dim not in new.indexes:
+            raise CombineError(
+                f"{np.count_nonzero(~traced)} positions along {self.dim!r} have neither a chunk in "
+                f"a file nor a coordinate, so that the next run could not tell whether the set has "
+                f"them; give them a coordinate (coordinates=), or append them yourself with "
+                f"ds.virtual.to_manifest"
+            )
+        runs = [
+            (mark, run)
+            for mark in (True, False)
+            for run in find_runs(np.flatnonzero(traced == mark))
+        ]
+        how = {True: "skip" if self.skips else "raise", False: "skip"}
+        return [(how[mark], cut_along(new, self.dim, run)) for mark, run in runs]
+
+    def _rises_or_falls(self, group: ManifestGroup) -> bool:
+        index = _index_of(group, self.dim)
+        return index is not None and bool(
+            index.is_monotonic_increasing or index.is_monotonic_decreasing
+        )
+
+    def _check_order(self, before: ManifestGroup, after: ManifestGroup) -> None:
+        """Refuse changed files that no longer follow each other as the set does."""
+        old, new = _index_of(before, self.dim), _index_of(after, self.dim)
+        if not self.sorts or old is None or new is None or not old.is_unique:
+            return
+        kept = (old.is_monotonic_increasing and new.is_monotonic_increasing) or (
+            old.is_monotonic_decreasing and new.is_monotonic_decreasing
+        )
+        if (self._rises_or_falls(before) and not kept) or not new.is_unique:
+            raise CombineError(
+                f"the changed files have other values of {self.dim!r} than before, which overlap "
+                f"those of other files, or come in another order; write the set anew (delete it, "
+                f"and run again), or leave the files out of the pattern"
+            )
+
+    # ------------------------------------------------------------------ without the dimension
+
+    def _lend_options(self, group: ManifestGroup) -> ManifestGroup:
+        """Let variables be read that new files are compared with; a set hands on no credentials."""
+        if self.options is None:
+            return group
+        lent = {
+            name: replace(v, data=_with_options(v.data, self.options))
+            for name, v in group.variables.items()
+            if isinstance(v.data, ManifestArray) and self.dim not in v.dims
+        }
+        return replace(group, variables={**group.variables, **lent})
+
+    def _mend_static(self, group: ManifestGroup, changes: Changes) -> ManifestGroup:
+        """Take variables without the dimension from a file that is as the set knows it.
+
+        New files are compared with them, and the file that they came from may be gone.
+        """
+        replaced = {url for url in changes.changed if url not in self.opener.failed}
+        unsound = {*changes.removed, *changes.changed, *changes.waiting} - replaced
+        lost = [name for name, v in group.variables.items() if self._lies_in(v, unsound)]
+        if not lost:
+            return group
+        known = self.tabulate(group).urls
+        sound = next((url for url in known if url not in unsound | replaced), None)
+        urls = changes.new or tuple(replaced) if sound is None else (str(sound),)
+        found = self.opener.open(urls)
+        others = {} if found is None else group_from_dataset(found).variables
+        mended = {name: _take_alike(name, group.variables[name], others) for name in lost}
+        return as_read(replace(group, variables={**group.variables, **mended}))
+
+    def _lies_in(self, variable: ManifestVariable, urls: set[str]) -> bool:
+        """Say whether a variable without the dimension lies in some files."""
+        data = variable.data
+        return (
+            isinstance(data, ManifestArray)
+            and self.dim not in variable.dims
+            and lies_in(data, urls)
+        )
+
+
+def _with_options(array: ManifestArray, options: StorageOptions) -> ManifestArray:
+    """Return an array whose remote files are read with some options, unless they have others."""
+
+    def lent(file: SourceFile) -> SourceFile:
+        is_bare = file.options is None and scheme_of(file.url) != "file"
+        return file._replace(options=options) if is_bare else file
+
+    fragments = (replace(f, manifest=f.manifest.with_files(lent)) for f in array.fragments)
+    return replace(array, fragments=tuple(fragments))
+
+
+def _take_alike(
+    name: str, lost: ManifestVariable, others: Mapping[str, ManifestVariable]
+) -> ManifestVariable:
+    found = others.get(name)
+    if found is None or (found.dims, found.data.shape) != (lost.dims, lost.data.shape):
+        raise CombineError(
+            f"{name}: it lies in a file that is no longer there, and the other files do not have "
+            f"it in this shape; write the set anew"
+        )
+    return found
+
+
+def _index_of(group: ManifestGroup, dim: str) -> Any:
+    """Return the index along a dimension of a set, None if it has none."""
+    if dim not in group.variables:
+        return None
+    alone = replace(group, variables={dim: group.variables[dim]}, groups={}, attributes={})
+    return to_virtual_dataset(alone).indexes.get(dim)

@@ -1,0 +1,67 @@
+"""Writing what has changed as one change of the set, also while other writers change it."""
+
+from __future__ import annotations
+
+from virtualds.arrays.group import ManifestGroup
+from virtualds.datasets.write import Destination
+from virtualds.stores.listing import FileColumns
+from virtualds.upkeep.apply import Update, Updated
+from virtualds.upkeep.compare import Changes
+from virtualds.upkeep.report import SyncReport
+
+
+def commit(
+    destination: Destination, update: Update, changes: Changes, known: FileColumns | None
+) -> SyncReport:
+    """Make the changes, and return the report.
+
+    Parameters
+    ----------
+    destination : Destination
+        The set.
+    update : Update
+    changes : Changes
+    known : FileColumns or None
+        The files that the set had when they were compared; None if there was no set.
+
+    Raises
+    ------
+    ConflictError
+        Another writer was faster.
+    """
+    # files are opened before the set is locked or read again, so that writers seldom meet
+    opened = [update.opener.open(urls) for urls in (changes.new, changes.changed)]
+    done, came = changes, Updated(ManifestGroup())
+    before = FileColumns.of(()) if known is None else known
+
+    def change(group: ManifestGroup) -> ManifestGroup:
+        nonlocal done, came
+        done = changes.still_needed(before, update.tabulate(group))
+        came = update.apply(group, done)
+        return came.group
+
+    def begin() -> ManifestGroup:
+        nonlocal done, came
+        done, came = changes, update.begin(changes)
+        return came.group
+
+    is_needed = any(one is not None for one in opened) or (update.drops and changes.removed)
+    if is_needed:
+        # a set that was removed meanwhile would come back with the new files alone
+        destination.change(change, begin if known is None else None)
+    return _report(destination, update, done, came)
+
+
+def _report(destination: Destination, update: Update, done: Changes, came: Updated) -> SyncReport:
+    failed = update.opener.failed
+    silent = len([url for url in done.new if url not in failed]) - len(came.added)
+    return SyncReport(
+        target=destination.location.url,
+        added=came.added,
+        replaced=tuple(url for url in done.changed if url not in failed),
+        dropped=done.removed if update.drops else (),
+        kept=() if update.drops else done.removed,
+        waiting=done.waiting,
+        failed=tuple(failed.values()),
+        unchanged=done.unchanged + silent,
+    )

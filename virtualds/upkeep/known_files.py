@@ -1,0 +1,96 @@
+"""The files along a dimension that a set knows, with their fingerprints, as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+import numpy as np
+import pandas as pd
+
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.group import ManifestGroup
+from virtualds.chunks.lazy_manifest import LazyManifest
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.datasets.source_positions import split_blocks
+from virtualds.formats.zarr_manifests.parquet_table import ParquetTable
+from virtualds.source_file import SourceFile
+from virtualds.stores.listing import NO_NUMBER, FileColumns, FileState
+from virtualds.stores.responses import normalise_etag
+from virtualds.urls import lies_under
+
+
+def tabulate_sources(group: ManifestGroup, dim: str, root: str) -> FileColumns:
+    """Return the files that follow each other along a dimension of a set.
+
+    Parameters
+    ----------
+    group : ManifestGroup
+    dim : str
+    root : str
+        The url of the set. Files in it are its own copies.
+    """
+    arrays = [
+        v.data
+        for v in group.variables.values()
+        if dim in v.dims and isinstance(v.data, ManifestArray)
+    ]
+    found = _read_shared_table(arrays)
+    if found is None:
+        manifests = [fragment.manifest for array in arrays for fragment in array.fragments]
+        found = FileColumns.join([_find_used(manifest) for manifest in manifests])
+        found = found.take(~pd.Index(found.urls).duplicated())
+    own = np.fromiter((lies_under(url, root) for url in found.urls), bool, len(found))
+    return found.take(~own)
+
+
+def _read_shared_table(arrays: list[ManifestArray]) -> FileColumns | None:
+    """Return the table of files that all arrays share, None if there are several.
+
+    A set writes an array with a new table when a file leaves it, and keeps the tables of others. So
+    only where all have one table, all of its files are used.
+    """
+    tables = []
+    for array in arrays:
+        some = [fragment.manifest for fragment in array.fragments]
+        if any(manifest.is_in_set or manifest.listed for manifest in some):
+            table = _parquet_of(some[0])
+            if len(some) != 1 or table is None:
+                return None
+            tables.append(table)
+    if len({(table.store.root, *table.sources) for table in tables}) != 1:
+        return None
+    return _read_columns(tables[0])
+
+
+def _parquet_of(manifest: ChunkManifest) -> ParquetTable | None:
+    """Return the table behind a manifest if it is one of Parquet, and counts all of its rows."""
+    if not isinstance(manifest, LazyManifest):
+        return None
+    table = manifest.counting.table
+    is_whole = isinstance(table, ParquetTable) and table.rows == prod(manifest.shape)
+    return table if is_whole and isinstance(table, ParquetTable) else None
+
+
+def _read_columns(table: ParquetTable) -> FileColumns:
+    """Return the table of files as it is stored, without an object for each of a million files."""
+    urls, sizes, mtimes, etags = table.sources.read_columns(table.store, NO_NUMBER)
+    tidy = np.array([normalise_etag(etag) for etag in etags], object)
+    return FileColumns(urls, sizes, mtimes, tidy, np.full(len(urls), np.nan))
+
+
+def _find_used(manifest: ChunkManifest) -> FileColumns:
+    """Return the files that chunks of a manifest lie in; tables may list more."""
+    if (table := _parquet_of(manifest)) is not None:
+        return _read_columns(table).take(table.find_used_sources())
+    return FileColumns.of(map(_to_state, dict.fromkeys(_list_used(manifest))))
+
+
+def _list_used(manifest: ChunkManifest) -> Iterator[SourceFile]:
+    for _, part in split_blocks(manifest):
+        yield from part.pruned().sources
+
+
+def _to_state(file: SourceFile) -> FileState:
+    size, mtime = (NO_NUMBER if n is None else n for n in (file.size, file.mtime))
+    return FileState(file.url, size, mtime, normalise_etag(file.etag))

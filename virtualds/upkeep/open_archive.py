@@ -1,0 +1,114 @@
+"""Many files in place of one, as ``xr.open_dataset(..., engine="virtual")`` takes them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from virtualds.arrays.group import ManifestGroup
+from virtualds.combine import open_virtual_mfdataset
+from virtualds.datasets.from_dataset import as_read, group_from_dataset
+from virtualds.datasets.keywords import list_arguments
+from virtualds.stores.glob import names_files
+from virtualds.upkeep import SETTLE, sync
+from virtualds.urls import scheme_of
+
+OF_COMBINING = (
+    *("concat_dim", "combine", "preprocess", "parallel", "data_vars", "coords", "compat", "join"),
+    *("combine_attrs", "attrs_file", "coordinates", "sort", "overlap", "loadable_variables"),
+    *("retries", "progress"),
+)
+"""Arguments of `virtualds.open_virtual_mfdataset` that a single file does not have.
+
+``cache`` is not among them: xarray has an argument of this name.
+"""
+_DEFAULTS = {
+    **{name: list_arguments(open_virtual_mfdataset)[name] for name in OF_COMBINING},
+    **{"combine": None, "references": None, "settle": SETTLE, "target_options": None},
+}
+OF_MANY = tuple(_DEFAULTS)
+"""Arguments of many files that a single file does not have."""
+OF_EACH = ("drop_variables", "group", "storage_options", "parser", "on_error", "allow", "snapshot")
+"""Arguments of many files that a single file has, too."""
+
+
+def is_archive(files: Any, given: Mapping[str, Any]) -> bool:
+    """Say whether a user means many files.
+
+    Raises
+    ------
+    TypeError
+        The user means one file, and gives an argument for many.
+    """
+    several = isinstance(files, list | tuple) or _is_clear_pattern(files)
+    if several or given["concat_dim"] is not None or given["references"] is not None:
+        return True
+    for name, default in _DEFAULTS.items():
+        if given[name] is not default and given[name] != default:
+            raise TypeError(
+                f"{name}={given[name]!r} is for many files; name them by a pattern or a list, or "
+                f"give concat_dim="
+            )
+    return False
+
+
+def _is_clear_pattern(name: Any) -> bool:
+    """Say whether a name is a pattern; names in object stores may have brackets of their own."""
+    if not isinstance(name, str) or not names_files(name):
+        return False
+    return "*" in name or scheme_of(name) == "file"
+
+
+def read_archive(files: Any, given: Mapping[str, Any]) -> ManifestGroup:
+    """Return the group of many files, as a set of them would hold it."""
+    options = _list_options(given)
+    if "snapshot" in given and given["snapshot"] is not None:
+        options["snapshot"] = given["snapshot"]
+    return as_read(group_from_dataset(open_virtual_mfdataset(_list_files(files), **options)))
+
+
+def update_references(files: Any, given: Mapping[str, Any]) -> None:
+    """Make the set ``references`` hold what the files hold now; never drop anything.
+
+    Raises
+    ------
+    TypeError
+        ``concat_dim`` is not given.
+    FileNotFoundError
+        There is no set yet, since all files may still be written.
+    """
+    options = {name: value for name, value in _list_options(given).items() if name != "concat_dim"}
+    if not isinstance(given["concat_dim"], str):
+        raise TypeError(
+            f"references={os.fspath(given['references'])!r}: name the dimension along which the "
+            f"files follow each other with concat_dim="
+        )
+    done = sync(
+        _list_files(files),
+        given["references"],
+        concat_dim=given["concat_dim"],
+        on_removed="keep",
+        settle=given["settle"],
+        target_options=given["target_options"],
+        **options,
+    )
+    if not (done.is_written or done.unchanged or done.kept):
+        raise FileNotFoundError(
+            f"{done.target}: there is no set yet, since {len(done.waiting)} files were modified "
+            f"less than {given['settle']:g} seconds ago and {len(done.failed)} cannot be opened; "
+            f"wait, pass a smaller settle=, or leave out references="
+        )
+
+
+def _list_files(files: Any) -> Any:
+    return [files] if isinstance(files, os.PathLike) else files
+
+
+def _list_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `open_virtual_mfdataset`."""
+    names = (*OF_COMBINING, *(name for name in OF_EACH if name != "snapshot"))
+    found = {name: given[name] for name in names}
+    if found["combine"] is None:
+        found["combine"] = "by_coords" if found["concat_dim"] is None else "nested"
+    return found

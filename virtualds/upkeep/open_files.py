@@ -1,0 +1,84 @@
+"""Opening the files that a set lacks, as one dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import xarray as xr
+
+from virtualds.combine import open_virtual_mfdataset
+from virtualds.combine.build_options import BuildOptions
+from virtualds.combine.open_file import OPEN_ERRORS
+from virtualds.combine.progress import BuildReport, LeftOut, Progress, report_progress
+from virtualds.datasets.source_positions import urls_of
+from virtualds.errors import UnsupportedError, without_secrets
+
+Urls = tuple[str, ...]
+
+
+class FileOpener:
+    """Opens files as one dataset, the same files once.
+
+    Parameters
+    ----------
+    dim : str
+        The dimension along which files follow each other.
+    options : mapping
+        Other arguments of `virtualds.open_virtual_mfdataset`.
+    """
+
+    def __init__(self, dim: str, options: Mapping[str, Any]) -> None:
+        self._options = {"combine": "nested", **options, "concat_dim": dim}
+        building = BuildOptions(on_error=options.get("on_error", "raise"))
+        self._stops = building.stops
+        self._opened: dict[Urls, xr.Dataset | None] = {}
+        self.failed: dict[str, LeftOut] = {}
+
+    def open(self, urls: Urls) -> xr.Dataset | None:
+        """Return the dataset of some files, None if none of them can be opened.
+
+        Raises
+        ------
+        Exception
+            As `virtualds.open_virtual_mfdataset`, for a single file only if ``on_error`` says so.
+        """
+        if urls and urls not in self._opened:
+            self._opened[urls] = self._open(urls)
+        return self._opened.get(urls)
+
+    def _open(self, urls: Urls) -> xr.Dataset | None:
+        reports: list[BuildReport] = []
+        with report_progress(self._options.get("progress"), len(urls)) as show:
+
+            def hear(progress: Progress) -> None:
+                show(progress)
+                if progress.report is not None:
+                    reports.append(progress.report)
+
+            try:
+                found = open_virtual_mfdataset(list(urls), **{**self._options, "progress": hear})
+            except OPEN_ERRORS:
+                if self._stops or not any(_has_failed(report) for report in reports):
+                    raise
+                found = None
+        self.failed |= {lost.url: lost for lost in reports[-1].left_out}
+        if found is not None:
+            _demand_own_data(found, urls)
+        return found
+
+
+def _demand_own_data(found: xr.Dataset, urls: Urls) -> None:
+    """Refuse files that refer to others: the set would know those, and not the files themselves."""
+    others = sorted(urls_of(found) - set(urls))
+    if others:
+        raise UnsupportedError(
+            f"{without_secrets(urls[0])} and the files after it refer to data in other files, such "
+            f"as {without_secrets(others[0])}; sync keeps track of files that hold their own data. "
+            f"Append these with ds.virtual.to_manifest(..., append_dim=...)"
+        )
+
+
+def _has_failed(report: BuildReport) -> bool:
+    """Say whether no file could be opened."""
+    return len(report.left_out) == report.files

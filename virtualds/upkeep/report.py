@@ -1,0 +1,81 @@
+"""What bringing a set up to date has done, file by file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from virtualds.combine.progress import SHOWN_FILES, LeftOut, describe_left_out
+from virtualds.errors import without_secrets
+
+MEANINGS = {
+    "added": "added",
+    "replaced": "changed, and replaced",
+    "dropped": "no longer there, and dropped",
+    "kept": "no longer there, and kept",
+    "waiting": "changed a moment ago, and left for the next run",
+}
+"""What happened to files, by the name of the attribute that lists them."""
+
+
+@dataclass(frozen=True)
+class SyncReport:
+    """What `virtualds.sync` has done.
+
+    Parameters
+    ----------
+    target : str
+        The set.
+    added, replaced, dropped : tuple of str
+        Urls of files that came into the set, were opened again, or left the set.
+    kept : tuple of str
+        Urls of files of the set that are not listed, and whose references the set keeps.
+    waiting : tuple of str
+        Urls of new or changed files that may still be written, and are left for the next run.
+    failed : tuple of LeftOut
+        Files that could not be opened, with the reasons. The set keeps what it had of them.
+    unchanged : int
+        Number of files that the set has as they are.
+    seconds : float
+        Time of the whole run.
+
+    Examples
+    --------
+    >>> print(SyncReport("file:///refs.zarr", added=("file:///2003.nc",), unchanged=2))
+    file:///refs.zarr: 1 added, 2 unchanged
+      added: file:///2003.nc
+    """
+
+    target: str
+    added: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
+    failed: tuple[LeftOut, ...] = ()
+    unchanged: int = 0
+    seconds: float = 0.0
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the set has changed."""
+        return bool(self.added or self.replaced or self.dropped)
+
+    def __str__(self) -> str:
+        counts = {name: len(getattr(self, name)) for name in (*MEANINGS, "failed")}
+        counts["unchanged"] = self.unchanged
+        told = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
+        lines = [f"{without_secrets(self.target)}: {told or 'nothing to do'}"]
+        for name, meaning in MEANINGS.items():
+            lines += _describe_files(meaning, getattr(self, name))
+        return "\n".join([*lines, *describe_left_out(self.failed)])
+
+    def __repr__(self) -> str:
+        return f"<SyncReport {self}>"
+
+
+def _describe_files(meaning: str, urls: Sequence[str]) -> list[str]:
+    """Return a line for each of the first files, and one for the rest."""
+    shown = [f"  {meaning}: {without_secrets(url)}" for url in urls[:SHOWN_FILES]]
+    more = len(urls) - SHOWN_FILES
+    return [*shown, f"  {meaning}: {more:,} more"] if more > 0 else shown
