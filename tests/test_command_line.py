@@ -109,6 +109,8 @@ ONLY_IN_PYTHON: dict[str, dict[str, str]] = {
         "append_dim": "append appends",
         "position": "append appends",
         "on_duplicate": "append appends",
+        "new_variables": "append appends",
+        "missing_variables": "append appends",
     },
     "append": {
         "self": "the dataset",

@@ -323,6 +323,7 @@ PROGRAM = sorted(set(CLI.rglob("*.py")) - {CLI / "demo.py"})
 BEHIND_THE_PROGRAM = {
     "virtualds.checks.describe",
     "virtualds.datasets.write",
+    "virtualds.datasets.write_modes",
     "virtualds.stores.glob",
 }
 """What the command line uses besides the public names."""

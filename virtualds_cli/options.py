@@ -280,6 +280,19 @@ OPTIONS: dict[str, Decorator] = {
         "raise",
         "What to do about positions that are already in the set.",
     ),
+    "new_variables": _chosen(
+        "--new-variables",
+        ("error", "fill", "drop"),
+        "error",
+        "What to do about variables that the set lacks: stop (error), add them with missing values "
+        "where the set has data already (fill), or leave them out (drop).",
+    ),
+    "missing_variables": _chosen(
+        "--missing-variables",
+        ("error", "fill"),
+        "error",
+        "What to do if variables of the set are missing: stop, or fill them with missing values.",
+    ),
     "conflict": _chosen(
         "--conflict",
         ("raise", "retry"),
@@ -368,7 +381,10 @@ SECTIONS = {
     "Combining": COMBINING,
     "Opening": (*ONE_FILE, "snapshot"),
     "Many files": (*WORKING, "dask"),
-    "Writing": ("format", "mode", "position", "on_duplicate", "conflict", "target_options"),
+    "Writing": (
+        *("format", "mode", "position", "on_duplicate", "new_variables", "missing_variables"),
+        *("conflict", "target_options"),
+    ),
     "Format-specific options": CHOICES,
 }
 """The sections of the help, with their options."""
