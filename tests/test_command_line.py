@@ -85,6 +85,7 @@ SIGNATURES: dict[str, tuple[Signature, ...]] = {
     "diagnose": (virtualds.diagnose,),
     "convert": (virtualds.convert,),
     "drop-sources": (virtualds.drop_sources,),
+    "edit": (virtualds.edit,),
     "snapshots": (virtualds.snapshots,),
     "expire-snapshots": (virtualds.expire_snapshots,),
     "upgrade": (virtualds.upgrade,),
@@ -98,6 +99,7 @@ OTHER_NAMES: dict[str, dict[str, set[str]]] = {
     # the dimension that files are joined along is the one along which the set grows
     | {"dim": {"concat_dim", "append_dim"}},
     "drop-sources": {"urls": {"sources"}, "target": {"url"}},
+    "edit": {"target": {"url"}},
 }
 """Options that are called otherwise than the keywords that they are handed to."""
 

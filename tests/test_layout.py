@@ -71,6 +71,7 @@ PUBLIC = {
     "convert",
     "diagnose",
     "drop_sources",
+    "edit",
     "expire_snapshots",
     "open_flat",
     "open_source",

@@ -24,6 +24,7 @@ from virtualds.combine.file_coordinates import FromAttribute, FromName
 from virtualds.combine.progress import BuildReport, Progress
 from virtualds.datasets.convert import convert
 from virtualds.datasets.drop_sources import drop_sources
+from virtualds.datasets.edit import edit
 from virtualds.datasets.open import open_virtual_dataset, open_virtual_datatree
 from virtualds.datasets.open_flat import open_flat
 from virtualds.datasets.snapshots import expire_snapshots, snapshots
@@ -75,6 +76,7 @@ __all__ = [
     "convert",
     "diagnose",
     "drop_sources",
+    "edit",
     "expire_snapshots",
     "open_flat",
     "open_source",
