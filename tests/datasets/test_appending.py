@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -13,17 +12,10 @@ from uuid import uuid4
 import numpy as np
 import pytest
 import xarray as xr
-from daily_files import EPOCH, append, days, native, opened, virtual, written
+from daily_files import EPOCH, SUFFIXES, append, days, native, opened, virtual, written
 from transforms import assert_identical
 
 import virtualds
-from virtualds.datasets.registry import FORMATS
-
-SUFFIXES = {
-    form.name: form.suffixes[0]
-    for form in FORMATS
-    if form.library is None or find_spec(form.library)
-}
 
 
 @pytest.fixture(params=SUFFIXES, ids=list(SUFFIXES))

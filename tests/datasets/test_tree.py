@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,12 @@ import safetensors.numpy
 import xarray as xr
 from cases import netcdf
 from counting_server import counting_server
+from daily_files import SUFFIXES
 from transforms import assert_identical
 from trees import TREES, Forest, parts_of_a_model, written_by_xarray
 
 import virtualds
 from virtualds import UnsupportedError
-from virtualds.datasets.registry import FORMATS
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xarray.SerializationWarning"),
@@ -33,11 +32,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*Consolidated metadata:UserWarning"),
 ]
 
-SUFFIXES = {
-    form.name: form.suffixes[0]
-    for form in FORMATS
-    if form.library is None or find_spec(form.library)
-}
 REFUSED = dict.fromkeys(
     ("kerchunk-json", "kerchunk-parquet", "icechunk"), ("unlimited_dimensions_that_groups_share",)
 )
