@@ -22,8 +22,8 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path / f"refs{SUFFIXES[request.param]}"
 
 
-def made(number: int, group: bool = True) -> xr.DataTree:
-    """Four days of a swath: times at the root, a grid that stays, tracks with a length of theirs."""
+def made(number: int) -> xr.DataTree:
+    """Four days of a swath: times at the root, a grid that stays, tracks of another length."""
     random = np.random.default_rng(number)
     time = np.datetime64("2000-01-01", "ns") + np.arange(4 * number, 4 * number + 4) * DAY
     steps = np.arange(6.0) + 6 * number
@@ -34,8 +34,6 @@ def made(number: int, group: bool = True) -> xr.DataTree:
         "/product/more": xr.Dataset({"flag": ("time", random.normal(size=4))}),
         "/track": xr.Dataset({"h": ("step", random.normal(size=6))}, {"step": steps}),
     }
-    if not group:
-        del nodes["/product/more"]
     return xr.DataTree.from_dict(nodes)
 
 
@@ -44,6 +42,7 @@ def file_of(folder: Path, number: int, change: Callable[[xr.DataTree], Any] = la
     encoding = {
         "/": {"time": {"units": EPOCH, "dtype": "i8"}, "q": {"chunksizes": (2,)}},
         "/product": {"no2": {"chunksizes": (2, 3), "zlib": True}},
+        "/product/more": {"flag": {"chunksizes": (2,)}},
         "/track": {"h": {"chunksizes": (3,)}},
     }
     tree = change(made(number))
@@ -156,7 +155,7 @@ def test_groups_with_their_own_coordinate_grow_as_well(target: Path, tmp_path: P
 
 
 def without_more(tree: xr.DataTree) -> xr.DataTree:
-    del tree["product/more"]
+    del tree["product"]["more"]
     return no_track(tree)
 
 
@@ -204,9 +203,8 @@ def test_groups_of_a_tree_are_added(target: Path, tmp_path: Path) -> None:
     virtual(path)[""].to_dataset().virtual.to_manifest(target)
     tree = virtual(path)
     for name in ("grid", "product"):
-        xr.DataTree.from_dict(
-            {f"/{name}": tree[name].to_dataset(inherit=False)}
-        ).virtual.to_manifest(target, mode="a")
+        part = xr.DataTree.from_dict({f"/{name}": tree[name].to_dataset(inherit=False)})
+        part.virtual.to_manifest(target, mode="a")
     before = content(target)
     with pytest.raises(CombineError, match="'no2': the set has variables") as caught:
         tree["product"].virtual.to_manifest(target, group="product", mode="a")
@@ -224,6 +222,18 @@ def test_variables_of_a_tree_are_replaced(target: Path, tmp_path: Path) -> None:
         target, mode="r+"
     )
     same(opened(target), changed)
+
+
+def test_a_coordinate_is_replaced_where_it_is_stored(target: Path, tmp_path: Path) -> None:
+    virtual(file_of(tmp_path, 0)).virtual.to_manifest(target)
+    later = made(0)["product"].to_dataset()
+    later["time"] = later["time"] + DAY
+    before = content(target)
+    with pytest.raises(CombineError, match="time: group /product has this coordinate from a"):
+        later.virtual.to_manifest(target, group="product", mode="r+")
+    with pytest.raises(CombineError, match="its coordinate is 2000-01-01"):
+        later.rename(no2="o3").virtual.to_manifest(target, group="product", mode="a")
+    assert content(target) == before
 
 
 # ---------------------------------------------------------------------- other writers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from virtualds.datasets.changed_groups import (
     EMPTY,
     demand_aligned,
     find_group,
+    list_inherited,
     naming_group,
     put_group,
     put_variables,
@@ -155,12 +157,29 @@ def _change_groups(
     """Return a set in which some groups have changed, or ``old`` if none has."""
     found = old
     for path, dataset in new.items():
-        before = find_group(found, path)
         with naming_group(path):
-            after = change(before, dataset)
-            if after is not before:
-                found = put_variables(found, path, after)
+            found = _change_group(found, path, dataset, change)
     return found if found is old else demand_aligned(old, found)
+
+
+def _change_group(
+    root: ManifestGroup, path: str, new: xr.Dataset, change: ChangeGroup
+) -> ManifestGroup:
+    before = find_group(root, path)
+    if before is None:
+        return put_group(root, path, change(None, new))
+    inherited = list_inherited(root, path, map(str, new.variables))
+    whole = replace(before, variables={**inherited, **before.variables})
+    after = change(whole, new)
+    if after is whole:
+        return root
+    if changed := [name for name, v in inherited.items() if after.variables[name] is not v]:
+        raise CombineError(
+            f"{changed[0]}: group /{path} has this coordinate from a group above it; replace it "
+            f"there, or leave it out (ds.drop_vars)"
+        )
+    own = {name: v for name, v in after.variables.items() if name not in inherited}
+    return put_variables(root, path, replace(after, variables=own))
 
 
 def _replace_sources(old: ManifestGroup | None, new: xr.Dataset, dim: str | None) -> ManifestGroup:
