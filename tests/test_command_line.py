@@ -397,6 +397,27 @@ def test_a_set_grows() -> None:
     assert len(done("snapshots", "refs.zarr").stdout.splitlines()) == 2
 
 
+def test_sets_are_edited(archive: Path) -> None:
+    done("scan", "2001.nc", "-o", "refs.zarr")
+    changes = ("--rename", "t=u", "--rename", "lat=y", "--attributes", "u:units=K")
+    said_so = said("edit", "refs.zarr", *changes, "--attributes", "version=2")
+    assert said_so["changed"]["rename"] == {"t": "u", "lat": "y"}
+    found = opened("refs.zarr")
+    assert found["u"].dims == ("time", "y", "lon")
+    assert (found["u"].units, found.attrs["version"]) == ("K", 2)
+    done("edit", "refs.zarr", "--attributes", "version=null", "--drop-variables", "u")
+    assert "version" not in opened("refs.zarr").attrs and "u" not in opened("refs.zarr")
+
+
+def test_files_with_other_variables_are_appended(archive: Path) -> None:
+    done("scan", "2001.nc", "-o", "refs.zarr")
+    with xr.open_dataset("2002.nc") as year:
+        year.assign(more=year["t"]).to_netcdf("more.nc")
+    done("append", "refs.zarr", "more.nc", "--dim", "time", "--new-variables", "fill")
+    found = opened("refs.zarr")["more"]
+    assert found[:12].isnull().all() and found[12:].notnull().all()
+
+
 def test_an_append_of_known_files_says_that_nothing_was_written() -> None:
     given = ("append", "refs.zarr", "20*.nc", "--dim", "time", "--on-duplicate", "skip")
     first = said(*given)

@@ -93,14 +93,19 @@ def test_a_variable_fewer_is_missing_there(name: str, target: Path, tmp_path: Pa
 
 
 def test_values_in_memory_are_missing_as_well(target: Path, tmp_path: Path) -> None:
-    for number, names in enumerate((["count", "t"], ["count"], ["count", "t", "packed"])):
-        path = file_of(tmp_path, number, *names)
-        virtual(path).virtual.load().virtual.to_manifest(
-            target, append_dim="time", new_variables="fill", missing_variables="fill"
-        )
-    xr.testing.assert_equal(
-        opened(target).load(), joined(*(tmp_path / f"{n}.nc" for n in range(3)))
-    )
+    how: Any = {"append_dim": "time", "new_variables": "fill", "missing_variables": "fill"}
+    variables = (["count", "t"], ["count"], ["count", "t", "packed"])
+    paths = [file_of(tmp_path, number, *names) for number, names in enumerate(variables)]
+    first, second, third = (virtual(path).virtual.load() for path in paths)
+    first.virtual.to_manifest(target)
+    if target.suffix == ".icechunk":
+        # a chunk that a repository holds itself would be zero if it were missing
+        with pytest.raises(UnsupportedError, match="t: its 1 fragments"):
+            second.virtual.to_manifest(target, **how)
+        return
+    second.virtual.to_manifest(target, **how)
+    third.virtual.to_manifest(target, **how)
+    xr.testing.assert_equal(opened(target).load(), joined(*paths))
 
 
 def test_missing_values_have_no_references(tmp_path: Path) -> None:

@@ -192,7 +192,9 @@ def test_groups_are_added_and_the_rest_stays(files: list[Path], target: Path) ->
 def test_the_first_group_of_a_set_creates_it(files: list[Path], target: Path) -> None:
     virtual(files[0]).virtual.to_manifest(target, group="a", append_dim="time")
     virtual(files[1]).virtual.to_manifest(target, group="a", append_dim="time")
+    virtual(files[2]).virtual.to_manifest(target, group="b", append_dim="time")
     assert_identical(group_of(target, "a"), native(files[:2]))
+    assert_identical(group_of(target, "b"), native(files[2:]))
     assert not opened(target).variables
 
 

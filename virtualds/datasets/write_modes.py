@@ -75,10 +75,11 @@ def write_dataset(dataset: xr.Dataset, destination: Destination) -> Added:
     path, dim = options.path, options.append_dim
     make = partial(group_from_dataset, dataset)
     written = _write(destination, {path: dataset}, make, append_datasets)
-    if options.is_append and written.before is not None:
-        old = find_group(written.before, path) or EMPTY
-        return Added.between(old, find_group(written.after, path) or EMPTY, dataset, str(dim))
-    return Added.all_of(dataset, dim)
+    before = None if written.before is None else find_group(written.before, path)
+    after = find_group(written.after, path)
+    if not options.is_append or before is None or after is None:
+        return Added.all_of(dataset, dim)
+    return Added.between(before, after, dataset, str(dim))
 
 
 def write_tree(tree: xr.DataTree, inherited: bool, destination: Destination) -> None:
@@ -110,31 +111,40 @@ def _write(
 ) -> Written:
     """Write datasets to their groups as the mode says; ``make`` returns the top one as stored."""
     options = destination.options
-    whole = partial(_begin_set, datasets, make, destination)
+    whole = partial(_begin, EMPTY, datasets, make, destination)
     if options.creates_set:
         return destination.create(whole)
     if options.is_append:
         lacking = Lacking(options.new_variables, options.missing_variables)
         how = Append(str(options.append_dim), options.position, options.on_duplicate, lacking)
-        return destination.change(lambda old: append(old, datasets, how), whole)
+
+        def grow(old: ManifestGroup) -> ManifestGroup:
+            if find_group(old, options.path) is None:
+                return _begin(old, datasets, make, destination)
+            return append(old, datasets, how)
+
+        return destination.change(grow, whole)
     if options.mode in CREATING:
         return destination.change(partial(_create_group, make=make, destination=destination), whole)
     change = partial(_change_groups, new=datasets, change=MODES[str(options.mode)](options))
     return destination.change(change, whole if options.mode == "a" else None)
 
 
-def _begin_set(
-    datasets: Mapping[str, xr.Dataset], make: Whole, destination: Destination
+def _begin(
+    old: ManifestGroup,
+    datasets: Mapping[str, xr.Dataset],
+    make: Whole,
+    destination: Destination,
 ) -> ManifestGroup:
-    """Return the first content of a set."""
+    """Return a set with the first content of a group."""
     dim, dims = destination.options.append_dim, {d for ds in datasets.values() for d in ds.dims}
     if dim is not None and dim not in dims:
         raise ValueError(
-            f"append_dim {dim!r}: the dataset, which would be the first of the set "
+            f"append_dim {dim!r}: the dataset, which would be the first of "
             f"{destination.location.target}, has {sorted(map(str, dims))}"
             f"{format_suggestion(dim, dims)}"
         )
-    return put_group(EMPTY, destination.options.path, make())
+    return put_group(old, destination.options.path, make())
 
 
 # ---------------------------------------------------------------------- set -> set
