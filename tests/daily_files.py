@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import xarray as xr
 
 import virtualds
+from virtualds.datasets import write
+from virtualds.datasets.registry import FORMATS
+
+SUFFIXES = {
+    form.name: form.suffixes[0]
+    for form in FORMATS
+    if form.library is None or find_spec(form.library)
+}
+"""The suffixes of the formats that can be written here."""
 
 EPOCH = "days since 2000-01-01"
 
@@ -58,3 +70,25 @@ def opened(target: Path) -> xr.Dataset:
 
 def append(path: Path, target: Path, **how: Any) -> None:
     virtual(path).virtual.to_manifest(target, append_dim="time", **how)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """All files of a set."""
+    files = [folder] if folder.is_file() else [p for p in folder.rglob("*") if p.is_file()]
+    return {str(path): path.read_bytes() for path in files}
+
+
+@contextmanager
+def rival(change: Any) -> Iterator[None]:
+    """Let another writer make a change once, between what the first one reads and writes."""
+    changes, judge = [change], write.demand_admissible
+
+    def judged(*given: Any, **more: Any) -> None:
+        judge(*given, **more)
+        if changes:
+            changes.pop()()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(write, "demand_admissible", judged)
+        yield
+    assert not changes

@@ -87,6 +87,7 @@ SIGNATURES: dict[str, tuple[Signature, ...]] = {
     "diagnose": (virtualds.diagnose,),
     "convert": (virtualds.convert,),
     "drop-sources": (virtualds.drop_sources,),
+    "edit": (virtualds.edit,),
     "snapshots": (virtualds.snapshots,),
     "expire-snapshots": (virtualds.expire_snapshots,),
     "compact": (virtualds.compact,),
@@ -105,6 +106,7 @@ OTHER_NAMES: dict[str, dict[str, set[str]]] = {
     "sync": {"urls": {"paths"}},
     "drop-sources": {"urls": {"sources"}, "target": {"url"}},
     "rename-paths": {"old": {"change"}, "new": {"change"}},
+    "edit": {"target": {"url"}},
 }
 """Options that are called otherwise than the keywords that they are handed to."""
 
@@ -116,6 +118,8 @@ ONLY_IN_PYTHON: dict[str, dict[str, str]] = {
         "append_dim": "append appends",
         "position": "append appends",
         "on_duplicate": "append appends",
+        "new_variables": "append appends",
+        "missing_variables": "append appends",
     },
     "append": {
         "self": "the dataset",
@@ -405,6 +409,27 @@ def test_a_set_grows() -> None:
     assert_identical(opened("refs.zarr"), xr.load_dataset("2002.nc"))
     assert len(said("expire-snapshots", "refs.zarr", "--keep", "1")["expired"]) == 2
     assert len(done("snapshots", "refs.zarr").stdout.splitlines()) == 2
+
+
+def test_sets_are_edited(archive: Path) -> None:
+    done("scan", "2001.nc", "-o", "refs.zarr")
+    changes = ("--rename", "t=u", "--rename", "lat=y", "--attributes", "u:units=K")
+    said_so = said("edit", "refs.zarr", *changes, "--attributes", "version=2")
+    assert said_so["changed"]["rename"] == {"t": "u", "lat": "y"}
+    found = opened("refs.zarr")
+    assert found["u"].dims == ("time", "y", "lon")
+    assert (found["u"].units, found.attrs["version"]) == ("K", 2)
+    done("edit", "refs.zarr", "--attributes", "version=null", "--drop-variables", "u")
+    assert "version" not in opened("refs.zarr").attrs and "u" not in opened("refs.zarr")
+
+
+def test_files_with_other_variables_are_appended(archive: Path) -> None:
+    done("scan", "2001.nc", "-o", "refs.zarr")
+    with xr.open_dataset("2002.nc") as year:
+        year.assign(more=year["t"]).to_netcdf("more.nc")
+    done("append", "refs.zarr", "more.nc", "--dim", "time", "--new-variables", "fill")
+    found = opened("refs.zarr")["more"]
+    assert found[:12].isnull().all() and found[12:].notnull().all()
 
 
 def test_an_append_of_known_files_says_that_nothing_was_written() -> None:

@@ -75,6 +75,7 @@ PUBLIC = {
     "convert",
     "diagnose",
     "drop_sources",
+    "edit",
     "expire_snapshots",
     "open_flat",
     "open_source",
@@ -329,6 +330,7 @@ PROGRAM = sorted(set(CLI.rglob("*.py")) - {CLI / "demo.py"})
 BEHIND_THE_PROGRAM = {
     "virtualds.checks.describe",
     "virtualds.datasets.write",
+    "virtualds.datasets.write_modes",
     "virtualds.stores.glob",
 }
 """What the command line uses besides the public names."""

@@ -23,12 +23,13 @@ from virtualds.combine import open_virtual_mfdataset, open_virtual_mfdatatree
 from virtualds.combine.file_coordinates import FromAttribute, FromName
 from virtualds.combine.progress import BuildReport, Progress
 from virtualds.datasets.convert import convert
+from virtualds.datasets.drop_sources import drop_sources
+from virtualds.datasets.edit import edit
 from virtualds.datasets.open import open_virtual_dataset, open_virtual_datatree
 from virtualds.datasets.open_flat import open_flat
 from virtualds.datasets.snapshots import expire_snapshots, snapshots
 from virtualds.datasets.upgrade import upgrade
 from virtualds.datasets.upkeep import clean_up, compact, rename_paths
-from virtualds.datasets.write import drop_sources
 from virtualds.datasets.zarr_store import zarr_store
 from virtualds.errors import (
     AccessError,
@@ -83,6 +84,7 @@ __all__ = [
     "convert",
     "diagnose",
     "drop_sources",
+    "edit",
     "expire_snapshots",
     "open_flat",
     "open_source",

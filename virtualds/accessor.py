@@ -26,7 +26,8 @@ from virtualds.datasets.references_behind import find_virtual, replace_variables
 from virtualds.datasets.structure import describe_gaps
 from virtualds.datasets.to_dict import make_dict
 from virtualds.datasets.to_lazy import to_lazy_copy
-from virtualds.datasets.write import Destination, write_dataset
+from virtualds.datasets.write import Destination
+from virtualds.datasets.write_modes import write_dataset
 from virtualds.datasets.write_options import WriteOptions
 from virtualds.errors import VirtualdsError
 from virtualds.stores.access_rules import Allow
@@ -187,6 +188,9 @@ class VirtualDatasetAccessor(FamiliarNames):
         on_duplicate: str = "raise",
         conflict: str = "raise",
         allow: Allow = None,
+        group: str | None = None,
+        new_variables: str = "error",
+        missing_variables: str = "error",
         storage_options: Mapping[str, Any] | None = None,
         **choices: Any,
     ) -> dict[str, Any] | None:
@@ -207,20 +211,21 @@ class VirtualDatasetAccessor(FamiliarNames):
             returns kerchunk-json as a dict.
         format : str, optional
             Name of the format, if the suffix does not give it.
-        mode : {"w-", "w", "a", "replace-source"}, optional
-            ``"w-"`` creates a set, ``"w"`` creates or replaces one, ``"a"`` appends, and
-            ``"replace-source"`` replaces the data of the sources that the set already has. The
-            default is ``"a"`` with ``append_dim``, else ``"w-"``. Readers always see either the old
-            set or the new one.
+        mode : {"w-", "w", "a", "r+", "replace-source"}, optional
+            ``"w-"`` creates a set, ``"w"`` creates or replaces one. ``"a"`` appends along
+            ``append_dim``, or without it adds variables. ``"r+"`` replaces variables by others of
+            the same shape, ``"replace-source"`` the data of sources that the set already has. The
+            default is ``"a"`` with ``append_dim``, else ``"w-"``. Readers see the old or the new.
         append_dim : str, optional
             Dimension to append along, as in `xarray.Dataset.to_zarr`; the set is created if it does
             not exist. For ``"replace-source"``, the dimension along which the sources are
             concatenated.
         position : {"end", "start", "coordinate"}
             Where to append: ``"coordinate"`` inserts each part at the position of its coordinate.
-        on_duplicate : {"raise", "skip"}
-            What to do with positions that the set already has: equal coordinate values, or without
-            a coordinate, the same elements of the same files.
+        on_duplicate : {"raise", "skip", "replace"}
+            What to do with what the set already has. When appending, ``"raise"`` or ``"skip"``
+            positions: equal coordinate values, or without a coordinate, the same elements of the
+            same files. When adding variables, those of the same name; equal coordinates are shared.
         conflict : {"raise", "retry"}
             What to do if another writer changes the set at the same time: raise `ConflictError`, or
             repeat the change on the new state of the set.
@@ -228,6 +233,14 @@ class VirtualDatasetAccessor(FamiliarNames):
             Folders in which all files that a growing set refers to must lie, as in
             `open_virtual_dataset`. A remote set may refer to local files only if they are allowed
             here.
+        group : str, optional
+            Path of the group to write, such as ``"/a/b"``; by default the root. The mode is about
+            this group: ``"w-"`` adds it to a set, ``"w"`` adds or replaces it.
+        new_variables : {"error", "fill", "drop"}
+            What an append does with variables that the set lacks: raise `CombineError`, add them
+            with missing values where the set has data already, or leave them out.
+        missing_variables : {"error", "fill"}
+            What it does with variables that the dataset lacks: the same, without leaving out.
         storage_options : dict, optional
             Access options of the target, for fsspec.
         **choices
@@ -251,11 +264,11 @@ class VirtualDatasetAccessor(FamiliarNames):
         UnsupportedError
             The format, or the store, cannot hold the dataset; nothing has been written.
         CombineError
-            The dataset does not continue the set, or the set already has it.
+            The dataset does not fit the set, or the set already has it.
         ConflictError
             Another writer was faster; the set is unchanged.
         FileExistsError
-            The target exists and ``mode`` is ``"w-"``, or the target is not a reference set.
+            Target or group exist and ``mode`` is ``"w-"``, or the target is not a reference set.
         ValueError
             The format, mode or dimension is unknown.
 
@@ -266,9 +279,7 @@ class VirtualDatasetAccessor(FamiliarNames):
         >>> xr.open_dataset("refs.json", engine="virtual").identical(ds)
         True
         """
-        options = WriteOptions(
-            format, mode, append_dim, position, on_duplicate, conflict, allow, choices
-        )
+        options = WriteOptions.of_call(locals())
         if url is None:
             whole = partial(group_from_dataset, self._dataset)
             return make_dict(whole, options, storage_options, type(self).to_manifest)

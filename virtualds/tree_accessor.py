@@ -23,9 +23,11 @@ from virtualds.datasets.materialize import materialize
 from virtualds.datasets.open import open_virtual_datatree
 from virtualds.datasets.to_dict import make_dict
 from virtualds.datasets.tree import group_from_tree
-from virtualds.datasets.write import Destination, write_tree
+from virtualds.datasets.write import Destination
+from virtualds.datasets.write_modes import write_tree
 from virtualds.datasets.write_options import WriteOptions
 from virtualds.errors import VirtualdsError
+from virtualds.stores.access_rules import Allow
 
 OnDataset = Callable[[VirtualDatasetAccessor], xr.Dataset]
 """A function that changes the dataset of one group."""
@@ -170,8 +172,14 @@ class VirtualDataTreeAccessor(FamiliarNames):
         format: str | None = None,
         mode: str | None = None,
         append_dim: str | None = None,
+        position: str = "end",
+        on_duplicate: str = "raise",
         write_inherited_coords: bool = False,
         conflict: str = "raise",
+        allow: Allow = None,
+        group: str | None = None,
+        new_variables: str = "error",
+        missing_variables: str = "error",
         storage_options: Mapping[str, Any] | None = None,
         **choices: Any,
     ) -> dict[str, Any] | None:
@@ -179,12 +187,14 @@ class VirtualDataTreeAccessor(FamiliarNames):
 
         Parameters
         ----------
-        url, format, conflict, storage_options, **choices
-            As for ``ds.virtual.to_manifest``.
-        mode : {"w-", "w"}, optional
-            ``"w-"``, the default, creates a set, ``"w"`` creates or replaces one.
-        append_dim : None
-            Must be None. To append to a tree, join trees with `xarray.concat` and write the result.
+        url, format, position, on_duplicate, conflict, allow, group, new_variables, \
+        missing_variables, storage_options, **choices
+            As for ``ds.virtual.to_manifest``, for each group of the tree.
+        mode : {"w-", "w", "a", "r+"}, optional
+            As for ``ds.virtual.to_manifest``: ``"a"`` adds groups, and variables of groups.
+        append_dim : str, optional
+            Dimension to append along in every group that has it. All groups are extended in one
+            step. The other groups must equal those of the set.
         write_inherited_coords : bool, default False
             Whether to write coordinates that a group inherits into that group, too, as in
             `xarray.DataTree.to_zarr`. A group that is opened alone has them then.
@@ -194,8 +204,9 @@ class VirtualDataTreeAccessor(FamiliarNames):
         TypeError
             The format has no such option.
         UnsupportedError
-            The format, or the store, cannot hold the tree; nothing has been written. Or
-            ``append_dim`` was given.
+            The format, or the store, cannot hold the tree; nothing has been written.
+        CombineError
+            A group does not fit that of the set, or the set already has it.
         ConflictError
             Another writer was faster; the set is unchanged.
         FileExistsError
@@ -210,7 +221,7 @@ class VirtualDataTreeAccessor(FamiliarNames):
         >>> xr.open_datatree("refs.zarr", engine="virtual").identical(tree)
         True
         """
-        options = WriteOptions(format, mode, append_dim, conflict=conflict, choices=choices)
+        options = WriteOptions.of_call(locals())
         if url is None:
             whole = partial(group_from_tree, self._tree, write_inherited_coords)
             return make_dict(whole, options, storage_options, type(self).to_manifest)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from virtualds.combine.files_read import FilesRead
-    from virtualds.datasets.write import Added
+    from virtualds.datasets.write_modes import Added
 
 DASK = click.option(
     "--dask", metavar="SCHEDULER", help="Address of a dask scheduler; its workers open the files."

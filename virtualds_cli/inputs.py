@@ -7,7 +7,8 @@ from typing import IO, Any
 
 import click
 
-from virtualds_cli.options import Decorator, Function, Url
+from virtualds_cli.options import Decorator, Function
+from virtualds_cli.parameter_types import Url
 
 
 def files(function: Function) -> Function:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable, Iterable, Mapping
-from datetime import timedelta
 from typing import Any
 
 import click
-from click.shell_completion import CompletionItem
+
+from virtualds_cli.parameter_types import Access, Age, Origin, Renaming, Url
 
 Function = Callable[..., None]
 Decorator = Callable[[Function], Function]
@@ -18,106 +16,6 @@ FORMATS = ("kerchunk-json", "kerchunk-parquet", "zarr-v3", "icechunk")
 JOINS = ("outer", "inner", "left", "right", "exact", "override")
 COMPAT = ("equals", "identical", "broadcast_equals", "no_conflicts", "override")
 ATTRIBUTES = ("override", "drop", "identical", "no_conflicts", "drop_conflicts")
-
-
-class Url(click.ParamType):  # type: ignore[type-arg]  # older click has none
-    """A path or a url, which shells complete as a path."""
-
-    name = "url"
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        """Let the shell complete files."""
-        return [CompletionItem(incomplete, type="file")]
-
-
-class Access(click.ParamType):  # type: ignore[type-arg]  # older click has none
-    """Access options: a JSON object, or one option as ``key=value``."""
-
-    name = "json or key=value"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> dict[str, Any]:
-        """Return the options as a dictionary."""
-        if not isinstance(value, str):
-            return dict(value)
-        if value.lstrip().startswith("{"):
-            return self._object(value, param, ctx)
-        key, sign, text = value.partition("=")
-        if not key or not sign:
-            self.fail(f"{value!r} is neither a JSON object nor key=value", param, ctx)
-        try:
-            return {key: json.loads(text)}
-        except json.JSONDecodeError:
-            return {key: text}
-
-    def _object(
-        self, value: str, param: click.Parameter | None, ctx: click.Context | None
-    ) -> dict[str, Any]:
-        try:
-            found: dict[str, Any] = json.loads(value)
-        except json.JSONDecodeError as error:
-            self.fail(f"{value!r} is not valid JSON: {error}", param, ctx)
-        return found
-
-
-class Age(click.ParamType):  # type: ignore[type-arg]  # older click has none
-    """A duration: a number with a unit."""
-
-    name = "age"
-    UNITS = ("weeks", "days", "hours", "minutes", "seconds")
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> timedelta:
-        """Return the duration that ``30d`` or ``12 hours`` means."""
-        if isinstance(value, timedelta):
-            return value
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]+)", value)
-        units = [unit for unit in self.UNITS if found and unit.startswith(found[2])]
-        if not found or not units:
-            self.fail(f"{value!r} is not an age; write 30d, 12h or 90minutes", param, ctx)
-        return timedelta(**{units[0]: float(found[1])})
-
-
-class Part(click.ParamType):  # type: ignore[type-arg]  # older click has none
-    """A sample size: a number, a fraction below 1, or all."""
-
-    name = "number|fraction|all"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int | float:
-        """Return a number as an integer, and a fraction as a float; 1.0 means all."""
-        if value == "all":
-            return 1.0
-        try:
-            return int(value)
-        except ValueError:
-            pass
-        try:
-            return float(value)
-        except ValueError:
-            self.fail(f"{value!r} is not a number, a fraction (0.01) or 'all'", param, ctx)
-
-
-class Origin(click.ParamType):  # type: ignore[type-arg]  # older click has none
-    """Source of a coordinate: ``NAME[:FORMAT]=PATTERN`` or ``NAME[:FORMAT]@ATTRIBUTE``."""
-
-    name = "name=pattern"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, str | None, str, str]:
-        """Return name, format, "=" or "@", and the pattern or attribute."""
-        if not isinstance(value, str):
-            return tuple(value)
-        found = re.fullmatch(r"([^:=@]+)(?::([^=@]+))?([=@])(.+)", value)
-        if not found:
-            self.fail(f"{value!r} is neither NAME=PATTERN nor NAME@ATTRIBUTE", param, ctx)
-        return found[1], found[2], found[3], found[4]
 
 
 def _by_name(
@@ -280,11 +178,40 @@ OPTIONS: dict[str, Decorator] = {
         "raise",
         "What to do about positions that are already in the set.",
     ),
+    "new_variables": _chosen(
+        "--new-variables",
+        ("error", "fill", "drop"),
+        "error",
+        "What to do about variables that the set lacks: stop (error), add them with missing values "
+        "where the set has data already (fill), or leave them out (drop).",
+    ),
+    "missing_variables": _chosen(
+        "--missing-variables",
+        ("error", "fill"),
+        "error",
+        "What to do if variables of the set are missing: stop, or fill them with missing values.",
+    ),
     "conflict": _chosen(
         "--conflict",
         ("raise", "retry"),
         "raise",
         "What to do if another writer changes the set at the same time.",
+    ),
+    "rename": click.option(
+        "--rename",
+        multiple=True,
+        type=Renaming(),
+        callback=_merged,
+        help="Old and new name of a variable or dimension. Repeat the option for several.",
+    ),
+    "drop_groups": _several("--drop-groups", "Path of a group to leave out."),
+    "attributes": click.option(
+        "--attributes",
+        multiple=True,
+        type=Access(),
+        callback=_merged,
+        help="An attribute: title=TEXT of the group, or t:units=TEXT of a variable. Values are "
+        "JSON or text; null removes the attribute. Repeat the option for several.",
     ),
     "keep": click.option(
         "--keep",
@@ -385,7 +312,10 @@ SECTIONS = {
     "Combining": COMBINING,
     "Opening": (*ONE_FILE, "snapshot"),
     "Many files": (*WORKING, "dask"),
-    "Writing": ("format", "mode", "position", "on_duplicate", "conflict", "target_options"),
+    "Writing": (
+        *("format", "mode", "position", "on_duplicate", "new_variables", "missing_variables"),
+        *("conflict", "target_options"),
+    ),
     "Format-specific options": CHOICES,
 }
 """The sections of the help, with their options."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -13,17 +12,10 @@ from uuid import uuid4
 import numpy as np
 import pytest
 import xarray as xr
-from daily_files import EPOCH, append, days, native, opened, virtual, written
+from daily_files import EPOCH, SUFFIXES, append, days, native, opened, virtual, written
 from transforms import assert_identical
 
 import virtualds
-from virtualds.datasets.registry import FORMATS
-
-SUFFIXES = {
-    form.name: form.suffixes[0]
-    for form in FORMATS
-    if form.library is None or find_spec(form.library)
-}
 
 
 @pytest.fixture(params=SUFFIXES, ids=list(SUFFIXES))
@@ -257,7 +249,14 @@ def test_other_units_of_time_are_converted_to_those_of_the_set(
         ({"append_dim": "time", "conflict": "wait"}, "conflict 'wait'"),
         ({"mode": "w", "conflict": "wait"}, "conflict 'wait'"),
         ({"append_dim": "time", "mode": "w"}, "mode 'w'"),
-        ({"mode": "a"}, "append_dim=None"),
+        ({"mode": "r+", "append_dim": "time"}, "mode 'r\\+' with append_dim='time'"),
+        ({"mode": "a", "position": "start"}, "position='start'"),
+        ({"mode": "r+", "on_duplicate": "replace"}, "on_duplicate='replace'"),
+        ({"append_dim": "time", "on_duplicate": "replace"}, "on_duplicate 'replace'"),
+        ({"append_dim": "time", "new_variables": "ignore"}, "new_variables 'ignore'"),
+        ({"append_dim": "time", "missing_variables": "drop"}, "missing_variables 'drop'"),
+        ({"mode": "a", "new_variables": "fill"}, "new_variables='fill'"),
+        ({"group": "a/../b"}, "'..' is no name of a group"),
         ({"mode": "r"}, "mode 'r'"),
         ({"mode": "w", "position": "start"}, "position='start'"),
         ({"mode": "w-", "on_duplicate": "skip"}, "on_duplicate='skip'"),

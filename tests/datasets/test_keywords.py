@@ -97,6 +97,10 @@ KEYWORDS: dict[str, tuple[str, Callable[[Path], Any]]] = {
         "drop_sources() has no argument 'dimm'; did you mean 'dim'?",
         lambda _: virtualds.drop_sources(NONE, "a.nc", dimm="time"),
     ),
+    "edit": (
+        "edit() has no argument 'renam'; did you mean 'rename'?",
+        lambda _: virtualds.edit(NONE, renam={}),
+    ),
     "snapshots": (
         "snapshots() has no argument 'storage_option'; did you mean 'storage_options'?",
         lambda _: virtualds.snapshots(NONE, storage_option={}),
@@ -214,6 +218,7 @@ OPENERS: dict[str, Callable[[Any, Path], Any]] = {
     "materialize": lambda url, folder: virtual(folder).virtual.materialize(url),
     "snapshots": lambda url, _: virtualds.snapshots(url),
     "drop_sources": lambda url, _: virtualds.drop_sources(url, "a.nc"),
+    "edit": lambda url, _: virtualds.edit(url, rename={"a": "b"}),
     "zarr_store": lambda url, _: virtualds.zarr_store(url),
     "open_flat": lambda url, _: virtualds.open_flat(url, shape=(2,), dtype="f4"),
 }

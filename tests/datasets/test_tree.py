@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,12 @@ import safetensors.numpy
 import xarray as xr
 from cases import netcdf
 from counting_server import counting_server
+from daily_files import SUFFIXES
 from transforms import assert_identical
 from trees import TREES, Forest, parts_of_a_model, written_by_xarray
 
 import virtualds
 from virtualds import UnsupportedError
-from virtualds.datasets.registry import FORMATS
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xarray.SerializationWarning"),
@@ -33,11 +32,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*Consolidated metadata:UserWarning"),
 ]
 
-SUFFIXES = {
-    form.name: form.suffixes[0]
-    for form in FORMATS
-    if form.library is None or find_spec(form.library)
-}
 REFUSED = dict.fromkeys(
     ("kerchunk-json", "kerchunk-parquet", "icechunk"), ("unlimited_dimensions_that_groups_share",)
 )
@@ -426,18 +420,19 @@ def test_inherited_coordinates_are_written_once(form: str, tmp_path: Path) -> No
     assert set(lazily(target).coords) == {"time", "x"}
 
 
-def test_appending_to_a_tree_is_refused_with_what_to_do(forest: Forest, tmp_path: Path) -> None:
+def test_wrong_modes_of_trees_are_named(forest: Forest, tmp_path: Path) -> None:
     tree, target = virtualds.open_virtual_datatree(forest.path("only_groups")), tmp_path / "a.zarr"
     tree.virtual.to_manifest(target)
-    for how in ({"append_dim": "x"}, {"mode": "replace-source"}):
-        with pytest.raises(virtualds.UnsupportedError, match=r"written as a whole.*xr\.concat"):
-            tree.virtual.to_manifest(target, **how)
+    with pytest.raises(virtualds.UnsupportedError, match="'replace-source' is for datasets"):
+        tree.virtual.to_manifest(target, mode="replace-source")
     with pytest.raises(FileExistsError):
         tree.virtual.to_manifest(target, mode="w-")
     with pytest.raises(ValueError, match="mode 'x'"):
         tree.virtual.to_manifest(target, mode="x")
-    with pytest.raises(TypeError, match="'on_duplicate' is no option of zarr-v3"):
+    with pytest.raises(ValueError, match="on_duplicate='skip'"):
         tree.virtual.to_manifest(target, on_duplicate="skip")
+    with pytest.raises(ValueError, match="dimension 'height': the new dataset has"):
+        tree.virtual.to_manifest(target, append_dim="height")
 
 
 def test_an_array_that_a_format_cannot_hold_is_named_with_its_group(tmp_path: Path) -> None:

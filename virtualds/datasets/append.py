@@ -23,8 +23,10 @@ from virtualds.datasets.append_places import (
     find_replaced_static,
     pair_stretches,
 )
+from virtualds.datasets.changed_groups import join_coordinates
 from virtualds.datasets.duplicates import check_unchanged, duplicates_error, find_known_positions
 from virtualds.datasets.from_dataset import group_from_dataset
+from virtualds.datasets.lacking_variables import LACKING_REFUSED, Lacking
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.references_behind import restore_references
 from virtualds.datasets.source_positions import find_only_dimension, find_positions, urls_of
@@ -55,6 +57,7 @@ def append_along(
     dim: str,
     position: str = "end",
     on_duplicate: str = "raise",
+    lacking: Lacking = LACKING_REFUSED,
 ) -> ManifestGroup:
     """Return a set with a dataset added along a dimension.
 
@@ -70,6 +73,8 @@ def append_along(
         its values of the coordinate belong.
     on_duplicate : {"raise", "skip"}
         What to do about positions that are in the set already.
+    lacking : Lacking
+        What to do about variables that one side lacks.
 
     Returns
     -------
@@ -87,6 +92,7 @@ def append_along(
     _check_choice("on_duplicate", on_duplicate, ("raise", "skip"))
     new = restore_references(new)
     present = _open_set(old, new, dim)
+    present, new = lacking.complete(present, new, dim)
     new = _select_comparable(present, _load_index_alike(present, new, dim), dim)
     known = find_known_positions(present, new, dim)
     if known.any() and on_duplicate == "raise":
@@ -97,6 +103,21 @@ def append_along(
     present = _load_alike(present, new)
     added = [cut_along(new, dim, stretch) for stretch in find_runs(np.flatnonzero(~known))]
     return _to_group(old, _join_pieces(present, POSITIONS[position](present, added, dim), dim))
+
+
+def compare_static(
+    old: ManifestGroup, new: xr.Dataset, dim: str, lacking: Lacking = LACKING_REFUSED
+) -> ManifestGroup:
+    """Return a group without the dimension, which does not grow: the new dataset must equal it.
+
+    Raises
+    ------
+    CombineError
+        The dataset has other values, or variables that the group lacks.
+    """
+    present, new = lacking.complete(_open_set(old, None, None), restore_references(new), dim)
+    _select_comparable(present, new, dim)
+    return old if len(present.variables) == len(old.variables) else _to_group(old, present)
 
 
 def replace_sources(old: ManifestGroup, new: xr.Dataset, dim: str | None = None) -> ManifestGroup:
@@ -216,7 +237,8 @@ def _select_comparable(present: xr.Dataset, new: xr.Dataset, dim: str) -> xr.Dat
         listed = "\n".join(f"  {problem}" for problem in problems)
         raise CombineError(
             f"append along {dim!r}: the new dataset does not fit the set:\n{listed}\n"
-            f"leave variables out with ds.drop_vars, or convert them; nothing has been written"
+            f"leave variables out with ds.drop_vars, convert them, or see new_variables= and "
+            f"missing_variables=; nothing has been written"
         )
     return new.drop_vars([n for n, v in new.variables.items() if dim not in v.dims])
 
@@ -314,7 +336,8 @@ def _to_group(old: ManifestGroup, dataset: xr.Dataset) -> ManifestGroup:
     found = group_from_dataset(dataset)
     for name, variable in old.variables.items():
         _check_coding(name, variable, found.variables[name])
-    return replace(found, groups=old.groups, attributes=old.attributes, encoding=old.encoding)
+    attributes = join_coordinates(old.attributes, found.attributes)
+    return replace(found, groups=old.groups, attributes=attributes, encoding=old.encoding)
 
 
 def _check_coding(name: Hashable, old: Any, new: Any) -> None:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
-from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.datasets.keywords import check_types
 from virtualds.datasets.location import Location, reader_of
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
+from virtualds.datasets.own_values import load_own_values
 from virtualds.datasets.write import Destination
 from virtualds.datasets.write_options import WriteOptions
 from virtualds.formats import Format, replaces_by
@@ -83,21 +81,5 @@ def convert(
         found = reader, _ = reader_of(origin)
         group = open_group(origin, opening, found)
     if isinstance(reader, Format):
-        group = _load_own_values(group, f"{origin.url.rstrip('/')}/")
+        group = load_own_values(group, f"{origin.url.rstrip('/')}/")
     destination.create(lambda: group)
-
-
-def _load_own_values(group: ManifestGroup, own: str) -> ManifestGroup:
-    """Read the values that a set holds itself: another set is not to refer to it for them."""
-
-    def read(variable: ManifestVariable) -> ManifestVariable:
-        data = variable.data
-        urls = [f.url for f in data.listed_sources] if isinstance(data, ManifestArray) else []
-        held = bool(urls) and all(u.startswith(own) and f"{own}__" not in u for u in urls)
-        return replace(variable, data=variable.read()) if held else variable
-
-    return replace(
-        group,
-        variables={name: read(variable) for name, variable in group.variables.items()},
-        groups={name: _load_own_values(child, own) for name, child in group.groups.items()},
-    )

@@ -7,27 +7,19 @@ groups that a set may not hold, write all or nothing, and settle conflicts with 
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import pandas as pd
-import xarray as xr
 
-from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.reference_table import ReferenceTable
-from virtualds.datasets.append import append_along, remove_sources, replace_sources
 from virtualds.datasets.conflicts import name_missing_set, retry_on_conflict
-from virtualds.datasets.from_dataset import group_from_dataset
-from virtualds.datasets.keywords import format_suggestion, make_strict, names_of
-from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.location import Location, format_for, format_there
 from virtualds.datasets.registry import FORMATS
-from virtualds.datasets.tree import group_from_tree
-from virtualds.datasets.write_options import CREATING, WriteOptions
+from virtualds.datasets.write_options import WriteOptions
 from virtualds.errors import ConflictError, UnsupportedError, exists_already
 from virtualds.formats import Format, History, Parts
 from virtualds.formats.admission import (
@@ -38,9 +30,8 @@ from virtualds.formats.admission import (
 )
 from virtualds.formats.undecodable import ON_ERROR
 from virtualds.source_file import StorageOptions
-from virtualds.stores.access_rules import AccessPolicy, Allow
+from virtualds.stores.access_rules import AccessPolicy
 from virtualds.stores.errors import explain_write_errors
-from virtualds.urls import normalise_url
 
 Whole = Callable[[], ManifestGroup]
 """Returns the group of a new set."""
@@ -98,7 +89,7 @@ class Destination:
         FileExistsError
             There is a set, and ``mode`` is ``"w-"``.
         """
-        if self.options.mode != "w-":
+        if self.options.mode != "w-" or not self.options.creates_set:
             return self
         where, access = self.location.target, self.location.options
         if self.format.holds is None:
@@ -157,7 +148,7 @@ class Destination:
         is_known = know_nothing if self.place is None else self._is_part
         group = self.options.changes.apply(whole(), is_known)
         self._judge(group, is_known)
-        where, replaces = self.location.target, self.options.mode == "w"
+        where, replaces = self.location.target, self.options.replaces_set
         # not around ``whole``: it reads sources, and their errors are no errors of the set
         with explain_write_errors(where):
             if self.place is not None:
@@ -237,151 +228,10 @@ def prepare_write(
     >>> prepare_write("refs.parquet").format.name
     'kerchunk-parquet'
     """
-    names = given.keys() & {one.name for one in fields(WriteOptions)}
+    names = {one.name for one in fields(WriteOptions)}
     choices = {name: value for name, value in given.items() if name not in names}
-    options = WriteOptions(choices=choices, **{name: given[name] for name in names})
+    options = WriteOptions.of_call(given | {"choices": choices})
     return Destination.of(Location.of(url, storage_options), options).demand_free()
-
-
-# ---------------------------------------------------------------------- datasets and trees
-
-
-class Added(NamedTuple):
-    """How much was added to a set: positions along the dimension that grows, and references."""
-
-    positions: int
-    references: int
-
-    @classmethod
-    def all_of(cls, dataset: xr.Dataset, dim: str | None) -> Added:
-        """Count all positions and references of a dataset."""
-        arrays = map(get_virtual_array, dataset.variables.values())
-        references = sum(array.nchunks for array in arrays if array is not None)
-        return cls(dataset.sizes.get(dim, 0), references)
-
-    @classmethod
-    def between(
-        cls, old: ManifestGroup, after: ManifestGroup, dataset: xr.Dataset, dim: str
-    ) -> Added:
-        """Count the positions and references that a change added to a set."""
-        positions, references = 0, 0
-        for name, variable in dataset.variables.items():
-            if dim in variable.dims and old is not after:
-                a, b = old.variables[str(name)].data, after.variables[str(name)].data
-                axis = variable.dims.index(dim)
-                positions = b.shape[axis] - a.shape[axis]
-                if isinstance(a, ManifestArray) and isinstance(b, ManifestArray):
-                    references += b.nchunks - a.nchunks
-        return cls(positions, references)
-
-
-def write_dataset(dataset: xr.Dataset, destination: Destination) -> Added:
-    """Write the references of a dataset; return how many were added: an append may add none.
-
-    See ``ds.virtual.to_manifest``.
-    """
-    options = destination.options
-    dim = options.append_dim
-    if options.mode == "replace-source":
-        destination.change(partial(replace_sources, new=dataset, dim=dim))
-    elif options.mode in CREATING:
-        destination.create(partial(group_from_dataset, dataset))
-    else:
-        append = partial(
-            append_along,
-            new=dataset,
-            dim=str(dim),
-            position=options.position,
-            on_duplicate=options.on_duplicate,
-        )
-        first = partial(_begin_set, dataset, dim, destination.location)
-        before, after = destination.change(append, first)
-        if before is not None:
-            return Added.between(before, after, dataset, str(dim))
-    return Added.all_of(dataset, dim)
-
-
-def _begin_set(dataset: xr.Dataset, dim: str | None, location: Location) -> ManifestGroup:
-    """Return the first group of a set that is to grow along a dimension."""
-    if dim not in dataset.dims:
-        raise ValueError(
-            f"append_dim {dim!r}: the dataset, which would be the first of the set "
-            f"{location.target}, has {list(dataset.dims)}"
-            f"{format_suggestion(dim, dataset.dims)}"
-        )
-    return group_from_dataset(dataset)
-
-
-def write_tree(tree: xr.DataTree, inherited: bool, destination: Destination) -> None:
-    """Write the references of a tree; see ``tree.virtual.to_manifest``."""
-    options = destination.options
-    if options.mode not in CREATING:
-        raise UnsupportedError(
-            f"{destination.location.target}: mode {options.mode!r} with "
-            f"append_dim={options.append_dim!r}, but trees are written as a whole; open the set "
-            f"with virtualds.open_virtual_datatree, join it with the new tree (xr.concat) and "
-            f"write that, or append to the root alone with ds.virtual.to_manifest"
-        )
-    destination.create(partial(group_from_tree, tree, inherited))
-
-
-@make_strict()
-def drop_sources(
-    url: str | os.PathLike[str],
-    sources: str | Iterable[str],
-    *,
-    dim: str | None = None,
-    format: str | None = None,
-    conflict: str = "raise",
-    allow: Allow = None,
-    storage_options: Mapping[str, Any] | None = None,
-) -> None:
-    """Remove the data that come from some sources out of a reference set.
-
-    Variables without the dimension stay. If they come from one of these sources, reading them
-    still needs that file.
-
-    Parameters
-    ----------
-    url : str or path
-        The set.
-    sources : str or iterable of str
-        Paths or urls, as ``ds.virtual.sources`` lists them.
-    dim : str, optional
-        The dimension along which sources follow each other, by default the only such dimension.
-    format : str, optional
-        The name of the format, needed if neither the suffix nor the content of the set shows it.
-    conflict : {"raise", "retry"}
-        What to do if another writer is faster.
-    allow : str, path, or iterable of them, optional
-        Where the files that the set refers to may lie, as in `open_virtual_dataset`.
-    storage_options : dict, optional
-        Access options, for fsspec.
-
-    Raises
-    ------
-    CombineError
-        The set has no such source, or no other sources.
-    ConflictError
-        Another writer was faster; this call has changed nothing.
-    UnsupportedError
-        A set of this format cannot be changed, or the store has no conditional writes.
-    FileNotFoundError
-        There is no set.
-
-    Examples
-    --------
-    >>> import virtualds
-    >>> vds = virtualds.open_virtual_mfdataset("200[12].nc", combine="nested", concat_dim="time")
-    >>> vds.virtual.to_manifest("refs.json")
-    >>> drop_sources("refs.json", "2001.nc")
-    >>> vds.sizes["time"], xr.open_dataset("refs.json", engine="virtual").sizes["time"]
-    (24, 12)
-    """
-    options = WriteOptions(format, "replace-source", conflict=conflict, allow=allow)
-    destination = Destination.of(Location.of(url, storage_options), options)
-    urls = [normalise_url(source) for source in names_of("sources", sources)]
-    destination.change(partial(remove_sources, urls=urls, dim=dim))
 
 
 def snapshot_table(history: History, url: str, options: StorageOptions | None) -> pd.DataFrame:

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
+from virtualds.datasets.changed_groups import normalise_path
 from virtualds.datasets.conflicts import check_conflict
-from virtualds.datasets.keywords import check_types, format_suggestion, list_arguments
+from virtualds.datasets.keywords import (
+    check_choice,
+    check_types,
+    format_suggestion,
+    list_arguments,
+)
 from virtualds.datasets.reference_changes import CHANGES, ReferenceChanges
 from virtualds.formats import Format
 from virtualds.formats.admission import KEEP_QUERY
 from virtualds.stores.access_rules import AccessPolicy, Allow
 
-MODES = ("w-", "w", "a", "replace-source")
+MODES = ("w-", "w", "a", "r+", "replace-source")
 CREATING = ("w-", "w")
+NEW_VARIABLES = ("error", "fill", "drop")
+MISSING_VARIABLES = ("error", "fill")
 
 
 @dataclass(frozen=True)
@@ -24,6 +32,8 @@ class WriteOptions:
     Parameters
     ----------
     format, mode, append_dim, position, on_duplicate, conflict, allow
+        As for ``ds.virtual.to_manifest``.
+    group, new_variables, missing_variables
         As for ``ds.virtual.to_manifest``.
     choices : mapping
         What the format lets one choose, and ``keep_query``, which every format has.
@@ -42,6 +52,14 @@ class WriteOptions:
     conflict: str = "raise"
     allow: Allow = None
     choices: Mapping[str, Any] = field(default_factory=dict)
+    group: str | None = None
+    new_variables: str = "error"
+    missing_variables: str = "error"
+
+    @classmethod
+    def of_call(cls, given: Mapping[str, Any]) -> WriteOptions:
+        """Pick the options out of the arguments of a call."""
+        return cls(**{one.name: given[one.name] for one in fields(cls) if one.name in given})
 
     def __post_init__(self) -> None:
         if self.mode is None:
@@ -49,22 +67,62 @@ class WriteOptions:
         mode, dim = self.mode, self.append_dim
         if mode not in MODES:
             raise ValueError(
-                f"mode {mode!r}: there are 'w-' (create), 'w' (create or replace), 'a' (append "
-                f"along append_dim), and 'replace-source'"
+                f"mode {mode!r}: there are 'w-' (create), 'w' (create or replace), 'a' (add "
+                f"variables, or append along append_dim), 'r+' (replace variables), and "
+                f"'replace-source'"
             )
-        if (mode == "a" and dim is None) or (mode in CREATING and dim is not None):
+        if dim is not None and mode not in ("a", "replace-source"):
             raise ValueError(
                 f"mode {mode!r} with append_dim={dim!r}: name the dimension to append along, and "
                 f"nothing else to create a set"
             )
-        if mode != "a" and (self.position, self.on_duplicate) != ("end", "raise"):
+        check_choice("new_variables", self.new_variables, NEW_VARIABLES)
+        check_choice("missing_variables", self.missing_variables, MISSING_VARIABLES)
+        check_conflict(self.conflict)
+        self._check_appending()
+        AccessPolicy.of(self.allow)
+        normalise_path(self.group)
+
+    def _check_appending(self) -> None:
+        """Refuse options of appends where nothing is appended."""
+        given = {
+            "position": (self.position, "end"),
+            "on_duplicate": (self.on_duplicate, "raise"),
+            "new_variables": (self.new_variables, "error"),
+            "missing_variables": (self.missing_variables, "error"),
+        }
+        others = {name: value for name, (value, default) in given.items() if value != default}
+        if self.mode == "a" and self.append_dim is None:
+            check_choice("on_duplicate", self.on_duplicate, ("raise", "skip", "replace"))
+            others.pop("on_duplicate", None)
+        elif self.is_append:
+            return
+        if others:
+            listed = ", ".join(f"{name}={value!r}" for name, value in others.items())
             raise ValueError(
-                f"mode {mode!r} with position={self.position!r}, "
-                f"on_duplicate={self.on_duplicate!r}: these are for appending; name the dimension "
+                f"mode {self.mode!r} with {listed}: these are for appending; name the dimension "
                 f"with append_dim, or leave them out"
             )
-        check_conflict(self.conflict)
-        AccessPolicy.of(self.allow)
+
+    @property
+    def is_append(self) -> bool:
+        """Whether the data are appended along a dimension."""
+        return self.mode == "a" and self.append_dim is not None
+
+    @property
+    def path(self) -> str:
+        """The path of the group that is written, ``""`` for the root."""
+        return normalise_path(self.group)
+
+    @property
+    def creates_set(self) -> bool:
+        """Whether the data become the whole set."""
+        return self.mode in CREATING and not self.path
+
+    @property
+    def replaces_set(self) -> bool:
+        """Whether the data may replace another set."""
+        return self.mode == "w" and not self.path
 
     @property
     def keep_query(self) -> bool:

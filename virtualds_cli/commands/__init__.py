@@ -8,6 +8,7 @@ from virtualds_cli.commands.convert import convert
 from virtualds_cli.commands.demo import demo
 from virtualds_cli.commands.diagnose import diagnose
 from virtualds_cli.commands.drop_sources import drop_sources
+from virtualds_cli.commands.edit import edit
 from virtualds_cli.commands.expire_snapshots import expire_snapshots
 from virtualds_cli.commands.info import info
 from virtualds_cli.commands.rename_paths import rename_paths
@@ -26,6 +27,7 @@ COMMANDS: tuple[Command, ...] = (
     diagnose,
     convert,
     drop_sources,
+    edit,
     snapshots,
     expire_snapshots,
     compact,

@@ -11,11 +11,15 @@ import click
 from virtualds_cli.building import DASK, VERBOSE, format_summary, open_files, summarise
 from virtualds_cli.command import command
 from virtualds_cli.inputs import files, list_files
-from virtualds_cli.options import CHOICES, MANY_FILES, Url, given, select_given
+from virtualds_cli.options import CHOICES, MANY_FILES, given, select_given
 from virtualds_cli.output import report
+from virtualds_cli.parameter_types import Url
 
 OPENED = tuple(name for name in MANY_FILES if name not in ("combine", "concat_dim"))
-WRITING = ("format", "position", "on_duplicate", "conflict", *CHOICES)
+WRITING = (
+    *("format", "position", "on_duplicate", "new_variables", "missing_variables", "conflict"),
+    *CHOICES,
+)
 """The options of ``ds.virtual.to_manifest``."""
 
 
@@ -62,7 +66,8 @@ def append(
 
     The files of SET are not scanned again. If SET does not exist, it is created.
     """
-    from virtualds.datasets.write import prepare_write, write_dataset
+    from virtualds.datasets.write import prepare_write
+    from virtualds.datasets.write_modes import write_dataset
 
     begun = time.perf_counter()
     writing = select_given(options, WRITING) | {"mode": mode, "append_dim": dim}

@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from virtualds_cli.command import command
-from virtualds_cli.options import Age, Url, given, select_given
+from virtualds_cli.options import given, select_given
+from virtualds_cli.parameter_types import Age, Url
 from virtualds_cli.removal import report_removal
 
 

@@ -7,8 +7,9 @@ from typing import Any
 import click
 
 from virtualds_cli.command import command
-from virtualds_cli.options import Url, given, select_given
+from virtualds_cli.options import given, select_given
 from virtualds_cli.output import format_facts, report
+from virtualds_cli.parameter_types import Url
 
 
 @command(

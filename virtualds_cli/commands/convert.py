@@ -8,8 +8,9 @@ from typing import Any
 import click
 
 from virtualds_cli.command import command
-from virtualds_cli.options import CHOICES, Url, given, select_given
+from virtualds_cli.options import CHOICES, given, select_given
 from virtualds_cli.output import format_facts, report
+from virtualds_cli.parameter_types import Url
 
 CONVERTING = (
     "format",

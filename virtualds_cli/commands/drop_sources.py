@@ -9,8 +9,9 @@ import click
 
 from virtualds_cli.command import command
 from virtualds_cli.inputs import files, list_files
-from virtualds_cli.options import Url, given, select_given
+from virtualds_cli.options import given, select_given
 from virtualds_cli.output import format_count, format_facts, report
+from virtualds_cli.parameter_types import Url
 
 DROPPING = ("format", "conflict", "allow", "storage_options")
 """The options of `virtualds.drop_sources`."""

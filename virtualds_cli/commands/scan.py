@@ -11,8 +11,9 @@ import click
 from virtualds_cli.building import DASK, VERBOSE, format_summary, open_files, summarise
 from virtualds_cli.command import command
 from virtualds_cli.inputs import files, list_files
-from virtualds_cli.options import CHOICES, MANY_FILES, Url, given, select_given
+from virtualds_cli.options import CHOICES, MANY_FILES, given, select_given
 from virtualds_cli.output import report
+from virtualds_cli.parameter_types import Url
 
 WRITING = ("format", "mode", "conflict", *CHOICES)
 """The options of ``ds.virtual.to_manifest``."""

@@ -11,8 +11,9 @@ import click
 from virtualds_cli.building import make_keywords
 from virtualds_cli.command import command
 from virtualds_cli.inputs import files, list_files
-from virtualds_cli.options import CHOICES, MANY_FILES, Url, given, select_given
+from virtualds_cli.options import CHOICES, MANY_FILES, given, select_given
 from virtualds_cli.output import exit_by, report
+from virtualds_cli.parameter_types import Url
 
 OPENED = tuple(name for name in MANY_FILES if name not in ("concat_dim", "decode_cf"))
 WRITING = ("format", "target_options", *CHOICES)

@@ -8,8 +8,9 @@ from typing import Any
 import click
 
 from virtualds_cli.command import command
-from virtualds_cli.options import Part, Url, given, select_given
+from virtualds_cli.options import given, select_given
 from virtualds_cli.output import exit_by, report
+from virtualds_cli.parameter_types import Part, Url
 
 OPENING = ("group", "drop_variables", "parser", "allow", "snapshot", "storage_options")
 """The options of `virtualds.open_virtual_datatree`."""

@@ -54,7 +54,9 @@ def find_first_changed_row(before: ArrayChunks, after: ArrayChunks) -> int | Non
         return 0
     shapes = [tuple(a.metadata["shape"]) for a in (before, after)]
     numbered_alike = len(shapes[0]) == len(shapes[1]) and old.shape[1:] == new.shape[1:]
-    if not numbered_alike or shapes[0][1:] != shapes[1][1:] or shapes[0] > shapes[1]:
+    # longer chunks are fewer, of an array of the same shape
+    shrinks = shapes[0] > shapes[1] or new.size < old.size
+    if not numbered_alike or shapes[0][1:] != shapes[1][1:] or shrinks:
         return None
     first = old.size
     for ids, rows in iterate_blocks(old, _count_kept_rows(old, new)):
