@@ -230,6 +230,10 @@ class RepositoryTable:
         """Return the chunks of these numbers, in their shape, with the files that they lie in."""
         return self.store.read_manifest(self.path, self.grid).at(ids).pruned()
 
+    def list_numbers(self) -> Ints | None:
+        """Return the numbers of the chunks that exist; None if most of them do."""
+        return self.store.read_manifest(self.path, self.grid).find_existing()
+
     def list_sources(self) -> tuple[SourceFile, ...]:
         """Return all files that chunks lie in."""
         return self.store.read_manifest(self.path, self.grid).sources

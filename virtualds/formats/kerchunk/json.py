@@ -10,12 +10,15 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import product
 from typing import Any
+
+import numpy as np
 
 from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.columns import INLINE
 from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.projection import Ints
+from virtualds.chunks.reference_table import iterate_references
 from virtualds.errors import FormatError, VirtualdsError
 from virtualds.formats.kerchunk.entries import (
     Entries,
@@ -300,17 +303,26 @@ def _encode_references(
     path: str, manifest: ChunkManifest, folders: Mapping[str, str]
 ) -> Iterator[str]:
     """Yield every existing chunk as a JSON member."""
-    manifest = manifest.loaded()
-    heads = [f"[{json.dumps(_shorten_url(file.url, folders))}," for file in manifest.files]
     prefix = json.dumps(path)[:-1] + "/"
-    keys = map(".".join, product(*(map(str, range(n)) for n in manifest.shape)))
-    columns = (manifest.file, manifest.offset, manifest.length)
-    rows = zip(keys, *(c.ravel().tolist() for c in columns), strict=True)
-    for key, file, offset, length in rows:
-        if file >= 0:
-            yield f'{prefix}{key or "0"}":{heads[file]}{offset},{length}]'
-        elif file == INLINE:
-            yield f'{prefix}{key or "0"}":"{_encode_base64(manifest.inline[offset])}"'
+    for ids, rows in iterate_references(manifest):
+        heads = [f"[{json.dumps(_shorten_url(file.url, folders))}," for file in rows.files]
+        columns = (rows.file, rows.offset, rows.length)
+        members = zip(
+            _name_chunks(ids, manifest.shape), *(c.tolist() for c in columns), strict=True
+        )
+        for key, file, offset, length in members:
+            if file == INLINE:
+                yield f'{prefix}{key}":"{_encode_base64(rows.inline[offset])}"'
+            else:
+                yield f'{prefix}{key}":{heads[file]}{offset},{length}]'
+
+
+def _name_chunks(ids: Ints, grid: tuple[int, ...]) -> Iterable[str]:
+    """Return the keys of chunks by their numbers."""
+    if not grid:
+        return ["0"] * ids.size
+    places = (place.tolist() for place in np.unravel_index(ids, grid))
+    return map(".".join, zip(*(map(str, place) for place in places), strict=True))
 
 
 def _shorten_url(url: str, folders: Mapping[str, str]) -> str:
