@@ -26,6 +26,7 @@ from virtualds.datasets.convert import convert
 from virtualds.datasets.open import open_virtual_dataset, open_virtual_datatree
 from virtualds.datasets.open_flat import open_flat
 from virtualds.datasets.snapshots import expire_snapshots, snapshots
+from virtualds.datasets.template import template
 from virtualds.datasets.upgrade import upgrade
 from virtualds.datasets.write import drop_sources
 from virtualds.datasets.zarr_store import zarr_store
@@ -84,6 +85,7 @@ __all__ = [
     "open_virtual_mfdatatree",
     "set_options",
     "snapshots",
+    "template",
     "upgrade",
     "zarr_store",
 ]

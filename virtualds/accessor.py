@@ -22,6 +22,7 @@ from virtualds.datasets.location import Location
 from virtualds.datasets.materialize import materialize
 from virtualds.datasets.open import open_virtual_dataset
 from virtualds.datasets.references_behind import find_virtual, replace_variables
+from virtualds.datasets.regions import Region
 from virtualds.datasets.structure import describe_gaps
 from virtualds.datasets.to_lazy import to_lazy_copy
 from virtualds.datasets.write import Destination, write_dataset
@@ -179,6 +180,7 @@ class VirtualDatasetAccessor:
         format: str | None = None,
         mode: str | None = None,
         append_dim: str | None = None,
+        region: Region | None = None,
         position: str = "end",
         on_duplicate: str = "raise",
         conflict: str = "raise",
@@ -202,10 +204,11 @@ class VirtualDatasetAccessor:
             ``Repository``, ``Session`` or ``IcechunkStore`` of Icechunk.
         format : str, optional
             Name of the format, if the suffix does not give it.
-        mode : {"w-", "w", "a", "replace-source"}, optional
-            ``"w-"`` creates a set, ``"w"`` creates or replaces one, ``"a"`` appends, and
-            ``"replace-source"`` replaces the data of the sources that the set already has. The
-            default is ``"a"`` with ``append_dim``, else ``"w-"``. Readers always see either the old
+        mode : {"w-", "w", "a", "r+", "replace-source"}, optional
+            ``"w-"`` creates a set, ``"w"`` creates or replaces one, ``"a"`` appends,
+            ``"r+"`` fills a region, and ``"replace-source"`` replaces the data of the sources that
+            the set already has. The default is ``"a"`` with ``append_dim``, ``"r+"`` with
+            ``region``, else ``"w-"``. Readers always see either the old
             set or the new one.
         append_dim : str, optional
             Dimension to append along, as in `xarray.Dataset.to_zarr`; the set is created if it does
@@ -213,9 +216,14 @@ class VirtualDatasetAccessor:
             concatenated.
         position : {"end", "start", "coordinate"}
             Where to append: ``"coordinate"`` inserts each part at the position of its coordinate.
-        on_duplicate : {"raise", "skip"}
+        region : mapping of dimension to slice or "auto", or "auto"; optional
+            The region of an existing set to fill, as in `xarray.Dataset.to_zarr`. ``"auto"`` is
+            where the set has the values of the coordinates. Every variable has a dimension of the
+            region. The edges of a region are edges of compressed chunks.
+        on_duplicate : {"raise", "skip", "replace"}
             What to do with positions that the set already has: equal coordinate values, or without
-            a coordinate, the same elements of the same files.
+            a coordinate, the same elements of the same files. In a region: with chunks that have
+            references already; ``"replace"`` is for regions alone.
         conflict : {"raise", "retry"}
             What to do if another writer changes the set at the same time: raise `ConflictError`, or
             repeat the change on the new state of the set.
@@ -258,7 +266,7 @@ class VirtualDatasetAccessor:
         True
         """
         options = WriteOptions(
-            format, mode, append_dim, position, on_duplicate, conflict, allow, choices
+            format, mode, append_dim, position, on_duplicate, conflict, allow, choices, region
         )
         location = Location.of(url, storage_options)
         write_dataset(self._dataset, Destination.of(location, options, type(self).to_manifest))

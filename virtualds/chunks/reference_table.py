@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
+from itertools import combinations
 from math import prod
 from typing import ClassVar, NamedTuple, Protocol
 
@@ -72,7 +73,8 @@ def iterate_references(
         The manifest lies in a set that does not say which chunks exist, and the blocks so far are
         almost empty.
     """
-    known = manifest.find_existing()
+    # a few chunks are looked at sooner than all that exist are listed
+    known = manifest.find_existing() if manifest.size > most or manifest.is_loaded else None
     if known is not None:
         cuts = (known[begin : begin + most] for begin in range(0, known.size, most))
         blocks = ((ids, manifest.at(ids)) for ids in cuts)
@@ -149,6 +151,11 @@ class TiledReferences:
 
     has_pipelines: ClassVar[bool] = False
 
+    @property
+    def has_overlaps(self) -> bool:
+        """Whether two of the manifests share a chunk."""
+        return any(_overlap(one, other) for one, other in combinations(self.parts, 2))
+
     def load(self, ids: Ints) -> ChunkManifest:
         """Return the chunks of these numbers, in their shape, with the files that they lie in."""
         places = np.stack(np.unravel_index(ids.ravel(), self.grid))
@@ -188,6 +195,14 @@ class TiledReferences:
 
     def summarize_sources(self) -> None:
         """Return None: the parts list their files."""
+
+
+def _overlap(
+    one: tuple[tuple[int, ...], ChunkManifest], other: tuple[tuple[int, ...], ChunkManifest]
+) -> bool:
+    """Say whether two manifests, each with its origin, share a chunk."""
+    sides = zip(one[0], one[1].shape, other[0], other[1].shape, strict=True)
+    return all(max(a, b) < min(a + n, b + m) for a, n, b, m in sides)
 
 
 class RowCounting(NamedTuple):

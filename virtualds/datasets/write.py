@@ -25,6 +25,7 @@ from virtualds.datasets.from_dataset import group_from_dataset
 from virtualds.datasets.keywords import format_suggestion, make_strict, names_of
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.location import Location, format_for, format_there
+from virtualds.datasets.regions import fill_region
 from virtualds.datasets.registry import FORMATS
 from virtualds.datasets.tree import group_from_tree
 from virtualds.datasets.write_options import CREATING, WriteOptions
@@ -282,6 +283,9 @@ def write_dataset(dataset: xr.Dataset, destination: Destination) -> Added:
         destination.change(partial(replace_sources, new=dataset, dim=dim))
     elif options.mode in CREATING:
         destination.create(partial(group_from_dataset, dataset))
+    elif options.mode == "r+":
+        region, twice = options.region, options.on_duplicate
+        destination.change(partial(fill_region, new=dataset, region=region, on_duplicate=twice))
     else:
         append = partial(
             append_along,

@@ -12,7 +12,7 @@ from virtualds.formats import Format
 from virtualds.formats.admission import KEEP_QUERY
 from virtualds.stores.access_rules import AccessPolicy, Allow
 
-MODES = ("w-", "w", "a", "replace-source")
+MODES = ("w-", "w", "a", "r+", "replace-source")
 CREATING = ("w-", "w")
 
 
@@ -22,7 +22,7 @@ class WriteOptions:
 
     Parameters
     ----------
-    format, mode, append_dim, position, on_duplicate, conflict, allow
+    format, mode, append_dim, position, on_duplicate, conflict, allow, region
         As for ``ds.virtual.to_manifest``.
     choices : mapping
         What the format lets one choose, and ``keep_query``, which every format has.
@@ -41,22 +41,31 @@ class WriteOptions:
     conflict: str = "raise"
     allow: Allow = None
     choices: Mapping[str, Any] = field(default_factory=dict)
+    region: Any = None
 
     def __post_init__(self) -> None:
         if self.mode is None:
-            object.__setattr__(self, "mode", "w-" if self.append_dim is None else "a")
+            default = "w-" if self.append_dim is None else "a"
+            object.__setattr__(self, "mode", default if self.region is None else "r+")
         mode, dim = self.mode, self.append_dim
         if mode not in MODES:
             raise ValueError(
                 f"mode {mode!r}: there are 'w-' (create), 'w' (create or replace), 'a' (append "
-                f"along append_dim), and 'replace-source'"
+                f"along append_dim), 'r+' (fill a region), and 'replace-source'"
             )
         if (mode == "a" and dim is None) or (mode in CREATING and dim is not None):
             raise ValueError(
                 f"mode {mode!r} with append_dim={dim!r}: name the dimension to append along, and "
                 f"nothing else to create a set"
             )
-        if mode != "a" and (self.position, self.on_duplicate) != ("end", "raise"):
+        if (mode == "r+") != (self.region is not None) or (mode == "r+" and dim is not None):
+            raise ValueError(
+                f"mode {mode!r} with region={self.region!r} and append_dim={dim!r}: 'r+' fills a "
+                f"region of a set, and nothing else does"
+            )
+        if mode == "r+":
+            self._check_region()
+        elif mode != "a" and (self.position, self.on_duplicate) != ("end", "raise"):
             raise ValueError(
                 f"mode {mode!r} with position={self.position!r}, "
                 f"on_duplicate={self.on_duplicate!r}: these are for appending; name the dimension "
@@ -64,6 +73,13 @@ class WriteOptions:
             )
         check_conflict(self.conflict)
         AccessPolicy.of(self.allow)
+
+    def _check_region(self) -> None:
+        if self.position != "end" or self.on_duplicate not in ("raise", "skip", "replace"):
+            raise ValueError(
+                f"region with position={self.position!r}, on_duplicate={self.on_duplicate!r}: "
+                f"a region has its place, and on_duplicate is 'raise', 'skip' or 'replace'"
+            )
 
     @property
     def keep_query(self) -> bool:

@@ -161,6 +161,8 @@ def _list_parts(manifest: ChunkManifest) -> Iterable[tuple[tuple[int, ...], Chun
     if isinstance(manifest, LazyManifest):
         table = manifest.counting.table
         if isinstance(table, TiledReferences) and _is_row_range(manifest, table, 0, table.grid):
+            if table.has_overlaps:
+                return []
             return sorted(table.parts, key=lambda part: part[0])
     return [((0,) * len(manifest.shape), manifest)]
 
