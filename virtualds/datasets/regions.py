@@ -24,6 +24,7 @@ from virtualds.datasets.references_behind import restore_references
 from virtualds.datasets.to_dataset import to_virtual_dataset
 from virtualds.errors import CombineError
 from virtualds.formats.undecodable import decode_group
+from virtualds.options import get_options
 
 AUTO = "auto"
 Region = Mapping[Any, Any] | str
@@ -32,7 +33,11 @@ Slices = dict[Hashable, slice]
 
 
 def fill_region(
-    old: ManifestGroup, new: xr.Dataset, region: Region, on_duplicate: str = "raise"
+    old: ManifestGroup,
+    new: xr.Dataset,
+    region: Region,
+    on_duplicate: str = "raise",
+    root: str = "",
 ) -> ManifestGroup:
     """Return a set with a dataset in a region of it.
 
@@ -46,6 +51,8 @@ def fill_region(
         Dimensions to slices, or to ``"auto"``: where the set has the values of the coordinate.
     on_duplicate : {"raise", "skip", "replace"}
         What to do about chunks that have references already.
+    root : str
+        Url of the set, which holds the chunks of values that were in memory when it was written.
 
     Returns
     -------
@@ -60,7 +67,7 @@ def fill_region(
         A dimension or slice is wrong, or a variable has no dimension of the region.
     """
     new = restore_references(new)
-    present = decode_group(old, "raise", to_virtual_dataset)
+    present = _load_alike(decode_group(old, "raise", to_virtual_dataset), new, root)
     slices = _find_slices(present, new, region)
     new = _drop_indexes(present, new, slices)
     _check_dimensions(new, slices)
@@ -76,6 +83,27 @@ def fill_region(
         if found is not None:
             changed[name] = found
     return _to_group(old, present, changed) if changed else old
+
+
+def _load_alike(present: xr.Dataset, new: xr.Dataset, root: str) -> xr.Dataset:
+    """Load the variables of the set that hold values, where the new dataset has values too."""
+    loaded = {
+        name: present.variables[name].copy(data=np.asarray(array))
+        for name, variable in new.variables.items()
+        if name in present.variables
+        and get_virtual_array(variable) is None
+        and (array := get_virtual_array(present.variables[name])) is not None
+        and array.nbytes <= get_options().load_limit
+        and _lies_in(array, root)
+    }
+    return present.assign(loaded)
+
+
+def _lies_in(array: ManifestArray, root: str) -> bool:
+    """Say whether an array has chunks, and all of them lie in the set itself."""
+    return bool(count_references(array)) and all(
+        file.url.startswith(f"{root}/") for file in array.sources
+    )
 
 
 # ---------------------------------------------------------------------- where

@@ -285,7 +285,10 @@ def write_dataset(dataset: xr.Dataset, destination: Destination) -> Added:
         destination.create(partial(group_from_dataset, dataset))
     elif options.mode == "r+":
         region, twice = options.region, options.on_duplicate
-        destination.change(partial(fill_region, new=dataset, region=region, on_duplicate=twice))
+        root = destination.location.url
+        destination.change(
+            partial(fill_region, new=dataset, region=region, on_duplicate=twice, root=root)
+        )
     else:
         append = partial(
             append_along,

@@ -53,15 +53,15 @@ class WriteOptions:
                 f"mode {mode!r}: there are 'w-' (create), 'w' (create or replace), 'a' (append "
                 f"along append_dim), 'r+' (fill a region), and 'replace-source'"
             )
-        if (mode == "a" and dim is None) or (mode in CREATING and dim is not None):
-            raise ValueError(
-                f"mode {mode!r} with append_dim={dim!r}: name the dimension to append along, and "
-                f"nothing else to create a set"
-            )
         if (mode == "r+") != (self.region is not None) or (mode == "r+" and dim is not None):
             raise ValueError(
                 f"mode {mode!r} with region={self.region!r} and append_dim={dim!r}: 'r+' fills a "
                 f"region of a set, and nothing else does"
+            )
+        if (mode == "a" and dim is None) or (mode in CREATING and dim is not None):
+            raise ValueError(
+                f"mode {mode!r} with append_dim={dim!r}: name the dimension to append along, and "
+                f"nothing else to create a set"
             )
         if mode == "r+":
             self._check_region()

@@ -322,7 +322,11 @@ def write_references(
     used = {checks[number] for number in np.unique(columns[0]).tolist()}
     if not used:
         return
-    places = np.stack(np.unravel_index(numbers, grid), 1) if grid else numbers.reshape(-1, 0)
+    places = (
+        np.stack(np.unravel_index(numbers, grid), 1)
+        if grid
+        else np.zeros((numbers.size, 0), np.int64)
+    )
     low = places.min(0)
     box = tuple((places.max(0) - low + 1).tolist())
     with describe_errors(url):
