@@ -149,7 +149,7 @@ def test_the_uppermost_reference_counts() -> None:
     )  # fmt: skip
     laid = lay_over(base, (2, 1, 0), other)
     expected = base.loaded()
-    urls = columns_of(expected)["file"].copy()
+    urls = columns_of(expected)["file"].astype(object)
     urls[2, 1, 0] = urls[2, 1, 1] = "file:///upper"
     np.testing.assert_array_equal(columns_of(laid)["file"], urls)
     assert [origin for origin, _ in split_layers(laid)] == [(0, 0, 0), (2, 1, 0)]
@@ -161,14 +161,16 @@ def test_the_uppermost_reference_counts() -> None:
 def test_layers_are_cut_with_what_they_make_up() -> None:
     laid = lay_over(sparse([0, 7, 33]), (2, 1, 0), sparse([0, 1], (2, 2, 2)))
     for begin, stop in ((0, 2), (1, 4), (2, 3)):
-        cut = laid.take(0, slice(begin, stop)).with_pipelines([4])
+        cut = laid.take(0, slice(begin, stop))
         whole = LazyManifest(TiledReferences(cut.shape, split_layers(cut)), cut.shape)
-        assert_same(whole.with_pipelines([4]) if not whole.pipeline.any() else whole, cut)
+        assert_same(whole, cut)
+        renumbered = split_layers(cut.with_pipelines([4]))
+        assert all((part.pipeline == 4).all() for _, part in renumbered)
     assert split_layers(ChunkManifest.missing(SHAPE)) == ()
 
 
 def test_references_are_listed_block_by_block() -> None:
     for manifest in (sparse([0, 7, 13, 33]), sparse([0, 7, 13, 33]).loaded()):
-        found = list(iterate_references(manifest, most=15))
+        found = list(iterate_references(manifest, most=3))
         np.testing.assert_array_equal(np.concatenate([ids for ids, _ in found]), [0, 7, 13, 33])
         assert len(found) > 1

@@ -14,6 +14,7 @@ import pytest
 import xarray as xr
 from forecasts import CELLS, REGION, Cell, Forecasts, fill, iterate_names
 from independent_reader import Set
+from memory import peak
 
 import virtualds
 from virtualds import CombineError, ManifestArray, UnsupportedError
@@ -191,7 +192,7 @@ def test_a_cell_that_has_references_is_refused_left_or_replaced(
     before = [path.read_bytes() for path in sorted(iterate_names(url.parent))]
     other = forecasts.virtual(CELLS[6]).drop_vars(REGION)
     place = {"init": slice(0, 1), "lead": slice(2, 4), "member": slice(1, 2)}
-    with pytest.raises(CombineError, match="2 chunks of the region have references already, of .*"):
+    with pytest.raises(CombineError, match="2 chunks of the region have references already"):
         other.virtual.to_manifest(url, region=place)
     other.virtual.to_manifest(url, region=place, on_duplicate="skip")
     assert [path.read_bytes() for path in sorted(iterate_names(url.parent))] == before
@@ -243,7 +244,7 @@ def test_an_encoding_that_a_format_does_not_hold_is_refused_and_nothing_changes(
 ) -> None:
     path = tmp_path / NAMES[form]
     forecasts.template().virtual.to_manifest(path)
-    with pytest.raises(UnsupportedError, match="t2m: .*2 encodings"):
+    with pytest.raises(UnsupportedError, match=r"t2m: .*2 encodings"):
         fill(path, forecasts.virtual(CELLS[0], zlib=False, shuffle=False))
     xr.testing.assert_equal(opened(path), forecasts.expected([]))
 
@@ -276,7 +277,7 @@ REFUSED: dict[str, tuple[Callable[[xr.Dataset], xr.Dataset], Any, type[Exception
     "beyond": (lambda ds: ds, {"lead": slice(3, 5)}, ValueError, "is 1 of the 4 elements"),
     "no index": (lambda ds: ds.drop_vars("init"), REGION, ValueError, "no index coordinate 'init'"),
     "an unknown value": (
-        lambda ds: ds.assign_coords(member=[7]), REGION, CombineError, "'member' of the set has no 7"
+        lambda ds: ds.assign_coords(member=[7]), REGION, CombineError, "'member' of the .* no 7"
     ),
     "not contiguous": (
         lambda ds: ds.isel(lead=[1, 0]), REGION, CombineError, r"at \[1, 0\] of the set"
@@ -298,7 +299,8 @@ REFUSED: dict[str, tuple[Callable[[xr.Dataset], xr.Dataset], Any, type[Exception
         lambda ds: ds.isel(x=slice(0, 3)), REGION, CombineError, "t2m: it has 6 elements along 'x'"
     ),
     "in memory": (
-        lambda ds: ds.assign(t2m=ds["t2m"].copy(data=ds["t2m"].values)), REGION, CombineError, "t2m: it is in memory"
+        lambda ds: ds.assign(t2m=ds["t2m"].copy(data=ds["t2m"].values)),
+        REGION, CombineError, "t2m: it is in memory",
     ),
     "another type": (
         lambda ds: ds.assign(t2m=ds["valid"].astype("c16")), REGION, CombineError, "t2m"
@@ -431,6 +433,34 @@ def test_a_fill_writes_what_is_new_and_reads_little_of_the_rest(tmp_path: Path) 
     assert len(found.counting.table.parts) <= 5  # type: ignore[attr-defined]
     numbers_there = found.find_existing()
     assert numbers_there is not None and numbers_there.size == 39 * 10**4
+
+
+@pytest.mark.parametrize("form", NAMES)
+def test_a_template_of_a_thousand_million_chunks_costs_what_its_references_cost(
+    form: str, tmp_path: Path
+) -> None:
+    one, url = numbers(tmp_path, slice(7, 8)), tmp_path / NAMES[form]
+    again = tmp_path / f"again-{NAMES[form]}"
+
+    def work() -> None:
+        sizes = {"lead": 1000, "member": 1000}
+        whole = virtualds.template(one, {"init": np.arange(1000)}, sizes=sizes)
+        whole.virtual.to_manifest(url, mode="w")
+        region = {"init": "auto", "lead": slice(0, 100), "member": slice(900, 1000)}
+        one.virtual.to_manifest(url, region=region)
+        found = virtualds.open_virtual_dataset(url)
+        joined = xr.concat([whole, found.isel(init=slice(5, 10))], "init")
+        joined.isel(lead=slice(1, None)).virtual.to_manifest(again, format=form, mode="w")
+
+    # 28 bytes for each chunk would be 28 GB
+    assert peak(work) < 60_000_000
+    for path in (url, again):
+        found = xr.open_dataset(path, engine="virtual")["v"]
+        place = 7 if path == url else 1002
+        values = found[place, 99 - (path == again), 998:].values
+        assert values.tolist() == [79998, 79999]
+        assert found.size >= 10**9 and np.isnan(found[place - 1, 3, 998:].values).all()
+        assert len(virtualds.open_virtual_dataset(path).virtual.sources) == 1
 
 
 def test_the_specification_is_enough_to_read_a_filled_set(

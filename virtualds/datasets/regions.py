@@ -101,9 +101,8 @@ def _load_alike(present: xr.Dataset, new: xr.Dataset, root: str) -> xr.Dataset:
 
 def _lies_in(array: ManifestArray, root: str) -> bool:
     """Say whether an array has chunks, and all of them lie in the set itself."""
-    return bool(count_references(array)) and all(
-        file.url.startswith(f"{root}/") for file in array.sources
-    )
+    own = all(file.url.startswith(f"{root}/") for file in array.sources)
+    return own and bool(count_references(array))
 
 
 # ---------------------------------------------------------------------- where

@@ -49,6 +49,8 @@ from virtualds.urls import scheme_of
 
 RECORD_SIZE = 100_000
 """References in a record, unless every array has fewer chunks."""
+MOST_EMPTY = 16
+"""Records without any chunk that are written all the same, for readers that list all keys."""
 
 
 def detect(marker: bytes) -> bool:
@@ -276,16 +278,16 @@ def files_of(hierarchy: Hierarchy, size: int) -> Iterator[tuple[str, bytes]]:
 
 
 def list_records(manifest: ChunkManifest, size: int) -> Sequence[int]:
-    """Return the numbers of the records that chunks may lie in; all others are left out.
+    """Return the numbers of the records that are written: many without chunks are left out.
 
     fsspec's ``LazyReferenceMapper._load_one_key`` takes a record that does not exist for one of
-    missing chunks.
+    missing chunks; its ``_generate_record``, which lists all keys, does not.
     """
-    numbers = manifest.find_existing()
+    whole, numbers = range(-(-manifest.size // size)), manifest.find_existing()
     if numbers is None:
-        return range(-(-manifest.size // size))
+        return whole
     found: list[int] = np.unique(numbers // size).tolist()
-    return found
+    return found if len(whole) - len(found) > MOST_EMPTY else whole
 
 
 def rows_of_record(manifest: ChunkManifest, number: int, size: int) -> ChunkManifest:
