@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
+from bisect import bisect_right
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,7 @@ class Set:
                 manifest, f"{number}." * numbered + dotted, zarr_key(node, place)
             )
         assert transformer["name"] == "chunk-manifest-parquet"
+        found, rest = None, 0
         for part in said["parts"]:
             inside = [i - o for i, o in zip(place, part["origin"], strict=True)]
             if part.get("fragment", 0) == number and all(
@@ -82,8 +84,10 @@ class Set:
                     s * i for s, i in zip(part["strides"], inside, strict=True)
                 )
                 data, which = self.of_table(folder, part["table"], row)
-                return data, part.get("pipelines", range(2**16))[which]
-        return None, 0
+                rest = part.get("pipelines", range(2**16))[which]
+                # the last part that has the chunk counts
+                found = data if data is not None else found
+        return found, rest
 
     def of_entries(self, manifest: Any, dotted: str, key: str) -> tuple[bytes | None, int]:
         entry = manifest.get(dotted)
@@ -103,6 +107,16 @@ class Set:
         return data, entry.get("pipeline", 0)
 
     def of_table(self, folder: Path, table: Any, number: int) -> tuple[bytes | None, int]:
+        if "begins" in table:
+            record = bisect_right(table["begins"], number) - 1
+            numbers: list[int] = []
+            if record >= 0:
+                path = folder / table["path"] / f"{record}.parquet"
+                numbers = pq.read_table(path)["chunk"].to_pylist()
+                assert numbers[0] == table["begins"][record]
+            if number not in numbers:
+                return None, 0
+            number = record * RECORD + numbers.index(number)
         row = row_of(folder / table["path"], number)
         which = row["pipeline"] if table.get("pipelines") else 0
         if row["source"] == -1:

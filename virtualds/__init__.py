@@ -28,6 +28,7 @@ from virtualds.datasets.edit import edit
 from virtualds.datasets.open import open_virtual_dataset, open_virtual_datatree
 from virtualds.datasets.open_flat import open_flat
 from virtualds.datasets.snapshots import expire_snapshots, snapshots
+from virtualds.datasets.template import template
 from virtualds.datasets.upgrade import upgrade
 from virtualds.datasets.upkeep import clean_up, compact, rename_paths
 from virtualds.datasets.zarr_store import zarr_store
@@ -96,6 +97,7 @@ __all__ = [
     "set_options",
     "snapshots",
     "sync",
+    "template",
     "upgrade",
     "zarr_store",
 ]

@@ -23,6 +23,7 @@ from virtualds.datasets.location import Location
 from virtualds.datasets.materialize import materialize
 from virtualds.datasets.open import open_virtual_dataset
 from virtualds.datasets.references_behind import find_virtual, replace_variables
+from virtualds.datasets.regions import Region
 from virtualds.datasets.structure import describe_gaps
 from virtualds.datasets.to_dict import make_dict
 from virtualds.datasets.to_lazy import to_lazy_copy
@@ -184,6 +185,7 @@ class VirtualDatasetAccessor(FamiliarNames):
         format: str | None = None,
         mode: str | None = None,
         append_dim: str | None = None,
+        region: Region | None = None,
         position: str = "end",
         on_duplicate: str = "raise",
         conflict: str = "raise",
@@ -213,19 +215,25 @@ class VirtualDatasetAccessor(FamiliarNames):
             Name of the format, if the suffix does not give it.
         mode : {"w-", "w", "a", "r+", "replace-source"}, optional
             ``"w-"`` creates a set, ``"w"`` creates or replaces one. ``"a"`` appends along
-            ``append_dim``, or without it adds variables. ``"r+"`` replaces variables by others of
-            the same shape, ``"replace-source"`` the data of sources that the set already has. The
-            default is ``"a"`` with ``append_dim``, else ``"w-"``. Readers see the old or the new.
+            ``append_dim``, or without it adds variables. ``"r+"`` fills a region, or without it
+            replaces variables by others of the same shape, ``"replace-source"`` the data of sources
+            that the set already has. The default is ``"a"`` with ``append_dim``, ``"r+"`` with
+            ``region``, else ``"w-"``. Readers see the old or the new.
         append_dim : str, optional
             Dimension to append along, as in `xarray.Dataset.to_zarr`; the set is created if it does
             not exist. For ``"replace-source"``, the dimension along which the sources are
             concatenated.
         position : {"end", "start", "coordinate"}
             Where to append: ``"coordinate"`` inserts each part at the position of its coordinate.
+        region : mapping of dimension to slice or "auto", or "auto"; optional
+            The region of an existing set to fill, as in `xarray.Dataset.to_zarr`. ``"auto"`` is
+            where the set has the values of the coordinates. Every variable has a dimension of the
+            region. The edges of a region are edges of compressed chunks.
         on_duplicate : {"raise", "skip", "replace"}
             What to do with what the set already has. When appending, ``"raise"`` or ``"skip"``
             positions: equal coordinate values, or without a coordinate, the same elements of the
             same files. When adding variables, those of the same name; equal coordinates are shared.
+            In a region, chunks that have references already.
         conflict : {"raise", "retry"}
             What to do if another writer changes the set at the same time: raise `ConflictError`, or
             repeat the change on the new state of the set.

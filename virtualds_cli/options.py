@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from virtualds_cli.parameter_types import Access, Age, Origin, Renaming, Url
-
 from virtualds_cli.pieces import Piece, join_pieces
 
 Function = Callable[..., None]

@@ -16,6 +16,7 @@ from virtualds.chunks.axis import ChunkAxis
 from virtualds.chunks.columns import MISSING
 from virtualds.chunks.fragment import Fragment, join_fragments
 from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.sparse_manifest import SparseManifest
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import CombineError
 
@@ -200,8 +201,12 @@ def unify_fill(array: ManifestArray) -> ManifestArray:
 
 def _find_filling(manifest: ChunkManifest, count: int) -> list[int]:
     """Return the pipelines that missing chunks have, or may have, out of ``count``."""
-    found: list[int] = manifest.used_pipelines(count).tolist()
-    if not manifest.is_in_set:
-        manifest = manifest.loaded()
-        found = np.unique(manifest.pipeline[manifest.file == MISSING]).tolist()
-    return found
+    if isinstance(manifest, SparseManifest):
+        return [manifest.rest]
+    if manifest.is_in_set or manifest.find_existing() is not None:
+        # in a set any chunk may be missing; without a reference all chunks are
+        found: list[int] = manifest.used_pipelines(count).tolist()
+        return found
+    manifest = manifest.loaded()
+    filling: list[int] = np.unique(manifest.pipeline[manifest.file == MISSING]).tolist()
+    return filling

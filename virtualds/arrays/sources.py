@@ -16,6 +16,7 @@ from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.lazy_manifest import DeferredManifest, LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import compact
+from virtualds.chunks.reference_table import iterate_references
 from virtualds.source_file import SourceFile
 from virtualds.stores import find_archive_checksums, is_in_archive, locate_outside_archives
 from virtualds.urls import HELD, normalise_url, scheme_of
@@ -26,14 +27,12 @@ def build_source_table(arrays: Iterable[ManifestArray]) -> pd.DataFrame:
     counts: dict[SourceFile, int] = {}
     for array in arrays:
         for fragment in array.fragments:
-            manifest = fragment.manifest.loaded()
-            used = np.bincount(
-                manifest.file[manifest.file >= 0].ravel(), minlength=len(manifest.files)
-            )
-            for file, count in zip(manifest.files, used.tolist(), strict=True):
-                counts[file] = counts.get(file, 0) + count
-    rows = [(f.url, n, f.size, f.mtime, f.etag) for f, n in counts.items()]
-    table = pd.DataFrame(rows, columns=["url", "chunks", "size", "modified", "etag"])
+            for _, rows in iterate_references(fragment.manifest):
+                used = np.bincount(rows.file[rows.file >= 0], minlength=len(rows.files))
+                for file, count in zip(rows.files, used.tolist(), strict=True):
+                    counts[file] = counts.get(file, 0) + count
+    lines = [(f.url, n, f.size, f.mtime, f.etag) for f, n in counts.items()]
+    table = pd.DataFrame(lines, columns=["url", "chunks", "size", "modified", "etag"])
     return table.astype({"modified": "datetime64[ns]"})
 
 

@@ -134,6 +134,12 @@ def take_compact(column: Column, change: Callable[[Column], Column]) -> Column:
     return np.broadcast_to(change(compact(column)), column.shape)
 
 
+def is_same_column(one: Column, other: Column) -> bool:
+    """Say whether two columns of one shape are equal, each stored element compared once."""
+    a, b = compact(one), compact(other)
+    return np.array_equal(a, b) if a.shape == b.shape else np.array_equal(one, other)
+
+
 def renumber_files(file: Column, numbers: Sequence[int]) -> Column:
     """Return the column ``file`` where the files have other numbers."""
     # negative codes index from the end of the table, and stay as they are

@@ -10,6 +10,7 @@ import numpy as np
 
 from virtualds.chunks.axis import ChunkAxis
 from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.sparse_manifest import are_alike, join_manifests
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,7 @@ def _can_join(left: Fragment, right: Fragment, axis: int) -> bool:
         # joining would load the references of a set
         and not left.manifest.is_in_set
         and not right.manifest.is_in_set
+        and are_alike(left.manifest, right.manifest)
         and _drop_axis(left.start, axis) == _drop_axis(right.start, axis)
         and _drop_axis(left.axes, axis) == _drop_axis(right.axes, axis)
     )
@@ -140,7 +142,7 @@ def _merge_fragments(run: Sequence[Fragment], axis: int) -> Fragment:
     cut = ChunkAxis.concatenate([f.axes[axis] for f in run])
     axes = (*run[0].axes[:axis], cut, *run[0].axes[axis + 1 :])
     manifests = [f.manifest for f in run if f.axes[axis].size]
-    return Fragment(run[0].start, axes, ChunkManifest.concatenate(manifests, axis))
+    return Fragment(run[0].start, axes, join_manifests(manifests, axis))
 
 
 def _drop_axis(values: tuple[Any, ...], axis: int) -> tuple[Any, ...]:

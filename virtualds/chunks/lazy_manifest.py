@@ -21,6 +21,7 @@ from virtualds.chunks.reference_table import (
     RowCounting,
     SourceSummary,
     iterate_blocks,
+    iterate_references,
 )
 from virtualds.source_file import SourceFile
 
@@ -113,6 +114,15 @@ class LazyManifest(ChunkManifest):
                 numbers += stride * places
         return self._load(numbers)
 
+    def find_existing(self) -> Ints | None:
+        """Return the numbers of the chunks that may exist, rising; None if all chunks may."""
+        numbers = self._table.list_numbers()
+        if numbers is None:
+            return None
+        if self._base == 0 and self._strides == compute_strides(self._shape):
+            return numbers[: np.searchsorted(numbers, self.size)]
+        return _find_chunks_of(numbers, self._shape, self._strides, self._base)
+
     @property
     def is_loaded(self) -> bool:
         """Whether the columns are in memory."""
@@ -169,8 +179,8 @@ class LazyManifest(ChunkManifest):
     def sources(self) -> tuple[SourceFile, ...]:
         """All files that the chunks lie in, found block by block."""
         found: dict[SourceFile, None] = {}
-        for _, part in iterate_blocks(self):
-            found |= dict.fromkeys(part.files)
+        for _, part in iterate_references(self):
+            found |= dict.fromkeys(part.pruned().files)
         return tuple(found)
 
     @property
@@ -293,6 +303,29 @@ class LazyManifest(ChunkManifest):
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         for name, value in state.items():
             object.__setattr__(self, name, value)
+
+
+def _find_chunks_of(
+    numbers: Ints, shape: tuple[int, ...], strides: tuple[int, ...], base: int
+) -> Ints | None:
+    """Return which chunks count these numbers of a table; None where several may count one.
+
+    The strides of a crop or permutation are like the digits of a number: each is at least the span
+    of all smaller ones.
+    """
+    long = [axis for axis, count in enumerate(shape) if count != 1]
+    long.sort(key=lambda axis: -abs(strides[axis]))
+    spans = [abs(strides[axis]) * (shape[axis] - 1) for axis in long]
+    if any(abs(strides[axis]) <= sum(spans[k + 1 :]) for k, axis in enumerate(long)):
+        return None
+    # an axis that is counted backwards is counted from its end
+    rest = numbers - base - sum(strides[i] * (shape[i] - 1) for i in long if strides[i] < 0)
+    inside, found, step = rest >= 0, np.zeros_like(numbers), compute_strides(shape)
+    for axis in long:
+        place, rest = np.divmod(rest, abs(strides[axis]))
+        inside &= place < shape[axis]
+        found += step[axis] * (place if strides[axis] > 0 else shape[axis] - 1 - place)
+    return np.sort(found[inside & (rest == 0)])
 
 
 class DeferredManifest(LazyManifest):

@@ -27,6 +27,7 @@ from virtualds.chunks.columns import (
     concatenate_columns,
     constant_column,
     digest,
+    is_same_column,
     narrow,
     pack,
     pack_table,
@@ -213,6 +214,11 @@ class ChunkManifest(FamiliarNames):
         columns = self if self.shape else self.reshape((1,))
         return columns._map(lambda column: column[where])
 
+    def find_existing(self) -> Ints | None:
+        """Return the numbers of the chunks that may exist, rising; None if all chunks may."""
+        file = compact(self.file)
+        return np.zeros(0, np.int64) if (file == MISSING).all() else None
+
     @property
     def is_loaded(self) -> bool:
         """Whether the columns are in memory."""
@@ -333,11 +339,13 @@ class ChunkManifest(FamiliarNames):
 
     def same(self, other: ChunkManifest) -> bool:
         """Say whether both refer to the same bytes, chunk by chunk, through the same tables."""
-        return self is other or (
+        if self is other or not other.is_loaded:
+            return self is other or other.same(self)
+        return (
             self.shape == other.shape
             and self.files == other.files
             and self.inline == other.inline
-            and all(np.array_equal(getattr(self, n), getattr(other, n)) for n in COLUMNS)
+            and all(is_same_column(getattr(self, n), getattr(other, n)) for n in COLUMNS)
         )
 
     def _map(self, change: Callable[[Column], Column]) -> ChunkManifest:

@@ -54,6 +54,9 @@ class StridedReferences:
         offset = self.first + self.step * ids
         return ChunkManifest.build(ids.shape, files=(self.file,), offset=offset, length=self.length)
 
+    def list_numbers(self) -> None:
+        """Return None: all chunks exist."""
+
     def list_sources(self) -> tuple[SourceFile, ...]:
         """Return the file."""
         return (self.file,)

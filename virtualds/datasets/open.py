@@ -13,6 +13,7 @@ from virtualds.arrays.group import ManifestGroup
 from virtualds.arrays.parser import Parser
 from virtualds.arrays.sources import resolve_archive_members
 from virtualds.bounds import is_small_enough_to_load
+from virtualds.chunks.reference_table import gather_references
 from virtualds.datasets.keywords import make_strict
 from virtualds.datasets.location import Found, Location, demand_data, reader_of
 from virtualds.datasets.open_options import OPEN_DEFAULTS, OpenOptions
@@ -313,9 +314,9 @@ def fetch_coordinates(url: str, groups: Iterable[ManifestGroup], opening: OpenOp
         for fragment in array.fragments:
             manifest = fragment.manifest
             if not manifest.is_in_set and len(manifest.listed) == 1:
-                manifest = manifest.loaded()
-                there = manifest.file >= 0
-                rows = zip(manifest.offset[there], manifest.length[there], strict=True)
+                _, found = gather_references(manifest)
+                there = found.file >= 0
+                rows = zip(found.offset[there], found.length[there], strict=True)
                 wanted.setdefault(manifest.listed[0], []).extend((int(a), int(n)) for a, n in rows)
     with explain_open_errors(url):
         fetch_ahead(wanted)

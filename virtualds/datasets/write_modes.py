@@ -27,9 +27,10 @@ from virtualds.datasets.from_dataset import group_from_dataset
 from virtualds.datasets.keywords import format_suggestion
 from virtualds.datasets.lacking_variables import Lacking
 from virtualds.datasets.lazy import get_virtual_array
+from virtualds.datasets.regions import fill_region
 from virtualds.datasets.tree import group_from_tree
 from virtualds.datasets.write import Destination, Whole, Written
-from virtualds.datasets.write_options import CREATING, WriteOptions
+from virtualds.datasets.write_options import CREATING
 from virtualds.errors import CombineError, UnsupportedError
 
 ChangeGroup = Callable[[ManifestGroup | None, xr.Dataset], ManifestGroup]
@@ -126,7 +127,7 @@ def _write(
         return destination.change(grow, whole)
     if options.mode in CREATING:
         return destination.change(partial(_create_group, make=make, destination=destination), whole)
-    change = partial(_change_groups, new=datasets, change=MODES[str(options.mode)](options))
+    change = partial(_change_groups, new=datasets, change=MODES[str(options.mode)](destination))
     return destination.change(change, whole if options.mode == "a" else None)
 
 
@@ -198,9 +199,22 @@ def _replace_sources(old: ManifestGroup | None, new: xr.Dataset, dim: str | None
     return replace_sources(old, new, dim)
 
 
-MODES: Mapping[str, Callable[[WriteOptions], ChangeGroup]] = {
-    "a": lambda options: partial(add_variables, on_duplicate=options.on_duplicate),
-    "r+": lambda options: overwrite_variables,
-    "replace-source": lambda options: partial(_replace_sources, dim=options.append_dim),
+def _fill_region(old: ManifestGroup | None, new: xr.Dataset, where: Destination) -> ManifestGroup:
+    if old is None:
+        raise CombineError("the set has no such group, so it has no region; mode='a' adds it")
+    options = where.options
+    return fill_region(old, new, options.region, options.on_duplicate, where.location.url)
+
+
+def _overwrite(where: Destination) -> ChangeGroup:
+    return (
+        overwrite_variables if where.options.region is None else partial(_fill_region, where=where)
+    )
+
+
+MODES: Mapping[str, Callable[[Destination], ChangeGroup]] = {
+    "a": lambda where: partial(add_variables, on_duplicate=where.options.on_duplicate),
+    "r+": _overwrite,
+    "replace-source": lambda where: partial(_replace_sources, dim=where.options.append_dim),
 }
 """How the modes that change groups change each of them."""

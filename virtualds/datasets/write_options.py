@@ -31,7 +31,7 @@ class WriteOptions:
 
     Parameters
     ----------
-    format, mode, append_dim, position, on_duplicate, conflict, allow
+    format, mode, append_dim, position, on_duplicate, conflict, allow, region
         As for ``ds.virtual.to_manifest``.
     group, new_variables, missing_variables
         As for ``ds.virtual.to_manifest``.
@@ -55,6 +55,7 @@ class WriteOptions:
     group: str | None = None
     new_variables: str = "error"
     missing_variables: str = "error"
+    region: Any = None
 
     @classmethod
     def of_call(cls, given: Mapping[str, Any]) -> WriteOptions:
@@ -63,13 +64,19 @@ class WriteOptions:
 
     def __post_init__(self) -> None:
         if self.mode is None:
-            object.__setattr__(self, "mode", "w-" if self.append_dim is None else "a")
+            default = "w-" if self.append_dim is None else "a"
+            object.__setattr__(self, "mode", default if self.region is None else "r+")
         mode, dim = self.mode, self.append_dim
         if mode not in MODES:
             raise ValueError(
                 f"mode {mode!r}: there are 'w-' (create), 'w' (create or replace), 'a' (add "
-                f"variables, or append along append_dim), 'r+' (replace variables), and "
-                f"'replace-source'"
+                f"variables, or append along append_dim), 'r+' (fill a region, or replace "
+                f"variables), and 'replace-source'"
+            )
+        if self.region is not None and (mode != "r+" or dim is not None):
+            raise ValueError(
+                f"mode {mode!r} with region={self.region!r} and append_dim={dim!r}: mode 'r+' "
+                f"fills a region of a set, and nothing else does"
             )
         if dim is not None and mode not in ("a", "replace-source"):
             raise ValueError(
@@ -92,7 +99,7 @@ class WriteOptions:
             "missing_variables": (self.missing_variables, "error"),
         }
         others = {name: value for name, (value, default) in given.items() if value != default}
-        if self.mode == "a" and self.append_dim is None:
+        if self.region is not None or (self.mode == "a" and self.append_dim is None):
             check_choice("on_duplicate", self.on_duplicate, ("raise", "skip", "replace"))
             others.pop("on_duplicate", None)
         elif self.is_append:

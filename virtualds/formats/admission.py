@@ -6,15 +6,11 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Any
 
-import numpy as np
-
 from virtualds.arrays.group import ManifestGroup
-from virtualds.bounds import demand_table
-from virtualds.chunks.columns import MISSING, drop_repeated_tables
+from virtualds.chunks.columns import drop_repeated_tables
 from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.projection import compact
-from virtualds.chunks.reference_table import ReferenceTable
+from virtualds.chunks.reference_table import ReferenceTable, TiledReferences
 from virtualds.errors import UnsupportedError, without_secrets
 from virtualds.formats.kerchunk.changed_rows import list_other_tables
 from virtualds.source_file import SourceFile
@@ -48,24 +44,12 @@ def demand_admissible(
     Raises
     ------
     UnsupportedError
-        A url holds a secret, bytes exist in this process alone, or an array is almost empty and
-        its grid of chunks huge.
+        A url holds a secret, or bytes exist in this process alone.
     """
-    arrays = {
-        f"{path}/{name}" if path else name: variable.data
-        for path, part in group.walk()
-        for name, variable in part.variables.items()
-    }
-    for name, array in arrays.items():
-        for manifest in _list_manifests([array]):
-            if manifest.is_loaded:
-                file = compact(manifest.file)
-                # writers visit missing chunks too, to leave them out
-                filled = int(np.count_nonzero(file != MISSING)) * manifest.size // max(file.size, 1)
-                demand_table(manifest.shape, max(filled, 1), f"{target}: {name!r}")
-    demand_lasting(_list_files(arrays.values(), is_known), target)
+    arrays = [v.data for _, part in group.walk() for v in part.variables.values()]
+    demand_lasting(_list_files(arrays, is_known), target)
     if not keep_query:
-        demand_unsigned(arrays.values(), target, is_known)
+        demand_unsigned(arrays, target, is_known)
 
 
 def demand_unsigned(arrays: Iterable[Any], target: str, is_known: IsKnown = know_nothing) -> None:
@@ -93,9 +77,18 @@ def demand_unsigned(arrays: Iterable[Any], target: str, is_known: IsKnown = know
 def make_known_check(group: ManifestGroup) -> IsKnown:
     """Return a check for the tables of a group that was read from the target set."""
     manifests = _list_manifests(v.data for _, part in group.walk() for v in part.variables.values())
-    tables = [m.counting.table for m in manifests if isinstance(m, LazyManifest)]
-    known = {id(table): table for table in tables}
+    known = {id(table): table for manifest in manifests for table in _list_tables(manifest)}
     return lambda table: id(table) in known
+
+
+def _list_tables(manifest: ChunkManifest) -> Iterator[ReferenceTable]:
+    """Yield the tables that a manifest counts, and those of the manifests that it consists of."""
+    if isinstance(manifest, LazyManifest):
+        table = manifest.counting.table
+        yield table
+        if isinstance(table, TiledReferences):
+            for _, part in table.parts:
+                yield from _list_tables(part)
 
 
 def _list_files(arrays: Iterable[Any], is_known: IsKnown) -> Iterator[SourceFile]:

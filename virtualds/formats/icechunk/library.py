@@ -10,12 +10,14 @@ import asyncio
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from math import prod
 from typing import Any, TypeVar
 
 import icechunk
 import numpy as np
 
 from virtualds.chunks.projection import Ints
+from virtualds.chunks.sparse_manifest import is_sparse
 from virtualds.errors import AccessError, ConflictError, FormatError, ReadError, UnsupportedError
 from virtualds.formats.icechunk.locations import ObjectLocation
 from virtualds.formats.icechunk.nodes import (
@@ -321,7 +323,7 @@ def put_documents(store: Any, files: Iterable[tuple[str, bytes]], url: str) -> N
 def write_references(
     store: Any,
     path: str,
-    grid: tuple[int, ...],
+    chunks: tuple[tuple[int, ...], Ints],
     files: Sequence[SourceFile],
     locations: Sequence[str],
     columns: tuple[Ints, Ints, Ints],
@@ -334,34 +336,55 @@ def write_references(
     store : IcechunkStore
     path : str
         Of the array.
-    grid : tuple of int
-        Chunks per axis.
+    chunks : tuple of int, and int64 array
+        Chunks per axis, and the numbers of those to write, rising, in C order.
     files, locations : sequence
         The table of files, with their fingerprints, and their urls for Icechunk.
-    columns : three int64 arrays of the grid's size
-        File, offset and length of every chunk, in C order; a negative file is none.
+    columns : three integer arrays
+        File, offset and length of each of these chunks.
     url : str
         Of the repository, for errors.
     """
-    file, offset, length = columns
+    grid, numbers = chunks
     checks = [to_checksum(source) for source in files]
-    used = {checks[number] for number in np.unique(file[file >= 0]).tolist()}
+    used = {checks[number] for number in np.unique(columns[0]).tolist()}
     if not used:
         return
+    places = (
+        np.stack(np.unravel_index(numbers, grid), 1)
+        if grid
+        else np.zeros((numbers.size, 0), np.int64)
+    )
+    low = places.min(0)
+    box = tuple((places.max(0) - low + 1).tolist())
     with describe_errors(url):
-        if len(used) == 1 and grid:
-            names = np.array([*locations, ""], object)[np.where(file >= 0, file, len(locations))]
-            counts = (column.astype(np.uint64) for column in (offset, length))
+        if len(used) == 1 and grid and not is_sparse(prod(box), numbers.size):
             refused = store.set_virtual_refs_arr(
-                f"/{path}", grid, names.tolist(), *counts, checksum=used.pop()
+                f"/{path}",
+                box,
+                *_spread_over(box, places - low, locations, columns),
+                arr_offset=tuple(low.tolist()),
+                checksum=used.pop(),
             )
         else:
-            refused = to_virtual_chunk(store, path, grid, checks, locations, columns)
+            refused = to_virtual_chunk(store, path, places.tolist(), checks, locations, columns)
     if refused:
         raise UnsupportedError(
             f"{url}: Icechunk refuses {len(refused)} references of {path}, the first of chunk "
             f"{tuple(refused[0])}: no container covers its url"
         )
+
+
+def _spread_over(
+    box: tuple[int, ...], places: Ints, locations: Sequence[str], columns: tuple[Ints, Ints, Ints]
+) -> tuple[list[str], Any, Any]:
+    """Return the location, offset and length of every chunk of a box; an empty location is none."""
+    flat = np.ravel_multi_index(tuple(places.T), box)
+    names = np.full(prod(box), "", object)
+    names[flat] = np.array([*locations, ""], object)[columns[0]]
+    offset, length = (np.zeros(prod(box), np.uint64) for _ in columns[1:])
+    offset[flat], length[flat] = columns[1:]
+    return names.tolist(), offset, length
 
 
 def begin_branch(repository: Any, branch: str, before: str, url: str) -> bool:

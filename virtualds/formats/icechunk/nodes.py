@@ -125,17 +125,15 @@ async def put_files(store: Any, files: Iterator[tuple[str, bytes]]) -> None:
 def to_virtual_chunk(
     store: Any,
     path: str,
-    grid: tuple[int, ...],
+    places: Sequence[Sequence[int]],
     checks: Sequence[datetime | str | None],
     locations: Sequence[str],
     columns: tuple[Ints, Ints, Ints],
 ) -> Any:
     """Write references that are checked in different ways."""
-    rows = np.flatnonzero(columns[0] >= 0)
-    places = np.stack(np.unravel_index(rows, grid), 1).tolist() if grid else [[]]
     etags = [check if isinstance(check, str) else None for check in checks]
     times = [check if isinstance(check, datetime) else None for check in checks]
-    taken = (column[rows].tolist() for column in columns)
+    taken = (column.tolist() for column in columns)
     specs = [
         icechunk.VirtualChunkSpec(place, locations[n], offset, length, etags[n], times[n])
         for place, n, offset, length in zip(places, *taken, strict=True)

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
 
-from virtualds.bounds import demand_table
 from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints
 from virtualds.chunks.record_cache import RecordCache, name_opening, share_opening
+from virtualds.chunks.sparse_manifest import build_sparse
 from virtualds.errors import UnsupportedError
 from virtualds.formats.icechunk.locations import find_storage, unquote_url
 from virtualds.formats.referenced_files import ReferencedFiles
@@ -179,7 +178,6 @@ def to_manifest(found: Any, grid: tuple[int, ...], file_of: Any) -> ChunkManifes
     file_of : callable
         Takes a path, and whether it is that of a chunk of the repository; returns the file.
     """
-    demand_table(grid, len(found.kind), "an array of the repository")
     places = found.places.reshape(len(found.kind), len(grid))
     rows = np.flatnonzero((places < np.array(grid, np.int64)).all(1))
     kind, path = found.kind[rows], found.path[rows]
@@ -196,15 +194,14 @@ def to_manifest(found: Any, grid: tuple[int, ...], file_of: Any) -> ChunkManifes
         "length": found.length[rows],
     }
     where = np.ravel_multi_index(tuple(places[rows].T), grid) if grid else np.zeros_like(rows)
-    spread = {name: np.full(prod(grid), MISSING if name == "file" else 0) for name in columns}
-    for name, column in columns.items():
-        spread[name][where] = column
-    return ChunkManifest.build(
-        grid,
+    there = ChunkManifest.build(
+        rows.shape,
         files=[file_of(found.paths[n], bool(native[n])) for n in used.tolist()],
         inline=[found.inline[row] for row in rows[held].tolist()],
-        **{name: column.reshape(grid) for name, column in spread.items()},
+        **columns,
     )
+    order = np.argsort(where)
+    return build_sparse(np.asarray(where[order], np.int64), there.at(order), grid)
 
 
 @dataclass(frozen=True)
@@ -229,6 +226,10 @@ class RepositoryTable:
     def load(self, ids: Ints) -> ChunkManifest:
         """Return the chunks of these numbers, in their shape, with the files that they lie in."""
         return self.store.read_manifest(self.path, self.grid).at(ids).pruned()
+
+    def list_numbers(self) -> Ints | None:
+        """Return the numbers of the chunks that exist; None if most of them do."""
+        return self.store.read_manifest(self.path, self.grid).find_existing()
 
     def list_sources(self) -> tuple[SourceFile, ...]:
         """Return all files that chunks lie in."""

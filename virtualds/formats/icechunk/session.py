@@ -139,6 +139,10 @@ class OpenedTable:
             length=found.length,
         ).pruned()  # fmt: skip
 
+    def list_numbers(self) -> Ints | None:
+        """Return the numbers of the chunks that exist; None if most of them do."""
+        return self.store.read_manifest(self.path, self.grid).find_existing()
+
     def list_sources(self) -> tuple[SourceFile, ...]:
         """Return all files that chunks lie in."""
         found = self.store.read_manifest(self.path, self.grid).sources

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,7 +13,8 @@ from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.reference_table import TiledReferences
+from virtualds.chunks.projection import Ints
+from virtualds.chunks.reference_table import TiledReferences, gather_references
 from virtualds.formats.icechunk import make_reader
 from virtualds.formats.icechunk.locations import quote_url, unquote_url
 from virtualds.formats.icechunk.references import (
@@ -250,14 +251,15 @@ class NodeWriter:
             import_adapter().put_documents(self.store, chunks, self.target.name)
             return
         axes = axes_from_v3(metadata["shape"], metadata["chunk_grid"])
-        manifest = _join_manifests(node.parts, tuple(axis.nchunks for axis in axes))
-        changed = self._find_changed(path, metadata, manifest)
+        placed = _PlacedChunks.of(node.parts, tuple(axis.nchunks for axis in axes))
+        changed = self._find_changed(path, metadata, placed)
         if changed is None:
             self._remove(path)
-            changed = np.ones(manifest.shape, bool)
+        else:
+            placed = placed.at(changed)
         self._put_document(path, metadata, notes["arrays"].get(path))
-        self._put_held(path, manifest, changed, key)
-        self._refer(path, manifest, changed)
+        self._put_held(path, placed, key)
+        self._refer(path, placed)
 
     def _put_document(self, path: str, node: Mapping[str, Any], noted: Any) -> None:
         extra = {NOTES: {"must_understand": False, **noted}} if noted else {}
@@ -270,8 +272,10 @@ class NodeWriter:
         if self.nodes is not None and path in self.nodes:
             import_adapter().remove_paths(self.store, [path], self.target.name)
 
-    def _find_changed(self, path: str, metadata: Mapping[str, Any], new: ChunkManifest) -> Any:
-        """Return which chunks to write, None to write the array anew."""
+    def _find_changed(
+        self, path: str, metadata: Mapping[str, Any], new: _PlacedChunks
+    ) -> Ints | None:
+        """Return which rows to write, None to write the array anew."""
         there = None if self.nodes is None else self.nodes.get(path)
         if there is None or self.known is None or there.get("node_type") != "array":
             return None
@@ -280,51 +284,80 @@ class NodeWriter:
         if any(there.get(n) != metadata.get(n) for n in same) or grids[0] != grids[1]:
             return None
         axes = axes_from_v3(there["shape"], there["chunk_grid"])
-        old = self.known.read_manifest(path, tuple(axis.nchunks for axis in axes)).loaded()
-        if len(old.shape) != len(new.shape) or any(
-            n > m for n, m in zip(old.shape, new.shape, strict=True)
-        ):
+        grid = tuple(axis.nchunks for axis in axes)
+        if len(grid) != len(new.grid) or any(n > m for n, m in zip(grid, new.grid, strict=True)):
             return None
-        box = tuple(slice(0, n) for n in old.shape)
+        old = _PlacedChunks(grid, *gather_references(self.known.read_manifest(path, grid)))
+        numbers = old.number_in(new.grid)
+        row = np.searchsorted(new.numbers, numbers)
+        if (np.append(new.numbers, -1)[row] != numbers).any():
+            # Icechunk would have to forget chunks
+            return None
         names: dict[str | bytes, int] = {}
-        before, after = _identify_chunks(old, names), _identify_chunks(new, names)[:, *box]
-        if (before != after).any():
-            return None
-        changed = np.ones(new.shape, bool)
-        changed[box] = False
-        return changed
+        before, after = (_identify_chunks(chunks.rows, names) for chunks in (old, new))
+        changed = np.ones(new.numbers.size, bool)
+        changed[row] = (before != after[:, row]).any(0)
+        return np.flatnonzero(changed)
 
-    def _put_held(self, path: str, manifest: ChunkManifest, changed: Any, key: Any) -> None:
+    def _put_held(self, path: str, chunks: _PlacedChunks, key: Any) -> None:
         """Write the chunks that the repository holds itself."""
-        own = [n for n, file in enumerate(manifest.files) if self.target.is_own(file.url)]
-        rows = changed & np.isin(manifest.file, [INLINE, *own])
+        rows = chunks.rows
+        own = [n for n, file in enumerate(rows.files) if self.target.is_own(file.url)]
+        held = np.flatnonzero(np.isin(rows.file, [INLINE, *own]))
+        places = chunks.at(held).list_places()
+        files = (
+            (f"{path}/{key(tuple(place))}", fetch_chunk(rows, (row,)))
+            for row, place in zip(held.tolist(), places, strict=True)
+        )
+        import_adapter().put_documents(self.store, files, self.target.name)
 
-        def held() -> Iterator[tuple[str, bytes]]:
-            for place in map(tuple, np.argwhere(rows).tolist()):
-                yield f"{path}/{key(place)}", fetch_chunk(manifest, place)
-
-        import_adapter().put_documents(self.store, held(), self.target.name)
-
-    def _refer(self, path: str, manifest: ChunkManifest, changed: Any) -> None:
-        own = [n for n, file in enumerate(manifest.files) if self.target.is_own(file.url)]
-        file = np.where(changed & ~np.isin(manifest.file, own), manifest.file, MISSING)
+    def _refer(self, path: str, chunks: _PlacedChunks) -> None:
+        files = chunks.rows.files
+        own = [n for n, file in enumerate(files) if self.target.is_own(file.url)]
+        virtual = chunks.at(np.flatnonzero(~np.isin(chunks.rows.file, [INLINE, *own])))
         import_adapter().write_references(
             self.store,
             path,
-            manifest.shape,
-            manifest.files,
-            [quote_url(source.url) for source in manifest.files],
-            (file.ravel(), manifest.offset.ravel(), manifest.length.ravel()),
+            (virtual.grid, virtual.numbers),
+            files,
+            [quote_url(source.url) for source in files],
+            (virtual.rows.file, virtual.rows.offset, virtual.rows.length),
             self.target.name,
         )
 
 
-def _join_manifests(parts: list[ManifestPart], grid: tuple[int, ...]) -> ChunkManifest:
-    """Return all chunks of an array as one manifest."""
-    if len(parts) == 1 and parts[0].manifest.shape == grid:
-        return parts[0].manifest.loaded()
-    placed = tuple((part.origin, part.manifest) for part in parts)
-    return LazyManifest(TiledReferences(grid, placed), grid).loaded()
+class _PlacedChunks(NamedTuple):
+    """The chunks of an array that exist: their numbers in its grid, rising, and a row for each."""
+
+    grid: tuple[int, ...]
+    numbers: Ints
+    rows: ChunkManifest
+
+    @classmethod
+    def of(cls, parts: list[ManifestPart], grid: tuple[int, ...]) -> _PlacedChunks:
+        """Return the chunks of the parts of an array."""
+        if len(parts) == 1 and parts[0].manifest.shape == grid:
+            return cls(grid, *gather_references(parts[0].manifest))
+        placed = tuple((part.origin, part.manifest) for part in parts)
+        return cls(grid, *gather_references(LazyManifest(TiledReferences(grid, placed), grid)))
+
+    def at(self, rows: Ints) -> _PlacedChunks:
+        """Return some of the chunks."""
+        return _PlacedChunks(self.grid, self.numbers[rows], self.rows.at(rows))
+
+    def list_places(self) -> list[list[int]]:
+        """Return the place of each chunk in the grid."""
+        if not self.grid:
+            return [[]] * self.numbers.size
+        places: list[list[int]] = np.stack(np.unravel_index(self.numbers, self.grid), 1).tolist()
+        return places
+
+    def number_in(self, grid: tuple[int, ...]) -> Ints:
+        """Return the numbers of the chunks in a larger grid."""
+        if not grid:
+            return self.numbers
+        places = np.unravel_index(self.numbers, self.grid)
+        return np.asarray(np.ravel_multi_index(places, grid), np.int64)
 
 
 def _identify_chunks(manifest: ChunkManifest, names: dict[str | bytes, int]) -> Any:

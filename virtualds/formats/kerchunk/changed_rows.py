@@ -17,8 +17,13 @@ import numpy.typing as npt
 from virtualds.chunks.columns import INLINE
 from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.projection import compute_strides
-from virtualds.chunks.reference_table import ReferenceTable, TiledReferences, iterate_blocks
+from virtualds.chunks.projection import Ints, compute_strides
+from virtualds.chunks.reference_table import (
+    BLOCK_CHUNKS,
+    ReferenceTable,
+    TiledReferences,
+    iterate_blocks,
+)
 from virtualds.codecs.vlen_text import decode_text, encode_text
 from virtualds.formats.zarr.v2_metadata import read_chunk_grid
 from virtualds.formats.zarr.v2_types import dtype_from_zarr_v2
@@ -59,7 +64,7 @@ def find_first_changed_row(before: ArrayChunks, after: ArrayChunks) -> int | Non
     if not numbered_alike or shapes[0][1:] != shapes[1][1:] or shrinks:
         return None
     first = old.size
-    for ids, rows in iterate_blocks(old, _count_kept_rows(old, new)):
+    for ids, rows in _list_rows(old, new):
         for place in np.flatnonzero(~find_same_rows(rows, new.at(ids))).tolist():
             row = int(ids[place])
             if not _has_grown(before, after, row):
@@ -124,6 +129,20 @@ def list_other_tables(
 # ---------------------------------------------------------------------- rows that stay
 
 
+def _list_rows(old: ChunkManifest, new: ChunkManifest) -> Iterator[tuple[Ints, ChunkManifest]]:
+    """Yield the numbers and chunks of the old rows that may differ, block by block."""
+    kept, before, after = _count_kept_rows(old, new), old.find_existing(), new.find_existing()
+    if before is None or after is None:
+        yield from iterate_blocks(old, kept)
+        return
+    # rows that exist in neither are missing in both
+    numbers = np.union1d(before, after)
+    numbers = numbers[(numbers >= kept) & (numbers < old.size)]
+    for begin in range(0, numbers.size, BLOCK_CHUNKS):
+        ids = numbers[begin : begin + BLOCK_CHUNKS]
+        yield ids, old.at(ids)
+
+
 def _count_kept_rows(old: ChunkManifest, new: ChunkManifest) -> int:
     """Return how many leading rows are the same rows of the set, without reading them."""
     if not isinstance(old, LazyManifest):
@@ -144,6 +163,8 @@ def _list_parts(manifest: ChunkManifest) -> Iterable[tuple[tuple[int, ...], Chun
     if isinstance(manifest, LazyManifest):
         table = manifest.counting.table
         if isinstance(table, TiledReferences) and _is_row_range(manifest, table, 0, table.grid):
+            if table.has_overlaps:
+                return []
             return sorted(table.parts, key=lambda part: part[0])
     return [((0,) * len(manifest.shape), manifest)]
 

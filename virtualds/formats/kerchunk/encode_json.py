@@ -10,12 +10,15 @@ import base64
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Any
+
+import numpy as np
 
 from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.columns import INLINE
 from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.projection import Ints
+from virtualds.chunks.reference_table import iterate_references
 from virtualds.formats.referenced_files import UNKNOWN
 from virtualds.formats.zarr.chunk_keys import ChunkKeys, parse_chunk_keys
 from virtualds.formats.zarr.document import MARKER, consolidate
@@ -231,18 +234,26 @@ def _encode_references(
     chunks: _Chunks, name: Callable[[str], str], folders: Mapping[str, str]
 ) -> Iterator[str]:
     """Yield every existing chunk as a JSON member."""
-    manifest = chunks.manifest.loaded()
-    heads = [f"[{json.dumps(_shorten_url(name(file.url), folders))}," for file in manifest.files]
     prefix = json.dumps(chunks.path)[:-1] + "/"
-    sides = zip(chunks.origin, manifest.shape, strict=True)
-    keys = map(chunks.key, product(*(range(o, o + n) for o, n in sides)))
-    columns = (manifest.file, manifest.offset, manifest.length)
-    rows = zip(keys, *(c.ravel().tolist() for c in columns), strict=True)
-    for key, file, offset, length in rows:
-        if file >= 0:
-            yield f'{prefix}{key}":{heads[file]}{offset},{length}]'
-        elif file == INLINE:
-            yield f'{prefix}{key}":"{_encode_base64(manifest.inline[offset])}"'
+    for ids, rows in iterate_references(chunks.manifest):
+        heads = [f"[{json.dumps(_shorten_url(name(file.url), folders))}," for file in rows.files]
+        places = _list_places(ids, chunks.manifest.shape, chunks.origin)
+        columns = (column.tolist() for column in (rows.file, rows.offset, rows.length))
+        for key, file, offset, length in zip(map(chunks.key, places), *columns, strict=True):
+            if file == INLINE:
+                yield f'{prefix}{key}":"{_encode_base64(rows.inline[offset])}"'
+            else:
+                yield f'{prefix}{key}":{heads[file]}{offset},{length}]'
+
+
+def _list_places(
+    ids: Ints, grid: tuple[int, ...], origin: tuple[int, ...]
+) -> Iterable[tuple[int, ...]]:
+    """Return the places of chunks by their numbers."""
+    if not grid:
+        return [()] * ids.size
+    places = zip(np.unravel_index(ids, grid), origin, strict=True)
+    return zip(*((place + first).tolist() for place, first in places), strict=True)
 
 
 def _shorten_url(url: str, folders: Mapping[str, str]) -> str:

@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.bounds import demand_table, limit_decoded_size
+from virtualds.bounds import limit_decoded_size
 from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.sparse_manifest import build_sparse, is_sparse
 from virtualds.errors import AccessError, FormatError
 from virtualds.formats.referenced_files import ReferencedFiles
 from virtualds.json_values import parse_json
@@ -105,7 +106,6 @@ class Entries:
         rows = self.chunks.get(path, [])
         if not rows:
             return ChunkManifest.missing(grid)
-        demand_table(grid, len(rows), f"{path!r}")
         flat = _parse_flat_ids([name for name, _ in rows], grid, path)
         columns = _Columns(path, self)
         # most references are complete, and are added together
@@ -180,15 +180,19 @@ class _Columns:
 
     def build_manifest(self, flat: npt.NDArray[np.int64], grid: tuple[int, ...]) -> ChunkManifest:
         """Return the manifest; ``flat`` are the numbers of the rows' chunks."""
+        order, shape = None, grid
+        if is_sparse(prod(grid), flat.size):
+            order, shape = np.argsort(flat), flat.shape
         file, offset, length = self._columns
-        return ChunkManifest.build(
-            grid,
+        found = ChunkManifest.build(
+            shape,
             files=self._files,
             inline=self._inline,
-            file=_spread_values(file, flat, grid, MISSING),
-            offset=_spread_values(offset, flat, grid, 0),
-            length=_spread_values(length, flat, grid, 0),
+            file=_spread_values(file, flat, shape, MISSING, order),
+            offset=_spread_values(offset, flat, shape, 0, order),
+            length=_spread_values(length, flat, shape, 0, order),
         )
+        return found if order is None else build_sparse(flat[order], found, grid)
 
 
 def _parse_metadata(key: str, value: Any, url: str) -> Any:
@@ -238,21 +242,35 @@ def _parse_flat_ids(names: list[str], grid: tuple[int, ...], path: str) -> npt.N
     if len(numbers) != len(names) or (numbers >= np.array(grid)).any() or (numbers < 0).any():
         raise FormatError(f"{path}: a chunk key lies outside the grid {grid}")
     flat = np.asarray(np.ravel_multi_index(tuple(numbers.T), grid), np.int64)
-    seen = np.zeros(prod(grid), bool)
-    seen[flat] = True
-    if np.count_nonzero(seen) != flat.size:
+    if _has_repeats(flat, prod(grid)):
         raise FormatError(f"{path}: two keys stand for one chunk")
     return flat
 
 
+def _has_repeats(flat: npt.NDArray[np.int64], size: int) -> bool:
+    """Say whether a number below ``size`` comes twice."""
+    if is_sparse(size, flat.size):
+        return np.unique(flat).size != flat.size
+    seen = np.zeros(size, bool)
+    seen[flat] = True
+    return bool(np.count_nonzero(seen) != flat.size)
+
+
 def _spread_values(
-    values: Sequence[int], flat: npt.NDArray[np.int64], grid: tuple[int, ...], rest: int
+    values: Sequence[int],
+    flat: npt.NDArray[np.int64],
+    grid: tuple[int, ...],
+    rest: int,
+    order: npt.NDArray[np.int64] | None,
 ) -> npt.NDArray[np.int64]:
-    column = np.full(prod(grid), rest, np.int64)
+    """Return values at the places ``flat`` of a grid, or, given an order of them, in that order."""
     given = np.asarray(values)
     if given.dtype.kind != "i":
         odd = next(v for v in values if type(v) is not int or abs(v) >= 2**63)
         raise FormatError(f"offset or length {odd!r}: it is no integer of 64 bits")
+    if order is not None:
+        return given[order]
+    column = np.full(prod(grid), rest, np.int64)
     column[flat] = given
     return column.reshape(grid)
 

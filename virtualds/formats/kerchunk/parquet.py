@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -21,11 +21,13 @@ import numpy as np
 from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.reference_table import ReferenceTable, iterate_blocks
+from virtualds.chunks.projection import find_runs
+from virtualds.chunks.reference_table import ReferenceTable
 from virtualds.errors import FormatError, UnsupportedError, exists_already
 from virtualds.formats.kerchunk.changed_rows import ArrayChunks
 from virtualds.formats.kerchunk.records import (
     MARKER,
+    WRITTEN,
     Records,
     RecordTable,
     hash_document,
@@ -49,6 +51,8 @@ RECORD_SIZE = 100_000
 """References in a record, unless every array has fewer chunks."""
 DISPLACED = "displaced"
 """Key among our notes of a fence: how many fences in a row it displaced."""
+MOST_EMPTY = 16
+"""Records without any chunk that are written all the same, for readers that list all keys."""
 
 
 def detect(marker: bytes) -> bool:
@@ -287,12 +291,26 @@ def files_of(
     """
     token = secrets.token_hex(8)
     for path, manifest in hierarchy.manifests.items():
-        for number, (_, rows) in enumerate(iterate_blocks(manifest, most=size)):
+        for number in list_records(manifest, size):
+            rows = rows_of_record(manifest, number, size)
             data = encode_record(rows, hierarchy.name_file, size, token)
             if check is not None:
                 check(rows, data)
             yield join_record_path(path, number), data
     yield MARKER, to_document(hierarchy, size, {"set": token})
+
+
+def list_records(manifest: ChunkManifest, size: int) -> Sequence[int]:
+    """Return the numbers of the records that are written: many without chunks are left out.
+
+    fsspec's ``LazyReferenceMapper._load_one_key`` takes a record that does not exist for one of
+    missing chunks; its ``_generate_record``, which lists all keys, does not.
+    """
+    whole, numbers = range(-(-manifest.size // size)), manifest.find_existing()
+    if numbers is None:
+        return whole
+    found: list[int] = np.unique(numbers // size).tolist()
+    return found if len(whole) - len(found) > MOST_EMPTY else whole
 
 
 def rows_of_record(manifest: ChunkManifest, number: int, size: int) -> ChunkManifest:
@@ -303,9 +321,11 @@ def rows_of_record(manifest: ChunkManifest, number: int, size: int) -> ChunkMani
 def to_document(hierarchy: Hierarchy, size: int, names: Mapping[str, str | None]) -> bytes:
     """Return the file that makes a folder a set."""
     known = {key: name for key, name in names.items() if name is not None}
+    written = {path: list_records(m, size) for path, m in hierarchy.manifests.items()}
+    some = {path: find_runs(np.array(n)) for path, n in written.items() if not isinstance(n, range)}
     document = {
         "metadata": hierarchy.metadata,
         "record_size": size,
-        NOTES: known | hierarchy.get_notes(),
+        NOTES: known | hierarchy.get_notes() | ({WRITTEN: some} if some else {}),
     }
     return json.dumps(document, allow_nan=False).encode()

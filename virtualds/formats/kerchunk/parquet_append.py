@@ -22,6 +22,7 @@ from virtualds.formats.kerchunk.parquet import (
     demand_no_claim,
     files_of,
     hierarchy_of,
+    list_records,
     rows_of_record,
     to_document,
 )
@@ -180,8 +181,9 @@ class _SetGrowth:
         size = self.found.records.size
         for path, manifest in self.hierarchy.manifests.items():
             if self.first[path] < manifest.size:
-                for number in range(self.first[path] // size, -(-manifest.size // size)):
-                    yield join_record_path(path, number), manifest, number
+                for number in list_records(manifest, size):
+                    if number >= self.first[path] // size:
+                        yield join_record_path(path, number), manifest, number
 
     def write(self, version: str, displaced: int) -> None:
         """Write records, then, in one step, the metadata that make them valid."""

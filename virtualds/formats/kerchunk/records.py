@@ -44,6 +44,9 @@ MARKER = ".zmetadata"
 """The file that makes a folder a set."""
 FENCED = "virtualds"
 """Key of our notes in a marker, where writers also put their fence."""
+WRITTEN = "records"
+"""Key in our notes: by array, the stretches of records that were written. Others were left out,
+since all their chunks are missing."""
 TOKEN = b"virtualds"
 """Key in the metadata of a record with the name of its set."""
 WRITER = b"virtualds-writer"
@@ -94,6 +97,7 @@ class Records:
         self.token: str | None = notes.get("set")
         self.allow = allow
         self._noted = notes.get("files", {})
+        self.written: Mapping[str, Any] = notes.get(WRITTEN, {})
         # sets of other tools have no token: compare their marker with that at opening
         self._marker = None if self.token else self._describe_set()
         self._meaning = meaning
@@ -132,7 +136,7 @@ class Records:
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle where the records lie, not what is kept of them."""
-        names = ("source", "size", "token", "allow", "_marker", "_meaning", "_opening")
+        names = ("source", "size", "token", "allow", "written", "_marker", "_meaning", "_opening")
         kept = {name: getattr(self, name) for name in names}
         return kept | {"_noted": pack_table(self._noted)}
 
@@ -180,7 +184,24 @@ class Records:
             error.add_note(f"record refs.{number}.parq of {path} in {self.source.url}")
             raise
 
+    def list_rows(self, path: str, count: int) -> Ints | None:
+        """Return the numbers of the rows in records that were written, None if all were."""
+        if (runs := self.written.get(path)) is None:
+            return None
+        try:
+            cuts = [(int(a) * self.size, min(int(b) * self.size, count)) for a, b in runs]
+        except MALFORMED_ERRORS as error:
+            raise malformed_error(self.source.url, error) from error
+        return np.concatenate([np.zeros(0, np.int64), *(np.arange(a, b) for a, b in cuts)])
+
+    def _is_left_out(self, path: str, number: int) -> bool:
+        """Say whether a record was not written, since all its chunks are missing."""
+        runs = self.written.get(path)
+        return runs is not None and not any(a <= number < b for a, b in runs)
+
     def _read_record(self, path: str, number: int) -> ChunkManifest:
+        if self._is_left_out(path, number):
+            return ChunkManifest.missing((1,))
         url = f"{self.source.url}/{join_record_path(path, number)}"
         return self._kept.get(url, lambda: self._read(url))
 
@@ -318,6 +339,10 @@ class RecordTable:
             self._records.size,
             lambda number, rows: self._records.read_rows(self._path, number, rows),
         )
+
+    def list_numbers(self) -> Ints | None:
+        """Return the numbers of the chunks in records that were written, None if all were."""
+        return self._records.list_rows(self._path, self._count)
 
     def list_sources(self) -> tuple[SourceFile, ...]:
         """Return all files that the set has noted; other sets are read as a whole."""

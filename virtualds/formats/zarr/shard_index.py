@@ -97,6 +97,9 @@ class ShardTable:
                 return self.load(np.arange(prod(self.grid)).reshape(self.grid))
         return LazyManifest(self, self.grid)
 
+    def list_numbers(self) -> None:
+        """Return None: any chunk may exist."""
+
     def list_sources(self) -> tuple[SourceFile, ...]:
         """Return the files that the shards are."""
         return self.shards.listed

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.bounds import demand_table
+from virtualds.arrays.regions import tile_fragments
 from virtualds.chunks.axis import ChunkAxis
 from virtualds.chunks.columns import COLUMNS, MISSING
 from virtualds.chunks.fragment import Fragment
-from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import compact
-from virtualds.chunks.reference_table import TiledReferences
+from virtualds.chunks.reference_table import gather_references
+from virtualds.chunks.sparse_manifest import build_sparse, is_sparse
 from virtualds.codecs import codec_from_zarr_v2
 from virtualds.codecs.codec import NO_FILTERS
 from virtualds.codecs.pipeline import CodecPipeline
@@ -174,8 +175,10 @@ def _build_whole_manifest(array: ManifestArray, chunks: tuple[int, ...]) -> Chun
     if not array.fragments:
         return ChunkManifest.missing(grid)
     if any(f.manifest.is_in_set for f in array.fragments):
-        return _tile_manifests(array, chunks, grid)
-    demand_table(grid, sum(f.manifest.size for f in array.fragments), f"{array.name!r}")
+        return tile_fragments(array.fragments, chunks, grid)
+    if is_sparse(prod(grid), sum(f.manifest.size for f in array.fragments)):
+        numbers, rows = gather_references(tile_fragments(array.fragments, chunks, grid))
+        return build_sparse(numbers, rows, grid)
     # concatenated in a row, fragments share one table of files
     flat = [f.manifest.reshape((f.manifest.size,)) for f in array.fragments]
     joined = ChunkManifest.concatenate(flat, 0)
@@ -196,14 +199,3 @@ def _build_whole_manifest(array: ManifestArray, chunks: tuple[int, ...]) -> Chun
             if column.flags.writeable:
                 column[box] = getattr(joined, name)[part].reshape(fragment.manifest.shape)
     return ChunkManifest(files=joined.files, inline=joined.inline, **columns)
-
-
-def _tile_manifests(
-    array: ManifestArray, chunks: tuple[int, ...], grid: tuple[int, ...]
-) -> ChunkManifest:
-    """Return the manifest over the grid of the array without reading references of sets."""
-    parts = tuple(
-        (tuple(s // c for s, c in zip(f.start, chunks, strict=True)), f.manifest)
-        for f in array.fragments
-    )
-    return LazyManifest(TiledReferences(grid, parts), grid)

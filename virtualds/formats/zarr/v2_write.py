@@ -17,6 +17,7 @@ from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.bounds import Buffer
 from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.reference_table import iterate_references
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.codecs.vlen_text import encode_text, to_text_objects
 from virtualds.errors import UnsupportedError, cannot_hold
@@ -206,9 +207,8 @@ def _write_out_missing(array: ZarrArray) -> ChunkManifest:
 
     They take ``fill_value`` for the attribute ``_FillValue``, which HDF5's fill value is not.
     """
-    manifest = array.manifest.loaded()
-    missing = manifest.file == MISSING
-    count = np.count_nonzero(missing)
+    manifest = array.manifest
+    count = manifest.size - sum(ids.size for ids, _ in iterate_references(manifest))
     if not count:
         return manifest
     chunk = np.full(array.metadata["chunks"], array.pipeline.fill_value, array.pipeline.dtype)
@@ -218,6 +218,8 @@ def _write_out_missing(array: ZarrArray) -> ChunkManifest:
             f"{count} chunks are missing and read as {array.pipeline.fill_value}, which "
             f"is not its _FillValue; this format has no place for such a fill value"
         )
+    manifest = manifest.loaded()
+    missing = manifest.file == MISSING
     return ChunkManifest.build(
         manifest.shape,
         files=manifest.files,

@@ -215,7 +215,11 @@ def array_from_v3(metadata: Mapping[str, Any], manifests: Manifests) -> Manifest
     pipeline = pipeline_from_v3(metadata)
     axes = axes_from_v3(shape, metadata["chunk_grid"])
     grid = tuple(axis.nchunks for axis in axes)
-    parts = manifests([grid], 0) if prod(grid) else []
+    count: int = prod(grid)
+    parts = manifests([grid], 0) if count else []
+    if not parts and count:
+        # the cut of an array without references is that of references to come
+        parts = [ManifestPart(0, (0,) * len(grid), ChunkManifest.missing(grid))]
     if len(parts) == 1 and parts[0].manifest.shape == grid:
         return ManifestArray.of_fragment(place_part(parts[0], axes), pipeline)
     fragments = tuple(place_part(part, axes) for part in parts)

@@ -112,6 +112,12 @@ class JsonTable:
             found = self._add_measured(found, flat, known, parsed)
         return found.reshape(ids.shape)
 
+    def list_numbers(self) -> Ints | None:
+        """Return the numbers of the chunks with entries; None if prefixes stand for others."""
+        parsed = self._parsed()
+        measured = np.fromiter(parsed.measured, np.int64, len(parsed.measured))
+        return None if parsed.prefixes else np.union1d(parsed.numbers, measured)
+
     def list_sources(self) -> tuple[SourceFile, ...]:
         """Return all files that entries name, without those below prefixes."""
         parsed = self._parsed()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import os.path
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import product
 from operator import is_
 from typing import Any
 
@@ -13,12 +12,16 @@ import numpy as np
 
 from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.reference_table import iterate_blocks
+from virtualds.chunks.projection import Ints
+from virtualds.chunks.reference_table import gather_references, iterate_blocks
 from virtualds.errors import UnsupportedError
 from virtualds.formats.zarr.v3_arrays import ManifestPart
 from virtualds.formats.zarr_manifests.json_rows import Fingerprint
 from virtualds.formats.zarr_manifests.parquet_table import RECORD_SIZE
 from virtualds.source_file import PRESENT, SourceFile
+
+MOST_ENTRIES = 2**16
+"""Chunks of a grid of which the missing ones get an entry too."""
 
 
 def to_written_path(root: str, url: str, *, relative: bool = False) -> str:
@@ -115,17 +118,30 @@ def encode_entries(
     """
     found: dict[str, dict[str, Any]] = {}
     for part in parts:
-        manifest = part.manifest.loaded()
+        ids, manifest = _list_entries(part.manifest)
         paths = [name(file.url) for file in manifest.files]
-        places = product(
-            *(range(o, o + n) for o, n in zip(part.origin, manifest.shape, strict=True))
-        )
         columns = ("file", "offset", "length", "pipeline", "checksum")
         rows = zip(*(getattr(manifest, c).ravel().tolist() for c in columns), strict=True)
-        for place, row in zip(places, rows, strict=True):
+        for place, row in zip(_list_places(part, ids), rows, strict=True):
             key = ".".join(map(str, place)) or "0"
             found[f"{part.fragment}.{key}" if numbered else key] = _to_entry(row, paths, manifest)
     return found
+
+
+def _list_entries(manifest: ChunkManifest) -> tuple[Ints, ChunkManifest]:
+    """Return the chunks that get an entry: all of them, or, of a large grid, those that exist."""
+    if manifest.size > MOST_ENTRIES:
+        return gather_references(manifest)
+    return np.arange(manifest.size), manifest.loaded().reshape((manifest.size,))
+
+
+def _list_places(part: ManifestPart, ids: Ints) -> Iterable[tuple[int, ...]]:
+    """Return the places of chunks in the grid of their fragment."""
+    if not part.origin:
+        return [()] * ids.size
+    places = np.unravel_index(ids, part.manifest.shape)
+    moved = ((place + begin).tolist() for place, begin in zip(places, part.origin, strict=True))
+    return zip(*moved, strict=True)
 
 
 def _to_entry(
@@ -158,7 +174,27 @@ def encode_records(
         yield _encode_record(rows.pruned(), sources, pipelines)
 
 
-def _encode_record(rows: ChunkManifest, sources: SourceNumbering, pipelines: bool) -> bytes:
+def encode_placed_records(
+    numbers: Ints, rows: ChunkManifest, sources: SourceNumbering
+) -> Iterator[bytes]:
+    """Yield the records of a table of some chunks, with the number of each.
+
+    Parameters
+    ----------
+    numbers : int64 array, shape (n,)
+        Of the chunks, rising.
+    rows : ChunkManifest, shape (n,)
+    sources : SourceNumbering
+        As in `encode_records`.
+    """
+    for begin in range(0, rows.size, RECORD_SIZE):
+        some = slice(begin, begin + RECORD_SIZE)
+        yield _encode_record(rows.take(0, some).pruned(), sources, False, numbers[some])
+
+
+def _encode_record(
+    rows: ChunkManifest, sources: SourceNumbering, pipelines: bool, numbers: Ints | None = None
+) -> bytes:
     import pyarrow as pa
 
     # negative codes index from the end, so they map to themselves
@@ -170,6 +206,8 @@ def _encode_record(rows: ChunkManifest, sources: SourceNumbering, pipelines: boo
         "offset": np.where(there, rows.offset, 0),
         "length": np.where(rows.file == MISSING, 0, rows.length),
     }
+    if numbers is not None:
+        columns["chunk"] = numbers
     if pipelines:
         columns["pipeline"] = np.asarray(rows.pipeline, np.uint16)
     if rows.checksum.any():
@@ -182,7 +220,7 @@ def _encode_record(rows: ChunkManifest, sources: SourceNumbering, pipelines: boo
         ):
             data[row] = rows.inline[number]
         arrays["data"] = pa.array(data, pa.binary())
-    return _encode_parquet(arrays, ("source", "offset", "length"))
+    return _encode_parquet(arrays, ("source", "offset", "length", "chunk"))
 
 
 def encode_source_records(sources: SourceNumbering) -> Iterator[bytes]:
@@ -215,7 +253,7 @@ def _encode_parquet(arrays: Mapping[str, Any], delta: tuple[str, ...]) -> bytes:
         sink,
         compression="zstd",
         use_dictionary=[name for name in arrays if name in ("etag", "pipeline")],
-        column_encoding=dict.fromkeys(delta, "DELTA_BINARY_PACKED"),
+        column_encoding={name: "DELTA_BINARY_PACKED" for name in delta if name in arrays},
         write_statistics=False,
     )
     return bytes(sink.getvalue())

@@ -19,7 +19,9 @@ from virtualds.formats.zarr.chunk_keys import ChunkKeys
 from virtualds.formats.zarr.v3_arrays import ManifestPart
 from virtualds.formats.zarr_manifests.json_rows import Fingerprint
 from virtualds.formats.zarr_manifests.json_table import JsonTable
+from virtualds.formats.zarr_manifests.layers import lay_parts
 from virtualds.formats.zarr_manifests.parquet_table import ParquetTable, SourceTable, read_columns
+from virtualds.formats.zarr_manifests.placed_table import PlacedTable
 from virtualds.json_values import parse_json
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
@@ -161,7 +163,8 @@ class StoredManifests:
         """
         name, said = transformer.get("name"), transformer.get("configuration", {})
         if name == PARQUET_MANIFEST:
-            return [self._read_table_part(folder, part, grids, numbered) for part in said["parts"]]
+            found = [self._read_table_part(folder, part, grids, numbered) for part in said["parts"]]
+            return lay_parts(found, grids, max(numbered, 1))
         if name != JSON_MANIFEST:
             raise UnsupportedError(
                 f"storage transformer {name!r}: {JSON_MANIFEST!r} and {PARQUET_MANIFEST!r} are "
@@ -209,10 +212,11 @@ class StoredManifests:
         numbers = None if renumbered is None else _demand_naturals(renumbered)
         if (numbers and max(numbers) >= numbered) or (said.get("pipelines") and not numbered):
             raise FormatError(f"{folder}: pipelines {renumbered!r:.80} of {numbered}")
+        is_placed = "begins" in said
         table = ParquetTable(
             self,
             to_set_path(folder, said["path"]),
-            _demand_naturals([said["rows"]])[0],
+            _demand_naturals([said["chunks" if is_placed else "rows"]])[0],
             read_source_table(folder, said["sources"]),
             bool(said.get("pipelines", False)),
             max(numbered, 1) if numbers is None else len(numbers),
@@ -220,6 +224,11 @@ class StoredManifests:
         strides, first = _demand_integers(part["strides"]), _demand_naturals([part["first"]])[0]
         ends = [s * max(n - 1, 0) for s, n in zip(strides, shape, strict=True)]
         low, high = (first + sum(f(e, 0) for e in ends) for f in (min, max))
+        if is_placed:
+            placed = PlacedTable(table, _demand_naturals(said["begins"]))
+            return ManifestPart(
+                fragment, origin, LazyManifest(placed, shape, strides, first, numbers)
+            )
         if prod(shape) and not 0 <= low <= high < table.rows:
             raise FormatError(f"{folder}: its chunks count rows {low} to {high} of {table.rows}")
         return ManifestPart(fragment, origin, LazyManifest(table, shape, strides, first, numbers))

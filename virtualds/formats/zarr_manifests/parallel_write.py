@@ -192,8 +192,13 @@ def _list_needed(document: Document) -> Iterator[str]:
                 continue
             for part in transformer["configuration"]["parts"]:
                 table = part["table"]
-                yield from _list_records(to_set_path(path, table["path"]), table["rows"])
+                yield from _list_records(to_set_path(path, table["path"]), _count_rows(table))
                 yield from _list_records(*read_source_table(path, table["sources"]))
+
+
+def _count_rows(table: Mapping[str, Any]) -> int:
+    rows: int = table["chunks" if "begins" in table else "rows"]
+    return rows
 
 
 def _list_records(folder: str, rows: int) -> Iterator[str]:

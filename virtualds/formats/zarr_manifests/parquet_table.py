@@ -152,9 +152,16 @@ class ParquetTable:
     has_pipelines: bool = False
     pipelines: int = 1
 
+    def describe_rows(self) -> dict[str, Any]:
+        """Return what metadata say of its rows."""
+        return {"rows": self.rows}
+
     def load(self, ids: Ints) -> ChunkManifest:
         """Return the rows of these numbers, in their shape, with the files that they lie in."""
         return read_rows(ids, RECORD_SIZE, self._read_record)
+
+    def list_numbers(self) -> None:
+        """Return None: any chunk may exist."""
 
     def list_sources(self) -> tuple[SourceFile, ...]:
         """Return all files of the table of sources."""

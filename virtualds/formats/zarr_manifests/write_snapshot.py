@@ -12,6 +12,7 @@ from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import compute_strides
+from virtualds.chunks.sparse_manifest import SparseManifest, split_layers
 from virtualds.formats.zarr.chunk_keys import add_manifest_keys, parse_chunk_keys
 from virtualds.formats.zarr.document import FOLDER, Document, build_value_entries
 from virtualds.formats.zarr.v3_arrays import ManifestPart, is_extended
@@ -21,9 +22,11 @@ from virtualds.formats.zarr.write_plan import PlannedArray, plan_writing
 from virtualds.formats.zarr_manifests.join_parts import MOST_JSON, JoinParts, join_small_parts
 from virtualds.formats.zarr_manifests.json_rows import Fingerprint
 from virtualds.formats.zarr_manifests.json_table import JsonTable
+from virtualds.formats.zarr_manifests.layers import arrange_layers
 from virtualds.formats.zarr_manifests.manifest_files import (
     SourceNumbering,
     encode_entries,
+    encode_placed_records,
     encode_records,
     encode_source_records,
     list_fingerprints,
@@ -35,7 +38,8 @@ from virtualds.formats.zarr_manifests.manifests import (
     build_json_manifest,
 )
 from virtualds.formats.zarr_manifests.parallel_write import join_parts_folder
-from virtualds.formats.zarr_manifests.parquet_table import ParquetTable
+from virtualds.formats.zarr_manifests.parquet_table import RECORD_SIZE, ParquetTable
+from virtualds.formats.zarr_manifests.placed_table import PlacedTable
 from virtualds.source_file import StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.store import ChangedError
@@ -210,7 +214,8 @@ class SnapshotWriter:
     def _choose_form(self, parts: list[ManifestPart]) -> str:
         if self.manifest is not None:
             return self.manifest
-        if any(self._find_own_table(part.manifest) is not None for part in parts):
+        layers = (layer for part in parts for _, layer in split_layers(part.manifest))
+        if any(self._find_own_table(layer) is not None for layer in layers):
             return "parquet"
         count = sum(part.manifest.size for part in parts)
         return "inline" if count <= MOST_INLINE else "json" if count <= MOST_JSON else "parquet"
@@ -244,7 +249,8 @@ class SnapshotWriter:
         self, path: str, parts: list[ManifestPart], numbered: bool
     ) -> dict[str, Any]:
         said = []
-        for number, part in enumerate(parts):
+        laid = arrange_layers(parts, lambda m: self._find_own_table(m) is not None, numbered)
+        for number, part in enumerate(laid):
             table = self._find_stored(path, part.manifest)
             if table is None:
                 table = self._write_table(path, number, part.manifest, numbered)
@@ -256,15 +262,27 @@ class SnapshotWriter:
         self, path: str, number: int, manifest: ChunkManifest, numbered: bool
     ) -> dict[str, Any]:
         folder = f"manifest.{self.name}.{number}"
-        for record, data in enumerate(encode_records(manifest, self._sources, numbered)):
+        placed = manifest.placed if isinstance(manifest, SparseManifest) else None
+        if placed is None:
+            records = encode_records(manifest, self._sources, numbered)
+            said: dict[str, Any] = {"rows": manifest.size}
+        else:
+            records = encode_placed_records(*placed, self._sources)
+            begins = placed[0][::RECORD_SIZE].tolist()
+            said = {"chunks": placed[0].size, "begins": begins}
+        for record, data in enumerate(records):
             self.put(f"{path}/{folder}/{record}.parquet", data)
         # the number of files is known when everything is written
         sources = [f"{find_way_up(path)}{FOLDER}/{self.name}/sources", 0]
         self._tables.append((path, sources))
-        table = {"path": f"./{folder}", "rows": manifest.size, "sources": sources}
-        if numbered:
+        table = {"path": f"./{folder}", **said, "sources": sources}
+        found = {"table": table, "first": 0, "strides": list(compute_strides(manifest.shape))}
+        if numbered and isinstance(manifest, SparseManifest):
+            # all its chunks, also missing ones, are decoded alike
+            found["pipelines"] = [manifest.rest]
+        elif numbered:
             table["pipelines"] = True
-        return {"table": table, "first": 0, "strides": list(compute_strides(manifest.shape))}
+        return found
 
     def _write_sources(self) -> None:
         for number, data in enumerate(encode_source_records(self._sources)):
@@ -274,10 +292,10 @@ class SnapshotWriter:
 
     # ------------------------------------------------------------------ what is there already
 
-    def _find_own_table(self, manifest: ChunkManifest) -> ParquetTable | None:
+    def _find_own_table(self, manifest: ChunkManifest) -> ParquetTable | PlacedTable | None:
         """Return the table of this very set whose rows a manifest counts, if it does."""
         table = manifest.counting.table if isinstance(manifest, LazyManifest) else None
-        if isinstance(table, ParquetTable) and table.store.root == self.root:
+        if isinstance(table, ParquetTable | PlacedTable) and table.store.root == self.root:
             return table
         return None
 
@@ -294,7 +312,7 @@ class SnapshotWriter:
         found = manifest.counting
         said: dict[str, Any] = {
             "path": find_way_up(path) + table.folder,
-            "rows": table.rows,
+            **table.describe_rows(),
             "sources": [find_way_up(path) + table.sources.folder, table.sources.rows],
         }
         if table.has_pipelines:

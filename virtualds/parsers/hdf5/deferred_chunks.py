@@ -146,6 +146,9 @@ class IndexedChunks:
         is_all = ids.size == whole.size and bool((ids.ravel() == np.arange(ids.size)).all())
         return whole.reshape(ids.shape) if is_all else whole.at(ids)
 
+    def list_numbers(self) -> None:
+        """Return None: any chunk may exist."""
+
     def list_sources(self) -> tuple[SourceFile, ...]:
         """Return the file."""
         return (self.rows.source,)

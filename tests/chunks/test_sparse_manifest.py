@@ -1,0 +1,176 @@
+"""A sparse manifest is a manifest: what can be done with columns gives the same, in few bytes."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from dask.base import tokenize
+
+from virtualds import ChunkManifest, SourceFile
+from virtualds.chunks.columns import COLUMNS, MISSING
+from virtualds.chunks.lazy_manifest import LazyManifest
+from virtualds.chunks.projection import Ints
+from virtualds.chunks.reference_table import (
+    TiledReferences,
+    gather_references,
+    iterate_references,
+)
+from virtualds.chunks.sparse_manifest import (
+    LARGE,
+    PlacedReferences,
+    SparseManifest,
+    build_sparse,
+    join_manifests,
+    lay_over,
+    split_layers,
+)
+
+SHAPE = (4, 5, 3)
+HUGE = (1000, 1000, 1000)
+FILES = [SourceFile("file:///a"), SourceFile("file:///b")]
+
+
+def rows(count: int, pipeline: int = 0) -> ChunkManifest:
+    each = np.arange(count)
+    return ChunkManifest.build(
+        (count,), files=FILES, file=each % 2, offset=each * 10, length=each + 1, pipeline=pipeline
+    )
+
+
+def sparse(numbers: list[int], shape: tuple[int, ...] = SHAPE, rest: int = 0) -> SparseManifest:
+    placed = PlacedReferences(np.array(numbers, np.int64), rows(len(numbers), rest), rest)
+    return SparseManifest(placed, shape)
+
+
+def columns_of(manifest: ChunkManifest) -> dict[str, Ints]:
+    """The columns, with files by name and nothing about missing chunks but their pipeline."""
+    loaded = manifest.loaded()
+    urls = np.array([file.url for file in loaded.files] + ["missing"])
+    there = loaded.file != MISSING
+    found = {n: np.where(there, getattr(loaded, n), 0) for n in COLUMNS if n != "pipeline"}
+    return found | {"file": urls[loaded.file], "pipeline": np.asarray(loaded.pipeline)}
+
+
+def assert_same(one: ChunkManifest, other: ChunkManifest) -> None:
+    a, b = columns_of(one), columns_of(other)
+    for name in COLUMNS:
+        np.testing.assert_array_equal(a[name], b[name], err_msg=name)
+
+
+CHANGES: dict[str, Callable[[ChunkManifest], ChunkManifest]] = {
+    "nothing": lambda m: m,
+    "a crop": lambda m: m.take(0, slice(1, 3)).take(2, slice(0, 2)),
+    "a step": lambda m: m.take(1, slice(0, 5, 2)),
+    "backwards": lambda m: m.take(1, slice(4, None, -1)),
+    "chosen": lambda m: m.take(1, np.array([0, 2, 2, 4])),
+    "chosen and missing": lambda m: m.take(0, np.array([-1, 3])),
+    "transposed": lambda m: m.transpose((2, 0, 1)),
+    "an axis more": lambda m: m.take(1, slice(2, 3)).reshape((4, 3)),
+    "repeated": lambda m: m.take(1, slice(2, 3)).broadcast_to((4, 2, 3)),
+    "nothing left": lambda m: m.take(0, slice(0, 0)),
+    "pruned": lambda m: m.take(0, slice(2, 4)).pruned(),
+    "renumbered": lambda m: m.with_pipelines([3, 1]),
+    "moved": lambda m: m.with_files(lambda file: file._replace(url=file.url + "c")),
+    "within another": lambda m: m.relocated([(SourceFile("file:///all"), 7)] * len(m.files)),
+    "pickled": lambda m: pickle.loads(pickle.dumps(m)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("numbers", [[0, 7, 13, 14, 33, 59], list(range(60)), []])
+def test_it_gives_what_columns_give(change: str, numbers: list[int]) -> None:
+    one = sparse(numbers)
+    assert_same(CHANGES[change](one), CHANGES[change](one.loaded()))
+    found = CHANGES[change](one)
+    dense = CHANGES[change](one.loaded())
+    known = found.find_existing()
+    there = np.flatnonzero(dense.file.ravel() != MISSING)
+    if known is not None:
+        np.testing.assert_array_equal(known, there)
+    ids, gathered = gather_references(found)
+    np.testing.assert_array_equal(ids, there)
+    assert_same(gathered, dense.at(there))
+
+
+def test_it_says_when_it_is_the_same() -> None:
+    one = sparse([1, 5])
+    assert one.same(sparse([1, 5])) and not one.same(sparse([1, 6]))
+    assert one.same(one.loaded()) and one.loaded().same(one)
+    assert not one.same(sparse([1, 5], rest=1)) and not one.same(sparse([1, 5], (5, 4, 3)))
+    assert tokenize(one) == tokenize(sparse([1, 5])) != tokenize(sparse([1, 6]))
+    missing = [ChunkManifest.missing(HUGE) for _ in range(2)]
+    assert missing[0].same(missing[1])
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_huge_grids_are_joined_by_their_references(axis: int) -> None:
+    parts = [
+        sparse([0, 10**8 + 3, 10**9 - 1], HUGE),
+        ChunkManifest.missing(HUGE),
+        sparse([17], HUGE),
+    ]
+    joined = join_manifests(parts, axis)
+    assert isinstance(joined, SparseManifest) and joined.nbytes < 1000
+    assert joined.size == 3 * 10**9
+    assert joined.find_existing().size == 4
+    for number, part in enumerate(parts):
+        cut = joined.take(axis, slice(1000 * number, 1000 * number + 1000))
+        ids, found = gather_references(cut)
+        wanted, expected = gather_references(part)
+        np.testing.assert_array_equal(ids, wanted)
+        assert_same(found, expected)
+
+
+def test_a_few_chunks_of_a_huge_grid_are_looked_up() -> None:
+    one = sparse([10**8 + 3], HUGE)
+    assert one.lookup((100, 0, 3)).length == 1 and one.lookup((100, 0, 2)).file == MISSING
+    crop = one.take(0, slice(99, 102)).take(1, slice(0, 2)).take(2, slice(0, 5))
+    assert np.count_nonzero(crop.file != MISSING) == 1
+
+
+def test_few_references_are_held_by_position_and_many_as_columns() -> None:
+    assert isinstance(build_sparse(np.array([3]), rows(1), (LARGE + 1,)), SparseManifest)
+    assert build_sparse(np.array([3]), rows(1), (LARGE,)).is_loaded
+    many = np.arange(LARGE)
+    assert build_sparse(many, rows(LARGE), (LARGE + 1,)).is_loaded
+    nothing = build_sparse(many[:0], rows(0), HUGE, 2)
+    assert nothing.is_loaded and nothing.nbytes < 100 and nothing.lookup((0, 0, 0)).pipeline == 2
+
+
+# ---------------------------------------------------------------------- layers
+
+
+def test_the_uppermost_reference_counts() -> None:
+    base, other = sparse([0, 7, 33]), sparse([0, 1], (2, 2, 2)).with_files(
+        lambda file: file._replace(url="file:///upper")
+    )  # fmt: skip
+    laid = lay_over(base, (2, 1, 0), other)
+    expected = base.loaded()
+    urls = columns_of(expected)["file"].astype(object)
+    urls[2, 1, 0] = urls[2, 1, 1] = "file:///upper"
+    np.testing.assert_array_equal(columns_of(laid)["file"], urls)
+    assert [origin for origin, _ in split_layers(laid)] == [(0, 0, 0), (2, 1, 0)]
+    again = lay_over(laid, (0, 0, 0), sparse([59]))
+    assert len(split_layers(again)) == 3
+    np.testing.assert_array_equal(again.find_existing(), [0, 7, 33, 34, 59])
+
+
+def test_layers_are_cut_with_what_they_make_up() -> None:
+    laid = lay_over(sparse([0, 7, 33]), (2, 1, 0), sparse([0, 1], (2, 2, 2)))
+    for begin, stop in ((0, 2), (1, 4), (2, 3)):
+        cut = laid.take(0, slice(begin, stop))
+        whole = LazyManifest(TiledReferences(cut.shape, split_layers(cut)), cut.shape)
+        assert_same(whole, cut)
+        renumbered = split_layers(cut.with_pipelines([4]))
+        assert all((part.pipeline == 4).all() for _, part in renumbered)
+    assert split_layers(ChunkManifest.missing(SHAPE)) == ()
+
+
+def test_references_are_listed_block_by_block() -> None:
+    for manifest in (sparse([0, 7, 13, 33]), sparse([0, 7, 13, 33]).loaded()):
+        found = list(iterate_references(manifest, most=3))
+        np.testing.assert_array_equal(np.concatenate([ids for ids, _ in found]), [0, 7, 13, 33])
+        assert len(found) > 1

@@ -1,0 +1,290 @@
+"""Put a virtual array into a region of a larger one: cells of a template are filled.
+
+Chunks that lie on the grid of the larger array, and are decoded like its own, are laid over it, so
+that many fills leave one fragment. All others cut it, as a concatenation would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.concatenate import assemble
+from virtualds.arrays.fill import fills_with
+from virtualds.chunks.alignment import find_regular_chunks
+from virtualds.chunks.axis import ChunkAxis
+from virtualds.chunks.fragment import Fragment
+from virtualds.chunks.lazy_manifest import LazyManifest
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.projection import Ints
+from virtualds.chunks.reference_table import (
+    TiledReferences,
+    gather_references,
+    iterate_references,
+)
+from virtualds.chunks.sparse_manifest import build_sparse, lay_over
+from virtualds.codecs.pipeline import CodecPipeline
+from virtualds.errors import CombineError
+
+Box = tuple[tuple[int, int], ...]
+"""Start and stop of a box, per axis."""
+
+
+def crop_box(array: ManifestArray, box: Box) -> ManifestArray:
+    """Return the part of an array in a box."""
+    for axis, (start, stop) in enumerate(box):
+        array = array.crop(axis, start, stop)
+    return array
+
+
+def count_references(array: ManifestArray) -> int:
+    """Return how many chunks of an array exist."""
+    return sum(ids.size for f in array.fragments for ids, _ in iterate_references(f.manifest))
+
+
+def tile_fragments(
+    fragments: Sequence[Fragment], chunks: Sequence[int], grid: tuple[int, ...]
+) -> ChunkManifest:
+    """Return the manifest over a regular grid of fragments on it, and read nothing."""
+    parts = tuple(
+        (tuple(s // c for s, c in zip(f.start, chunks, strict=True)), f.manifest) for f in fragments
+    )
+    return LazyManifest(TiledReferences(grid, parts), grid)
+
+
+# ---------------------------------------------------------------------- filling
+
+
+def put_region(
+    array: ManifestArray, start: Sequence[int], added: ManifestArray, *, replaces: bool
+) -> ManifestArray:
+    """Return an array with another one in a region of it.
+
+    Parameters
+    ----------
+    array : ManifestArray
+    start : sequence of int
+        Where the region begins, per axis. It has the shape of ``added``.
+    added : ManifestArray
+    replaces : bool
+        Whether ``added`` replaces references that the region has; else these stay.
+
+    Raises
+    ------
+    CombineError
+        The region cuts compressed chunks of the array, or the arrays differ in dtype, or chunks
+        are to stay among others that are stored in another way.
+    """
+    converted = added.astype(array.dtype) if added.dtype != array.dtype else added
+    if not isinstance(converted, ManifestArray):
+        raise CombineError(
+            f"its dtype is {array.dtype} in the set and {added.dtype} in the new dataset"
+        )
+    array = before = _lay_on_one_grid(array, converted)
+    region = tuple((a, a + n) for a, n in zip(start, converted.shape, strict=True))
+    for number, fragment in enumerate(array.fragments):
+        if (inside := _intersect(_box_of(fragment), region)) is None:
+            continue
+        part = crop_box(converted, _shift(inside, start, -1))
+        laid = _lay_on_fragment(array, fragment, part, [a for a, _ in inside], replaces)
+        if laid is None:
+            return _cut_out(before, region, converted, replaces)
+        kept = (*array.fragments[:number], laid, *array.fragments[number + 1 :])
+        array = replace(array, fragments=kept)
+    gaps = list(_find_gaps(region, [_box_of(f) for f in array.fragments]))
+    parts = [(tuple(a for a, _ in g), crop_box(converted, _shift(g, start, -1))) for g in gaps]
+    return _join([((0,) * array.ndim, array), *parts], array) if parts else array
+
+
+def _lay_on_one_grid(array: ManifestArray, added: ManifestArray) -> ManifestArray:
+    """Return an array as one fragment, where one grid of chunks and one pipeline allow it."""
+    is_whole = len(array.fragments) == 1 and not array.has_gaps
+    if is_whole or len(array.pipelines) > 1 or not array.gaps_read_as_missing:
+        return array
+    pipelines = array.pipelines
+    if not array.fragments:
+        # nothing says yet how the array is cut and stored: the first cell does
+        if len(added.pipelines) != 1 or not fills_with(added.pipelines[0], array.fill_value):
+            return array
+        pipelines = added.pipelines
+    chunks = find_regular_chunks(array.shape, array.fragments or _at_origin(added))
+    if chunks is None or not array.size:
+        return array
+    axes = tuple(ChunkAxis.regular(n, c) for n, c in zip(array.shape, chunks, strict=True))
+    grid = tuple(axis.nchunks for axis in axes)
+    manifest = tile_fragments(array.fragments, chunks, grid)
+    if not array.fragments:
+        manifest = ChunkManifest.missing(grid)
+    whole = Fragment((0,) * array.ndim, axes, manifest)
+    return replace(array, pipelines=pipelines, fragments=(whole,))
+
+
+def _at_origin(array: ManifestArray) -> Sequence[Fragment]:
+    """Return the only fragment of an array that it covers; none if there are several."""
+    return array.fragments if len(array.fragments) == 1 and not array.has_gaps else ()
+
+
+def _lay_on_fragment(
+    array: ManifestArray, base: Fragment, added: ManifestArray, start: list[int], replaces: bool
+) -> Fragment | None:
+    """Return a fragment with chunks of another array laid over it, None if they do not fit."""
+    used = base.manifest.used_pipelines(len(array.pipelines))
+    if used.size != 1:
+        return None
+    pipeline = int(used[0])
+    manifest = base.manifest.with_pipelines([0] * len(array.pipelines))
+    for fragment in added.fragments:
+        origin = _find_origin(base, fragment, start)
+        if origin is None or not _is_decoded_alike(array.pipelines[pipeline], added, fragment):
+            return None
+        new = fragment.manifest.with_pipelines([0] * len(added.pipelines))
+        there = _crop_manifest(manifest, origin, new.shape)
+        ids, rows = gather_references(new)
+        old = _list_existing(there)
+        if not replaces:
+            kept = np.flatnonzero(~np.isin(ids, old, assume_unique=True))
+            new = build_sparse(ids[kept], rows.at(kept).pruned(), new.shape)
+        elif not np.isin(old, ids, assume_unique=True).all():
+            # what is missing now would show what was there
+            return None
+        manifest = lay_over(manifest, origin, new)
+    if replaces and added.has_gaps and count_references(_only(base, start, added.shape)):
+        return None
+    if added.has_gaps and not fills_with(array.pipelines[pipeline], added.fill_value):
+        return None
+    return replace(base, manifest=manifest.with_pipelines([pipeline]))
+
+
+def _only(base: Fragment, start: list[int], shape: tuple[int, ...]) -> ManifestArray:
+    """Return the part of a fragment in a box, for counting."""
+    plain = ManifestArray(base.stop, np.dtype("u1"), 0, (), (base,))
+    return crop_box(plain, tuple((a, a + n) for a, n in zip(start, shape, strict=True)))
+
+
+def _list_existing(manifest: ChunkManifest) -> Ints:
+    """Return the numbers of the chunks that exist."""
+    found = [ids for ids, _ in iterate_references(manifest)]
+    return np.concatenate([np.zeros(0, np.int64), *found])
+
+
+def _find_origin(base: Fragment, added: Fragment, start: list[int]) -> tuple[int, ...] | None:
+    """Return at which chunk of a fragment another one begins, None if it is cut otherwise."""
+    origin = []
+    axes = zip(base.axes, base.start, added.axes, added.start, start, strict=True)
+    for axis, base_start, other, other_start, begin in axes:
+        low = begin + other_start - base_start
+        cut, kept = axis.crop(low, low + other.size)
+        edges = axis.slabs(kept.start, kept.stop).edges
+        if cut != other or (int(edges[0]), int(edges[-1])) != (low, low + other.size):
+            return None
+        origin.append(kept.start)
+    return tuple(origin)
+
+
+def _is_decoded_alike(pipeline: CodecPipeline, added: ManifestArray, fragment: Fragment) -> bool:
+    """Say whether a fragment of another array decodes as a pipeline does, but for what is missing.
+
+    The fill value of missing chunks counts only where chunks are missing.
+    """
+    used = fragment.manifest.used_pipelines(len(added.pipelines)).tolist()
+    known = [added.pipelines[n] for n in used]
+    if any(replace(p, fill=pipeline.fill) != pipeline for p in known):
+        return False
+    missing = _list_existing(fragment.manifest).size < fragment.manifest.size
+    return not missing or all(p == pipeline for p in known)
+
+
+def _crop_manifest(
+    manifest: ChunkManifest, origin: tuple[int, ...], shape: tuple[int, ...]
+) -> ChunkManifest:
+    for axis, (begin, count) in enumerate(zip(origin, shape, strict=True)):
+        manifest = manifest.take(axis, slice(begin, begin + count))
+    return manifest
+
+
+# ---------------------------------------------------------------------- cutting
+
+
+def _cut_out(
+    array: ManifestArray, region: Box, added: ManifestArray, replaces: bool
+) -> ManifestArray:
+    """Return an array with another one in place of a region, which other fragments surround."""
+    if not replaces and count_references(crop_box(array, region)):
+        raise CombineError(
+            f"the region {_format_box(region)} has references already, and the new ones are stored "
+            f"in another way, so that chunks of both cannot stand side by side; pass "
+            f"on_duplicate='replace'"
+        )
+    _check_edges(array, region)
+    whole = tuple((0, n) for n in array.shape)
+    rest = [(tuple(a for a, _ in box), crop_box(array, box)) for box in _find_gaps(whole, [region])]
+    return _join([*rest, (tuple(a for a, _ in region), added)], array)
+
+
+def _join(
+    parts: Sequence[tuple[tuple[int, ...], ManifestArray]], array: ManifestArray
+) -> ManifestArray:
+    """Return an array of parts that do not overlap, with the fill value of another."""
+    shape, axes = array.shape, range(array.ndim)
+    return assemble(shape, array.dtype, array.fill_value, parts, axes, array.name).pruned()
+
+
+def _check_edges(array: ManifestArray, region: Box) -> None:
+    """Refuse a region whose edges cut compressed chunks of an array."""
+    for fragment in array.fragments:
+        if (inside := _intersect(_box_of(fragment), region)) is None:
+            continue
+        used = fragment.manifest.used_pipelines(len(array.pipelines)).tolist()
+        if not any(array.pipelines[n].codecs for n in used):
+            continue
+        for axis, (low, high) in enumerate(inside):
+            edges = fragment.axes[axis].slabs().edges + fragment.start[axis]
+            if not np.isin([low, high], edges).all():
+                raise CombineError(
+                    f"the region {_format_box(region)} cuts compressed chunks of the set, which "
+                    f"begin at {_format_edges(edges)} along axis {axis}; choose a region of whole "
+                    f"chunks, or cut the template in shorter ones"
+                )
+
+
+def _format_box(box: Box) -> str:
+    return ", ".join(f"{start}:{stop}" for start, stop in box)
+
+
+def _format_edges(edges: Ints) -> str:
+    shown = ", ".join(map(str, edges[:4].tolist()))
+    return f"{shown}, ..." if edges.size > 4 else shown
+
+
+# ---------------------------------------------------------------------- boxes
+
+
+def _box_of(fragment: Fragment) -> Box:
+    return tuple(zip(fragment.start, fragment.stop, strict=True))
+
+
+def _shift(box: Box, by: Sequence[int], sign: int) -> Box:
+    return tuple((a + sign * s, b + sign * s) for (a, b), s in zip(box, by, strict=True))
+
+
+def _intersect(one: Box, other: Box) -> Box | None:
+    """Return the common box of two, None if there is none."""
+    found = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(one, other, strict=True))
+    return found if all(a < b for a, b in found) else None
+
+
+def _find_gaps(box: Box, others: Sequence[Box]) -> Iterator[Box]:
+    """Yield boxes that make up what others leave of a box."""
+    met = next((both for other in others if (both := _intersect(box, other)) is not None), None)
+    if met is None:
+        if all(a < b for a, b in box):
+            yield box
+        return
+    for axis, ((start, stop), (low, high)) in enumerate(zip(box, met, strict=True)):
+        for part in ((start, low), (high, stop)):
+            if part[0] < part[1]:
+                rest = (*met[:axis], part, *box[axis + 1 :])
+                yield from _find_gaps(rest, others)
