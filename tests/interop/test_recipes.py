@@ -12,6 +12,8 @@ import pytest
 import xarray as xr
 from peers import peer
 
+import virtualds
+
 PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
 BLOCK = re.compile(r"^```python *(?P<tool>\w*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 SET = re.compile(r'"([\w.]+\.(?:json|parquet|icechunk))"')
@@ -74,14 +76,20 @@ def keep(folder: Path, names: dict[str, Any], title: str, tool: str) -> Made:
     if title in (FIRST, "List commits"):
         return Made(folder, names)
     target = SET.findall(SECTIONS[title][""])[-1]
-    names["opened"] = xr.open_dataset(
-        folder / target,
-        engine="virtual",
-        allow=[str(folder), "s3://bucket"],
-        snapshot=SNAPSHOT.get(title),
+    allow = [str(folder), "s3://bucket"]
+    if title == "Rename paths":
+        # nothing lies there, so nothing is loaded
+        names["opened"] = virtualds.open_virtual_dataset(
+            folder / target, allow=allow, loadable_variables=[], decode_cf=False
+        )
+        return Made(folder, names)
+    found = xr.open_dataset(
+        folder / target, engine="virtual", allow=allow, snapshot=SNAPSHOT.get(title)
     )
-    if title != "Rename paths":
-        names["opened"].load()
+    names["opened"] = found.load()
+    if title == "Open a set":
+        # urls of kerchunk start from the working folder
+        names["ds"] = names["ds"].load()
     return Made(folder, names)
 
 
@@ -105,7 +113,7 @@ def test_a_recipe_gives_the_same_here(
     assert one["t"].size
     xr.testing.assert_equal(one, other)
     if title == "Open a set":
-        xr.testing.assert_equal(ours["ds"].load(), theirs["ds"].load())
+        xr.testing.assert_equal(ours["ds"], theirs["ds"])
 
 
 def count_lines(code: str) -> int:
