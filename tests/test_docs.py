@@ -24,6 +24,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = (ROOT / "virtualds", ROOT / "virtualds_cli")
 LIBRARIES = {
     "docs/formats/icechunk.md": "icechunk",
+    "docs/recipes.md": "icechunk",
     "virtualds.formats.icechunk.library": "icechunk",
     "virtualds.formats.icechunk.nodes": "icechunk",
 }
