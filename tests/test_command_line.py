@@ -671,6 +671,39 @@ def test_the_program_can_be_interrupted() -> None:
     assert not Path("refs.json").exists()
 
 
+# ---------------------------------------------------------------------- sync
+
+
+def test_a_set_is_kept_up_to_date(folder: Path) -> None:
+    line = ("sync", "*.nc", "refs.zarr", "--concat-dim", "time", "--settle", "0")
+    late = Path("2001.nc").rename("late")
+    assert "1 added" in done(*line).output
+    late.rename("2001.nc")
+    assert said(*line)["added"] == [f"file://{folder}/2001.nc"]
+    assert done(*line).output == f"file://{folder}/refs.zarr: 2 unchanged\n"
+    assert_identical(opened("refs.zarr").load(), native())
+    # the shell may expand the pattern, and a list may name the files
+    named = ("sync", "2001.nc", "2002.nc", "refs.zarr", "--concat-dim", "time")
+    assert said(*named)["unchanged"] == 2
+    Path("list.txt").write_text("2001.nc\n2002.nc\n")
+    assert said("sync", "-f", "list.txt", "refs.zarr", "--concat-dim", "time")["unchanged"] == 2
+    Path("2001.nc").unlink()
+    refused = run(*line)
+    assert refused.exit_code == 1
+    assert "--on-removed" not in refused.output
+    assert "not listed any more" in refused.stderr
+    assert said(*line, "--on-removed", "drop")["dropped"] == [f"file://{folder}/2001.nc"]
+
+
+def test_a_sync_with_files_that_fail_ends_with_an_error_code() -> None:
+    Path("2003.nc").write_bytes(b"\x89HDF\r\n\x1a\n")
+    line = ("sync", "*.nc", "refs.zarr", "--concat-dim", "time", "--settle", "0")
+    result = run(*line, "--on-error", "collect", "--json")
+    document = json.loads(result.stdout)
+    assert (result.exit_code, len(document["added"]), len(document["failed"])) == (1, 2, 1)
+    assert document["failed"][0]["url"].endswith("2003.nc")
+
+
 # ---------------------------------------------------------------------- on a cluster
 
 

@@ -16,6 +16,7 @@ from counting_server import counting_server
 from range_server import running
 
 from virtualds.source_file import StorageOptions
+from virtualds.stores import obstore
 from virtualds.stores.glob import find_matching
 from virtualds.stores.listing import NO_NUMBER, fetch_state, list_states
 from virtualds.urls import normalise_url
@@ -170,3 +171,31 @@ def test_a_local_folder_that_cannot_be_listed_is_no_empty_folder(folder: Path) -
     assert find_matching([f"{folder}/*/d.nc"])
     with pytest.raises(OSError, match="three"):
         list_states(f"{folder}/three/*.nc", None)
+
+
+def test_an_object_with_the_name_of_its_folder_is_no_file(
+    s3_bucket: str, s3_server: dict[str, Any]
+) -> None:
+    filesystem = fsspec.filesystem("s3", **s3_server)
+    filesystem.call_s3("put_object", Bucket=s3_bucket[5:], Key="data/", Body=b"")
+    filesystem.pipe_file(f"{s3_bucket}/data/a", b"1")
+    assert sizes(s3_bucket, "data/*", s3_server) == {"data/a": 1}
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_fsspec_lists_a_bucket_where_obstore_does_not(
+    pattern: str, s3_bucket: str, s3_server: dict[str, Any]
+) -> None:
+    filesystem = fsspec.filesystem("s3", **s3_server)
+    for name, data in FILES.items():
+        filesystem.pipe_file(f"{s3_bucket}/{name}", data)
+    # obstore knows no such option
+    options = {**s3_server, "config_kwargs": {"max_pool_connections": 20}}
+    quick, slow = (
+        list_states(f"{s3_bucket}/{pattern}", StorageOptions.of(given))
+        for given in (s3_server, options)
+    )
+    assert obstore.list_folder(s3_bucket, StorageOptions.of(s3_server))
+    assert obstore.list_folder(s3_bucket, StorageOptions.of(options)) is None
+    for name in ("urls", "sizes", "mtimes", "etags", "modified"):
+        assert getattr(quick, name).tolist() == getattr(slow, name).tolist()

@@ -179,6 +179,9 @@ def test_options_of_the_format_are_taken(make: Make) -> None:
         run(concat_dims="time")
     with pytest.raises(ValueError, match="did you mean 'error'"):
         run(on_removed="eror")
+    for settle in (-1, "60", float("nan")):
+        with pytest.raises(ValueError, match="a number of seconds"):
+            run(settle=settle)
 
 
 def test_a_new_file_with_days_that_the_set_has_is_refused_or_left_out(make: Make) -> None:

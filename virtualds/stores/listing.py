@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from virtualds.errors import without_secrets
 from virtualds.source_file import StorageOptions
+from virtualds.stores import obstore
 from virtualds.stores.fsspec import describe_errors, fetch_info, modified_of
 from virtualds.stores.fsspec_ranges import find_filesystem
 from virtualds.stores.glob import is_pattern
@@ -175,15 +176,22 @@ def _walk_remote(pattern: str, options: StorageOptions | None) -> Iterator[FileS
     filesystem.invalidate_cache()
     scheme = scheme_of(pattern)
     root, parts = _split_pattern(path, scheme)
-    list_folder, match = partial(_list_folder, filesystem), partial(_match_remote, scheme)
+    list_folder = partial(_list_folder, filesystem, options)
+    match = partial(_match_remote, scheme)
     beginning = filesystem.unstrip_protocol(root).rstrip("/")
     for name, info in _walk(root, parts, list_folder, match):
         if info.get("type") != "directory":
             yield _remote_state(f"{beginning}{name[len(root) :]}", info)
 
 
-def _list_folder(filesystem: Any, folder: str) -> Iterator[tuple[str, Any, Callable[[], bool]]]:
-    with describe_errors(filesystem.unstrip_protocol(folder)):
+def _list_folder(
+    filesystem: Any, options: StorageOptions | None, folder: str
+) -> Iterator[tuple[str, Any, Callable[[], bool]]]:
+    url = filesystem.unstrip_protocol(folder)
+    if (quick := obstore.list_folder(url, options)) is not None:
+        yield from ((info["name"], info, partial(_is_folder, info)) for info in quick)
+        return
+    with describe_errors(url):
         found = retry_request(lambda _: filesystem.ls(folder, detail=True))
     beginning = f"{folder.rstrip('/')}/"
     for info in found:

@@ -1,4 +1,4 @@
-"""Ranges of bytes through obstore, if it is installed and the options can be translated.
+"""Ranges of bytes, and listings, through obstore, if it is installed and knows the options.
 
 obstore is only a shortcut. If it fails, fsspec repeats the request, and the user sees the answer or
 the error of fsspec.
@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from datetime import timedelta
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 from urllib.request import getproxies
 
 from virtualds.source_file import SourceFile, StorageOptions
@@ -20,6 +22,8 @@ from virtualds.stores.obstore_options import Translation, split_url, translate_o
 from virtualds.stores.pace import TooSlowError, join_parts, seconds_for
 from virtualds.stores.responses import Answer
 from virtualds.stores.retry import CONNECT_TIMEOUT, PASSING_STATUSES, READ_TIMEOUT, BrokenAnswer
+
+Result = TypeVar("Result")
 
 FAILURES, REST = 3, 60.0
 """After so many failures in a row, obstore gets no requests for so many seconds."""
@@ -63,9 +67,10 @@ class _Client:
     """A store of obstore, which all threads share."""
 
     def __init__(
-        self, store: Any, get: Any, errors: tuple[type[BaseException], ...], is_http: bool
+        self, store: Any, library: Any, errors: tuple[type[BaseException], ...], is_http: bool
     ) -> None:
-        self.store, self.get, self.errors, self.is_http = store, get, errors, is_http
+        self.store, self.errors, self.is_http = store, errors, is_http
+        self.get, self.list_all = library.get, library.list_with_delimiter
         self.failures, self.rests_until = 0, 0.0
 
     def fetch(self, path: str, offset: int, length: int) -> Answer | BaseException:
@@ -84,6 +89,23 @@ class _Client:
             return BrokenAnswer("the body is not the range that was announced")
         self.failures = 0
         return answer
+
+    def list_folder(self, path: str | None) -> list[dict[str, Any]] | None:
+        """Return the entries of a folder, None if obstore raised an error."""
+        try:
+            found = self.list_all(self.store, path)
+            entries = [
+                {"name": _last_part(one), "type": "directory"} for one in found["common_prefixes"]
+            ]
+            # some tools write an empty object with the name of the folder
+            for one in (one for one in found["objects"] if one["path"] != path):
+                state = {"size": one["size"], "ETag": one["e_tag"]}
+                times = {"LastModified": one["last_modified"], "type": "file"}
+                entries.append({"name": _last_part(one["path"]), **state, **times})
+        except self.errors:
+            return None
+        self.failures = 0
+        return entries
 
     def count_failure(self) -> None:
         self.failures += 1
@@ -120,10 +142,44 @@ def get_range(file: SourceFile, offset: int, length: int, *, again: bool) -> Ans
     return None
 
 
+def list_folder(url: str, options: StorageOptions | None) -> list[dict[str, Any]] | None:
+    """Return what lies directly in a folder of an object store, None if fsspec has to list it.
+
+    It takes a twentieth of the time of s3fs. Each entry has the keys of s3fs; its name is the last
+    part of the key.
+    """
+    place = None if _forked else split_url(f"{url.rstrip('/')}/name")
+    if place is None or url.startswith("http"):
+        return None
+    client = _get_client(place[0], options, seconds_for(LONG_ANSWER))
+    if client is None or time.monotonic() < client.rests_until:
+        return None
+    found = _run_apart(client.list_folder, place[1].rpartition("/")[0] or None)
+    if found is None:
+        client.count_failure()
+    # of an empty folder, fsspec says whether there is such a bucket
+    return found or None
+
+
+def _run_apart(work: Callable[..., Result], *given: Any) -> Result:
+    """Do work in a thread that nobody waits for: obstore does not notice an interrupt."""
+    done: Future[Result] = Future()
+
+    def run() -> None:
+        done.set_result(work(*given))
+
+    threading.Thread(target=run, daemon=True).start()
+    return done.result()
+
+
 def _may_pass(text: str) -> bool:
     """Say whether obstore's message names a status with which a busy server answers."""
     found = _STATUS.search(text)
     return found is not None and int(found[1]) in PASSING_STATUSES
+
+
+def _last_part(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[2]
 
 
 @lru_cache(maxsize=256)
@@ -182,4 +238,4 @@ def _build_client(found: Translation, seconds: float) -> _Client | None:
             made = kind[found.kind](found.place, config=dict(found.config), **settings)
     except errors:
         return None
-    return _Client(made, obstore.get, errors, found.kind == "http")
+    return _Client(made, obstore, errors, found.kind == "http")

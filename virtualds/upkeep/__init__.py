@@ -125,6 +125,8 @@ def sync(
     """
     begun = time.monotonic()
     check_choice("on_removed", on_removed, ON_REMOVED)
+    if not isinstance(settle, int | float) or not settle >= 0:
+        raise ValueError(f"settle {settle!r}: it is a number of seconds, at least 0")
     opening = {name: value for name, value in how.items() if name in OF_OPENING}
     check_types(opening)
     choices = {name: value for name, value in how.items() if name not in OF_OPENING}
