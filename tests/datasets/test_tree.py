@@ -105,7 +105,10 @@ def test_groups_open_one_by_one_as_well(name: str, forest: Forest) -> None:
     case, path = TREES[name], forest.path(name)
     native = xr.open_groups(path, engine=case.engine, **case.options)
     found = xr.open_groups(path, engine="virtual")
-    assert list(found) == list(native)
+    assert found.keys() == native.keys()
+    if case.engine != "zarr":
+        # zarr-python lists groups as the disk does
+        assert list(found) == list(native)
     for group, dataset in native.items():
         expected = dataset.load()
         assert_identical(found[group], expected)
