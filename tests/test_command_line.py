@@ -428,7 +428,7 @@ def test_a_set_grows() -> None:
     assert len(done("snapshots", "refs.zarr").stdout.splitlines()) == 2
 
 
-def test_sets_are_edited(archive: Path) -> None:
+def test_sets_are_edited() -> None:
     done("scan", "2001.nc", "-o", "refs.zarr")
     changes = ("--rename", "t=u", "--rename", "lat=y", "--attributes", "u:units=K")
     said_so = said("edit", "refs.zarr", *changes, "--attributes", "version=2")
@@ -440,7 +440,7 @@ def test_sets_are_edited(archive: Path) -> None:
     assert "version" not in opened("refs.zarr").attrs and "u" not in opened("refs.zarr")
 
 
-def test_files_with_other_variables_are_appended(archive: Path) -> None:
+def test_files_with_other_variables_are_appended() -> None:
     done("scan", "2001.nc", "-o", "refs.zarr")
     with xr.open_dataset("2002.nc") as year:
         year.assign(more=year["t"]).to_netcdf("more.nc")

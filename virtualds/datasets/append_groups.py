@@ -90,7 +90,9 @@ def _append_group(
     """Return the set ``found`` with a dataset added to a group as it is in the set ``old``."""
     before = find_group(old, path)
     inherited = list_inherited(old, path, map(str, new.variables))
-    if before is None:
+    own = [str(name) for name in new.variables if name not in inherited]
+    # a group without variables is there for the groups below it alone
+    if before is None or (own and not before.variables):
         if how.lacking.new == "error":
             raise CombineError(
                 "the set has no such group; new_variables='fill' adds it, with missing values "
@@ -99,8 +101,7 @@ def _append_group(
         if how.lacking.new == "drop":
             return found
         if how.dim not in inherited:
-            own = group_from_dataset(new.drop_vars(list(inherited)))
-            return put_variables(found, path, own)
+            return put_variables(found, path, group_from_dataset(new[own]))
     whole = replace(before or EMPTY, variables={**inherited, **(before or EMPTY).variables})
     after = how.extend(whole, new)
     if after is whole:

@@ -65,6 +65,15 @@ def put_group(root: ManifestGroup, path: str, group: ManifestGroup) -> ManifestG
     return _demand_distinct_names(replace(root, groups={**root.groups, name: below}), path)
 
 
+def add_group(root: ManifestGroup, path: str, group: ManifestGroup) -> ManifestGroup:
+    """Return a set with a group added at a path where there are at most groups for other groups."""
+    for below, part in group.walk(path):
+        there = find_group(root, below)
+        if there is None or part.variables or part.attributes:
+            root = put_variables(root, below, part)
+    return root
+
+
 def put_variables(root: ManifestGroup, path: str, group: ManifestGroup) -> ManifestGroup:
     """Return a set with a group at a path; groups below that path stay as they are."""
     there = find_group(root, path)

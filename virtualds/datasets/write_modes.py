@@ -16,6 +16,7 @@ from virtualds.datasets.append import replace_sources
 from virtualds.datasets.append_groups import Append, append_datasets, append_tree
 from virtualds.datasets.changed_groups import (
     EMPTY,
+    add_group,
     demand_aligned,
     find_group,
     list_inherited,
@@ -120,7 +121,8 @@ def _write(
         how = Append(str(options.append_dim), options.position, options.on_duplicate, lacking)
 
         def grow(old: ManifestGroup) -> ManifestGroup:
-            if find_group(old, options.path) is None:
+            there = [find_group(old, path) for path in datasets]
+            if not any(group.variables for group in there if group is not None):
                 return _begin(old, datasets, make, destination)
             return append(old, datasets, how)
 
@@ -145,7 +147,7 @@ def _begin(
             f"{destination.location.target}, has {sorted(map(str, dims))}"
             f"{format_suggestion(dim, dims)}"
         )
-    return put_group(old, destination.options.path, make())
+    return add_group(old, destination.options.path, make())
 
 
 # ---------------------------------------------------------------------- set -> set
@@ -153,13 +155,17 @@ def _begin(
 
 def _create_group(old: ManifestGroup, make: Whole, destination: Destination) -> ManifestGroup:
     """Return a set with a new group, which may replace one in mode ``"w"``."""
-    path = destination.options.path
-    if find_group(old, path) is not None and destination.options.mode != "w":
-        raise FileExistsError(
-            f"{destination.location.target}: group /{path} exists already; mode='w' replaces it, "
-            f"mode='a' adds variables to it, and append_dim= appends to it"
-        )
-    return demand_aligned(old, put_group(old, path, make()))
+    path, new = destination.options.path, make()
+    if destination.options.mode == "w":
+        return demand_aligned(old, put_group(old, path, new))
+    for below, part in new.walk(path):
+        there = find_group(old, below)
+        if there is not None and there.variables and part.variables:
+            raise FileExistsError(
+                f"{destination.location.target}: group /{below} exists already; mode='w' replaces "
+                f"it, mode='a' adds variables to it, and append_dim= appends to it"
+            )
+    return demand_aligned(old, add_group(old, path, new))
 
 
 def _change_groups(
@@ -177,8 +183,9 @@ def _change_group(
     root: ManifestGroup, path: str, new: xr.Dataset, change: ChangeGroup
 ) -> ManifestGroup:
     before = find_group(root, path)
-    if before is None:
-        return put_group(root, path, change(None, new))
+    if before is None or not before.variables:
+        # a group without variables is there for the groups below it alone
+        return put_variables(root, path, change(None, new))
     inherited = list_inherited(root, path, map(str, new.variables))
     whole = replace(before, variables={**inherited, **before.variables})
     after = change(whole, new)
