@@ -80,6 +80,7 @@ PUBLIC = {
     "open_virtual_mfdatatree",
     "set_options",
     "snapshots",
+    "template",
     "upgrade",
     "zarr_store",
 }
