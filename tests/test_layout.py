@@ -87,6 +87,7 @@ PUBLIC = {
     "set_options",
     "snapshots",
     "sync",
+    "template",
     "upgrade",
     "zarr_store",
 }
