@@ -22,6 +22,7 @@ from virtualds.datasets.location import Location
 from virtualds.datasets.materialize import materialize
 from virtualds.datasets.open import open_virtual_dataset
 from virtualds.datasets.references_behind import find_virtual, replace_variables
+from virtualds.datasets.rewrite.fit import estimate_cost
 from virtualds.datasets.structure import describe_gaps
 from virtualds.datasets.to_lazy import to_lazy_copy
 from virtualds.datasets.write import Destination, write_dataset
@@ -227,7 +228,10 @@ class VirtualDatasetAccessor:
             Access options of the target, for fsspec.
         **choices
             Options of the format. All formats: ``keep_query=True`` also writes urls that contain a
-            password, signature or token, which are refused otherwise. kerchunk-json:
+            password, signature or token, which are refused otherwise. ``on_unsupported="rewrite"``
+            encodes chunks anew that the format cannot hold; ``main_encoding=``, a dict of
+            ``chunks``, ``codecs`` and ``dtype`` by variable, says how, ``rewrite_limit=`` is the
+            most bytes, ``progress=`` a bool or a function. kerchunk-json:
             ``templates=True`` writes each source folder once, as a url template. kerchunk-parquet:
             ``record_size=`` is the number of references per record. zarr-v3: ``manifest=`` is the
             form of the manifests (``"inline"``, ``"json"`` or ``"parquet"``; by default their size
@@ -262,6 +266,17 @@ class VirtualDatasetAccessor:
         )
         location = Location.of(url, storage_options)
         write_dataset(self._dataset, Destination.of(location, options, type(self).to_manifest))
+
+    @make_strict("ds.virtual.cost()")
+    def cost(self, format: str, **choices: Any) -> pd.DataFrame:
+        """Return what ``on_unsupported="rewrite"`` would rewrite, and why; nothing is written.
+
+        Examples
+        --------
+        >>> open_virtual_dataset("2001.nc").virtual.cost("kerchunk-json")["bytes"].sum()
+        0
+        """
+        return estimate_cost(group_from_dataset(self._dataset), format, **choices)
 
     @make_strict("ds.virtual.materialize()")
     def materialize(

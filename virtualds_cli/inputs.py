@@ -7,7 +7,8 @@ from typing import IO, Any
 
 import click
 
-from virtualds_cli.options import Decorator, Function, Url
+from virtualds_cli.option_types import Url
+from virtualds_cli.options import Decorator, Function
 
 
 def files(function: Function) -> Function:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable, Iterable, Mapping
-from datetime import timedelta
 from typing import Any
 
 import click
-from click.shell_completion import CompletionItem
+
+from virtualds_cli.option_types import Access, Age, Origin, Url
 
 Function = Callable[..., None]
 Decorator = Callable[[Function], Function]
@@ -18,106 +16,6 @@ FORMATS = ("kerchunk-json", "kerchunk-parquet", "zarr-v3", "icechunk")
 JOINS = ("outer", "inner", "left", "right", "exact", "override")
 COMPAT = ("equals", "identical", "broadcast_equals", "no_conflicts", "override")
 ATTRIBUTES = ("override", "drop", "identical", "no_conflicts", "drop_conflicts")
-
-
-class Url(click.ParamType):  # type: ignore[type-arg]  # older click has none
-    """A path or a url, which shells complete as a path."""
-
-    name = "url"
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        """Let the shell complete files."""
-        return [CompletionItem(incomplete, type="file")]
-
-
-class Access(click.ParamType):  # type: ignore[type-arg]  # older click has none
-    """Access options: a JSON object, or one option as ``key=value``."""
-
-    name = "json or key=value"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> dict[str, Any]:
-        """Return the options as a dictionary."""
-        if not isinstance(value, str):
-            return dict(value)
-        if value.lstrip().startswith("{"):
-            return self._object(value, param, ctx)
-        key, sign, text = value.partition("=")
-        if not key or not sign:
-            self.fail(f"{value!r} is neither a JSON object nor key=value", param, ctx)
-        try:
-            return {key: json.loads(text)}
-        except json.JSONDecodeError:
-            return {key: text}
-
-    def _object(
-        self, value: str, param: click.Parameter | None, ctx: click.Context | None
-    ) -> dict[str, Any]:
-        try:
-            found: dict[str, Any] = json.loads(value)
-        except json.JSONDecodeError as error:
-            self.fail(f"{value!r} is not valid JSON: {error}", param, ctx)
-        return found
-
-
-class Age(click.ParamType):  # type: ignore[type-arg]  # older click has none
-    """A duration: a number with a unit."""
-
-    name = "age"
-    UNITS = ("weeks", "days", "hours", "minutes", "seconds")
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> timedelta:
-        """Return the duration that ``30d`` or ``12 hours`` means."""
-        if isinstance(value, timedelta):
-            return value
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]+)", value)
-        units = [unit for unit in self.UNITS if found and unit.startswith(found[2])]
-        if not found or not units:
-            self.fail(f"{value!r} is not an age; write 30d, 12h or 90minutes", param, ctx)
-        return timedelta(**{units[0]: float(found[1])})
-
-
-class Part(click.ParamType):  # type: ignore[type-arg]  # older click has none
-    """A sample size: a number, a fraction below 1, or all."""
-
-    name = "number|fraction|all"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int | float:
-        """Return a number as an integer, and a fraction as a float; 1.0 means all."""
-        if value == "all":
-            return 1.0
-        try:
-            return int(value)
-        except ValueError:
-            pass
-        try:
-            return float(value)
-        except ValueError:
-            self.fail(f"{value!r} is not a number, a fraction (0.01) or 'all'", param, ctx)
-
-
-class Origin(click.ParamType):  # type: ignore[type-arg]  # older click has none
-    """Source of a coordinate: ``NAME[:FORMAT]=PATTERN`` or ``NAME[:FORMAT]@ATTRIBUTE``."""
-
-    name = "name=pattern"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, str | None, str, str]:
-        """Return name, format, "=" or "@", and the pattern or attribute."""
-        if not isinstance(value, str):
-            return tuple(value)
-        found = re.fullmatch(r"([^:=@]+)(?::([^=@]+))?([=@])(.+)", value)
-        if not found:
-            self.fail(f"{value!r} is neither NAME=PATTERN nor NAME@ATTRIBUTE", param, ctx)
-        return found[1], found[2], found[3], found[4]
 
 
 def _by_name(
@@ -301,6 +199,24 @@ OPTIONS: dict[str, Decorator] = {
         help="Also write urls that contain a password, signature or token. Everyone who can read "
         "the set can use them. Without this option they are refused.",
     ),
+    "on_unsupported": _chosen(
+        "--on-unsupported",
+        ("error", "rewrite"),
+        "error",
+        "What to do about chunks that the format cannot hold: stop with an error, or decode them "
+        "and encode them in the main encoding of their variable; all others stay references.",
+    ),
+    "main_encoding": click.option(
+        "--main-encoding",
+        multiple=True,
+        type=Access(),
+        callback=_merged,
+        help="Main encoding of a variable, as NAME=JSON with the keys chunks, codecs and dtype. By "
+        "default the one that leaves the fewest bytes to rewrite.",
+    ),
+    "rewrite_limit": click.option(
+        "--rewrite-limit", type=click.IntRange(0), help="Most bytes to rewrite, decoded."
+    ),
     # format-specific options
     "templates": click.option(
         "--templates",
@@ -333,8 +249,12 @@ OPTIONS: dict[str, Decorator] = {
 }
 """All options, by the Python keyword that they set."""
 
+REWRITING = ("on_unsupported", "main_encoding", "rewrite_limit")
+"""What to do about chunks that a format cannot hold."""
+
 CHOICES = (
     "keep_query",
+    *REWRITING,
     "templates",
     "record_size",
     "manifest",
@@ -343,7 +263,7 @@ CHOICES = (
     "branch",
     "rectilinear",
 )
-"""Format-specific options."""
+"""Options of formats."""
 
 MERGING = ("data_vars", "coords", "compat", "join", "combine_attrs")
 """How xarray combines datasets."""
@@ -368,8 +288,11 @@ SECTIONS = {
     "Combining": COMBINING,
     "Opening": (*ONE_FILE, "snapshot"),
     "Many files": (*WORKING, "dask"),
-    "Writing": ("format", "mode", "position", "on_duplicate", "conflict", "target_options"),
-    "Format-specific options": CHOICES,
+    "Writing": (
+        *("format", "mode", "position", "on_duplicate", "conflict", "target_options"),
+        *("dry_run", *REWRITING),
+    ),
+    "Format-specific options": tuple(name for name in CHOICES if name not in REWRITING),
 }
 """The sections of the help, with their options."""
 

@@ -41,8 +41,9 @@ class Program(click.Group):
                 return super().invoke(ctx)
             except (click.ClickException, click.exceptions.Exit, click.Abort):
                 raise
-            except KeyboardInterrupt:
-                click.echo("\ninterrupted", err=True)
+            except KeyboardInterrupt as error:
+                notes = [f"; {note}" for note in getattr(error, "__notes__", ())]
+                click.echo(f"\ninterrupted{''.join(notes)}", err=True)
                 ctx.exit(INTERRUPTED)
             except USER_ERRORS as error:
                 print_error(error)

@@ -15,6 +15,7 @@ from virtualds.formats.kerchunk import json, parquet, parquet_append
 from virtualds.formats.kerchunk.records import MARKER as ZMETADATA
 from virtualds.formats.zarr.document import FOLDER as ZARR_FOLDER
 from virtualds.formats.zarr.document import MARKER as ZARR_JSON
+from virtualds.formats.zarr.v2_write import list_obstacles
 from virtualds.formats.zarr_manifests import plain_zarr, read
 from virtualds.formats.zarr_manifests.parallel_write import is_table_inside, write_parts
 from virtualds.parsers import fits, grib, hdf5, netcdf3, numpy, safetensors, tiff
@@ -102,6 +103,7 @@ FORMATS: tuple[Format, ...] = (
         json.write,
         json.update,
         choices=("templates",),
+        obstacles=list_obstacles,
     ),
     Format(
         "kerchunk-parquet",
@@ -112,6 +114,7 @@ FORMATS: tuple[Format, ...] = (
         parquet_append.update,
         markers=(ZMETADATA,),
         choices=("record_size",),
+        obstacles=list_obstacles,
     ),
     Format(
         "zarr-v3",
@@ -147,6 +150,8 @@ FORMATS: tuple[Format, ...] = (
         library="icechunk",
         read_object=icechunk.read_object,
         holds=target.is_occupied,
+        obstacles=write.list_obstacles,
+        takes_in=True,
     ),
 )
 

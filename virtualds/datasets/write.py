@@ -26,6 +26,7 @@ from virtualds.datasets.keywords import format_suggestion, make_strict, names_of
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.location import Location, format_for, format_there
 from virtualds.datasets.registry import FORMATS
+from virtualds.datasets.rewrite.fit import RewriteTarget
 from virtualds.datasets.tree import group_from_tree
 from virtualds.datasets.write_options import CREATING, WriteOptions
 from virtualds.errors import ConflictError, UnsupportedError, exists_already
@@ -111,6 +112,12 @@ class Destination:
         return self
 
     @property
+    def rewrite(self) -> RewriteTarget:
+        """Where chunks go that the format cannot hold as they are."""
+        options = self.options
+        return RewriteTarget(self.location, self.format, options.rewriting, options.of_format)
+
+    @property
     def parts(self) -> Parts:
         """The functions with which many processes write one set of this format.
 
@@ -155,6 +162,9 @@ class Destination:
     def _create(self, whole: Whole) -> Written:
         group = whole()
         self._judge(group, know_nothing if self.place is None else self._is_part)
+        if self.rewrite.is_needed:
+            self.demand_free()
+            group = self.rewrite.fit(group)
         where, replaces = self.location.target, self.options.mode == "w"
         # not around ``whole``: it reads sources, and their errors are no errors of the set
         with explain_write_errors(where):
@@ -162,8 +172,9 @@ class Destination:
                 self.parts.commit(group, self.place, replace=replaces)
             else:
                 write: Callable[..., None] = self.format.write
-                chosen = self.options.of_format
+                chosen = self.options.of_format | self.rewrite.for_writer
                 write(group, where, self.location.options, replace=replaces, **chosen)
+                self.rewrite.clear(group)
         return Written(None, group)
 
     def _change(self, change: Change, whole: Whole | None) -> Written:
@@ -175,6 +186,7 @@ class Destination:
                 ON_ERROR["raise"](before, problems)
             after = change(before)
             self._judge(after, make_known_check(before))
+            after = self.rewrite.fit(after)
             found[:] = [Written(before, after)]
             return after
 
@@ -182,11 +194,13 @@ class Destination:
         update: Callable[..., None] = self.format.update
         try:
             with explain_write_errors(where), name_missing_set(self.location):
-                update(where, judged, self.location.options, policy, **self.options.of_format)
+                chosen = self.options.of_format | self.rewrite.for_writer
+                update(where, judged, self.location.options, policy, **chosen)
         except FileNotFoundError:
             if whole is None:
                 raise
         else:
+            self.rewrite.clear(found[0].after)
             return found[0]
         return self._create_first(whole)
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from virtualds.datasets.conflicts import check_conflict
 from virtualds.datasets.keywords import check_types, format_suggestion, list_arguments
+from virtualds.datasets.rewrite.options import Rewriting
 from virtualds.formats import Format
 from virtualds.formats.admission import KEEP_QUERY
 from virtualds.stores.access_rules import AccessPolicy, Allow
 
 MODES = ("w-", "w", "a", "replace-source")
 CREATING = ("w-", "w")
+REWRITING = tuple(one.name for one in fields(Rewriting))
+OF_ALL = (KEEP_QUERY, *REWRITING)
+"""Choices of every format."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +29,8 @@ class WriteOptions:
     format, mode, append_dim, position, on_duplicate, conflict, allow
         As for ``ds.virtual.to_manifest``.
     choices : mapping
-        What the format lets one choose, and ``keep_query``, which every format has.
+        What the format lets one choose, and what every format has: ``keep_query``, and the
+        fields of `Rewriting`.
 
     Raises
     ------
@@ -64,6 +69,12 @@ class WriteOptions:
             )
         check_conflict(self.conflict)
         AccessPolicy.of(self.allow)
+        _ = self.rewriting
+
+    @property
+    def rewriting(self) -> Rewriting:
+        """What to do about chunks that the format cannot hold."""
+        return Rewriting(**{n: v for n, v in self.choices.items() if n in REWRITING})
 
     @property
     def keep_query(self) -> bool:
@@ -73,11 +84,11 @@ class WriteOptions:
     @property
     def of_format(self) -> dict[str, Any]:
         """The choices that the format alone knows."""
-        return {name: value for name, value in self.choices.items() if name != KEEP_QUERY}
+        return {name: value for name, value in self.choices.items() if name not in OF_ALL}
 
     def check_choices(self, target: Format, call: Callable[..., Any] | None) -> None:
         """Refuse choices that a format does not have; ``call`` is what a user has called."""
-        known = [*target.choices, KEEP_QUERY]
+        known = [*target.choices, *OF_ALL]
         others = list_arguments(WriteOptions if call is None else call)
         for name in sorted(self.choices.keys() - set(known)):
             raise TypeError(

@@ -116,6 +116,12 @@ class Format:
         Reads an object of that library.
     holds : callable, optional
         Says whether the place of a new set is taken; by default whether there is a set at the url.
+    obstacles : callable, optional
+        Of a format that cannot hold every array: takes a virtual variable, and its choices, and
+        returns why it cannot hold the variable.
+    takes_in : bool
+        Whether ``write`` and ``update`` take the url of a folder, ``takes_in``, whose chunks they
+        hold in the set itself.
     """
 
     name: str
@@ -133,6 +139,8 @@ class Format:
     library: str | None = None
     read_object: ReadObject | None = None
     holds: Callable[..., bool] | None = None
+    obstacles: Callable[..., list[str]] | None = None
+    takes_in: bool = False
 
 
 def replaces_by(mode: str) -> bool:

@@ -9,7 +9,8 @@ import click
 
 from virtualds_cli.command import command
 from virtualds_cli.inputs import files, list_files
-from virtualds_cli.options import Url, given, select_given
+from virtualds_cli.option_types import Url
+from virtualds_cli.options import given, select_given
 from virtualds_cli.output import format_count, format_facts, report
 
 DROPPING = ("format", "conflict", "allow", "storage_options")

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from virtualds_cli.command import command
-from virtualds_cli.options import Url, given, select_given
+from virtualds_cli.option_types import Url
+from virtualds_cli.options import given, select_given
 from virtualds_cli.output import format_count, format_facts, format_size, report, to_records
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ import click
 from virtualds_cli.building import DASK, VERBOSE, format_summary, open_files, summarise
 from virtualds_cli.command import command
 from virtualds_cli.inputs import files, list_files
-from virtualds_cli.options import CHOICES, MANY_FILES, Url, given, select_given
+from virtualds_cli.option_types import Url
+from virtualds_cli.options import CHOICES, MANY_FILES, given, select_given
 from virtualds_cli.output import report
 
 WRITING = ("format", "mode", "conflict", *CHOICES)

@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from virtualds_cli.command import command
-from virtualds_cli.options import Url, given, select_given
+from virtualds_cli.option_types import Url
+from virtualds_cli.options import given, select_given
 from virtualds_cli.output import format_facts, report
 
 

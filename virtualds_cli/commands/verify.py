@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from virtualds_cli.command import command
-from virtualds_cli.options import Part, Url, given, select_given
+from virtualds_cli.option_types import Part, Url
+from virtualds_cli.options import given, select_given
 from virtualds_cli.output import exit_by, report
 
 OPENING = ("group", "drop_variables", "parser", "allow", "snapshot", "storage_options")

@@ -55,15 +55,23 @@ class Target:
     name: str
     branch: str
     options: StorageOptions | None = None
+    takes_in: str | None = None
 
     @classmethod
-    def of(cls, url: Any, options: StorageOptions | None, branch: str) -> Target:
+    def of(
+        cls,
+        url: Any,
+        options: StorageOptions | None,
+        branch: str,
+        takes_in: str | None = None,
+    ) -> Target:
         if not isinstance(url, str):
             if branch != MAIN and not import_adapter().is_committed_here(url):
                 raise ValueError(f"branch {branch!r}: a session has its own; leave it out")
-            return cls(None, url, None, f"{type(url).__name__} of Icechunk", branch)
+            name = f"{type(url).__name__} of Icechunk"
+            return cls(None, url, None, name, branch, None, takes_in)
         root = url.rstrip("/")
-        return cls(find_storage(root, options), None, root, root, branch, options)
+        return cls(find_storage(root, options), None, root, root, branch, options, takes_in)
 
     def exists(self) -> bool:
         """Say whether there is a repository."""
@@ -119,8 +127,11 @@ class Target:
             import_adapter().commit(store, message, self.name)
 
     def is_own(self, url: str) -> bool:
-        """Say whether a file is a chunk of the repository itself."""
-        return self.root is not None and url.startswith(f"{self.root}/{CHUNKS}/")
+        """Say whether a file is a chunk of the repository itself, or is to become one."""
+        folders = ([f"{self.root}/{CHUNKS}/"] if self.root else []) + (
+            [f"{self.takes_in}/"] if self.takes_in else []
+        )
+        return any(url.startswith(folder) for folder in folders)
 
 
 def containers_needed(planned: WritePlan, target: Target) -> dict[str, ObjectLocation]:
