@@ -1,7 +1,8 @@
 """The files of rewritten chunks: a folder beside the set, named by what they were made of.
 
-A name says variable, a hash of references and encoding, and position. So a chunk that a killed
-rewrite has written is known by its name, and files of another state of the sources are not.
+A file holds the chunks of one block. Its name says variable, a hash of references and encoding, and
+position. So a killed rewrite goes on where it stopped, and never takes chunks of another state of
+the sources.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import hashlib
 import os
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,12 +22,44 @@ from virtualds.chunks.columns import COLUMNS, digest
 from virtualds.chunks.projection import compact
 from virtualds.datasets.rewrite.plan import VariablePlan
 from virtualds.errors import AccessError
-from virtualds.source_file import StorageOptions
+from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.urls import normalise_url, scheme_of
 
 SUFFIX = ".chunks"
 """What the name of the folder has behind the name of the set."""
+MAGIC = b"VDSCHNK1"
+"""The last bytes of a file of chunks."""
+ROW, TAIL = 16, 16
+"""Bytes of a row, and of what comes behind the rows."""
+
+
+Rows = list[tuple[int, int]]
+"""Chunks of a file, one after the other: the number of the cell in C order, and the length."""
+
+
+def encode_file(chunks: Sequence[tuple[int, bytes]]) -> bytes:
+    """Return chunks as a file: their bytes, then their rows, their count and `MAGIC`."""
+    rows = np.array([(cell, len(data)) for cell, data in chunks], "<i8")
+    tail = rows.tobytes() + np.array([len(chunks)], "<i8").tobytes() + MAGIC
+    return b"".join([*(data for _, data in chunks), tail])
+
+
+def decode_rows(read: Callable[[int, int], bytes], size: int) -> Rows | None:
+    """Return the rows of a file of a size; None if the file is none of ours, or damaged.
+
+    ``read`` takes an offset and a length.
+    """
+    if size < TAIL:
+        return None
+    tail = read(size - TAIL, TAIL)
+    count = int.from_bytes(tail[:8], "little")
+    if tail[8:] != MAGIC or count * ROW > size - TAIL:
+        return None
+    begin = size - TAIL - count * ROW
+    rows = np.frombuffer(read(begin, count * ROW), "<i8").reshape(-1, 2)
+    whole = bool((rows[:, 1] >= 0).all()) and int(rows[:, 1].sum()) == begin
+    return list(map(tuple, rows.tolist())) if whole else None
 
 
 @dataclass(frozen=True)
@@ -48,19 +81,25 @@ class ChunkFiles:
         """Return the folder of a variable below the folder of all."""
         return cls(f"{root}/{plan.path}/{_identify(plan)}", options)
 
-    def list_present(self) -> dict[str, int]:
-        """Return the lengths of chunks that an earlier run has written, by name."""
+    def list_present(self) -> dict[str, SourceFile]:
+        """Return the files that an earlier run has written, by name."""
         found = find_store(self.folder).list_files(self.folder, self.options)
-        return {
-            one.path: one.file.size
-            for one in found
-            if one.file.size is not None and not one.path.startswith(".")
-        }
+        return {one.path: one.file for one in found if one.file.size is not None}
 
-    def put(self, name: str, data: bytes) -> None:
-        """Write a chunk: under its name lies the whole chunk or nothing."""
-        url = f"{self.folder}/{name}"
+    def read_rows(self, file: SourceFile) -> Rows | None:
+        """Return the rows of a file that an earlier run has written."""
+        store = find_store(file.url)
+
+        def read(offset: int, length: int) -> bytes:
+            return store.get_ranges(file, [(offset, length)])[0] if length else b""
+
+        return decode_rows(read, file.size or 0)
+
+    def put(self, name: str, chunks: Sequence[tuple[int, bytes]]) -> SourceFile:
+        """Write chunks to a file: under its name lies all of it or nothing."""
+        url, data = f"{self.folder}/{name}", encode_file(chunks)
         find_store(url).write_file(url, data, self.options)
+        return SourceFile(url, len(data), options=self.options)
 
 
 def name_folder(target: Any) -> str:

@@ -142,6 +142,8 @@ def can_hold(main: CodecPipeline, other: CodecPipeline) -> bool:
     ours, theirs = main.packing, other.packing
     if ours is None or (ours.is_identity and main.dtype == ours.dtype):
         return True
+    if isinstance(ours, TimePacking) and ours.units == describe_epoch(ours.dtype)["units"]:
+        return main.dtype == np.int64
     if isinstance(ours, TimePacking) and isinstance(theirs, TimePacking):
         alike = (ours.units, ours.calendar) == (theirs.units, theirs.calendar)
         return alike and np.can_cast(other.dtype, main.dtype, "safe")

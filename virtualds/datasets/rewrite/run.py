@@ -6,8 +6,9 @@ holds a few blocks, whatever the size of the archive.
 
 from __future__ import annotations
 
+import hashlib
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,15 +19,14 @@ from virtualds.chunks.columns import COLUMNS, INLINE
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.datasets.rewrite.blocks import Box, list_blocks, list_cells
 from virtualds.datasets.rewrite.cells import Mask
-from virtualds.datasets.rewrite.chunk_files import ChunkFiles
-from virtualds.datasets.rewrite.encodings import Array
+from virtualds.datasets.rewrite.chunk_files import ChunkFiles, Rows
 from virtualds.datasets.rewrite.plan import VariablePlan
 from virtualds.errors import VirtualdsError
 from virtualds.reading.threads import run_all
 from virtualds.source_file import SourceFile, StorageOptions
 
 TINY = 512
-"""Bytes up to which an encoded chunk is held in the set itself."""
+"""Bytes up to which chunks are held in the set itself."""
 
 Tell = Callable[[int], object]
 """Takes the number of bytes that have just been rewritten, before codecs."""
@@ -86,89 +86,116 @@ class _ChunkWriter:
     plan: VariablePlan
     files: ChunkFiles
     tell: Tell
-    lengths: dict[str, int] = field(default_factory=dict)
-    tiny: dict[str, bytes] = field(default_factory=dict)
     stopping: threading.Event = field(default_factory=threading.Event)
     checked: bool = False
 
     def write_all(self) -> ChunkManifest:
         """Write all chunks, and return the manifest of the variable."""
-        cells, main = self.plan.cells, self.plan.main
-        self.lengths = self.files.list_present()
-        if self.plan.filled.any():
-            self._put("fill", main.encode_fill())
-        if cells.gaps.any():
-            gap = np.full(main.chunks, self.plan.array.fill_value, self.plan.array.dtype)
-            self._put("gap", main.encode(gap))
-        waiting = self._find_waiting()
-        self.tell(main.nbytes * int(self.plan.nchunks - np.count_nonzero(waiting)))
-        if waiting.any():
-            blocks = list_blocks(self.plan.array, main.chunks, waiting)
-            run_all(iter(blocks), lambda box: self._write_block(box, waiting))
-        return self._build_manifest()
+        plan, main = self.plan, self.plan.main
+        table = _ChunkTable(plan.cells.kept)
+        if plan.filled.any():
+            table.add_shared(plan.filled, main.encode_fill(), self._put)
+        if plan.cells.gaps.any():
+            gap = np.full(main.chunks, plan.array.fill_value, plan.array.dtype)
+            table.add_shared(plan.cells.gaps, main.encode(gap), self._put)
+        self.tell(main.nbytes * int(np.count_nonzero(plan.filled | plan.cells.gaps)))
+        blocks = list_blocks(plan.array, main.chunks, plan.cells.rewritten)
+        present = self.files.list_present() if blocks else {}
+        run_all(iter(blocks), lambda box: self._write_block(box, present, table))
+        return table.build()
 
-    def _find_waiting(self) -> Mask:
-        """Return the cells that no earlier run has written."""
-        waiting = self.plan.cells.rewritten.copy()
-        for cell in np.argwhere(waiting):
-            waiting[tuple(cell)] = _name(tuple(cell.tolist())) not in self.lengths
-        return waiting
-
-    def _write_block(self, box: Box, waiting: Mask) -> None:
+    def _write_block(self, box: Box, present: Mapping[str, SourceFile], table: _ChunkTable) -> None:
         try:
-            values = self.plan.array.read(box)
-            for cell, part in list_cells(box, self.plan.main.chunks):
-                if self.stopping.is_set():
-                    return
-                if waiting[cell]:
-                    self._write_cell(cell, values[part])
+            name = _name_box(box, self.plan.main.chunks)
+            if name in present and (rows := self.files.read_rows(present[name])) is not None:
+                table.add_file(present[name], rows)
+                self.tell(self.plan.main.nbytes * len(rows))
+                return
+            chunks = list(self._encode_block(box))
+            if self.stopping.is_set():
+                return
+            if self.plan.main.nbytes <= TINY:
+                table.add_inline(chunks)
+            else:
+                file = self.files.put(name, chunks)
+                table.add_file(file, [(cell, len(data)) for cell, data in chunks])
         except BaseException:
             # an interrupt reaches one thread only
             self.stopping.set()
             raise
 
-    def _write_cell(self, cell: tuple[int, ...], values: Array) -> None:
-        main = self.plan.main
-        data = main.encode(values)
-        if not self.checked:
-            main.demand_exact(data, values)
-            self.checked = True
-        self._put(_name(cell), data)
-        self.tell(main.nbytes)
+    def _encode_block(self, box: Box) -> Iterator[tuple[int, bytes]]:
+        """Yield the cells of a block that are rewritten, by number, and their chunks."""
+        main, wanted = self.plan.main, self.plan.cells.rewritten
+        values = self.plan.array.read(box)
+        for cell, part in list_cells(box, main.chunks):
+            if self.stopping.is_set():
+                return
+            if wanted[cell]:
+                data = main.encode(values[part])
+                if not self.checked:
+                    main.demand_exact(data, values[part])
+                    self.checked = True
+                yield int(np.ravel_multi_index(cell, wanted.shape)) if cell else 0, data
+                self.tell(main.nbytes)
 
-    def _put(self, name: str, data: bytes) -> None:
+    def _put(self, data: bytes) -> SourceFile:
+        """Write a chunk that many cells are."""
+        name = hashlib.sha256(data).hexdigest()[:16]
+        return self.files.put(name, [(-1, data)])
+
+
+class _ChunkTable:
+    """The references of a variable; many threads add those that were written."""
+
+    def __init__(self, kept: ChunkManifest) -> None:
+        self._files, self._inline = list(kept.files), list(kept.inline)
+        self._shape = kept.shape
+        self._columns = {n: np.array(getattr(kept, n)) for n in COLUMNS if n != "pipeline"}
+        self._lock = threading.Lock()
+
+    def add_file(self, file: SourceFile, rows: Rows) -> None:
+        """Add the chunks of a file."""
+        cells, lengths = np.array(rows, np.int64).reshape(-1, 2).T
+        offsets = np.cumsum(lengths) - lengths
+        with self._lock:
+            self._set(
+                np.unravel_index(cells, self._shape or (1,)), len(self._files), offsets, lengths
+            )
+            self._files.append(file)
+
+    def add_inline(self, chunks: Sequence[tuple[int, bytes]]) -> None:
+        """Add chunks that the set holds itself."""
+        cells, held = zip(*chunks, strict=True)
+        with self._lock:
+            numbers = np.arange(len(held)) + len(self._inline)
+            lengths = np.array([len(data) for data in held])
+            where = np.unravel_index(np.array(cells), self._shape or (1,))
+            self._set(where, INLINE, numbers, lengths)
+            self._inline += held
+
+    def add_shared(self, where: Mask, data: bytes, put: Callable[[bytes], SourceFile]) -> None:
+        """Add a chunk that many cells are."""
         if len(data) <= TINY:
-            self.tiny[name] = data
-        elif name not in self.lengths:
-            self.files.put(name, data)
-            self.lengths[name] = len(data)
+            self._set(where, INLINE, len(self._inline), len(data))
+            self._inline.append(data)
+        else:
+            self._set(where, len(self._files), 0, len(data))
+            self._files.append(put(data))
 
-    def _build_manifest(self) -> ChunkManifest:
-        """Return the references that stay, and those to the chunks that were written."""
-        kept = self.plan.cells.kept
-        files, inline = list(kept.files), list(kept.inline)
-        columns = {name: np.array(getattr(kept, name)) for name in COLUMNS if name != "pipeline"}
-        for name, where in self._list_written():
-            if (held := self.tiny.get(name)) is not None:
-                row = (INLINE, len(inline), len(held), 0)
-                inline.append(held)
-            else:
-                length, url = self.lengths[name], f"{self.files.folder}/{name}"
-                row = (len(files), 0, length, 0)
-                files.append(SourceFile(url, length, options=self.files.options))
-            for column, value in zip(columns.values(), row, strict=True):
-                column[where] = value
-        return ChunkManifest.build(kept.shape, files=files, inline=inline, **columns)
+    def _set(self, where: Any, file: int, offset: Any, length: Any) -> None:
+        values = {"file": file, "offset": offset, "length": length, "checksum": 0}
+        for name, value in values.items():
+            self._columns[name][where if self._shape else ...] = np.squeeze(value)
 
-    def _list_written(self) -> Iterator[tuple[str, Any]]:
-        """Yield the names of chunks that were written, and the cells that are such a chunk."""
-        for name, where in (("fill", self.plan.filled), ("gap", self.plan.cells.gaps)):
-            if where.any():
-                yield name, where
-        for cell in map(tuple, np.argwhere(self.plan.cells.rewritten).tolist()):
-            yield _name(cell), cell
+    def build(self) -> ChunkManifest:
+        """Return the manifest."""
+        return ChunkManifest.build(
+            self._shape, files=self._files, inline=self._inline, **self._columns
+        )
 
 
-def _name(cell: tuple[int, ...]) -> str:
-    """Return the name of the chunk of a cell."""
-    return ".".join(map(str, cell)) or "0"
+def _name_box(box: Box, chunks: Sequence[int]) -> str:
+    """Return the name of the file of a block: its first and last cell per axis."""
+    pairs = zip(box, chunks, strict=True)
+    return ".".join(f"{s.start // c}-{-(-s.stop // c) - 1}" for s, c in pairs) or "0"
