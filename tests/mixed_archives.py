@@ -77,9 +77,7 @@ MIXED = {
     "chunk_shape_changes": Mixed((ZLIB, ZLIB | {"chunksizes": (4, 5, 3)}), 2),
     "chunks_do_not_fill_files": Mixed((ZLIB | {"days": 10}, ZLIB | {"days": 10}), 3),
     "big_endian": Mixed((ZLIB, {"engine": "scipy"}), 2),
-    "a_hole_in_time": Mixed(
-        (ZLIB, ZLIB), 3, lambda ds: ds.reindex(time=np.r_[0:8, 100:103, 8:16])
-    ),
+    "a_hole_in_time": Mixed((ZLIB, ZLIB), 3, lambda ds: ds.reindex(time=np.r_[0:8, 100:103, 8:16])),
     "crop_of_compressed_chunks": Mixed((ZLIB, ZLIB), 4, lambda ds: ds.isel(time=slice(2, None))),
     "one_element_of_compressed_chunks": Mixed((ZLIB, ZLIB), 4, lambda ds: ds.isel(x=3)),
 }

@@ -60,7 +60,7 @@ def parts_of_a_model(path: Path, first: int = 0, days: int = 4) -> None:
         v[:] = np.arange(3 * first, 3 * (first + days)).reshape(days, 3)
         surface = file.createGroup("surface")
         surface.source = "model"
-        t = surface.createVariable("t", "f4", ("time", "x"), chunksizes=(2, 3))
+        t = surface.createVariable("t", "f4", ("time", "x"), zlib=True, chunksizes=(2, 3))
         t.coordinates = "height"
         t[:] = numbers(days, 3, seed=first)
         surface.createVariable("height", "f4", ("x",))[:] = [10, 20, 30]

@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
-from mixed_archives import CUT, MIXED, ZLIB, Mixed, write_lzf
+from mixed_archives import CUT, MIXED, Mixed, write_lzf
 
 import virtualds
 from virtualds import ManifestArray, UnsupportedError
-from virtualds.datasets.rewrite import run
-from virtualds.datasets.rewrite.blocks import list_blocks
+from virtualds.datasets.rewrite import blocks, run
 
 SETS = {"kerchunk-json": "refs.json", "kerchunk-parquet": "refs.parquet"}
 
@@ -67,7 +66,7 @@ def test_small_pieces_beyond_number_are_not_made(tmp_path: Path) -> None:
         path=str(tmp_path / "a.bin"), offsets=[[[0]]], lengths=4 * 6 * 2**20,
     )  # fmt: skip
     ds = xr.Dataset({"t": (("a", "b", "c"), array)}).isel(c=slice(1, 3))
-    with pytest.raises(UnsupportedError, match="refs.json"):
+    with pytest.raises(UnsupportedError, match=r"refs\.json"):
         ds.virtual.to_manifest(tmp_path / "refs.json")
 
 
@@ -131,7 +130,9 @@ def test_codecs_without_an_encoder_give_way_to_others(tmp_path: Path) -> None:
 def test_times_of_several_units_are_written_bit_for_bit(form: str, tmp_path: Path) -> None:
     parts = []
     for year in (2001, 2002):
-        when = np.datetime64(f"{year}-03-01T00:00:01", "ns") + np.arange(40) * np.timedelta64(7, "s")
+        when = np.datetime64(f"{year}-03-01T00:00:01", "ns") + np.arange(40) * np.timedelta64(
+            7, "s"
+        )
         when[3] = np.datetime64("NaT")
         ds = xr.Dataset({"when": ("row", when)})
         encoding = {"units": f"seconds since {year}-01-01", "dtype": "f8", "_FillValue": -1.0}
@@ -147,9 +148,7 @@ def test_missing_chunks_without_a_place_for_their_fill_are_written_once(tmp_path
     import h5py
 
     with h5py.File(tmp_path / "a.h5", "w") as file:
-        made = file.create_dataset(
-            "t", (4000, 32, 32), "i4", chunks=(1, 32, 32), fillvalue=7
-        )
+        made = file.create_dataset("t", (4000, 32, 32), "i4", chunks=(1, 32, 32), fillvalue=7)
         made[5] = 9
     ds = virtualds.open_virtual_dataset(tmp_path / "a.h5", loadable_variables=[])
     with pytest.raises(UnsupportedError, match="no place for such a fill value"):
@@ -179,15 +178,13 @@ def test_a_number_that_means_missing_elsewhere_is_refused(tmp_path: Path) -> Non
         ds.to_netcdf(
             tmp_path / f"{number}.nc", encoding={"t": how | packing | {"_FillValue": fill}}
         )
-    ds = xr.concat([opened(tmp_path / f"{n}.nc") for n in range(2)], "time")
-    ds = xr.concat([virtualds.open_virtual_dataset(tmp_path / f"{n}.nc", loadable_variables=[])
-                    for n in range(2)], "time")  # fmt: skip
+    files = (tmp_path / "0.nc", tmp_path / "1.nc")
+    parts = [virtualds.open_virtual_dataset(file, loadable_variables=[]) for file in files]
+    ds = xr.concat(parts, "time")
     with pytest.raises(UnsupportedError, match="would change values"):
         ds.virtual.to_manifest(tmp_path / "refs.json", on_unsupported="rewrite")
     plain = {"t": {"dtype": "float64"}}
-    ds.virtual.to_manifest(
-        tmp_path / "refs.json", on_unsupported="rewrite", main_encoding=plain
-    )
+    ds.virtual.to_manifest(tmp_path / "refs.json", on_unsupported="rewrite", main_encoding=plain)
     assert_same_bits(xr.open_dataset(tmp_path / "refs.json", engine="virtual"), ds.virtual.load())
 
 
@@ -262,10 +259,12 @@ def test_an_append_rewrites_only_what_is_new(form: str, tmp_path: Path) -> None:
 
 # ---------------------------------------------------------------------- streaming and resuming
 
-BIG = {"zlib": True, "complevel": 9, "shuffle": True}
+BIG = {"zlib": True, "complevel": 6, "shuffle": True}
 SLOW = """
 import sys, xarray as xr, virtualds
 from pathlib import Path
+from virtualds.datasets.rewrite import blocks
+blocks.BLOCK = 2**20
 folder = Path(sys.argv[1])
 parts = [virtualds.open_virtual_dataset(folder / f"{n}.nc") for n in range(2)]
 ds = xr.concat(parts, "time")
@@ -287,25 +286,29 @@ def write_large(folder: Path, days: int = 120) -> xr.Dataset:
     return xr.concat(parts, "time")
 
 
-def test_an_interrupted_rewrite_ends_at_once_and_goes_on(tmp_path: Path) -> None:
-    ds = write_large(tmp_path)
-    process = subprocess.Popen(
+def test_an_interrupted_rewrite_ends_at_once_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "BLOCK", 2**20)
+    ds = write_large(tmp_path, days=40)
+    total = int(ds.virtual.cost("kerchunk-json")["bytes"].sum())
+    with subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(SLOW), str(tmp_path)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler) and None,
-    )  # fmt: skip
-    assert process.stdout is not None and process.stderr is not None
-    total = int(ds.virtual.cost("kerchunk-json")["bytes"].sum())
-    while int(process.stdout.readline() or total) < total * 0.8:
-        pass
-    begun = time.perf_counter()
-    process.send_signal(signal.SIGINT)
-    error = process.stderr.read()
-    assert process.wait() != 0
-    assert time.perf_counter() - begun < 3 if os.getloadavg()[0] < 3 else 10
+    ) as process:  # fmt: skip
+        assert process.stdout is not None and process.stderr is not None
+        while int(process.stdout.readline() or total) < total * 0.8:
+            pass
+        begun = time.perf_counter()
+        process.send_signal(signal.SIGINT)
+        error = process.stderr.read()
+    assert process.returncode != 0
+    # a second on a machine that does nothing else
+    assert time.perf_counter() - begun < 10
     assert "the same call goes on from there" in error
     assert not (tmp_path / "refs.json").exists()
-    done = list((tmp_path / "refs.json.chunks").rglob("*.0-0"))
+    done = list((tmp_path / "refs.json.chunks").rglob("*-*"))
     assert done
     before = {path: path.stat().st_mtime_ns for path in done}
     ds.virtual.to_manifest(tmp_path / "refs.json", on_unsupported="rewrite")
@@ -347,14 +350,14 @@ def test_a_damaged_file_of_chunks_is_written_again(tmp_path: Path) -> None:
 
 
 def test_blocks_hold_whole_chunks_and_fit_in_memory(tmp_path: Path) -> None:
-    ds = write_large(tmp_path, days=300)
+    ds = write_large(tmp_path, days=100)
     array = ds.virtual.arrays["t"]
-    wanted = np.zeros((604, 1, 1), bool)
-    wanted[304:] = True
-    blocks = list_blocks(array, (1, 256, 256), wanted)
-    sizes = [(b[0].stop - b[0].start) * 2**18 for b in blocks]
-    assert max(sizes) <= 8 * 2**20 and sum(sizes) == 300 * 2**18
-    assert run.TINY < min(sizes)
+    wanted = np.zeros((204, 1, 1), bool)
+    wanted[104:] = True
+    found = blocks.list_blocks(array, (1, 256, 256), wanted)
+    sizes = [(b[0].stop - b[0].start) * 2**18 for b in found]
+    assert max(sizes) <= 8 * 2**20 and sum(sizes) == 100 * 2**18
+    assert min(sizes) > run.TINY
 
 
 # ---------------------------------------------------------------------- the command line
@@ -390,4 +393,4 @@ def test_convert_of_the_command_line_rewrites(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert_same_bits(opened(tmp_path / "refs.json"), MIXED["codec_changes"].native(paths))
-    assert ZLIB["zlib"] and not opened(tmp_path / "refs.json").virtual.arrays["t"].pipelines[0].codecs
+    assert not opened(tmp_path / "refs.json").virtual.arrays["t"].pipelines[0].codecs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -90,28 +91,32 @@ class Rewriting:
         if callable(self.progress):
             yield _Sum(self.progress, total)
         elif self.progress or (self.progress is None and _is_terminal()):
-            yield from _show_bar(total, 0.0 if self.progress else DELAY)
+            with _show_bar(total, 0.0 if self.progress else DELAY) as bar:
+                yield _Sum(bar, total)
         else:
             yield lambda nbytes: None
 
 
 class _Sum:
-    """Sums up bytes for a function of the user."""
+    """Sums up bytes for a function of the user, which one thread calls at a time."""
 
     def __init__(self, call: Callable[[int, int], object], total: int) -> None:
         self._call, self._total, self._done = call, total, 0
+        self._lock = threading.Lock()
 
     def __call__(self, nbytes: int) -> None:
-        self._done += nbytes
-        self._call(self._done, self._total)
+        with self._lock:
+            self._done += nbytes
+            self._call(self._done, self._total)
 
 
 def _is_terminal() -> bool:
     return sys.stderr is not None and sys.stderr.isatty()
 
 
-def _show_bar(total: int, delay: float) -> Iterator[Tell]:
+@contextmanager
+def _show_bar(total: int, delay: float) -> Iterator[Callable[[int, int], object]]:
     from tqdm.auto import tqdm
 
     with tqdm(total=total, desc="rewriting", unit="B", unit_scale=True, delay=delay) as bar:
-        yield bar.update
+        yield lambda done, _: bar.update(done - bar.n)
