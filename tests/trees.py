@@ -94,7 +94,7 @@ def unlimited_dimensions_that_groups_share(path: Path) -> None:
     """Every group writes another number of records; all are as long as the longest."""
     with netcdf(path, time=None) as file:
         file.createVariable("time", "f8", ("time",))[:] = np.arange(2)
-        file.createVariable("v", "f4", ("time",))[:1] = 1
+        file.createVariable("v", "f4", ("time",), zlib=True)[:1] = 1
         a = file.createGroup("a")
         a.createVariable("w", "f4", ("time",))[:] = np.arange(7)
         a.createGroup("b").createVariable("w", "i4", ("time",))[:] = np.arange(4)

@@ -19,6 +19,7 @@ from virtualds.datasets.keywords import make_strict
 from virtualds.datasets.location import Location
 from virtualds.datasets.materialize import materialize
 from virtualds.datasets.open import open_virtual_datatree
+from virtualds.datasets.rewrite.fit import estimate_cost
 from virtualds.datasets.tree import group_from_tree
 from virtualds.datasets.write import Destination, write_tree
 from virtualds.datasets.write_options import WriteOptions
@@ -209,6 +210,19 @@ class VirtualDataTreeAccessor:
         location = Location.of(url, storage_options)
         destination = Destination.of(location, options, type(self).to_manifest)
         write_tree(self._tree, write_inherited_coords, destination)
+
+    @make_strict("tree.virtual.cost()")
+    def cost(self, format: str, **choices: Any) -> pd.DataFrame:
+        """Return what ``on_unsupported="rewrite"`` would rewrite, and why; nothing is written.
+
+        Parameters are those of ``ds.virtual.cost``; paths name the variables.
+
+        Examples
+        --------
+        >>> open_virtual_datatree("2001.nc").virtual.cost("kerchunk-json")["bytes"].sum()
+        0
+        """
+        return estimate_cost(group_from_tree(self._tree), format, **choices)
 
     @make_strict("tree.virtual.materialize()")
     def materialize(

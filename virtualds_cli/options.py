@@ -202,9 +202,9 @@ OPTIONS: dict[str, Decorator] = {
     "on_unsupported": _chosen(
         "--on-unsupported",
         ("error", "rewrite"),
-        "error",
-        "What to do about chunks that the format cannot hold: stop with an error, or decode them "
-        "and encode them in the main encoding of their variable; all others stay references.",
+        None,
+        "What to do about chunks that the format cannot hold: stop with an error, as by default, "
+        "or encode them anew, in the main encoding of their variable. All others stay references.",
     ),
     "main_encoding": click.option(
         "--main-encoding",

@@ -82,7 +82,7 @@ class MainEncoding:
         return self._encode_stored(fill)
 
     def _encode_stored(self, stored: Array) -> bytes:
-        data = np.ascontiguousarray(stored.transpose(self._order)).view(np.uint8).reshape(-1).data
+        data = np.ascontiguousarray(stored.transpose(self.order)).view(np.uint8).reshape(-1).data
         for encode in self._encoders:
             data = encode(data)
         return bytes(data)
@@ -98,9 +98,9 @@ class MainEncoding:
         found: Buffer = data
         for codec in reversed(self.pipeline.codecs):
             found = codec.decode(found, None)
-        shape = [self.chunks[axis] for axis in self._order]
+        shape = [self.chunks[axis] for axis in self.order]
         stored = np.frombuffer(found, self.pipeline.dtype).reshape(shape)
-        shown = stored.transpose(np.argsort(self._order))[tuple(map(slice, values.shape))]
+        shown = stored.transpose(np.argsort(self.order))[tuple(map(slice, values.shape))]
         if not is_same(unpack_numbers(shown, self.pipeline), values):
             raise UnsupportedError(
                 f"{self.describe()} does not hold the values to the last bit; choose another "
@@ -108,7 +108,7 @@ class MainEncoding:
             )
 
     @cached_property
-    def _order(self) -> list[int]:
+    def order(self) -> list[int]:
         """The axes in the order in which they are stored."""
         shown = [entry for entry in self.pipeline.layout if isinstance(entry, int)]
         return [axis for axis in range(len(self.chunks)) if axis not in shown] + shown

@@ -82,7 +82,8 @@ class RewriteTarget:
             return group
         rewriting.demand_within_limit(plans, name)
         with rewriting.report(sum(plan.nbytes for plan in plans.values())) as tell:
-            return rewrite_group(group, plans, self.root, self.options, tell)
+            keep = not self.format.takes_in
+            return rewrite_group(group, plans, self.root, self.options, tell, keep=keep)
 
     def clear(self, group: ManifestGroup) -> None:
         """Remove chunks that the format has taken into the set."""

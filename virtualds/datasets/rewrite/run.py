@@ -20,6 +20,7 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.datasets.rewrite.blocks import Box, list_blocks, list_cells
 from virtualds.datasets.rewrite.cells import Mask
 from virtualds.datasets.rewrite.chunk_files import ChunkFiles, Rows
+from virtualds.datasets.rewrite.originals import keep_original
 from virtualds.datasets.rewrite.plan import VariablePlan
 from virtualds.errors import VirtualdsError
 from virtualds.reading.threads import run_all
@@ -38,6 +39,8 @@ def rewrite_group(
     root: str,
     options: StorageOptions | None,
     tell: Tell,
+    *,
+    keep: bool,
 ) -> ManifestGroup:
     """Return a group whose planned variables have all chunks in their main encodings.
 
@@ -51,12 +54,16 @@ def rewrite_group(
     options : StorageOptions, optional
         Access options of the folder.
     tell : callable
+    keep : bool
+        Whether the chunks stay in the folder, and `verify` is to know what they were made of.
     """
     done: dict[str, ManifestVariable] = {}
     for path, plan in plans.items():
         writer = _ChunkWriter(plan, ChunkFiles.of(root, plan, options), tell)
         try:
             done[path] = plan.finish(writer.write_all())
+            if keep and writer.has_files:
+                keep_original(plan, writer.files)
         except VirtualdsError as error:
             error.add_note(f"variable {path!r}")
             raise
@@ -88,6 +95,7 @@ class _ChunkWriter:
     tell: Tell
     stopping: threading.Event = field(default_factory=threading.Event)
     checked: bool = False
+    has_files: bool = False
 
     def write_all(self) -> ChunkManifest:
         """Write all chunks, and return the manifest of the variable."""
@@ -102,6 +110,7 @@ class _ChunkWriter:
         blocks = list_blocks(plan.array, main.chunks, plan.cells.rewritten)
         present = self.files.list_present() if blocks else {}
         run_all(iter(blocks), lambda box: self._write_block(box, present, table))
+        self.has_files = bool(blocks) and self.plan.main.nbytes > TINY
         return table.build()
 
     def _write_block(self, box: Box, present: Mapping[str, SourceFile], table: _ChunkTable) -> None:
