@@ -26,7 +26,7 @@ import virtualds
 from virtualds.accessor import VirtualDatasetAccessor
 from virtualds.checks.describe import describe
 from virtualds.datasets.registry import FORMATS
-from virtualds.formats.admission import KEEP_QUERY
+from virtualds.datasets.write_options import OF_ALL
 from virtualds.tree_accessor import VirtualDataTreeAccessor
 from virtualds.upkeep import OF_OPENING
 from virtualds_cli import options
@@ -144,6 +144,7 @@ ONLY_HERE = {
     "files_from": "a list of files is a list in Python",
     "target_options": "the storage_options of to_manifest; those of the files have that name",
     "help": "there is help()",
+    "dry_run": "there is ds.virtual.cost",
     "verbose": "the report is at ds.virtual.report",
 }
 """Options that no keyword stands for, and why."""
@@ -188,7 +189,7 @@ def test_all_formats_and_their_choices_are_options() -> None:
     assert tuple(form.name for form in FORMATS) == options.FORMATS
     choices = {choice for form in FORMATS for choice in form.choices}
     # an object of Icechunk has no form on the command line
-    assert set(options.CHOICES) == choices - {"config"} | {KEEP_QUERY}
+    assert set(options.CHOICES) == (choices - {"config"}) | (set(OF_ALL) - {"progress"})
     assert {name for names in options.SECTIONS.values() for name in names} >= set(options.CHOICES)
 
 

@@ -330,6 +330,7 @@ CLI = PACKAGE.parent / "virtualds_cli"
 PROGRAM = sorted(set(CLI.rglob("*.py")) - {CLI / "demo.py"})
 BEHIND_THE_PROGRAM = {
     "virtualds.checks.describe",
+    "virtualds.datasets.convert",
     "virtualds.datasets.write",
     "virtualds.datasets.write_modes",
     "virtualds.stores.glob",

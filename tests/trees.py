@@ -60,7 +60,7 @@ def parts_of_a_model(path: Path, first: int = 0, days: int = 4) -> None:
         v[:] = np.arange(3 * first, 3 * (first + days)).reshape(days, 3)
         surface = file.createGroup("surface")
         surface.source = "model"
-        t = surface.createVariable("t", "f4", ("time", "x"), chunksizes=(2, 3))
+        t = surface.createVariable("t", "f4", ("time", "x"), zlib=True, chunksizes=(2, 3))
         t.coordinates = "height"
         t[:] = numbers(days, 3, seed=first)
         surface.createVariable("height", "f4", ("x",))[:] = [10, 20, 30]
@@ -94,7 +94,7 @@ def unlimited_dimensions_that_groups_share(path: Path) -> None:
     """Every group writes another number of records; all are as long as the longest."""
     with netcdf(path, time=None) as file:
         file.createVariable("time", "f8", ("time",))[:] = np.arange(2)
-        file.createVariable("v", "f4", ("time",))[:1] = 1
+        file.createVariable("v", "f4", ("time",), zlib=True)[:1] = 1
         a = file.createGroup("a")
         a.createVariable("w", "f4", ("time",))[:] = np.arange(7)
         a.createGroup("b").createVariable("w", "i4", ("time",))[:] = np.arange(4)

@@ -24,6 +24,7 @@ from virtualds.datasets.materialize import materialize
 from virtualds.datasets.open import open_virtual_dataset
 from virtualds.datasets.references_behind import find_virtual, replace_variables
 from virtualds.datasets.regions import Region
+from virtualds.datasets.rewrite.fit import estimate_cost
 from virtualds.datasets.structure import describe_gaps
 from virtualds.datasets.to_dict import make_dict
 from virtualds.datasets.to_lazy import to_lazy_copy
@@ -253,8 +254,11 @@ class VirtualDatasetAccessor(FamiliarNames):
             Access options of the target, for fsspec.
         **choices
             Options of the format. All: ``keep_query=True`` also writes urls with a password,
-            signature or token, which are refused otherwise, and ``subchunk={"time": 1}`` cuts
-            uncompressed chunks. All but icechunk: ``inline_threshold=`` is the number of bytes up
+            signature or token, which are refused otherwise; ``subchunk={"time": 1}`` cuts
+            uncompressed chunks; ``on_unsupported="rewrite"`` encodes chunks anew that the format
+            cannot hold; ``main_encoding=``, a dict of ``chunks``, ``codecs`` and ``dtype`` by
+            variable, says how, ``rewrite_limit=`` is the most bytes, ``progress=`` a bool or a
+            function. All but icechunk: ``inline_threshold=`` is the number of bytes up
             to which a chunk is read and held in the set, and ``relative_paths=True`` writes source
             paths relative to the set. kerchunk-json: ``templates=True`` writes each source folder
             once, ``zarr_format=3`` the metadata of Zarr v3. kerchunk-parquet: ``record_size=`` is
@@ -294,6 +298,17 @@ class VirtualDatasetAccessor(FamiliarNames):
         location = Location.of(url, storage_options)
         write_dataset(self._dataset, Destination.of(location, options, type(self).to_manifest))
         return None
+
+    @make_strict("ds.virtual.cost()")
+    def cost(self, format: str, **choices: Any) -> pd.DataFrame:
+        """Return what ``on_unsupported="rewrite"`` would rewrite, and why; nothing is written.
+
+        Examples
+        --------
+        >>> open_virtual_dataset("2001.nc").virtual.cost("kerchunk-json")["bytes"].sum()
+        0
+        """
+        return estimate_cost(group_from_dataset(self._dataset), format, **choices)
 
     @make_strict("ds.virtual.materialize()")
     def materialize(

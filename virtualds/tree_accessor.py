@@ -21,6 +21,7 @@ from virtualds.datasets.keywords import make_strict
 from virtualds.datasets.location import Location
 from virtualds.datasets.materialize import materialize
 from virtualds.datasets.open import open_virtual_datatree
+from virtualds.datasets.rewrite.fit import estimate_cost
 from virtualds.datasets.to_dict import make_dict
 from virtualds.datasets.tree import group_from_tree
 from virtualds.datasets.write import Destination
@@ -229,6 +230,19 @@ class VirtualDataTreeAccessor(FamiliarNames):
         destination = Destination.of(location, options, type(self).to_manifest)
         write_tree(self._tree, write_inherited_coords, destination)
         return None
+
+    @make_strict("tree.virtual.cost()")
+    def cost(self, format: str, **choices: Any) -> pd.DataFrame:
+        """Return what ``on_unsupported="rewrite"`` would rewrite, and why; nothing is written.
+
+        Parameters are those of ``ds.virtual.cost``; paths name the variables.
+
+        Examples
+        --------
+        >>> open_virtual_datatree("2001.nc").virtual.cost("kerchunk-json")["bytes"].sum()
+        0
+        """
+        return estimate_cost(group_from_tree(self._tree), format, **choices)
 
     @make_strict("tree.virtual.materialize()")
     def materialize(

@@ -242,6 +242,24 @@ OPTIONS: dict[str, Decorator] = {
         callback=join_pieces,
         help="Cut uncompressed chunks: time=1, or t:time=1 for one variable. Repeat the option.",
     ),
+    "on_unsupported": _chosen(
+        "--on-unsupported",
+        ("error", "rewrite"),
+        None,
+        "What to do about chunks that the format cannot hold: stop with an error, as by default, "
+        "or encode them anew, in the main encoding of their variable. All others stay references.",
+    ),
+    "main_encoding": click.option(
+        "--main-encoding",
+        multiple=True,
+        type=Access(),
+        callback=_merged,
+        help="Main encoding of a variable, as NAME=JSON with the keys chunks, codecs and dtype. By "
+        "default the one that leaves the fewest bytes to rewrite.",
+    ),
+    "rewrite_limit": click.option(
+        "--rewrite-limit", type=click.IntRange(0), help="Most bytes to rewrite, decoded."
+    ),
     # format-specific options
     "inline_threshold": click.option(
         "--inline-threshold",
@@ -293,8 +311,12 @@ OPTIONS: dict[str, Decorator] = {
 }
 """All options, by the Python keyword that they set."""
 
+REWRITING = ("on_unsupported", "main_encoding", "rewrite_limit")
+"""What to do about chunks that a format cannot hold."""
+
 CHOICES = (
     "keep_query",
+    *REWRITING,
     "subchunk",
     "inline_threshold",
     "zarr_format",
@@ -308,7 +330,7 @@ CHOICES = (
     "create_branch",
     "rectilinear",
 )
-"""Format-specific options."""
+"""Options of formats."""
 
 MERGING = ("data_vars", "coords", "compat", "join", "combine_attrs")
 """How xarray combines datasets."""
@@ -335,9 +357,9 @@ SECTIONS = {
     "Many files": (*WORKING, "dask"),
     "Writing": (
         *("format", "mode", "position", "on_duplicate", "new_variables", "missing_variables"),
-        *("conflict", "target_options"),
+        *("conflict", "target_options", "dry_run", *REWRITING),
     ),
-    "Format-specific options": CHOICES,
+    "Format-specific options": tuple(name for name in CHOICES if name not in REWRITING),
 }
 """The sections of the help, with their options."""
 

@@ -73,16 +73,19 @@ KEYWORDS: dict[str, tuple[str, Callable[[Path], Any]]] = {
     ),
     "to_manifest": (
         "'append_dm' is no option of zarr-v3, which has ['manifest', 'relative_paths', "
-        "'keep_query']; did you mean 'append_dim'?",
+        "'keep_query', 'on_unsupported', 'main_encoding', 'rewrite_limit', 'progress']; "
+        "did you mean 'append_dim'?",
         lambda folder: virtual(folder).virtual.to_manifest(folder / "a.zarr", append_dm="time"),
     ),
     "convert": (
         "'modee' is no option of zarr-v3, which has ['manifest', 'relative_paths', "
-        "'keep_query']; did you mean 'mode'?",
+        "'keep_query', 'on_unsupported', 'main_encoding', 'rewrite_limit', 'progress']; "
+        "did you mean 'mode'?",
         lambda folder: virtualds.convert(NONE, folder / "a.zarr", modee="w"),
     ),
     "an option of another format": (
-        "'record_size' is no option of kerchunk-json, which has ['templates', 'keep_query']",
+        "'record_size' is no option of kerchunk-json, which has ['templates', 'keep_query', "
+        "'on_unsupported', 'main_encoding', 'rewrite_limit', 'progress']",
         lambda folder: virtualds.convert(NONE, folder / "a.json", record_size=3),
     ),
     "verify": (

@@ -232,7 +232,7 @@ def two_way_dataset(folder: Path) -> xr.Dataset:
     for number, kind in ((1, "f4"), (2, "f8")):
         with h5py.File(folder / f"{number}.h5", "w") as file:
             file["t"] = numbers(4, dtype=kind)
-            file.create_dataset("u", data=numbers(4), chunks=(3 - number,))
+            file.create_dataset("u", data=numbers(4), chunks=(3 - number,), compression="gzip")
             file["good"] = numbers(3)
     parts = [
         virtualds.open_virtual_dataset(folder / f"{n}.h5", loadable_variables=[]) for n in (1, 2)

@@ -6,11 +6,15 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import pandas as pd
+
+from virtualds.arrays.group import ManifestGroup
 from virtualds.datasets.keywords import check_types
 from virtualds.datasets.location import Location, reader_of
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.own_values import load_own_values
+from virtualds.datasets.rewrite.fit import estimate_cost
 from virtualds.datasets.write import Destination
 from virtualds.datasets.write_options import WriteOptions
 from virtualds.formats import Format, replaces_by
@@ -53,7 +57,9 @@ def convert(
     storage_options, target_options : dict, optional
         Access options of the source and of the target, for fsspec.
     **choices
-        Options of the target format.
+        Options of the target format, and how to write what it cannot hold:
+        ``on_unsupported="rewrite"``, ``main_encoding=``, ``rewrite_limit=`` and ``progress=``, as
+        for ``ds.virtual.to_manifest``.
 
     Raises
     ------
@@ -75,11 +81,35 @@ def convert(
     options = WriteOptions(format, mode, choices=choices)
     destination = Destination.of(Location.of(target, target_options), options, convert)
     destination.demand_free()
-    origin = Location.of(source, storage_options)
     opening = OpenOptions(drop_variables=drop_variables, allow=allow, below=True)
+    group = _read_group(Location.of(source, storage_options), opening)
+    destination.create(lambda: group)
+
+
+def estimate_conversion(
+    source: str | os.PathLike[str],
+    format: str,
+    *,
+    drop_variables: str | Iterable[str] | None = None,
+    allow: Allow = None,
+    storage_options: Mapping[str, Any] | None = None,
+    main_encoding: Mapping[str, Any] | None = None,
+    **choices: Any,
+) -> pd.DataFrame:
+    """Return what `convert` would rewrite with ``on_unsupported="rewrite"``: a row per variable.
+
+    Parameters are those of `convert`; nothing is written.
+    """
+    opening = OpenOptions(drop_variables=drop_variables, allow=allow, below=True)
+    group = _read_group(Location.of(source, storage_options), opening)
+    return estimate_cost(group, format, main_encoding, **choices)
+
+
+def _read_group(origin: Location, opening: OpenOptions) -> ManifestGroup:
+    """Read a source or a set, with the values that the set holds itself."""
     with explain_open_errors(origin.url), origin.hold_scan():
         found = reader, _ = reader_of(origin)
         group = open_group(origin, opening, found)
     if isinstance(reader, Format):
         group = load_own_values(group, f"{origin.url.rstrip('/')}/")
-    destination.create(lambda: group)
+    return group

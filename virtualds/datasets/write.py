@@ -19,6 +19,7 @@ from virtualds.chunks.reference_table import ReferenceTable
 from virtualds.datasets.conflicts import name_missing_set, retry_on_conflict
 from virtualds.datasets.location import Location, format_for, format_there
 from virtualds.datasets.registry import FORMATS
+from virtualds.datasets.rewrite.fit import RewriteTarget
 from virtualds.datasets.write_options import WriteOptions
 from virtualds.errors import ConflictError, UnsupportedError, exists_already
 from virtualds.formats import Format, History, Parts
@@ -103,6 +104,12 @@ class Destination:
         return self
 
     @property
+    def rewrite(self) -> RewriteTarget:
+        """Where chunks go that the format cannot hold as they are."""
+        options = self.options
+        return RewriteTarget(self.location, self.format, options.rewriting, options.of_format)
+
+    @property
     def parts(self) -> Parts:
         """The functions with which many processes write one set of this format.
 
@@ -148,6 +155,9 @@ class Destination:
         is_known = know_nothing if self.place is None else self._is_part
         group = self.options.changes.apply(whole(), is_known)
         self._judge(group, is_known)
+        if self.rewrite.is_needed:
+            self.demand_free()
+            group = self.rewrite.fit(group)
         where, replaces = self.location.target, self.options.replaces_set
         # not around ``whole``: it reads sources, and their errors are no errors of the set
         with explain_write_errors(where):
@@ -155,8 +165,9 @@ class Destination:
                 self.parts.commit(group, self.place, replace=replaces)
             else:
                 write: Callable[..., None] = self.format.write
-                chosen = self.options.of_format
+                chosen = self.options.of_format | self.rewrite.for_writer
                 write(group, where, self.location.options, replace=replaces, **chosen)
+                self.rewrite.clear(group)
         return Written(None, group)
 
     def _change(self, change: Change, whole: Whole | None) -> Written:
@@ -170,6 +181,7 @@ class Destination:
             if after is not before:
                 after = self.options.changes.apply(after, is_known)
             self._judge(after, is_known)
+            after = self.rewrite.fit(after)
             found[:] = [Written(before, after)]
             return after
 
@@ -177,11 +189,13 @@ class Destination:
         update: Callable[..., None] = self.format.update
         try:
             with explain_write_errors(where), name_missing_set(self.location):
-                update(where, judged, self.location.options, policy, **self.options.of_format)
+                chosen = self.options.of_format | self.rewrite.for_writer
+                update(where, judged, self.location.options, policy, **chosen)
         except FileNotFoundError:
             if whole is None:
                 raise
         else:
+            self.rewrite.clear(found[0].after)
             return found[0]
         return self._create_first(whole)
 

@@ -15,6 +15,7 @@ from virtualds.datasets.keywords import (
     list_arguments,
 )
 from virtualds.datasets.reference_changes import CHANGES, ReferenceChanges
+from virtualds.datasets.rewrite.options import Rewriting
 from virtualds.formats import Format
 from virtualds.formats.admission import KEEP_QUERY
 from virtualds.stores.access_rules import AccessPolicy, Allow
@@ -23,6 +24,9 @@ MODES = ("w-", "w", "a", "r+", "replace-source")
 CREATING = ("w-", "w")
 NEW_VARIABLES = ("error", "fill", "drop")
 MISSING_VARIABLES = ("error", "fill")
+REWRITING = tuple(one.name for one in fields(Rewriting))
+OF_ALL = (KEEP_QUERY, *REWRITING)
+"""Choices of every format."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,8 @@ class WriteOptions:
     group, new_variables, missing_variables
         As for ``ds.virtual.to_manifest``.
     choices : mapping
-        What the format lets one choose, and ``keep_query``, which every format has.
+        What the format lets one choose, and what every format has: ``keep_query``, and the
+        fields of `Rewriting`.
 
     Raises
     ------
@@ -89,6 +94,7 @@ class WriteOptions:
         self._check_appending()
         AccessPolicy.of(self.allow)
         normalise_path(self.group)
+        _ = self.rewriting
 
     def _check_appending(self) -> None:
         """Refuse options of appends where nothing is appended."""
@@ -132,6 +138,11 @@ class WriteOptions:
         return self.mode == "w" and not self.path
 
     @property
+    def rewriting(self) -> Rewriting:
+        """What to do about chunks that the format cannot hold."""
+        return Rewriting(**{n: v for n, v in self.choices.items() if n in REWRITING})
+
+    @property
     def keep_query(self) -> bool:
         """Whether urls are written that hold a secret."""
         return bool(self.choices.get(KEEP_QUERY, False))
@@ -144,12 +155,12 @@ class WriteOptions:
     @property
     def of_format(self) -> dict[str, Any]:
         """The choices that the format alone knows."""
-        shared = (KEEP_QUERY, *CHANGES)
+        shared = (*OF_ALL, *CHANGES)
         return {name: value for name, value in self.choices.items() if name not in shared}
 
     def check_choices(self, target: Format, call: Callable[..., Any] | None) -> None:
         """Refuse choices that a format does not have; ``call`` is what a user has called."""
-        known = [*target.choices, KEEP_QUERY]
+        known = [*target.choices, *OF_ALL]
         others = list_arguments(WriteOptions if call is None else call)
         for name in sorted(self.choices.keys() - set(known)):
             raise TypeError(

@@ -120,6 +120,12 @@ class Format:
         Of a format that is one JSON document: takes a group and the choices, and returns that.
     holds : callable, optional
         Says whether the place of a new set is taken; by default whether there is a set at the url.
+    obstacles : callable, optional
+        Of a format that cannot hold every array: takes a virtual variable, and its choices, and
+        returns why it cannot hold the variable.
+    takes_in : bool
+        Whether ``write`` and ``update`` take the url of a folder, ``takes_in``, whose chunks they
+        hold in the set itself.
     """
 
     name: str
@@ -139,6 +145,8 @@ class Format:
     read_object: ReadObject | None = None
     holds: Callable[..., bool] | None = None
     to_dict: Callable[..., dict[str, Any]] | None = None
+    obstacles: Callable[..., list[str]] | None = None
+    takes_in: bool = False
 
 
 def replaces_by(mode: str) -> bool:

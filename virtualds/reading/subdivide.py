@@ -58,7 +58,7 @@ def _is_plain(fragment: Fragment, pipelines: Sequence[CodecPipeline]) -> bool:
     if len(kinds) != 1 or (manifest.file == INLINE).any() or compact(manifest.checksum).any():
         return False
     # a reference of another length is wrong: the decoder must refuse it
-    whole = pipelines[0].dtype.itemsize * _count_elements(fragment, pipelines[0].layout)
+    whole = pipelines[0].dtype.itemsize * count_elements(fragment, pipelines[0].layout)
     return bool(((manifest.length == whole) | (manifest.file == MISSING)).all())
 
 
@@ -76,21 +76,19 @@ def _cut_leading(
     done: Layout = ()
     while rest:
         entry, rest = rest[0], rest[1:]
-        row = itemsize * int(np.max(_count_elements(fragment, rest), initial=1))
+        row = itemsize * int(np.max(count_elements(fragment, rest), initial=1))
         size = _find_longest(fragment, entry)
         if size > 1 and row * size <= WORTHWHILE:
             return fragment, _replace_layout(pipelines, (*done, entry, *rest))
         if isinstance(entry, FixedAxis):
-            fragment = _enter_axis(
-                fragment, entry.index, itemsize * _count_elements(fragment, rest)
-            )
+            fragment = enter_axis(fragment, entry.index, itemsize * count_elements(fragment, rest))
             continue
         done = (*done, entry)
         if size == 1:
             continue
         wanted = prod(_measure_share(fragment, e, keys) for e in rest)
         length = 1 if wanted < 0.25 and row > WORTHWHILE else max(1, PIECE_BYTES // row)
-        fragment = _cut_chunks(fragment, entry, length, itemsize * _count_elements(fragment, rest))
+        fragment = cut_chunks(fragment, entry, length, itemsize * count_elements(fragment, rest))
         if length > 1:
             break
     return fragment, _replace_layout(pipelines, (*done, *rest))
@@ -116,7 +114,7 @@ def _measure_share(fragment: Fragment, entry: int | FixedAxis, keys: Sequence[Ax
     return min(1.0, count / max(1, int(stored.sum())))
 
 
-def _enter_axis(fragment: Fragment, index: int, row: Ints) -> Fragment:
+def enter_axis(fragment: Fragment, index: int, row: Ints) -> Fragment:
     """Keep the one index of a leading stored axis that the array shows."""
     manifest = fragment.manifest
     length = np.broadcast_to(row, manifest.shape)
@@ -124,7 +122,7 @@ def _enter_axis(fragment: Fragment, index: int, row: Ints) -> Fragment:
     return replace(fragment, manifest=moved)
 
 
-def _cut_chunks(fragment: Fragment, axis: int, length: int, row: Ints) -> Fragment:
+def cut_chunks(fragment: Fragment, axis: int, length: int, row: Ints) -> Fragment:
     """Cut every chunk along an axis, before which it has one element, into pieces."""
     _, _, inset = fragment.axes[axis].slabs()
     shown = fragment.axes[axis].lengths
@@ -144,7 +142,7 @@ def _cut_chunks(fragment: Fragment, axis: int, length: int, row: Ints) -> Fragme
     return Fragment(fragment.start, axes, moved)
 
 
-def _count_elements(fragment: Fragment, entries: Layout) -> Ints:
+def count_elements(fragment: Fragment, entries: Layout) -> Ints:
     """Return how many elements chunks store along some stored axes, over the chunk grid."""
     ndim = len(fragment.axes)
     total: Ints = np.ones((1,) * ndim, np.int64)

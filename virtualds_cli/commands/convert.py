@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
 from virtualds_cli.command import command
 from virtualds_cli.options import CHOICES, given, select_given
-from virtualds_cli.output import format_facts, report
+from virtualds_cli.output import (
+    format_count,
+    format_facts,
+    format_size,
+    format_table,
+    report,
+    to_records,
+)
 from virtualds_cli.parameter_types import Url
 
 CONVERTING = (
@@ -33,17 +41,27 @@ CONVERTING = (
             "Cut uncompressed chunks, and hold small ones in the set",
             "virtualds convert refs.json days.json --subchunk time=1 --inline-threshold 500",
         ),
+        (
+            "Show which chunks kerchunk cannot hold as they are",
+            "virtualds convert refs.zarr refs.json --dry-run",
+        ),
     ),
 )
 @click.argument("source", type=Url())
 @click.argument("target", type=Url())
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Write nothing; show per variable which chunks would be rewritten, and why.",
+)
 @given(*CONVERTING)
-def convert(source: str, target: str, **options: Any) -> None:
+def convert(source: str, target: str, dry_run: bool, **options: Any) -> None:
     """Convert a set or a source file to another format.
 
     The command converts all groups of SOURCE and reads no chunk data, except small chunks with
-    --inline-threshold. If the target format cannot
-    hold a variable, the error names the variable, and nothing is written.
+    --inline-threshold. If the target format cannot hold a variable, the error names the variable,
+    and nothing is written. With --on-unsupported rewrite, chunks that the format cannot hold are
+    encoded anew; an interrupted command, started again, goes on where it stopped.
     """
     import virtualds
     from virtualds.datasets.write import prepare_write
@@ -51,10 +69,34 @@ def convert(source: str, target: str, **options: Any) -> None:
     begun = time.perf_counter()
     chosen = select_given(options, CONVERTING)
     checked = {name: chosen[name] for name in ("format", "mode", *CHOICES) if name in chosen}
+    if dry_run:
+        checked |= {"mode": "w"}
     form = prepare_write(target, storage_options=options["target_options"], **checked).format.name
+    if dry_run:
+        show_cost(source, target, form, chosen)
+        return
     virtualds.convert(source, target, **chosen)
     seconds = time.perf_counter() - begun
     report(
         {"source": source, "target": target, "format": form, "seconds": seconds},
         format_facts({target: f"{form}, {seconds:.1f} s"}),
+    )
+
+
+def show_cost(source: str, target: str, form: str, chosen: Mapping[str, Any]) -> None:
+    """Print what would be rewritten."""
+    from virtualds.datasets.convert import estimate_conversion
+
+    names = ("drop_variables", "allow", "storage_options", "main_encoding", "rectilinear")
+    found = estimate_conversion(source, form, **select_given(chosen, names))
+    total = int(found["bytes"].sum())
+    summary = (
+        f"{format_count(int(found['rewritten'].sum()), 'chunk')} of {int(found['chunks'].sum()):,} "
+        f"to rewrite, {format_size(total)}; nothing has been written"
+    )
+    document = {"source": source, "target": target, "format": form, "bytes": total}
+    report(
+        document | {"variables": to_records(found)},
+        format_table(list(found.columns), found.values.tolist()),
+        format_facts({target: f"{form}, {summary}"}),
     )

@@ -28,6 +28,7 @@ from virtualds.arrays.parser import CannotError, NativeReader, ReadNative
 from virtualds.checks.verify.locate_bytes import ByteLocation, Region, ScannedSource, scan_source
 from virtualds.checks.verify.native_readers import open_native
 from virtualds.checks.verify.report import NOT_COMPARED, Problem
+from virtualds.checks.verify.rewritten_chunks import pair_rewritten
 from virtualds.checks.verify.sampled_chunks import (
     SampledChunk,
     cut_chunk,
@@ -134,7 +135,16 @@ def _compare_file(
     sources: _Sources,
     found: Comparison,
 ) -> None:
-    """Compare chunks of one file with what its native readers give."""
+    """Compare chunks of one file with what its native readers give, or with their originals."""
+    try:
+        pairs = pair_rewritten(file, [chunk for chunk, _, _ in chunks])
+    except COMPARE_ERRORS as error:
+        text = f"decoded, but not compared: its original cannot be read ({_describe_error(error)})"
+        found.problems += (_make_problem(chunk, NOT_COMPARED, text) for chunk, _, _ in chunks)
+        return
+    if pairs is not None:
+        _compare_pairs(pairs, found)
+        return
     source = sources.of(file)
     if isinstance(source, str):
         text = f"decoded, but not compared: {source}"
@@ -154,6 +164,15 @@ def _compare_file(
             found.problems.append(_make_problem(chunk, kind, text))
         else:
             found.equal[text] += 1
+
+
+def _compare_pairs(pairs: Sequence[tuple[SampledChunk, Array, Array]], found: Comparison) -> None:
+    """Compare rewritten chunks with the values that they were made of."""
+    for chunk, ours, theirs in pairs:
+        if text := find_difference(ours, theirs):
+            found.problems.append(_make_problem(chunk, "differs", f"its original: {text}"))
+        else:
+            found.equal["the originals"] += 1
 
 
 # ---------------------------------------------------------------------- one file

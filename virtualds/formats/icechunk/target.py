@@ -83,6 +83,7 @@ class Target:
     options: StorageOptions | None = None
     config: Any = None
     create_branch: bool = False
+    takes_in: str | None = None
     begun: bool = False
 
     @classmethod
@@ -94,6 +95,7 @@ class Target:
         *,
         config: Any = None,
         create_branch: bool = False,
+        takes_in: str | None = None,
     ) -> Target:
         """Return the target that a user names.
 
@@ -111,10 +113,12 @@ class Target:
             if config is not None:
                 raise ValueError("config: an open repository has its own; leave it out")
             name = f"{type(url).__name__} of Icechunk"
-            return cls(None, url, None, name, branch, create_branch=create_branch)
+            return cls(
+                None, url, None, name, branch, create_branch=create_branch, takes_in=takes_in
+            )
         root = url.rstrip("/")
         place = find_storage(root, options)
-        return cls(place, None, root, root, branch, options, config, create_branch)
+        return cls(place, None, root, root, branch, options, config, create_branch, takes_in)
 
     @contextmanager
     def whole_branch(self, *, keep: bool = True) -> Iterator[None]:
@@ -189,8 +193,11 @@ class Target:
             import_adapter().commit(store, message, metadata, self.name)
 
     def is_own(self, url: str) -> bool:
-        """Say whether a file is a chunk of the repository itself."""
-        return self.root is not None and url.startswith(f"{self.root}/{CHUNKS}/")
+        """Say whether a file is a chunk of the repository itself, or is to become one."""
+        folders = ([f"{self.root}/{CHUNKS}/"] if self.root else []) + (
+            [f"{self.takes_in}/"] if self.takes_in else []
+        )
+        return any(url.startswith(folder) for folder in folders)
 
 
 def containers_needed(planned: WritePlan, target: Target) -> dict[str, ObjectLocation]:

@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from virtualds.arrays.group import ManifestGroup
+from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints
 from virtualds.chunks.reference_table import TiledReferences, gather_references
+from virtualds.errors import UnsupportedError
 from virtualds.formats.icechunk import make_reader
 from virtualds.formats.icechunk.locations import quote_url, unquote_url
 from virtualds.formats.icechunk.references import (
@@ -30,13 +31,30 @@ from virtualds.formats.referenced_files import ReferencedFiles, fetch_chunk
 from virtualds.formats.zarr.chunk_keys import parse_chunk_keys
 from virtualds.formats.zarr.v3_arrays import ManifestPart
 from virtualds.formats.zarr.v3_metadata import axes_from_v3
-from virtualds.formats.zarr.write_plan import PlannedArray, WritePlan, plan_writing, suggest_zarr_v3
+from virtualds.formats.zarr.write_plan import (
+    PlannedArray,
+    WritePlan,
+    describe_on_grids,
+    plan_writing,
+    suggest_zarr_v3,
+)
 from virtualds.formats.zarr_manifests.manifest_files import list_fingerprints
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
 
 GRIDS = ("regular", "rectilinear")
 """Chunk grids of Zarr; the second one is an experiment of zarr-python."""
+
+
+def list_obstacles(
+    variable: ManifestVariable, *, rectilinear: bool | None = None, **choices: Any
+) -> list[str]:
+    """Return why Icechunk cannot hold a virtual variable; empty if it can."""
+    try:
+        describe_on_grids(variable.data, GRIDS[: 1 + bool(rectilinear)])  # type: ignore[arg-type]
+    except UnsupportedError as error:
+        return [str(error)]
+    return []
 
 
 # ---------------------------------------------------------------------- writing
@@ -54,6 +72,7 @@ def write(
     create_branch: bool = False,
     config: Any = None,
     rectilinear: bool = False,
+    takes_in: str | None = None,
 ) -> None:
     """Write a snapshot, all of it or nothing.
 
@@ -79,6 +98,8 @@ def write(
     rectilinear : bool
         Whether chunks may differ in length along an axis: zarr-python has that as an experiment,
         which readers turn on.
+    takes_in : str, optional
+        Url of a folder whose chunks become chunks of the repository.
 
     Raises
     ------
@@ -89,7 +110,9 @@ def write(
     ConflictError
         Another writer was faster; nothing has changed.
     """
-    target = Target.of(url, options, branch, config=config, create_branch=create_branch)
+    target = Target.of(
+        url, options, branch, config=config, create_branch=create_branch, takes_in=takes_in
+    )
     with suggest_zarr_v3(group, target.name):
         planned = plan_writing(group, target.name, form="icechunk", grids=GRIDS[: 1 + rectilinear])
     with exclude_other_writers(target.place, target.name, options), target.whole_branch():
@@ -115,12 +138,13 @@ def update(
     create_branch: bool = False,
     config: Any = None,
     rectilinear: bool | None = None,
+    takes_in: str | None = None,
 ) -> None:
     """Commit the changes of a branch; unchanged chunks are not written again.
 
     Parameters
     ----------
-    url, options, message, metadata, branch, create_branch, config, rectilinear
+    url, options, message, metadata, branch, create_branch, config, rectilinear, takes_in
         As in `write`; by default chunks may differ in length where some do already.
     change : callable
         Takes the whole set and returns the new one.
@@ -134,7 +158,9 @@ def update(
     ConflictError
         Another writer was faster; nothing has changed.
     """
-    target = Target.of(url, options, branch, config=config, create_branch=create_branch)
+    target = Target.of(
+        url, options, branch, config=config, create_branch=create_branch, takes_in=takes_in
+    )
     if not target.exists():
         raise FileNotFoundError(f"{target.name}: there is no Icechunk repository")
 

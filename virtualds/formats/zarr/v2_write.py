@@ -14,6 +14,7 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.concatenate import unify_fill
 from virtualds.arrays.fill import is_same_scalar
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
+from virtualds.arrays.regular_chunks import to_regular_chunks
 from virtualds.bounds import Buffer
 from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.manifest import ChunkManifest
@@ -121,7 +122,7 @@ class Hierarchy:
         for name, variable in group.variables.items():
             found = []
             if isinstance(variable.data, ManifestArray):
-                array = unify_fill(variable.data)
+                array = to_regular_chunks(unify_fill(variable.data))
                 variable = replace(variable, data=array)
                 found = unsupported_reasons(array, variable.dims)
             try:
@@ -229,6 +230,18 @@ def _write_out_missing(array: ZarrArray) -> ChunkManifest:
         checksum=np.where(missing, np.uint64(0), manifest.checksum),
         inline=(*manifest.inline, data),
     )
+
+
+def list_obstacles(variable: ManifestVariable, **choices: Any) -> list[str]:
+    """Return why Zarr v2 metadata cannot describe a virtual variable, whatever the choices."""
+    array = to_regular_chunks(unify_fill(variable.data))  # type: ignore[arg-type]
+    if found := unsupported_reasons(array, variable.dims):
+        return found
+    try:
+        _describe_array(array, variable.attributes)
+    except UnsupportedError as error:
+        return [str(error)]
+    return []
 
 
 def _describe_values(values: npt.NDArray[Any]) -> tuple[dict[str, Any], ChunkManifest]:

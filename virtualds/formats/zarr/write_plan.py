@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
+from virtualds.arrays.regular_chunks import to_regular_chunks
 from virtualds.errors import UnsupportedError, VirtualdsError, cannot_hold
 from virtualds.formats.zarr.document import Document, is_node_path, values_folder_of
 from virtualds.formats.zarr.encoding_notes import list_declared
@@ -162,8 +163,7 @@ class _Planner:
             metadata = self.before.nodes[path]
         elif data is not None:
             # files without references may have changed
-            metadata, parts = array_to_v3(data.pruned())
-            self._check_grid(metadata["chunk_grid"]["name"], data)
+            metadata, parts = describe_on_grids(data.pruned(), self.grids)
         attributes, notes = self._encode_attributes(variable, data)
         if notes:
             self.notes["arrays"][path] = notes
@@ -173,14 +173,6 @@ class _Planner:
             "storage_transformers": metadata.get("storage_transformers", []),
         }
         return PlannedArray(metadata, parts, values, bool(known))
-
-    def _check_grid(self, name: str, array: ManifestArray) -> None:
-        """Refuse an array whose chunk grid the format does not allow."""
-        if self.grids and name not in self.grids:
-            found = unsupported_reasons(array) or ["Zarr has no plain form for how it is stored"]
-            if name == "rectilinear":
-                found.append("rectilinear=True writes it for those who have that grid")
-            raise UnsupportedError("; ".join(found))
 
     def _has_known_values(self, path: str, array: ManifestArray) -> bool:
         """Say whether an array consists of the values that the set already has at its path."""
@@ -209,6 +201,30 @@ class _Planner:
             types.pop("_FillValue", None)
         notes = list_declared(variable, data)
         return plain, notes | ({"attributes": types} if types else {})
+
+
+def describe_on_grids(
+    array: ManifestArray, grids: tuple[str, ...]
+) -> tuple[dict[str, Any], list[ManifestPart]]:
+    """Describe an array in Zarr v3 on one of some chunk grids; on any grid if there are none.
+
+    Uncompressed chunks are cut if that makes such a grid.
+
+    Raises
+    ------
+    UnsupportedError
+        The array lies on another chunk grid.
+    """
+    metadata, parts = array_to_v3(array)
+    if not grids or metadata["chunk_grid"]["name"] in grids:
+        return metadata, parts
+    cut, moved = array_to_v3(to_regular_chunks(array, permuted=True))
+    if cut["chunk_grid"]["name"] in grids:
+        return cut, moved
+    found = unsupported_reasons(array) or ["Zarr has no plain form for how it is stored"]
+    if metadata["chunk_grid"]["name"] == "rectilinear":
+        found.append("rectilinear=True writes it for those who have that grid")
+    raise UnsupportedError("; ".join(found))
 
 
 def _check_name(path: str) -> None:

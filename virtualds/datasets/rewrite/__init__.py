@@ -1,0 +1,1 @@
+"""Rewriting chunks that a format of references cannot express; all other chunks stay references."""

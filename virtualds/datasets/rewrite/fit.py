@@ -1,0 +1,131 @@
+"""Fits a group to a format: rewrites what the format cannot hold, if the user wants that."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pandas as pd
+
+from virtualds.arrays.group import ManifestGroup, ManifestVariable
+from virtualds.datasets.location import Location, format_for
+from virtualds.datasets.rewrite.choose import Obstacles
+from virtualds.datasets.rewrite.chunk_files import choose_waiting_room, name_folder
+from virtualds.datasets.rewrite.options import Rewriting
+from virtualds.datasets.rewrite.plan import build_cost_table, plan_rewriting
+from virtualds.datasets.rewrite.run import rewrite_group
+from virtualds.formats import Format
+from virtualds.source_file import StorageOptions
+from virtualds.stores import find_store
+from virtualds.urls import scheme_of
+
+
+@dataclass(frozen=True)
+class RewriteTarget:
+    """Where rewritten chunks go, and which ones a format needs.
+
+    Parameters
+    ----------
+    location : Location
+        Of the set.
+    format : Format
+    rewriting : Rewriting
+    choices : mapping
+        Of the format.
+    """
+
+    location: Location
+    format: Format
+    rewriting: Rewriting
+    choices: Mapping[str, Any]
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether chunks may have to be rewritten."""
+        return self.rewriting.rewrites and self.format.obstacles is not None
+
+    @property
+    def root(self) -> str:
+        """Url of the folder of rewritten chunks."""
+        if self.format.takes_in:
+            return choose_waiting_room(self.location.target)
+        return name_folder(self.location.url)
+
+    @property
+    def options(self) -> StorageOptions | None:
+        """Access options of the folder."""
+        same = scheme_of(self.root) == scheme_of(self.location.url)
+        return self.location.options if same else None
+
+    @property
+    def for_writer(self) -> dict[str, Any]:
+        """What the writer of the format has to know: the folder whose chunks it takes in."""
+        return {"takes_in": self.root} if self.is_needed and self.format.takes_in else {}
+
+    def fit(self, group: ManifestGroup) -> ManifestGroup:
+        """Return a group that the format can hold; chunks that it needs have been written.
+
+        Raises
+        ------
+        UnsupportedError
+            A variable cannot be rewritten, or there is more to rewrite than the user allows.
+            Nothing has been written.
+        """
+        if not self.is_needed:
+            return group
+        name, rewriting = str(self.location.url), self.rewriting
+        plans = plan_rewriting(group, self._obstacles, rewriting.main_encoding, name)
+        if not plans:
+            return group
+        rewriting.demand_within_limit(plans, name)
+        with rewriting.report(sum(plan.nbytes for plan in plans.values())) as tell:
+            keep = not self.format.takes_in
+            return rewrite_group(group, plans, self.root, self.options, tell, keep=keep)
+
+    def clear(self, group: ManifestGroup) -> None:
+        """Remove chunks that the format has taken into the set."""
+        if not self.for_writer:
+            return
+        waiting = [
+            file.url
+            for _, part in group.walk()
+            for variable in part.variables.values()
+            for file in getattr(variable.data, "sources", ())
+            if file.url.startswith(f"{self.root}/")
+        ]
+        if waiting:
+            # folders that become empty go too, below the folder that holds all names
+            beside = f"{self.root}.{secrets.token_hex(8)}"
+            find_store(self.root).remove([*waiting, beside], self.options)
+
+    @property
+    def _obstacles(self) -> Obstacles:
+        return bind_obstacles(self.format, self.choices)
+
+
+def bind_obstacles(form: Format, choices: Mapping[str, Any]) -> Obstacles:
+    """Return the function that says why a format, with some choices, cannot hold a variable."""
+    if form.obstacles is None:
+        return hold_everything
+    return partial(form.obstacles, **choices)
+
+
+def hold_everything(variable: ManifestVariable) -> list[str]:
+    """Return no obstacle: the format holds every array."""
+    return []
+
+
+def estimate_cost(
+    group: ManifestGroup,
+    format: str,
+    main_encoding: Mapping[str, Any] | None = None,
+    **choices: Any,
+) -> pd.DataFrame:
+    """Return the table of what ``on_unsupported="rewrite"`` costs; see ``ds.virtual.cost``."""
+    form = format_for(Location(""), format)
+    obstacles = bind_obstacles(form, choices)
+    plans = plan_rewriting(group, obstacles, main_encoding or {}, form.name)
+    return build_cost_table(group, plans)
