@@ -23,11 +23,11 @@ from transforms import assert_identical
 from unknown_form import UNKNOWN, write_known, write_unknown
 
 import virtualds
-from virtualds.accessor import VirtualDatasetAccessor
+from virtualds.accessors.dataset import VirtualDatasetAccessor
+from virtualds.accessors.tree import VirtualDataTreeAccessor
 from virtualds.checks.describe import describe
 from virtualds.datasets.registry import FORMATS
 from virtualds.datasets.write_options import OF_ALL
-from virtualds.tree_accessor import VirtualDataTreeAccessor
 from virtualds.upkeep import OF_OPENING
 from virtualds_cli import options
 from virtualds_cli.commands import COMMANDS

@@ -15,10 +15,11 @@ import xarray as xr
 from peers import peer
 
 import virtualds
-from virtualds.accessor import VirtualDatasetAccessor
+from virtualds.accessors.dataset import VirtualDatasetAccessor
+from virtualds.accessors.dataset_writer import DatasetWriter
+from virtualds.accessors.tree import VirtualDataTreeAccessor
 from virtualds.codecs import Zlib
 from virtualds.combine.progress import LeftOut
-from virtualds.tree_accessor import VirtualDataTreeAccessor
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = (ROOT / "virtualds", ROOT / "virtualds_cli")
@@ -130,7 +131,7 @@ def test_docstrings(name: str, archive: Path) -> None:
     assert doctest.testmod(module, extraglobs=seen, optionflags=options).failed == 0
 
 
-ACCESSORS = (VirtualDatasetAccessor, VirtualDataTreeAccessor)
+ACCESSORS = (VirtualDatasetAccessor, DatasetWriter, VirtualDataTreeAccessor)
 
 
 @pytest.mark.parametrize(

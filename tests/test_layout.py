@@ -28,7 +28,7 @@ LAYERS = (
     {"datasets"},
     {"combine"},
     {"checks", "upkeep"},
-    {"accessor", "tree_accessor", "backend"},
+    {"accessors", "backend"},
     {"__init__"},
 )
 GROUND, FACE = LAYERS[0], LAYERS[-2]

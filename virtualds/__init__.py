@@ -5,7 +5,8 @@
 >>> vds.virtual.to_manifest("refs.json")  # doctest: +SKIP
 """
 
-from virtualds.accessor import VirtualDatasetAccessor as _accessor
+from virtualds.accessors.dataset import VirtualDatasetAccessor as _accessor
+from virtualds.accessors.tree import VirtualDataTreeAccessor as _tree_accessor
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.comparison import Comparison as _comparison
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
@@ -45,7 +46,6 @@ from virtualds.formats.upkeep import Removal
 from virtualds.options import set_options
 from virtualds.source_file import SourceFile
 from virtualds.stores.open_source import open_source
-from virtualds.tree_accessor import VirtualDataTreeAccessor as _tree_accessor
 from virtualds.upkeep import sync
 from virtualds.upkeep.report import SyncReport
 

@@ -28,6 +28,7 @@ from virtualds.formats.icechunk.nodes import (
     fetch_references,
     put_files,
     remove_nodes,
+    spread_over_box,
     to_checksum,
     to_virtual_chunk,
 )
@@ -362,7 +363,7 @@ def write_references(
             refused = store.set_virtual_refs_arr(
                 f"/{path}",
                 box,
-                *_spread_over(box, places - low, locations, columns),
+                *spread_over_box(box, places - low, locations, columns),
                 arr_offset=tuple(low.tolist()),
                 checksum=used.pop(),
             )
@@ -373,33 +374,6 @@ def write_references(
             f"{url}: Icechunk refuses {len(refused)} references of {path}, the first of chunk "
             f"{tuple(refused[0])}: no container covers its url"
         )
-
-
-def _spread_over(
-    box: tuple[int, ...], places: Ints, locations: Sequence[str], columns: tuple[Ints, Ints, Ints]
-) -> tuple[list[str], Any, Any]:
-    """Return the location, offset and length of every chunk of a box; an empty location is none."""
-    flat = np.ravel_multi_index(tuple(places.T), box)
-    names = np.full(prod(box), "", object)
-    names[flat] = np.array([*locations, ""], object)[columns[0]]
-    offset, length = (np.zeros(prod(box), np.uint64) for _ in columns[1:])
-    offset[flat], length[flat] = columns[1:]
-    return names.tolist(), offset, length
-
-
-def begin_branch(repository: Any, branch: str, before: str, url: str) -> bool:
-    """Make a branch that begins where another one is; return False if there is one already."""
-    with describe_errors(url):
-        if branch in repository.list_branches():
-            return False
-        repository.create_branch(branch, repository.lookup_branch(before))
-        return True
-
-
-def remove_branch(repository: Any, branch: str, url: str) -> None:
-    """Remove a branch."""
-    with describe_errors(url):
-        repository.delete_branch(branch)
 
 
 def commit(store: Any, message: str, metadata: Mapping[str, Any] | None, url: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from math import prod
 from typing import Any, NamedTuple
 
 import icechunk
@@ -146,3 +147,15 @@ def to_checksum(file: SourceFile) -> datetime | str | None:
     if file.mtime is not None:
         return datetime.fromtimestamp(-(-file.mtime // 10**9), UTC)
     return file.etag
+
+
+def spread_over_box(
+    box: tuple[int, ...], places: Ints, locations: Sequence[str], columns: tuple[Ints, Ints, Ints]
+) -> tuple[list[str], Any, Any]:
+    """Return the location, offset and length of every chunk of a box; an empty location is none."""
+    flat = np.ravel_multi_index(tuple(places.T), box)
+    names = np.full(prod(box), "", object)
+    names[flat] = np.array([*locations, ""], object)[columns[0]]
+    offset, length = (np.zeros(prod(box), np.uint64) for _ in columns[1:])
+    offset[flat], length[flat] = columns[1:]
+    return names.tolist(), offset, length

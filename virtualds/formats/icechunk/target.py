@@ -129,7 +129,7 @@ class Target:
             done = True
         finally:
             if self.begun and not (done and keep):
-                import_adapter().remove_branch(self.given, self.branch, self.name)
+                _remove_branch(self.given, self.branch, self.name)
                 self.begun = False
 
     def exists(self) -> bool:
@@ -160,8 +160,7 @@ class Target:
             if before is not None:
                 return before
         if self.create_branch and import_adapter().is_committed_here(self.given):
-            adapter = import_adapter()
-            self.begun |= adapter.begin_branch(self.given, self.branch, MAIN, self.name)
+            self.begun |= _begin_branch(self.given, self.branch, MAIN, self.name)
         store = import_adapter().open_writable_store(self.given, self.branch, self.name)
         if before is not None and store.session.snapshot_id != before.session.snapshot_id:
             raise ConflictError(
@@ -198,6 +197,21 @@ class Target:
             [f"{self.takes_in}/"] if self.takes_in else []
         )
         return any(url.startswith(folder) for folder in folders)
+
+
+def _begin_branch(repository: Any, branch: str, before: str, url: str) -> bool:
+    """Make a branch that begins where another one is; return False if there is one already."""
+    with import_adapter().describe_errors(url):
+        if branch in repository.list_branches():
+            return False
+        repository.create_branch(branch, repository.lookup_branch(before))
+        return True
+
+
+def _remove_branch(repository: Any, branch: str, url: str) -> None:
+    """Remove a branch."""
+    with import_adapter().describe_errors(url):
+        repository.delete_branch(branch)
 
 
 def containers_needed(planned: WritePlan, target: Target) -> dict[str, ObjectLocation]:

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import xarray as xr
 
-from virtualds.accessor import VirtualDatasetAccessor
+from virtualds.accessors.dataset import VirtualDatasetAccessor
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.sources import build_source_table, make_prefix_changer
 from virtualds.checks.verify import verify_arrays

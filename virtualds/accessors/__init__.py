@@ -1,0 +1,1 @@
+"""``ds.virtual`` and ``tree.virtual``."""
