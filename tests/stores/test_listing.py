@@ -190,7 +190,7 @@ def test_fsspec_lists_a_bucket_where_obstore_does_not(
     for name, data in FILES.items():
         filesystem.pipe_file(f"{s3_bucket}/{name}", data)
     # obstore knows no such option
-    options = {**s3_server, "config_kwargs": {"max_pool_connections": 20}}
+    options = {**s3_server, "config_kwargs": {"connect_timeout": 5}}
     quick, slow = (
         list_states(f"{s3_bucket}/{pattern}", StorageOptions.of(given))
         for given in (s3_server, options)
