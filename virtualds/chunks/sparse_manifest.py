@@ -185,6 +185,20 @@ def build_sparse(
     return sparse if is_sparse(prod(shape), numbers.size) else sparse.loaded()
 
 
+def hold_in_memory(manifest: ChunkManifest) -> ChunkManifest:
+    """Return a manifest with its references in memory, by position where most chunks are missing.
+
+    Raises
+    ------
+    UnsupportedError
+        They would be almost empty columns: the manifest does not say which chunks exist.
+    """
+    known, used = manifest.find_existing(), manifest.used_pipelines(MOST_PIPELINES)
+    if known is None or used.size != 1 or not is_sparse(manifest.size, known.size):
+        return manifest.loaded()
+    return build_sparse(*gather_references(manifest), manifest.shape, int(used[0]))
+
+
 def is_sparse(size: int, references: int) -> bool:
     """Say whether references on a grid of ``size`` chunks are to be held by position."""
     return size > max(LARGE, MOSTLY_MISSING * references)

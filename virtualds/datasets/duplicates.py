@@ -16,12 +16,12 @@ import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.chunks.columns import drop_repeated_tables
+from virtualds.chunks.reference_table import iterate_references
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.source_positions import (
     find_used_along,
     list_arrays_along,
     list_urls_along,
-    split_blocks,
 )
 from virtualds.errors import CombineError
 from virtualds.source_file import SourceFile
@@ -81,7 +81,7 @@ def _list_stretches_of(array: ManifestArray, number: int, axis: int, urls: set[s
     fragment = array.fragments[number]
     slabs = fragment.axes[axis].slabs()
     parts = []
-    for ids, part in split_blocks(fragment.manifest):
+    for ids, part in iterate_references(fragment.manifest):
         names = np.array([file.url if file.url in urls else "" for file in part.files] + [""])
         met = np.flatnonzero((part.file.ravel() >= 0) & (names[part.file.ravel()] != ""))
         slab = np.unravel_index(ids.ravel()[met], fragment.manifest.shape)[axis]
@@ -97,7 +97,7 @@ def _list_stretches_of(array: ManifestArray, number: int, axis: int, urls: set[s
                 }
             ).drop_duplicates()
         )
-    return pd.concat(parts)
+    return pd.concat(parts) if parts else pd.DataFrame(columns=list(STRETCH_COLUMNS))
 
 
 def check_unchanged(present: xr.Dataset, new: xr.Dataset, dim: str) -> None:

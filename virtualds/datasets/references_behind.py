@@ -19,6 +19,7 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.concatenate import concatenate
 from virtualds.arrays.indexing import select_virtually
 from virtualds.arrays.sources import load_deferred
+from virtualds.chunks.sparse_manifest import hold_in_memory
 from virtualds.datasets.lazy import Layers, find_layers, get_virtual_array, layers_of
 from virtualds.errors import UnsupportedError
 
@@ -139,7 +140,7 @@ def _find_behind_dask(data: Any) -> ManifestArray | None:
 
 def _to_unread(array: ManifestArray) -> ManifestArray:
     """Return an array for a graph, with loaded references: lazy ones cannot be concatenated."""
-    fragments = tuple(replace(f, manifest=f.manifest.loaded()) for f in array.fragments)
+    fragments = tuple(replace(f, manifest=hold_in_memory(f.manifest)) for f in array.fragments)
     return _cast_class(UnreadArray, replace(array, fragments=fragments))
 
 

@@ -15,8 +15,7 @@ import xarray as xr
 from virtualds.arrays.array import ManifestArray
 from virtualds.chunks.columns import drop_repeated_tables
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.projection import Ints
-from virtualds.chunks.reference_table import BLOCK_CHUNKS
+from virtualds.chunks.reference_table import iterate_references
 from virtualds.datasets.lazy import get_virtual_array
 
 
@@ -52,7 +51,7 @@ def find_used_along(dataset: xr.Dataset, dim: str, urls: set[str]) -> set[str]:
         for fragment in array.fragments:
             if wanted <= used:
                 return used
-            for _, part in split_blocks(fragment.manifest):
+            for _, part in iterate_references(fragment.manifest):
                 used |= wanted & {file.url for file in part.pruned().sources}
     return used
 
@@ -64,7 +63,7 @@ def lies_in(array: ManifestArray, urls: set[str]) -> bool:
     return any(
         not urls.isdisjoint(file.url for file in part.pruned().sources)
         for fragment in array.fragments
-        for _, part in split_blocks(fragment.manifest)
+        for _, part in iterate_references(fragment.manifest)
     )
 
 
@@ -86,18 +85,11 @@ def find_positions(dataset: xr.Dataset, dim: str, urls: set[str]) -> npt.NDArray
 def _find_slabs(manifest: ChunkManifest, axis: int, urls: set[str]) -> npt.NDArray[np.bool_]:
     """Say for every slab of an axis whether a chunk of it lies in some files."""
     found = np.zeros(manifest.shape[axis], bool)
-    for ids, part in split_blocks(manifest):
+    for ids, part in iterate_references(manifest):
         numbers = [n for n, file in enumerate(part.files) if file.url in urls]
         met = ids[np.isin(part.file, numbers)]
         found[np.unravel_index(met, manifest.shape)[axis]] = True
     return found
-
-
-def split_blocks(manifest: ChunkManifest) -> Iterable[tuple[Ints, ChunkManifest]]:
-    """Yield a manifest in pieces, in storage order, so that each record is read once."""
-    for begin in range(0, manifest.size, BLOCK_CHUNKS):
-        ids = np.arange(begin, min(begin + BLOCK_CHUNKS, manifest.size))
-        yield ids, manifest.at(ids)
 
 
 def find_only_dimension(present: xr.Dataset, urls: set[str]) -> str:

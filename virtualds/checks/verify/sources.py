@@ -42,11 +42,11 @@ def split_blocks(
     """Yield a manifest in pieces of at most ``most`` chunks, each with the id of its first chunk.
 
     A lazy manifest is cut along its slowest axis, so that every record is read once. Pieces are not
-    loaded.
+    loaded. A piece of which nothing exists may have any number of chunks.
     """
     if first is None or axes is None:
         first, axes = (0,) * len(manifest.shape), _order_axes(manifest)
-    if manifest.size <= most or not axes:
+    if manifest.size <= most or not axes or _is_empty(manifest):
         if manifest.size:
             yield first, manifest
         return
@@ -57,6 +57,12 @@ def split_blocks(
         part = manifest.take(axis, slice(start, min(start + step, count)))
         begin = (*first[:axis], first[axis] + start, *first[axis + 1 :])
         yield from split_blocks(part, begin, rest, most)
+
+
+def _is_empty(manifest: ChunkManifest) -> bool:
+    """Say whether it is known that no chunk exists."""
+    known = manifest.find_existing()
+    return known is not None and not known.size
 
 
 def _order_axes(manifest: ChunkManifest) -> list[int]:
@@ -88,6 +94,9 @@ def survey_references(arrays: Arrays) -> ReferenceSurvey:
         for fragment in array.fragments:
             for first, part in split_blocks(fragment.manifest):
                 try:
+                    if _is_empty(part):
+                        found.missing += part.size
+                        continue
                     loaded = part.loaded()
                 except (VirtualdsError, OSError) as error:
                     found.problems.append(_unread_problem(name, first, part, error))
@@ -111,6 +120,8 @@ def find_beyond(arrays: Arrays, sizes: Mapping[SourceFile, int]) -> Iterator[Pro
         for fragment in array.fragments:
             for first, part in split_blocks(fragment.manifest):
                 try:
+                    if _is_empty(part):
+                        continue
                     yield from _find_beyond_in(name, first, part.loaded(), sizes)
                 except (VirtualdsError, OSError):
                     continue  # the survey has reported it
