@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -935,6 +936,12 @@ ACTIONS: dict[str, Callable[[Target, Path], None]] = {
     "write": lambda target, path: target.write(target.virtual(path)),
     "fill": Target.fill,
 }
+UPKEEP: dict[str, Callable[[Target, Path], Any]] = {
+    "compact": lambda target, _: virtualds.compact(target.url),
+    "move": lambda target, path: virtualds.rename_paths(
+        target.url, lambda url: f"file://{path}/{url.rpartition('/')[2]}"
+    ),
+}
 AFTERWARDS: dict[str, Callable[[Path, Path], xr.Dataset]] = {
     "append": lambda old, new: native([old, new]),
     "prepend": lambda old, new: native([new, old]),
@@ -957,7 +964,7 @@ def kill_everywhere(folder: str, form: str, action: str, path: Path) -> int:
             code = 1
             try:
                 die_at(number, place)
-                ACTIONS[action](Target(f"file://{place}/{name}", form), path)
+                (ACTIONS | UPKEEP)[action](Target(f"file://{place}/{name}", form), path)
                 code = 0
             finally:
                 os._exit(code)
@@ -998,6 +1005,42 @@ def test_a_writer_killed_at_any_write_leaves_the_old_set_or_the_new_one(
             expected = joined([new if seen[-1] else old, native(years[5:6])])
             xr.testing.assert_identical(target.open().load(), expected)
     assert seen == sorted(seen) and not seen[0] and seen[-1]
+    assert writes >= 3
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked there")
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("form", "action"),
+    [
+        *((form, action) for form in ("kerchunk-parquet", "zarr-v3") for action in UPKEEP),
+        ("kerchunk-json", "move"),
+    ],
+)
+def test_upkeep_killed_at_any_write_leaves_a_whole_set(
+    form: str, action: str, tmp_path: Path, killer: subprocess.Popen[bytes]
+) -> None:
+    name = f"refs{BY_NAME[form].suffixes[0]}"
+    (tmp_path / "before").mkdir()
+    target = Target(f"file://{tmp_path}/before/{name}", form)
+    choices = {"record_size": 1000} if form == "kerchunk-parquet" else {}
+    target.write(target.counted(0, 5000), **choices)
+    target.change(lambda old: joined([old, target.counted(5000, 10_000)]))
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    for path in (tmp_path / "before" / f"{name}.of").iterdir():
+        (moved / path.name).write_bytes(path.read_bytes())
+    call(killer, ("kill_everywhere", (str(tmp_path), form, action, moved)))
+    writes = int(answer(killer))
+    for number in range(writes + 1):
+        target = Target(f"file://{tmp_path}/{number}/{name}", form)
+        virtualds.clean_up(target.url, older_than=timedelta(0))
+        np.testing.assert_array_equal(target.open()["v"].values, np.arange(10_000))
+        where = set(virtualds.open_virtual_dataset(target.url).virtual.sources["url"])
+        assert len({url.rpartition("/")[0] for url in where}) == 1
+        target.change(lambda old, target=target: joined([old, target.counted(10_000, 10_003)]))
+        assert target.open().sizes["time"] == 10_003
+    assert all("/moved/" in url for url in where) == (action == "move")
     assert writes >= 3
 
 
