@@ -465,3 +465,21 @@ def test_verify_says_so_where_the_originals_are_gone(tmp_path: Path) -> None:
         path.unlink()
     found = opened(tmp_path / "refs.json").virtual.verify(sample=None, against="native")
     assert not found.ok and "its original cannot be read" in str(found)
+
+
+# ---------------------------------------------------------------------- object stores
+
+
+def test_chunks_lie_beside_a_set_on_s3(
+    s3_bucket: str, s3_server: dict[str, Any], tmp_path: Path
+) -> None:
+    paths = MIXED["packing_changes"].write(tmp_path)
+    virtual, target = MIXED["packing_changes"].virtual(paths), f"{s3_bucket}/refs.json"
+    for mode in ("w-", "w"):
+        virtual.virtual.to_manifest(
+            target, mode=mode, on_unsupported="rewrite", storage_options=s3_server
+        )
+    found = virtualds.open_virtual_dataset(target, storage_options=s3_server)
+    assert_same_bits(found, MIXED["packing_changes"].native(paths))
+    assert all(url.startswith(f"{target}.chunks/t/") for url in found.virtual.sources["url"])
+    assert found.virtual.verify(sample=None).ok
