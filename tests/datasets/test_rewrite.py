@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
+from cases import CASES, Archive
 from mixed_archives import CUT, MIXED, Mixed, write_lzf
+from products import few_quick
 
 import virtualds
 from virtualds import ManifestArray, UnsupportedError
@@ -186,6 +188,38 @@ def test_a_number_that_means_missing_elsewhere_is_refused(tmp_path: Path) -> Non
     plain = {"t": {"dtype": "float64"}}
     ds.virtual.to_manifest(tmp_path / "refs.json", on_unsupported="rewrite", main_encoding=plain)
     assert_same_bits(xr.open_dataset(tmp_path / "refs.json", engine="virtual"), ds.virtual.load())
+
+
+REPACKED = {"compound_types": "bytes between its members"}
+"""Cases whose type changes, and why."""
+NAMES = [name for name, case in CASES.items() if case.source != "grib"]
+
+
+@pytest.mark.parametrize("name", few_quick(NAMES, NAMES[::12]))
+def test_every_variable_can_be_encoded_anew_bit_for_bit(
+    name: str, archive: Archive, tmp_path: Path
+) -> None:
+    try:
+        ds = virtualds.open_virtual_dataset(
+            archive.path(name), group=CASES[name].group, loadable_variables=[]
+        )
+    except UnsupportedError:
+        return  # other tests say which files are refused
+    target = tmp_path / "refs.json"
+    for variable in ds.virtual.arrays:
+        one = ds[[variable]]
+        if one[variable].dtype.kind == "S":
+            continue  # xarray joins characters to strings when it opens a set
+        wanted = {variable: {"codecs": [{"id": "zlib", "level": 1}]}}
+        one.virtual.to_manifest(target, mode="w", on_unsupported="rewrite", main_encoding=wanted)
+        found = xr.open_dataset(target, engine="virtual")[variable].values
+        native = one.virtual.load()[variable].values
+        if name in REPACKED:
+            native = native.astype(found.dtype)
+        assert found.dtype == native.dtype
+        np.testing.assert_array_equal(found, native)
+        if native.dtype.kind not in "OfcV":
+            assert found.tobytes() == native.tobytes()
 
 
 # ---------------------------------------------------------------------- what users say
@@ -394,3 +428,58 @@ def test_convert_of_the_command_line_rewrites(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert_same_bits(opened(tmp_path / "refs.json"), MIXED["codec_changes"].native(paths))
     assert not opened(tmp_path / "refs.json").virtual.arrays["t"].pipelines[0].codecs
+
+
+# ---------------------------------------------------------------------- verify
+
+
+@pytest.mark.parametrize("name", ["codec_changes", "packing_changes", "chunk_shape_changes"])
+def test_verify_compares_rewritten_chunks_with_their_originals(name: str, tmp_path: Path) -> None:
+    paths = MIXED[name].write(tmp_path)
+    MIXED[name].virtual(paths).virtual.to_manifest(tmp_path / "refs.json", on_unsupported="rewrite")
+    found = opened(tmp_path / "refs.json").virtual.verify(sample=None, against="native")
+    assert found.ok, str(found)
+    assert found.compared["the originals"] == MIXED[name].rewritten
+
+
+def test_verify_finds_a_rewritten_chunk_that_is_another(tmp_path: Path) -> None:
+    paths = MIXED["packing_changes"].write(tmp_path)
+    MIXED["packing_changes"].virtual(paths).virtual.to_manifest(
+        tmp_path / "refs.json", on_unsupported="rewrite", main_encoding={"t": {"codecs": []}}
+    )
+    [path] = (tmp_path / "refs.json.chunks").rglob("0-*")
+    data = bytearray(path.read_bytes())
+    data[1003] ^= 1
+    path.write_bytes(data)
+    found = opened(tmp_path / "refs.json").virtual.verify(sample=None, against="native")
+    assert not found.ok
+    assert "its original: 1 of 140 elements differ" in str(found)
+
+
+def test_verify_says_so_where_the_originals_are_gone(tmp_path: Path) -> None:
+    paths = MIXED["packing_changes"].write(tmp_path)
+    MIXED["packing_changes"].virtual(paths).virtual.to_manifest(
+        tmp_path / "refs.json", on_unsupported="rewrite"
+    )
+    for path in paths:
+        path.unlink()
+    found = opened(tmp_path / "refs.json").virtual.verify(sample=None, against="native")
+    assert not found.ok and "its original cannot be read" in str(found)
+
+
+# ---------------------------------------------------------------------- object stores
+
+
+def test_chunks_lie_beside_a_set_on_s3(
+    s3_bucket: str, s3_server: dict[str, Any], tmp_path: Path
+) -> None:
+    paths = MIXED["packing_changes"].write(tmp_path)
+    virtual, target = MIXED["packing_changes"].virtual(paths), f"{s3_bucket}/refs.json"
+    for mode in ("w-", "w"):
+        virtual.virtual.to_manifest(
+            target, mode=mode, on_unsupported="rewrite", storage_options=s3_server
+        )
+    found = virtualds.open_virtual_dataset(target, storage_options=s3_server)
+    assert_same_bits(found, MIXED["packing_changes"].native(paths))
+    assert all(url.startswith(f"{target}.chunks/t/") for url in found.virtual.sources["url"])
+    assert found.virtual.verify(sample=None).ok

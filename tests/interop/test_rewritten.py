@@ -116,3 +116,14 @@ def test_an_append_to_icechunk_rewrites_only_what_is_new(tmp_path: Path) -> None
     assert_same_bits(read_icechunk(target)["t"].values, wanted)
     urls = virtualds.open_virtual_dataset(target).virtual.sources["url"].tolist()
     assert [Path(url).name for url in urls if url.endswith(".nc")] == ["0.nc", "2.nc"]
+
+
+def test_verify_says_which_chunks_only_the_repository_holds(tmp_path: Path) -> None:
+    paths = MIXED["packing_changes"].write(tmp_path)
+    target = tmp_path / "refs.icechunk"
+    MIXED["packing_changes"].virtual(paths).virtual.to_manifest(
+        target, on_unsupported="rewrite", main_encoding={"t": {"codecs": []}}
+    )
+    ds = virtualds.open_virtual_dataset(target)
+    assert ds.virtual.verify().ok
+    assert "a chunk of an Icechunk repository" in str(ds.virtual.verify(against="native"))

@@ -28,7 +28,7 @@ from virtualds.arrays.parser import CannotError, NativeReader, ReadNative
 from virtualds.checks.verify.locate_bytes import ByteLocation, Region, ScannedSource, scan_source
 from virtualds.checks.verify.native_readers import open_native
 from virtualds.checks.verify.report import NOT_COMPARED, Problem
-from virtualds.checks.verify.rewritten_chunks import pair_rewritten
+from virtualds.checks.verify.rewritten_chunks import OF_REPOSITORY, is_of_repository, pair_rewritten
 from virtualds.checks.verify.sampled_chunks import (
     SampledChunk,
     cut_chunk,
@@ -145,7 +145,7 @@ def _compare_file(
     if pairs is not None:
         _compare_pairs(pairs, found)
         return
-    source = sources.of(file)
+    source = OF_REPOSITORY if is_of_repository(file) else sources.of(file)
     if isinstance(source, str):
         text = f"decoded, but not compared: {source}"
         found.problems += (_make_problem(chunk, NOT_COMPARED, text) for chunk, _, _ in chunks)

@@ -6,6 +6,7 @@ files the references of the variable as it was (`virtualds.datasets.rewrite.orig
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,14 @@ from virtualds.source_file import SourceFile
 from virtualds.stores import find_store
 
 Array = npt.NDArray[Any]
+
+OF_REPOSITORY = "it is a chunk of an Icechunk repository, and no other file holds it"
+"""Why a chunk that the repository holds itself is not compared."""
+
+
+def is_of_repository(file: SourceFile) -> bool:
+    """Say whether a file is a chunk of an Icechunk repository (specification, "File layout")."""
+    return re.search(r"/chunks/[0-9A-HJKMNP-TV-Z]{20}$", file.url) is not None
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from virtualds.chunks.axis import ChunkAxis
 from virtualds.chunks.columns import COLUMNS, MISSING
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.projection import Ints
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.datasets.rewrite.encodings import MainEncoding, strip_flat_axes
 
@@ -63,18 +64,13 @@ def divide_cells(array: ManifestArray, main: MainEncoding) -> Cells:
     begin = 0
     for fragment, mask in _mark_kept(array, main):
         covered[_find_box(fragment, main.chunks)] = True
-        rows = np.flatnonzero(mask) + begin
-        begin += fragment.manifest.size
-        where = tuple(
-            places[chosen]
-            for places, chosen in zip(
-                _find_places(fragment, main.chunks), np.nonzero(mask), strict=True
-            )
-        )
-        known[where] = True
+        rows = np.flatnonzero(mask)
+        where = _find_cells(fragment, main.chunks, grid, rows)
+        known.reshape(-1)[where] = True
         for name, column in columns.items():
             if name != "pipeline":
-                column[where] = getattr(joined, name)[rows]
+                column.reshape(-1)[where] = getattr(joined, name)[rows + begin]
+        begin += fragment.manifest.size
     kept = ChunkManifest(files=joined.files, inline=joined.inline, **columns).pruned()
     alike = fills_with(main.pipeline, array.fill_value)
     gaps = np.zeros(grid, bool) if alike else ~covered
@@ -122,12 +118,16 @@ def _mark_whole(fragment: Fragment, axis: int, size: int, length: int) -> Mask:
     return np.asarray((inset == 0) & (begin % length == 0) & (encoded == length) & whole)
 
 
-def _find_places(fragment: Fragment, chunks: tuple[int, ...]) -> list[npt.NDArray[np.int64]]:
-    """Return the cell in which every slab begins, per axis."""
-    return [
-        (axis.slabs().edges[:-1] + start) // length
-        for axis, start, length in zip(fragment.axes, fragment.start, chunks, strict=True)
-    ]
+def _find_cells(
+    fragment: Fragment, chunks: tuple[int, ...], grid: tuple[int, ...], rows: Ints
+) -> Ints:
+    """Return the cells, as numbers in C order, in which chunks begin."""
+    cells = np.zeros(rows.size, np.int64)
+    places = np.unravel_index(rows, fragment.manifest.shape) if grid else ()
+    for axis, place in enumerate(places):
+        begin = fragment.axes[axis].slabs().edges[:-1] + fragment.start[axis]
+        cells = cells * grid[axis] + (begin // chunks[axis])[place]
+    return cells
 
 
 def _find_box(fragment: Fragment, chunks: tuple[int, ...]) -> tuple[slice, ...]:

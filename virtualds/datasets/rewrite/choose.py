@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -34,11 +35,14 @@ from virtualds.datasets.rewrite.encodings import (
     strip_flat_axes,
 )
 from virtualds.errors import UnsupportedError, VirtualdsError
+from virtualds.formats.zarr.v2_obstacles import build_fill_pipeline
 
 Obstacles = Callable[[ManifestVariable], list[str]]
 """Returns why a format cannot hold a virtual variable; empty if it can."""
 MOST_CANDIDATES = 48
 """Encodings of one variable that are compared: those of most of its elements."""
+MOST_ELEMENTS = 2**20
+"""Elements of a chunk of variables that have none, if a row is not longer."""
 LEVEL = 4
 """Compression level of encodings whose own codecs have no encoder."""
 
@@ -131,6 +135,10 @@ def _list_candidates(variable: ManifestVariable, wanted: Wanted) -> Iterator[Mai
     """Yield the encodings that chunks have, then those that can hold any of their values."""
     found = list(islice(_list_present(variable), MOST_CANDIDATES))
     dims = variable.dims
+    array: ManifestArray = variable.data  # type: ignore[assignment]
+    if not found:
+        # nothing but gaps
+        found = [MainEncoding(build_fill_pipeline(array), _cut_rows(array.shape))]
     for main in found:
         if wanted.allows(applied := wanted.apply(main, dims), dims):
             yield applied
@@ -146,11 +154,19 @@ def _list_present(variable: ManifestVariable) -> Iterator[MainEncoding]:
     sizes: dict[MainEncoding, int] = {}
     for fragment in array.fragments:
         chunks = tuple(_find_usual_length(fragment, axis) for axis in range(array.ndim))
+        if 0 in fragment.shape:
+            continue
         for number in fragment.manifest.used_pipelines(len(array.pipelines)).tolist():
             pipeline = strip_flat_axes(array.pipelines[number], chunks)
             main = MainEncoding(pipeline, chunks)
             sizes[main] = sizes.get(main, 0) + int(np.prod(fragment.shape))
     yield from sorted(sizes, key=lambda main: -sizes[main])
+
+
+def _cut_rows(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of chunks of whole rows with at most `MOST_ELEMENTS`."""
+    rest = prod(shape[1:])
+    return (max(1, min(shape[0], MOST_ELEMENTS // rest)), *shape[1:]) if shape else ()
 
 
 def _find_usual_length(fragment: Fragment, axis: int) -> int:

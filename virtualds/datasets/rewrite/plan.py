@@ -58,7 +58,7 @@ class VariablePlan:
         cls, path: str, variable: ManifestVariable, obstacles: Obstacles, wanted: Wanted = FREE
     ) -> VariablePlan | None:
         """Return the plan of a variable, None if it can be written as it is."""
-        if not isinstance(variable.data, ManifestArray) or not variable.data.fragments:
+        if not isinstance(variable.data, ManifestArray) or not variable.data.size:
             return None
         reasons = obstacles(variable)
         if not reasons and wanted is FREE:
