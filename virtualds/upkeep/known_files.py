@@ -12,7 +12,7 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.datasets.source_positions import split_blocks
+from virtualds.chunks.reference_table import iterate_references
 from virtualds.formats.zarr_manifests.parquet_table import ParquetTable
 from virtualds.source_file import SourceFile
 from virtualds.stores.listing import NO_NUMBER, FileColumns, FileState
@@ -87,7 +87,7 @@ def _find_used(manifest: ChunkManifest) -> FileColumns:
 
 
 def _list_used(manifest: ChunkManifest) -> Iterator[SourceFile]:
-    for _, part in split_blocks(manifest):
+    for _, part in iterate_references(manifest):
         yield from part.pruned().sources
 
 
