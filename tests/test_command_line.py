@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -208,7 +209,7 @@ def test_defaults_are_those_of_python(command: click.Command) -> None:
         and (found := re.search(r"\[default: (.*?)\]", param.help or ""))
     }
     shown.pop("mode", None)  # to_manifest has another one for whoever appends
-    flags = {"decode-cf": "True", "sort": "True"}
+    flags = {"decode-cf": "True", "sort": "True", "1d": str(timedelta(days=1))}
     told = {name: flags.get(text, text) for name, text in shown.items()}
     assert told == {name: str(defaults[name]) for name in told}
     named = {param.name for param in command.params if isinstance(param, click.Option)}

@@ -20,9 +20,7 @@ from virtualds_cli.removal import report_removal
     ),
 )
 @click.argument("url", metavar="SET", type=Url())
-@click.option(
-    "--older-than", type=Age(), help="Remove only files at least this old; by default a day."
-)
+@click.option("--older-than", type=Age(), help="Remove only files at least this old. [default: 1d]")
 @given("dry_run", "conflict", "storage_options")
 def clean_up(url: str, **options: Any) -> None:
     """Remove the temporary files that killed writers have left in and beside a set."""
