@@ -121,6 +121,7 @@ ONLY_IN_PYTHON: dict[str, dict[str, str]] = {
         "on_duplicate": "append appends",
         "new_variables": "append appends",
         "missing_variables": "append appends",
+        "region": "a program knows which cell it fills",
     },
     "append": {
         "self": "the dataset",
@@ -128,6 +129,7 @@ ONLY_IN_PYTHON: dict[str, dict[str, str]] = {
         "snapshot": "of sets, not of source files",
         "combine": "along the dimension of the set",
         "to": "of sets that are written anew",
+        "region": "a program knows which cell it fills",
     },
     "verify": {
         "self": "the tree",
