@@ -73,8 +73,8 @@ def iterate_references(
         The manifest lies in a set that does not say which chunks exist, and the blocks so far are
         almost empty.
     """
-    # a few chunks are looked at sooner than all that exist are listed
-    known = manifest.find_existing() if manifest.size > most or manifest.is_loaded else None
+    # a few chunks of a set are looked at sooner than all that exist are listed
+    known = manifest.find_existing() if manifest.size > most or not manifest.is_in_set else None
     if known is not None:
         cuts = (known[begin : begin + most] for begin in range(0, known.size, most))
         blocks = ((ids, manifest.at(ids)) for ids in cuts)
