@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from daily_files import SUFFIXES, append, content, days, native, opened, rival, virtual, written
+from large_sets import METADATA, archive, counted
 from transforms import assert_identical
 
 import virtualds
@@ -329,3 +330,24 @@ def test_two_writers_of_the_first_group_keep_both(
         virtual(files[1]).virtual.to_manifest(target, group="b", mode=mode, conflict="retry")
     assert_identical(group_of(target, "a"), native(files[:1]))
     assert_identical(group_of(target, "b"), native(files[1:2]))
+
+
+# ---------------------------------------------------------------------- costs
+
+CHEAP: dict[str, Callable[[Path, xr.Dataset], None]] = {
+    "a variable": lambda target, new: new.virtual.to_manifest(target, mode="a"),
+    "a group": lambda target, new: new.virtual.to_manifest(target, group="g"),
+    "names": lambda target, new: virtualds.edit(target, rename={"v": "w", "time": "t"}),
+    "attributes": lambda target, new: virtualds.edit(target, attributes={"v:units": "K"}),
+}
+
+
+@pytest.mark.parametrize("what", CHEAP)
+def test_references_that_stay_are_neither_read_nor_written(what: str, tmp_path: Path) -> None:
+    target = tmp_path / "refs.zarr"
+    archive(range(2)).virtual.to_manifest(target)
+    new = xr.Dataset({"more": ("time", np.arange(200.0))})
+    with counted(target) as traffic:
+        CHEAP[what](target, new)
+    assert not [name for name in traffic.read if name.endswith(".parquet")]
+    assert traffic.nbytes_written < 3 * METADATA

@@ -23,6 +23,9 @@ from virtualds.datasets.write import Destination
 from virtualds.datasets.write_options import WriteOptions
 from virtualds.stores.access_rules import Allow
 
+MOST_OWN_CHUNKS = 64
+"""Values that a set holds itself have few chunks: large ones, or one."""
+
 
 @dataclass(frozen=True)
 class Edits:
@@ -62,7 +65,12 @@ class Edits:
 
     def _load_renamed(self, group: ManifestGroup) -> ManifestGroup:
         """Load values that the set holds: they are written under the new name, for plain Zarr."""
-        renamed = {name: v for name, v in group.variables.items() if name in self.rename}
+        renamed = {
+            name: v
+            for name, v in group.variables.items()
+            # of other arrays, the files would have to be listed
+            if name in self.rename and getattr(v.data, "nchunks", 0) <= MOST_OWN_CHUNKS
+        }
         loaded = load_own_values(replace(group, variables=renamed, groups={}), self.own).variables
         return replace(group, variables={**group.variables, **loaded})
 
