@@ -653,3 +653,7 @@ def test_a_remote_set_of_local_files_grows_if_allow_permits(
         virtual(files[1]).virtual.to_manifest(url, append_dim="time", **there)
     allowed = {"allow": str(files[0].parent), **there}
     virtual(files[1]).virtual.to_manifest(url, append_dim="time", **allowed)
+    found = xr.open_dataset(url, engine="virtual", **allowed)
+    assert_identical(found, native(files[:2]))
+    if target.suffix != ".parquet":  # whose records are replaced on local disk alone
+        virtualds.drop_sources(url, str(files[0]), dim="time", **allowed)
