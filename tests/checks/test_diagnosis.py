@@ -20,6 +20,7 @@ import virtualds
 from virtualds.checks.diagnose.explanations import EXPLANATIONS, TOGETHER
 from virtualds.checks.diagnose.fact_runs import FactRuns
 from virtualds.checks.diagnose.trial_combine import FORMAT_CHECKS
+from virtualds.datasets.registry import FORMATS
 from virtualds.datasets.structure import Fact, find_first_difference, list_facts
 
 pytestmark = [
@@ -432,11 +433,18 @@ def test_facts_that_change_with_every_file_make_no_eras(tmp_path: Path) -> None:
 
 def test_months_of_other_lengths_are_one_era(tmp_path: Path) -> None:
     lengths = (31, 28, 31, 30)
-    variants = ({"chunksizes": (n, 6)} for n in lengths)
+    variants = ({"chunksizes": (n, 6), "zlib": True} for n in lengths)
     found = virtualds.diagnose(years(tmp_path, *variants, sizes=lengths))
     assert [era.files for era in found.eras] == [4]
     assert {row.aspect for row in found.differences} == {"chunks along time"}
     assert found.formats == ("zarr-v3",)
+
+
+def test_months_of_uncompressed_chunks_go_into_every_format(tmp_path: Path) -> None:
+    lengths = (31, 28, 31, 30)
+    variants = ({"chunksizes": (n, 6)} for n in lengths)
+    found = virtualds.diagnose(years(tmp_path, *variants, sizes=lengths))
+    assert set(found.formats) == {form.name for form in FORMATS}
 
 
 LENGTHS = (31, 28, 31, 30, 31, 30)

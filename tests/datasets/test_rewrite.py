@@ -483,3 +483,10 @@ def test_chunks_lie_beside_a_set_on_s3(
     assert_same_bits(found, MIXED["packing_changes"].native(paths))
     assert all(url.startswith(f"{target}.chunks/t/") for url in found.virtual.sources["url"])
     assert found.virtual.verify(sample=None).ok
+
+
+def test_cost_refuses_options_that_the_format_does_not_have(tmp_path: Path) -> None:
+    virtual = MIXED["codec_changes"].virtual(MIXED["codec_changes"].write(tmp_path))
+    with pytest.raises(TypeError, match="'rectilinear' is no option of kerchunk-json"):
+        virtual.virtual.cost("kerchunk-json", rectilinear=True)
+    assert virtual.virtual.cost("zarr-v3")["rewritten"].sum() == 0

@@ -126,6 +126,9 @@ def estimate_cost(
 ) -> pd.DataFrame:
     """Return the table of what ``on_unsupported="rewrite"`` costs; see ``ds.virtual.cost``."""
     form = format_for(Location(""), format)
+    if unknown := sorted(choices.keys() - set(form.choices)):
+        known = ["main_encoding", *form.choices]
+        raise TypeError(f"cost: {unknown[0]!r} is no option of {form.name}, which has {known}")
     obstacles = bind_obstacles(form, choices)
     plans = plan_rewriting(group, obstacles, main_encoding or {}, form.name)
     return build_cost_table(group, plans)
