@@ -225,9 +225,10 @@ def test_every_variable_can_be_encoded_anew_bit_for_bit(
 # ---------------------------------------------------------------------- what users say
 
 
-def test_the_main_encoding_is_what_the_user_says(form: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", [*SETS.values(), "refs.zarr"])
+def test_the_main_encoding_is_what_the_user_says(name: str, tmp_path: Path) -> None:
     paths = MIXED["codec_changes"].write(tmp_path)
-    virtual, target = MIXED["codec_changes"].virtual(paths), tmp_path / SETS[form]
+    virtual, target = MIXED["codec_changes"].virtual(paths), tmp_path / name
     wanted = {"t": {"chunks": {"time": 6}, "codecs": [{"id": "zstd", "level": 3}]}}
     virtual.virtual.to_manifest(target, on_unsupported="rewrite", main_encoding=wanted)
     found = opened(target)
@@ -490,3 +491,17 @@ def test_cost_refuses_options_that_the_format_does_not_have(tmp_path: Path) -> N
     with pytest.raises(TypeError, match="'rectilinear' is no option of kerchunk-json"):
         virtual.virtual.cost("kerchunk-json", rectilinear=True)
     assert virtual.virtual.cost("zarr-v3")["rewritten"].sum() == 0
+
+
+def test_cost_is_that_of_the_metadata_and_of_chunks_that_are_cut(tmp_path: Path) -> None:
+    paths = MIXED["codec_changes"].write(tmp_path)
+    whole = opened(paths[0]).transpose(..., "time")
+    assert whole.virtual.cost("kerchunk-json")["rewritten"].sum() > 0
+    assert whole.virtual.cost("kerchunk-json", zarr_format=3)["rewritten"].sum() == 0
+    whole.virtual.to_manifest(
+        tmp_path / "refs.json", zarr_format=3, on_unsupported="rewrite", rewrite_limit=0
+    )
+    assert_same_bits(opened(tmp_path / "refs.json"), whole.virtual.load())
+    plain = CUT["months"].virtual(CUT["months"].write(tmp_path))
+    table = plain.virtual.cost("zarr-v3", subchunk={"time": 1}).set_index("variable")
+    assert table["chunks"]["t"] == plain.sizes["time"]

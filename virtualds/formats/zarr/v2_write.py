@@ -232,8 +232,8 @@ def _write_out_missing(array: ZarrArray) -> ChunkManifest:
     )
 
 
-def list_obstacles(variable: ManifestVariable, **choices: Any) -> list[str]:
-    """Return why Zarr v2 metadata cannot describe a virtual variable, whatever the choices."""
+def list_obstacles(variable: ManifestVariable) -> list[str]:
+    """Return why Zarr v2 metadata cannot describe a virtual variable."""
     array = to_regular_chunks(unify_fill(variable.data))  # type: ignore[arg-type]
     if found := unsupported_reasons(array, variable.dims):
         return found
