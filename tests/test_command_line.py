@@ -109,6 +109,7 @@ ONLY_IN_PYTHON: dict[str, dict[str, str]] = {
         "append_dim": "append appends",
         "position": "append appends",
         "on_duplicate": "append appends",
+        "region": "templates are made in Python",
     },
     "append": {
         "self": "the dataset",
@@ -116,6 +117,7 @@ ONLY_IN_PYTHON: dict[str, dict[str, str]] = {
         "snapshot": "of sets, not of source files",
         "combine": "along the dimension of the set",
         "to": "of sets that are written anew",
+        "region": "templates are made in Python",
     },
     "verify": {
         "self": "the tree",
