@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from cases import CASES, Archive, numbers
+from range_server import range_server
 from registered_codecs import Case
 from transforms import without_gaps
 from zarr_stores import v3
@@ -752,16 +753,19 @@ LOCAL_IN_DISGUISE = [
 
 
 @pytest.mark.parametrize("url", LOCAL_IN_DISGUISE)
-def test_a_remote_set_may_not_refer_to_local_files(url: str, memory: Any) -> None:
-    memory.pipe("/bucket/refs.json", json.dumps(refs(url)).encode())
-    with pytest.raises(AccessError, match="local file") as caught:
-        virtualds.open_virtual_dataset("memory://bucket/refs.json", loadable_variables=[])
+def test_a_remote_set_may_not_refer_to_local_files(url: str, tmp_path: Path) -> None:
+    (tmp_path / "refs.json").write_text(json.dumps(refs(url)))
+    with (
+        range_server(tmp_path) as (host, _),
+        pytest.raises(AccessError, match="local file") as caught,
+    ):
+        virtualds.open_virtual_dataset(f"{host}/refs.json", loadable_variables=[])
     text = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", ())])
-    assert "memory://bucket/refs.json" in text
+    assert f"{host}/refs.json" in text
     assert "variable v" in text
 
 
-def test_a_remote_set_refers_to_its_neighbours(memory: Any) -> None:
+def test_a_set_refers_to_its_neighbours(memory: Any) -> None:
     memory.pipe("/bucket/data.bin", b"x" * HEADER + VALUES.tobytes())
     memory.pipe("/bucket/refs.json", json.dumps(refs("data.bin")).encode())
     ds = xr.open_dataset("memory://bucket/refs.json", engine="virtual")
@@ -774,19 +778,34 @@ def test_a_local_set_may_refer_to_remote_files(memory: Any, tmp_path: Path) -> N
     np.testing.assert_array_equal(lazy(tmp_path / "refs.json")["v"].values, VALUES)
 
 
-def test_access_options_do_not_go_to_hosts_that_the_user_did_not_name(memory: Any) -> None:
-    document = refs("memory://bucket/data.bin", **{"v/1.0": ["s3://elsewhere/data.bin", 0, 12]})
-    memory.pipe("/bucket/refs.json", json.dumps(document).encode())
-    ds = virtualds.open_virtual_dataset(
-        "memory://bucket/refs.json",
-        loadable_variables=[],
-        storage_options={"skip_instance_cache": True},
-    )
+def test_access_options_do_not_go_to_hosts_that_the_user_did_not_name(tmp_path: Path) -> None:
+    document = refs("data.bin", **{"v/1.0": ["s3://elsewhere/data.bin", 0, 12]})
+    (tmp_path / "refs.json").write_text(json.dumps(document))
+    with range_server(tmp_path) as (host, _):
+        ds = virtualds.open_virtual_dataset(
+            f"{host}/refs.json",
+            loadable_variables=[],
+            storage_options={"skip_instance_cache": True},
+        )
     options = {file.url: file.options for file in ds["v"].data.sources}
     assert options == {
-        "memory://bucket/data.bin": {"skip_instance_cache": True},
+        f"{host}/data.bin": {"skip_instance_cache": True},
         "s3://elsewhere/data.bin": None,
     }
+
+
+def test_a_set_in_the_memory_of_the_process_is_trusted_like_a_local_one(
+    memory: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "data.bin").write_bytes(b"x" * HEADER + VALUES.tobytes())
+    memory.pipe("/bucket/refs.json", json.dumps(refs(str(tmp_path / "data.bin"))).encode())
+    where = "memory://bucket/refs.json"
+    np.testing.assert_array_equal(lazy(where)["v"].values, VALUES)
+    # unless the user says where the files lie
+    with pytest.raises(AccessError, match="lies under none of"):
+        lazy(where, allow=tmp_path / "elsewhere")
+    with pytest.raises(AccessError, match="local file"):
+        lazy(f"simplecache::{where}")
 
 
 def test_options_do_not_get_into_the_set(memory: Any, tmp_path: Path, archive: Archive) -> None:
@@ -804,7 +823,6 @@ def test_a_set_is_written_to_and_read_from_any_store(memory: Any, archive: Archi
     ds.virtual.to_manifest("memory://bucket/refs.json")
     strict(memory.cat("/bucket/refs.json"))
     again = xr.open_dataset("memory://bucket/refs.json", engine="virtual")
-    # a set in a store may not refer to local files, but hold values
     xr.testing.assert_identical(again.load(), archive.native("contiguous"))
     with pytest.raises(FileExistsError):
         ds.virtual.to_manifest("memory://bucket/refs.json", mode="w-")

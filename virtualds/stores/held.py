@@ -151,7 +151,10 @@ class HeldStore:
 
     def get_ranges(self, file: SourceFile, ranges: Sequence[Range]) -> Sequence[bytes]:
         """Return the bytes of every range."""
-        held = _find_object(file.url, file.options)
+        try:
+            held = _find_object(file.url, file.options)
+        except FileNotFoundError as error:
+            raise StoreError(str(error)) from error
         found = []
         for item, (offset, length) in enumerate(ranges):
             data = held.read(offset, length)
