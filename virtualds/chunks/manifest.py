@@ -197,12 +197,14 @@ class ChunkManifest(FamiliarNames):
 
         Missing chunks have no key, as in `virtualizarr.manifests.ChunkManifest.dict`.
         """
-        found = {}
+        found: dict[str, dict[str, Any]] = {}
         for place in np.argwhere(self.file != MISSING).tolist():
             file, offset, length, *_ = self.lookup(tuple(place))
-            held = {"data": self.inline[offset]} if file == INLINE else None
-            where = {"path": self.files[file].url, "offset": offset, "length": length}
-            found[".".join(map(str, place)) or "0"] = held or where
+            key = ".".join(map(str, place)) or "0"
+            if file == INLINE:
+                found[key] = {"data": self.inline[offset]}
+            else:
+                found[key] = {"path": self.files[file].url, "offset": offset, "length": length}
         return found
 
     def at(self, ids: Ints) -> ChunkManifest:
