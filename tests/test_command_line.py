@@ -322,6 +322,23 @@ def test_options_of_scan_reach_the_library() -> None:
     assert json.loads(Path("x.parquet/.zmetadata").read_text())["record_size"] == 5
 
 
+def test_chunks_are_cut_and_held_on_the_way() -> None:
+    xr.load_dataset("2001.nc").to_netcdf("plain.nc", encoding={"t": {"zlib": False}})
+    done("convert", "plain.nc", "cut.json", "--subchunk", "t:time=1", "--zarr-format", "3")
+    refs = json.loads(Path("cut.json").read_text())["refs"]
+    assert {"t/zarr.json", "t/c/11/0/0"} <= refs.keys()
+    done("convert", "plain.nc", "held.json", "--subchunk", "time=2", "--inline-threshold", "10000")
+    held = json.loads(Path("held.json").read_text())["refs"]
+    assert held["t/5.0.0"].startswith("base64:")
+    done("scan", "plain.nc", "-o", "beside.parquet", "--relative-paths", "--inline-threshold", "0")
+    for name in ("cut.json", "held.json", "beside.parquet"):
+        xr.testing.assert_equal(
+            xr.open_dataset(name, engine="virtual").load(), xr.load_dataset("plain.nc")
+        )
+    for wrong in ("time", "time=0", "a:b:time=1", "time=x"):
+        assert "neither DIM=N" in run("convert", "plain.nc", "x.json", "--subchunk", wrong).output
+
+
 def test_coordinates_come_from_names_and_attributes() -> None:
     for run_number, day in ((7, "20010203"), (12, "20010204")):
         part = xr.Dataset({"t": ("x", [1.0, run_number])}, attrs={"start": day})

@@ -48,7 +48,7 @@ class VirtualDatasetAccessor(FamiliarNames):
     2
     """
 
-    FAMILIAR = OF_DATASETS
+    _FAMILIAR = OF_DATASETS
 
     def __init__(self, dataset: xr.Dataset) -> None:
         self._dataset = dataset

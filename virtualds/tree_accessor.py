@@ -47,7 +47,7 @@ class VirtualDataTreeAccessor(FamiliarNames):
     4
     """
 
-    FAMILIAR = OF_DATASETS
+    _FAMILIAR = OF_DATASETS
 
     def __init__(self, tree: xr.DataTree) -> None:
         self._tree = tree

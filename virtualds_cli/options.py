@@ -11,6 +11,8 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from virtualds_cli.pieces import Piece, join_pieces
+
 Function = Callable[..., None]
 Decorator = Callable[[Function], Function]
 
@@ -301,7 +303,24 @@ OPTIONS: dict[str, Decorator] = {
         help="Also write urls that contain a password, signature or token. Everyone who can read "
         "the set can use them. Without this option they are refused.",
     ),
+    "subchunk": click.option(
+        "--subchunk",
+        multiple=True,
+        type=Piece(),
+        callback=join_pieces,
+        help="Cut uncompressed chunks: time=1, or t:time=1 for one variable. Repeat the option.",
+    ),
     # format-specific options
+    "inline_threshold": click.option(
+        "--inline-threshold",
+        type=click.IntRange(0),
+        help="kerchunk, zarr-v3: bytes up to which a chunk is read and held in the set.",
+    ),
+    "zarr_format": click.option(
+        "--zarr-format",
+        type=click.IntRange(2, 3),
+        help="kerchunk-json: version of the Zarr metadata. [default: 2]",
+    ),
     "templates": click.option(
         "--templates",
         is_flag=True,
@@ -320,7 +339,7 @@ OPTIONS: dict[str, Decorator] = {
         "--relative-paths",
         is_flag=True,
         default=None,
-        help="zarr-v3: write source paths relative to the set.",
+        help="kerchunk, zarr-v3: write source paths relative to the set.",
     ),
     "message": click.option("--message", help="icechunk: commit message."),
     "branch": click.option("--branch", help="icechunk: branch to commit to."),
@@ -335,6 +354,9 @@ OPTIONS: dict[str, Decorator] = {
 
 CHOICES = (
     "keep_query",
+    "subchunk",
+    "inline_threshold",
+    "zarr_format",
     "templates",
     "record_size",
     "manifest",

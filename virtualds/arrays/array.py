@@ -70,7 +70,7 @@ class ManifestArray(FragmentedArray, DuckArray, FamiliarNames):
     ((1, 2), 2)
     """
 
-    FAMILIAR: ClassVar[Mapping[str, str]] = OF_ARRAYS
+    _FAMILIAR: ClassVar[Mapping[str, str]] = OF_ARRAYS
 
     # ------------------------------------------------------------------ building
 

@@ -15,7 +15,7 @@ class FamiliarNames:
 
     __slots__ = ()
 
-    FAMILIAR: ClassVar[Mapping[str, str]] = {}
+    _FAMILIAR: ClassVar[Mapping[str, str]] = {}
     """What to call instead, by name."""
 
     if not TYPE_CHECKING:
@@ -23,7 +23,7 @@ class FamiliarNames:
 
         def __getattr__(self, name: str) -> NoReturn:
             kind = type(self).__name__
-            remedy = self.FAMILIAR.get(name)
+            remedy = self._FAMILIAR.get(name)
             if remedy is None:
                 raise AttributeError(
                     f"{kind!r} object has no attribute {name!r}", name=name, obj=self

@@ -84,7 +84,7 @@ class ChunkManifest(FamiliarNames):
     checksum: Column
     inline: tuple[bytes, ...] = ()
 
-    FAMILIAR: ClassVar[Mapping[str, str]] = OF_MANIFESTS
+    _FAMILIAR: ClassVar[Mapping[str, str]] = OF_MANIFESTS
 
     def __post_init__(self) -> None:
         # each variable of each file makes one, so the columns are not compared in a loop

@@ -28,6 +28,10 @@ CONVERTING = (
     examples=(
         ("Convert kerchunk JSON to Zarr v3", "virtualds convert refs.json refs.zarr"),
         ("Convert all groups of one file", "virtualds convert granule.h5 granule.parquet"),
+        (
+            "Cut uncompressed chunks, and hold small ones in the set",
+            "virtualds convert refs.json days.json --subchunk time=1 --inline-threshold 500",
+        ),
     ),
 )
 @click.argument("source", type=Url())
@@ -36,7 +40,8 @@ CONVERTING = (
 def convert(source: str, target: str, **options: Any) -> None:
     """Convert a set or a source file to another format.
 
-    The command converts all groups of SOURCE and reads no chunk data. If the target format cannot
+    The command converts all groups of SOURCE and reads no chunk data, except small chunks with
+    --inline-threshold. If the target format cannot
     hold a variable, the error names the variable, and nothing is written.
     """
     import virtualds
