@@ -319,7 +319,7 @@ OPTIONS: dict[str, Decorator] = {
     "zarr_format": click.option(
         "--zarr-format",
         type=click.IntRange(2, 3),
-        help="kerchunk-json: version of the Zarr metadata. [default: 2]",
+        help="kerchunk-json: version of the Zarr metadata, 2 unless given.",
     ),
     "templates": click.option(
         "--templates",
