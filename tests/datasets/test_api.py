@@ -52,7 +52,7 @@ def test_names_are_taken_to_the_letter(name: str, tmp_path: Path) -> None:
     xr.testing.assert_identical(again.load(), ds.virtual.load())
 
 
-@pytest.mark.parametrize("name", [None, 3, b"bytes.nc", ["a.nc"]])
+@pytest.mark.parametrize("name", [None, 3, [b"bytes.nc"], ["a.nc"]])
 def test_objects_that_are_no_names_are_refused(name: Any) -> None:
     with pytest.raises(TypeError):
         open_one(name)

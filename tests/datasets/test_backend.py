@@ -148,9 +148,15 @@ def test_xarray_knows_the_engine(archive: Archive) -> None:
     assert xr.backends.plugins.guess_engine(str(archive.path("contiguous"))) != "virtual"
 
 
-@pytest.mark.parametrize("what", [b"bytes", 3, object(), {"version": 1, "refs": {}}])
-def test_only_names_are_opened(what: Any) -> None:
-    with pytest.raises(TypeError, match="paths and urls"):
+@pytest.mark.parametrize("what", [3, object(), [b"bytes"], xr.Dataset()])
+def test_only_names_and_files_are_opened(what: Any) -> None:
+    with pytest.raises(TypeError, match=r"engine='virtual'.*path or url"):
+        lazy(what)
+
+
+@pytest.mark.parametrize("what", [b"bytes", {"version": 1, "refs": {}}])
+def test_objects_without_a_known_format_are_refused(what: Any) -> None:
+    with pytest.raises(FormatError):
         lazy(what)
 
 

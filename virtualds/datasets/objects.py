@@ -79,7 +79,8 @@ def find_meaning(given: Any, options: Mapping[str, Any] | None = None) -> Meant 
         return _hold(HeldBytes(given))
     if (filesystem := _filesystem_of(given)) is not None:
         return _find_in_fsspec(given, filesystem, options)
-    if isinstance(given, Mapping):
+    # datasets of xarray are mappings, too
+    if isinstance(given, dict):
         return _hold_references(given, options)
     return _find_open_file(given)
 
