@@ -48,7 +48,7 @@ STORED_OTHERWISE = {
     ("external_files", "in_rows"),  # several files are chunks
     ("integers_of_odd_precision", "w"),  # big-endian in the source, inline as h5py read it
 }
-CUT = {("unlimited_of_different_lengths", "short")}
+CUT = {("unlimited_of_different_lengths", name) for name in ("short", "filled")}
 """Uncompressed variables that are cut to rows, since HDF5 pads their last chunk with anything."""
 CAN_BE_HELD = [name for name in CASES if name not in CANNOT_BE_HELD]
 
