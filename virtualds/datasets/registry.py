@@ -13,6 +13,7 @@ from virtualds.errors import LIBRARY_ERRORS
 from virtualds.formats import Format, History, Parts, icechunk, zarr_manifests
 from virtualds.formats.icechunk import target, upkeep, write
 from virtualds.formats.kerchunk import (
+    encode_json,
     json,
     json_upkeep,
     parquet,
@@ -113,7 +114,7 @@ FORMATS: tuple[Format, ...] = (
         choices=("templates", "relative_paths", "zarr_format", *CHANGES),
         upkeep=Upkeep(None, json_upkeep.move_sources),
         to_dict=json.to_dict,
-        obstacles=list_obstacles,
+        obstacles=encode_json.list_obstacles,
     ),
     Format(
         "kerchunk-parquet",
