@@ -94,6 +94,14 @@ def test_mixed_archives_are_written_bit_for_bit(name: str, form: str, tmp_path: 
 
 
 @pytest.mark.parametrize("name", MIXED)
+def test_kerchunk_with_zarr_v3_metadata_holds_what_is_rewritten(name: str, tmp_path: Path) -> None:
+    paths, target = MIXED[name].write(tmp_path), tmp_path / "refs.json"
+    virtual, choices = MIXED[name].virtual(paths), {"on_unsupported": "rewrite", "zarr_format": 3}
+    virtual.virtual.to_manifest(target, **choices)
+    assert_same_bits(opened(target), MIXED[name].native(paths))
+
+
+@pytest.mark.parametrize("name", MIXED)
 def test_only_chunks_that_the_format_cannot_hold_are_rewritten(
     name: str, form: str, tmp_path: Path
 ) -> None:

@@ -20,12 +20,12 @@ from virtualds.datasets.write_options import WriteOptions
 from virtualds.errors import without_secrets
 from virtualds.source_file import StorageOptions
 from virtualds.stores.access_rules import Allow
-from virtualds.upkeep.apply import Update
-from virtualds.upkeep.commit import commit
-from virtualds.upkeep.compare import Changes, complete
-from virtualds.upkeep.list_files import list_files
-from virtualds.upkeep.open_files import FileOpener, Urls
-from virtualds.upkeep.report import SyncReport
+from virtualds.syncing.apply import Update
+from virtualds.syncing.commit import commit
+from virtualds.syncing.compare import Changes, complete
+from virtualds.syncing.list_files import list_files
+from virtualds.syncing.open_files import FileOpener, Urls
+from virtualds.syncing.report import SyncReport
 from virtualds.urls import scheme_of
 
 ON_REMOVED = ("error", "keep", "drop")

@@ -20,9 +20,9 @@ from virtualds.datasets.to_dataset import to_virtual_dataset
 from virtualds.errors import CombineError
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.listing import FileColumns
-from virtualds.upkeep.compare import Changes
-from virtualds.upkeep.known_files import tabulate_sources
-from virtualds.upkeep.open_files import FileOpener, Urls
+from virtualds.syncing.compare import Changes
+from virtualds.syncing.known_files import tabulate_sources
+from virtualds.syncing.open_files import FileOpener, Urls
 from virtualds.urls import scheme_of
 
 
