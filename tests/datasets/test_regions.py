@@ -329,10 +329,10 @@ def test_a_region_does_not_cut_compressed_chunks(refs: Path, forecasts: Forecast
 
 OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "mode a": ({"region": REGION, "mode": "a"}, "'r\\+' fills a region"),
-    "no region": ({"mode": "r+"}, "'r\\+' fills a region"),
+    "no region": ({"mode": "r+"}, "region= fills a part"),
     "append": ({"region": REGION, "append_dim": "init"}, "'r\\+' fills a region"),
-    "position": ({"region": REGION, "position": "start"}, "a region has its place"),
-    "word": ({"region": REGION, "on_duplicate": "drop"}, "'raise', 'skip' or 'replace'"),
+    "position": ({"region": REGION, "position": "start"}, "these are for appending"),
+    "word": ({"region": REGION, "on_duplicate": "drop"}, "there are 'raise', 'skip', 'replace'"),
 }
 
 

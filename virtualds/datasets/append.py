@@ -14,7 +14,7 @@ import numpy as np
 import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.group import ManifestGroup
+from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.chunks.projection import find_runs
 from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES
 from virtualds.datasets.append_places import (
@@ -340,21 +340,26 @@ def _to_group(old: ManifestGroup, dataset: xr.Dataset) -> ManifestGroup:
     return replace(found, groups=old.groups, attributes=attributes, encoding=old.encoding)
 
 
+def list_coding_changes(old: ManifestVariable, new: ManifestVariable) -> list[str]:
+    """Return which attributes say of two variables that their numbers encode values otherwise."""
+    pairs = {key: (old.attributes.get(key), new.attributes.get(key)) for key in CODING_ATTRIBUTES}
+    return [key for key, (before, after) in pairs.items() if str(before) != str(after)]
+
+
 def _check_coding(name: Hashable, old: Any, new: Any) -> None:
     if isinstance(new.data, ManifestArray) or new.data.dtype.kind in TEXT_KINDS:
         return
-    before = {key: old.attributes.get(key) for key in CODING_ATTRIBUTES}
-    after = {key: new.attributes.get(key) for key in CODING_ATTRIBUTES}
-    differing = [key for key in CODING_ATTRIBUTES if str(before[key]) != str(after[key])]
+    before, after = dict(old.attributes), dict(new.attributes)
+    differing = list_coding_changes(old, new)
     dtypes = [data.dtype.newbyteorder("=") for data in (old.data, new.data)]
     # joining promotes numbers, and that is fine; times must keep the dtype of the set
-    if dtypes[0] != dtypes[1] and (before["units"] or dtypes[1] != np.result_type(*dtypes)):
+    if dtypes[0] != dtypes[1] and (before.get("units") or dtypes[1] != np.result_type(*dtypes)):
         before["dtype"], after["dtype"] = old.data.dtype, new.data.dtype
         differing.append("dtype")
     if differing:
         key = differing[0]
         raise CombineError(
             f"append: the set cannot store the new values of {name!r} exactly (it has {key} "
-            f"{before[key]!r}, and they would need {after[key]!r}); convert them, or write the "
-            f"set anew (mode='w')"
+            f"{before.get(key)!r}, and they would need {after.get(key)!r}); convert them, or write "
+            f"the set anew (mode='w')"
         )

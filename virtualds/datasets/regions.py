@@ -17,7 +17,7 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
 from virtualds.arrays.regions import count_references, crop_box, put_region
 from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES
-from virtualds.datasets.append import CODING_ATTRIBUTES
+from virtualds.datasets.append import list_coding_changes
 from virtualds.datasets.from_dataset import group_from_dataset
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.references_behind import restore_references
@@ -300,14 +300,9 @@ def _to_group(
     kept = dict(old.variables)
     for name in changed:
         before, after = old.variables[str(name)], found[str(name)]
-        coded = [
-            k
-            for k in CODING_ATTRIBUTES
-            if str(before.attributes.get(k)) != str(after.attributes.get(k))
-        ]
-        if not isinstance(after.data, ManifestArray) and (
-            coded or before.data.dtype.newbyteorder("=") != after.data.dtype.newbyteorder("=")
-        ):
+        dtypes = [v.data.dtype.newbyteorder("=") for v in (before, after)]
+        differs = dtypes[0] != dtypes[1] or bool(list_coding_changes(before, after))
+        if differs and not isinstance(after.data, ManifestArray):
             raise CombineError(
                 f"region: the set cannot store the new values of {name!r} exactly; convert them, "
                 f"or write the template anew with an encoding that holds them"

@@ -152,12 +152,13 @@ class Destination:
         return retry_on_conflict(partial(self._change, change, whole), self.options.conflict)
 
     def _create(self, whole: Whole) -> Written:
+        if self.rewrite.is_needed or self.options.changes.inline_threshold:
+            # chunks are read for a set that can be written alone
+            self.demand_free()
         is_known = know_nothing if self.place is None else self._is_part
         group = self.options.changes.apply(whole(), is_known)
         self._judge(group, is_known)
-        if self.rewrite.is_needed:
-            self.demand_free()
-            group = self.rewrite.fit(group)
+        group = self.rewrite.fit(group)
         where, replaces = self.location.target, self.options.replaces_set
         # not around ``whole``: it reads sources, and their errors are no errors of the set
         with explain_write_errors(where):

@@ -163,9 +163,9 @@ class WriteOptions:
         known = [*target.choices, *OF_ALL]
         others = list_arguments(WriteOptions if call is None else call)
         for name in sorted(self.choices.keys() - set(known)):
-            raise TypeError(
-                f"{name!r} is no option of {target.name}, which has {known}"
-                f"{format_suggestion(name, {*known, *others} - {name})}"
-            )
+            remedy = format_suggestion(name, {*known, *others} - {name})
+            if name in {one.name for one in fields(self)}:
+                remedy = "; ds.virtual.to_manifest has it, and this call does not"
+            raise TypeError(f"{name!r} is no option of {target.name}, which has {known}{remedy}")
         check_types(self.choices)
         ReferenceChanges.of(self.choices)
