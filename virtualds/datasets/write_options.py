@@ -71,6 +71,17 @@ class WriteOptions:
         if self.mode is None:
             default = "w-" if self.append_dim is None else "a"
             object.__setattr__(self, "mode", default if self.region is None else "r+")
+        self._check_mode()
+        check_choice("new_variables", self.new_variables, NEW_VARIABLES)
+        check_choice("missing_variables", self.missing_variables, MISSING_VARIABLES)
+        check_conflict(self.conflict)
+        self._check_appending()
+        AccessPolicy.of(self.allow)
+        normalise_path(self.group)
+        _ = self.rewriting
+
+    def _check_mode(self) -> None:
+        """Refuse an unknown mode, and a region or a dimension that it does not take."""
         mode, dim = self.mode, self.append_dim
         if mode not in MODES:
             raise ValueError(
@@ -88,13 +99,6 @@ class WriteOptions:
                 f"mode {mode!r} with append_dim={dim!r}: name the dimension to append along, and "
                 f"nothing else to create a set"
             )
-        check_choice("new_variables", self.new_variables, NEW_VARIABLES)
-        check_choice("missing_variables", self.missing_variables, MISSING_VARIABLES)
-        check_conflict(self.conflict)
-        self._check_appending()
-        AccessPolicy.of(self.allow)
-        normalise_path(self.group)
-        _ = self.rewriting
 
     def _check_appending(self) -> None:
         """Refuse options of appends where nothing is appended."""
