@@ -300,7 +300,9 @@ class Changes(RuleBasedStateMachine):
         self.change(act, plan, fate)
 
     @has_variables
-    @rule(data=st.data(), fate=FATES, stored=KINDS, on_duplicate=st.sampled_from(["skip", "replace"]))
+    @rule(
+        data=st.data(), fate=FATES, stored=KINDS, on_duplicate=st.sampled_from(["skip", "replace"])
+    )
     def fill_region(self, data: st.DataObject, fate: Fate, stored: str, on_duplicate: str) -> None:
         group, name = self.draw_variable(data)
         names = tuple({name, self.draw_name(data, group)})

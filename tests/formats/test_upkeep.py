@@ -297,8 +297,12 @@ def write_and_move(target: Path, moved: Path, **choices: Any) -> xr.Dataset:
 CHOICES: list[tuple[str, dict[str, Any]]] = [
     ("json", {}),
     ("json", {"templates": True}),
+    ("json", {"relative_paths": True}),
+    ("json", {"relative_paths": True, "templates": True}),
+    ("json", {"relative_paths": True, "zarr_format": 3}),
     ("json.zst", {}),
     ("parquet", {}),
+    ("parquet", {"relative_paths": True}),
     ("parquet", {"record_size": 5}),
     ("zarr", {}),
     ("zarr", {"manifest": "inline"}),
@@ -337,6 +341,22 @@ def test_only_texts_of_urls_change(moved: Path, tmp_path: Path) -> None:
     # templates are enough
     assert after["refs"] == before["refs"]
     assert after["templates"] == {"u0": f"file://{moved}"}
+
+
+@pytest.mark.parametrize(("suffix", "choices"), [c for c in CHOICES if "relative_paths" in c[1]])
+def test_relative_urls_stay_relative(
+    suffix: str, choices: dict[str, Any], moved: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / f"refs.{suffix}"
+    expected = write_and_move(target, moved, **choices)
+    virtualds.rename_paths(target, {str(tmp_path / "old"): str(tmp_path / "new")})
+    sources = virtualds.open_virtual_dataset(target)[["t"]].virtual.sources
+    assert sources["size"].notna().all()
+    # the set and its archive move together
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    shutil.move(tmp_path / "new", elsewhere)
+    xr.testing.assert_equal(opened(Path(shutil.move(target, elsewhere))), expected)
 
 
 def test_a_template_above_the_moved_folder_is_left_alone(moved: Path, tmp_path: Path) -> None:
