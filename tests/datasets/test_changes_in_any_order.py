@@ -366,7 +366,7 @@ class Changes(RuleBasedStateMachine):
                 act()
         shutil.rmtree(old)
 
-    @precondition(lambda self: self.suffix in (".zarr", ".icechunk"))
+    @precondition(lambda self: self.suffix == ".zarr")
     @rule()
     def expire_snapshots(self) -> None:
         virtualds.expire_snapshots(self.target, keep=1)

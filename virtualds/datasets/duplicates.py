@@ -126,7 +126,7 @@ def check_unchanged(present: xr.Dataset, new: xr.Dataset, dim: str) -> None:
     changed = {
         file.url
         for file in _list_files_along(new, dim)
-        if file.url in before and _is_different(file, before[file.url])
+        if file.url in before and file.joined_with(before[file.url]) is None
     }
     for url in sorted(find_used_along(present, dim, changed)):
         raise CombineError(
@@ -141,12 +141,6 @@ def _list_files_along(dataset: xr.Dataset, dim: str) -> Iterator[SourceFile]:
         f.manifest.listed for _, array in list_arrays_along(dataset, dim) for f in array.fragments
     )
     return (file for table in drop_repeated_tables(listed) for file in table)
-
-
-def _is_different(file: SourceFile, other: SourceFile) -> bool:
-    """Say whether the known states of two files differ."""
-    pairs = zip(file.fingerprint, other.fingerprint, strict=True)
-    return any(None not in pair and pair[0] != pair[1] for pair in pairs)
 
 
 def duplicates_error(
