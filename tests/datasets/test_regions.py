@@ -259,7 +259,11 @@ def test_a_missing_chunk_replaces_one_that_was_there(refs: Path, forecasts: Fore
 # ---------------------------------------------------------------------- other encodings
 
 
-@pytest.mark.parametrize("other", [{"zlib": False, "shuffle": False}, {"complevel": 9}, CHUNK])
+OTHER = [{"zlib": False, "shuffle": False}, {"complevel": 9}, CHUNK, {"rain": {"dtype": "f8"}}]
+"""How cells are stored unlike the template; the last is not packed."""
+
+
+@pytest.mark.parametrize("other", OTHER)
 def test_cells_of_other_encodings_stand_among_the_others(
     other: dict[str, Any], refs: Path, forecasts: Forecasts
 ) -> None:
