@@ -70,8 +70,11 @@ class SourceFile(NamedTuple):
         pairs = list(zip(self.fingerprint, other.fingerprint, strict=True))
         if any(None not in pair and pair[0] != pair[1] for pair in pairs):
             return None
-        size, mtime, etag = (a if b is None else b for a, b in pairs)
-        return self._replace(size=size, mtime=mtime, etag=etag)
+        names = ("size", "mtime", "etag")
+        known: dict[str, Any] = {
+            n: a if b is None else b for n, (a, b) in zip(names, pairs, strict=True)
+        }
+        return self._replace(**known)
 
 
 PRESENT = 2**32

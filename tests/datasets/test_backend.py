@@ -150,7 +150,7 @@ def test_xarray_knows_the_engine(archive: Archive) -> None:
 
 @pytest.mark.parametrize("what", [3, object(), [b"bytes"], xr.Dataset()])
 def test_only_names_and_files_are_opened(what: Any) -> None:
-    with pytest.raises(TypeError, match=r"engine='virtual'.*path or url"):
+    with pytest.raises(TypeError, match="path or url"):
         lazy(what)
 
 

@@ -105,19 +105,24 @@ def test_sources_are_compared_through_v3_metadata(
         lazy(refs)["t"].load()
 
 
-def test_rectilinear_chunks_are_refused_by_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize("codecs", [(), ({"id": "zlib", "level": 1},)], ids=["plain", "zlib"])
+def test_rectilinear_chunks_are_cut_or_refused_by_name(codecs: Any, tmp_path: Path) -> None:
     parts = []
     for number, days in enumerate((31, 28)):
         (tmp_path / f"{number}.bin").write_bytes(np.arange(days, dtype="f8").tobytes())
         array = virtualds.ManifestArray.from_arrays(
             shape=(days,), chunks=(days,), dtype="f8", path=str(tmp_path / f"{number}.bin"),
-            offsets=0, lengths=days * 8,
+            offsets=0, lengths=days * 8, codecs=codecs,
         )  # fmt: skip
         parts.append(xr.Dataset({"t": ("time", array)}))
     vds = xr.concat(parts, "time")
-    with pytest.raises(UnsupportedError, match="t: chunk lengths"):
-        vds.virtual.to_manifest(None, zarr_format=3)
-    assert vds.virtual.to_manifest(None, zarr_format=3, subchunk={"time": 1})
+    if codecs:
+        with pytest.raises(UnsupportedError, match="t: chunk lengths"):
+            vds.virtual.to_manifest(None, zarr_format=3)
+        return
+    for subchunk in (None, {"time": 1}):
+        refs = vds.virtual.to_manifest(None, zarr_format=3, subchunk=subchunk)["refs"]
+        assert len([key for key in refs if key.startswith("t/c/")]) == 59
 
 
 @pytest.mark.parametrize("given", [1, 4, "3", True, None])

@@ -40,8 +40,8 @@ from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.write import prepare_write
 from virtualds.formats.kerchunk import json as kerchunk_json
 from virtualds.formats.kerchunk import parquet as kerchunk_parquet
+from virtualds.formats.kerchunk import record_columns, write_record
 from virtualds.formats.kerchunk import records as kerchunk_records
-from virtualds.formats.kerchunk import write_record
 from virtualds.source_file import SourceFile
 from virtualds.stores.local import LocalStore
 
@@ -598,7 +598,7 @@ def test_a_row_of_a_url_that_there_is_not_is_damage() -> None:
     numbers = pa.array([0, 5], pa.int32())
     column = pa.DictionaryArray.from_arrays(numbers, pa.array(["data.bin"]), safe=False)
     with pytest.raises(FormatError, match="column path has 1 texts"):
-        kerchunk_records._read_urls(pa.table({"path": column}))
+        record_columns.read_urls(pa.table({"path": column}))
 
 
 def test_a_record_whose_token_is_no_text_is_of_another_writing(tmp_path: Path) -> None:

@@ -17,11 +17,8 @@ from virtualds.formats.upkeep import CheckMoved, Expiry, MoveFile, Removal
 from virtualds.formats.zarr.chunk_keys import add_manifest_keys
 from virtualds.formats.zarr.document import Document, join_snapshot_path, name_snapshot
 from virtualds.formats.zarr.write_plan import list_references, plan_writing
-from virtualds.formats.zarr_manifests.join_parts import (
-    JoinParts,
-    join_all_parts,
-    join_small_parts,
-)
+from virtualds.formats.zarr_manifests.join_parts import join_all_parts
+from virtualds.formats.zarr_manifests.layers import count_layers
 from virtualds.formats.zarr_manifests.manifests import StoredManifests
 from virtualds.formats.zarr_manifests.move_sources import SourceMoving
 from virtualds.formats.zarr_manifests.parallel_write import PartsFolder, check_parts, remove_parts
@@ -232,14 +229,14 @@ def _commit(
     manifest: str | None = None,
     relative_paths: bool = False,
     parts: PartsFolder | None = None,
-    join: JoinParts = join_small_parts,
+    joins_all: bool = False,
 ) -> None:
     """Write the files of a snapshot, then, in one step, the document that makes it the newest."""
     find_store(root).demand_conditions(root, options)
     name, time = name_snapshot()
     name = parts.snapshot if parts else name
     before = found.document if found else None
-    writer = SnapshotWriter(root, options, name, before, manifest, relative_paths, join)
+    writer = SnapshotWriter(root, options, name, before, manifest, relative_paths, joins_all)
     try:
         document = made(writer)
         waste = check_parts(parts, document) if parts else []
@@ -277,7 +274,7 @@ def join_tables(url: str, options: StorageOptions | None = None) -> bool:
     group = read(found.document)
     arrays = list_references(group, root, found.document)
     joined = {path: join_all_parts(parts) for path, parts in arrays.items()}
-    if all(len(joined[path]) == len(parts) for path, parts in arrays.items()):
+    if all(len(joined[path]) == sum(map(count_layers, parts)) for path, parts in arrays.items()):
         return False
 
     def made(writer: SnapshotWriter) -> Document:
@@ -288,7 +285,7 @@ def join_tables(url: str, options: StorageOptions | None = None) -> bool:
         return document
 
     relative = found.document.notes.get("relative_paths", False)
-    _commit(made, root, options, found, None, relative, join=join_all_parts)
+    _commit(made, root, options, found, None, relative, joins_all=True)
     return True
 
 

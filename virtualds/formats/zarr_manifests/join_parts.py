@@ -16,9 +16,6 @@ from virtualds.formats.zarr_manifests.parquet_table import RECORD_SIZE
 MOST_JSON = 4096
 """Most chunks of an array whose manifest goes into JSON, and of a part that is small."""
 
-JoinParts = Callable[[list[ManifestPart], Callable[[ManifestPart], bool]], list[ManifestPart]]
-"""Takes parts, and a function that says whether one was just written; returns those to write."""
-
 
 def join_small_parts(
     parts: list[ManifestPart], is_new: Callable[[ManifestPart], bool]
@@ -39,9 +36,7 @@ def join_small_parts(
     return found
 
 
-def join_all_parts(
-    parts: list[ManifestPart], is_new: Callable[[ManifestPart], bool] = lambda part: False
-) -> list[ManifestPart]:
+def join_all_parts(parts: list[ManifestPart]) -> list[ManifestPart]:
     """Join all neighbours, of any size, until no two of them make a box."""
     found, before = list(parts), len(parts) + 1
     while len(found) < before:

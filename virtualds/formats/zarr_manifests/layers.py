@@ -7,7 +7,7 @@ few tables, and each reference is written a few times at most.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -101,17 +101,45 @@ def arrange_layers(
         used = part.manifest.used_pipelines(2)
         if used.size != 1 or not _has_layers(part.manifest, is_stored):
             yield part
-            continue
-        layers = _join_layers(part.manifest, is_stored)
-        if not layers and pipelines:
-            # a table without rows says how missing chunks are decoded
-            layers = [_NewLayer(np.zeros(0, np.int64), ChunkManifest.missing((0,)))]
-        for layer in layers:
-            origin, manifest = layer
-            if isinstance(layer, _NewLayer):
-                origin, manifest = layer.place(part.manifest.shape, int(used[0]))
-            moved = tuple(a + b for a, b in zip(part.origin, origin, strict=True))
-            yield ManifestPart(part.fragment, moved, manifest)
+        else:
+            yield from _place_layers(part, _join_layers(part.manifest, is_stored), pipelines)
+
+
+def flatten_layers(parts: Iterable[ManifestPart], pipelines: bool) -> Iterator[ManifestPart]:
+    """Yield each part as one table, whatever lies in the set already."""
+    for part in parts:
+        known = part.manifest.find_existing()
+        if (
+            known is None
+            or not is_sparse(part.manifest.size, known.size)
+            or part.manifest.used_pipelines(2).size != 1
+        ):
+            yield part
+        else:
+            whole = _OldLayer((0,) * len(part.manifest.shape), part.manifest)
+            found = [_gather_layer(whole, part.manifest.shape)] if known.size else []
+            yield from _place_layers(part, found, pipelines)
+
+
+def count_layers(part: ManifestPart) -> int:
+    """Count the tables that a part is written in."""
+    return max(len(split_layers(part.manifest)), 1)
+
+
+def _place_layers(
+    part: ManifestPart, layers: Sequence[_OldLayer | _NewLayer], pipelines: bool
+) -> Iterator[ManifestPart]:
+    """Yield the layers of a part where they lie in the array."""
+    if not layers and pipelines:
+        # a table without rows says how missing chunks are decoded
+        layers = [_NewLayer(np.zeros(0, np.int64), ChunkManifest.missing((0,)))]
+    [used] = part.manifest.used_pipelines(2).tolist()
+    for layer in layers:
+        origin, manifest = layer
+        if isinstance(layer, _NewLayer):
+            origin, manifest = layer.place(part.manifest.shape, used)
+        moved = tuple(a + b for a, b in zip(part.origin, origin, strict=True))
+        yield ManifestPart(part.fragment, moved, manifest)
 
 
 def _has_layers(manifest: ChunkManifest, is_stored: IsStored) -> bool:

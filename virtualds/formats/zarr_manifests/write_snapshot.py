@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,10 +19,10 @@ from virtualds.formats.zarr.v3_arrays import ManifestPart, is_extended
 from virtualds.formats.zarr.v3_metadata import axes_from_v3
 from virtualds.formats.zarr.values import NativeArray
 from virtualds.formats.zarr.write_plan import PlannedArray, plan_writing
-from virtualds.formats.zarr_manifests.join_parts import MOST_JSON, JoinParts, join_small_parts
+from virtualds.formats.zarr_manifests.join_parts import MOST_JSON, join_all_parts, join_small_parts
 from virtualds.formats.zarr_manifests.json_rows import Fingerprint
 from virtualds.formats.zarr_manifests.json_table import JsonTable
-from virtualds.formats.zarr_manifests.layers import arrange_layers
+from virtualds.formats.zarr_manifests.layers import arrange_layers, flatten_layers
 from virtualds.formats.zarr_manifests.manifest_files import (
     SourceNumbering,
     encode_entries,
@@ -67,8 +67,8 @@ class SnapshotWriter:
         The form of manifests; by default by the number of chunks.
     relative_paths : bool
         Whether paths of sources are written relative to the set.
-    join : callable
-        Takes the parts of a manifest, and returns those to write.
+    joins_all : bool
+        Whether references that the set has already are written again, in as few tables as can be.
     """
 
     root: str
@@ -77,7 +77,7 @@ class SnapshotWriter:
     before: Document | None
     manifest: str | None = None
     relative_paths: bool = False
-    join: JoinParts = join_small_parts
+    joins_all: bool = False
     written: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -184,7 +184,7 @@ class SnapshotWriter:
 
     def _write_manifest(self, path: str, node: PlannedArray) -> dict[str, Any]:
         numbered = is_extended(node.metadata)
-        parts = self.join(node.parts, self._is_new)
+        parts = self._join_parts(node.parts)
         forms = {
             "inline": self._encode_inline,
             "json": self._encode_json,
@@ -249,14 +249,21 @@ class SnapshotWriter:
         self, path: str, parts: list[ManifestPart], numbered: bool
     ) -> dict[str, Any]:
         said = []
-        laid = arrange_layers(parts, lambda m: self._find_own_table(m) is not None, numbered)
-        for number, part in enumerate(laid):
+        for number, part in enumerate(self._arrange_layers(parts, numbered)):
             table = self._find_stored(path, part.manifest)
             if table is None:
                 table = self._write_table(path, number, part.manifest, numbered)
             place = {"origin": list(part.origin), "shape": list(part.manifest.shape)}
             said.append(({"fragment": part.fragment} if numbered else {}) | place | table)
         return {"name": PARQUET_MANIFEST, "configuration": {"parts": said}}
+
+    def _join_parts(self, parts: list[ManifestPart]) -> list[ManifestPart]:
+        return join_all_parts(parts) if self.joins_all else join_small_parts(parts, self._is_new)
+
+    def _arrange_layers(self, parts: list[ManifestPart], numbered: bool) -> Iterator[ManifestPart]:
+        if self.joins_all:
+            return flatten_layers(parts, numbered)
+        return arrange_layers(parts, lambda m: self._find_own_table(m) is not None, numbered)
 
     def _write_table(
         self, path: str, number: int, manifest: ChunkManifest, numbered: bool
