@@ -307,6 +307,21 @@ def cell(forecasts: Forecasts) -> xr.Dataset:
     return forecasts.virtual((1, 0, 1))
 
 
+def test_auto_takes_a_dimension_without_coordinate_whole(tmp_path: Path) -> None:
+    values = xr.Dataset({"t": (("init", "x"), np.arange(12.0).reshape(3, 4))}, {"init": [1, 2, 3]})
+    cells = []
+    for number, part in values.groupby("init"):
+        part.to_netcdf(tmp_path / f"{number}.nc")
+        cells.append(virtualds.open_virtual_dataset(tmp_path / f"{number}.nc"))
+    target = tmp_path / "refs.zarr"
+    virtualds.template(cells[0], coords={"init": [1, 2, 3]}).virtual.to_manifest(target)
+    with pytest.raises(ValueError, match="4 elements of the set, and the new dataset has 2"):
+        cells[0].isel(x=slice(0, 2)).virtual.to_manifest(target, region="auto")
+    for one in reversed(cells):
+        one.virtual.to_manifest(target, region="auto")
+    xr.testing.assert_identical(xr.open_dataset(target, engine="virtual").load(), values)
+
+
 REFUSED: dict[str, tuple[Callable[[xr.Dataset], xr.Dataset], Any, type[Exception], str]] = {
     "no such word": (lambda ds: ds, "automatic", ValueError, "'auto', or a dict"),
     "no such dimension": (lambda ds: ds, {"time": "auto"}, ValueError, "no dimension 'time'"),

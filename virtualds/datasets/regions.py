@@ -151,7 +151,12 @@ def _check_slice(dim: Hashable, wanted: slice, size: int, count: int) -> slice:
 
 
 def _find_by_index(present: xr.Dataset, new: xr.Dataset, dim: Hashable) -> slice:
-    """Return where the set has the values of a coordinate."""
+    """Return where the set has the values of a coordinate.
+
+    Without a coordinate on either side it is the whole dimension, as for xarray.
+    """
+    if dim not in present.variables and dim not in new.variables:
+        return _check_slice(dim, slice(None), present.sizes[dim], new.sizes[dim])
     for what, dataset in (("the set", present), ("the new dataset", new)):
         if dim not in dataset.indexes:
             raise ValueError(
