@@ -29,7 +29,7 @@ from virtualds.accessors.tree import VirtualDataTreeAccessor
 from virtualds.checks.describe import describe
 from virtualds.datasets.registry import FORMATS
 from virtualds.datasets.write_options import OF_ALL
-from virtualds.upkeep import OF_OPENING
+from virtualds.syncing import OF_OPENING
 from virtualds_cli import options
 from virtualds_cli.commands import COMMANDS
 from virtualds_cli.commands.diagnose import DIAGNOSING

@@ -27,7 +27,7 @@ LAYERS = (
     {"parsers", "formats"},
     {"datasets"},
     {"combine"},
-    {"checks", "upkeep"},
+    {"checks", "syncing"},
     {"accessors", "backend"},
     {"__init__"},
 )

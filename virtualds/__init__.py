@@ -46,8 +46,8 @@ from virtualds.formats.upkeep import Removal
 from virtualds.options import set_options
 from virtualds.source_file import SourceFile
 from virtualds.stores.open_source import open_source
-from virtualds.upkeep import sync
-from virtualds.upkeep.report import SyncReport
+from virtualds.syncing import sync
+from virtualds.syncing.report import SyncReport
 
 # importing these registers ``ds.virtual``, ``tree.virtual`` and the numpy functions of virtual
 # arrays

@@ -21,8 +21,8 @@ from virtualds.datasets.tree import to_lazy_datasets, to_tree
 from virtualds.datasets.what_to_load import Loadable
 from virtualds.formats.undecodable import decode_group
 from virtualds.stores.access_rules import Allow
-from virtualds.upkeep import SETTLE
-from virtualds.upkeep.open_archive import (
+from virtualds.syncing import SETTLE
+from virtualds.syncing.open_archive import (
     OF_EACH,
     OF_MANY,
     is_archive,

@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from virtualds_cli.parameter_types import Access, Age, Origin, Renaming, Url
-from virtualds_cli.pieces import Piece, join_pieces
+from virtualds_cli.parameter_types import Access, Age, Origin, Piece, Renaming, Url
 
 Function = Callable[..., None]
 Decorator = Callable[[Function], Function]
@@ -31,6 +30,16 @@ def _merged(
 ) -> dict[str, Any] | None:
     """Return all given access options; later ones take precedence."""
     return {key: found for one in value for key, found in one.items()} or None
+
+
+def _join_pieces(
+    ctx: click.Context, param: click.Parameter, value: Iterable[tuple[str, str, int]]
+) -> dict[str, Any] | None:
+    """Return the ``subchunk`` of `virtualds` that all given pieces make."""
+    found: dict[str, Any] = {}
+    for variable, dim, length in value:
+        (found.setdefault(variable, {}) if variable else found)[dim] = length
+    return found or None
 
 
 def _names(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> list[str] | None:
@@ -239,7 +248,7 @@ OPTIONS: dict[str, Decorator] = {
         "--subchunk",
         multiple=True,
         type=Piece(),
-        callback=join_pieces,
+        callback=_join_pieces,
         help="Cut uncompressed chunks: time=1, or t:time=1 for one variable. Repeat the option.",
     ),
     "on_unsupported": _chosen(

@@ -1,4 +1,4 @@
-"""What options may be besides words and numbers: urls, access options, ages, samples, origins."""
+"""What options may be besides words and numbers: urls, access options, pieces, ages, origins."""
 
 from __future__ import annotations
 
@@ -69,6 +69,23 @@ class Renaming(click.ParamType):  # type: ignore[type-arg]  # older click has no
         if not old or not new:
             self.fail(f"{value!r} is not old=new", param, ctx)
         return {old: new}
+
+
+class Piece(click.ParamType):  # type: ignore[type-arg]  # older click has none
+    """Elements of a chunk along a dimension, of all variables or of one."""
+
+    name = "[variable:]dim=n"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str, int]:
+        """Return the variable, or "", the dimension, and the number."""
+        if not isinstance(value, str):
+            return tuple(value)
+        found = re.fullmatch(r"(?:([^:=]+):)?([^:=]+)=([1-9]\d*)", value)
+        if not found:
+            self.fail(f"{value!r} is neither DIM=N nor VARIABLE:DIM=N", param, ctx)
+        return found[1] or "", found[2], int(found[3])
 
 
 class Age(click.ParamType):  # type: ignore[type-arg]  # older click has none

@@ -119,6 +119,9 @@ def test_references_are_surveyed_in_bounded_memory() -> None:
             self.loaded += ids.size
             return fragment.manifest.at(ids)
 
+        def list_numbers(self) -> None:
+            """Any chunk may exist."""
+
         def list_sources(self) -> tuple[SourceFile, ...]:
             return fragment.manifest.files
 

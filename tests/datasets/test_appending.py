@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import pytest
@@ -640,6 +641,21 @@ def test_bounds_in_other_units_get_no_attributes(tmp_path: Path) -> None:
         append(path, tmp_path / "refs.zarr")
     assert_identical(opened(tmp_path / "refs.zarr"), native(paths))
     assert virtual(tmp_path / "refs.zarr").edges.attrs == {}
+
+
+def test_a_set_in_memory_of_local_files_grows_where_allow_permits(
+    files: list[Path], target: Path
+) -> None:
+    if target.suffix == ".icechunk":
+        pytest.skip("Icechunk knows nothing of fsspec's memory")
+    url = f"memory://{uuid4().hex}/{target.name}"
+    virtual(files[0]).virtual.to_manifest(url)
+    folder = str(files[0].parent)
+    with pytest.raises(virtualds.AccessError, match="allow="):
+        virtual(files[1]).virtual.to_manifest(url, append_dim="time", allow=f"{folder}/other")
+    # the memory of the process is as trusted as its disk
+    virtual(files[1]).virtual.to_manifest(url, append_dim="time")
+    assert_identical(xr.open_dataset(url, engine="virtual"), native(files[:2]))
 
 
 def test_a_remote_set_of_local_files_grows_if_allow_permits(

@@ -420,6 +420,9 @@ def test_a_dict_equals_what_is_written(source: Path, tmp_path: Path) -> None:
         ({"append_dim": "time"}, ValueError, "always new"),
         ({"mode": "w"}, ValueError, "always new"),
         ({"storage_options": {"anon": True}}, ValueError, "storage_options"),
+        ({"conflict": "retry"}, ValueError, "^conflict with url None"),
+        ({"allow": "s3://bucket"}, ValueError, "^allow with url None"),
+        ({"on_unsupported": "rewrite"}, UnsupportedError, "a dict has no place"),
         ({"relative_paths": True}, ValueError, "no folder"),
         ({"record_size": 3}, TypeError, "no option"),
         ({"zarr_format": 4}, ValueError, "there are 2 and 3"),
@@ -430,6 +433,11 @@ def test_a_dict_takes_no_options_of_files(
 ) -> None:
     with pytest.raises(error, match=match):
         virtual(source).virtual.to_manifest(None, **options)
+
+
+def test_a_dict_has_the_group_that_a_user_names(source: Path, native: xr.Dataset) -> None:
+    refs = virtual(source).virtual.to_manifest(None, group="/a/b")
+    assert_identical(virtual(refs, group="a/b"), native)
 
 
 def test_a_dict_holds_no_secrets(source: Path) -> None:

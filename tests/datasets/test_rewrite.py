@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 import xarray as xr
 from cases import CASES, Archive
-from mixed_archives import CUT, MIXED, Mixed, write_lzf
+from mixed_archives import CUT, MIXED, ZLIB, Mixed, write_lzf
 from products import few_quick
 
 import virtualds
-from virtualds import ManifestArray, UnsupportedError
+from virtualds import CombineError, ManifestArray, UnsupportedError
 from virtualds.datasets.rewrite import blocks, run
 
 SETS = {"kerchunk-json": "refs.json", "kerchunk-parquet": "refs.parquet"}
@@ -90,6 +90,14 @@ def test_mixed_archives_are_written_bit_for_bit(name: str, form: str, tmp_path: 
     with pytest.raises(UnsupportedError):
         virtual.virtual.to_manifest(target)
     virtual.virtual.to_manifest(target, on_unsupported="rewrite")
+    assert_same_bits(opened(target), MIXED[name].native(paths))
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_kerchunk_with_zarr_v3_metadata_holds_what_is_rewritten(name: str, tmp_path: Path) -> None:
+    paths, target = MIXED[name].write(tmp_path), tmp_path / "refs.json"
+    virtual, choices = MIXED[name].virtual(paths), {"on_unsupported": "rewrite", "zarr_format": 3}
+    virtual.virtual.to_manifest(target, **choices)
     assert_same_bits(opened(target), MIXED[name].native(paths))
 
 
@@ -225,9 +233,10 @@ def test_every_variable_can_be_encoded_anew_bit_for_bit(
 # ---------------------------------------------------------------------- what users say
 
 
-def test_the_main_encoding_is_what_the_user_says(form: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", [*SETS.values(), "refs.zarr"])
+def test_the_main_encoding_is_what_the_user_says(name: str, tmp_path: Path) -> None:
     paths = MIXED["codec_changes"].write(tmp_path)
-    virtual, target = MIXED["codec_changes"].virtual(paths), tmp_path / SETS[form]
+    virtual, target = MIXED["codec_changes"].virtual(paths), tmp_path / name
     wanted = {"t": {"chunks": {"time": 6}, "codecs": [{"id": "zstd", "level": 3}]}}
     virtual.virtual.to_manifest(target, on_unsupported="rewrite", main_encoding=wanted)
     found = opened(target)
@@ -490,3 +499,54 @@ def test_cost_refuses_options_that_the_format_does_not_have(tmp_path: Path) -> N
     with pytest.raises(TypeError, match="'rectilinear' is no option of kerchunk-json"):
         virtual.virtual.cost("kerchunk-json", rectilinear=True)
     assert virtual.virtual.cost("zarr-v3")["rewritten"].sum() == 0
+
+
+def test_cost_is_that_of_the_metadata_and_of_chunks_that_are_cut(tmp_path: Path) -> None:
+    paths = MIXED["codec_changes"].write(tmp_path)
+    whole = opened(paths[0]).transpose(..., "time")
+    assert whole.virtual.cost("kerchunk-json")["rewritten"].sum() > 0
+    assert whole.virtual.cost("kerchunk-json", zarr_format=3)["rewritten"].sum() == 0
+    whole.virtual.to_manifest(
+        tmp_path / "refs.json", zarr_format=3, on_unsupported="rewrite", rewrite_limit=0
+    )
+    assert_same_bits(opened(tmp_path / "refs.json"), whole.virtual.load())
+    plain = CUT["months"].virtual(CUT["months"].write(tmp_path))
+    table = plain.virtual.cost("zarr-v3", subchunk={"time": 1}).set_index("variable")
+    assert table["chunks"]["t"] == plain.sizes["time"]
+
+
+# ---------------------------------------------------------------------- copies name no source
+
+
+def test_a_source_is_replaced_with_the_chunks_that_it_shares_with_others(
+    form: str, tmp_path: Path
+) -> None:
+    how = ZLIB | {"chunksizes": (2, 5, 7), "days": 5}
+    paths = Mixed((how,) * 3, 0).write(tmp_path)
+    target = tmp_path / SETS[form]
+    joined = xr.concat(map(opened, paths), "time")
+    joined.virtual.to_manifest(target, on_unsupported="rewrite")
+    for number in (0, 2, 1):
+        native = xr.load_dataset(paths[number])
+        native["t"] += 1000 + number
+        native.to_netcdf(paths[number])
+        again = opened(paths[number])
+        again.virtual.to_manifest(
+            target, mode="replace-source", append_dim="time", on_unsupported="rewrite"
+        )
+        assert_same_bits(opened(target), xr.concat(map(xr.load_dataset, paths), "time"))
+
+
+def test_a_source_is_not_dropped_beside_chunks_of_unknown_sources(
+    form: str, tmp_path: Path
+) -> None:
+    how = ZLIB | {"chunksizes": (2, 5, 7), "days": 5}
+    paths = Mixed((how,) * 3, 0).write(tmp_path)
+    target = tmp_path / SETS[form]
+    joined = xr.concat(map(opened, paths), "time")
+    joined.virtual.to_manifest(target, on_unsupported="rewrite")
+    with pytest.raises(CombineError, match="write the set anew without this source"):
+        virtualds.drop_sources(target, str(paths[0]), dim="time")
+    with pytest.raises(CombineError, match="has no such source"):
+        virtualds.drop_sources(target, str(tmp_path / "never.nc"))
+    assert_same_bits(opened(target), xr.concat(map(xr.load_dataset, paths), "time"))

@@ -38,8 +38,6 @@ from virtualds.source_file import SourceFile
 pytestmark = pytest.mark.filterwarnings("ignore::xarray.SerializationWarning")
 
 CANNOT_BE_HELD = {
-    # HDF5 pads the last chunk of the shorter variable with anything
-    "unlimited_of_different_lengths": "regular",
     # two ways to decode in one array
     "filter_mask_per_chunk": "codecs change",
     "compound_types": "bytes between its members",
@@ -51,6 +49,8 @@ STORED_OTHERWISE = {
     ("external_files", "in_rows"),  # several files are chunks
     ("integers_of_odd_precision", "w"),  # big-endian in the source, inline as h5py read it
 }
+CUT = {("unlimited_of_different_lengths", name) for name in ("short", "filled")}
+"""Uncompressed variables that are cut to rows, since HDF5 pads their last chunk with anything."""
 CAN_BE_HELD = [name for name in CASES if name not in CANNOT_BE_HELD]
 
 
@@ -97,10 +97,11 @@ def test_a_group_survives_being_written(name: str, archive: Archive, tmp_path: P
         assert after.dims == before.dims
         assert _typed(after.attributes) == _typed(before.attributes)
         # classic netCDF knows no filters, which the form spells out
-        if (name, variable) not in STORED_OTHERWISE and CASES[name].source != "netcdf3":
+        if (name, variable) not in {*STORED_OTHERWISE, *CUT} and CASES[name].source != "netcdf3":
             assert _typed(after.encoding) == _typed(before.encoding)
         if isinstance(before.data, ManifestArray):
-            assert _references(after.data) == _references(before.data)
+            if (name, variable) not in CUT:
+                assert _references(after.data) == _references(before.data)
             assert after.data.dtype == before.data.dtype
             assert np.asarray(after.data).tobytes() == np.asarray(before.data).tobytes()
         else:

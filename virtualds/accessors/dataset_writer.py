@@ -70,7 +70,7 @@ class DatasetWriter:
             ``append_dim``, or without it adds variables. ``"r+"`` fills a region, or without it
             replaces variables by others of the same shape, ``"replace-source"`` the data of sources
             that the set already has. The default is ``"a"`` with ``append_dim``, ``"r+"`` with
-            ``region``, else ``"w-"``. Readers see the old or the new.
+            ``region``, else ``"w-"``. Readers see the old set or the new one.
         append_dim : str, optional
             Dimension to append along, as in `xarray.Dataset.to_zarr`; the set is created if it does
             not exist. For ``"replace-source"``, the dimension along which the sources are
@@ -94,31 +94,37 @@ class DatasetWriter:
             `open_virtual_dataset`. A remote set may refer to local files only if they are allowed
             here.
         group : str, optional
-            Path of the group to write, such as ``"/a/b"``; by default the root. The mode is about
-            this group: ``"w-"`` adds it to a set, ``"w"`` adds or replaces it.
+            Path of the group to write, such as ``"/a/b"``; by default the root. ``mode`` says what
+            happens to this group: ``"w-"`` adds it to a set, ``"w"`` adds or replaces it.
         new_variables : {"error", "fill", "drop"}
             What an append does with variables that the set lacks: raise `CombineError`, add them
             with missing values where the set has data already, or leave them out.
         missing_variables : {"error", "fill"}
-            What it does with variables that the dataset lacks: the same, without leaving out.
+            What an append does with variables that the dataset lacks: raise `CombineError`, or add
+            missing values to them.
         storage_options : dict, optional
             Access options of the target, for fsspec.
         **choices
-            Options of the format. All: ``keep_query=True`` also writes urls with a password,
-            signature or token, which are refused otherwise; ``subchunk={"time": 1}`` cuts
-            uncompressed chunks; ``on_unsupported="rewrite"`` encodes chunks anew that the format
-            cannot hold; ``main_encoding=``, a dict of ``chunks``, ``codecs`` and ``dtype`` by
-            variable, says how, ``rewrite_limit=`` is the most bytes, ``progress=`` a bool or a
-            function. All but icechunk: ``inline_threshold=`` is the number of bytes up
-            to which a chunk is read and held in the set, and ``relative_paths=True`` writes source
-            paths relative to the set. kerchunk-json: ``templates=True`` writes each source folder
-            once, ``zarr_format=3`` the metadata of Zarr v3. kerchunk-parquet: ``record_size=`` is
-            the number of references per record. zarr-v3: ``manifest=`` is the form of manifests
-            (``"inline"``, ``"json"``, ``"parquet"``; by default their size decides). icechunk:
-            ``message=``, ``metadata=`` (a dict) and ``branch=`` of the commit;
-            ``create_branch=True`` begins a new branch where ``main`` is; ``config=``, an
-            ``icechunk.RepositoryConfig``, is saved in the repository; ``rectilinear=True`` allows
-            chunks of different lengths.
+            Options of the format.
+
+            - All formats: ``keep_query=True`` also writes urls with a password, signature or token,
+              which are refused otherwise. ``subchunk={"time": 1}`` cuts uncompressed chunks.
+            - To rewrite chunks, in all formats: ``on_unsupported="rewrite"`` encodes chunks anew
+              that the format cannot hold. ``main_encoding=`` says how: a dict of ``chunks``,
+              ``codecs`` and ``dtype`` by variable. ``rewrite_limit=`` is the most bytes to rewrite.
+              ``progress=`` is a bool, or a function of the bytes that are done and of all.
+            - All but icechunk: ``inline_threshold=`` is the number of bytes up to which a chunk is
+              read and held in the set. ``relative_paths=True`` writes the paths of sources relative
+              to the set.
+            - kerchunk-json: ``templates=True`` writes each source folder once. ``zarr_format=3``
+              writes the metadata of Zarr v3.
+            - kerchunk-parquet: ``record_size=`` is the number of references per record.
+            - zarr-v3: ``manifest=`` is the form of manifests (``"inline"``, ``"json"``,
+              ``"parquet"``; by default their size decides).
+            - icechunk: ``message=``, ``metadata=`` (a dict) and ``branch=`` of the commit.
+              ``create_branch=True`` begins a new branch where ``main`` is. ``config=``, an
+              ``icechunk.RepositoryConfig``, is saved in the repository. ``rectilinear=True`` allows
+              chunks of different lengths.
 
         Raises
         ------

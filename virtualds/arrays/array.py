@@ -18,7 +18,7 @@ from virtualds.arrays.display import format_summary, format_table
 from virtualds.arrays.duck_array import DuckArray
 from virtualds.arrays.fill import default_fill
 from virtualds.arrays.fragmented import FragmentedArray
-from virtualds.chunks.axis import ChunkAxis
+from virtualds.chunks.axis import ChunkAxis, make_regular_axes
 from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.familiar_names import OF_ARRAYS, FamiliarNames
 from virtualds.chunks.fragment import Fragment
@@ -117,7 +117,7 @@ class ManifestArray(FragmentedArray, DuckArray, FamiliarNames):
         ValueError
             The columns do not fit the chunk grid, or a checksum is no integer of 32 bits.
         """
-        axes = tuple(ChunkAxis.regular(n, c) for n, c in zip(shape, chunks, strict=True))
+        axes = make_regular_axes(shape, chunks)
         grid = tuple(axis.nchunks for axis in axes)
         files, numbers = _build_file_table(path)
         manifest = ChunkManifest.build(

@@ -15,7 +15,7 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.concatenate import assemble
 from virtualds.arrays.fill import fills_with
 from virtualds.chunks.alignment import find_regular_chunks
-from virtualds.chunks.axis import ChunkAxis
+from virtualds.chunks.axis import make_regular_axes
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
@@ -113,7 +113,7 @@ def _lay_on_one_grid(array: ManifestArray, added: ManifestArray) -> ManifestArra
     chunks = find_regular_chunks(array.shape, array.fragments or _at_origin(added))
     if chunks is None or not array.size:
         return array
-    axes = tuple(ChunkAxis.regular(n, c) for n, c in zip(array.shape, chunks, strict=True))
+    axes = make_regular_axes(array.shape, chunks)
     grid = tuple(axis.nchunks for axis in axes)
     manifest = tile_fragments(array.fragments, chunks, grid)
     if not array.fragments:
@@ -191,7 +191,7 @@ def _is_decoded_alike(pipeline: CodecPipeline, added: ManifestArray, fragment: F
     """
     used = fragment.manifest.used_pipelines(len(added.pipelines)).tolist()
     known = [added.pipelines[n] for n in used]
-    if any(replace(p, fill=pipeline.fill) != pipeline for p in known):
+    if any(replace(p, fill=None) != replace(pipeline, fill=None) for p in known):
         return False
     missing = _list_existing(fragment.manifest).size < fragment.manifest.size
     return not missing or all(p == pipeline for p in known)

@@ -19,7 +19,7 @@ from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.projection import compact
 from virtualds.codecs.pipeline import CodecPipeline, FixedAxis, Layout
-from virtualds.reading.subdivide import count_elements, cut_chunks, enter_axis
+from virtualds.reading.subdivide import count_elements, cut_axis, enter_axis
 
 SMALL_PIECE, MOST_SMALL_PIECES = 4096, 2**18
 """More pieces than this of fewer bytes than that are not made: reading them would be slow."""
@@ -186,5 +186,5 @@ def _cut_fragment(fragment: Fragment, pipeline: CodecPipeline, depth: int, lengt
         if isinstance(entry, FixedAxis):
             fragment = enter_axis(fragment, entry.index, row)
         else:
-            fragment = cut_chunks(fragment, entry, length if number == depth else 1, row)
+            fragment = cut_axis(fragment, entry, length if number == depth else 1, row)
     return fragment

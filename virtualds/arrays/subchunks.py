@@ -4,6 +4,10 @@ A part of an uncompressed chunk is a byte range of its own if it lies in one pie
 that vary slowest it has one element, along one axis any number, and along all others it is as long
 as the chunk. `cut_chunks` makes every such part a chunk. Elements that a chunk hides along a cut
 axis are left out.
+
+A user says here where to cut, and wrong wishes are errors. `regular_chunks` finds itself where to
+cut for a format with one chunk length, or leaves the array; `virtualds.reading.subdivide` cuts for
+one reading.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints
 from virtualds.codecs.pipeline import CodecPipeline, FixedAxis
 from virtualds.errors import UnsupportedError
+from virtualds.reading.subdivide import count_elements
 
 
 class Pieces(NamedTuple):
@@ -176,9 +181,8 @@ def _demand_plain(
     array: ManifestArray, fragment: Fragment, manifest: ChunkManifest, pipeline: CodecPipeline
 ) -> None:
     """Refuse chunks that have more or fewer bytes than their elements."""
-    whole = [_cut_axis(axis, None) for axis in fragment.axes]
-    _, count = _measure_pieces(pipeline, whole, manifest.shape)
-    expected = np.broadcast_to(count * pipeline.dtype.itemsize, manifest.shape)
+    whole = pipeline.dtype.itemsize * count_elements(fragment, pipeline.layout)
+    expected = np.broadcast_to(whole, manifest.shape)
     wrong = (manifest.length != expected) & (manifest.file != MISSING)
     if wrong.any():
         place = tuple(int(i[0]) for i in np.nonzero(wrong))

@@ -350,3 +350,8 @@ def _join_regular(axes: Sequence[ChunkAxis]) -> RegularAxis | None:
             return None
         total += right.length
     return RegularAxis(total, head.step, head.hidden, axes[-1].last)  # type: ignore[attr-defined]
+
+
+def make_regular_axes(shape: Sequence[int], chunks: Sequence[int]) -> tuple[ChunkAxis, ...]:
+    """Return the axes of a regular grid of chunks."""
+    return tuple(ChunkAxis.regular(n, c) for n, c in zip(shape, chunks, strict=True))

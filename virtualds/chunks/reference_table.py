@@ -75,6 +75,7 @@ def iterate_references(
     """
     # a few chunks of a set are looked at sooner than all that exist are listed
     known = manifest.find_existing() if manifest.size > most or not manifest.is_in_set else None
+    blocks: Iterator[tuple[Ints, ChunkManifest]]
     if known is not None:
         cuts = (known[begin : begin + most] for begin in range(0, known.size, most))
         blocks = ((ids, manifest.at(ids)) for ids in cuts)
@@ -82,7 +83,7 @@ def iterate_references(
         flat = (np.arange(n, min(n + most, manifest.size)) for n in range(0, manifest.size, most))
         blocks = ((ids, manifest.at(ids)) for ids in flat)
     else:
-        blocks = ((ids, part) for ids, part in iterate_blocks(manifest, most=most))
+        blocks = iterate_blocks(manifest, most=most)
     for ids, part in blocks:
         there = part.file != MISSING
         if there.all():

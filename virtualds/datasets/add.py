@@ -86,7 +86,7 @@ def overwrite_variables(old: ManifestGroup | None, new: xr.Dataset) -> ManifestG
         listed = "\n".join(f"  {problem}" for problem in problems)
         raise CombineError(
             f"mode 'r+' replaces variables by others of the same shape:\n{listed}\nmode='a' adds "
-            f"variables; nothing has been written"
+            f"variables, and region= fills a part of them; nothing has been written"
         )
     changed = {name: v for name, v in stored.variables.items() if name not in shared}
     return replace(old, variables={**old.variables, **changed}) if changed else old

@@ -14,7 +14,7 @@ import numpy as np
 import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.group import ManifestGroup
+from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.chunks.projection import find_runs
 from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES
 from virtualds.datasets.append_places import (
@@ -24,6 +24,7 @@ from virtualds.datasets.append_places import (
     pair_stretches,
 )
 from virtualds.datasets.changed_groups import join_coordinates
+from virtualds.datasets.copies import borders_copies
 from virtualds.datasets.duplicates import check_unchanged, duplicates_error, find_known_positions
 from virtualds.datasets.from_dataset import group_from_dataset
 from virtualds.datasets.lacking_variables import LACKING_REFUSED, Lacking
@@ -174,6 +175,10 @@ def remove_sources(
     """
     present = _open_set(old, None, dim)
     wanted = set(urls)
+    if unknown := sorted(wanted - urls_of(present)):
+        raise CombineError(
+            f"{unknown[0]}: the set has no such source; ds.virtual.sources lists them"
+        )
     if dim is None:
         dim = find_only_dimension(present, wanted)
     gone = np.zeros(present.sizes[dim], bool)
@@ -183,6 +188,13 @@ def remove_sources(
             raise CombineError(
                 f"{url}: the set has no such source along {dim!r}; ds.virtual.sources lists them"
             )
+        for run in find_runs(np.flatnonzero(met)):
+            if borders_copies(present, dim, *run):
+                raise CombineError(
+                    f"{url}: the set has positions {run[0]} to {run[1]} along {dim!r} of it, and "
+                    f"chunks beside them that were rewritten or are held in the set, of which it "
+                    f"does not know the source; write the set anew without this source"
+                )
         gone |= met
     kept = np.flatnonzero(~gone)
     if not kept.size:
@@ -340,21 +352,26 @@ def _to_group(old: ManifestGroup, dataset: xr.Dataset) -> ManifestGroup:
     return replace(found, groups=old.groups, attributes=attributes, encoding=old.encoding)
 
 
+def list_coding_changes(old: ManifestVariable, new: ManifestVariable) -> list[str]:
+    """Return which attributes say of two variables that their numbers encode values otherwise."""
+    pairs = {key: (old.attributes.get(key), new.attributes.get(key)) for key in CODING_ATTRIBUTES}
+    return [key for key, (before, after) in pairs.items() if str(before) != str(after)]
+
+
 def _check_coding(name: Hashable, old: Any, new: Any) -> None:
     if isinstance(new.data, ManifestArray) or new.data.dtype.kind in TEXT_KINDS:
         return
-    before = {key: old.attributes.get(key) for key in CODING_ATTRIBUTES}
-    after = {key: new.attributes.get(key) for key in CODING_ATTRIBUTES}
-    differing = [key for key in CODING_ATTRIBUTES if str(before[key]) != str(after[key])]
+    before, after = dict(old.attributes), dict(new.attributes)
+    differing = list_coding_changes(old, new)
     dtypes = [data.dtype.newbyteorder("=") for data in (old.data, new.data)]
     # joining promotes numbers, and that is fine; times must keep the dtype of the set
-    if dtypes[0] != dtypes[1] and (before["units"] or dtypes[1] != np.result_type(*dtypes)):
+    if dtypes[0] != dtypes[1] and (before.get("units") or dtypes[1] != np.result_type(*dtypes)):
         before["dtype"], after["dtype"] = old.data.dtype, new.data.dtype
         differing.append("dtype")
     if differing:
         key = differing[0]
         raise CombineError(
             f"append: the set cannot store the new values of {name!r} exactly (it has {key} "
-            f"{before[key]!r}, and they would need {after[key]!r}); convert them, or write the "
-            f"set anew (mode='w')"
+            f"{before.get(key)!r}, and they would need {after.get(key)!r}); convert them, or write "
+            f"the set anew (mode='w')"
         )

@@ -1,7 +1,8 @@
 """What every format lets a writer do to references on the way: cut chunks, and hold small ones.
 
 ``subchunk`` and ``inline_threshold`` change the group that a format is given, so that no format
-knows of them. Chunks that lie in the target set already stay as they are.
+knows of them. Tables of references that the target set has, and that are read on demand, stay as
+they are. Of small sets, which are read as a whole, the chunks are cut and held as the new ones.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class ReferenceChanges:
         ----------
         group : ManifestGroup
         is_known : callable
-            Says of a table of references whether it lies in the target, whose chunks stay.
+            Says whether a table of references lies in the target: its chunks stay.
 
         Raises
         ------

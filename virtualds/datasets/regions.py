@@ -17,7 +17,7 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
 from virtualds.arrays.regions import count_references, crop_box, put_region
 from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES
-from virtualds.datasets.append import CODING_ATTRIBUTES
+from virtualds.datasets.append import list_coding_changes
 from virtualds.datasets.from_dataset import group_from_dataset
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.references_behind import restore_references
@@ -259,10 +259,10 @@ def _fill_array(
     known = crop_box(array, box)
     there = count_references(known)
     if there and on_duplicate == "raise":
+        of = ", of " + ", ".join(s.url for s in known.sources[:2]) if known.sources else ""
         raise CombineError(
-            f"{there} chunks of the region have references already, of "
-            f"{', '.join(s.url for s in known.sources[:2])}; pass on_duplicate='skip' to leave "
-            f"them, or 'replace'"
+            f"{there} chunks of the region have references already{of}; pass on_duplicate='skip' "
+            f"to leave them, or 'replace'"
         )
     if there and on_duplicate == "skip" and there == known.nchunks and not known.has_gaps:
         return None
@@ -300,14 +300,9 @@ def _to_group(
     kept = dict(old.variables)
     for name in changed:
         before, after = old.variables[str(name)], found[str(name)]
-        coded = [
-            k
-            for k in CODING_ATTRIBUTES
-            if str(before.attributes.get(k)) != str(after.attributes.get(k))
-        ]
-        if not isinstance(after.data, ManifestArray) and (
-            coded or before.data.dtype.newbyteorder("=") != after.data.dtype.newbyteorder("=")
-        ):
+        dtypes = [v.data.dtype.newbyteorder("=") for v in (before, after)]
+        differs = dtypes[0] != dtypes[1] or bool(list_coding_changes(before, after))
+        if differs and not isinstance(after.data, ManifestArray):
             raise CombineError(
                 f"region: the set cannot store the new values of {name!r} exactly; convert them, "
                 f"or write the template anew with an encoding that holds them"

@@ -13,6 +13,7 @@ from virtualds.errors import LIBRARY_ERRORS
 from virtualds.formats import Format, History, Parts, icechunk, zarr_manifests
 from virtualds.formats.icechunk import target, upkeep, write
 from virtualds.formats.kerchunk import (
+    encode_json,
     json,
     json_upkeep,
     parquet,
@@ -23,7 +24,6 @@ from virtualds.formats.kerchunk.records import MARKER as ZMETADATA
 from virtualds.formats.upkeep import Upkeep
 from virtualds.formats.zarr.document import FOLDER as ZARR_FOLDER
 from virtualds.formats.zarr.document import MARKER as ZARR_JSON
-from virtualds.formats.zarr.v2_write import list_obstacles
 from virtualds.formats.zarr_manifests import plain_zarr, read
 from virtualds.formats.zarr_manifests.parallel_write import is_table_inside, write_parts
 from virtualds.parsers import fits, grib, hdf5, netcdf3, numpy, safetensors, tiff
@@ -113,7 +113,7 @@ FORMATS: tuple[Format, ...] = (
         choices=("templates", "relative_paths", "zarr_format", *CHANGES),
         upkeep=Upkeep(None, json_upkeep.move_sources),
         to_dict=json.to_dict,
-        obstacles=list_obstacles,
+        obstacles=encode_json.list_obstacles,
     ),
     Format(
         "kerchunk-parquet",
@@ -125,7 +125,7 @@ FORMATS: tuple[Format, ...] = (
         markers=(ZMETADATA,),
         choices=("record_size", "relative_paths", *CHANGES),
         upkeep=Upkeep(parquet_upkeep.join_records, parquet_upkeep.move_sources),
-        obstacles=list_obstacles,
+        obstacles=encode_json.list_obstacles,
     ),
     Format(
         "zarr-v3",

@@ -12,7 +12,7 @@ import xarray as xr
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.fill import default_fill
 from virtualds.chunks.alignment import find_regular_chunks
-from virtualds.chunks.axis import ChunkAxis
+from virtualds.chunks.axis import make_regular_axes
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.pipeline import CodecPipeline
@@ -145,7 +145,7 @@ def _empty_array(array: ManifestArray, shape: tuple[int, ...]) -> ManifestArray:
             f"archive"
         )
     pipeline = _fill_with_missing(array.pipelines[0], array.dtype)
-    axes = tuple(ChunkAxis.regular(n, c) for n, c in zip(shape, chunks, strict=True))
+    axes = make_regular_axes(shape, chunks)
     manifest = ChunkManifest.missing(tuple(axis.nchunks for axis in axes))
     fragment = Fragment((0,) * len(shape), axes, manifest)
     return replace(array, shape=shape, pipelines=(pipeline,), fragments=(fragment,))

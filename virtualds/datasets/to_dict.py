@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from virtualds.arrays.group import ManifestGroup
+from virtualds.datasets.changed_groups import EMPTY, add_group
 from virtualds.datasets.registry import FORMATS
 from virtualds.datasets.write_options import WriteOptions
 from virtualds.errors import UnsupportedError
@@ -33,14 +34,32 @@ def make_dict(
     """
     form, to_dict = _find_format(options.format)
     options.check_choices(form, call)
-    if options.mode != "w-" or storage_options:
-        raise ValueError(
-            f"mode {options.mode!r} with url None: a dict is always new and nothing is written; "
-            f"leave out mode, append_dim and storage_options, or name a file"
-        )
-    group = options.changes.apply(whole(), know_nothing)
+    _demand_new(options, storage_options)
+    whole_set = add_group(EMPTY, options.path, whole())
+    group = options.changes.apply(whole_set, know_nothing)
     demand_admissible(group, WHERE, keep_query=options.keep_query)
     return to_dict(group, **options.of_format)
+
+
+def _demand_new(options: WriteOptions, storage_options: Mapping[str, Any] | None) -> None:
+    """Refuse options that have a meaning for files alone."""
+    if options.rewriting.rewrites:
+        raise UnsupportedError(
+            "on_unsupported='rewrite' with url None: rewritten chunks lie in files beside a set, "
+            "and a dict has no place; name a file"
+        )
+    given = {
+        "mode": options.mode != "w-",
+        "conflict": options.conflict != "raise",
+        "allow": options.allow is not None,
+        "storage_options": bool(storage_options),
+    }
+    if found := [name for name, is_given in given.items() if is_given]:
+        raise ValueError(
+            f"{', '.join(found)} with url None: a dict is always new and nothing is written; "
+            f"leave out mode, append_dim, region, conflict, allow and storage_options, or name a "
+            f"file"
+        )
 
 
 def _find_format(name: str | None) -> tuple[Format, Callable[..., dict[str, Any]]]:

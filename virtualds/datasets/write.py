@@ -152,12 +152,13 @@ class Destination:
         return retry_on_conflict(partial(self._change, change, whole), self.options.conflict)
 
     def _create(self, whole: Whole) -> Written:
+        if self.rewrite.is_needed or self.options.changes.inline_threshold:
+            # chunks are read for a set that can be written alone
+            self.demand_free()
         is_known = know_nothing if self.place is None else self._is_part
         group = self.options.changes.apply(whole(), is_known)
         self._judge(group, is_known)
-        if self.rewrite.is_needed:
-            self.demand_free()
-            group = self.rewrite.fit(group)
+        group = self.rewrite.fit(group)
         where, replaces = self.location.target, self.options.replaces_set
         # not around ``whole``: it reads sources, and their errors are no errors of the set
         with explain_write_errors(where):
@@ -173,24 +174,16 @@ class Destination:
     def _change(self, change: Change, whole: Whole | None) -> Written:
         found: list[Written] = []
 
-        def judged(before: ManifestGroup) -> ManifestGroup:
-            if problems := before.all_problems():
-                # parts of the set that cannot be read would be lost
-                ON_ERROR["raise"](before, problems)
-            after, is_known = change(before), make_known_check(before)
-            if after is not before:
-                after = self.options.changes.apply(after, is_known)
-            self._judge(after, is_known)
-            after = self.rewrite.fit(after)
-            found[:] = [Written(before, after)]
-            return after
+        def prepared(before: ManifestGroup) -> ManifestGroup:
+            found[:] = [Written(before, self._prepare_change(before, change))]
+            return found[0].after
 
         where, policy = self.location.target, AccessPolicy.of(self.options.allow)
         update: Callable[..., None] = self.format.update
         try:
             with explain_write_errors(where), name_missing_set(self.location):
                 chosen = self.options.of_format | self.rewrite.for_writer
-                update(where, judged, self.location.options, policy, **chosen)
+                update(where, prepared, self.location.options, policy, **chosen)
         except FileNotFoundError:
             if whole is None:
                 raise
@@ -198,6 +191,17 @@ class Destination:
             self.rewrite.clear(found[0].after)
             return found[0]
         return self._create_first(whole)
+
+    def _prepare_change(self, before: ManifestGroup, change: Change) -> ManifestGroup:
+        """Return what a set shall hold, in a form that the format can write."""
+        if problems := before.all_problems():
+            # parts of the set that cannot be read would be lost
+            ON_ERROR["raise"](before, problems)
+        after, is_known = change(before), make_known_check(before)
+        if after is not before:
+            after = self.options.changes.apply(after, is_known)
+        self._judge(after, is_known)
+        return self.rewrite.fit(after)
 
     def _create_first(self, whole: Whole) -> Written:
         """Create a set that is to grow, unless another writer has just created it."""

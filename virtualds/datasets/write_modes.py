@@ -129,7 +129,7 @@ def _write(
         return destination.change(grow, whole)
     if options.mode in CREATING:
         return destination.change(partial(_create_group, make=make, destination=destination), whole)
-    change = partial(_change_groups, new=datasets, change=MODES[str(options.mode)](destination))
+    change = partial(_change_groups, new=datasets, change=CHANGES[str(options.mode)](destination))
     return destination.change(change, whole if options.mode == "a" else None)
 
 
@@ -219,7 +219,7 @@ def _overwrite(where: Destination) -> ChangeGroup:
     )
 
 
-MODES: Mapping[str, Callable[[Destination], ChangeGroup]] = {
+CHANGES: Mapping[str, Callable[[Destination], ChangeGroup]] = {
     "a": lambda where: partial(add_variables, on_duplicate=where.options.on_duplicate),
     "r+": _overwrite,
     "replace-source": lambda where: partial(_replace_sources, dim=where.options.append_dim),

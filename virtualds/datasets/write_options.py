@@ -71,6 +71,17 @@ class WriteOptions:
         if self.mode is None:
             default = "w-" if self.append_dim is None else "a"
             object.__setattr__(self, "mode", default if self.region is None else "r+")
+        self._check_mode()
+        check_choice("new_variables", self.new_variables, NEW_VARIABLES)
+        check_choice("missing_variables", self.missing_variables, MISSING_VARIABLES)
+        check_conflict(self.conflict)
+        self._check_appending()
+        AccessPolicy.of(self.allow)
+        normalise_path(self.group)
+        _ = self.rewriting
+
+    def _check_mode(self) -> None:
+        """Refuse an unknown mode, and a region or a dimension that it does not take."""
         mode, dim = self.mode, self.append_dim
         if mode not in MODES:
             raise ValueError(
@@ -88,13 +99,6 @@ class WriteOptions:
                 f"mode {mode!r} with append_dim={dim!r}: name the dimension to append along, and "
                 f"nothing else to create a set"
             )
-        check_choice("new_variables", self.new_variables, NEW_VARIABLES)
-        check_choice("missing_variables", self.missing_variables, MISSING_VARIABLES)
-        check_conflict(self.conflict)
-        self._check_appending()
-        AccessPolicy.of(self.allow)
-        normalise_path(self.group)
-        _ = self.rewriting
 
     def _check_appending(self) -> None:
         """Refuse options of appends where nothing is appended."""
@@ -163,9 +167,9 @@ class WriteOptions:
         known = [*target.choices, *OF_ALL]
         others = list_arguments(WriteOptions if call is None else call)
         for name in sorted(self.choices.keys() - set(known)):
-            raise TypeError(
-                f"{name!r} is no option of {target.name}, which has {known}"
-                f"{format_suggestion(name, {*known, *others} - {name})}"
-            )
+            remedy = format_suggestion(name, {*known, *others} - {name})
+            if name in {one.name for one in fields(self)}:
+                remedy = "; ds.virtual.to_manifest has it, and this call does not"
+            raise TypeError(f"{name!r} is no option of {target.name}, which has {known}{remedy}")
         check_types(self.choices)
         ReferenceChanges.of(self.choices)

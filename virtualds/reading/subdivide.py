@@ -88,7 +88,7 @@ def _cut_leading(
             continue
         wanted = prod(_measure_share(fragment, e, keys) for e in rest)
         length = 1 if wanted < 0.25 and row > WORTHWHILE else max(1, PIECE_BYTES // row)
-        fragment = cut_chunks(fragment, entry, length, itemsize * count_elements(fragment, rest))
+        fragment = cut_axis(fragment, entry, length, itemsize * count_elements(fragment, rest))
         if length > 1:
             break
     return fragment, _replace_layout(pipelines, (*done, *rest))
@@ -122,7 +122,7 @@ def enter_axis(fragment: Fragment, index: int, row: Ints) -> Fragment:
     return replace(fragment, manifest=moved)
 
 
-def cut_chunks(fragment: Fragment, axis: int, length: int, row: Ints) -> Fragment:
+def cut_axis(fragment: Fragment, axis: int, length: int, row: Ints) -> Fragment:
     """Cut every chunk along an axis, before which it has one element, into pieces."""
     _, _, inset = fragment.axes[axis].slabs()
     shown = fragment.axes[axis].lengths

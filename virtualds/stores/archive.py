@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 from virtualds.errors import UnsupportedError
 from virtualds.options import get_options
@@ -22,6 +22,7 @@ from virtualds.stores.archive_index import (
     Read,
     parse_data_offset,
 )
+from virtualds.stores.read_only import ReadOnlyStore
 from virtualds.stores.store import (
     ListedFile,
     Range,
@@ -29,7 +30,6 @@ from virtualds.stores.store import (
     Store,
     StoreError,
     make_far_limits,
-    version_of,
 )
 from virtualds.urls import join_path, scheme_of, split_archive_url
 
@@ -50,7 +50,7 @@ class _Archive:
     members: Index
 
 
-class ArchiveStore:
+class ArchiveStore(ReadOnlyStore):
     """The members of archives of one kind.
 
     Parameters
@@ -60,6 +60,8 @@ class ArchiveStore:
     store_for : callable
         Returns the store of an archive's own url.
     """
+
+    refusal = "archives; write beside it"
 
     def __init__(self, read_index: ReadIndex, store_for: Callable[[str], Store]) -> None:
         self._read_index, self._store_for = read_index, store_for
@@ -171,55 +173,6 @@ class ArchiveStore:
         """Return for each member its archive, and the offset of its header there."""
         return [(archive.file, member.header) for archive, member in map(self._find_member, files)]
 
-    def read_version(self, url: str, options: StorageOptions | None) -> tuple[bytes, str]:
-        """Return a whole member, and a hash of it."""
-        data = self.read_all(url, options)
-        return data, version_of(data)
-
-    def find_version(self, url: str, options: StorageOptions | None) -> str | None:
-        """Return a hash of a member, None if there is no such member."""
-        try:
-            return self.read_version(url, options)[1]
-        except FileNotFoundError:
-            return None
-
-    def write_all(
-        self, url: str, data: bytes, options: StorageOptions | None, *, replace: bool
-    ) -> None:
-        """Refuse."""
-        _refuse(url)
-
-    def write_folder(
-        self,
-        url: str,
-        files: Iterable[tuple[str, bytes]],
-        options: StorageOptions | None,
-        *,
-        replace: bool,
-        expected: str | None = None,
-    ) -> None:
-        """Refuse."""
-        _refuse(url)
-
-    def demand_conditions(self, url: str, options: StorageOptions | None) -> None:
-        """Refuse."""
-        _refuse(url)
-
-    def write_version(
-        self, url: str, data: bytes, options: StorageOptions | None, expected: str | None
-    ) -> str:
-        """Refuse."""
-        _refuse(url)
-
-    def write_file(self, url: str, data: bytes, options: StorageOptions | None) -> None:
-        """Refuse."""
-        _refuse(url)
-
-    def remove(self, urls: Iterable[str], options: StorageOptions | None) -> None:
-        """Refuse."""
-        for url in urls:
-            _refuse(url)
-
     # ------------------------------------------------------------------ archives
 
     def _find_member(self, file: SourceFile) -> tuple[_Archive, ArchiveMember]:
@@ -320,7 +273,3 @@ def _options_of(parent: str, scheme: str, options: StorageOptions | None) -> Sto
     if isinstance(found, Mapping):
         return StorageOptions.of(found)
     return StorageOptions.of({name: v for name, v in given.items() if name != scheme})
-
-
-def _refuse(url: str) -> NoReturn:
-    raise UnsupportedError(f"{url}: virtualds does not write into archives; write beside it")

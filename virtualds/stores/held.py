@@ -14,7 +14,8 @@ from typing import Any, NoReturn, Protocol
 
 from virtualds.errors import UnsupportedError
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.stores.store import ListedFile, Range, RequestLimits, StoreError, version_of
+from virtualds.stores.read_only import ReadOnlyStore
+from virtualds.stores.store import ListedFile, Range, RequestLimits, StoreError
 from virtualds.urls import HELD
 
 OBJECT = "held"
@@ -141,8 +142,10 @@ def make_options(held: HeldObject) -> StorageOptions:
     return StorageOptions({OBJECT: held})
 
 
-class HeldStore:
+class HeldStore(ReadOnlyStore):
     """The objects of this process, each reached through its own access options."""
+
+    refusal = "objects; give a path or url"
 
     @property
     def reach(self) -> RequestLimits:
@@ -184,60 +187,9 @@ class HeldStore:
         held = _find_object(url, options)
         return held.read(0, held.size)
 
-    def read_version(self, url: str, options: StorageOptions | None) -> tuple[bytes, str]:
-        """Return all bytes, and a hash of them."""
-        data = self.read_all(url, options)
-        return data, version_of(data)
-
-    def find_version(self, url: str, options: StorageOptions | None) -> str | None:
-        """Return a hash of the bytes, None if there is no such object."""
-        try:
-            return self.read_version(url, options)[1]
-        except FileNotFoundError:
-            return None
-
     def list_files(self, url: str, options: StorageOptions | None) -> list[ListedFile]:
         """Return nothing: an object is no folder."""
         return []
-
-    # ------------------------------------------------------------------ writing is refused
-
-    def write_all(
-        self, url: str, data: bytes, options: StorageOptions | None, *, replace: bool
-    ) -> None:
-        """Refuse."""
-        _refuse(url)
-
-    def write_folder(
-        self,
-        url: str,
-        files: Iterable[tuple[str, bytes]],
-        options: StorageOptions | None,
-        *,
-        replace: bool,
-        expected: str | None = None,
-    ) -> None:
-        """Refuse."""
-        _refuse(url)
-
-    def demand_conditions(self, url: str, options: StorageOptions | None) -> None:
-        """Refuse."""
-        _refuse(url)
-
-    def write_version(
-        self, url: str, data: bytes, options: StorageOptions | None, expected: str | None
-    ) -> str:
-        """Refuse."""
-        _refuse(url)
-
-    def write_file(self, url: str, data: bytes, options: StorageOptions | None) -> None:
-        """Refuse."""
-        _refuse(url)
-
-    def remove(self, urls: Iterable[str], options: StorageOptions | None) -> None:
-        """Refuse."""
-        for url in urls:
-            _refuse(url)
 
 
 def _find_object(url: str, options: Mapping[str, Any] | None) -> HeldObject:
@@ -249,10 +201,6 @@ def _find_object(url: str, options: Mapping[str, Any] | None) -> HeldObject:
             f"else; {REMEDY}"
         )
     return held
-
-
-def _refuse(url: str) -> NoReturn:
-    raise UnsupportedError(f"{url}: virtualds does not write into objects; give a path or url")
 
 
 def demand_lasting(files: Iterable[SourceFile], target: str) -> None:

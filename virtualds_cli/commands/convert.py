@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import click
@@ -71,23 +71,26 @@ def convert(source: str, target: str, dry_run: bool, **options: Any) -> None:
     checked = {name: chosen[name] for name in ("format", "mode", *CHOICES) if name in chosen}
     if dry_run:
         checked |= {"mode": "w"}
-    form = prepare_write(target, storage_options=options["target_options"], **checked).format.name
+    form = prepare_write(target, storage_options=options["target_options"], **checked).format
     if dry_run:
-        show_cost(source, target, form, chosen)
+        of_format = ("main_encoding", *form.choices)
+        show_cost(source, target, form.name, chosen, of_format)
         return
     virtualds.convert(source, target, **chosen)
     seconds = time.perf_counter() - begun
     report(
-        {"source": source, "target": target, "format": form, "seconds": seconds},
-        format_facts({target: f"{form}, {seconds:.1f} s"}),
+        {"source": source, "target": target, "format": form.name, "seconds": seconds},
+        format_facts({target: f"{form.name}, {seconds:.1f} s"}),
     )
 
 
-def show_cost(source: str, target: str, form: str, chosen: Mapping[str, Any]) -> None:
-    """Print what would be rewritten."""
+def show_cost(
+    source: str, target: str, form: str, chosen: Mapping[str, Any], of_format: Iterable[str]
+) -> None:
+    """Print what would be rewritten, with the options of a format that are given."""
     from virtualds.datasets.convert import estimate_conversion
 
-    names = ("drop_variables", "allow", "storage_options", "main_encoding", "rectilinear")
+    names = ("drop_variables", "allow", "storage_options", *of_format)
     found = estimate_conversion(source, form, **select_given(chosen, names))
     total = int(found["bytes"].sum())
     summary = (

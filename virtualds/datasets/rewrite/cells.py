@@ -11,7 +11,6 @@ import numpy.typing as npt
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.fill import fills_with
 from virtualds.bounds import demand_table
-from virtualds.chunks.axis import ChunkAxis
 from virtualds.chunks.columns import COLUMNS, MISSING
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
@@ -80,11 +79,6 @@ def divide_cells(array: ManifestArray, main: MainEncoding) -> Cells:
 def grid_of(shape: tuple[int, ...], chunks: tuple[int, ...]) -> tuple[int, ...]:
     """Return the number of chunks per axis."""
     return tuple(-(-n // c) for n, c in zip(shape, chunks, strict=True))
-
-
-def axes_of(shape: tuple[int, ...], chunks: tuple[int, ...]) -> tuple[ChunkAxis, ...]:
-    """Return the axes of a regular grid."""
-    return tuple(ChunkAxis.regular(n, c) for n, c in zip(shape, chunks, strict=True))
 
 
 def _mark_kept(array: ManifestArray, main: MainEncoding) -> Iterator[tuple[Fragment, Mask]]:

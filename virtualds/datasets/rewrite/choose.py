@@ -14,6 +14,7 @@ from numpy.lib import recfunctions
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.fill import fills_with
 from virtualds.arrays.group import ManifestVariable
+from virtualds.chunks.axis import make_regular_axes
 from virtualds.chunks.columns import INLINE
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
@@ -24,7 +25,7 @@ from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.codecs.shuffle import Shuffle
 from virtualds.codecs.zlib import Zlib
 from virtualds.datasets.from_dataset import unpack
-from virtualds.datasets.rewrite.cells import axes_of, count_rewritten
+from virtualds.datasets.rewrite.cells import count_rewritten
 from virtualds.datasets.rewrite.encodings import (
     MainEncoding,
     can_hold,
@@ -243,7 +244,7 @@ def as_stored(
     """Return a variable whose chunks all have the main encoding, as a set holds it."""
     array: ManifestArray = variable.data  # type: ignore[assignment]
     shape = main.chunks if shape is None else shape
-    fragment = Fragment((0,) * len(shape), axes_of(shape, main.chunks), manifest)
+    fragment = Fragment((0,) * len(shape), make_regular_axes(shape, main.chunks), manifest)
     whole = ManifestArray(
         shape,
         main.pipeline.decoded_dtype,

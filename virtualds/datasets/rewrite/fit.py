@@ -12,12 +12,14 @@ import pandas as pd
 
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.datasets.location import Location, format_for
+from virtualds.datasets.reference_changes import SUBCHUNK, ReferenceChanges
 from virtualds.datasets.rewrite.choose import Obstacles
 from virtualds.datasets.rewrite.chunk_files import choose_waiting_room, name_folder
 from virtualds.datasets.rewrite.options import Rewriting
 from virtualds.datasets.rewrite.plan import build_cost_table, plan_rewriting
 from virtualds.datasets.rewrite.run import rewrite_group
 from virtualds.formats import Format
+from virtualds.formats.admission import know_nothing
 from virtualds.source_file import StorageOptions
 from virtualds.stores import find_store
 from virtualds.urls import scheme_of
@@ -44,8 +46,9 @@ class RewriteTarget:
 
     @property
     def is_needed(self) -> bool:
-        """Whether chunks may have to be rewritten."""
-        return self.rewriting.rewrites and self.format.obstacles is not None
+        """Whether chunks may have to be rewritten: for the format, or since the user wants it."""
+        is_limited = self.format.obstacles is not None
+        return self.rewriting.rewrites and (is_limited or bool(self.rewriting.main_encoding))
 
     @property
     def root(self) -> str:
@@ -129,6 +132,8 @@ def estimate_cost(
     if unknown := sorted(choices.keys() - set(form.choices)):
         known = ["main_encoding", *form.choices]
         raise TypeError(f"cost: {unknown[0]!r} is no option of {form.name}, which has {known}")
+    # rewriting begins after chunks are cut; which ones a set holds itself costs nothing
+    group = ReferenceChanges(choices.get(SUBCHUNK)).apply(group, know_nothing)
     obstacles = bind_obstacles(form, choices)
     plans = plan_rewriting(group, obstacles, main_encoding or {}, form.name)
     return build_cost_table(group, plans)

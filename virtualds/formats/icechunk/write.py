@@ -15,7 +15,6 @@ from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints
 from virtualds.chunks.reference_table import TiledReferences, gather_references
-from virtualds.errors import UnsupportedError
 from virtualds.formats.icechunk import make_reader
 from virtualds.formats.icechunk.locations import quote_url, unquote_url
 from virtualds.formats.icechunk.references import (
@@ -34,7 +33,7 @@ from virtualds.formats.zarr.v3_metadata import axes_from_v3
 from virtualds.formats.zarr.write_plan import (
     PlannedArray,
     WritePlan,
-    describe_on_grids,
+    list_obstacles_on,
     plan_writing,
     suggest_zarr_v3,
 )
@@ -50,11 +49,7 @@ def list_obstacles(
     variable: ManifestVariable, *, rectilinear: bool | None = None, **choices: Any
 ) -> list[str]:
     """Return why Icechunk cannot hold a virtual variable; empty if it can."""
-    try:
-        describe_on_grids(variable.data, GRIDS[: 1 + bool(rectilinear)])  # type: ignore[arg-type]
-    except UnsupportedError as error:
-        return [str(error)]
-    return []
+    return list_obstacles_on(variable, GRIDS[: 1 + bool(rectilinear)])
 
 
 # ---------------------------------------------------------------------- writing

@@ -14,17 +14,23 @@ from typing import Any
 
 import numpy as np
 
-from virtualds.arrays.group import ManifestGroup
+from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.chunks.columns import INLINE
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints
 from virtualds.chunks.reference_table import iterate_references
 from virtualds.formats.referenced_files import UNKNOWN
+from virtualds.formats.zarr import v2_write
 from virtualds.formats.zarr.chunk_keys import ChunkKeys, parse_chunk_keys
 from virtualds.formats.zarr.document import MARKER, consolidate
 from virtualds.formats.zarr.v2_read import NOTES
 from virtualds.formats.zarr.v2_write import RELATIVE, Hierarchy
-from virtualds.formats.zarr.write_plan import PlannedArray, plan_writing, suggest_zarr_v3
+from virtualds.formats.zarr.write_plan import (
+    PlannedArray,
+    list_obstacles_on,
+    plan_writing,
+    suggest_zarr_v3,
+)
 from virtualds.formats.zarr_manifests.manifest_files import list_fingerprints
 from virtualds.urls import make_relative
 
@@ -83,6 +89,15 @@ class DocumentForm:
             "zarr_format": zarr_format,
         }
         return replace(self, **{k: v for k, v in given.items() if v is not None})  # type: ignore[arg-type]
+
+
+def list_obstacles(
+    variable: ManifestVariable, *, zarr_format: int | None = None, **choices: Any
+) -> list[str]:
+    """Return why references with metadata of a version of Zarr cannot hold a virtual variable."""
+    if zarr_format == 3:
+        return list_obstacles_on(variable, GRIDS)
+    return v2_write.list_obstacles(variable)
 
 
 def encode_set(group: ManifestGroup, url: str, form: DocumentForm) -> bytes:

@@ -227,6 +227,15 @@ def describe_on_grids(
     raise UnsupportedError("; ".join(found))
 
 
+def list_obstacles_on(variable: ManifestVariable, grids: tuple[str, ...]) -> list[str]:
+    """Return why Zarr v3 on some chunk grids cannot describe a virtual variable."""
+    try:
+        describe_on_grids(variable.data, grids)  # type: ignore[arg-type]
+    except UnsupportedError as error:
+        return [str(error)]
+    return []
+
+
 def _check_name(path: str) -> None:
     if not is_node_path(path):
         raise UnsupportedError("Zarr v3 reserves its name; rename it with ds.rename")

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.bounds import demand_table
-from virtualds.chunks.axis import ChunkAxis
+from virtualds.chunks.axis import ChunkAxis, make_regular_axes
 from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
@@ -214,7 +214,7 @@ def _cut_axes(
     shape: tuple[int, ...], chunks: tuple[int, ...]
 ) -> tuple[tuple[ChunkAxis, ...], tuple[int, ...]]:
     """Return how axes are cut, and the chunks of each."""
-    axes = tuple(ChunkAxis.regular(n, c) for n, c in zip(shape, chunks, strict=True))
+    axes = make_regular_axes(shape, chunks)
     return axes, tuple(axis.nchunks for axis in axes)
 
 

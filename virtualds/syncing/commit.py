@@ -5,9 +5,9 @@ from __future__ import annotations
 from virtualds.arrays.group import ManifestGroup
 from virtualds.datasets.write import Destination
 from virtualds.stores.listing import FileColumns
-from virtualds.upkeep.apply import Update, Updated
-from virtualds.upkeep.compare import Changes
-from virtualds.upkeep.report import SyncReport
+from virtualds.syncing.apply import Update, Updated
+from virtualds.syncing.compare import Changes
+from virtualds.syncing.report import SyncReport
 
 
 def commit(

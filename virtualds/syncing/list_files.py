@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,14 +49,7 @@ def list_files(paths: Any, options: StorageOptions | None, known: FileColumns) -
         )
     if not urls:
         raise FileNotFoundError("sync: the list of files is empty; name some")
-
-    def fetch(url: str) -> FileState | None:
-        try:
-            return fetch_state(url, options)
-        except FileNotFoundError:
-            return None
-
-    states = fetch_many(urls, lambda url: url, fetch)
+    states = fetch_states(urls, options)
     gone = [url for url, state in zip(urls, states, strict=True) if state is None]
     if strange := sorted(set(gone) - set(known.urls)):
         raise FileNotFoundError(f"{without_secrets(strange[0])}: there is no such file")
@@ -64,3 +57,15 @@ def list_files(paths: Any, options: StorageOptions | None, known: FileColumns) -
     if not len(found):
         raise FileNotFoundError(f"none of the {len(urls)} files is there; check the path")
     return found.take(np.argsort(found.urls, kind="stable"))
+
+
+def fetch_states(urls: Sequence[str], options: StorageOptions | None) -> Sequence[FileState | None]:
+    """Return the present states of files, None for those that are not there; many at a time."""
+
+    def fetch(url: str) -> FileState | None:
+        try:
+            return fetch_state(url, options)
+        except FileNotFoundError:
+            return None
+
+    return fetch_many(urls, lambda url: url, fetch)

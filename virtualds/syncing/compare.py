@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from virtualds.reading.prefetch import fetch_many
 from virtualds.source_file import StorageOptions
-from virtualds.stores.listing import NO_NUMBER, FileColumns, FileState, fetch_state
+from virtualds.stores.listing import NO_NUMBER, FileColumns
+from virtualds.syncing.list_files import fetch_states
 
 Mask = npt.NDArray[np.bool_]
 
@@ -98,14 +97,7 @@ def complete(
 
 
 def _ask_again(listed: FileColumns, asked: Mask, options: StorageOptions | None) -> FileColumns:
-    def fetch(url: str) -> FileState | None:
-        try:
-            return fetch_state(url, options)
-        except FileNotFoundError:
-            return None
-
-    urls: Sequence[str] = listed.urls[asked].tolist()
-    states = fetch_many(urls, lambda url: url, fetch)
+    states = fetch_states(listed.urls[asked].tolist(), options)
     answered = FileColumns.of(state for state in states if state is not None)
     found = FileColumns.join([listed.take(~asked), answered])
     return found.take(np.argsort(found.urls, kind="stable"))

@@ -11,7 +11,7 @@ from virtualds.combine import open_virtual_mfdataset
 from virtualds.datasets.from_dataset import as_read, group_from_dataset
 from virtualds.datasets.keywords import list_arguments
 from virtualds.stores.glob import names_files
-from virtualds.upkeep import SETTLE, sync
+from virtualds.syncing import SETTLE, sync
 from virtualds.urls import scheme_of
 
 OF_COMBINING = (
