@@ -88,7 +88,8 @@ def sync(
         Arguments of `open_virtual_mfdataset`, such as ``preprocess``, ``coordinates``, ``overlap``,
         ``parallel``, ``cache`` and ``on_error``; and options of the format, as for
         ``ds.virtual.to_manifest``. With ``overlap="first"`` positions that the set has already are
-        left out of new files. With ``on_error="skip"`` or ``"collect"`` files that cannot be
+        left out of new files. ``on_unsupported="rewrite"`` is for formats that hold every encoding
+        anyway: a rewritten chunk names no file to follow. With ``on_error="skip"`` or ``"collect"`` files that cannot be
         opened are reported; the set keeps what it has of them.
 
     Returns
