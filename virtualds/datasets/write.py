@@ -197,9 +197,10 @@ class Destination:
         if problems := before.all_problems():
             # parts of the set that cannot be read would be lost
             ON_ERROR["raise"](before, problems)
-        after, is_known = change(before), make_known_check(before)
-        if after is not before:
-            after = self.options.changes.apply(after, is_known)
+        if (after := change(before)) is before:
+            return before
+        is_known = make_known_check(before)
+        after = self.options.changes.apply(after, is_known)
         self._judge(after, is_known)
         return self.rewrite.fit(after)
 
