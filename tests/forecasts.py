@@ -55,14 +55,15 @@ class Forecasts:
         )
 
     def path(self, cell: Cell, **other: Any) -> Path:
-        """The file of a cell; ``other`` changes how ``t2m`` is stored."""
-        path = self.folder / f"{'-'.join(map(str, cell))}{'-other' * bool(other)}.nc"
+        """The file of a cell; ``other`` changes how ``t2m`` is stored, or ``rain`` in it that."""
+        described = "".join(f"-{name}={value}" for name, value in other.items())
+        path = self.folder / f"{'-'.join(map(str, cell))}{described}.nc"
         if not path.exists():
             how: dict[str, Any] = {"zlib": True, "shuffle": True, "chunksizes": (1, 1, 1, 4, 6)}
             packed = {"dtype": "i2", "scale_factor": 0.5, "_FillValue": np.int16(-999)}
             encoding = {
-                "t2m": how | other,
-                "rain": how | packed,
+                "t2m": how | {name: value for name, value in other.items() if name != "rain"},
+                "rain": how | other.get("rain", packed),
                 "valid": {"chunksizes": (1, 1, 1), "_FillValue": None},
                 "init": {"units": "hours since 2024-01-01", "dtype": "i4"},
             }

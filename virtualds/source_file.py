@@ -55,6 +55,24 @@ class SourceFile(NamedTuple):
         """Size, modification time and etag."""
         return self.size, self.mtime, self.etag
 
+    def joined_with(self, other: SourceFile) -> SourceFile | None:
+        """Return this file with what either of two scans knows; None if they contradict.
+
+        Examples
+        --------
+        >>> file = SourceFile("s3://bucket/a.nc", size=2048)
+        >>> file.joined_with(file._replace(etag="e")).etag
+        'e'
+        >>> file.joined_with(file._replace(size=1))
+        """
+        if self.fingerprint == other.fingerprint:
+            return self
+        pairs = list(zip(self.fingerprint, other.fingerprint, strict=True))
+        if any(None not in pair and pair[0] != pair[1] for pair in pairs):
+            return None
+        known: tuple[Any, ...] = tuple(a if b is None else b for a, b in pairs)
+        return SourceFile(self.url, *known, options=self.options)
+
 
 PRESENT = 2**32
 """Added to a CRC-32, so that 0 means that there is no checksum."""

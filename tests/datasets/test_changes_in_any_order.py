@@ -25,12 +25,22 @@ from hypothesis.stateful import (
 )
 
 import virtualds
+from virtualds import CombineError
 from virtualds.stores.local import LocalStore
 
 GROUPS = ("", "a", "a/b")
 NAMES = ("t", "u", "v", "w")
 LENGTH = 4
 """Positions of a file, two chunks of two."""
+STORED: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "compressed": {"zlib": True, "shuffle": True},
+    "otherwise compressed": {"zlib": True, "shuffle": False},
+    "packed": {"zlib": True, "dtype": "i2", "scale_factor": 0.01, "_FillValue": -9999},
+    "in one piece": {"chunksizes": (4, 3)},
+}
+"""How files store their variables; formats that hold one encoding alone rewrite the others."""
+REWRITE = {"on_unsupported": "rewrite"}
 Model = dict[str, xr.Dataset]
 """The datasets of a set by group, as xarray holds them."""
 Plan = Callable[[Model], Model]
@@ -68,7 +78,7 @@ def killed(before: int) -> Iterator[None]:
             yield
 
 
-def file_of(folder: Path, number: int, first: int, names: Names) -> Path:
+def file_of(folder: Path, number: int, first: int, names: Names, storage: str = "plain") -> Path:
     """A file of a few days, with some variables."""
     random = np.random.default_rng(number)
     time = np.datetime64("2000-01-01", "ns") + np.arange(first, first + LENGTH) * np.timedelta64(
@@ -76,7 +86,7 @@ def file_of(folder: Path, number: int, first: int, names: Names) -> Path:
     )
     fields = {name: (("time", "x"), random.normal(size=(LENGTH, 3))) for name in names}
     ds = xr.Dataset(fields, {"time": time, "x": [1, 2, 3]})
-    encoding: dict[str, Any] = {name: {"chunksizes": (2, 3)} for name in names}
+    encoding: dict[str, Any] = {name: {"chunksizes": (2, 3)} | STORED[storage] for name in names}
     encoding["time"] = {"units": EPOCH, "dtype": "i8"}
     path = folder / f"{number}.nc"
     ds.to_netcdf(path, engine="h5netcdf", encoding=encoding)
@@ -106,6 +116,8 @@ class Changes(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.folder = Path(tempfile.mkdtemp())
+        self.archive = self.folder / "archive"
+        self.archive.mkdir()
         self.target = self.folder / f"refs{self.suffix}"
         self.model: Model = {}
         self.count = 0
@@ -140,13 +152,15 @@ class Changes(RuleBasedStateMachine):
             act()
         self.model = plan(self.model)
 
-    def write(self, group: str, names: Names, plan: PlanNew, fate: Fate, **how: Any) -> None:
+    def write(
+        self, group: str, names: Names, plan: PlanNew, fate: Fate, stored: str = "plain", **how: Any
+    ) -> None:
         """Write a new file to a group."""
         old = self.model.get(group)
         grows = "append_dim" in how
         first = old.sizes["time"] if old is not None and grows else 0
         self.count += 1
-        path = file_of(self.folder, self.count, first, names)
+        path = file_of(self.archive, self.count, first, names, stored)
         new = virtualds.open_virtual_dataset(path)
         native = xr.load_dataset(path, engine="h5netcdf")
         if old is not None and not grows and how["mode"] != "w":
@@ -177,20 +191,45 @@ class Changes(RuleBasedStateMachine):
         group = data.draw(st.sampled_from([p for p, ds in self.model.items() if ds.data_vars]))
         return group, str(data.draw(st.sampled_from(list(self.model[group].data_vars))))
 
+    def draw_name(self, data: st.DataObject, group: str) -> str:
+        return str(data.draw(st.sampled_from(list(self.model[group].data_vars))))
+
+    def refers_to_archive(self) -> bool:
+        """Say whether the set has references to the files, wherever they lie by now."""
+        found = [
+            virtualds.open_virtual_dataset(self.target, group=group, loadable_variables=[])
+            for group in self.model
+        ]
+        urls = [url for ds in found for url in ds.virtual.sources["url"]]
+        return any(url.startswith(f"{self.archive.as_uri()}/") for url in urls)
+
+    def choices(self, stored: str) -> st.SearchStrategy[dict[str, Any]]:
+        found: list[dict[str, Any]] = [{}]
+        if self.suffix != ".icechunk":
+            found += [{"inline_threshold": 40}, {"inline_threshold": 400}]
+        if stored in ("plain", "in one piece"):
+            found.append({"subchunk": {"time": 1}})
+        return st.sampled_from(found)
+
     # ------------------------------------------------------------------ the changes
 
+    LONE = st.sampled_from(["alone", "alone", 0, 1, 2, 3])
+    KINDS = st.sampled_from(list(STORED))
     FATES = st.sampled_from(["alone", "alone", "rival", 0, 1, 2, 3])
     SOME = st.sets(st.sampled_from(NAMES), min_size=1, max_size=2).map(sorted).map(tuple)
     has_variables = precondition(lambda self: any(ds.data_vars for ds in self.model.values()))
 
-    @rule(group=st.sampled_from(GROUPS), names=SOME, fate=FATES)
-    def append(self, group: str, names: Names, fate: Fate) -> None:
+    @rule(group=st.sampled_from(GROUPS), names=SOME, fate=FATES, stored=KINDS, data=st.data())
+    def append(
+        self, group: str, names: Names, fate: Fate, stored: str, data: st.DataObject
+    ) -> None:
         def plan(model: Model, new: xr.Dataset) -> Model:
             old = model.get(group)
             return model | {group: new if old is None else extended(old, new)}
 
         how = {"new_variables": "fill", "missing_variables": "fill", "append_dim": "time"}
-        self.write(group, names, plan, fate, **how)
+        how |= REWRITE | data.draw(self.choices(stored))
+        self.write(group, names, plan, fate, stored, **how)
 
     @rule(group=st.sampled_from(GROUPS), names=SOME, fate=FATES)
     def add(self, group: str, names: Names, fate: Fate) -> None:
@@ -243,6 +282,103 @@ class Changes(RuleBasedStateMachine):
             return model | {group: old.rename({name: new}) if new else old.drop_vars(name)}
 
         self.change(act, plan, fate)
+
+    @rule(group=st.sampled_from(GROUPS), names=SOME, fate=FATES, stored=KINDS)
+    def replace_by_template(self, group: str, names: Names, fate: Fate, stored: str) -> None:
+        self.count += 1
+        path = file_of(self.archive, self.count, 0, names, stored)
+        days = np.datetime64("2000-01-01", "ns") + np.arange(12) * np.timedelta64(1, "D")
+        whole = virtualds.template(virtualds.open_virtual_dataset(path), {"time": days})
+        empty = xr.load_dataset(path, engine="h5netcdf").isel(time=[]).reindex(time=days)
+
+        def act() -> None:
+            whole.virtual.to_manifest(self.target, group=group, mode="w", conflict="retry")
+
+        def plan(model: Model) -> Model:
+            return (without(model, group) if group else {}) | {group: empty}
+
+        self.change(act, plan, fate)
+
+    @has_variables
+    @rule(
+        data=st.data(), fate=FATES, stored=KINDS, on_duplicate=st.sampled_from(["skip", "replace"])
+    )
+    def fill_region(self, data: st.DataObject, fate: Fate, stored: str, on_duplicate: str) -> None:
+        group, name = self.draw_variable(data)
+        names = tuple({name, self.draw_name(data, group)})
+        places = (self.model[group].sizes["time"] - LENGTH) // 4
+        first = 4 * data.draw(st.integers(0, places))
+        self.count += 1
+        path = file_of(self.archive, self.count, first, names, stored)
+        new = virtualds.open_virtual_dataset(path)
+        native = xr.load_dataset(path, engine="h5netcdf")
+        how = dict(region={"time": "auto"}, on_duplicate=on_duplicate, **REWRITE)
+
+        refused = False
+
+        def act() -> None:
+            nonlocal refused
+            try:
+                new.virtual.to_manifest(self.target, group=group, conflict="retry", **how)
+            except CombineError as error:
+                # what stays, and is stored in another way, cannot stand beside
+                refused = on_duplicate == "skip" and "side by side" in str(error)
+                if not refused:
+                    raise
+
+        def plan(model: Model) -> Model:
+            if refused:
+                return model
+            old = model[group].copy(deep=True)
+            for one in names:
+                there = old[one].values[first : first + LENGTH]
+                kept = ~np.isnan(there) if on_duplicate == "skip" else np.zeros(1, bool)
+                there[:] = np.where(kept, there, native[one].values)
+            return model | {group: old}
+
+        self.change(act, plan, fate)
+
+    @rule(fate=LONE)
+    def compact(self, fate: Fate) -> None:
+        def act() -> None:
+            virtualds.compact(self.target, conflict="retry")
+
+        self.change(act, lambda model: model, fate)
+
+    @rule(fate=LONE)
+    def rename_paths(self, fate: Fate) -> None:
+        if not self.refers_to_archive():
+            return
+        old = self.archive
+        self.count += 1
+        self.archive = self.folder / f"archive{self.count}"
+        shutil.copytree(old, self.archive)
+
+        def act() -> None:
+            change = {f"{old.as_uri()}/": f"{self.archive.as_uri()}/"}
+            virtualds.rename_paths(self.target, change, conflict="retry")
+
+        self.change(act, lambda model: model, fate)
+        if isinstance(fate, int):
+            # nobody knows which of the folders the set refers to
+            act_again = not self.refers_to_archive()
+            if act_again:
+                act()
+        shutil.rmtree(old)
+
+    @precondition(lambda self: self.suffix == ".zarr")
+    @rule()
+    def expire_snapshots(self) -> None:
+        virtualds.expire_snapshots(self.target, keep=1)
+
+    @rule(other=st.sampled_from(list(SUFFIXES)))
+    def convert(self, other: str) -> None:
+        """A set of another format has the same values, and becomes this set again."""
+        self.count += 1
+        between = self.folder / f"other{self.count}{SUFFIXES[other]}"
+        virtualds.convert(self.target, between, **REWRITE)
+        virtualds.convert(between, self.target, mode="w", **REWRITE)
+        self.kept = between
 
     # ------------------------------------------------------------------ what holds
 

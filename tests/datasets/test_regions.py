@@ -83,6 +83,40 @@ def test_cells_filled_in_any_order_are_all_there_and_nothing_else(
         assert (len(array.fragments), len(array.pipelines)) == (1, 1)
 
 
+@pytest.mark.parametrize("name", NAMES.values())
+def test_files_without_a_dimension_fill_cells_once_it_is_added(
+    name: str, tmp_path: Path, forecasts: Forecasts
+) -> None:
+    def open_run(number: int) -> xr.Dataset:
+        bare = forecasts.virtual(CELLS[number])[["t2m", "rain"]].isel(member=0, drop=True)
+        return bare.expand_dims(run=[number])
+
+    url = tmp_path / name
+    template = virtualds.template(open_run(0), {"run": np.arange(3)})
+    template.virtual.to_manifest(url)
+    for number in (1, 0):
+        open_run(number).virtual.to_manifest(url, region={"run": "auto"})
+    assert len(virtual(url, "t2m").fragments) == 1
+    ds = opened(url)
+    assert ds["t2m"].sel(run=2).isnull().all()
+    for number in (0, 1):
+        expected = forecasts.of(CELLS[number]).isel(member=0, drop=True)["t2m"]
+        np.testing.assert_array_equal(ds["t2m"].sel(run=number), expected)
+
+
+@pytest.mark.parametrize("name", NAMES.values())
+def test_files_are_stacked_by_appending_them_with_a_new_dimension(
+    name: str, tmp_path: Path, forecasts: Forecasts
+) -> None:
+    url = tmp_path / name
+    for number in range(3):
+        run = forecasts.virtual(CELLS[0])[["t2m"]].expand_dims(run=[number])
+        run.virtual.to_manifest(url, append_dim="run")
+    assert len(virtual(url, "t2m").pipelines) == 1
+    expected = forecasts.of(CELLS[0])["t2m"].expand_dims(run=3)
+    np.testing.assert_array_equal(opened(url)["t2m"], expected)
+
+
 def test_attributes_and_coordinates_are_those_of_the_template(
     url: Path, forecasts: Forecasts
 ) -> None:
@@ -225,7 +259,11 @@ def test_a_missing_chunk_replaces_one_that_was_there(refs: Path, forecasts: Fore
 # ---------------------------------------------------------------------- other encodings
 
 
-@pytest.mark.parametrize("other", [{"zlib": False, "shuffle": False}, {"complevel": 9}, CHUNK])
+OTHER = [{"zlib": False, "shuffle": False}, {"complevel": 9}, CHUNK, {"rain": {"dtype": "f8"}}]
+"""How cells are stored unlike the template; the last is not packed."""
+
+
+@pytest.mark.parametrize("other", OTHER)
 def test_cells_of_other_encodings_stand_among_the_others(
     other: dict[str, Any], refs: Path, forecasts: Forecasts
 ) -> None:

@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 import xarray as xr
 from cases import CASES, Archive
-from mixed_archives import CUT, MIXED, Mixed, write_lzf
+from mixed_archives import CUT, MIXED, ZLIB, Mixed, write_lzf
 from products import few_quick
 
 import virtualds
-from virtualds import ManifestArray, UnsupportedError
+from virtualds import CombineError, ManifestArray, UnsupportedError
 from virtualds.datasets.rewrite import blocks, run
 
 SETS = {"kerchunk-json": "refs.json", "kerchunk-parquet": "refs.parquet"}
@@ -525,3 +525,40 @@ def test_an_append_that_adds_nothing_rewrites_nothing(tmp_path: Path) -> None:
     one.virtual.to_manifest(target, append_dim="time", **how)
     assert not Path(f"{target}.chunks").exists()
     assert_same_bits(opened(target), one.virtual.load())
+
+
+# ---------------------------------------------------------------------- copies name no source
+
+
+def test_a_source_is_replaced_with_the_chunks_that_it_shares_with_others(
+    form: str, tmp_path: Path
+) -> None:
+    how = ZLIB | {"chunksizes": (2, 5, 7), "days": 5}
+    paths = Mixed((how,) * 3, 0).write(tmp_path)
+    target = tmp_path / SETS[form]
+    joined = xr.concat(map(opened, paths), "time")
+    joined.virtual.to_manifest(target, on_unsupported="rewrite")
+    for number in (0, 2, 1):
+        native = xr.load_dataset(paths[number])
+        native["t"] += 1000 + number
+        native.to_netcdf(paths[number])
+        again = opened(paths[number])
+        again.virtual.to_manifest(
+            target, mode="replace-source", append_dim="time", on_unsupported="rewrite"
+        )
+        assert_same_bits(opened(target), xr.concat(map(xr.load_dataset, paths), "time"))
+
+
+def test_a_source_is_not_dropped_beside_chunks_of_unknown_sources(
+    form: str, tmp_path: Path
+) -> None:
+    how = ZLIB | {"chunksizes": (2, 5, 7), "days": 5}
+    paths = Mixed((how,) * 3, 0).write(tmp_path)
+    target = tmp_path / SETS[form]
+    joined = xr.concat(map(opened, paths), "time")
+    joined.virtual.to_manifest(target, on_unsupported="rewrite")
+    with pytest.raises(CombineError, match="write the set anew without this source"):
+        virtualds.drop_sources(target, str(paths[0]), dim="time")
+    with pytest.raises(CombineError, match="has no such source"):
+        virtualds.drop_sources(target, str(tmp_path / "never.nc"))
+    assert_same_bits(opened(target), xr.concat(map(xr.load_dataset, paths), "time"))

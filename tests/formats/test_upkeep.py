@@ -297,8 +297,12 @@ def write_and_move(target: Path, moved: Path, **choices: Any) -> xr.Dataset:
 CHOICES: list[tuple[str, dict[str, Any]]] = [
     ("json", {}),
     ("json", {"templates": True}),
+    ("json", {"relative_paths": True}),
+    ("json", {"relative_paths": True, "templates": True}),
+    ("json", {"relative_paths": True, "zarr_format": 3}),
     ("json.zst", {}),
     ("parquet", {}),
+    ("parquet", {"relative_paths": True}),
     ("parquet", {"record_size": 5}),
     ("zarr", {}),
     ("zarr", {"manifest": "inline"}),
@@ -337,6 +341,41 @@ def test_only_texts_of_urls_change(moved: Path, tmp_path: Path) -> None:
     # templates are enough
     assert after["refs"] == before["refs"]
     assert after["templates"] == {"u0": f"file://{moved}"}
+
+
+@pytest.mark.parametrize("suffix", ["json", "parquet", "zarr"])
+def test_variables_of_the_moved_files_are_added_and_changes_of_them_found(
+    suffix: str, moved: Path, tmp_path: Path
+) -> None:
+    """A moved file has no time of change in the set; what is added later notes it."""
+    target = tmp_path / f"refs.{suffix}"
+    write_and_move(target, moved)
+    virtualds.rename_paths(target, {str(tmp_path / "old"): str(tmp_path / "new")})
+    vds = virtualds.open_virtual_mfdataset(str(moved / "*.nc"))
+    vds[["t"]].rename(t="again").virtual.to_manifest(target, mode="a")
+    found = opened(target)
+    np.testing.assert_array_equal(found["again"], found["t"])
+    os.utime(moved / "2002.nc", (10**9, 10**9))
+    virtualds.edit(target, drop_variables="t")
+    virtualds.edit(target, rename={"again": "t"})
+    done = virtualds.sync(str(moved / "*.nc"), target, concat_dim="time", settle=0)
+    assert [Path(url).name for url in done.replaced] == ["2002.nc"]
+
+
+@pytest.mark.parametrize(("suffix", "choices"), [c for c in CHOICES if "relative_paths" in c[1]])
+def test_relative_urls_stay_relative(
+    suffix: str, choices: dict[str, Any], moved: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / f"refs.{suffix}"
+    expected = write_and_move(target, moved, **choices)
+    virtualds.rename_paths(target, {str(tmp_path / "old"): str(tmp_path / "new")})
+    sources = virtualds.open_virtual_dataset(target)[["t"]].virtual.sources
+    assert sources["size"].notna().all()
+    # the set and its archive move together
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    shutil.move(tmp_path / "new", elsewhere)
+    xr.testing.assert_equal(opened(Path(shutil.move(target, elsewhere))), expected)
 
 
 def test_a_template_above_the_moved_folder_is_left_alone(moved: Path, tmp_path: Path) -> None:

@@ -184,6 +184,50 @@ def test_options_of_the_format_are_taken(make: Make) -> None:
             run(settle=settle)
 
 
+def copied(number: int, seed: int | None = None) -> Path:
+    """A file of five days in chunks of two, so that chunks of sets belong to two files."""
+    ds = days(5 * number, 5, seed)[["t"]].isel(lat=0, lon=0).drop_vars(["lat", "lon"])
+    # large chunks are files beside the set
+    ds = ds.expand_dims(x=600).transpose("time", "x") * 1.0
+    ds["t"] = ds["t"].astype("f8")
+    path = Path("data") / f"{number:02}.nc"
+    how = {"t": {"chunksizes": (2, 600), "zlib": True}, "time": {"dtype": "i8"}}
+    how["time"]["units"] = "days since 2000-01-01"
+    ds.to_netcdf(path, engine="h5netcdf", encoding=how)
+    os.utime(path, (time.time() - 1000,) * 2)
+    return path
+
+
+@pytest.mark.parametrize("target", ["refs.json", "refs.parquet"])
+def test_rewritten_chunks_are_never_taken_for_files_that_are_gone(
+    target: str, folder: Path
+) -> None:
+    paths = [copied(number) for number in range(3)]
+    with pytest.raises(UnsupportedError, match="rewritten chunks refer to none"):
+        run(target, on_unsupported="rewrite")
+    assert not Path(target).exists()
+    parts = [virtualds.open_virtual_dataset(path) for path in paths]
+    xr.concat(parts, "time").virtual.to_manifest(target, on_unsupported="rewrite")
+    before = bytes_below(Path(target))
+    with pytest.raises(CombineError, match="does not note their sources, and sync cannot follow"):
+        run(target, on_removed="drop")
+    # what lies beside chunks of two files may belong to the file that is gone
+    paths[0].unlink()
+    with pytest.raises(CombineError, match=r"00\.nc: .* write the set anew without"):
+        run(target, on_removed="drop")
+    assert bytes_below(Path(target)) == before
+
+
+@pytest.mark.parametrize("target", ["refs.json", "refs.parquet"])
+def test_held_chunks_without_a_coordinate_are_not_added_twice(target: str, folder: Path) -> None:
+    copied(0)
+    how: dict[str, Any] = {"drop_variables": ["time"]}
+    run(target, inline_threshold=10**6, **how)
+    with pytest.raises(CombineError, match="nothing tells whether new files are there"):
+        run(target, **how)
+    assert opened(target).sizes["time"] == 5
+
+
 def test_a_new_file_with_days_that_the_set_has_is_refused_or_left_out(make: Make) -> None:
     make(0)
     run()

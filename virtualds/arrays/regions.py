@@ -191,7 +191,7 @@ def _is_decoded_alike(pipeline: CodecPipeline, added: ManifestArray, fragment: F
     """
     used = fragment.manifest.used_pipelines(len(added.pipelines)).tolist()
     known = [added.pipelines[n] for n in used]
-    if any(replace(p, fill=pipeline.fill) != pipeline for p in known):
+    if any(replace(p, fill=None) != replace(pipeline, fill=None) for p in known):
         return False
     missing = _list_existing(fragment.manifest).size < fragment.manifest.size
     return not missing or all(p == pipeline for p in known)

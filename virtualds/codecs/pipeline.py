@@ -119,15 +119,24 @@ class CodecPipeline:
         return self._relabel(lambda axis: place[axis])
 
     def insert_axis(self, axis: int) -> CodecPipeline:
-        """Return the pipeline of the array with a new axis of one element per chunk."""
-        return self._relabel(lambda old: old + (old >= axis))
+        """Return the pipeline of the array with a new axis of one element per chunk.
+
+        C order stays C order, so that the pipeline equals that of a set which was written so.
+        """
+        moved = self._relabel(lambda old: old + (old >= axis))
+        if any(isinstance(e, FixedAxis) for e in moved.layout):
+            return moved
+        shown = [e for e in moved.layout if isinstance(e, int)]
+        if shown != sorted(shown):
+            return moved
+        return replace(moved, layout=tuple(sorted([*shown, axis])))
 
     def drop_axis(self, axis: int, encoded: int, inset: int) -> CodecPipeline:
         """Return the pipeline of the array that shows only element ``inset`` of ``axis``."""
-        hidden = replace(
-            self, layout=tuple(FixedAxis(encoded, inset) if e == axis else e for e in self.layout)
-        )
-        return hidden._relabel(lambda old: old - (old > axis))
+        fixed = () if encoded == 1 else (FixedAxis(encoded, inset),)
+        place = self.layout.index(axis) if axis in self.layout else len(self.layout)
+        layout = (*self.layout[:place], *fixed, *self.layout[place + 1 :])
+        return replace(self, layout=layout)._relabel(lambda old: old - (old > axis))
 
     def _relabel(self, change: Any) -> CodecPipeline:
         layout = tuple(change(e) if isinstance(e, int) else e for e in self.layout)

@@ -24,6 +24,7 @@ from virtualds.datasets.append_places import (
     pair_stretches,
 )
 from virtualds.datasets.changed_groups import join_coordinates
+from virtualds.datasets.copies import borders_copies
 from virtualds.datasets.duplicates import check_unchanged, duplicates_error, find_known_positions
 from virtualds.datasets.from_dataset import group_from_dataset
 from virtualds.datasets.lacking_variables import LACKING_REFUSED, Lacking
@@ -174,6 +175,10 @@ def remove_sources(
     """
     present = _open_set(old, None, dim)
     wanted = set(urls)
+    if unknown := sorted(wanted - urls_of(present)):
+        raise CombineError(
+            f"{unknown[0]}: the set has no such source; ds.virtual.sources lists them"
+        )
     if dim is None:
         dim = find_only_dimension(present, wanted)
     gone = np.zeros(present.sizes[dim], bool)
@@ -183,6 +188,13 @@ def remove_sources(
             raise CombineError(
                 f"{url}: the set has no such source along {dim!r}; ds.virtual.sources lists them"
             )
+        for run in find_runs(np.flatnonzero(met)):
+            if borders_copies(present, dim, *run):
+                raise CombineError(
+                    f"{url}: the set has positions {run[0]} to {run[1]} along {dim!r} of it, and "
+                    f"chunks beside them that were rewritten or are held in the set, of which it "
+                    f"does not know the source; write the set anew without this source"
+                )
         gone |= met
     kept = np.flatnonzero(~gone)
     if not kept.size:

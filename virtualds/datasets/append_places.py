@@ -12,6 +12,7 @@ import pandas as pd
 import xarray as xr
 
 from virtualds.chunks.projection import find_runs
+from virtualds.datasets.copies import borders_copies
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.source_positions import find_positions, lies_in, urls_of
 from virtualds.errors import CombineError
@@ -111,15 +112,26 @@ def pair_stretches(
         raise CombineError(
             f"replace-source: {unknown[0]} is no source of the set; append it (append_dim={dim!r})"
         )
-    return [
-        (
-            _find_one_run(find_positions(present, dim, {url}), url, "the set"),
-            cut_along(
-                new, dim, _find_one_run(find_positions(new, dim, {url}), url, "the new dataset")
-            ),
+    return [_pair_source(present, new, dim, url) for url in sorted(shared)]
+
+
+def _pair_source(
+    present: xr.Dataset, new: xr.Dataset, dim: str, url: str
+) -> tuple[Stretch, xr.Dataset]:
+    run = _find_one_run(find_positions(new, dim, {url}), url, "the new dataset")
+    part = cut_along(new, dim, run)
+    there = _find_one_run(find_positions(present, dim, {url}), url, "the set")
+    if not borders_copies(present, dim, *there):
+        return there, part
+    found = _find_stretch_of_values(present, part, dim)
+    if found[0] > there[0] or found[1] < there[1]:
+        raise CombineError(
+            f"replace-source: the set has positions {there[0]} to {there[1]} along {dim!r} of "
+            f"{url}, and chunks beside them that were rewritten or are held in the set; the new "
+            f"dataset has other values of {dim!r}, so that nothing says what it replaces; write "
+            f"the set anew (mode='w')"
         )
-        for url in sorted(shared)
-    ]
+    return found, part
 
 
 def _find_one_run(met: npt.NDArray[np.bool_], url: str, where: str) -> Stretch:

@@ -17,6 +17,7 @@ import xarray as xr
 from virtualds.arrays.array import ManifestArray
 from virtualds.chunks.columns import drop_repeated_tables
 from virtualds.chunks.reference_table import iterate_references
+from virtualds.datasets.copies import find_copies
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.source_positions import (
     find_used_along,
@@ -100,6 +101,19 @@ def _list_stretches_of(array: ManifestArray, number: int, axis: int, urls: set[s
     return pd.concat(parts) if parts else pd.DataFrame(columns=list(STRETCH_COLUMNS))
 
 
+def _describe_copy(present: xr.Dataset, there: xr.Dataset, dim: str) -> str:
+    """Say that the set has copies at the positions of a coordinate, if it has."""
+    if dim not in present.indexes or dim not in there.indexes:
+        return ""
+    place = np.flatnonzero(present.indexes[dim].isin(there.indexes[dim]))
+    if not find_copies(present.isel({dim: place[:1]}), dim).any():
+        return ""
+    return (
+        ", in chunks that were rewritten or are held in the set: it does not note their sources, "
+        "and sync cannot follow them (it can without on_unsupported='rewrite' and inline_threshold)"
+    )
+
+
 def check_unchanged(present: xr.Dataset, new: xr.Dataset, dim: str) -> None:
     """Refuse sources that have changed since the set was written.
 
@@ -112,7 +126,7 @@ def check_unchanged(present: xr.Dataset, new: xr.Dataset, dim: str) -> None:
     changed = {
         file.url
         for file in _list_files_along(new, dim)
-        if file.url in before and _is_different(file, before[file.url])
+        if file.url in before and file.joined_with(before[file.url]) is None
     }
     for url in sorted(find_used_along(present, dim, changed)):
         raise CombineError(
@@ -129,12 +143,6 @@ def _list_files_along(dataset: xr.Dataset, dim: str) -> Iterator[SourceFile]:
     return (file for table in drop_repeated_tables(listed) for file in table)
 
 
-def _is_different(file: SourceFile, other: SourceFile) -> bool:
-    """Say whether the known states of two files differ."""
-    pairs = zip(file.fingerprint, other.fingerprint, strict=True)
-    return any(None not in pair and pair[0] != pair[1] for pair in pairs)
-
-
 def duplicates_error(
     present: xr.Dataset, new: xr.Dataset, dim: str, known: npt.NDArray[np.bool_]
 ) -> CombineError:
@@ -143,7 +151,7 @@ def duplicates_error(
     at = f", {dim} {new.indexes[dim][first]}" if dim in new.indexes else ""
     there = new.isel({dim: slice(first, first + 1)})
     urls = sorted(find_used_along(present, dim, list_urls_along(there, dim)))
-    source = f", of the source {urls[0]}" if urls else ""
+    source = f", of the source {urls[0]}" if urls else _describe_copy(present, there, dim)
     return CombineError(
         f"append along {dim!r}: {np.count_nonzero(known)} of {known.size} positions are in the "
         f"set already, the first is number {first}{at}{source}; pass on_duplicate='skip' to leave "

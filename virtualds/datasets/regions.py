@@ -259,10 +259,10 @@ def _fill_array(
     known = crop_box(array, box)
     there = count_references(known)
     if there and on_duplicate == "raise":
+        of = ", of " + ", ".join(s.url for s in known.sources[:2]) if known.sources else ""
         raise CombineError(
-            f"{there} chunks of the region have references already, of "
-            f"{', '.join(s.url for s in known.sources[:2])}; pass on_duplicate='skip' to leave "
-            f"them, or 'replace'"
+            f"{there} chunks of the region have references already{of}; pass on_duplicate='skip' "
+            f"to leave them, or 'replace'"
         )
     if there and on_duplicate == "skip" and there == known.nchunks and not known.has_gaps:
         return None

@@ -17,7 +17,7 @@ from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.write import Destination
 from virtualds.datasets.write_options import WriteOptions
-from virtualds.errors import without_secrets
+from virtualds.errors import UnsupportedError, without_secrets
 from virtualds.source_file import StorageOptions
 from virtualds.stores.access_rules import Allow
 from virtualds.syncing.apply import Update
@@ -137,6 +137,7 @@ def sync(
     near = isinstance(target, str | os.PathLike) and scheme_of(os.fspath(target)) == "file"
     access = target_options or (storage_options if near else None)
     destination = Destination.of(Location.of(target, access), writing, sync)
+    _demand_references(destination)
     update = Update(
         dim=concat_dim,
         root=destination.location.url,
@@ -170,6 +171,17 @@ def _read_set(destination: Destination) -> ManifestGroup | None:
         return open_group(destination.location, opening)
     except FileNotFoundError:
         return None
+
+
+def _demand_references(destination: Destination) -> None:
+    """Refuse to write copies: a set does not note which files it made them of."""
+    if destination.rewrite.is_needed:
+        raise UnsupportedError(
+            f"{destination.location.target}: sync follows the files that a set refers to, and "
+            f"rewritten chunks refer to none; keep a zarr-v3 set up to date, which holds every "
+            f"encoding, and make the other of it with virtualds.convert(..., "
+            f"on_unsupported='rewrite')"
+        )
 
 
 def _removed_error(removed: Urls, number: int, location: Location) -> FileNotFoundError:

@@ -14,6 +14,7 @@ from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.chunks.projection import find_runs
 from virtualds.datasets.append import append_along, remove_sources, replace_sources
 from virtualds.datasets.append_places import cut_along
+from virtualds.datasets.copies import find_copies
 from virtualds.datasets.from_dataset import as_read, group_from_dataset
 from virtualds.datasets.source_positions import find_positions, lies_in, urls_of
 from virtualds.datasets.to_dataset import to_virtual_dataset
@@ -119,11 +120,25 @@ class Update:
     # ------------------------------------------------------------------ adding
 
     def _add(self, group: ManifestGroup, new: xr.Dataset) -> ManifestGroup:
+        self._demand_traces(group, new)
         position = "coordinate" if self.sorts and self._rises_or_falls(group) else "end"
         for on_duplicate, part in self._split(new):
             grown = append_along(group, part, self.dim, position, on_duplicate)
             group = group if grown is group else as_read(grown)
         return group
+
+    def _demand_traces(self, group: ManifestGroup, new: xr.Dataset) -> None:
+        """Refuse files without a coordinate if the set may have them already, as copies."""
+        if self.dim in new.indexes:
+            return
+        copies = find_copies(to_virtual_dataset(group), self.dim)
+        if copies.any():
+            raise CombineError(
+                f"{self.root}: {np.count_nonzero(copies)} positions along {self.dim!r} have chunks "
+                f"that were rewritten or are held in the set, which does not note their sources, "
+                f"and no coordinate; nothing tells whether new files are there already. Write the "
+                f"set anew as zarr-v3, or give the files a coordinate (coordinates=)"
+            )
 
     def _split(self, new: xr.Dataset) -> list[tuple[str, xr.Dataset]]:
         """Return the parts to append, and what to do about positions that the set has.

@@ -13,6 +13,7 @@ from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.reference_table import iterate_references
+from virtualds.datasets.copies import is_copy
 from virtualds.formats.zarr_manifests.parquet_table import ParquetTable
 from virtualds.source_file import SourceFile
 from virtualds.stores.listing import NO_NUMBER, FileColumns, FileState
@@ -28,7 +29,7 @@ def tabulate_sources(group: ManifestGroup, dim: str, root: str) -> FileColumns:
     group : ManifestGroup
     dim : str
     root : str
-        The url of the set. Files in it are its own copies.
+        The url of the set. Files in it are its own copies, and so are rewritten chunks.
     """
     arrays = [
         v.data
@@ -39,9 +40,19 @@ def tabulate_sources(group: ManifestGroup, dim: str, root: str) -> FileColumns:
     if found is None:
         manifests = [fragment.manifest for array in arrays for fragment in array.fragments]
         found = FileColumns.join([_find_used(manifest) for manifest in manifests])
-        found = found.take(~pd.Index(found.urls).duplicated())
-    own = np.fromiter((lies_under(url, root) for url in found.urls), bool, len(found))
-    return found.take(~own)
+        found = _take_each_once(found)
+    own = (lies_under(url, root) or is_copy(url) for url in found.urls)
+    return found.take(~np.fromiter(own, bool, len(found)))
+
+
+def _take_each_once(found: FileColumns) -> FileColumns:
+    """Return one row for each file, that of the array which knows most of it."""
+    unknown = np.sum(
+        [found.sizes == NO_NUMBER, found.mtimes == NO_NUMBER, found.etags == ""], axis=0
+    )
+    order = np.argsort(unknown, kind="stable")
+    kept = order[~pd.Index(found.urls[order]).duplicated()]
+    return found.take(np.sort(kept))
 
 
 def _read_shared_table(arrays: list[ManifestArray]) -> FileColumns | None:

@@ -20,14 +20,13 @@ import numpy as np
 from virtualds.arrays.array import ManifestArray
 from virtualds.chunks.columns import COLUMNS, digest
 from virtualds.chunks.projection import compact
+from virtualds.datasets.copies import SUFFIX
 from virtualds.datasets.rewrite.plan import VariablePlan
 from virtualds.errors import AccessError
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.urls import normalise_url, scheme_of
 
-SUFFIX = ".chunks"
-"""What the name of the folder has behind the name of the set."""
 MAGIC = b"VDSCHNK1"
 """The last bytes of a file of chunks."""
 ROW, TAIL = 16, 16

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +11,9 @@ import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
+from virtualds.datasets.copies import find_copy_folder
 from virtualds.datasets.rewrite.cells import grid_of
-from virtualds.datasets.rewrite.chunk_files import SUFFIX, ChunkFiles
+from virtualds.datasets.rewrite.chunk_files import ChunkFiles
 from virtualds.datasets.rewrite.plan import VariablePlan
 from virtualds.errors import UnsupportedError
 from virtualds.formats import zarr_manifests
@@ -79,10 +79,10 @@ def keep_original(plan: VariablePlan, files: ChunkFiles) -> None:
 
 def find_original(file: SourceFile) -> Original | None:
     """Return the variable that the chunks of a file were made of; None if it is no such file."""
-    found = re.fullmatch(rf"(.*{re.escape(SUFFIX)}/.+/[0-9a-f]{{16}})/[^/]+", file.url)
-    if found is None:
+    folder = find_copy_folder(file.url)
+    if folder is None:
         return None
-    place = SourceFile(f"{found[1]}/{NAME}", options=file.options)
+    place = SourceFile(f"{folder}/{NAME}", options=file.options)
     try:
         group = read.read(place, ReadOptions(allow=AccessPolicy.of(None)))
     except FileNotFoundError:

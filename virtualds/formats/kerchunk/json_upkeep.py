@@ -17,10 +17,12 @@ from virtualds.formats.kerchunk.templates import Templates
 from virtualds.formats.referenced_files import ReferencedFiles
 from virtualds.formats.upkeep import CheckMoved, MoveFile
 from virtualds.formats.zarr.v2_read import NOTES
+from virtualds.formats.zarr.v2_write import RELATIVE
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.fence import outrun_error
 from virtualds.stores.store import ChangedError
+from virtualds.urls import make_relative
 
 
 def move_sources(
@@ -61,12 +63,14 @@ class _UrlMoving:
 
     def __init__(self, document: dict[str, Any], source: SourceFile, move: MoveFile) -> None:
         self._document = document
+        self._source = source
         self._move = move
         self._notes: Mapping[str, Any] = document.get(NOTES) or {}
         self._files = ReferencedFiles(source, self._notes.get("files", {}))
         self._before = Templates(document.get("templates") or {})
         self._after = Templates({n: self._move_folder(t) for n, t in self._before.texts.items()})
         self.known: dict[str, SourceFile | None] = {}
+        self._texts: dict[str, str] = {}
 
     def move_document(self) -> dict[str, Any]:
         """Return the whole document with other urls."""
@@ -97,7 +101,11 @@ class _UrlMoving:
         file = self._files.get_file(f"{text.rstrip('/')}/x")
         moved = self._move(file).url
         end = "/" if text.endswith("/") else ""
-        return text if moved == file.url else moved.rpartition("/")[0] + end
+        return text if moved == file.url else self._show(moved).rpartition("/")[0] + end
+
+    def _show(self, url: str) -> str:
+        """Return a url as the set writes urls: relative to itself if its notes say so."""
+        return make_relative(url, self._source.url) if self._notes.get(RELATIVE) else url
 
     def _move_text(self, text: str) -> str:
         """Return the text of a url: unchanged if its templates have moved with it."""
@@ -107,7 +115,8 @@ class _UrlMoving:
             file = self._files.get_file(rendered)
             moved = self._move(file)
             self.known[rendered] = None if moved.url == file.url else moved
-        wanted = self._get_url(rendered)
+            self._texts[rendered] = rendered if moved.url == file.url else self._show(moved.url)
+        wanted = self._texts[rendered]
         if self._before.texts and "{{" in wanted:
             raise UnsupportedError(
                 f"{wanted}: in a set with templates, braces have a meaning; write the set anew "
@@ -115,14 +124,12 @@ class _UrlMoving:
             )
         return text if not plain and self._after.render_text(text) == wanted else wanted
 
-    def _get_url(self, rendered: str) -> str:
-        moved = self.known.get(rendered)
-        return rendered if moved is None else moved.url
-
     def _move_notes(self, noted: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fingerprints of files by their urls."""
-        moved = {file.url: list(file.fingerprint) for file in self.known.values() if file}
-        return {
-            (new := self._get_url(url)): moved.get(new, fingerprint)
-            for url, fingerprint in noted.items()
-        }
+        moved = {text: self.known.get(url) for url, text in self._texts.items()}
+        found = {}
+        for url, fingerprint in noted.items():
+            text = self._texts.get(url, url)
+            file = moved.get(text)
+            found[text] = fingerprint if file is None else list(file.fingerprint)
+        return found

@@ -33,6 +33,7 @@ from virtualds.formats.zarr.v2_write import RELATIVE
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.fence import explain_vanished_files
+from virtualds.urls import make_relative
 
 ROOM = 10_000
 """References in a record, at least, after records were joined: more will follow."""
@@ -139,7 +140,10 @@ class _RecordMoving:
             moved = self._move(file)
             self._known[url] = None if moved.url == file.url else moved
         moved_to = self._known[url]
-        return url if moved_to is None else moved_to.url
+        if moved_to is None:
+            return url
+        relative = self._found.notes.get(RELATIVE)
+        return make_relative(moved_to.url, self._found.source.url) if relative else moved_to.url
 
     def _move_record(self, data: bytes, url: str) -> bytes:
         import pyarrow as pa
@@ -171,10 +175,10 @@ class _RecordMoving:
         document, notes = dict(self._found.document), dict(self._found.notes)
         notes.pop(DISPLACED, None)
         if "files" in notes:
-            noted = {self._get_url(url): known for url, known in notes["files"].items()}
-            moved = (file for file in self._known.values() if file is not None)
-            noted |= {m.url: list(m.fingerprint) for m in moved if m.url in noted}
-            notes["files"] = noted
+            notes["files"] = {
+                self._get_url(url): list(file.fingerprint) if (file := self._known[url]) else known
+                for url, known in notes["files"].items()
+            }
         if self._token is not None:
             notes["set"] = self._token
         if notes:

@@ -176,13 +176,14 @@ class Hierarchy:
         UnsupportedError
             Another fingerprint of it is noted already.
         """
-        found = list(file.fingerprint)
-        noted = self.notes["files"].setdefault(file.url, found)
-        if noted != found:
+        files = self.notes["files"]
+        noted = SourceFile(file.url, *files.get(file.url, file.fingerprint))
+        if (joined := noted.joined_with(file)) is None:
             raise UnsupportedError(
                 f"{file.url}: it was scanned twice and had changed in between (size, time, etag "
-                f"{noted} and {found}); scan it again"
+                f"{list(noted.fingerprint)} and {list(file.fingerprint)}); scan it again"
             )
+        files[file.url] = list(joined.fingerprint)
 
     def get_notes(self) -> dict[str, Any]:
         """Return the notes to write, without empty ones."""

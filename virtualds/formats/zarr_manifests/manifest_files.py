@@ -69,11 +69,12 @@ class SourceNumbering:
             It is there already, with another fingerprint.
         """
         known = self.files.setdefault(file.url, file)
-        if known.fingerprint != file.fingerprint:
+        if (joined := known.joined_with(file)) is None:
             raise UnsupportedError(
                 f"{file.url}: it was scanned twice and had changed in between (size, time, etag "
                 f"{known.fingerprint} and {file.fingerprint}); scan it again"
             )
+        self.files[file.url] = joined
         return self._numbers.setdefault(file.url, len(self._numbers))
 
     def number_all(self, files: tuple[SourceFile, ...]) -> list[int]:
