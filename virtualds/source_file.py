@@ -70,11 +70,8 @@ class SourceFile(NamedTuple):
         pairs = list(zip(self.fingerprint, other.fingerprint, strict=True))
         if any(None not in pair and pair[0] != pair[1] for pair in pairs):
             return None
-        names = ("size", "mtime", "etag")
-        known: dict[str, Any] = {
-            n: a if b is None else b for n, (a, b) in zip(names, pairs, strict=True)
-        }
-        return self._replace(**known)
+        known: tuple[Any, ...] = tuple(a if b is None else b for a, b in pairs)
+        return SourceFile(self.url, *known, options=self.options)
 
 
 PRESENT = 2**32

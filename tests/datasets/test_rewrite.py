@@ -515,6 +515,18 @@ def test_cost_is_that_of_the_metadata_and_of_chunks_that_are_cut(tmp_path: Path)
     assert table["chunks"]["t"] == plain.sizes["time"]
 
 
+def test_an_append_that_adds_nothing_rewrites_nothing(tmp_path: Path) -> None:
+    paths = MIXED["codec_changes"].write(tmp_path)
+    target = tmp_path / "refs.zarr"
+    one = opened(paths[0])
+    one.virtual.to_manifest(target)
+    wanted = {"t": {"codecs": [{"id": "zstd", "level": 3}]}}
+    how = {"on_unsupported": "rewrite", "main_encoding": wanted, "on_duplicate": "skip"}
+    one.virtual.to_manifest(target, append_dim="time", **how)
+    assert not Path(f"{target}.chunks").exists()
+    assert_same_bits(opened(target), one.virtual.load())
+
+
 # ---------------------------------------------------------------------- copies name no source
 
 

@@ -18,9 +18,9 @@ from virtualds.chunks.reference_table import SourceSummary
 from virtualds.datasets.location import Location, reader_of
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
+from virtualds.datasets.snapshots import build_snapshot_table
 from virtualds.datasets.tree import to_virtual_tree
 from virtualds.datasets.what_to_load import Loadable
-from virtualds.datasets.write import snapshot_table
 from virtualds.errors import without_secrets
 from virtualds.formats import Format
 from virtualds.source_file import SourceFile
@@ -113,7 +113,9 @@ def describe(
         tree,
         sum(manifest.size for manifest in manifests),
         _find_sources(manifests, f"{location.url.rstrip('/')}/" if is_set else None),
-        snapshot_table(history, source.url, location.options) if history is not None else None,
+        build_snapshot_table(history, source.url, location.options)
+        if history is not None
+        else None,
     )
 
 

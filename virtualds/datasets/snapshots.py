@@ -12,10 +12,10 @@ import pandas as pd
 from virtualds.datasets.conflicts import name_missing_set, retry_on_conflict
 from virtualds.datasets.keywords import make_strict
 from virtualds.datasets.location import Location, format_by_suffix, format_for, format_there
-from virtualds.datasets.write import snapshot_table
 from virtualds.errors import UnsupportedError
 from virtualds.formats import History
 from virtualds.formats.upkeep import Expiry, Removal
+from virtualds.source_file import StorageOptions
 from virtualds.stores.errors import explain_write_errors
 
 
@@ -52,7 +52,7 @@ def snapshots(
     """
     location = Location.of_url(url, storage_options)
     with name_missing_set(location):
-        return snapshot_table(_history_of(location), location.target, location.options)
+        return build_snapshot_table(_history_of(location), location.target, location.options)
 
 
 @make_strict()
@@ -131,3 +131,11 @@ def _history_of(location: Location) -> History:
             f"{location.target}: {target.name} keeps no snapshots; zarr-v3 does (virtualds.convert)"
         )
     return target.history
+
+
+def build_snapshot_table(
+    history: History, url: str, options: StorageOptions | None
+) -> pd.DataFrame:
+    """Return a row for each snapshot of a set."""
+    table = pd.DataFrame(history.listed(url, options), columns=["snapshot", "time"])
+    return table.assign(time=pd.to_datetime(table["time"]).dt.tz_localize(None))

@@ -12,8 +12,6 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-import pandas as pd
-
 from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.reference_table import ReferenceTable
 from virtualds.datasets.conflicts import name_missing_set, retry_on_conflict
@@ -22,7 +20,7 @@ from virtualds.datasets.registry import FORMATS
 from virtualds.datasets.rewrite.fit import RewriteTarget
 from virtualds.datasets.write_options import WriteOptions
 from virtualds.errors import ConflictError, UnsupportedError, exists_already
-from virtualds.formats import Format, History, Parts
+from virtualds.formats import Format, Parts
 from virtualds.formats.admission import (
     IsKnown,
     demand_admissible,
@@ -30,7 +28,6 @@ from virtualds.formats.admission import (
     make_known_check,
 )
 from virtualds.formats.undecodable import ON_ERROR
-from virtualds.source_file import StorageOptions
 from virtualds.stores.access_rules import AccessPolicy
 from virtualds.stores.errors import explain_write_errors
 
@@ -197,9 +194,10 @@ class Destination:
         if problems := before.all_problems():
             # parts of the set that cannot be read would be lost
             ON_ERROR["raise"](before, problems)
-        after, is_known = change(before), make_known_check(before)
-        if after is not before:
-            after = self.options.changes.apply(after, is_known)
+        if (after := change(before)) is before:
+            return before
+        is_known = make_known_check(before)
+        after = self.options.changes.apply(after, is_known)
         self._judge(after, is_known)
         return self.rewrite.fit(after)
 
@@ -250,9 +248,3 @@ def prepare_write(
     choices = {name: value for name, value in given.items() if name not in names}
     options = WriteOptions.of_call(given | {"choices": choices})
     return Destination.of(Location.of(url, storage_options), options).demand_free()
-
-
-def snapshot_table(history: History, url: str, options: StorageOptions | None) -> pd.DataFrame:
-    """Return a row for each snapshot of a set."""
-    table = pd.DataFrame(history.listed(url, options), columns=["snapshot", "time"])
-    return table.assign(time=pd.to_datetime(table["time"]).dt.tz_localize(None))

@@ -38,6 +38,19 @@ def list_files(paths: Any, options: StorageOptions | None, known: FileColumns) -
     """
     if isinstance(paths, str) and names_files(paths):
         return list_states(paths, options)
+    urls = _list_urls(paths)
+    states = fetch_states(urls, options)
+    gone = [url for url, state in zip(urls, states, strict=True) if state is None]
+    if strange := sorted(set(gone) - set(known.urls)):
+        raise FileNotFoundError(f"{without_secrets(strange[0])}: there is no such file")
+    found = FileColumns.of(state for state in states if state is not None)
+    if not len(found):
+        raise FileNotFoundError(f"none of the {len(urls)} files is there; check the path")
+    return found.take(np.argsort(found.urls, kind="stable"))
+
+
+def _list_urls(paths: Any) -> list[str]:
+    """Return the urls of the files that a user names one by one."""
     given = [paths] if isinstance(paths, str | os.PathLike) else paths
     if not isinstance(given, Iterable) or not all(isinstance(p, str | os.PathLike) for p in given):
         raise TypeError("sync takes a pattern, or a list of paths or urls, without lists in it")
@@ -49,14 +62,7 @@ def list_files(paths: Any, options: StorageOptions | None, known: FileColumns) -
         )
     if not urls:
         raise FileNotFoundError("sync: the list of files is empty; name some")
-    states = fetch_states(urls, options)
-    gone = [url for url, state in zip(urls, states, strict=True) if state is None]
-    if strange := sorted(set(gone) - set(known.urls)):
-        raise FileNotFoundError(f"{without_secrets(strange[0])}: there is no such file")
-    found = FileColumns.of(state for state in states if state is not None)
-    if not len(found):
-        raise FileNotFoundError(f"none of the {len(urls)} files is there; check the path")
-    return found.take(np.argsort(found.urls, kind="stable"))
+    return urls
 
 
 def fetch_states(urls: Sequence[str], options: StorageOptions | None) -> Sequence[FileState | None]:
