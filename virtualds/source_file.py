@@ -71,7 +71,7 @@ class SourceFile(NamedTuple):
         if any(None not in pair and pair[0] != pair[1] for pair in pairs):
             return None
         known: tuple[Any, ...] = tuple(a if b is None else b for a, b in pairs)
-        return SourceFile(self.url, *known, options=self.options)
+        return self._replace(size=known[0], mtime=known[1], etag=known[2])
 
 
 PRESENT = 2**32
