@@ -70,8 +70,9 @@ class SourceFile(NamedTuple):
         pairs = list(zip(self.fingerprint, other.fingerprint, strict=True))
         if any(None not in pair and pair[0] != pair[1] for pair in pairs):
             return None
-        known: tuple[Any, ...] = tuple(a if b is None else b for a, b in pairs)
-        return self._replace(size=known[0], mtime=known[1], etag=known[2])
+        known: list[Any] = [a if b is None else b for a, b in pairs]
+        size, mtime, etag = known
+        return self._replace(size=size, mtime=mtime, etag=etag)
 
 
 PRESENT = 2**32
