@@ -67,11 +67,14 @@ class SourceFile(NamedTuple):
         """
         if self.fingerprint == other.fingerprint:
             return self
-        pairs = list(zip(self.fingerprint, other.fingerprint, strict=True))
+        pairs = zip(self.fingerprint, other.fingerprint, strict=True)
         if any(None not in pair and pair[0] != pair[1] for pair in pairs):
             return None
-        size, mtime, etag = (a if b is None else b for a, b in pairs)
-        return self._replace(size=size, mtime=mtime, etag=etag)
+        return self._replace(
+            size=other.size if self.size is None else self.size,
+            mtime=other.mtime if self.mtime is None else self.mtime,
+            etag=other.etag if self.etag is None else self.etag,
+        )
 
 
 PRESENT = 2**32

@@ -89,8 +89,8 @@ def sync(
         ``parallel``, ``cache`` and ``on_error``; and options of the format, as for
         ``ds.virtual.to_manifest``. With ``overlap="first"`` positions that the set has already are
         left out of new files. ``on_unsupported="rewrite"`` is for formats that hold every encoding
-        anyway: a rewritten chunk names no file to follow. With ``on_error="skip"`` or ``"collect"`` files that cannot be
-        opened are reported; the set keeps what it has of them.
+        anyway: a rewritten chunk names no file to follow. With ``on_error="skip"`` or ``"collect"``
+        files that cannot be opened are reported; the set keeps what it has of them.
 
     Returns
     -------
