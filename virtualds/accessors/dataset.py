@@ -55,6 +55,7 @@ class VirtualDatasetAccessor(DatasetWriter, FamiliarNames):
 
         Examples
         --------
+        >>> from virtualds import open_virtual_dataset
         >>> ds = open_virtual_dataset("2001.nc")
         >>> ds.virtual.arrays
         {'t': <ManifestArray (12, 6, 8) float64: 12 chunks of 1 file>}
@@ -68,6 +69,7 @@ class VirtualDatasetAccessor(DatasetWriter, FamiliarNames):
 
         Examples
         --------
+        >>> from virtualds import open_virtual_dataset
         >>> ds = open_virtual_dataset("2001.nc")
         >>> ds.virtual.nbytes < ds["t"].nbytes
         True
@@ -80,6 +82,7 @@ class VirtualDatasetAccessor(DatasetWriter, FamiliarNames):
 
         Examples
         --------
+        >>> from virtualds import open_virtual_dataset
         >>> open_virtual_dataset("2001.nc").virtual.nchunks
         12
         """
@@ -91,6 +94,7 @@ class VirtualDatasetAccessor(DatasetWriter, FamiliarNames):
 
         Examples
         --------
+        >>> from virtualds import open_virtual_dataset
         >>> open_virtual_dataset("2001.nc").virtual.sources["chunks"].tolist()
         [12]
         """
@@ -111,6 +115,7 @@ class VirtualDatasetAccessor(DatasetWriter, FamiliarNames):
 
         Examples
         --------
+        >>> from virtualds import open_virtual_dataset
         >>> ds = open_virtual_dataset("2001.nc")
         >>> folder = ds.virtual.sources["url"][0].removesuffix("/2001.nc")
         >>> moved = ds.virtual.rename_paths({folder: "s3://bucket/data"})
@@ -130,6 +135,7 @@ class VirtualDatasetAccessor(DatasetWriter, FamiliarNames):
 
         Examples
         --------
+        >>> from virtualds import open_virtual_dataset
         >>> loaded = open_virtual_dataset("2001.nc").virtual.load()
         >>> loaded.virtual.nchunks, loaded["t"].shape
         (0, (12, 6, 8))
@@ -152,6 +158,7 @@ class VirtualDatasetAccessor(DatasetWriter, FamiliarNames):
 
         Examples
         --------
+        >>> from virtualds import open_virtual_dataset
         >>> ds = open_virtual_dataset("2001.nc")
         >>> ds.virtual.to_lazy(chunks={"time": 6}).chunks["time"]
         (6, 6)
@@ -200,6 +207,7 @@ class VirtualDatasetAccessor(DatasetWriter, FamiliarNames):
 
         Examples
         --------
+        >>> from virtualds import open_virtual_dataset
         >>> ds = open_virtual_dataset("2001.nc")
         >>> ds.virtual.verify(against="native").ok
         True
@@ -214,6 +222,7 @@ class VirtualDatasetAccessor(DatasetWriter, FamiliarNames):
 
         Examples
         --------
+        >>> from virtualds import open_virtual_dataset
         >>> open_virtual_dataset("2001.nc").virtual.not_virtual
         {'loaded': 3, 'unread': []}
         """
@@ -228,6 +237,7 @@ class VirtualDatasetAccessor(DatasetWriter, FamiliarNames):
 
         Examples
         --------
+        >>> from virtualds import open_virtual_dataset
         >>> vds = open_virtual_dataset("2001.nc")
         >>> vds.virtual.gaps, vds.isel(time=[0, 1, 2, 6]).virtual.gaps
         ([], ["'time' has nothing between 2001-03-01 and 2001-07-01"])
