@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
+from numpy.lib import recfunctions
 
 from virtualds.bounds import Buffer
 from virtualds.codecs.cf_packing import Decoding, Packing
@@ -220,6 +221,9 @@ def unpack_numbers(stored: Array, pipeline: CodecPipeline) -> Array:
 def is_same(one: Array, other: Array) -> bool:
     """Say whether values are equal bit for bit; NaN is NaN, however it is spelled."""
     native = [np.ascontiguousarray(a.astype(other.dtype.newbyteorder("="))) for a in (one, other)]
+    if other.dtype.names:
+        # bytes between the members of compound types are anything
+        native = [recfunctions.repack_fields(a, recurse=True) for a in native]
     if native[0].tobytes() == native[1].tobytes():
         return True
     if one.dtype.kind not in "fc":
