@@ -244,11 +244,11 @@ def test_an_append_of_a_tree_meets_other_writers_as_one_of_a_dataset(
     suffix: str, tmp_path: Path
 ) -> None:
     target = tmp_path / f"refs{suffix}"
-    paths = [file_of(tmp_path, number, no_track) for number in range(3)]
+    paths = [file_of(tmp_path, number, no_track) for number in range(4)]
     append(paths[0], target)
     with rival(lambda: append(paths[1], target)), pytest.raises(ConflictError):
         append(paths[2], target)
     same(opened(target), no_track(together(0, 1)))
     with rival(lambda: append(paths[2], target)):
-        append(paths[1], target, conflict="retry", on_duplicate="skip")
-    same(opened(target), no_track(together(0, 1, 2)))
+        append(paths[3], target, conflict="retry", on_duplicate="skip")
+    same(opened(target), no_track(together(0, 1, 2, 3)))
