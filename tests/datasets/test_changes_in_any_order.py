@@ -140,7 +140,7 @@ class Changes(RuleBasedStateMachine):
                 virtualds.edit(self.target, attributes=attributes)
                 self.model[""] = self.model[""].assign_attrs(attributes)
 
-            with rival(other):
+            with rival(other, may_come_later=True):
                 act()
         elif isinstance(fate, int):
             with killed(fate):
