@@ -11,8 +11,8 @@ SOURCES := $(shell find virtualds virtualds_cli -name '*.py')
 
 help:
 	@echo "make demo   build a small archive, scan it, read it back, draw it"
-	@echo "make test   run the quick tests: about 5 minutes on two cores"
-	@echo "make test-all   run every test: about 14 minutes   make test-rest   all but the quick ones"
+	@echo "make test   run the quick tests: about 7 minutes on two cores"
+	@echo "make test-all   run every test: about 18 minutes   make test-rest   all but the quick ones"
 	@echo "make lint   check style and format      make types  check types"
 	@echo "make fuzz   damage files of all kinds and read them (hours; can be interrupted)"
 	@echo "make docs   build the pages, strictly    make clean  remove built files"
