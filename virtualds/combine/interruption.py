@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from virtualds.stores.retry import INTERRUPTED
+
 
 @contextmanager
 def explain_interrupt(describe: Callable[[], str]) -> Iterator[None]:
@@ -12,6 +14,7 @@ def explain_interrupt(describe: Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as interrupt:
+        INTERRUPTED.set()
         interrupt.add_note(describe())
         raise
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
 from virtualds.options import get_options
-from virtualds.stores.retry import NAP, BrokenAnswer, process_ends
+from virtualds.stores.retry import NAP, BrokenAnswer, is_abandoned
 
 LONGEST_SECONDS = 366 * 86400.0
 """Seconds: clocks of other libraries do not hold infinity."""
@@ -98,7 +98,7 @@ async def limit_time() -> AsyncIterator[Pace]:
 
 
 class _Watch:
-    """Ends a request when the process ends, which waits for the thread that waits for a server."""
+    """Ends a request of an interrupted process, which waits for threads that wait for servers."""
 
     def __init__(self, timeout: asyncio.Timeout) -> None:
         self._timeout = timeout
@@ -106,7 +106,7 @@ class _Watch:
         self._next = self._loop.call_later(NAP, self._look)
 
     def _look(self) -> None:
-        if process_ends():
+        if is_abandoned():
             self._timeout.reschedule(self._loop.time())
         else:
             self._next = self._loop.call_later(NAP, self._look)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import thread as futures
@@ -24,7 +25,9 @@ FIRST_WAIT, LONGEST_WAIT = 0.2, 10.0
 """Seconds: the longest wait before the second attempt, and before any later one."""
 LONGEST_RETRY_AFTER = 60.0
 """Seconds: the longest wait that a server can ask for."""
-NAP = 0.5
+INTERRUPTED = threading.Event()
+"""Set when a user interrupts a build: its threads may still wait for servers."""
+NAP = 0.2
 """Seconds of one sleep: threads that wait notice within this time that the process ends."""
 
 CONNECT_TIMEOUT, READ_TIMEOUT = 10.0, 30.0
@@ -97,6 +100,8 @@ def retry_request(request: Callable[[int], T]) -> T:
         The last attempt failed; its error is the cause.
     """
     for attempt in count():
+        if is_abandoned():
+            raise GaveUp(attempt + 1) from BrokenAnswer("the program was interrupted")
         try:
             return request(attempt)
         except list_store_errors() as error:
@@ -112,6 +117,14 @@ def process_ends() -> bool:
     """Say whether the interpreter is ending and waits for this thread."""
     # Python has no public name for this; where the private one is missing, requests go on
     return bool(getattr(futures, "_shutdown", False))
+
+
+def is_abandoned() -> bool:
+    """Say whether the interpreter is ending since its user has interrupted it.
+
+    Of a program that comes to its end, Python finishes what threads are still to do.
+    """
+    return INTERRUPTED.is_set() and process_ends()
 
 
 def pause(seconds: float) -> None:

@@ -25,6 +25,7 @@ from virtualds.datasets.rewrite.plan import VariablePlan
 from virtualds.errors import VirtualdsError
 from virtualds.reading.threads import run_all
 from virtualds.source_file import SourceFile, StorageOptions
+from virtualds.stores.retry import INTERRUPTED
 
 TINY = 512
 """Bytes up to which chunks are held in the set itself."""
@@ -68,6 +69,7 @@ def rewrite_group(
             error.add_note(f"variable {path!r}")
             raise
         except KeyboardInterrupt as error:
+            INTERRUPTED.set()
             error.add_note(
                 f"the chunks that are done stay in {root}; the same call goes on from there"
             )
