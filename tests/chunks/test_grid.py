@@ -8,7 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from virtualds import ChunkAxis
+from virtualds import ChunkAxis, ChunkManifest, Fragment
+from virtualds.chunks.alignment import find_mesh_lengths
 from virtualds.chunks.axis import IrregularAxis, RegularAxis
 from virtualds.chunks.projection import AxisKey, Projection, Slices, find_distinct, to_slice
 
@@ -353,3 +354,14 @@ def test_projecting_reads_only_the_slabs_of_the_selection() -> None:
     assert found.chunk.tolist() == [10**10, 10**10 + 1, 10**10 + 2]
     assert [*found.inner] == [slice(5, 10, 1), slice(0, 10, 1), slice(0, 5, 1)]
     assert [*found.outer] == [slice(0, 5), slice(5, 15), slice(15, 20)]
+
+
+@pytest.mark.parametrize(("gap", "filling"), [(6, [3, 3]), (7, [3, 3, 1]), (0, [])])
+def test_gaps_between_fragments_are_cut_like_the_chunks_before_them(
+    gap: int, filling: list[int]
+) -> None:
+    axis = ChunkAxis.from_slabs([3, 3], [3, 3])
+    parts = [Fragment((at,), (axis,), ChunkManifest.missing((2,))) for at in (0, 6 + gap)]
+    found = find_mesh_lengths((12 + gap,), parts)
+    assert found is not None
+    assert [lengths.tolist() for lengths in found] == [[3, 3, *filling, 3, 3]]
