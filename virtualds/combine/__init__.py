@@ -16,12 +16,11 @@ from virtualds.combine.arguments import (
     make_build,
     take_attributes,
 )
-from virtualds.combine.build import DatasetBuilder
+from virtualds.combine.build import DatasetBuilder, describe_build
 from virtualds.combine.build_options import RETRIES, BuildOptions, Parallel
 from virtualds.combine.dask_jobs import find_client
 from virtualds.combine.file_coordinates import Source
 from virtualds.combine.files import Files, Paths
-from virtualds.combine.interruption import describe_build, explain_interrupt
 from virtualds.combine.open_file import list_steps
 from virtualds.combine.ordering import Arrangement, Overlap
 from virtualds.combine.progress import ProgressOption
@@ -35,6 +34,7 @@ from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.what_to_load import Loadable
 from virtualds.formats import replaces_by
 from virtualds.stores.access_rules import Allow
+from virtualds.stores.interruption import explain_interrupt
 
 Preprocess = Callable[[xr.Dataset], xr.Dataset]
 

@@ -244,3 +244,14 @@ class DatasetBuilder:
         if not all(isinstance(file, StoredFile | FileInConcat) for file in files):
             raise NeedsFullCombineError("some files were opened as datasets")
         return files
+
+
+def describe_build(cache: object, target: object) -> str:
+    """Say what an interrupted build leaves, and how to go on."""
+    left = "no set was written" if target is None else f"{target} is as it was"
+    if cache is None:
+        return (
+            f"interrupted: {left}; run it again. With cache= a folder, the next run does not open "
+            f"again what this one has opened"
+        )
+    return f"interrupted: {left}; run it again to go on with the files that are not in the cache"

@@ -52,7 +52,7 @@ def _read_chunks(chunks: ManifestChunks, ids: Ints) -> list[bytes]:
     found: dict[int, bytes] = {}
     batches = list(chunks.split_batches(ids))
     # a local disk is read by as many threads as there are cores
-    width = max(_count_threads(chunks, batch) for batch in batches[:1])
+    width = _count_threads(chunks, batches[0])
     with ThreadPoolExecutor(min(width, len(batches)), thread_name_prefix="virtualds") as pool:
         try:
             turns = in_turn(pool, lambda batch: _fetch(chunks, batch), batches, 2 * width)

@@ -11,7 +11,8 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
 from virtualds.options import get_options
-from virtualds.stores.retry import NAP, BrokenAnswer, is_abandoned
+from virtualds.stores.interruption import is_abandoned
+from virtualds.stores.retry import NAP, BrokenAnswer
 
 LONGEST_SECONDS = 366 * 86400.0
 """Seconds: clocks of other libraries do not hold infinity."""

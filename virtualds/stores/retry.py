@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import random
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import thread as futures
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from itertools import chain, count
 from typing import Any, TypeVar
 
 from virtualds.options import get_options
+from virtualds.stores.interruption import is_abandoned, process_ends
 
 T = TypeVar("T")
 
@@ -25,8 +24,6 @@ FIRST_WAIT, LONGEST_WAIT = 0.2, 10.0
 """Seconds: the longest wait before the second attempt, and before any later one."""
 LONGEST_RETRY_AFTER = 60.0
 """Seconds: the longest wait that a server can ask for."""
-INTERRUPTED = threading.Event()
-"""Set when a user interrupts a build: its threads may still wait for servers."""
 NAP = 0.2
 """Seconds of one sleep: threads that wait notice within this time that the process ends."""
 
@@ -111,20 +108,6 @@ def retry_request(request: Callable[[int], T]) -> T:
             if process_ends():
                 raise GaveUp(attempt + 1) from error
     raise GaveUp(0)
-
-
-def process_ends() -> bool:
-    """Say whether the interpreter is ending and waits for this thread."""
-    # Python has no public name for this; where the private one is missing, requests go on
-    return bool(getattr(futures, "_shutdown", False))
-
-
-def is_abandoned() -> bool:
-    """Say whether the interpreter is ending since its user has interrupted it.
-
-    Of a program that comes to its end, Python finishes what threads are still to do.
-    """
-    return INTERRUPTED.is_set() and process_ends()
 
 
 def pause(seconds: float) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 from virtualds.arrays.group import ManifestGroup
 from virtualds.combine import open_virtual_mfdataset
-from virtualds.combine.interruption import explain_interrupt
 from virtualds.datasets.keywords import check_choice, check_types, list_arguments
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
@@ -20,6 +19,7 @@ from virtualds.datasets.write_options import WriteOptions
 from virtualds.errors import UnsupportedError, without_secrets
 from virtualds.source_file import StorageOptions
 from virtualds.stores.access_rules import Allow
+from virtualds.stores.interruption import explain_interrupt
 from virtualds.syncing.apply import Update
 from virtualds.syncing.commit import commit
 from virtualds.syncing.compare import Changes, complete

@@ -25,7 +25,7 @@ from virtualds.datasets.rewrite.plan import VariablePlan
 from virtualds.errors import VirtualdsError
 from virtualds.reading.threads import run_all
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.stores.retry import INTERRUPTED
+from virtualds.stores.interruption import explain_interrupt
 
 TINY = 512
 """Bytes up to which chunks are held in the set itself."""
@@ -62,19 +62,18 @@ def rewrite_group(
     for path, plan in plans.items():
         writer = _ChunkWriter(plan, ChunkFiles.of(root, plan, options), tell)
         try:
-            done[path] = plan.finish(writer.write_all())
-            if keep and writer.has_files:
-                keep_original(plan, writer.files)
+            with explain_interrupt(lambda: _describe_interrupt(root)):
+                done[path] = plan.finish(writer.write_all())
+                if keep and writer.has_files:
+                    keep_original(plan, writer.files)
         except VirtualdsError as error:
             error.add_note(f"variable {path!r}")
             raise
-        except KeyboardInterrupt as error:
-            INTERRUPTED.set()
-            error.add_note(
-                f"the chunks that are done stay in {root}; the same call goes on from there"
-            )
-            raise
     return _replace_variables(group, done)
+
+
+def _describe_interrupt(root: str) -> str:
+    return f"the chunks that are done stay in {root}; the same call goes on from there"
 
 
 def _replace_variables(

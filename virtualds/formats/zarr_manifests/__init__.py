@@ -186,8 +186,7 @@ def update(
     root = url.rstrip("/")
     found = FoundSet(*open_snapshot(root, options))
     reader = SetReader(root, options, found.document, ReadOptions(allow=allow))
-    relative = found.document.notes.get("relative_paths", False)
-    relative = relative if relative_paths is None else relative_paths
+    relative = found.is_relative if relative_paths is None else relative_paths
     before = reader.read_group()
     if (after := change(before)) is not before:
         _commit(_make_document_writer(after), root, options, found, manifest, relative)
@@ -284,8 +283,7 @@ def join_tables(url: str, options: StorageOptions | None = None) -> bool:
         demand_same_parts(joined, after, root)
         return document
 
-    relative = found.document.notes.get("relative_paths", False)
-    _commit(made, root, options, found, None, relative, joins_all=True)
+    _commit(made, root, options, found, None, found.is_relative, joins_all=True)
     return True
 
 
@@ -314,8 +312,7 @@ def move_sources(
         SetReader(root, options, document, ReadOptions()).read_group()
         return document
 
-    relative = found.document.notes.get("relative_paths", False)
-    _commit(made, root, options, found, None, relative)
+    _commit(made, root, options, found, None, found.is_relative)
 
 
 # ---------------------------------------------------------------------- history

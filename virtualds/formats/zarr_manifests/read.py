@@ -117,6 +117,11 @@ class FoundSet:
     document: Document
     version: str
 
+    @property
+    def is_relative(self) -> bool:
+        """Whether paths of sources are written relative to the set."""
+        return bool(self.document.notes.get("relative_paths", False))
+
 
 def find_replaceable(root: str, options: StorageOptions | None, replace: bool) -> FoundSet | None:
     """Return the existing set, if it may be replaced; None if there is none."""
