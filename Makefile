@@ -9,7 +9,7 @@ DIST ?= dist
 
 SOURCES := $(shell find virtualds virtualds_cli -name '*.py')
 
-.PHONY: help demo test test-rest test-all fuzz lint types docs packages dist clean
+.PHONY: help demo test test-rest test-all fuzz lint types docs docs-versions packages dist clean
 
 help:
 	@echo "make demo   build a small archive, scan it, read it back, draw it"
@@ -18,6 +18,7 @@ help:
 	@echo "make lint   check style and format      make types  check types"
 	@echo "make fuzz   damage files of all kinds and read them (hours; can be interrupted)"
 	@echo "make docs   build the pages, strictly    make clean  remove built files"
+	@echo "make docs-versions   build the pages of every tag, each in a folder of its own"
 	@echo "make dist   build the wheel and the source, and try both on every Python that is here"
 
 demo: $(DEMO_ENV)/installed
@@ -48,6 +49,9 @@ types: $(TEST_ENV)/installed
 
 docs: $(DOCS_ENV)/installed
 	$(DOCS_ENV)/bin/sphinx-build -W --keep-going -q -b html docs $(DOCS_OUT)
+
+docs-versions:
+	.ci/build-versions docs/_build/versions
 
 # The wheel is built from the source, so it lacks what the source lacks.
 packages: $(DIST_ENV)/installed
