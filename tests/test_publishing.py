@@ -1,4 +1,4 @@
-"""What stands in several places about one release agrees: version, dependencies, commands, Pythons."""
+"""What several files say of one release agrees: version, dependencies, commands, Pythons."""
 
 import re
 import tomllib
@@ -50,9 +50,10 @@ def test_the_recipe_and_the_citation_are_of_the_version_of_the_project() -> None
 
 
 def test_the_changelog_begins_with_the_version_of_the_project() -> None:
-    headings = re.findall(r"^## \[([^\]]+)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    assert headings[0] in ("Unreleased", PROJECT["version"])
-    assert PROJECT["version"] in headings[:2]
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    first = re.search(r"^## (\S+) \((unreleased|\d{4}-\d\d-\d\d)\)$", changelog, re.MULTILINE)
+    assert first
+    assert first[1] == PROJECT["version"]
 
 
 def test_the_recipe_asks_for_what_the_project_asks_for() -> None:
