@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,6 +12,7 @@ import xarray as xr
 
 from virtualds.arrays.group import ManifestGroup
 from virtualds.arrays.parser import Parser
+from virtualds.arrays.read_way import hear_ways
 from virtualds.arrays.sources import resolve_archive_members
 from virtualds.bounds import is_small_enough_to_load
 from virtualds.chunks.reference_table import gather_references
@@ -24,6 +26,7 @@ from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, with
 from virtualds.formats import Format
 from virtualds.formats.read_options import ReadOptions
 from virtualds.formats.undecodable import apply_on_error, decode_group
+from virtualds.log import INFO, tell, tells
 from virtualds.reading.chunk_cache import chunk_cache
 from virtualds.source_file import SourceFile
 from virtualds.stores.access_rules import AccessPolicy, Allow
@@ -273,17 +276,34 @@ def open_group(
     allow = replace(location.policy, prefixes=prefixes)
     how = ReadOptions(opening.group, frozenset(opening.skip), allow, opening.snapshot)
     chunk_cache().open()
-    with explain_open_errors(location.url), location.hold_scan():
+    reader: Parser | Format
+    with explain_open_errors(location.url), location.hold_scan(), _telling(location) as told:
         if (form := location.format) is not None and form.read_object is not None:
+            reader = form
             read = form.read_object(location.opened, how, location.options)
         else:
             reader, source = found or reader_of(location, opening.parser)
             with _explaining_no_data(location, opening.parser):
                 read = _read_source(reader, source, how, opening)
             read = resolve_archive_members(read) if isinstance(reader, Parser) else read
+        told.append(reader.name)
     if problems := read.all_problems() if opening.below else read.problems:
         read = apply_on_error(read, problems, opening.on_error, location.url, depth=4)
     return read
+
+
+@contextmanager
+def _telling(location: Location) -> Iterator[list[str]]:
+    """Tell how a file was read, with the name of its format, which the block adds to a list."""
+    names: list[str] = []
+    if not tells(INFO):
+        yield names
+        return
+    begun = time.perf_counter()
+    with hear_ways() as ways:
+        yield names
+    way = ways[-1] if ways else "read"
+    tell(INFO, f"{location.url}: {names[0]}, {way}, {time.perf_counter() - begun:.3f} s")
 
 
 @contextmanager

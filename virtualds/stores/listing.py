@@ -25,7 +25,7 @@ from virtualds.stores.fsspec import describe_errors, fetch_info, modified_of
 from virtualds.stores.fsspec_ranges import find_filesystem
 from virtualds.stores.glob import is_pattern
 from virtualds.stores.responses import normalise_etag
-from virtualds.stores.retry import retry_request
+from virtualds.stores.retry import Request, retry_request
 from virtualds.urls import local_path, normalise_url, scheme_of
 
 NO_NUMBER = np.iinfo(np.int64).min
@@ -192,7 +192,7 @@ def _list_folder(
         yield from ((info["name"], info, partial(_is_folder, info)) for info in quick)
         return
     with describe_errors(url):
-        found = retry_request(lambda _: filesystem.ls(folder, detail=True))
+        found = retry_request(lambda _: filesystem.ls(folder, detail=True), Request("LIST", url))
     beginning = f"{folder.rstrip('/')}/"
     for info in found:
         inside = info["name"].removeprefix(beginning).rstrip("/")
