@@ -148,7 +148,6 @@ ONLY_HERE = {
     "target_options": "the storage_options of to_manifest; those of the files have that name",
     "help": "there is help()",
     "dry_run": "there is ds.virtual.cost",
-    "verbose": "the report is at ds.virtual.report",
 }
 """Options that no keyword stands for, and why."""
 

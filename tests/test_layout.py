@@ -20,7 +20,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # A package imports only from packages on lower layers; packages of one layer do not import each
 # other. `docs/architecture.md` says what each is for.
 LAYERS = (
-    {"errors", "options", "urls", "source_file", "json_values", "bounds"},
+    {"errors", "log", "options", "urls", "source_file", "json_values", "bounds"},
     {"codecs", "stores", "chunks"},
     {"reading"},
     {"arrays"},

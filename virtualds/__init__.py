@@ -6,6 +6,7 @@
 """
 
 from virtualds.accessors.dataset import VirtualDatasetAccessor as _accessor
+from virtualds.accessors.loading import load_first as _load_first
 from virtualds.accessors.tree import VirtualDataTreeAccessor as _tree_accessor
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.comparison import Comparison as _comparison
@@ -50,8 +51,8 @@ from virtualds.syncing import sync
 from virtualds.syncing.report import SyncReport
 
 # importing these registers ``ds.virtual``, ``tree.virtual`` and the numpy functions of virtual
-# arrays
-del _accessor, _comparison, _getitem, _implements, _tree_accessor
+# arrays, and lets ``ds.load()`` load them
+del _accessor, _comparison, _getitem, _implements, _load_first, _tree_accessor
 
 __all__ = [
     "AccessError",

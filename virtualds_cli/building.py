@@ -11,6 +11,7 @@ import click
 
 from virtualds_cli.options import MANY_FILES, select_given
 from virtualds_cli.output import format_count, format_facts
+from virtualds_cli.verbose import is_verbose
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -21,14 +22,6 @@ if TYPE_CHECKING:
 
 DASK = click.option(
     "--dask", metavar="SCHEDULER", help="Address of a dask scheduler; its workers open the files."
-)
-
-VERBOSE = click.option(
-    "-v",
-    "--verbose",
-    is_flag=True,
-    help="Also print how many HDF5 files were read together, alone and through the HDF5 library, "
-    "and why the library was needed.",
 )
 
 
@@ -108,14 +101,14 @@ def summarise(
     }
 
 
-def format_summary(document: Mapping[str, Any], read: FilesRead | None) -> RenderableType:
-    """Format a summary as text, and how files were read if that is given."""
+def format_summary(document: Mapping[str, Any], read: FilesRead) -> RenderableType:
+    """Format a summary as text; ``-v`` adds how files were read."""
     files = format_count(document["files"], "file")
     parts = ((document["cached"], "from the cache"), (len(document["left_out"]), "left out"))
     notes = ", ".join(f"{count:,} {what}" for count, what in parts if count)
     dims = ", ".join(f"{name} {size:,}" for name, size in document["dims"].items())
     opened = {"files": f"{files} ({notes})" if notes else files}
-    opened |= {} if read is None else {"read": str(read)}
+    opened |= {"read": str(read)} if is_verbose() else {}
     where = f"{document['target']}, {document['format']}"
     if not document["written"]:
         unchanged = {"unchanged": where, "added": "nothing; all data are in the set already"}

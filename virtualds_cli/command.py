@@ -1,4 +1,4 @@
-"""The class of all commands: help with sections and examples, ``--debug`` and ``--json``."""
+"""The class of all commands: help with sections and examples, ``--json``, ``-v``, ``--debug``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from virtualds_cli.options import SECTIONS, Function
+from virtualds_cli.verbose import make_option
 
 DEBUG = "virtualds.debug"
 """Key of ``click.Context.meta``: show the traceback of an error."""
@@ -23,17 +24,15 @@ class Command(click.Command):
 
     Parameters
     ----------
-    reports : bool
-        Whether the command prints a report, and so has ``--json``.
     examples : sequence of pairs of str
         Pairs of a purpose and the command line for it.
     """
 
-    def __init__(self, *given: Any, reports: bool, examples: Examples, **more: Any) -> None:
+    def __init__(self, *given: Any, examples: Examples, **more: Any) -> None:
         super().__init__(*given, **more)
         self.examples = examples
-        if reports:
-            self.params.append(_flag("--json", JSON, "Print the report as JSON."))
+        self.params.append(_flag("--json", JSON, "Print the report, or the error, as JSON."))
+        self.params.append(make_option())
         self.params.append(_flag("--debug", DEBUG, "Show the traceback of an error."))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -57,17 +56,15 @@ class Command(click.Command):
             formatter.write("\n".join(lines))
 
 
-def command(
-    name: str, *, examples: Examples, reports: bool = True
-) -> Callable[[Function], Command]:
+def command(name: str, *, examples: Examples) -> Callable[[Function], Command]:
     """Make a function a command; its docstring is the help."""
-    return click.command(name, cls=Command, reports=reports, examples=examples)
+    return click.command(name, cls=Command, examples=examples)
 
 
 def _flag(name: str, key: str, text: str) -> click.Option:
     """Return a flag that is stored in the context and not passed to the command."""
 
     def keep(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-        ctx.meta[key] = value
+        ctx.meta[key] = value or ctx.meta.get(key, False)
 
     return click.Option([name], is_flag=True, expose_value=False, callback=keep, help=text)

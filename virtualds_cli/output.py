@@ -38,7 +38,7 @@ def is_json() -> bool:
 def report(document: Mapping[str, Any], *shown: RenderableType) -> None:
     """Print a report: the document as JSON, or ``shown`` as text."""
     if is_json():
-        say(json.dumps(_to_strict_json(document), indent=2, default=str, ensure_ascii=False))
+        say_json(document)
         return
     from rich.console import Console
 
@@ -50,6 +50,12 @@ def report(document: Mapping[str, Any], *shown: RenderableType) -> None:
             console.print(part, soft_wrap=isinstance(part, str))
     # rich pads tables to their full width
     say("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def say_json(document: Mapping[str, Any]) -> None:
+    """Print a document as strict JSON."""
+    strict = _to_strict_json(document)
+    say(json.dumps(strict, indent=2, default=str, ensure_ascii=False, allow_nan=False))
 
 
 def exit_by(ok: bool) -> None:
@@ -114,13 +120,19 @@ def format_count(count: int, thing: str) -> str:
     return f"{count:,} {thing}{'s' * (count != 1)}"
 
 
+def say_error(error: BaseException, text: str, code: int) -> None:
+    """Print an error as the report of a command that ends with an exit code."""
+    notes = [str(note) for note in getattr(error, "__notes__", [])]
+    kind = type(error).__name__
+    say_json({"error": {"type": kind, "message": text, "notes": notes, "exit_code": code}})
+
+
 def print_error(error: BaseException) -> None:
     """Print an error with its notes to standard error, and with ``--json`` also as a report."""
     notes = [str(note) for note in getattr(error, "__notes__", [])]
     text = str(error) or type(error).__name__
     if is_json():
-        kind = type(error).__name__
-        report({"error": {"type": kind, "message": text, "notes": notes}})
+        say_error(error, text, FAILED)
     click.secho("error: ", fg="red", bold=True, nl=False, err=True)
     click.echo("\n".join([text, *(f"  {note}" for note in notes)]), err=True)
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Sequence
+from typing import Any
 
 import click
 
-from virtualds_cli.command import DEBUG
+from virtualds_cli.command import DEBUG, JSON
 from virtualds_cli.commands import COMMANDS
-from virtualds_cli.output import FAILED, plain_warnings, print_error
+from virtualds_cli.output import FAILED, is_json, plain_warnings, print_error, say_error
+from virtualds_cli.verbose import make_option
 
 INTERRUPTED = 130
 """Exit code of an interrupted program, as in shells."""
@@ -34,14 +37,36 @@ USER_ERRORS = (
 class Program(click.Group):
     """The group of all commands; it prints their errors in one form."""
 
+    def make_context(self, *given: Any, **more: Any) -> click.Context:
+        """Parse the options before the command."""
+        args = given[1] if len(given) > 1 else more["args"]
+        try:
+            return super().make_context(*given, **more)
+        except click.UsageError as error:
+            if asks_for_json(args):
+                say_error(error, error.format_message(), error.exit_code)
+            raise
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the options before the command, and note whether errors are printed as JSON."""
+        # options of commands are parsed later, which may fail
+        ctx.meta[JSON] = asks_for_json(args)
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> object:
         """Run a command, and set the exit code."""
         with plain_warnings():
             try:
                 return super().invoke(ctx)
-            except (click.ClickException, click.exceptions.Exit, click.Abort):
+            except (click.exceptions.Exit, click.Abort):
+                raise
+            except click.ClickException as error:
+                if is_json():
+                    say_error(error, error.format_message(), error.exit_code)
                 raise
             except KeyboardInterrupt as interrupt:
+                if is_json():
+                    say_error(interrupt, "interrupted", INTERRUPTED)
                 notes = getattr(interrupt, "__notes__", [])
                 click.echo("\n".join(["\ninterrupted", *(f"  {note}" for note in notes)]), err=True)
                 ctx.exit(INTERRUPTED)
@@ -61,10 +86,16 @@ class Program(click.Group):
             formatter.write_dl([(str(code), text) for code, text in EXIT_CODES.items()])
 
 
+def asks_for_json(args: Sequence[str]) -> bool:
+    """Say whether ``--json`` is among the options of a command line."""
+    return "--json" in (args[: args.index("--")] if "--" in args else args)
+
+
 @click.group(
     cls=Program, commands=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}
 )
 @click.version_option(package_name="virtualds")
+@click.option("--json", is_flag=True, expose_value=False, help="As after the command.")
 def main() -> None:
     """Open many netCDF, HDF5, Zarr, TIFF or GRIB files as one xarray dataset, without copying data.
 
@@ -72,3 +103,6 @@ def main() -> None:
     append adds files to it, sync keeps it up to date with its files, and in Python
     xr.open_dataset(SET, engine="virtual") opens it.
     """
+
+
+main.params.append(make_option())

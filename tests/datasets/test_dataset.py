@@ -59,7 +59,7 @@ LOADABLE: dict[str, tuple[Any, set[str]]] = {
     "a set": ({"v", "p"}, {"time", "y", "x"}),
     "a generator": ((n for n in ("v", "p")), {"time", "y", "x"}),
     "everything": ("*", set()),
-    "no such name": (["nothing of that name"], {"v", "p", "time", "y", "x"}),
+    "a pattern that matches none": ("nothing*", {"v", "p", "time", "y", "x"}),
     "a predicate": (lambda name, v: v.ndim == 1, {"v", "p"}),
     "a predicate on names": (lambda name, v: name == "p", {"v", "time", "y", "x"}),
 }

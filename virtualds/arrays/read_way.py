@@ -18,6 +18,9 @@ class ReadWay(NamedTuple):
     name: str
     reason: str = ""
 
+    def __str__(self) -> str:
+        return _WORDS[self.name] + (f", since {self.reason}" if self.reason else "")
+
 
 TOGETHER = ReadWay("together")
 """By the structure of another file."""
@@ -25,6 +28,11 @@ ALONE = ReadWay("alone")
 """By our own reader."""
 LIBRARY = "library"
 """Name of the way through the library of the format."""
+_WORDS = {
+    TOGETHER.name: "read together with files of the same structure",
+    ALONE.name: "read by virtualds",
+    LIBRARY: "read by the HDF5 library",
+}
 
 _SAID: ContextVar[list[ReadWay] | None] = ContextVar("virtualds_read_way", default=None)
 
@@ -37,10 +45,16 @@ def say_way(way: ReadWay) -> None:
 
 @contextmanager
 def hear_ways() -> Iterator[list[ReadWay]]:
-    """Give the list of what parsers say within the block, in this context."""
+    """Give the list of what parsers say within the block, in this context.
+
+    Who listens around the block hears it at its end.
+    """
     said: list[ReadWay] = []
+    heard = _SAID.get()
     token = _SAID.set(said)
     try:
         yield said
     finally:
         _SAID.reset(token)
+        if heard is not None:
+            heard += said

@@ -16,7 +16,7 @@ from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.reference_table import SourceSummary
 from virtualds.datasets.location import Location, reader_of
-from virtualds.datasets.open import open_group
+from virtualds.datasets.open import demand_loadable, open_group
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.snapshots import build_snapshot_table
 from virtualds.datasets.tree import to_virtual_tree
@@ -103,6 +103,7 @@ def describe(
     with location.hold_scan():
         found = reader, source = reader_of(location, parser)
         whole = open_group(location, opening, found)
+        demand_loadable([part for _, part in whole.walk()], opening, location.url)
         tree = to_virtual_tree(whole, opening)
     manifests = list(_list_manifests(whole))
     is_set = isinstance(reader, Format)

@@ -12,6 +12,7 @@ import xarray as xr
 from virtualds.combine.arguments import (
     OF_XARRAY,
     demand_file_number,
+    demand_loaded,
     find_dataset_of_file,
     make_build,
     take_attributes,
@@ -31,7 +32,7 @@ from virtualds.combine.xarray_combine import Combination
 from virtualds.datasets.keywords import make_strict
 from virtualds.datasets.open import open_dataset_or_tree, open_virtual_dataset
 from virtualds.datasets.open_options import OpenOptions
-from virtualds.datasets.what_to_load import Loadable
+from virtualds.datasets.what_to_load import Loadable, make_optional
 from virtualds.formats import replaces_by
 from virtualds.stores.access_rules import Allow
 from virtualds.stores.interruption import explain_interrupt
@@ -113,7 +114,8 @@ def open_virtual_mfdataset(
         What to do with coordinate values that several files have: raise; take each from the first,
         or the last, of these files in the given order, and sort all by the coordinate; or keep all.
     loadable_variables, drop_variables, group, storage_options, decode_cf, parser
-        As in `open_virtual_dataset`.
+        As in `open_virtual_dataset`. One of the files must have a variable for a name that is
+        loaded; with ``preprocess``, or if files are left out, none need have it.
     on_error : {"raise", "skip", "collect", "keep"}
         What to do with a file that cannot be opened, or that has an unreadable variable: raise;
         leave out the whole file, with one warning that names all such files (``"skip"``) or without
@@ -204,6 +206,8 @@ def open_virtual_mfdataset(
     whole = DatasetBuilder(build, combination, target, joins_datasets, together)
     with explain_interrupt(lambda: describe_build(cache, to)), abandon_on_error(target):
         combined, found, report = whole.build_dataset()
+        if preprocess is None:
+            demand_loaded(opening, combined.variables, report)
         if number is not None:
             take_attributes(combined, find_dataset_of_file(number, build, found))
         if target is not None:
@@ -211,7 +215,7 @@ def open_virtual_mfdataset(
     if target is not None:
         combined = open_virtual_dataset(
             target.url,
-            loadable_variables=loadable_variables,
+            loadable_variables=make_optional(loadable_variables),
             storage_options=target_options or storage_options,
             decode_cf=decode_cf,
             allow=allow,
@@ -312,6 +316,8 @@ def open_virtual_mfdatatree(
     with explain_interrupt(lambda: describe_build(cache, None)):
         found, report = build.open_files()
         combined: xr.DataTree = build.combine(combination, found)
+    if preprocess is None:
+        demand_loaded(opening, [n for node in combined.subtree for n in node.variables], report)
     if number is not None:
         take_attributes(combined, find_dataset_of_file(number, build, found))
     combined.virtual.report = report

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
 
 import xarray as xr
@@ -12,10 +12,12 @@ from virtualds.combine.build import Build
 from virtualds.combine.build_options import BuildOptions
 from virtualds.combine.files import Files
 from virtualds.combine.open_file import PrepareStep, make_job
+from virtualds.combine.progress import BuildReport
 from virtualds.combine.stored_file import decode_opened
 from virtualds.combine.workers import choose_workers
 from virtualds.datasets.open import open_dataset_or_tree
 from virtualds.datasets.open_options import OpenOptions
+from virtualds.datasets.what_to_load import demand_variables
 
 OF_XARRAY = ("fill_value",)
 """Arguments without a name of their own that go to xarray as they are."""
@@ -36,6 +38,19 @@ def make_build(
 def demand_file_number(attrs_file: str | os.PathLike[str] | None, build: Build[Any]) -> int | None:
     """Return the number of the file that gives the attributes, None if no file is named."""
     return None if attrs_file is None else build.files.find_file(attrs_file, "attrs_file")
+
+
+def demand_loaded(opening: OpenOptions, known: Iterable[Hashable], report: BuildReport) -> None:
+    """Refuse names in ``loadable_variables`` that no file has.
+
+    Raises
+    ------
+    ValueError
+        There is no such variable.
+    """
+    if not report.left_out:
+        where = "any file" if report.files > 1 else "the file"
+        demand_variables(opening.loadable_variables, {*known, *opening.skip}, where)
 
 
 def find_dataset_of_file(number: int, build: Build[Any], found: Mapping[int, Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
@@ -32,6 +33,7 @@ from virtualds.combine.workers import Workers
 from virtualds.combine.write_target import BuildTarget
 from virtualds.combine.xarray_combine import Combination, combine_naming_files
 from virtualds.errors import CombineError
+from virtualds.log import INFO, tell, tells
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,10 @@ class Build(Generic[Opened]):
             report = count.finish(lost, names)
             if not found:
                 raise _find_first_error(failed)
+        if tells(INFO):
+            tell(INFO, f"{report.summary}, {report.seconds:.3f} s")
+            if report.read:
+                tell(INFO, f"HDF5 files: {report.read}")
         if failed and self.building.on_error == "skip":
             lines = "\n".join(describe_left_out(report.left_out))
             warnings.warn(
@@ -176,6 +182,14 @@ class DatasetBuilder:
 
     def build_dataset(self) -> BuildResult:
         """Return the dataset, what was opened of each file, and the report."""
+        begun = time.monotonic()
+        built = _, _, report = self._build()
+        if tells(INFO):
+            seconds = time.monotonic() - begun - report.seconds
+            tell(INFO, f"{report.files} files: combined, {seconds:.3f} s after they were opened")
+        return built
+
+    def _build(self) -> BuildResult:
         # the second attempt begins outside this block: its errors must not show the first error
         with suppress(NeedsFullCombineError):
             return self._build_as_stored()

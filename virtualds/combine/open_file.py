@@ -24,9 +24,10 @@ from virtualds.combine.xarray_combine import Combination
 from virtualds.datasets.open import open_dataset_or_tree
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.errors import VirtualdsError, without_secrets
+from virtualds.log import INFO, tell, tells
 from virtualds.options import Options, get_options, set_options
 from virtualds.source_file import StorageOptions
-from virtualds.stores.retry import choose_wait, list_causes, may_pass, pause
+from virtualds.stores.retry import choose_wait, list_causes, may_pass, pause, tell_failure
 from virtualds.urls import normalise_url
 
 Opened = TypeVar("Opened", xr.Dataset, xr.DataTree)
@@ -230,6 +231,8 @@ class OpenJob(Generic[Opened]):
         number, file = item
         kept = self.cache.look_up(file) if self.cache else None
         if kept is not None and kept.found is not None:
+            if tells(INFO):
+                tell(INFO, f"{file}: from the cache")
             return Outcome(
                 number, kept.found, cached=True, references=_count_references(kept.found)
             )
@@ -252,7 +255,9 @@ class OpenJob(Generic[Opened]):
             except OPEN_ERRORS as error:
                 if attempt > self.retries or not is_passing(error):
                     return Outcome(number, error=error, is_fault=True)
-                pause(choose_wait(attempt, error))
+                wait = choose_wait(attempt, error)
+                tell_failure(file, error, wait)
+                pause(wait)
 
     def prepare(self, item: NumberedFile, outcome: Outcome[Opened]) -> Outcome[Opened]:
         """Apply the steps to an opened file."""

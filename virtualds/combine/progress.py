@@ -232,13 +232,17 @@ class BuildReport:
                 f"from the cache and {len(self.left_out)} left out; count each once"
             )
 
-    def __str__(self) -> str:
-        head = (
+    @property
+    def summary(self) -> str:
+        """The numbers of files in one line."""
+        return (
             f"{self.files} files: {self.opened} opened, {self.cached} from the cache, "
             f"{len(self.left_out)} left out"
         )
+
+    def __str__(self) -> str:
         read = [f"  read: {self.read.summary}"] if self.read else []
-        return "\n".join([head, *read, *describe_left_out(self.left_out)])
+        return "\n".join([self.summary, *read, *describe_left_out(self.left_out)])
 
 
 def describe_left_out(left_out: Iterable[LeftOut]) -> list[str]:

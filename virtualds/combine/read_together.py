@@ -7,6 +7,7 @@ be opened by itself.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from virtualds.arrays.alike_files import AlikeFiles, ReadAlike
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
 from virtualds.arrays.parser import Parser
+from virtualds.arrays.read_way import TOGETHER
 from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES
 from virtualds.combine.concat_stored import Concatenator
 from virtualds.combine.joinable import FilesReadTogether, NeedsFullCombineError
@@ -27,6 +29,7 @@ from virtualds.datasets.location import Location, reader_of
 from virtualds.datasets.open import dataset_of
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.to_dataset import find_decoding_plan
+from virtualds.log import INFO, tell, tells
 from virtualds.reading.chunk_cache import chunk_cache
 from virtualds.source_file import StorageOptions
 from virtualds.stores.access_rules import AccessPolicy
@@ -84,8 +87,15 @@ class AlikeOpener:
             return []
         first = Location.of(files[0], self.options)
         # it shows which parser they need, and often how they decode
+        begun = time.perf_counter()
         with first.hold_scan():
-            return list(self._join_runs(first, files, alike, opener))
+            runs = list(self._join_runs(first, files, alike, opener))
+        if tells(INFO):
+            seconds = time.perf_counter() - begun
+            for number, run in runs:
+                more = f"{files[number]} and {len(run.lengths) - 1:,} files after it"
+                tell(INFO, f"{more}: {TOGETHER}, {seconds:.3f} s")
+        return runs
 
     def _join_runs(
         self,

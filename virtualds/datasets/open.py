@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,7 @@ import xarray as xr
 
 from virtualds.arrays.group import ManifestGroup
 from virtualds.arrays.parser import Parser
+from virtualds.arrays.read_way import hear_ways
 from virtualds.arrays.sources import resolve_archive_members
 from virtualds.bounds import is_small_enough_to_load
 from virtualds.chunks.reference_table import gather_references
@@ -19,11 +21,12 @@ from virtualds.datasets.location import Found, Location, demand_data, reader_of
 from virtualds.datasets.open_options import OPEN_DEFAULTS, OpenOptions
 from virtualds.datasets.to_dataset import KnownDecoding, to_virtual_dataset
 from virtualds.datasets.tree import to_virtual_tree
-from virtualds.datasets.what_to_load import Loadable, find_loaded_first
+from virtualds.datasets.what_to_load import Loadable, demand_variables, find_loaded_first
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, without_secrets
 from virtualds.formats import Format
 from virtualds.formats.read_options import ReadOptions
 from virtualds.formats.undecodable import apply_on_error, decode_group
+from virtualds.log import INFO, tell, tells
 from virtualds.reading.chunk_cache import chunk_cache
 from virtualds.source_file import SourceFile
 from virtualds.stores.access_rules import AccessPolicy, Allow
@@ -62,12 +65,12 @@ def open_virtual_dataset(
     group : str, optional
         Path of the group to open.
     drop_variables : str or iterable of str, optional
-        Variables to leave out.
+        Variables to leave out; as in `xarray.open_dataset`, there need be none of that name.
     loadable_variables : names, glob patterns, predicate, or [], optional
         Variables to load immediately; by default dimension coordinates, scalars, other coordinates
         of at most ``set_options(small_variable=...)`` bytes, and variables that cannot stay virtual
         (characters that become strings, dates as objects). A predicate takes a name and a variable.
-        A name without a variable is ignored, since files of one archive differ.
+        There must be a variable for each name, but not for each pattern.
     storage_options : dict, optional
         Access options, for fsspec. The arrays keep them. With a dict of references: those of the
         files that it refers to.
@@ -100,7 +103,8 @@ def open_virtual_dataset(
         Byte ranges cannot express a variable of the file; the error names the variable and the
         remedy. Or ``snapshot`` is given, and the format keeps no snapshots.
     ValueError
-        ``on_error`` or ``parser`` is unknown, or ``allow`` names no folder.
+        ``on_error`` or ``parser`` is unknown, ``allow`` names no folder, or there is no variable of
+        a name in ``loadable_variables``; the message names those that there are.
 
     Examples
     --------
@@ -112,7 +116,9 @@ def open_virtual_dataset(
     )
     location = Location.of(url, storage_options)
     with location.hold_scan():
-        return dataset_of(location, open_group(location, opening), opening)
+        found = open_group(location, opening)
+        demand_loadable([found], opening, location.url)
+        return dataset_of(location, found, opening)
 
 
 @make_strict()
@@ -143,7 +149,7 @@ def open_virtual_datatree(
     drop_variables : str or iterable of str, optional
         Variables to leave out of every group that has them.
     loadable_variables : names, glob patterns, predicate, or [], optional
-        As in `open_virtual_dataset`, for every group.
+        As in `open_virtual_dataset`, for every group; one of them must have a variable for a name.
     storage_options, parser, decode_cf, allow, snapshot
         As in `open_virtual_dataset`.
     on_error : {"raise", "skip", "keep"}
@@ -180,7 +186,23 @@ def open_virtual_datatree(
     )
     location = Location.of(url, storage_options)
     with location.hold_scan():
-        return datatree_of(location, open_group(location, opening), opening)
+        found = open_group(location, opening)
+        demand_loadable([part for _, part in found.walk()], opening, location.url)
+        return datatree_of(location, found, opening)
+
+
+def demand_loadable(groups: Sequence[ManifestGroup], opening: OpenOptions, url: str) -> None:
+    """Refuse names in ``loadable_variables`` that no group has.
+
+    Raises
+    ------
+    ValueError
+        There is no such variable.
+    """
+    # what ``drop_variables`` and ``on_error="skip"`` leave out is there, too
+    left_out = {name for part in groups for name in part.problems} | {*opening.skip}
+    known = {name for part in groups for name in part.variables} | left_out
+    demand_variables(opening.loadable_variables, known, without_secrets(url))
 
 
 def open_dataset_or_tree(
@@ -254,17 +276,34 @@ def open_group(
     allow = replace(location.policy, prefixes=prefixes)
     how = ReadOptions(opening.group, frozenset(opening.skip), allow, opening.snapshot)
     chunk_cache().open()
-    with explain_open_errors(location.url), location.hold_scan():
+    reader: Parser | Format
+    with explain_open_errors(location.url), location.hold_scan(), _telling(location) as told:
         if (form := location.format) is not None and form.read_object is not None:
+            reader = form
             read = form.read_object(location.opened, how, location.options)
         else:
             reader, source = found or reader_of(location, opening.parser)
             with _explaining_no_data(location, opening.parser):
                 read = _read_source(reader, source, how, opening)
             read = resolve_archive_members(read) if isinstance(reader, Parser) else read
+        told.append(reader.name)
     if problems := read.all_problems() if opening.below else read.problems:
         read = apply_on_error(read, problems, opening.on_error, location.url, depth=4)
     return read
+
+
+@contextmanager
+def _telling(location: Location) -> Iterator[list[str]]:
+    """Tell how a file was read, with the name of its format, which the block adds to a list."""
+    names: list[str] = []
+    if not tells(INFO):
+        yield names
+        return
+    begun = time.perf_counter()
+    with hear_ways() as ways:
+        yield names
+    way = ways[-1] if ways else "read"
+    tell(INFO, f"{location.url}: {names[0]}, {way}, {time.perf_counter() - begun:.3f} s")
 
 
 @contextmanager

@@ -13,10 +13,14 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.bounds import demand_values
 from virtualds.codecs.cf_time import may_be_finer
+from virtualds.datasets.keywords import format_suggestion, names_of
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.errors import VirtualdsError
 from virtualds.formats.undecodable import UndecodableError, blame_variable
 from virtualds.options import get_options
+
+PATTERN = frozenset("*?[")
+"""Characters that make a name a pattern."""
 
 Loadable = None | str | Iterable[str] | Callable[[str, xr.Variable], bool]
 """Variables to load: names or glob patterns, a predicate, or None for the default."""
@@ -84,6 +88,46 @@ def make_chooser(
         return loadable
     patterns = [loadable] if isinstance(loadable, str) else list(loadable)
     return lambda name, v: any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def demand_variables(loadable: Loadable, known: Iterable[Hashable], where: str) -> None:
+    """Refuse names of variables to load that are not among those that there are.
+
+    Patterns and predicates may match none.
+
+    Raises
+    ------
+    ValueError
+        The message names all variables that there are.
+    """
+    if loadable is None or callable(loadable):
+        return
+    there = sorted(map(str, known))
+    for name in names_of("loadable_variables", loadable):
+        if name not in there and not is_pattern(name):
+            raise ValueError(
+                f"loadable_variables {name!r}: there is no such variable in {where}, but "
+                f"{', '.join(there) or 'none'}{format_suggestion(name, there)}"
+            )
+
+
+def is_pattern(name: str) -> bool:
+    """Say whether a name stands for all variables that match it."""
+    return not PATTERN.isdisjoint(name)
+
+
+def make_optional(loadable: Loadable) -> Loadable:
+    """Return patterns in place of names, so that files need not have the variables.
+
+    Examples
+    --------
+    >>> make_optional(["t2m", "lat*"])
+    ['[t]2m', 'lat*']
+    """
+    if loadable is None or callable(loadable):
+        return loadable
+    names = names_of("loadable_variables", loadable)
+    return [f"[{n[0]}]{n[1:]}" if n[:1].isalnum() and not is_pattern(n) else n for n in names]
 
 
 def needs_loading(stored: ManifestVariable, decoded: xr.Variable) -> bool:

@@ -7,6 +7,7 @@ groups that a set may not hold, write all or nothing, and settle conflicts with 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -28,6 +29,7 @@ from virtualds.formats.admission import (
     make_known_check,
 )
 from virtualds.formats.undecodable import ON_ERROR
+from virtualds.log import INFO, tell, tells
 from virtualds.stores.access_rules import AccessPolicy
 from virtualds.stores.errors import explain_write_errors
 
@@ -142,11 +144,19 @@ class Destination:
 
     def create(self, whole: Whole) -> Written:
         """Write a set that holds the group that ``whole`` returns, all of it or nothing."""
-        return retry_on_conflict(partial(self._create, whole), self.options.conflict)
+        return self._tell_of(partial(self._create, whole))
 
     def change(self, change: Change, whole: Whole | None = None) -> Written:
         """Change a set; if there is none, create one that holds the group of ``whole``."""
-        return retry_on_conflict(partial(self._change, change, whole), self.options.conflict)
+        return self._tell_of(partial(self._change, change, whole))
+
+    def _tell_of(self, write: Callable[[], Written]) -> Written:
+        begun = time.perf_counter()
+        written = retry_on_conflict(write, self.options.conflict)
+        if tells(INFO):
+            seconds = time.perf_counter() - begun
+            tell(INFO, f"{self.location.url}: {self.format.name}, written, {seconds:.3f} s")
+        return written
 
     def _create(self, whole: Whole) -> Written:
         if self.rewrite.is_needed or self.options.changes.inline_threshold:

@@ -16,6 +16,7 @@ from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.codecs.codec import CodecError
 from virtualds.codecs.libraries import Bytes
 from virtualds.errors import ReadError
+from virtualds.log import DEBUG, tell, tells
 from virtualds.options import get_options
 from virtualds.reading.chunk_cache import chunk_cache, chunk_key_of
 from virtualds.reading.coalesce import JoinedRange, join_ranges, split_portions
@@ -328,6 +329,9 @@ class _SelectionReader:
             keys = (chunk_key_of(batch, task, self.opened) for task in batch.tasks)
             chunks = [cache.get(key) if key else None for key in keys]
             known = [number for number, chunk in enumerate(chunks) if chunk is not None]
+            if known and tells(DEBUG):
+                url = batch.fragment.manifest.files[batch.file].url
+                tell(DEBUG, f"{url}: {len(known)} of {len(chunks)} chunks from the chunk cache")
             if not known:
                 yield batch
                 continue

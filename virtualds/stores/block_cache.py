@@ -55,6 +55,8 @@ class Blocks:
         self._pages: OrderedDict[int, bytes] = OrderedDict()
         self._lock = threading.RLock()
         self._next, self._step = 0, FIRST_PAGES // 2
+        self.hits = 0
+        """How many ranges were held when they were asked for."""
         if head:
             self._next, self._step = -(-len(head) // PAGE), FIRST_PAGES
             self._hold(0, head)
@@ -70,6 +72,7 @@ class Blocks:
         parts = [page for page in found if page is not None]
         if len(parts) < len(found):
             return None
+        self.hits += 1
         begin = offset - first * PAGE
         return b"".join(parts)[begin : begin + length]
 

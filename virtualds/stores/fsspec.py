@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -14,12 +15,13 @@ from itertools import count
 from typing import Any
 
 from virtualds.errors import UnsupportedError, exists_already
+from virtualds.log import DEBUG, tell, tells
 from virtualds.options import get_options
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import fsspec_ranges, obstore
 from virtualds.stores.fsspec_ranges import find_filesystem, find_reading_filesystem
 from virtualds.stores.responses import Answer, cause_of, demand_whole_answer, to_os_error
-from virtualds.stores.retry import GaveUp, list_store_errors, retry_request
+from virtualds.stores.retry import GaveUp, Request, list_store_errors, retry_request
 from virtualds.stores.store import (
     ChangedError,
     ListedFile,
@@ -94,7 +96,9 @@ class FsspecStore:
         """Return a whole file, with retries."""
         filesystem, path = find_reading_filesystem(url, options)
         with describe_errors(url):
-            return retry_request(lambda _: fsspec_ranges.get_whole(filesystem, path))
+            return retry_request(
+                lambda _: fsspec_ranges.get_whole(filesystem, path), Request("GET", url)
+            )
 
     def write_all(
         self, url: str, data: bytes, options: StorageOptions | None, *, replace: bool
@@ -107,7 +111,7 @@ class FsspecStore:
                 raise exists_already(url) from error
             return
         filesystem, path = find_filesystem(url, options)
-        with describe_errors(url):
+        with describe_errors(url, "PUT"):
             filesystem.pipe_file(path, data)
 
     def write_folder(
@@ -133,14 +137,14 @@ class FsspecStore:
     def read_version(self, url: str, options: StorageOptions | None) -> tuple[bytes, str]:
         """Return a whole file, and its version: the etag in S3, elsewhere a hash of its bytes."""
         filesystem, path = find_filesystem(url, options)
-        with describe_errors(url):
+        with describe_errors(url, "GET"):
             return find_versioning(filesystem).read(filesystem, path)
 
     def find_version(self, url: str, options: StorageOptions | None) -> str | None:
         """Return the current version, None if there is no such file."""
         filesystem, path = find_filesystem(url, options)
         try:
-            with describe_errors(url):
+            with describe_errors(url, "HEAD"):
                 return find_versioning(filesystem).find_version(filesystem, path)
         except FileNotFoundError:
             return None
@@ -150,13 +154,13 @@ class FsspecStore:
     ) -> str:
         """Create or replace a file in S3 by a conditional write, in memory under a lock."""
         filesystem, path = find_filesystem(url, options)
-        with describe_errors(url):
+        with describe_errors(url, "PUT"):
             return find_versioning(filesystem).write(filesystem, path, data, expected)
 
     def write_file(self, url: str, data: bytes, options: StorageOptions | None) -> None:
         """Put a file; object stores show it whole or not at all."""
         filesystem, path = find_filesystem(url, options)
-        with describe_errors(url):
+        with describe_errors(url, "PUT"):
             try:
                 put(filesystem, path, data)
             except BaseException:
@@ -169,7 +173,7 @@ class FsspecStore:
         filesystem, path = find_filesystem(url, options)
         filesystem.invalidate_cache()
         try:
-            with describe_errors(url):
+            with describe_errors(url, "LIST"):
                 found = filesystem.find(path, detail=True)
         except (FileNotFoundError, NotADirectoryError):
             return []
@@ -193,7 +197,7 @@ class FsspecStore:
         if found:
             # all urls belong to the same filesystem
             filesystem = found[0][0]
-            with describe_errors(named[0]):
+            with describe_errors(named[0], "DELETE"):
                 find_versioning(filesystem).remove(filesystem, [path for _, path in found])
 
 
@@ -210,7 +214,7 @@ def fetch_info(url: str, options: StorageOptions | None) -> dict[str, Any]:
     filesystem.invalidate_cache(path)
     with describe_errors(url):
         found: dict[str, Any] = retry_request(
-            lambda _: fsspec_ranges.call_in_time(filesystem, "info", path)
+            lambda _: fsspec_ranges.call_in_time(filesystem, "info", path), Request("HEAD", url)
         )
     return found
 
@@ -231,7 +235,7 @@ def _get_range(file: SourceFile, item: int, wanted: Range) -> bytes:
         return demand_whole_answer(answer, file, length)
 
     try:
-        return retry_request(ask)
+        return retry_request(ask, Request("GET", file.url, offset, length))
     except GaveUp as failed:
         error = to_os_error(failed)
         raise StoreError(str(error), item) from cause_of(failed)
@@ -246,7 +250,10 @@ def _get_turns(host: str, at_once: int) -> threading.Semaphore:
 def _fetch_beginning(url: str, filesystem: Any, path: str, length: int) -> Answer | None:
     """Return the first bytes of a file, None if they and its size take more than one request."""
     try:
-        found = retry_request(lambda _: fsspec_ranges.get_beginning(filesystem, path, length))
+        found = retry_request(
+            lambda _: fsspec_ranges.get_beginning(filesystem, path, length),
+            Request("GET", url, 0, length),
+        )
     except GaveUp as failed:
         error = to_os_error(failed, url)
         judged = isinstance(failed.__cause__, StoreError)
@@ -261,10 +268,16 @@ def _fetch_beginning(url: str, filesystem: Any, path: str, length: int) -> Answe
 
 
 @contextmanager
-def describe_errors(url: str) -> Iterator[None]:
-    """Raise the error of a failed request with the url and what to do."""
+def describe_errors(url: str, method: str = "") -> Iterator[None]:
+    """Raise the error of a failed request with the url and what to do.
+
+    ``method`` is what the log calls a request that is made once; `retry_request` tells of others.
+    """
+    begun = time.monotonic()
     try:
         yield
+        if method and tells(DEBUG):
+            tell(DEBUG, f"{Request(method, url)}: {time.monotonic() - begun:.3f} s")
     except GaveUp as failed:
         raise to_os_error(failed, url) from cause_of(failed)
     except list_store_errors() as error:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import glob
 import os
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from virtualds.errors import without_secrets
+from virtualds.log import INFO, tell, tells
 from virtualds.source_file import StorageOptions
 from virtualds.stores.fsspec_ranges import find_filesystem
 from virtualds.urls import ARCHIVES, local_path, scheme_of
@@ -56,7 +58,10 @@ def _match_pattern(pattern: str, options: StorageOptions | None) -> list[str]:
     scheme = scheme_of(pattern)
     if scheme in ARCHIVES or not is_pattern(pattern, scheme):
         return [pattern]
+    begun = time.perf_counter()
     found = _match_local(pattern) if scheme == "file" else _match_remote(pattern, options)
+    if tells(INFO):
+        tell(INFO, f"{pattern}: {len(found):,} files match, {time.perf_counter() - begun:.3f} s")
     if not found:
         raise FileNotFoundError(f"{without_secrets(pattern)}: no file matches; check the path")
     return found

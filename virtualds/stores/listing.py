@@ -9,6 +9,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,13 +20,14 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.errors import without_secrets
+from virtualds.log import DEBUG, tell, tells
 from virtualds.source_file import StorageOptions
 from virtualds.stores import obstore
 from virtualds.stores.fsspec import describe_errors, fetch_info, modified_of
 from virtualds.stores.fsspec_ranges import find_filesystem
 from virtualds.stores.glob import is_pattern
 from virtualds.stores.responses import normalise_etag
-from virtualds.stores.retry import retry_request
+from virtualds.stores.retry import Request, retry_request
 from virtualds.urls import local_path, normalise_url, scheme_of
 
 NO_NUMBER = np.iinfo(np.int64).min
@@ -188,11 +190,14 @@ def _list_folder(
     filesystem: Any, options: StorageOptions | None, folder: str
 ) -> Iterator[tuple[str, Any, Callable[[], bool]]]:
     url = filesystem.unstrip_protocol(folder)
+    begun = time.monotonic()
     if (quick := obstore.list_folder(url, options)) is not None:
+        if tells(DEBUG):
+            tell(DEBUG, f"{Request('LIST', url)}: {time.monotonic() - begun:.3f} s")
         yield from ((info["name"], info, partial(_is_folder, info)) for info in quick)
         return
     with describe_errors(url):
-        found = retry_request(lambda _: filesystem.ls(folder, detail=True))
+        found = retry_request(lambda _: filesystem.ls(folder, detail=True), Request("LIST", url))
     beginning = f"{folder.rstrip('/')}/"
     for info in found:
         inside = info["name"].removeprefix(beginning).rstrip("/")

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from itertools import chain, count
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+from virtualds.log import DEBUG, INFO, tell, tells
 from virtualds.options import get_options
 from virtualds.stores.interruption import is_abandoned, process_ends
 
@@ -77,19 +78,38 @@ class GaveUp(Exception):
         self.attempts = attempts
 
 
+class Request(NamedTuple):
+    """What a server is asked for, in the words of the log: ``GET``, ``HEAD`` or ``LIST`` of a url.
+
+    If ``length`` is None, everything is asked for.
+    """
+
+    method: str
+    url: str
+    offset: int = 0
+    length: int | None = None
+
+    def __str__(self) -> str:
+        last = None if self.length is None else self.offset + self.length - 1
+        part = "" if last is None else f" bytes {self.offset}-{last}"
+        return f"{self.method} {self.url}{part}"
+
+
 def list_store_errors() -> tuple[type[BaseException], ...]:
     """Return the errors that a request may raise; only imported libraries can raise theirs."""
     loaded = ((sys.modules.get(module), name) for module, name in CLIENT_ERRORS)
     return OSError, *(getattr(module, name) for module, name in loaded if module is not None)
 
 
-def retry_request(request: Callable[[int], T]) -> T:
+def retry_request(request: Callable[[int], T], asked: Request) -> T:
     """Return the result of a request; repeat the request while its failures are temporary.
 
     Parameters
     ----------
     request : callable
         Takes the number of the attempt, from 0.
+    asked : Request
+        What the log calls it.
 
     Raises
     ------
@@ -99,15 +119,37 @@ def retry_request(request: Callable[[int], T]) -> T:
     for attempt in count():
         if is_abandoned():
             raise GaveUp(attempt + 1) from BrokenAnswer("the program was interrupted")
+        begun = time.monotonic()
         try:
-            return request(attempt)
+            answer = request(attempt)
         except list_store_errors() as error:
             if attempt >= get_options().retries or not may_pass(error):
+                tell_failure(asked, error)
                 raise GaveUp(attempt + 1) from error
-            pause(choose_wait(attempt + 1, error))
+            wait = choose_wait(attempt + 1, error)
+            tell_failure(asked, error, wait)
+            pause(wait)
             if process_ends():
                 raise GaveUp(attempt + 1) from error
+        else:
+            if tells(DEBUG):
+                seconds = time.monotonic() - begun
+                tell(DEBUG, f"{asked}: {_format_size(answer)}{seconds:.3f} s")
+            return answer
     raise GaveUp(0)
+
+
+def tell_failure(asked: object, error: BaseException, wait: float | None = None) -> None:
+    """Tell that something failed, and after how many seconds it is tried again, if it is."""
+    if tells(INFO):
+        why = f"{type(error).__name__}: {error}".partition("\n")[0]
+        then = "it is not tried again" if wait is None else f"tried again in {wait:.1f} s"
+        tell(INFO, f"{asked}: {why}; {then}")
+
+
+def _format_size(answer: object) -> str:
+    data = getattr(answer, "data", answer)
+    return f"{len(data):,} bytes in " if isinstance(data, bytes | bytearray | memoryview) else ""
 
 
 def pause(seconds: float) -> None:

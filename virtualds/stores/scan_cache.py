@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, cast
 
 from virtualds.errors import UnsupportedError
+from virtualds.log import DEBUG, tell, tells
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import SCANNED, StoreOfOneFile, find_store
 from virtualds.stores.block_cache import FIRST_PAGES, PAGE, BlockFile, Blocks
@@ -138,6 +139,9 @@ class Scan:
 
     def close(self) -> None:
         """Let go of all that is held, and answer for no url."""
+        for blocks in (self._main, *self._others.values()):
+            if blocks is not None and blocks.hits and tells(DEBUG):
+                tell(DEBUG, f"{blocks.file.url}: {blocks.hits:,} reads from held blocks")
         # threads and connections keep the context in which they were made
         self.url = ""
         self._file = self._main = None

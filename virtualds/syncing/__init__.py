@@ -17,6 +17,7 @@ from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.write import Destination
 from virtualds.datasets.write_options import WriteOptions
 from virtualds.errors import UnsupportedError, without_secrets
+from virtualds.log import INFO, tell, tells
 from virtualds.source_file import StorageOptions
 from virtualds.stores.access_rules import Allow
 from virtualds.stores.interruption import explain_interrupt
@@ -156,6 +157,8 @@ def sync(
         # after the set was read: what others add to it meanwhile is not taken for removed
         listed = complete(list_files(paths, update.options, known), known, update.options)
         changes = Changes.between(known, listed, settle, time.time())
+        if tells(INFO):
+            tell(INFO, f"{destination.location.url}: {changes}, {time.monotonic() - begun:.3f} s")
         if on_removed == "error" and changes.removed:
             raise _removed_error(changes.removed, len(known), destination.location)
         done = commit(destination, update, changes, known if before is not None else None)

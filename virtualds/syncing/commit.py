@@ -38,11 +38,13 @@ def commit(
         nonlocal done, came
         done = changes.still_needed(before, update.tabulate(group))
         came = update.apply(group, done)
+        update.opener.demand_loaded(came.group)
         return came.group
 
     def begin() -> ManifestGroup:
         nonlocal done, came
         done, came = changes, update.begin(changes)
+        update.opener.demand_loaded(came.group)
         return came.group
 
     is_needed = any(one is not None for one in opened) or (update.drops and changes.removed)

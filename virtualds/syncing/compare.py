@@ -34,6 +34,11 @@ class Changes:
     waiting: tuple[str, ...] = ()
     unchanged: int = 0
 
+    def __str__(self) -> str:
+        names = ("new", "changed", "removed", "waiting")
+        counts = ", ".join(f"{len(getattr(self, name)):,} {name}" for name in names)
+        return f"files listed: {counts}, {self.unchanged:,} unchanged"
+
     @classmethod
     def between(cls, known: FileColumns, listed: FileColumns, settle: float, now: float) -> Changes:
         """Compare the files of a set with the listed ones.

@@ -7,11 +7,14 @@ from typing import Any
 
 import xarray as xr
 
+from virtualds.arrays.group import ManifestGroup
 from virtualds.combine import open_virtual_mfdataset
 from virtualds.combine.build_options import BuildOptions
 from virtualds.combine.open_file import OPEN_ERRORS
 from virtualds.combine.progress import BuildReport, LeftOut, Progress, report_progress
+from virtualds.datasets.keywords import names_of
 from virtualds.datasets.source_positions import urls_of
+from virtualds.datasets.what_to_load import demand_variables, make_optional
 from virtualds.errors import UnsupportedError, without_secrets
 
 Urls = tuple[str, ...]
@@ -29,7 +32,10 @@ class FileOpener:
     """
 
     def __init__(self, dim: str, options: Mapping[str, Any]) -> None:
-        self._options = {"combine": "nested", **options, "concat_dim": dim}
+        self._loadable = options.get("loadable_variables")
+        # the new files need not have what the set has
+        optional = {"loadable_variables": make_optional(self._loadable)}
+        self._options = {"combine": "nested", **options, **optional, "concat_dim": dim}
         building = BuildOptions(on_error=options.get("on_error", "raise"))
         self._stops = building.stops
         self._opened: dict[Urls, xr.Dataset | None] = {}
@@ -46,6 +52,18 @@ class FileOpener:
         if urls and urls not in self._opened:
             self._opened[urls] = self._open(urls)
         return self._opened.get(urls)
+
+    def demand_loaded(self, group: ManifestGroup) -> None:
+        """Refuse names in ``loadable_variables`` that neither the set nor a file has.
+
+        Raises
+        ------
+        ValueError
+            There is no such variable.
+        """
+        if not self.failed and self._options.get("preprocess") is None:
+            known = {*group.variables, *names_of("", self._options.get("drop_variables"))}
+            demand_variables(self._loadable, known, "the set or its files")
 
     def _open(self, urls: Urls) -> xr.Dataset | None:
         reports: list[BuildReport] = []

@@ -8,7 +8,7 @@ from typing import IO, Any
 
 import click
 
-from virtualds_cli.building import DASK, VERBOSE, format_summary, open_files, summarise
+from virtualds_cli.building import DASK, format_summary, open_files, summarise
 from virtualds_cli.command import command
 from virtualds_cli.inputs import files, list_files
 from virtualds_cli.options import CHOICES, MANY_FILES, given, select_given
@@ -51,7 +51,6 @@ WRITING = (
 )
 @given(*OPENED, *WRITING, "target_options")
 @DASK
-@VERBOSE
 def append(
     target: str,
     urls: Sequence[str],
@@ -59,7 +58,6 @@ def append(
     dim: str,
     mode: str,
     dask: str | None,
-    verbose: bool,
     **options: Any,
 ) -> None:
     """Add files to a reference set.
@@ -80,4 +78,4 @@ def append(
     grown = added if mode == "a" else None
     seconds = time.perf_counter() - begun
     document = summarise(target, destination.format.name, dataset, seconds, grown)
-    report(document, format_summary(document, dataset.virtual.report.read if verbose else None))
+    report(document, format_summary(document, dataset.virtual.report.read))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import click
 
 from virtualds_cli.command import command
-from virtualds_cli.output import say
+from virtualds_cli.output import is_json, report, say
 
 
-@command("demo", reports=False, examples=(("Run the demo in ./virtualds-demo", "virtualds demo"),))
+@command("demo", examples=(("Run the demo in ./virtualds-demo", "virtualds demo"),))
 @click.option(
     "--folder",
     type=click.Path(file_okay=False, path_type=Path),
@@ -25,4 +26,8 @@ def demo(folder: Path) -> None:
     """
     from virtualds_cli.demo import run_demo
 
-    run_demo(folder, say=say)
+    if not is_json():
+        run_demo(folder, say=say)
+        return
+    picture = run_demo(folder, say=partial(click.echo, err=True))
+    report({"folder": str(picture.parent), "picture": str(picture)})

@@ -8,7 +8,7 @@ from typing import IO, Any
 
 import click
 
-from virtualds_cli.building import DASK, VERBOSE, format_summary, open_files, summarise
+from virtualds_cli.building import DASK, format_summary, open_files, summarise
 from virtualds_cli.command import command
 from virtualds_cli.inputs import files, list_files
 from virtualds_cli.options import CHOICES, MANY_FILES, given, select_given
@@ -45,13 +45,11 @@ WRITING = ("format", "mode", "conflict", *CHOICES)
 @click.option("-o", "--output", required=True, type=Url(), help="Reference set to write.")
 @given(*MANY_FILES, *WRITING, "target_options")
 @DASK
-@VERBOSE
 def scan(
     urls: Sequence[str],
     files_from: IO[str] | None,
     output: str,
     dask: str | None,
-    verbose: bool,
     **options: Any,
 ) -> None:
     """Combine files into a reference set.
@@ -76,4 +74,4 @@ def scan(
         dataset = open_files(found, dask, options)
         dataset.virtual.to_manifest(output, storage_options=access, **writing)
     document = summarise(output, form, dataset, time.perf_counter() - begun)
-    report(document, format_summary(document, dataset.virtual.report.read if verbose else None))
+    report(document, format_summary(document, dataset.virtual.report.read))
