@@ -1,7 +1,7 @@
 """``load`` and ``compute`` of xarray also load virtual arrays.
 
 xarray takes a duck array for values in memory, so its own ``load`` would leave virtual arrays as
-they are, without a word. It has no hook for others; see decision 35. `xarray.Variable.load` stays
+they are, without a word. It has no hook for others; see decision 36. `xarray.Variable.load` stays
 as it is: xarray calls it while it combines, where virtual arrays compare by their references.
 """
 
