@@ -96,6 +96,7 @@ SIGNATURES: dict[str, tuple[Signature, ...]] = {
     "rename-paths": (virtualds.rename_paths,),
     "upgrade": (virtualds.upgrade,),
     "demo": (run_demo,),
+    "completion": (),
 }
 """What a command calls, with what it is given."""
 
@@ -147,6 +148,7 @@ ONLY_HERE = {
     "files_from": "a list of files is a list in Python",
     "target_options": "the storage_options of to_manifest; those of the files have that name",
     "help": "there is help()",
+    "shell": "Python is none",
     "dry_run": "there is ds.virtual.cost",
 }
 """Options that no keyword stands for, and why."""

@@ -108,3 +108,8 @@ for _public in __all__:
     if isinstance(_class := globals()[_public], type):
         _class.__module__ = __name__
 del _public, _class
+
+
+def __dir__() -> list[str]:
+    """List the public names, imported or not."""
+    return [*__all__, *(name for name in globals() if name.startswith("__"))]

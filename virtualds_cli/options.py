@@ -7,12 +7,18 @@ from typing import Any
 
 import click
 
-from virtualds_cli.parameter_types import Access, Age, Origin, Piece, Renaming, Url
+from virtualds_cli.names import Name
+from virtualds_cli.parameter_types import Access, Age, OpenChoice, Origin, Piece, Renaming, Url
 
 Function = Callable[..., None]
 Decorator = Callable[[Function], Function]
 
 FORMATS = ("kerchunk-json", "kerchunk-parquet", "zarr-v3", "icechunk")
+PARSERS = (
+    *("hdf5", "netcdf3", "npy", "npz", "safetensors", "tiff", "fits", "grib", "zarr"),
+    *FORMATS,
+)
+"""Formats of files and sets; packages may bring more."""
 JOINS = ("outer", "inner", "left", "right", "exact", "override")
 COMPAT = ("equals", "identical", "broadcast_equals", "no_conflicts", "override")
 ATTRIBUTES = ("override", "drop", "identical", "no_conflicts", "drop_conflicts")
@@ -74,7 +80,9 @@ OPTIONS: dict[str, Decorator] = {
         "Order the files by their coordinates (by_coords), or join them in the given order "
         "(nested). With --concat-dim the default is nested, otherwise by_coords.",
     ),
-    "concat_dim": _several("--concat-dim", "Dimension to concatenate files along."),
+    "concat_dim": _several(
+        "--concat-dim", "Dimension to concatenate files along.", Name("dimension")
+    ),
     "coordinates": click.option(
         "--coordinates",
         multiple=True,
@@ -121,9 +129,10 @@ OPTIONS: dict[str, Decorator] = {
         "--loadable-variables",
         "Names or patterns of variables to load; the set stores their values. '' loads none. By "
         "default coordinates and other small variables are loaded.",
+        Name(),
     ),
-    "drop_variables": _several("--drop-variables", "Variables to leave out."),
-    "group": click.option("--group", help="Group to open in every file."),
+    "drop_variables": _several("--drop-variables", "Variables to leave out.", Name()),
+    "group": click.option("--group", type=Name("group"), help="Group to open in every file."),
     "storage_options": _access(
         "--storage-options",
         "Options for fsspec to read the input: a JSON object, or one option as key=value.",
@@ -137,7 +146,9 @@ OPTIONS: dict[str, Decorator] = {
         help="Decode by the CF conventions, or not. [default: decode-cf]",
     ),
     "parser": click.option(
-        "--parser", help="Format of the files. By default their first bytes decide."
+        "--parser",
+        type=OpenChoice(PARSERS),
+        help="Format of the files. By default their first bytes decide.",
     ),
     "on_error": _chosen(
         "--on-error",
@@ -214,7 +225,7 @@ OPTIONS: dict[str, Decorator] = {
         callback=_merged,
         help="Old and new name of a variable or dimension. Repeat the option for several.",
     ),
-    "drop_groups": _several("--drop-groups", "Path of a group to leave out."),
+    "drop_groups": _several("--drop-groups", "Path of a group to leave out.", Name("group")),
     "attributes": click.option(
         "--attributes",
         multiple=True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -21,6 +22,26 @@ class Url(click.ParamType):  # type: ignore[type-arg]  # older click has none
     ) -> list[CompletionItem]:
         """Let the shell complete files."""
         return [CompletionItem(incomplete, type="file")]
+
+
+class OpenChoice(click.ParamType):  # type: ignore[type-arg]  # older click has none
+    """Words that shells complete; others may be meant, too.
+
+    Parameters
+    ----------
+    choices : sequence of str
+    """
+
+    name = "text"
+
+    def __init__(self, choices: Sequence[str]) -> None:
+        self.choices = choices
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Return the words that begin as the user has typed."""
+        return [CompletionItem(word) for word in self.choices if word.startswith(incomplete)]
 
 
 class Access(click.ParamType):  # type: ignore[type-arg]  # older click has none

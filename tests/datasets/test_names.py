@@ -258,3 +258,18 @@ def test_names_that_nobody_has_are_errors_as_everywhere(archive_files: list[Path
         with pytest.raises(AttributeError, match=r"object has no attribute 'unheard_of'"):
             owner.unheard_of  # noqa: B018
     assert not hasattr(vds, "vz") or "virtualizarr" in type(vds.vz).__module__
+
+
+def test_completion_shows_what_users_may_call(archive_files: list[Path]) -> None:
+    vds = virtualds.open_virtual_dataset(archive_files[0])
+    tree = virtualds.open_virtual_datatree(archive_files[0])
+    for owner in (vds.virtual, tree.virtual, vds["t"].data, vds["t"].data.manifest):
+        shown = {name for name in dir(owner) if not name.startswith("__")}
+        public = {name for name in object.__dir__(owner) if not name.startswith("_")}
+        assert shown == public
+    assert {"load", "report", "sources", "to_manifest"} <= set(dir(vds.virtual))
+
+
+def test_help_says_what_every_public_name_does() -> None:
+    for name in virtualds.__all__:
+        assert getattr(virtualds, name).__doc__

@@ -1,12 +1,13 @@
 """``load`` and ``compute`` of xarray also load virtual arrays.
 
 xarray takes a duck array for values in memory, so its own ``load`` would leave virtual arrays as
-they are, without a word. It has no hook for others; see decision 35. `xarray.Variable.load` stays
+they are, without a word. It has no hook for others; see decision 36. `xarray.Variable.load` stays
 as it is: xarray calls it while it combines, where virtual arrays compare by their references.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -14,7 +15,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from virtualds.arrays.array import ManifestArray
+ARRAYS = "virtualds.arrays.array"
+"""The module of virtual arrays: there are none until it is imported."""
 
 METHODS = ((xr.Dataset, "load"), (xr.Dataset, "load_async"), (xr.DataTree, "load"))
 """What loads in place; ``compute``, and both of `xarray.DataArray`, call these."""
@@ -30,9 +32,12 @@ def load_virtual_arrays(loaded: xr.Dataset | xr.DataTree) -> None:
     ReadError
         Bytes cannot be read, have changed, or do not decode.
     """
+    arrays = sys.modules.get(ARRAYS)
+    if arrays is None:
+        return
     for node in loaded.subtree if isinstance(loaded, xr.DataTree) else [loaded]:
         for variable in node.variables.values():
-            if isinstance(variable._data, ManifestArray):
+            if isinstance(variable._data, arrays.ManifestArray):
                 variable.data = np.asarray(variable._data)
 
 

@@ -10,6 +10,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 
+def is_private(name: str) -> bool:
+    """Say whether a name is private; names of Python are not.
+
+    >>> is_private("_map"), is_private("load"), is_private("__doc__")
+    (True, False, False)
+    """
+    return name.startswith("_") and not name.startswith("__")
+
+
 class FamiliarNames:
     """A class with names that other libraries have, and remedies for those who type them."""
 
@@ -17,6 +26,10 @@ class FamiliarNames:
 
     _FAMILIAR: ClassVar[Mapping[str, str]] = {}
     """What to call instead, by name."""
+
+    def __dir__(self) -> list[str]:
+        """List what users may call, without what is private."""
+        return [name for name in super().__dir__() if not is_private(name)]
 
     if not TYPE_CHECKING:
         # a type checker would take every name for an attribute

@@ -4,6 +4,7 @@ from virtualds_cli.command import Command
 from virtualds_cli.commands.append import append
 from virtualds_cli.commands.clean_up import clean_up
 from virtualds_cli.commands.compact import compact
+from virtualds_cli.commands.completion import completion
 from virtualds_cli.commands.convert import convert
 from virtualds_cli.commands.demo import demo
 from virtualds_cli.commands.diagnose import diagnose
@@ -35,4 +36,5 @@ COMMANDS: tuple[Command, ...] = (
     rename_paths,
     upgrade,
     demo,
+    completion,
 )

@@ -11,6 +11,7 @@ import click
 from virtualds_cli.building import DASK, format_summary, open_files, summarise
 from virtualds_cli.command import command
 from virtualds_cli.inputs import files, list_files
+from virtualds_cli.names import Name
 from virtualds_cli.options import CHOICES, MANY_FILES, given, select_given
 from virtualds_cli.output import report
 from virtualds_cli.parameter_types import Url
@@ -42,7 +43,12 @@ WRITING = (
 )
 @click.argument("target", metavar="SET", type=Url())
 @files
-@click.option("--dim", required=True, help="Dimension to append and concatenate along.")
+@click.option(
+    "--dim",
+    required=True,
+    type=Name("dimension"),
+    help="Dimension to append and concatenate along.",
+)
 @click.option(
     "--mode",
     type=click.Choice(["a", "replace-source"]),

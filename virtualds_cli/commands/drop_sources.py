@@ -9,6 +9,7 @@ import click
 
 from virtualds_cli.command import command
 from virtualds_cli.inputs import files, list_files
+from virtualds_cli.names import Name
 from virtualds_cli.options import given, select_given
 from virtualds_cli.output import format_count, format_facts, report
 from virtualds_cli.parameter_types import Url
@@ -23,7 +24,9 @@ DROPPING = ("format", "conflict", "allow", "storage_options")
 )
 @click.argument("target", metavar="SET", type=Url())
 @files
-@click.option("--dim", help="Dimension along which the sources are concatenated.")
+@click.option(
+    "--dim", type=Name("dimension"), help="Dimension along which the sources are concatenated."
+)
 @given(*DROPPING)
 def drop_sources(
     target: str, urls: Sequence[str], files_from: IO[str] | None, dim: str | None, **options: Any

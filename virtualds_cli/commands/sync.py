@@ -11,6 +11,7 @@ import click
 from virtualds_cli.building import make_keywords
 from virtualds_cli.command import command
 from virtualds_cli.inputs import files, list_files
+from virtualds_cli.names import Name
 from virtualds_cli.options import CHOICES, MANY_FILES, given, select_given
 from virtualds_cli.output import exit_by, report
 from virtualds_cli.parameter_types import Url
@@ -38,7 +39,12 @@ WRITING = ("format", "target_options", *CHOICES)
 )
 @files
 @click.argument("target", metavar="SET", type=Url())
-@click.option("--concat-dim", required=True, help="Dimension along which files follow each other.")
+@click.option(
+    "--concat-dim",
+    required=True,
+    type=Name("dimension"),
+    help="Dimension along which files follow each other.",
+)
 @click.option(
     "--on-removed",
     type=click.Choice(["error", "keep", "drop"]),

@@ -1,0 +1,44 @@
+"""``virtualds completion``: print the script with which a shell completes command lines."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import get_completion_class
+
+from virtualds_cli.command import command
+from virtualds_cli.output import is_json, say, say_json
+
+SHELLS = ("bash", "zsh", "fish")
+VARIABLE = "_VIRTUALDS_COMPLETE"
+"""The environment variable by which the script asks the program; click makes its name so."""
+
+
+@command(
+    "completion",
+    examples=(
+        ("Print the script for bash", "virtualds completion bash"),
+        ("Print the script for zsh", "virtualds completion zsh"),
+    ),
+)
+@click.argument("shell", type=click.Choice(SHELLS))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print the script with which a shell completes command lines.
+
+    Shells complete commands, options and their values, files, and names in local sets. Add one
+    line to the file that your shell reads when it starts:
+
+    \b
+    bash  ~/.bashrc                   eval "$(virtualds completion bash)"
+    zsh   ~/.zshrc                    eval "$(virtualds completion zsh)"
+    fish  ~/.config/fish/config.fish  virtualds completion fish | source
+    """  # noqa: D301 - click looks for the character
+    kind = get_completion_class(shell)
+    if kind is None:
+        raise click.UsageError(f"this version of click knows no {shell}; update click")
+    script = kind(ctx.find_root().command, {}, "virtualds", VARIABLE).source()
+    if is_json():
+        say_json({"shell": shell, "script": script})
+    else:
+        # as it is: report would fold long lines
+        say(script)
