@@ -174,7 +174,7 @@ def show_tree(groups: Mapping[str, Contents], report: Any) -> str:
     pictures, shown = MOST_PICTURES, list[Markup]()
     for path, found in list(filled.items())[:SHOWN_GROUPS]:
         drawn = _draw_pictures(found.virtual, pictures)
-        pictures -= len(drawn)
+        pictures = max(pictures - len(drawn), 0)
         body = (*drawn, _list_variables(found.virtual, SHOWN_VARIABLES // len(filled) or 1))
         note = _count_everything([found])
         shown.append(section(path, *body, note=note, is_open=len(shown) < OPEN_PICTURES))
@@ -215,10 +215,13 @@ def _draw_pictures(virtual: Sequence[Shown], most: int = MOST_PICTURES) -> list[
     groups: dict[Hashable, list[Shown]] = {}
     for shown in virtual:
         groups.setdefault(_describe_cut(shown), []).append(shown)
-    return [
+    drawn = [
         _draw_group(group, n < OPEN_PICTURES)
         for n, group in enumerate(list(groups.values())[:most])
     ]
+    more = len(groups) - len(drawn)
+    note = element("div", f"{more:,} more chunk grids are not drawn", class_="vds-note")
+    return [*drawn, note] if more else drawn
 
 
 def _describe_cut(shown: Shown) -> Hashable:

@@ -228,7 +228,8 @@ def _count_in_bins(same: npt.NDArray[np.bool_], overlaps: Sequence[Overlap]) -> 
             found = found * (overlap.stop - overlap.first).reshape(along)
         else:
             sums = np.cumsum(found, axis, dtype=np.int64)
-            sums = np.concatenate([np.zeros_like(sums.take([0], axis)), sums], axis)
+            before = [1 if i == axis else n for i, n in enumerate(found.shape)]
+            sums = np.concatenate([np.zeros(before, np.int64), sums], axis)
             found = sums.take(overlap.stop, axis) - sums.take(overlap.first, axis)
     counted: Ints = found
     return counted
