@@ -235,22 +235,22 @@ class BuildReport:
             )
 
     @property
-    def _summary(self) -> str:
+    def summary(self) -> str:
+        """The numbers of files in one line."""
         return (
             f"{self.files} files: {self.opened} opened, {self.cached} from the cache, "
             f"{len(self.left_out)} left out"
         )
 
     def __repr__(self) -> str:
-        return f"<BuildReport {self._summary}>"
+        return f"<BuildReport {self.summary}>"
 
     def _repr_html_(self) -> str:
         return cell(describe_build(self))
 
     def __str__(self) -> str:
-        head = self._summary
         read = [f"  read: {self.read.summary}"] if self.read else []
-        return "\n".join([head, *read, *describe_left_out(self.left_out)])
+        return "\n".join([self.summary, *read, *describe_left_out(self.left_out)])
 
 
 def describe_left_out(left_out: Iterable[LeftOut]) -> list[str]:
