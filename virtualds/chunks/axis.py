@@ -68,6 +68,10 @@ class ChunkAxis(ABC):
     def slabs(self, first: int = 0, stop: int | None = None) -> Slabs:
         """Return the columns of the slabs ``first`` to ``stop``."""
 
+    @abstractmethod
+    def edges_at(self, numbers: Ints) -> Ints:
+        """Return the logical position of each edge; edge ``i`` is where slab ``i`` begins."""
+
     def stored_lengths(self) -> set[int]:
         """Return the different numbers of elements that chunks store along the axis."""
         return set(np.unique(self.slabs().encoded).tolist())
@@ -253,6 +257,10 @@ class RegularAxis(ChunkAxis):
             inset[0] = self.hidden
         return Slabs(edges, encoded, inset)
 
+    def edges_at(self, numbers: Ints) -> Ints:
+        found: Ints = np.clip(numbers * self.step - self.hidden, 0, self.length)
+        return found
+
     def stored_lengths(self) -> set[int]:
         return {self.step, self.last} if self.nchunks > 1 else {self.last} if self.length else set()
 
@@ -269,7 +277,7 @@ class RegularAxis(ChunkAxis):
         return RegularAxis(stop - start, step, inset, last), slice(first, final + 1)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class IrregularAxis(ChunkAxis):
     """An axis with any slabs, held in three columns."""
 
@@ -284,6 +292,12 @@ class IrregularAxis(ChunkAxis):
                 "ChunkAxis: a slab shows elements that its stored chunk does not have; "
                 "0 <= inset and inset + length <= encoded hold for every slab"
             )
+
+    def __repr__(self) -> str:
+        lengths = sorted(self.stored_lengths())
+        span = " to ".join(f"{n:,}" for n in lengths[:: max(len(lengths) - 1, 1)])
+        counted = f"{self.nchunks:,} chunk{'s' * (self.nchunks != 1)}"
+        return f"<IrregularAxis of {self.size:,}: {counted} of {span}>"
 
     @property
     def size(self) -> int:
@@ -308,6 +322,9 @@ class IrregularAxis(ChunkAxis):
             self.encoded[first:stop].astype(np.int64),
             self.inset[first:stop].astype(np.int64),
         )
+
+    def edges_at(self, numbers: Ints) -> Ints:
+        return self.edges[numbers]
 
     def locate(self, positions: Ints) -> Ints:
         return np.searchsorted(self.edges, positions, side="right").astype(np.int64) - 1
