@@ -27,7 +27,7 @@ def format_table(array: Any) -> str:
         "Values": f"{array.nbytes:,} bytes, in files",
         "Chunks": format_summary(array),
         "References": f"{array.nbytes_virtual:,} bytes, in memory",
-        "Decoding": "; ".join(_describe_pipeline(p) for p in array.pipelines[:3]) or "none",
+        "Decoding": "; ".join(describe_pipeline(p) for p in array.pipelines[:3]) or "none",
         "First file": next((without_secrets(f.url) for f in _list_sources(array)), "none"),
     }
     cells = "".join(
@@ -45,6 +45,7 @@ def _list_sources(array: Any) -> Sequence[SourceFile]:
     return found
 
 
-def _describe_pipeline(pipeline: CodecPipeline) -> str:
+def describe_pipeline(pipeline: CodecPipeline) -> str:
+    """Return how chunks decode, in words."""
     names = [c.zarr_v2_id for c in pipeline.codecs] or ["uncompressed"]
     return f"{pipeline.dtype} {', '.join(names)}" + (", CF packing" if pipeline.packing else "")
