@@ -25,7 +25,7 @@ EPOCH = "days since 1970-01-01"
 OF_NUMPY = "proleptic_gregorian"
 
 
-class _Coordinate(NamedTuple):
+class Counted(NamedTuple):
     """The values of a coordinate as numbers, and what they count."""
 
     kind: Kind
@@ -142,7 +142,7 @@ class AxisCells:
         return str(date.strftime("%Y-%m-%d" if number % 1 == 0 else "%Y-%m-%d %H:%M")).strip()
 
 
-def _find_coordinate(dataset: xr.Dataset, dim: Hashable) -> _Coordinate | None:
+def _find_coordinate(dataset: xr.Dataset, dim: Hashable) -> Counted | None:
     """Return the coordinate of a dimension if it is loaded and counts something."""
     variable = dataset.variables.get(dim)
     if variable is None or variable.dims != (dim,) or not variable.size:
@@ -150,30 +150,30 @@ def _find_coordinate(dataset: xr.Dataset, dim: Hashable) -> _Coordinate | None:
     if get_virtual_array(variable) is not None or is_unread(variable) or variable.chunks:
         return None
     values: Any = variable.values
-    found = _count(values)
+    found = count_values(values)
     return found if found is not None and np.isfinite(found.numbers).all() else None
 
 
-def _count(values: npt.NDArray[Any]) -> _Coordinate | None:
+def count_values(values: npt.NDArray[Any]) -> Counted | None:
     """Return values as numbers; None for text and the like."""
     if values.dtype.kind in "iuf":
-        return _Coordinate("numbers", values.astype(np.float64))
+        return Counted("numbers", values.astype(np.float64))
     if values.dtype.kind in "mM":
         unit = np.timedelta64(1, "D" if values.dtype.kind == "M" else "h")
         since = values - np.datetime64(0, "D") if values.dtype.kind == "M" else values
         kind: Kind = "dates" if values.dtype.kind == "M" else "hours"
-        return _Coordinate(kind, since / unit)
+        return Counted(kind, since / unit)
     if values.dtype.kind == "O" and len({getattr(v, "calendar", None) for v in values}) == 1:
         calendar = getattr(values[0], "calendar", None)
         if calendar:
             import cftime
 
             numbers = np.asarray(cftime.date2num(values, EPOCH, calendar), np.float64)
-            return _Coordinate("dates", numbers, calendar)
+            return Counted("dates", numbers, calendar)
     return None
 
 
-def _make_cells(cls: type[AxisCells], found: _Coordinate, borders: Ints | None) -> AxisCells | None:
+def _make_cells(cls: type[AxisCells], found: Counted, borders: Ints | None) -> AxisCells | None:
     """Return the cells of a coordinate; None if it goes back within a part."""
     steps = np.diff(found.numbers)
     sign = -1.0 if np.count_nonzero(steps < 0) * 2 > steps.size else 1.0

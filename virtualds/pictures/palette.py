@@ -57,13 +57,16 @@ SERIES = (
 GAP = Shade("gap", "#777", "#999", SLASHES, "currentColor", "//")
 """What is not there: the texture alone, without a colour below it."""
 
+NEXT = Shade("next", "#7fbfe6", "#0b4f78")
+"""It takes turns with the first shade of a series, to show where one thing ends."""
+
 UNKNOWN = Shade("unknown", "#9a9a9a", "#8a8a8a")
 """What nobody has looked at."""
 
 OK, CHANGED, MISSING = SERIES[2], SERIES[1], SERIES[6]
 """The shades of what is as it should be, of what is not, and of what is gone."""
 
-SHADES = (*SERIES, GAP, UNKNOWN)
+SHADES = (*SERIES, GAP, NEXT, UNKNOWN)
 
 
 def shade_of(number: int) -> Shade:

@@ -38,7 +38,7 @@ class Textures:
 
     def _define_one(self, shade: Shade) -> Markup:
         ground = None if shade is GAP else rectangle(0, 0, TILE, TILE, name_shade(shade))
-        lines = element("path", d=shade.texture, stroke=shade.ink, stroke_opacity=0.55, fill="none")
+        lines = element("path", d=shade.texture, stroke=shade.ink, stroke_opacity=0.4, fill="none")
         return element(
             "pattern",
             ground,
