@@ -53,13 +53,13 @@ def draw_card(
     return element(
         "div",
         element("div", element("b", title), element("span", note, class_="vds-note")),
-        *(element("div", part, style="overflow-wrap:anywhere") for part in body),
+        *(element("div", part) for part in body),
         element("div", element("b", "Do: "), remedy) if remedy else None,
         element("pre", line, class_="vds-code", style=CODE, title="click to select all")
         if code
         else None,
         class_="vds-card",
-        style=f"border-left-color:{name_shade(shade)}",
+        style=f"border-left-color:{name_shade(shade)};overflow-wrap:anywhere",
     )
 
 
