@@ -17,7 +17,7 @@ from virtualds.checks.diagnose.findings import (
 )
 from virtualds.pictures.html import Markup, element, join, section, table
 from virtualds.pictures.palette import CHANGED, GAP, MISSING, OK, SERIES, UNKNOWN, Shade
-from virtualds.pictures.reports import draw_card, draw_heading, lay_out
+from virtualds.pictures.reports import draw_card, draw_heading, draw_labels, lay_out
 from virtualds.pictures.svg import Span, key, strip
 
 Shorten = Callable[[str], str]
@@ -39,8 +39,6 @@ FINEST = 600
 """Parts of a line that a reader can tell apart."""
 APART = 0.25
 """Least distance of two labels, as a part of the line."""
-LONGEST_LABEL = 22
-"""Letters of a label."""
 
 
 def draw_verdict(title: str, notes: Sequence[str], verdict: Verdict) -> Markup:
@@ -147,23 +145,7 @@ def _label_line(eras: Sequence[Era], stretches: Sequence[EraStretch], shorten: S
         if marks[-1][0] + APART <= stretch.low <= 1 - 2 * APART:
             marks.append((stretch.low, stretch.start))
     last = max(known, key=lambda s: s.high)
-    labels = [
-        element("span", _cut_label(shorten(words)), style=_place_label(place))
-        for place, words in [*marks, (1.0, last.stop)]
-    ]
-    style = "position:relative;height:1.5em;font-size:11px;white-space:nowrap"
-    return element("div", *labels, style=style)
-
-
-def _cut_label(words: str) -> str:
-    """Return a date, or the end of the name of a file, in which it differs from others."""
-    return words if len(words) <= LONGEST_LABEL else f"…{words[1 - LONGEST_LABEL :]}"
-
-
-def _place_label(place: float) -> str:
-    if place >= 1:
-        return "position:absolute;right:0"
-    return f"position:absolute;left:{place * 100:.1f}%"
+    return draw_labels([(place, shorten(words)) for place, words in [*marks, (1.0, last.stop)]])
 
 
 # ---------------------------------------------------------------------- differences
