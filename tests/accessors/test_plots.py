@@ -329,6 +329,13 @@ def test_pictures_are_drawn_on_given_axes_and_else_on_a_new_figure() -> None:
     assert plots.coverage().figure is not figure
 
 
+def test_the_plots_say_what_they_draw() -> None:
+    plots = on_days(files_along(["/a.nc"], 3), range(3)).virtual.plot
+    shown = [name for name in dir(plots) if not name.startswith("_")]
+    assert shown == ["chunks", "coverage", "sizes"]
+    assert all(f"{name}(" in repr(plots) for name in shown)
+
+
 def test_dark_axes_have_dark_shades_and_light_lines() -> None:
     with plt.style.context("dark_background"):
         ax = on_days(files_along(["/a.nc", ""], 3), range(6)).virtual.plot.coverage()

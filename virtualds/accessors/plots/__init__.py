@@ -38,6 +38,9 @@ class DatasetPlots:
         self._dataset = dataset
         self._arrays = arrays
 
+    def __repr__(self) -> str:
+        return "<ds.virtual.plot: coverage(dim), chunks(variable) and sizes() draw pictures>"
+
     def coverage(
         self, dim: Hashable = "time", variable: Hashable | None = None, *, ax: Axes | None = None
     ) -> Axes:
