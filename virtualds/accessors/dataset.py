@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from functools import reduce
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import xarray as xr
 
 from virtualds.accessors.dataset_writer import DatasetWriter
-from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.sources import build_source_table, make_prefix_changer, move_sources
-from virtualds.checks.verify import verify_arrays
-from virtualds.checks.verify.report import Verification
 from virtualds.chunks.familiar_names import OF_DATASETS, FamiliarNames
-from virtualds.combine.progress import BuildReport
 from virtualds.datasets.keywords import make_strict
-from virtualds.datasets.lazy import is_unread
-from virtualds.datasets.references_behind import find_virtual, replace_variables
-from virtualds.datasets.structure import describe_gaps
-from virtualds.datasets.to_lazy import to_lazy_copy
 from virtualds.errors import VirtualdsError
+
+if TYPE_CHECKING:
+    from virtualds.arrays.array import ManifestArray
+    from virtualds.checks.verify.report import Verification
+    from virtualds.combine.progress import BuildReport
 
 
 @xr.register_dataset_accessor("virtual")  # type: ignore[no-untyped-call]
@@ -31,6 +27,7 @@ class VirtualDatasetAccessor(DatasetWriter, FamiliarNames):
     Examples
     --------
     >>> import numpy as np, xarray as xr
+    >>> from virtualds import ManifestArray
     >>> array = ManifestArray.from_arrays(
     ...     shape=(2, 4), chunks=(1, 4), dtype="f4", path="s3://bucket/a.nc",
     ...     offsets=[[1000], [1016]], lengths=16,
@@ -60,6 +57,8 @@ class VirtualDatasetAccessor(DatasetWriter, FamiliarNames):
         >>> ds.virtual.arrays
         {'t': <ManifestArray (12, 6, 8) float64: 12 chunks of 1 file>}
         """
+        from virtualds.datasets.references_behind import find_virtual
+
         found = {name: find_virtual(v) for name, v in self._dataset.variables.items()}
         return {name: array for name, array in found.items() if array is not None}
 
@@ -98,6 +97,8 @@ class VirtualDatasetAccessor(DatasetWriter, FamiliarNames):
         >>> open_virtual_dataset("2001.nc").virtual.sources["chunks"].tolist()
         [12]
         """
+        from virtualds.arrays.sources import build_source_table
+
         return build_source_table(self.arrays.values())
 
     def rename_paths(self, change: Mapping[str, str] | Callable[[str], str]) -> xr.Dataset:
@@ -122,6 +123,8 @@ class VirtualDatasetAccessor(DatasetWriter, FamiliarNames):
         >>> moved.virtual.sources["url"][0]
         's3://bucket/data/2001.nc'
         """
+        from virtualds.arrays.sources import make_prefix_changer, move_sources
+
         renamed = change if callable(change) else make_prefix_changer(change, self.arrays.values())
         return self._map(lambda array: move_sources(array, renamed))
 
@@ -163,9 +166,13 @@ class VirtualDatasetAccessor(DatasetWriter, FamiliarNames):
         >>> ds.virtual.to_lazy(chunks={"time": 6}).chunks["time"]
         (6, 6)
         """
+        from virtualds.datasets.to_lazy import to_lazy_copy
+
         return to_lazy_copy(self._dataset, self.arrays, chunks)
 
     def _map(self, change: Callable[[ManifestArray], Any]) -> xr.Dataset:
+        from virtualds.datasets.references_behind import replace_variables
+
         variables = {}
         for name, array in self.arrays.items():
             try:
@@ -212,6 +219,8 @@ class VirtualDatasetAccessor(DatasetWriter, FamiliarNames):
         >>> ds.virtual.verify(against="native").ok
         True
         """
+        from virtualds.checks.verify import verify_arrays
+
         arrays = {str(name): array for name, array in self.arrays.items()}
         others, gaps = self.not_virtual, self.gaps
         return verify_arrays(arrays, **others, gaps=gaps, sample=sample, against=against, seed=seed)
@@ -226,6 +235,8 @@ class VirtualDatasetAccessor(DatasetWriter, FamiliarNames):
         >>> open_virtual_dataset("2001.nc").virtual.not_virtual
         {'loaded': 3, 'unread': []}
         """
+        from virtualds.datasets.lazy import is_unread
+
         arrays = self.arrays
         others = {n: v for n, v in self._dataset.variables.items() if n not in arrays}
         unread = [str(n) for n, v in others.items() if is_unread(v) or v.chunks is not None]
@@ -242,4 +253,6 @@ class VirtualDatasetAccessor(DatasetWriter, FamiliarNames):
         >>> vds.virtual.gaps, vds.isel(time=[0, 1, 2, 6]).virtual.gaps
         ([], ["'time' has nothing between 2001-03-01 and 2001-07-01"])
         """
+        from virtualds.datasets.structure import describe_gaps
+
         return describe_gaps(self._dataset.indexes)

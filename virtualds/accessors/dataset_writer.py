@@ -5,23 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import xarray as xr
 
-from virtualds.datasets.from_dataset import group_from_dataset
 from virtualds.datasets.keywords import make_strict
-from virtualds.datasets.location import Location
-from virtualds.datasets.materialize import materialize
-from virtualds.datasets.open import open_virtual_dataset
-from virtualds.datasets.regions import Region
-from virtualds.datasets.rewrite.fit import estimate_cost
-from virtualds.datasets.to_dict import make_dict
-from virtualds.datasets.write import Destination
-from virtualds.datasets.write_modes import write_dataset
-from virtualds.datasets.write_options import WriteOptions
-from virtualds.stores.access_rules import Allow
+
+if TYPE_CHECKING:
+    from virtualds.datasets.regions import Region
+    from virtualds.stores.access_rules import Allow
 
 
 class DatasetWriter:
@@ -143,12 +136,21 @@ class DatasetWriter:
 
         Examples
         --------
+        >>> from virtualds import open_virtual_dataset
         >>> ds = open_virtual_dataset("2001.nc")
         >>> ds.virtual.to_manifest("refs.json")
         >>> xr.open_dataset("refs.json", engine="virtual").identical(ds)
         True
         """
-        options = WriteOptions.of_call(locals())
+        given = dict(locals())
+        from virtualds.datasets.from_dataset import group_from_dataset
+        from virtualds.datasets.location import Location
+        from virtualds.datasets.to_dict import make_dict
+        from virtualds.datasets.write import Destination
+        from virtualds.datasets.write_modes import write_dataset
+        from virtualds.datasets.write_options import WriteOptions
+
+        options = WriteOptions.of_call(given)
         if url is None:
             whole = partial(group_from_dataset, self._dataset)
             return make_dict(whole, options, storage_options, type(self).to_manifest)
@@ -161,9 +163,13 @@ class DatasetWriter:
 
         Examples
         --------
+        >>> from virtualds import open_virtual_dataset
         >>> open_virtual_dataset("2001.nc").virtual.cost("icechunk")["bytes"].tolist()
         [0]
         """
+        from virtualds.datasets.from_dataset import group_from_dataset
+        from virtualds.datasets.rewrite.fit import estimate_cost
+
         return estimate_cost(group_from_dataset(self._dataset), format, **choices)
 
     @make_strict("ds.virtual.materialize()")
@@ -211,11 +217,17 @@ class DatasetWriter:
 
         Examples
         --------
+        >>> from virtualds import open_virtual_dataset
         >>> ds = open_virtual_dataset("2001.nc")
         >>> own = ds.virtual.materialize("own.zarr")
         >>> "own.zarr" in own.virtual.sources["url"][0]
         True
         """
+        from virtualds.datasets.from_dataset import group_from_dataset
+        from virtualds.datasets.location import Location
+        from virtualds.datasets.materialize import materialize
+        from virtualds.datasets.open import open_virtual_dataset
+
         location = Location.of_url(url, storage_options)
         group = group_from_dataset(self._dataset)
         materialize(group, location, layout=layout, mode=mode, checksums=checksums)

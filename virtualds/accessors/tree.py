@@ -5,30 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import xarray as xr
 
 from virtualds.accessors.dataset import VirtualDatasetAccessor
-from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.sources import build_source_table, make_prefix_changer
-from virtualds.checks.verify import verify_arrays
-from virtualds.checks.verify.report import Verification
 from virtualds.chunks.familiar_names import OF_DATASETS, FamiliarNames
-from virtualds.combine.progress import BuildReport
 from virtualds.datasets.keywords import make_strict
-from virtualds.datasets.location import Location
-from virtualds.datasets.materialize import materialize
-from virtualds.datasets.open import open_virtual_datatree
-from virtualds.datasets.rewrite.fit import estimate_cost
-from virtualds.datasets.to_dict import make_dict
-from virtualds.datasets.tree import group_from_tree
-from virtualds.datasets.write import Destination
-from virtualds.datasets.write_modes import write_tree
-from virtualds.datasets.write_options import WriteOptions
 from virtualds.errors import VirtualdsError
-from virtualds.stores.access_rules import Allow
+
+if TYPE_CHECKING:
+    from virtualds.arrays.array import ManifestArray
+    from virtualds.checks.verify.report import Verification
+    from virtualds.combine.progress import BuildReport
+    from virtualds.stores.access_rules import Allow
 
 OnDataset = Callable[[VirtualDatasetAccessor], xr.Dataset]
 """A function that changes the dataset of one group."""
@@ -41,6 +32,7 @@ class VirtualDataTreeAccessor(FamiliarNames):
     Examples
     --------
     >>> import numpy as np, xarray as xr
+    >>> from virtualds import ManifestArray
     >>> array = ManifestArray.from_arrays(
     ...     shape=(2, 4), chunks=(1, 4), dtype="f4", path="s3://bucket/a.nc",
     ...     offsets=[[1000], [1016]], lengths=16,
@@ -74,6 +66,7 @@ class VirtualDataTreeAccessor(FamiliarNames):
 
         Examples
         --------
+        >>> from virtualds import open_virtual_datatree
         >>> open_virtual_datatree("2001.nc").virtual.nbytes < 1000
         True
         """
@@ -85,6 +78,7 @@ class VirtualDataTreeAccessor(FamiliarNames):
 
         Examples
         --------
+        >>> from virtualds import open_virtual_datatree
         >>> open_virtual_datatree("2001.nc").virtual.nchunks
         12
         """
@@ -96,9 +90,12 @@ class VirtualDataTreeAccessor(FamiliarNames):
 
         Examples
         --------
+        >>> from virtualds import open_virtual_datatree
         >>> open_virtual_datatree("2001.nc").virtual.sources["chunks"].tolist()
         [12]
         """
+        from virtualds.arrays.sources import build_source_table
+
         return build_source_table(self._arrays)
 
     def rename_paths(self, change: Mapping[str, str] | Callable[[str], str]) -> xr.DataTree:
@@ -116,11 +113,14 @@ class VirtualDataTreeAccessor(FamiliarNames):
 
         Examples
         --------
+        >>> from virtualds import open_virtual_datatree
         >>> tree = open_virtual_datatree("2001.nc")
         >>> moved = tree.virtual.rename_paths(lambda url: "s3://bucket/2001.nc")
         >>> moved.virtual.sources["url"][0]
         's3://bucket/2001.nc'
         """
+        from virtualds.arrays.sources import make_prefix_changer
+
         renamed = change if callable(change) else make_prefix_changer(change, self._arrays)
         return self._map(lambda node: node.rename_paths(renamed))
 
@@ -134,6 +134,7 @@ class VirtualDataTreeAccessor(FamiliarNames):
 
         Examples
         --------
+        >>> from virtualds import open_virtual_datatree
         >>> open_virtual_datatree("2001.nc").virtual.load().virtual.nchunks
         0
         """
@@ -150,6 +151,7 @@ class VirtualDataTreeAccessor(FamiliarNames):
 
         Examples
         --------
+        >>> from virtualds import open_virtual_datatree
         >>> tree = open_virtual_datatree("2001.nc")
         >>> tree.virtual.to_lazy(chunks={"time": 6})["t"].chunksizes["time"]
         (6, 6)
@@ -217,12 +219,21 @@ class VirtualDataTreeAccessor(FamiliarNames):
 
         Examples
         --------
+        >>> from virtualds import open_virtual_datatree
         >>> tree = open_virtual_datatree("2001.nc")
         >>> tree.virtual.to_manifest("refs.zarr")
         >>> xr.open_datatree("refs.zarr", engine="virtual").identical(tree)
         True
         """
-        options = WriteOptions.of_call(locals())
+        given = dict(locals())
+        from virtualds.datasets.location import Location
+        from virtualds.datasets.to_dict import make_dict
+        from virtualds.datasets.tree import group_from_tree
+        from virtualds.datasets.write import Destination
+        from virtualds.datasets.write_modes import write_tree
+        from virtualds.datasets.write_options import WriteOptions
+
+        options = WriteOptions.of_call(given)
         if url is None:
             whole = partial(group_from_tree, self._tree, write_inherited_coords)
             return make_dict(whole, options, storage_options, type(self).to_manifest)
@@ -238,9 +249,13 @@ class VirtualDataTreeAccessor(FamiliarNames):
 
         Examples
         --------
+        >>> from virtualds import open_virtual_datatree
         >>> open_virtual_datatree("2001.nc").virtual.cost("icechunk")["bytes"].tolist()
         [0]
         """
+        from virtualds.datasets.rewrite.fit import estimate_cost
+        from virtualds.datasets.tree import group_from_tree
+
         return estimate_cost(group_from_tree(self._tree), format, **choices)
 
     @make_strict("tree.virtual.materialize()")
@@ -259,10 +274,16 @@ class VirtualDataTreeAccessor(FamiliarNames):
 
         Examples
         --------
+        >>> from virtualds import open_virtual_datatree
         >>> own = open_virtual_datatree("2001.nc").virtual.materialize("own.zarr")
         >>> "own.zarr" in own.virtual.sources["url"][0]
         True
         """
+        from virtualds.datasets.location import Location
+        from virtualds.datasets.materialize import materialize
+        from virtualds.datasets.open import open_virtual_datatree
+        from virtualds.datasets.tree import group_from_tree
+
         location = Location.of_url(url, storage_options)
         group = group_from_tree(self._tree)
         materialize(group, location, layout=layout, mode=mode, checksums=checksums)
@@ -278,10 +299,14 @@ class VirtualDataTreeAccessor(FamiliarNames):
 
         Examples
         --------
+        >>> from virtualds import open_virtual_datatree
         >>> open_virtual_datatree("2001.nc").virtual.verify(against="native").ok
         True
         """
-        arrays, loaded, unread = dict[str, ManifestArray](), 0, list[str]()
+        from virtualds.checks.verify import verify_arrays
+
+        arrays: dict[str, ManifestArray] = {}
+        loaded, unread = 0, list[str]()
         gaps: dict[str, None] = {}
         for path, node in self._nodes:
             prefix = "" if path in ("", ".", "/") else f"{path.strip('/')}/"

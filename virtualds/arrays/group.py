@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.errors import FormatError, VirtualdsError
+from virtualds.public import public
 
 
 class Deferred(Protocol):
@@ -32,6 +33,7 @@ class Deferred(Protocol):
 Data = ManifestArray | npt.NDArray[Any] | Deferred
 
 
+@public
 @dataclass(frozen=True)
 class ManifestVariable:
     """A variable of a file.
@@ -84,6 +86,7 @@ class ManifestVariable:
         return self.data.read((slice(None),) * self.data.ndim)
 
 
+@public
 @dataclass(frozen=True)
 class ManifestGroup:
     """The variables, attributes and subgroups of one group of a file or reference set.

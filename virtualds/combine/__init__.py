@@ -17,7 +17,7 @@ from virtualds.combine.arguments import (
     take_attributes,
 )
 from virtualds.combine.build import DatasetBuilder, describe_build
-from virtualds.combine.build_options import RETRIES, BuildOptions, Parallel
+from virtualds.combine.build_options import BuildOptions, Parallel
 from virtualds.combine.dask_jobs import find_client
 from virtualds.combine.file_coordinates import Source
 from virtualds.combine.files import Files, Paths
@@ -33,6 +33,7 @@ from virtualds.datasets.open import open_dataset_or_tree, open_virtual_dataset
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.what_to_load import Loadable
 from virtualds.formats import replaces_by
+from virtualds.options import FILE_RETRIES
 from virtualds.stores.access_rules import Allow
 from virtualds.stores.interruption import explain_interrupt
 
@@ -63,7 +64,7 @@ def open_virtual_mfdataset(
     decode_cf: bool = True,
     parser: str | None = None,
     on_error: Literal["raise", "skip", "collect", "keep"] = "raise",
-    retries: int = RETRIES,
+    retries: int = FILE_RETRIES,
     progress: ProgressOption = None,
     cache: str | os.PathLike[str] | None = None,
     allow: Allow = None,
@@ -243,7 +244,7 @@ def open_virtual_mfdatatree(
     decode_cf: bool = True,
     parser: str | None = None,
     on_error: Literal["raise", "skip", "collect", "keep"] = "raise",
-    retries: int = RETRIES,
+    retries: int = FILE_RETRIES,
     progress: ProgressOption = None,
     cache: str | os.PathLike[str] | None = None,
     allow: Allow = None,

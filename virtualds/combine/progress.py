@@ -11,11 +11,13 @@ from typing import Any, NamedTuple
 
 from virtualds.combine.files_read import FilesRead, WayCounter
 from virtualds.errors import without_secrets
+from virtualds.public import public
 
 DELAY = 1.0
 """Seconds before a bar appears that the user did not ask for."""
 
 
+@public
 @dataclass(frozen=True)
 class Progress:
     """Progress of a build.
@@ -183,6 +185,7 @@ class LeftOut(NamedTuple):
         return f"LeftOut(url={shown!r}, error={self.error!r}, message={self.message!r})"
 
 
+@public
 @dataclass(frozen=True)
 class BuildReport:
     """The report of opening files for a dataset.

@@ -17,6 +17,7 @@ from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.write import Destination
 from virtualds.datasets.write_options import WriteOptions
 from virtualds.errors import UnsupportedError, without_secrets
+from virtualds.options import SETTLE
 from virtualds.source_file import StorageOptions
 from virtualds.stores.access_rules import Allow
 from virtualds.stores.interruption import explain_interrupt
@@ -29,8 +30,6 @@ from virtualds.syncing.report import SyncReport
 from virtualds.urls import scheme_of
 
 ON_REMOVED = ("error", "keep", "drop")
-SETTLE = 60.0
-"""Seconds without a change after which a file counts as written."""
 OF_OPENING = frozenset(list_arguments(open_virtual_mfdataset)) - {
     *("paths", "to", "mode", "target_options", "snapshot", "decode_cf", "keep_query"),
 }

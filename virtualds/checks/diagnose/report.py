@@ -10,6 +10,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from virtualds.errors import without_secrets
+from virtualds.public import public
 
 Verdict = Literal["combines", "costs", "blocks"]
 
@@ -18,6 +19,7 @@ VERDICTS: tuple[Verdict, ...] = ("blocks", "costs", "combines")
 """What a difference means for combining, the worst first."""
 
 
+@public
 @dataclass(frozen=True)
 class Era:
     """Files with the same structure.
@@ -56,6 +58,7 @@ class Era:
             raise ValueError(f"Era: {self.files} files; an era has at least one")
 
 
+@public
 @dataclass(frozen=True)
 class Difference:
     """Something in which files differ.
@@ -108,6 +111,7 @@ class Difference:
             raise ValueError(f"Difference: verdict {self.verdict!r}; there are {VERDICTS}")
 
 
+@public
 @dataclass(frozen=True, repr=False)
 class Diagnosis:
     """What keeps the files of an archive from combining cleanly.

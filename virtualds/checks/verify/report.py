@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from virtualds.errors import without_secrets
+from virtualds.public import public
 
 KINDS: dict[str, str] = {
     "missing": "the file does not exist",
@@ -51,6 +52,7 @@ class Problem(NamedTuple):
         return without_secrets(text)
 
 
+@public
 @dataclass(frozen=True)
 class Verification:
     """The result of `ds.virtual.verify`.
