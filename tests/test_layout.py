@@ -300,13 +300,14 @@ def test_public_names() -> None:
 
 
 def test_the_public_names_that_are_imported_are_those_that_editors_read() -> None:
-    read = {i.own or "": set[str]() for i in imports("__init__")}
-    for node, _ in nodes(TREES["__init__"]):
-        if isinstance(node, ast.ImportFrom) and not (node.module or "").endswith("accessors"):
-            module = (node.module or "").removeprefix("virtualds.")
-            read[module] |= {alias.name for alias in node.names if alias.name == alias.asname}
-    homes = {name: module for module, names in read.items() for name in names}
-    assert homes == virtualds._HOMES
+    found = {
+        alias.name: (node.module or "").removeprefix("virtualds.")
+        for node, _ in nodes(TREES["__init__"])
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if alias.asname == alias.name
+    }
+    assert found == virtualds._HOMES
 
 
 @pytest.mark.parametrize("name", sorted(PUBLIC))
@@ -352,7 +353,7 @@ def test_the_command_line_imports_the_library_only_when_a_command_runs(path: Pat
             names = [alias.name for alias in node.names]
             modules = [node.module] if isinstance(node, ast.ImportFrom) else names
             for module in map(str, modules):
-                if top(module) in ("virtualds", "xarray", "rich", "distributed"):
+                if top(module) in ("virtualds", "xarray", "tqdm", "distributed"):
                     assert inside
                 if top(module) == "virtualds":
                     assert module in BEHIND_THE_PROGRAM | {"virtualds"}

@@ -14,7 +14,6 @@ from virtualds_cli.output import format_count, format_facts
 
 if TYPE_CHECKING:
     import xarray as xr
-    from rich.console import RenderableType
 
     from virtualds.combine.files_read import FilesRead
     from virtualds.datasets.write_modes import Added
@@ -108,7 +107,7 @@ def summarise(
     }
 
 
-def format_summary(document: Mapping[str, Any], read: FilesRead | None) -> RenderableType:
+def format_summary(document: Mapping[str, Any], read: FilesRead | None) -> str:
     """Format a summary as text, and how files were read if that is given."""
     files = format_count(document["files"], "file")
     parts = ((document["cached"], "from the cache"), (len(document["left_out"]), "left out"))
