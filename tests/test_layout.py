@@ -1,9 +1,7 @@
-"""The layout holds: which package may import which, which names exist, and what importing costs."""
+"""The layout holds: which package may import which, which names exist, and what is installed."""
 
 import ast
 import re
-import subprocess
-import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,7 +18,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # A package imports only from packages on lower layers; packages of one layer do not import each
 # other. `docs/architecture.md` says what each is for.
 LAYERS = (
-    {"errors", "options", "urls", "source_file", "json_values", "bounds", "public"},
+    {"errors", "options", "urls", "source_file", "json_values", "bounds", "public", "progress"},
     {"codecs", "stores", "chunks"},
     {"reading"},
     {"arrays"},
@@ -308,13 +306,6 @@ def test_the_public_names_that_are_imported_are_those_that_editors_read() -> Non
         if alias.asname == alias.name
     }
     assert found == virtualds._HOMES
-
-
-@pytest.mark.parametrize("name", sorted(PUBLIC))
-def test_a_public_name_comes_first(name: str) -> None:
-    """Each can be the first thing that a program uses: nothing relies on an earlier import."""
-    code = f"import virtualds; virtualds.{name}; assert {name!r} in dir(virtualds)"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_only_public_names_and_packages_are_seen() -> None:

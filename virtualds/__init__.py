@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         FromAttribute as FromAttribute,
         FromName as FromName,
     )
-    from virtualds.combine.progress import BuildReport as BuildReport, Progress as Progress
+    from virtualds.combine.progress import BuildReport as BuildReport
     from virtualds.datasets.convert import convert as convert
     from virtualds.datasets.drop_sources import drop_sources as drop_sources
     from virtualds.datasets.edit import edit as edit
@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     )
     from virtualds.formats.upkeep import Removal as Removal
     from virtualds.options import set_options as set_options
+    from virtualds.progress import Progress as Progress
     from virtualds.source_file import SourceFile as SourceFile
     from virtualds.stores.open_source import open_source as open_source
     from virtualds.syncing import sync as sync
@@ -98,7 +99,7 @@ _HOMES = {
     "ManifestGroup": "arrays.group",
     "ManifestVariable": "arrays.group",
     "Parser": "arrays.parser",
-    "Progress": "combine.progress",
+    "Progress": "progress",
     "ReadError": "errors",
     "Removal": "formats.upkeep",
     "SourceFile": "source_file",

@@ -16,9 +16,9 @@ from virtualds.urls import local_path, normalise_url, scheme_of
 if TYPE_CHECKING:
     from virtualds.combine.build_options import Parallel
     from virtualds.combine.file_coordinates import Source
-    from virtualds.combine.progress import ProgressOption
     from virtualds.datasets.location import Location
     from virtualds.datasets.what_to_load import Loadable
+    from virtualds.progress import ProgressOption
     from virtualds.stores.access_rules import Allow
 
 OURS = (".refs.json", ".virtual.json", ".refs.parquet", ".refs.parq", ".refs.zarr")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from virtualds.arrays.array import ManifestArray
     from virtualds.checks.verify.report import Verification
     from virtualds.combine.progress import BuildReport
+    from virtualds.progress import ProgressOption
 
 
 @xr.register_dataset_accessor("virtual")  # type: ignore[no-untyped-call]
@@ -184,7 +185,12 @@ class VirtualDatasetAccessor(DatasetWriter, FamiliarNames):
 
     @make_strict("ds.virtual.verify()")
     def verify(
-        self, sample: float | None = 100, against: str = "fingerprint", *, seed: int = 0
+        self,
+        sample: float | None = 100,
+        against: str = "fingerprint",
+        *,
+        seed: int = 0,
+        progress: ProgressOption = None,
     ) -> Verification:
         """Check that sources are unchanged, and that chunks equal what native readers read.
 
@@ -200,6 +206,9 @@ class VirtualDatasetAccessor(DatasetWriter, FamiliarNames):
             the native library of the format reads at the same place, both as stored and as decoded.
         seed : int, default 0
             Random seed of the sample.
+        progress : bool or callable, optional
+            Whether to show a progress bar; by default on a terminal and in notebooks, after one
+            second. Or a function of `Progress`.
 
         Returns
         -------
@@ -223,7 +232,15 @@ class VirtualDatasetAccessor(DatasetWriter, FamiliarNames):
 
         arrays = {str(name): array for name, array in self.arrays.items()}
         others, gaps = self.not_virtual, self.gaps
-        return verify_arrays(arrays, **others, gaps=gaps, sample=sample, against=against, seed=seed)
+        return verify_arrays(
+            arrays,
+            **others,
+            gaps=gaps,
+            sample=sample,
+            against=against,
+            seed=seed,
+            progress=progress,
+        )
 
     @property
     def not_virtual(self) -> dict[str, Any]:

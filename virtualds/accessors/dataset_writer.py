@@ -14,6 +14,7 @@ from virtualds.datasets.keywords import make_strict
 
 if TYPE_CHECKING:
     from virtualds.datasets.regions import Region
+    from virtualds.progress import ProgressOption
     from virtualds.stores.access_rules import Allow
 
 
@@ -105,7 +106,7 @@ class DatasetWriter:
             - To rewrite chunks, in all formats: ``on_unsupported="rewrite"`` encodes chunks anew
               that the format cannot hold. ``main_encoding=`` says how: a dict of ``chunks``,
               ``codecs`` and ``dtype`` by variable. ``rewrite_limit=`` is the most bytes to rewrite.
-              ``progress=`` is a bool, or a function of the bytes that are done and of all.
+              ``progress=`` is a bool, or a function of `Progress`.
             - All but icechunk: ``inline_threshold=`` is the number of bytes up to which a chunk is
               read and held in the set. ``relative_paths=True`` writes the paths of sources relative
               to the set.
@@ -181,6 +182,7 @@ class DatasetWriter:
         mode: str = "w-",
         storage_options: Mapping[str, Any] | None = None,
         checksums: bool = True,
+        progress: ProgressOption = None,
     ) -> xr.Dataset:
         """Copy the bytes that the dataset refers to, unchanged, and open the copy.
 
@@ -203,6 +205,9 @@ class DatasetWriter:
         checksums : bool, default True
             Whether the set stores the CRC-32 of every chunk, which readers verify. A plain store
             has no place for checksums.
+        progress : bool or callable, optional
+            Whether to show a progress bar; by default on a terminal and in notebooks, after one
+            second. Or a function of `Progress`.
 
         Raises
         ------
@@ -230,5 +235,7 @@ class DatasetWriter:
 
         location = Location.of_url(url, storage_options)
         group = group_from_dataset(self._dataset)
-        materialize(group, location, layout=layout, mode=mode, checksums=checksums)
+        materialize(
+            group, location, layout=layout, mode=mode, checksums=checksums, progress=progress
+        )
         return open_virtual_dataset(location.url, storage_options=storage_options)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from virtualds.arrays.array import ManifestArray
     from virtualds.checks.verify.report import Verification
     from virtualds.combine.progress import BuildReport
+    from virtualds.progress import ProgressOption
     from virtualds.stores.access_rules import Allow
 
 OnDataset = Callable[[VirtualDatasetAccessor], xr.Dataset]
@@ -267,6 +268,7 @@ class VirtualDataTreeAccessor(FamiliarNames):
         mode: str = "w-",
         storage_options: Mapping[str, Any] | None = None,
         checksums: bool = True,
+        progress: ProgressOption = None,
     ) -> xr.DataTree:
         """Copy the bytes that all groups refer to, unchanged, and open the copy.
 
@@ -286,12 +288,19 @@ class VirtualDataTreeAccessor(FamiliarNames):
 
         location = Location.of_url(url, storage_options)
         group = group_from_tree(self._tree)
-        materialize(group, location, layout=layout, mode=mode, checksums=checksums)
+        materialize(
+            group, location, layout=layout, mode=mode, checksums=checksums, progress=progress
+        )
         return open_virtual_datatree(location.url, storage_options=storage_options)
 
     @make_strict("tree.virtual.verify()")
     def verify(
-        self, sample: float | None = 100, against: str = "fingerprint", *, seed: int = 0
+        self,
+        sample: float | None = 100,
+        against: str = "fingerprint",
+        *,
+        seed: int = 0,
+        progress: ProgressOption = None,
     ) -> Verification:
         """Check that the sources of all groups are unchanged; each file is checked once.
 
@@ -324,4 +333,5 @@ class VirtualDataTreeAccessor(FamiliarNames):
             sample=sample,
             against=against,
             seed=seed,
+            progress=progress,
         )

@@ -23,7 +23,6 @@ from virtualds.combine.file_coordinates import Source
 from virtualds.combine.files import Files, Paths
 from virtualds.combine.open_file import list_steps
 from virtualds.combine.ordering import Arrangement, Overlap
-from virtualds.combine.progress import ProgressOption
 from virtualds.combine.read_together import AlikeOpener
 from virtualds.combine.stored_file import open_stored
 from virtualds.combine.write_target import BuildTarget, abandon_on_error
@@ -34,6 +33,7 @@ from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.what_to_load import Loadable
 from virtualds.formats import replaces_by
 from virtualds.options import FILE_RETRIES
+from virtualds.progress import ProgressOption
 from virtualds.stores.access_rules import Allow
 from virtualds.stores.interruption import explain_interrupt
 

@@ -6,9 +6,9 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from virtualds.combine.progress import ProgressOption
 from virtualds.datasets.keywords import check_choice
 from virtualds.options import FILE_RETRIES
+from virtualds.progress import ProgressOption
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor

@@ -129,7 +129,8 @@ def sync(
         raise ValueError(f"settle {settle!r}: it is a number of seconds, at least 0")
     opening = {name: value for name, value in how.items() if name in OF_OPENING}
     check_types(opening)
-    choices = {name: value for name, value in how.items() if name not in OF_OPENING}
+    both = OF_OPENING - {"progress"}
+    choices = {name: value for name, value in how.items() if name not in both}
     writing = WriteOptions(
         format, append_dim=concat_dim, conflict=conflict, allow=allow, choices=choices
     )

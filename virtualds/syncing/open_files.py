@@ -10,9 +10,10 @@ import xarray as xr
 from virtualds.combine import open_virtual_mfdataset
 from virtualds.combine.build_options import BuildOptions
 from virtualds.combine.open_file import OPEN_ERRORS
-from virtualds.combine.progress import BuildReport, LeftOut, Progress, report_progress
+from virtualds.combine.progress import BuildReport, LeftOut
 from virtualds.datasets.source_positions import urls_of
 from virtualds.errors import UnsupportedError, without_secrets
+from virtualds.progress import Progress, report_progress
 
 Urls = tuple[str, ...]
 
@@ -49,7 +50,7 @@ class FileOpener:
 
     def _open(self, urls: Urls) -> xr.Dataset | None:
         reports: list[BuildReport] = []
-        with report_progress(self._options.get("progress"), len(urls)) as show:
+        with report_progress(self._options.get("progress"), "opening", len(urls)) as show:
 
             def hear(progress: Progress) -> None:
                 show(progress)

@@ -43,7 +43,7 @@ OPENING = ("group", "drop_variables", "parser", "allow", "snapshot", "storage_op
     help="Number of chunks to read, a fraction of them (0.01), or all. [default: 100]",
 )
 @click.option("--seed", type=int, help="Random seed of the sample. [default: 0]")
-@given(*OPENING)
+@given("progress", *OPENING)
 def verify(url: str, **options: Any) -> None:
     """Check that a reference set is still valid.
 
@@ -60,6 +60,6 @@ def verify(url: str, **options: Any) -> None:
     except virtualds.ReadError:
         # values of coordinates may be unreadable, too
         tree = opened(loadable_variables=[], **opening)
-    found = tree.virtual.verify(**select_given(options, ("sample", "against", "seed")))
+    found = tree.virtual.verify(**select_given(options, ("sample", "against", "seed", "progress")))
     report(found.to_dict(), str(found))
     exit_by(found.ok)

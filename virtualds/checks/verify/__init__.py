@@ -9,7 +9,7 @@ from typing import Any
 from virtualds.checks.verify.archive_members import find_damaged_members
 from virtualds.checks.verify.compare_chunks import Comparison, compare_chunks
 from virtualds.checks.verify.report import NOT_COMPARED, Problem, Verification
-from virtualds.checks.verify.sampled_chunks import demand_sample, sample_chunks
+from virtualds.checks.verify.sampled_chunks import count_sampled, demand_sample, sample_chunks
 from virtualds.checks.verify.sources import (
     Arrays,
     FileStates,
@@ -19,6 +19,7 @@ from virtualds.checks.verify.sources import (
     survey_references,
 )
 from virtualds.datasets.keywords import check_choice
+from virtualds.progress import ProgressOption, count_progress
 from virtualds.source_file import SourceFile
 
 __all__ = ["Problem", "Verification", "verify_arrays"]
@@ -40,6 +41,7 @@ def verify_arrays(
     sample: Any,
     against: str,
     seed: int,
+    progress: ProgressOption = None,
 ) -> Verification:
     """Check whether the references of arrays are still valid.
 
@@ -52,7 +54,7 @@ def verify_arrays(
         Other variables with lazy values that are not virtual arrays.
     gaps : iterable of str
         Gaps in coordinates.
-    sample, against, seed
+    sample, against, seed, progress
         As in `ds.virtual.verify`.
 
     Raises
@@ -63,12 +65,14 @@ def verify_arrays(
     check_choice("against", against, AGAINST)
     sample = demand_sample(sample)
     known = survey_references(arrays)
-    states = fetch_states(known.ends)
+    states = fetch_states(known.ends, progress)
     ranges = [] if against == "fingerprint" else _find_out_of_range(arrays, known, states)
     compared = Comparison()
     if against == "native":
         members = find_damaged_members(states.archives)
-        compared = compare_chunks(sample_chunks(arrays, sample, seed), states.sound)
+        most = min(count_sampled(arrays, sample), known.references)
+        with count_progress(progress, "comparing", most, "chunk") as advance:
+            compared = compare_chunks(sample_chunks(arrays, sample, seed), states.sound, advance)
         compared.problems += members
     strange = [Problem("", name, None, NOT_COMPARED, NOT_VIRTUAL) for name in unread]
     found = Verification(
