@@ -126,10 +126,11 @@ def test_docstrings(name: str, archive: Path) -> None:
     skip_without_library(name)
     options = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
     module = importlib.import_module(name)
-    # examples of public classes, which say that they are of the package, run as of its root
-    seen = {"np": np, "xr": xr, "LeftOut": LeftOut, "Zlib": Zlib} if module is virtualds else {}
-    if name.startswith("virtualds.accessors"):
-        seen = {"open_virtual_dataset": virtualds.open_virtual_dataset, "xr": xr}
+    seen: dict[str, Any] = {}
+    if module is virtualds:
+        # examples of public classes, which say that they are of the package, run as of its root
+        public = {name: getattr(virtualds, name) for name in virtualds.__all__}
+        seen = {"np": np, "xr": xr, "LeftOut": LeftOut, "Zlib": Zlib} | public
     assert doctest.testmod(module, extraglobs=seen, optionflags=options).failed == 0
 
 

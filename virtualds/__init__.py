@@ -3,112 +3,148 @@
 >>> import virtualds
 >>> vds = virtualds.open_virtual_mfdataset("data/*.nc")  # doctest: +SKIP
 >>> vds.virtual.to_manifest("refs.json")  # doctest: +SKIP
+
+Importing the package registers ``ds.virtual`` and ``tree.virtual``, and little else. A public name
+is imported when it is first used (PEP 562); so is what a method of the accessors, or the engine,
+needs. Editors and type checkers read the imports below, which never run.
 """
 
-from virtualds.accessors.dataset import VirtualDatasetAccessor as _accessor
-from virtualds.accessors.loading import load_first as _load_first
-from virtualds.accessors.tree import VirtualDataTreeAccessor as _tree_accessor
-from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.comparison import Comparison as _comparison
-from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.arrays.indexing import getitem as _getitem
-from virtualds.arrays.numpy_functions import implements as _implements
-from virtualds.arrays.parser import Parser
-from virtualds.checks.diagnose import diagnose
-from virtualds.checks.diagnose.findings import Difference, Era
-from virtualds.checks.diagnose.report import Diagnosis
-from virtualds.checks.verify.report import Verification
-from virtualds.chunks.axis import ChunkAxis
-from virtualds.chunks.fragment import Fragment
-from virtualds.chunks.manifest import ChunkManifest
-from virtualds.codecs.pipeline import CodecPipeline
-from virtualds.combine import open_virtual_mfdataset, open_virtual_mfdatatree
-from virtualds.combine.file_coordinates import FromAttribute, FromName
-from virtualds.combine.progress import BuildReport, Progress
-from virtualds.datasets.convert import convert
-from virtualds.datasets.drop_sources import drop_sources
-from virtualds.datasets.edit import edit
-from virtualds.datasets.open import open_virtual_dataset, open_virtual_datatree
-from virtualds.datasets.open_flat import open_flat
-from virtualds.datasets.snapshots import expire_snapshots, snapshots
-from virtualds.datasets.template import template
-from virtualds.datasets.upgrade import upgrade
-from virtualds.datasets.upkeep import clean_up, compact, rename_paths
-from virtualds.datasets.zarr_store import zarr_store
-from virtualds.errors import (
-    AccessError,
-    CombineError,
-    ConflictError,
-    FormatError,
-    ReadError,
-    UnsupportedError,
-    VirtualdsError,
-)
-from virtualds.formats.upkeep import Removal
-from virtualds.options import set_options
-from virtualds.source_file import SourceFile
-from virtualds.stores.open_source import open_source
-from virtualds.syncing import sync
-from virtualds.syncing.report import SyncReport
+import importlib
+from typing import TYPE_CHECKING, Any
 
-# importing these registers ``ds.virtual``, ``tree.virtual`` and the numpy functions of virtual
-# arrays, and lets ``ds.load()`` load them
-del _accessor, _comparison, _getitem, _implements, _load_first, _tree_accessor
+from virtualds.accessors import dataset as _dataset
+from virtualds.accessors import loading as _loading
+from virtualds.accessors import tree as _tree
 
-__all__ = [
-    "AccessError",
-    "BuildReport",
-    "ChunkAxis",
-    "ChunkManifest",
-    "CodecPipeline",
-    "CombineError",
-    "ConflictError",
-    "Diagnosis",
-    "Difference",
-    "Era",
-    "FormatError",
-    "Fragment",
-    "FromAttribute",
-    "FromName",
-    "ManifestArray",
-    "ManifestGroup",
-    "ManifestVariable",
-    "Parser",
-    "Progress",
-    "ReadError",
-    "Removal",
-    "SourceFile",
-    "SyncReport",
-    "UnsupportedError",
-    "Verification",
-    "VirtualdsError",
-    "clean_up",
-    "compact",
-    "convert",
-    "diagnose",
-    "drop_sources",
-    "edit",
-    "expire_snapshots",
-    "open_flat",
-    "open_source",
-    "open_virtual_dataset",
-    "open_virtual_datatree",
-    "open_virtual_mfdataset",
-    "open_virtual_mfdatatree",
-    "rename_paths",
-    "set_options",
-    "snapshots",
-    "sync",
-    "template",
-    "upgrade",
-    "zarr_store",
-]
+if TYPE_CHECKING:
+    # isort: off
+    from virtualds.arrays.array import ManifestArray as ManifestArray
+    from virtualds.arrays.group import (
+        ManifestGroup as ManifestGroup,
+        ManifestVariable as ManifestVariable,
+    )
+    from virtualds.arrays.parser import Parser as Parser
+    from virtualds.checks.diagnose import diagnose as diagnose
+    from virtualds.checks.diagnose.findings import (
+        Difference as Difference,
+        Era as Era,
+    )
+    from virtualds.checks.diagnose.report import Diagnosis as Diagnosis
+    from virtualds.checks.verify.report import Verification as Verification
+    from virtualds.chunks.axis import ChunkAxis as ChunkAxis
+    from virtualds.chunks.fragment import Fragment as Fragment
+    from virtualds.chunks.manifest import ChunkManifest as ChunkManifest
+    from virtualds.codecs.pipeline import CodecPipeline as CodecPipeline
+    from virtualds.combine import (
+        open_virtual_mfdataset as open_virtual_mfdataset,
+        open_virtual_mfdatatree as open_virtual_mfdatatree,
+    )
+    from virtualds.combine.file_coordinates import (
+        FromAttribute as FromAttribute,
+        FromName as FromName,
+    )
+    from virtualds.combine.progress import BuildReport as BuildReport
+    from virtualds.datasets.convert import convert as convert
+    from virtualds.datasets.drop_sources import drop_sources as drop_sources
+    from virtualds.datasets.edit import edit as edit
+    from virtualds.datasets.open import (
+        open_virtual_dataset as open_virtual_dataset,
+        open_virtual_datatree as open_virtual_datatree,
+    )
+    from virtualds.datasets.open_flat import open_flat as open_flat
+    from virtualds.datasets.snapshots import (
+        expire_snapshots as expire_snapshots,
+        snapshots as snapshots,
+    )
+    from virtualds.datasets.template import template as template
+    from virtualds.datasets.upgrade import upgrade as upgrade
+    from virtualds.datasets.upkeep import (
+        clean_up as clean_up,
+        compact as compact,
+        rename_paths as rename_paths,
+    )
+    from virtualds.datasets.zarr_store import zarr_store as zarr_store
+    from virtualds.errors import (
+        AccessError as AccessError,
+        CombineError as CombineError,
+        ConflictError as ConflictError,
+        FormatError as FormatError,
+        ReadError as ReadError,
+        UnsupportedError as UnsupportedError,
+        VirtualdsError as VirtualdsError,
+    )
+    from virtualds.formats.upkeep import Removal as Removal
+    from virtualds.options import set_options as set_options
+    from virtualds.progress import Progress as Progress
+    from virtualds.source_file import SourceFile as SourceFile
+    from virtualds.stores.open_source import open_source as open_source
+    from virtualds.syncing import sync as sync
+    from virtualds.syncing.report import SyncReport as SyncReport
 
-# pickles, reprs and error messages name public classes by the package
-for _public in __all__:
-    if isinstance(_class := globals()[_public], type):
-        _class.__module__ = __name__
-del _public, _class
+_HOMES = {
+    "AccessError": "errors",
+    "BuildReport": "combine.progress",
+    "ChunkAxis": "chunks.axis",
+    "ChunkManifest": "chunks.manifest",
+    "CodecPipeline": "codecs.pipeline",
+    "CombineError": "errors",
+    "ConflictError": "errors",
+    "Diagnosis": "checks.diagnose.report",
+    "Difference": "checks.diagnose.findings",
+    "Era": "checks.diagnose.findings",
+    "FormatError": "errors",
+    "Fragment": "chunks.fragment",
+    "FromAttribute": "combine.file_coordinates",
+    "FromName": "combine.file_coordinates",
+    "ManifestArray": "arrays.array",
+    "ManifestGroup": "arrays.group",
+    "ManifestVariable": "arrays.group",
+    "Parser": "arrays.parser",
+    "Progress": "progress",
+    "ReadError": "errors",
+    "Removal": "formats.upkeep",
+    "SourceFile": "source_file",
+    "SyncReport": "syncing.report",
+    "UnsupportedError": "errors",
+    "Verification": "checks.verify.report",
+    "VirtualdsError": "errors",
+    "clean_up": "datasets.upkeep",
+    "compact": "datasets.upkeep",
+    "convert": "datasets.convert",
+    "diagnose": "checks.diagnose",
+    "drop_sources": "datasets.drop_sources",
+    "edit": "datasets.edit",
+    "expire_snapshots": "datasets.snapshots",
+    "open_flat": "datasets.open_flat",
+    "open_source": "stores.open_source",
+    "open_virtual_dataset": "datasets.open",
+    "open_virtual_datatree": "datasets.open",
+    "open_virtual_mfdataset": "combine",
+    "open_virtual_mfdatatree": "combine",
+    "rename_paths": "datasets.upkeep",
+    "set_options": "options",
+    "snapshots": "datasets.snapshots",
+    "sync": "syncing",
+    "template": "datasets.template",
+    "upgrade": "datasets.upgrade",
+    "zarr_store": "datasets.zarr_store",
+}
+"""The module of each public name."""
+
+__all__ = list(_HOMES)
+
+# importing these has registered the accessors, and lets ``ds.load()`` load virtual arrays
+del _dataset, _loading, _tree
+
+if not TYPE_CHECKING:  # a type checker would take it that every name is there
+
+    def __getattr__(name: str) -> Any:
+        """Import a public name."""
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+        globals()[name] = found
+        return found
 
 
 def __dir__() -> list[str]:

@@ -4,32 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import xarray as xr
 from xarray.backends import BackendEntrypoint
 
-from virtualds.combine.build_options import RETRIES, Parallel
-from virtualds.combine.file_coordinates import Source
-from virtualds.combine.progress import ProgressOption
 from virtualds.datasets.keywords import list_arguments, make_strict
-from virtualds.datasets.location import Location, is_set_folder
-from virtualds.datasets.open import fetch_coordinates, open_group
-from virtualds.datasets.open_options import OpenOptions
-from virtualds.datasets.to_dataset import to_lazy_dataset
-from virtualds.datasets.tree import to_lazy_datasets, to_tree
-from virtualds.datasets.what_to_load import Loadable
-from virtualds.formats.undecodable import decode_group
-from virtualds.stores.access_rules import Allow
-from virtualds.syncing import SETTLE
-from virtualds.syncing.open_archive import (
-    OF_EACH,
-    OF_MANY,
-    is_archive,
-    read_archive,
-    update_references,
-)
-from virtualds.urls import normalise_url, scheme_of
+from virtualds.options import FILE_RETRIES, SETTLE
+from virtualds.urls import local_path, normalise_url, scheme_of
+
+if TYPE_CHECKING:
+    from virtualds.combine.build_options import Parallel
+    from virtualds.combine.file_coordinates import Source
+    from virtualds.datasets.location import Location
+    from virtualds.datasets.what_to_load import Loadable
+    from virtualds.progress import ProgressOption
+    from virtualds.stores.access_rules import Allow
 
 OURS = (".refs.json", ".virtual.json", ".refs.parquet", ".refs.parq", ".refs.zarr")
 """Suffixes of reference sets, local and remote."""
@@ -39,6 +29,12 @@ DECODERS = (
     *("use_cftime", "decode_timedelta"),
 )
 """Arguments that say how xarray decodes what was opened."""
+
+OF_ONE = (
+    *("filename_or_obj", "drop_variables", "group", "storage_options", "parser", "on_error"),
+    *("allow", "snapshot", *DECODERS),
+)
+"""Arguments of one file; the others are those of many."""
 
 
 class VirtualBackendEntrypoint(BackendEntrypoint):
@@ -85,7 +81,7 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
         sort: bool = True,
         overlap: str = "error",
         loadable_variables: Loadable = None,
-        retries: int = RETRIES,
+        retries: int = FILE_RETRIES,
         progress: ProgressOption = None,
         references: Any = None,
         settle: float = SETTLE,
@@ -134,12 +130,18 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
             An argument for many files is given with a single one.
         """
         given = dict(locals())
+        from virtualds.datasets.open import fetch_coordinates, open_group
+        from virtualds.datasets.open_options import OpenOptions
+        from virtualds.datasets.to_dataset import to_lazy_dataset
+        from virtualds.formats.undecodable import decode_group
+
         decoders = {name: given[name] for name in DECODERS}
-        many = {name: given[name] for name in (*OF_MANY, *OF_EACH)}
-        if is_archive(filename_or_obj, many):
+        if _means_many(filename_or_obj, {name: given[name] for name in self.OF_MANY}):
+            from virtualds.syncing.open_archive import read_archive, update_references
+
             if references is None:
-                return to_lazy_dataset(read_archive(filename_or_obj, many), **decoders)
-            update_references(filename_or_obj, many)
+                return to_lazy_dataset(read_archive(filename_or_obj, given), **decoders)
+            update_references(filename_or_obj, given)
             filename_or_obj, storage_options = references, target_options or storage_options
             # these say how files are opened; the set has what came of it
             group, parser, on_error = None, None, "keep" if on_error == "keep" else "raise"
@@ -155,10 +157,14 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
             _load_coordinates(location.url, [dataset])
         return dataset
 
-    OF_TREES: ClassVar[frozenset[str]] = frozenset(list_arguments(open_dataset)) - {*OF_MANY}
-    """Arguments of `open_datatree` and `open_groups`, which open one file."""
+    OF_MANY: ClassVar[Mapping[str, Any]] = {
+        name: default
+        for name, default in list_arguments(open_dataset).items()
+        if name not in OF_ONE
+    }
+    """Arguments of many files that a single file does not have, with their defaults."""
 
-    @make_strict("xr.open_datatree(engine='virtual')", more=OF_TREES)
+    @make_strict("xr.open_datatree(engine='virtual')", more=OF_ONE)
     def open_datatree(self, filename_or_obj: Any, **options: Any) -> xr.DataTree:
         """Open a reference set or source file lazily, with all groups below ``group``.
 
@@ -169,9 +175,11 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
         ValueError
             A group does not share the dimensions of the groups above it.
         """
+        from virtualds.datasets.tree import to_tree
+
         return to_tree(self._datasets(filename_or_obj, **options))
 
-    @make_strict("xr.open_groups(engine='virtual')", more=OF_TREES)
+    @make_strict("xr.open_groups(engine='virtual')", more=OF_ONE)
     def open_groups_as_dict(self, filename_or_obj: Any, **options: Any) -> dict[str, xr.Dataset]:
         """Open every group separately, for `xarray.open_groups`.
 
@@ -191,6 +199,10 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
         **options: Any,
     ) -> dict[str, xr.Dataset]:
         """Return a group and all groups below it as lazy datasets, by path."""
+        from virtualds.datasets.open import fetch_coordinates, open_group
+        from virtualds.datasets.open_options import OpenOptions
+        from virtualds.datasets.tree import to_lazy_datasets
+
         location = _location_of(filename_or_obj, storage_options)
         decoders = {name: options.pop(name) for name in DECODERS if name in options}
         opening = OpenOptions(**options, below=True, defers=True)
@@ -205,7 +217,7 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
         """Say whether the name, or the files in a local folder, show a reference set.
 
         xarray asks engines in alphabetical order, netCDF first. This method sends no request to a
-        server, and opens no other file.
+        server, opens no other file, and imports nothing for what is no folder.
         """
         if not isinstance(filename_or_obj, str | os.PathLike):
             return False
@@ -213,7 +225,40 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
         if name.endswith(OURS):
             return True
         url = normalise_url(name)
-        return scheme_of(url) == "file" and is_set_folder(url)
+        if scheme_of(url) != "file" or not os.path.isdir(local_path(url)):
+            return False
+        from virtualds.datasets.location import is_set_folder
+
+        return is_set_folder(url)
+
+
+def _means_many(files: Any, given: Mapping[str, Any]) -> bool:
+    """Say whether a user means many files; ``given`` are the arguments of many.
+
+    Raises
+    ------
+    TypeError
+        The user means one file, and gives an argument for many.
+    """
+    several = isinstance(files, list | tuple) or _is_clear_pattern(files)
+    if several or given["concat_dim"] is not None or given["references"] is not None:
+        return True
+    for name, default in VirtualBackendEntrypoint.OF_MANY.items():
+        if given[name] is not default and given[name] != default:
+            raise TypeError(
+                f"{name}={given[name]!r} is for many files; name them by a pattern or a list, or "
+                f"give concat_dim="
+            )
+    return False
+
+
+def _is_clear_pattern(name: Any) -> bool:
+    """Say whether a name is a pattern; names in object stores may have brackets of their own."""
+    from virtualds.stores.glob import names_files
+
+    if not isinstance(name, str) or not names_files(name):
+        return False
+    return "*" in name or scheme_of(name) == "file"
 
 
 def _load_coordinates(url: str, datasets: Iterable[xr.Dataset]) -> None:
@@ -227,6 +272,8 @@ def _load_coordinates(url: str, datasets: Iterable[xr.Dataset]) -> None:
 
 
 def _location_of(filename_or_obj: Any, options: Mapping[str, Any] | None) -> Location:
+    from virtualds.datasets.location import Location
+
     try:
         return Location.of(filename_or_obj, options)
     except TypeError as error:

@@ -16,6 +16,8 @@ variable add it with ``add_note``.
 
 import re
 
+from virtualds.public import public
+
 SIGNATURES = re.compile(
     r"(?i)([?&;](?:[a-z0-9_.-]*(?:signature|token|secret|credential|password)"
     r"|awsaccesskeyid|(?:api|access|subscription)[_-]?key|sig|auth|jwt)=)[^&#\s'\"<>)\]]+"
@@ -39,6 +41,7 @@ def without_secrets(text: str) -> str:
     return PASSWORDS.sub(r"\1...", SIGNATURES.sub(r"\1...", text))
 
 
+@public
 class VirtualdsError(Exception):
     """The base class of the errors of virtualds; messages show no secrets of urls."""
 
@@ -50,26 +53,32 @@ class VirtualdsError(Exception):
         super().add_note(without_secrets(note))
 
 
+@public
 class UnsupportedError(VirtualdsError, NotImplementedError):
     """The source holds something that virtualds cannot read, or that the target cannot hold."""
 
 
+@public
 class CombineError(VirtualdsError, ValueError):
     """The arrays do not belong together and cannot be combined."""
 
 
+@public
 class FormatError(VirtualdsError, ValueError):
     """A file is not in a known format, or it is damaged."""
 
 
+@public
 class ReadError(VirtualdsError, OSError):
     """Referenced bytes are missing, have changed, or do not decode."""
 
 
+@public
 class AccessError(VirtualdsError, PermissionError):
     """A reference points to a url that its reference set may not read."""
 
 
+@public
 class ConflictError(VirtualdsError, RuntimeError):
     """Another writer was faster: the object has changed since it was read."""
 

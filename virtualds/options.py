@@ -7,7 +7,14 @@ from numbers import Integral, Real
 from types import TracebackType
 from typing import Any
 
+from virtualds.public import public
+
 MIB = 2**20
+
+FILE_RETRIES = 2
+"""How often a build opens a file again by default."""
+SETTLE = 60.0
+"""Seconds without a change after which a file counts as written, by default."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +76,7 @@ def get_options() -> Options:
     return _current
 
 
+@public
 class set_options:
     """Change settings, for good or within a ``with`` block.
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.errors import without_secrets
+from virtualds.public import public
 
 
 class StorageOptions(dict[str, Any]):
@@ -29,6 +30,7 @@ class StorageOptions(dict[str, Any]):
         return f"<options {sorted(self)}>"
 
 
+@public
 class SourceFile(NamedTuple):
     """A file that chunks lie in, with the fingerprint taken when it was scanned.
 

@@ -15,7 +15,6 @@ from virtualds_cli.verbose import is_verbose
 
 if TYPE_CHECKING:
     import xarray as xr
-    from rich.console import RenderableType
 
     from virtualds.combine.files_read import FilesRead
     from virtualds.datasets.write_modes import Added
@@ -101,7 +100,7 @@ def summarise(
     }
 
 
-def format_summary(document: Mapping[str, Any], read: FilesRead) -> RenderableType:
+def format_summary(document: Mapping[str, Any], read: FilesRead) -> str:
     """Format a summary as text; ``-v`` adds how files were read."""
     files = format_count(document["files"], "file")
     parts = ((document["cached"], "from the cache"), (len(document["left_out"]), "left out"))

@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import sys
+import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,7 +22,6 @@ from virtualds_cli.command import JSON
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rich.console import RenderableType
 
 FAILED = 1
 """Exit code of errors, and of commands that found a problem."""
@@ -28,6 +29,11 @@ NO_READER = 141
 """Exit code after a closed pipe, as in shells."""
 UNBOUND = 100_000
 """Columns without a terminal: lines are not wrapped."""
+LEAST_WIDTH = 20
+"""Columns for a value, however narrow the terminal is."""
+GAP = "  "
+"""What stands between two columns."""
+UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB", "EB")
 
 
 def is_json() -> bool:
@@ -35,21 +41,12 @@ def is_json() -> bool:
     return bool(click.get_current_context().meta.get(JSON))
 
 
-def report(document: Mapping[str, Any], *shown: RenderableType) -> None:
+def report(document: Mapping[str, Any], *shown: str) -> None:
     """Print a report: the document as JSON, or ``shown`` as text."""
     if is_json():
         say_json(document)
-        return
-    from rich.console import Console
-
-    console = Console(
-        highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else UNBOUND
-    )
-    with console.capture() as captured:
-        for part in shown:
-            console.print(part, soft_wrap=isinstance(part, str))
-    # rich pads tables to their full width
-    say("\n".join(line.rstrip() for line in captured.get().splitlines()))
+    else:
+        say("\n".join(shown))
 
 
 def say_json(document: Mapping[str, Any]) -> None:
@@ -70,30 +67,48 @@ def say(text: str) -> None:
         click.echo(text)
 
 
-def format_facts(rows: Mapping[str, str]) -> RenderableType:
-    """Return names and values as a table of two columns."""
-    from rich.table import Table
-    from rich.text import Text
+def format_facts(rows: Mapping[str, str]) -> str:
+    """Return names and values in two columns; long values are folded in theirs on a terminal.
 
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
+    Examples
+    --------
+    >>> print(click.unstyle(format_facts({"format": "hdf5", "references": "7"})))
+    format      hdf5
+    references  7
+    """
+    width = max(map(len, rows), default=0)
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else UNBOUND
+    room = max(columns - width - len(GAP), LEAST_WIDTH)
+    lines = []
     for name, value in rows.items():
-        table.add_row(name, Text(value))
-    return table
+        first, *rest = _fold(value, room)
+        lines.append(click.style(name.ljust(width), bold=True) + GAP + first)
+        lines += [" " * width + GAP + line for line in rest]
+    return "\n".join(line.rstrip() for line in lines)
 
 
-def format_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> RenderableType:
-    """Return a table with a header."""
-    from rich.table import Table
-    from rich.text import Text
+def _fold(value: str, room: int) -> list[str]:
+    folded = [textwrap.wrap(line, room, break_on_hyphens=False) for line in value.splitlines()]
+    return [line for lines in folded for line in lines or [""]] or [""]
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(str(value)) for value in row))
-    return table
+
+def format_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Return a table with a header.
+
+    Examples
+    --------
+    >>> print(click.unstyle(format_table(("variable", "bytes"), [("t", 120), ("wind", 7)])))
+    variable  bytes
+    t         120
+    wind      7
+    """
+    cells = [[*columns], *([str(value) for value in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = [
+        GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    ]
+    return "\n".join([click.style(lines[0], bold=True), *lines[1:]])
 
 
 def to_records(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -103,10 +118,17 @@ def to_records(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def format_size(nbytes: int) -> str:
-    """Return a number of bytes with a unit."""
-    from rich.filesize import decimal
+    """Return a number of bytes with a unit.
 
-    return decimal(nbytes)
+    Examples
+    --------
+    >>> format_size(1), format_size(999), format_size(263_512)
+    ('1 byte', '999 bytes', '263.5 kB')
+    """
+    if nbytes == 1:
+        return "1 byte"
+    power = min((len(str(nbytes)) - 1) // 3, len(UNITS) - 1)
+    return f"{nbytes / 1000**power:,.{1 if power else 0}f} {UNITS[power]}"
 
 
 def format_count(count: int, thing: str) -> str:

@@ -40,7 +40,6 @@ READERS = {
     "index": ("virtualds", "h5py"),
     "scan-500": ("virtualds", "two processes", "h5py"),
     "concat": ("virtualds", "virtualizarr"),
-    "import": ("virtualds",),
     "ragged": ("regular", "ragged"),
     "plan": ("uniform", "mixed"),
     "mixed": ("uniform", "ragged", "unshuffled", "recoded"),

@@ -189,17 +189,6 @@ def reading_months(way: str, folder: Path) -> Job:
         return lambda: float(field.variable._data.read().sum(dtype="f8"))
 
 
-def importing(reader: str, folder: Path) -> Job:
-    """Return a job that imports the backend, xarray being there already."""
-
-    def load() -> str:
-        import virtualds.backend
-
-        return virtualds.backend.__name__
-
-    return load
-
-
 JOBS: dict[str, Callable[[str, Path], Job]] = {
     "full": lambda reader, folder: reading(reader, folder / "one.nc", slice(None)),
     "packed": lambda reader, folder: reading(reader, folder / "packed.nc", slice(None)),
@@ -218,7 +207,6 @@ JOBS: dict[str, Callable[[str, Path], Job]] = {
     "index": indexing,
     "scan-500": lambda reader, folder: many.scanning(reader, folder / "many"),
     "concat": concatenating,
-    "import": importing,
     "ragged": ragging,
     "plan": planning,
     "mixed": reading_months,

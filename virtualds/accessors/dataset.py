@@ -4,26 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from functools import reduce
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import xarray as xr
 
 from virtualds.accessors.dataset_writer import DatasetWriter
-from virtualds.accessors.display import Contents, format_lines, show_dataset
-from virtualds.accessors.plots import DatasetPlots
-from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.sources import build_source_table, make_prefix_changer, move_sources
-from virtualds.checks.verify import verify_arrays
-from virtualds.checks.verify.report import Verification
 from virtualds.chunks.familiar_names import OF_DATASETS, FamiliarNames
-from virtualds.combine.progress import BuildReport
 from virtualds.datasets.keywords import make_strict
-from virtualds.datasets.lazy import is_unread
-from virtualds.datasets.references_behind import find_virtual, replace_variables
-from virtualds.datasets.structure import describe_gaps
-from virtualds.datasets.to_lazy import to_lazy_copy
 from virtualds.errors import VirtualdsError
+
+if TYPE_CHECKING:
+    from virtualds.accessors.plots import DatasetPlots
+    from virtualds.arrays.array import ManifestArray
+    from virtualds.checks.verify.report import Verification
+    from virtualds.combine.progress import BuildReport
+    from virtualds.progress import ProgressOption
 
 
 @xr.register_dataset_accessor("virtual")  # type: ignore[no-untyped-call]
@@ -33,6 +29,7 @@ class VirtualDatasetAccessor(DatasetWriter, FamiliarNames):
     Examples
     --------
     >>> import numpy as np, xarray as xr
+    >>> from virtualds import ManifestArray
     >>> array = ManifestArray.from_arrays(
     ...     shape=(2, 4), chunks=(1, 4), dtype="f4", path="s3://bucket/a.nc",
     ...     offsets=[[1000], [1016]], lengths=16,
@@ -49,9 +46,13 @@ class VirtualDatasetAccessor(DatasetWriter, FamiliarNames):
         self.report: BuildReport | None = None
 
     def __repr__(self) -> str:
+        from virtualds.accessors.display import Contents, format_lines
+
         return format_lines("ds.virtual", Contents.of(self._dataset))
 
     def _repr_html_(self) -> str:
+        from virtualds.accessors.display import Contents, show_dataset
+
         return show_dataset(Contents.of(self._dataset), self.report)
 
     @property
@@ -68,6 +69,8 @@ class VirtualDatasetAccessor(DatasetWriter, FamiliarNames):
         >>> ds.virtual.arrays
         {'t': <ManifestArray (12, 6, 8) float64: 12 chunks of 1 file>}
         """
+        from virtualds.datasets.references_behind import find_virtual
+
         found = {name: find_virtual(v) for name, v in self._dataset.variables.items()}
         return {name: array for name, array in found.items() if array is not None}
 
@@ -106,6 +109,8 @@ class VirtualDatasetAccessor(DatasetWriter, FamiliarNames):
         >>> open_virtual_dataset("2001.nc").virtual.sources["chunks"].tolist()
         [12]
         """
+        from virtualds.arrays.sources import build_source_table
+
         return build_source_table(self.arrays.values())
 
     @property
@@ -119,6 +124,8 @@ class VirtualDatasetAccessor(DatasetWriter, FamiliarNames):
         >>> ax.get_title(loc="left")
         '1 file along time: no gap'
         """
+        from virtualds.accessors.plots import DatasetPlots
+
         return DatasetPlots(self._dataset, self.arrays)
 
     def rename_paths(self, change: Mapping[str, str] | Callable[[str], str]) -> xr.Dataset:
@@ -143,6 +150,8 @@ class VirtualDatasetAccessor(DatasetWriter, FamiliarNames):
         >>> moved.virtual.sources["url"][0]
         's3://bucket/data/2001.nc'
         """
+        from virtualds.arrays.sources import make_prefix_changer, move_sources
+
         renamed = change if callable(change) else make_prefix_changer(change, self.arrays.values())
         return self._map(lambda array: move_sources(array, renamed))
 
@@ -184,9 +193,13 @@ class VirtualDatasetAccessor(DatasetWriter, FamiliarNames):
         >>> ds.virtual.to_lazy(chunks={"time": 6}).chunks["time"]
         (6, 6)
         """
+        from virtualds.datasets.to_lazy import to_lazy_copy
+
         return to_lazy_copy(self._dataset, self.arrays, chunks)
 
     def _map(self, change: Callable[[ManifestArray], Any]) -> xr.Dataset:
+        from virtualds.datasets.references_behind import replace_variables
+
         variables = {}
         for name, array in self.arrays.items():
             try:
@@ -198,7 +211,12 @@ class VirtualDatasetAccessor(DatasetWriter, FamiliarNames):
 
     @make_strict("ds.virtual.verify()")
     def verify(
-        self, sample: float | None = 100, against: str = "fingerprint", *, seed: int = 0
+        self,
+        sample: float | None = 100,
+        against: str = "fingerprint",
+        *,
+        seed: int = 0,
+        progress: ProgressOption = None,
     ) -> Verification:
         """Check that sources are unchanged, and that chunks equal what native readers read.
 
@@ -214,6 +232,9 @@ class VirtualDatasetAccessor(DatasetWriter, FamiliarNames):
             the native library of the format reads at the same place, both as stored and as decoded.
         seed : int, default 0
             Random seed of the sample.
+        progress : bool or callable, optional
+            Whether to show a progress bar; by default on a terminal and in notebooks, after one
+            second. Or a function of `Progress`.
 
         Returns
         -------
@@ -233,9 +254,19 @@ class VirtualDatasetAccessor(DatasetWriter, FamiliarNames):
         >>> ds.virtual.verify(against="native").ok
         True
         """
+        from virtualds.checks.verify import verify_arrays
+
         arrays = {str(name): array for name, array in self.arrays.items()}
         others, gaps = self.not_virtual, self.gaps
-        return verify_arrays(arrays, **others, gaps=gaps, sample=sample, against=against, seed=seed)
+        return verify_arrays(
+            arrays,
+            **others,
+            gaps=gaps,
+            sample=sample,
+            against=against,
+            seed=seed,
+            progress=progress,
+        )
 
     @property
     def not_virtual(self) -> dict[str, Any]:
@@ -247,6 +278,8 @@ class VirtualDatasetAccessor(DatasetWriter, FamiliarNames):
         >>> open_virtual_dataset("2001.nc").virtual.not_virtual
         {'loaded': 3, 'unread': []}
         """
+        from virtualds.datasets.lazy import is_unread
+
         arrays = self.arrays
         others = {n: v for n, v in self._dataset.variables.items() if n not in arrays}
         unread = [str(n) for n, v in others.items() if is_unread(v) or v.chunks is not None]
@@ -263,4 +296,6 @@ class VirtualDatasetAccessor(DatasetWriter, FamiliarNames):
         >>> vds.virtual.gaps, vds.isel(time=[0, 1, 2, 6]).virtual.gaps
         ([], ["'time' has nothing between 2001-03-01 and 2001-07-01"])
         """
+        from virtualds.datasets.structure import describe_gaps
+
         return describe_gaps(self._dataset.indexes)

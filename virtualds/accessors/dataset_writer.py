@@ -5,23 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import xarray as xr
 
-from virtualds.datasets.from_dataset import group_from_dataset
 from virtualds.datasets.keywords import make_strict
-from virtualds.datasets.location import Location
-from virtualds.datasets.materialize import materialize
-from virtualds.datasets.open import open_virtual_dataset
-from virtualds.datasets.regions import Region
-from virtualds.datasets.rewrite.fit import estimate_cost
-from virtualds.datasets.to_dict import make_dict
-from virtualds.datasets.write import Destination
-from virtualds.datasets.write_modes import write_dataset
-from virtualds.datasets.write_options import WriteOptions
-from virtualds.stores.access_rules import Allow
+
+if TYPE_CHECKING:
+    from virtualds.datasets.regions import Region
+    from virtualds.progress import ProgressOption
+    from virtualds.stores.access_rules import Allow
 
 
 class DatasetWriter:
@@ -112,7 +106,7 @@ class DatasetWriter:
             - To rewrite chunks, in all formats: ``on_unsupported="rewrite"`` encodes chunks anew
               that the format cannot hold. ``main_encoding=`` says how: a dict of ``chunks``,
               ``codecs`` and ``dtype`` by variable. ``rewrite_limit=`` is the most bytes to rewrite.
-              ``progress=`` is a bool, or a function of the bytes that are done and of all.
+              ``progress=`` is a bool, or a function of `Progress`.
             - All but icechunk: ``inline_threshold=`` is the number of bytes up to which a chunk is
               read and held in the set. ``relative_paths=True`` writes the paths of sources relative
               to the set.
@@ -143,12 +137,21 @@ class DatasetWriter:
 
         Examples
         --------
+        >>> from virtualds import open_virtual_dataset
         >>> ds = open_virtual_dataset("2001.nc")
         >>> ds.virtual.to_manifest("refs.json")
         >>> xr.open_dataset("refs.json", engine="virtual").identical(ds)
         True
         """
-        options = WriteOptions.of_call(locals())
+        given = dict(locals())
+        from virtualds.datasets.from_dataset import group_from_dataset
+        from virtualds.datasets.location import Location
+        from virtualds.datasets.to_dict import make_dict
+        from virtualds.datasets.write import Destination
+        from virtualds.datasets.write_modes import write_dataset
+        from virtualds.datasets.write_options import WriteOptions
+
+        options = WriteOptions.of_call(given)
         if url is None:
             whole = partial(group_from_dataset, self._dataset)
             return make_dict(whole, options, storage_options, type(self).to_manifest)
@@ -161,9 +164,13 @@ class DatasetWriter:
 
         Examples
         --------
+        >>> from virtualds import open_virtual_dataset
         >>> open_virtual_dataset("2001.nc").virtual.cost("icechunk")["bytes"].tolist()
         [0]
         """
+        from virtualds.datasets.from_dataset import group_from_dataset
+        from virtualds.datasets.rewrite.fit import estimate_cost
+
         return estimate_cost(group_from_dataset(self._dataset), format, **choices)
 
     @make_strict("ds.virtual.materialize()")
@@ -175,6 +182,7 @@ class DatasetWriter:
         mode: str = "w-",
         storage_options: Mapping[str, Any] | None = None,
         checksums: bool = True,
+        progress: ProgressOption = None,
     ) -> xr.Dataset:
         """Copy the bytes that the dataset refers to, unchanged, and open the copy.
 
@@ -197,6 +205,9 @@ class DatasetWriter:
         checksums : bool, default True
             Whether the set stores the CRC-32 of every chunk, which readers verify. A plain store
             has no place for checksums.
+        progress : bool or callable, optional
+            Whether to show a progress bar; by default on a terminal and in notebooks, after one
+            second. Or a function of `Progress`.
 
         Raises
         ------
@@ -211,12 +222,20 @@ class DatasetWriter:
 
         Examples
         --------
+        >>> from virtualds import open_virtual_dataset
         >>> ds = open_virtual_dataset("2001.nc")
         >>> own = ds.virtual.materialize("own.zarr")
         >>> "own.zarr" in own.virtual.sources["url"][0]
         True
         """
+        from virtualds.datasets.from_dataset import group_from_dataset
+        from virtualds.datasets.location import Location
+        from virtualds.datasets.materialize import materialize
+        from virtualds.datasets.open import open_virtual_dataset
+
         location = Location.of_url(url, storage_options)
         group = group_from_dataset(self._dataset)
-        materialize(group, location, layout=layout, mode=mode, checksums=checksums)
+        materialize(
+            group, location, layout=layout, mode=mode, checksums=checksums, progress=progress
+        )
         return open_virtual_dataset(location.url, storage_options=storage_options)

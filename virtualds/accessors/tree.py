@@ -5,31 +5,23 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import xarray as xr
 
 from virtualds.accessors.dataset import VirtualDatasetAccessor
-from virtualds.accessors.display import Contents, format_groups, show_tree
-from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.sources import build_source_table, make_prefix_changer
-from virtualds.checks.verify import verify_arrays
-from virtualds.checks.verify.report import Verification
 from virtualds.chunks.familiar_names import OF_DATASETS, FamiliarNames
-from virtualds.combine.progress import BuildReport
 from virtualds.datasets.keywords import make_strict
-from virtualds.datasets.location import Location
-from virtualds.datasets.materialize import materialize
-from virtualds.datasets.open import open_virtual_datatree
-from virtualds.datasets.rewrite.fit import estimate_cost
-from virtualds.datasets.to_dict import make_dict
-from virtualds.datasets.tree import group_from_tree
-from virtualds.datasets.write import Destination
-from virtualds.datasets.write_modes import write_tree
-from virtualds.datasets.write_options import WriteOptions
 from virtualds.errors import VirtualdsError
-from virtualds.stores.access_rules import Allow
+
+if TYPE_CHECKING:
+    from virtualds.accessors.display import Contents
+    from virtualds.arrays.array import ManifestArray
+    from virtualds.checks.verify.report import Verification
+    from virtualds.combine.progress import BuildReport
+    from virtualds.progress import ProgressOption
+    from virtualds.stores.access_rules import Allow
 
 OnDataset = Callable[[VirtualDatasetAccessor], xr.Dataset]
 """A function that changes the dataset of one group."""
@@ -42,6 +34,7 @@ class VirtualDataTreeAccessor(FamiliarNames):
     Examples
     --------
     >>> import numpy as np, xarray as xr
+    >>> from virtualds import ManifestArray
     >>> array = ManifestArray.from_arrays(
     ...     shape=(2, 4), chunks=(1, 4), dtype="f4", path="s3://bucket/a.nc",
     ...     offsets=[[1000], [1016]], lengths=16,
@@ -58,13 +51,19 @@ class VirtualDataTreeAccessor(FamiliarNames):
         self.report: BuildReport | None = None
 
     def __repr__(self) -> str:
+        from virtualds.accessors.display import format_groups
+
         return format_groups("tree.virtual", self._contents)
 
     def _repr_html_(self) -> str:
+        from virtualds.accessors.display import show_tree
+
         return show_tree(self._contents, self.report)
 
     @property
     def _contents(self) -> dict[str, Contents]:
+        from virtualds.accessors.display import Contents
+
         return {f"/{path.lstrip('./')}": Contents.of(node._dataset) for path, node in self._nodes}
 
     @property
@@ -85,6 +84,7 @@ class VirtualDataTreeAccessor(FamiliarNames):
 
         Examples
         --------
+        >>> from virtualds import open_virtual_datatree
         >>> open_virtual_datatree("2001.nc").virtual.nbytes < 1000
         True
         """
@@ -96,6 +96,7 @@ class VirtualDataTreeAccessor(FamiliarNames):
 
         Examples
         --------
+        >>> from virtualds import open_virtual_datatree
         >>> open_virtual_datatree("2001.nc").virtual.nchunks
         12
         """
@@ -107,9 +108,12 @@ class VirtualDataTreeAccessor(FamiliarNames):
 
         Examples
         --------
+        >>> from virtualds import open_virtual_datatree
         >>> open_virtual_datatree("2001.nc").virtual.sources["chunks"].tolist()
         [12]
         """
+        from virtualds.arrays.sources import build_source_table
+
         return build_source_table(self._arrays)
 
     def rename_paths(self, change: Mapping[str, str] | Callable[[str], str]) -> xr.DataTree:
@@ -127,11 +131,14 @@ class VirtualDataTreeAccessor(FamiliarNames):
 
         Examples
         --------
+        >>> from virtualds import open_virtual_datatree
         >>> tree = open_virtual_datatree("2001.nc")
         >>> moved = tree.virtual.rename_paths(lambda url: "s3://bucket/2001.nc")
         >>> moved.virtual.sources["url"][0]
         's3://bucket/2001.nc'
         """
+        from virtualds.arrays.sources import make_prefix_changer
+
         renamed = change if callable(change) else make_prefix_changer(change, self._arrays)
         return self._map(lambda node: node.rename_paths(renamed))
 
@@ -145,6 +152,7 @@ class VirtualDataTreeAccessor(FamiliarNames):
 
         Examples
         --------
+        >>> from virtualds import open_virtual_datatree
         >>> open_virtual_datatree("2001.nc").virtual.load().virtual.nchunks
         0
         """
@@ -161,6 +169,7 @@ class VirtualDataTreeAccessor(FamiliarNames):
 
         Examples
         --------
+        >>> from virtualds import open_virtual_datatree
         >>> tree = open_virtual_datatree("2001.nc")
         >>> tree.virtual.to_lazy(chunks={"time": 6})["t"].chunksizes["time"]
         (6, 6)
@@ -228,12 +237,21 @@ class VirtualDataTreeAccessor(FamiliarNames):
 
         Examples
         --------
+        >>> from virtualds import open_virtual_datatree
         >>> tree = open_virtual_datatree("2001.nc")
         >>> tree.virtual.to_manifest("refs.zarr")
         >>> xr.open_datatree("refs.zarr", engine="virtual").identical(tree)
         True
         """
-        options = WriteOptions.of_call(locals())
+        given = dict(locals())
+        from virtualds.datasets.location import Location
+        from virtualds.datasets.to_dict import make_dict
+        from virtualds.datasets.tree import group_from_tree
+        from virtualds.datasets.write import Destination
+        from virtualds.datasets.write_modes import write_tree
+        from virtualds.datasets.write_options import WriteOptions
+
+        options = WriteOptions.of_call(given)
         if url is None:
             whole = partial(group_from_tree, self._tree, write_inherited_coords)
             return make_dict(whole, options, storage_options, type(self).to_manifest)
@@ -249,9 +267,13 @@ class VirtualDataTreeAccessor(FamiliarNames):
 
         Examples
         --------
+        >>> from virtualds import open_virtual_datatree
         >>> open_virtual_datatree("2001.nc").virtual.cost("icechunk")["bytes"].tolist()
         [0]
         """
+        from virtualds.datasets.rewrite.fit import estimate_cost
+        from virtualds.datasets.tree import group_from_tree
+
         return estimate_cost(group_from_tree(self._tree), format, **choices)
 
     @make_strict("tree.virtual.materialize()")
@@ -263,6 +285,7 @@ class VirtualDataTreeAccessor(FamiliarNames):
         mode: str = "w-",
         storage_options: Mapping[str, Any] | None = None,
         checksums: bool = True,
+        progress: ProgressOption = None,
     ) -> xr.DataTree:
         """Copy the bytes that all groups refer to, unchanged, and open the copy.
 
@@ -270,18 +293,31 @@ class VirtualDataTreeAccessor(FamiliarNames):
 
         Examples
         --------
+        >>> from virtualds import open_virtual_datatree
         >>> own = open_virtual_datatree("2001.nc").virtual.materialize("own.zarr")
         >>> "own.zarr" in own.virtual.sources["url"][0]
         True
         """
+        from virtualds.datasets.location import Location
+        from virtualds.datasets.materialize import materialize
+        from virtualds.datasets.open import open_virtual_datatree
+        from virtualds.datasets.tree import group_from_tree
+
         location = Location.of_url(url, storage_options)
         group = group_from_tree(self._tree)
-        materialize(group, location, layout=layout, mode=mode, checksums=checksums)
+        materialize(
+            group, location, layout=layout, mode=mode, checksums=checksums, progress=progress
+        )
         return open_virtual_datatree(location.url, storage_options=storage_options)
 
     @make_strict("tree.virtual.verify()")
     def verify(
-        self, sample: float | None = 100, against: str = "fingerprint", *, seed: int = 0
+        self,
+        sample: float | None = 100,
+        against: str = "fingerprint",
+        *,
+        seed: int = 0,
+        progress: ProgressOption = None,
     ) -> Verification:
         """Check that the sources of all groups are unchanged; each file is checked once.
 
@@ -289,10 +325,14 @@ class VirtualDataTreeAccessor(FamiliarNames):
 
         Examples
         --------
+        >>> from virtualds import open_virtual_datatree
         >>> open_virtual_datatree("2001.nc").virtual.verify(against="native").ok
         True
         """
-        arrays, loaded, unread = dict[str, ManifestArray](), 0, list[str]()
+        from virtualds.checks.verify import verify_arrays
+
+        arrays: dict[str, ManifestArray] = {}
+        loaded, unread = 0, list[str]()
         gaps: dict[str, None] = {}
         for path, node in self._nodes:
             prefix = "" if path in ("", ".", "/") else f"{path.strip('/')}/"
@@ -310,4 +350,5 @@ class VirtualDataTreeAccessor(FamiliarNames):
             sample=sample,
             against=against,
             seed=seed,
+            progress=progress,
         )

@@ -28,11 +28,13 @@ from virtualds.codecs.codec import Codec, Unreadable
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import CombineError, UnsupportedError
 from virtualds.options import get_options
+from virtualds.public import public
 from virtualds.reading import read, read_points
 from virtualds.source_file import SourceFile, from_crc32
 from virtualds.urls import normalise_url
 
 
+@public
 @dataclass(frozen=True, eq=False, repr=False)
 class ManifestArray(FragmentedArray, DuckArray, FamiliarNames):
     """An array whose values lie in chunks of files, read when needed.

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.errors import FormatError, VirtualdsError
+from virtualds.public import public
 
 SHOWN_NAMES = 10
 """Most variables and groups that the text of a group names."""
@@ -35,6 +36,7 @@ class Deferred(Protocol):
 Data = ManifestArray | npt.NDArray[Any] | Deferred
 
 
+@public
 @dataclass(frozen=True, repr=False)
 class ManifestVariable:
     """A variable of a file.
@@ -97,6 +99,7 @@ class ManifestVariable:
         return self.data.read((slice(None),) * self.data.ndim)
 
 
+@public
 @dataclass(frozen=True, repr=False)
 class ManifestGroup:
     """The variables, attributes and subgroups of one group of a file or reference set.

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from virtualds.arrays.alike_files import ReadAlike
 from virtualds.arrays.group import ManifestGroup
+from virtualds.public import public
 from virtualds.source_file import SourceFile
 
 Array = npt.NDArray[Any]
@@ -137,6 +138,7 @@ def stored_values(array_of: Callable[[NativeRegion], Any]) -> ReadNative:
 # ---------------------------------------------------------------------- parsers
 
 
+@public
 @dataclass(frozen=True)
 class Parser:
     """A source format.

@@ -35,11 +35,13 @@ from virtualds.chunks.projection import (
     split_by_length,
     to_slice,
 )
+from virtualds.public import public
 
 LONGEST_AXIS = 2**62
 """More elements than an axis may have, so that sums of two positions are 64-bit integers."""
 
 
+@public
 class ChunkAxis(ABC):
     """How one axis is cut into chunks.
 

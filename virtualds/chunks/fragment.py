@@ -11,8 +11,10 @@ import numpy as np
 from virtualds.chunks.axis import ChunkAxis
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.sparse_manifest import are_alike, join_manifests
+from virtualds.public import public
 
 
+@public
 @dataclass(frozen=True, repr=False)
 class Fragment:
     """A box of an array whose chunks lie on one grid.

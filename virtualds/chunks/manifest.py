@@ -41,9 +41,11 @@ from virtualds.chunks.columns import (
 from virtualds.chunks.familiar_names import OF_MANIFESTS, FamiliarNames
 from virtualds.chunks.manifest_checks import check_references
 from virtualds.chunks.projection import Ints, compact, find_distinct
+from virtualds.public import public
 from virtualds.source_file import SourceFile
 
 
+@public
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class ChunkManifest(FamiliarNames):
     """Columns over a chunk grid that say where each chunk's bytes lie.

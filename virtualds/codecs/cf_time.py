@@ -60,11 +60,13 @@ class TimePacking:
     def decode(self, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return the dates or durations of ``stored``."""
         unit: Any = np.datetime_data(self.dtype)[0]
-        variable = xr.Variable(("element",), stored.ravel(), dict(self.attributes))
+        # with fastpath, and without characters, xarray need not import dask.array to look for it
+        variable = xr.Variable(("element",), stored.ravel(), dict(self.attributes), fastpath=True)
         try:
             decoded = xr.conventions.decode_cf_variable(
                 "time",
                 variable,
+                concat_characters=False,
                 decode_times=xr.coders.CFDatetimeCoder(time_unit=unit),
                 decode_timedelta=xr.coders.CFTimedeltaCoder(time_unit=unit, decode_via_units=True),
             )

@@ -13,6 +13,7 @@ import numpy as np
 from virtualds.bounds import demand_element
 from virtualds.codecs.cf_packing import Decoding
 from virtualds.codecs.codec import Codec
+from virtualds.public import public
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class FixedAxis:
 Layout = tuple[int | FixedAxis, ...]
 
 
+@public
 @dataclass(frozen=True)
 class CodecPipeline:
     """How the bytes of one chunk become values.

@@ -18,13 +18,12 @@ from virtualds.combine.arguments import (
     take_attributes,
 )
 from virtualds.combine.build import DatasetBuilder, describe_build
-from virtualds.combine.build_options import RETRIES, BuildOptions, Parallel
+from virtualds.combine.build_options import BuildOptions, Parallel
 from virtualds.combine.dask_jobs import find_client
 from virtualds.combine.file_coordinates import Source
 from virtualds.combine.files import Files, Paths
 from virtualds.combine.open_file import list_steps
 from virtualds.combine.ordering import Arrangement, Overlap
-from virtualds.combine.progress import ProgressOption
 from virtualds.combine.read_together import AlikeOpener
 from virtualds.combine.stored_file import open_stored
 from virtualds.combine.write_target import BuildTarget, abandon_on_error
@@ -34,6 +33,8 @@ from virtualds.datasets.open import open_dataset_or_tree, open_virtual_dataset
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.what_to_load import Loadable, make_optional
 from virtualds.formats import replaces_by
+from virtualds.options import FILE_RETRIES
+from virtualds.progress import ProgressOption
 from virtualds.stores.access_rules import Allow
 from virtualds.stores.interruption import explain_interrupt
 
@@ -64,7 +65,7 @@ def open_virtual_mfdataset(
     decode_cf: bool = True,
     parser: str | None = None,
     on_error: Literal["raise", "skip", "collect", "keep"] = "raise",
-    retries: int = RETRIES,
+    retries: int = FILE_RETRIES,
     progress: ProgressOption = None,
     cache: str | os.PathLike[str] | None = None,
     allow: Allow = None,
@@ -247,7 +248,7 @@ def open_virtual_mfdatatree(
     decode_cf: bool = True,
     parser: str | None = None,
     on_error: Literal["raise", "skip", "collect", "keep"] = "raise",
-    retries: int = RETRIES,
+    retries: int = FILE_RETRIES,
     progress: ProgressOption = None,
     cache: str | os.PathLike[str] | None = None,
     allow: Allow = None,

@@ -20,13 +20,7 @@ from virtualds.combine.joinable import NeedsFullCombineError
 from virtualds.combine.open_file import NumberedFile, Opened, OpenJob, Outcome
 from virtualds.combine.ordering import crop_datasets, flatten_nested, is_row_wise
 from virtualds.combine.overlap import Extent
-from virtualds.combine.progress import (
-    BuildReport,
-    Count,
-    LeftOut,
-    describe_left_out,
-    report_progress,
-)
+from virtualds.combine.progress import BuildReport, Count, LeftOut, describe_left_out
 from virtualds.combine.read_together import AlikeOpener
 from virtualds.combine.stored_file import FileInConcat, StoredFile, decode_opened, sample
 from virtualds.combine.workers import Workers
@@ -34,6 +28,7 @@ from virtualds.combine.write_target import BuildTarget
 from virtualds.combine.xarray_combine import Combination, combine_naming_files
 from virtualds.errors import CombineError
 from virtualds.log import INFO, tell, tells
+from virtualds.progress import report_progress
 
 
 @dataclass(frozen=True)
@@ -61,7 +56,7 @@ class Build(Generic[Opened]):
         items: Sequence[NumberedFile] = list(enumerate(self.files.flat))
         found: dict[int, Opened] = {}
         failed: dict[int, Exception] = {}
-        with report_progress(self.building.progress, len(items)) as show:
+        with report_progress(self.building.progress, "opening", len(items)) as show:
             count = Count(len(items), show)
             with closing(self.workers(self.job, items)) as outcomes:
                 for outcome in self._raise_first(outcomes, found):

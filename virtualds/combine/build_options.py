@@ -6,8 +6,9 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from virtualds.combine.progress import ProgressOption
 from virtualds.datasets.keywords import check_choice
+from virtualds.options import FILE_RETRIES
+from virtualds.progress import ProgressOption
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -15,10 +16,6 @@ if TYPE_CHECKING:
     import distributed
 
 Parallel: TypeAlias = "int | Executor | Literal['dask'] | distributed.Client | None"
-
-
-RETRIES = 2
-"""How often a file is opened again by default."""
 
 ON_ERROR = {"raise": "raise", "skip": "raise", "collect": "raise", "keep": "keep"}
 """How failing variables of a file are treated, by how the build treats failing files.
@@ -45,7 +42,7 @@ class BuildOptions:
 
     parallel: Parallel = None
     on_error: str = "raise"
-    retries: int = RETRIES
+    retries: int = FILE_RETRIES
     progress: ProgressOption = None
     cache: str | os.PathLike[str] | None = None
 

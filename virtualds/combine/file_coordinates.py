@@ -15,6 +15,7 @@ import pandas as pd
 import xarray as xr
 
 from virtualds.errors import CombineError
+from virtualds.public import public
 from virtualds.urls import name_of, normalise_url
 
 Source = Callable[[str, xr.Dataset], Any]
@@ -32,6 +33,7 @@ DESCRIBING_ATTRIBUTES = ("bounds", "climatology", "grid_mapping", "cell_measures
 """Attributes that name describing variables (CF conventions, sections 5.6, 7.1, 7.2)."""
 
 
+@public
 @dataclass(frozen=True)
 class FromName:
     r"""The value of a coordinate, from the file name.
@@ -115,6 +117,7 @@ class FromName:
         return next(iter(found.values()))
 
 
+@public
 @dataclass(frozen=True)
 class FromAttribute:
     """The values of a coordinate, from an attribute of the file.

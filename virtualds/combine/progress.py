@@ -1,11 +1,9 @@
-"""Progress of a build: a bar on a terminal or in a notebook, or calls of a function."""
+"""Counting the outcomes of files, and the report of a build."""
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -13,109 +11,8 @@ from virtualds.combine.files_read import FilesRead, WayCounter
 from virtualds.combine.report_page import describe_build
 from virtualds.errors import without_secrets
 from virtualds.pictures.html import cell
-
-DELAY = 1.0
-"""Seconds before a bar appears that the user did not ask for."""
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Progress of a build.
-
-    Parameters
-    ----------
-    done : int
-        Files that are done, including failed and cached ones.
-    failed : int
-        Files that could not be opened.
-    cached : int
-        Files from the cache.
-    total : int
-        All files.
-    references : int
-        Chunks of the files so far.
-    seconds : float
-        Time since the first file was begun.
-    report : BuildReport, optional
-        The report, once all files are done.
-
-    Raises
-    ------
-    ValueError
-        More files are done than there are.
-
-    Examples
-    --------
-    >>> Progress(done=50, failed=1, cached=9, total=100, references=6000, seconds=2.0).rate
-    25.0
-    """
-
-    done: int
-    failed: int
-    cached: int
-    total: int
-    references: int
-    seconds: float
-    report: BuildReport | None = None
-
-    def __post_init__(self) -> None:
-        if not self.failed + self.cached <= self.done <= self.total:
-            raise ValueError(f"Progress: more is done than there is, in {self!r}")
-
-    @property
-    def rate(self) -> float:
-        """Files per second."""
-        return self.done / self.seconds if self.seconds else 0.0
-
-
-ProgressCallback = Callable[[Progress], object]
-
-
-ProgressOption = bool | ProgressCallback | None
-"""How users ask for progress: True for a bar, False for none, None for a bar on a terminal or in a
-notebook, or a function that gets the progress."""
-
-
-@contextmanager
-def report_progress(wanted: ProgressOption, total: int) -> Iterator[ProgressCallback]:
-    """Give a function that reports progress of ``total`` files, until the end of the block."""
-    if callable(wanted):
-        yield wanted
-    elif wanted or (wanted is None and _is_watched()):
-        with _show_bar(total, 0.0 if wanted else DELAY) as bar:
-            yield bar
-    else:
-        yield lambda _: None
-
-
-def _is_watched() -> bool:
-    # kernels of IPython are those of notebooks; a terminal of IPython is a terminal
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    is_notebook = type(shell).__name__ == "ZMQInteractiveShell"
-    return is_notebook or (sys.stderr is not None and sys.stderr.isatty())
-
-
-@contextmanager
-def _show_bar(total: int, delay: float) -> Iterator[ProgressCallback]:
-    from tqdm.auto import tqdm
-
-    with tqdm(total=total, desc="opening", unit="file", delay=delay, smoothing=0.1) as bar:
-
-        def tell(progress: Progress) -> None:
-            bar.set_postfix_str(_format_rest(progress), refresh=False)
-            bar.update(progress.done - bar.n)
-
-        yield tell
-        bar.refresh()
-
-
-def _format_rest(progress: Progress) -> str:
-    parts: tuple[tuple[int, str], ...] = (
-        (progress.cached, "cached"),
-        (progress.failed, "failed"),
-        (progress.references, "references"),
-    )
-    return ", ".join(f"{number:,} {what}" for number, what in parts if number)
+from virtualds.progress import Progress, ProgressCallback
+from virtualds.public import public
 
 
 class Count:
@@ -158,7 +55,13 @@ class Count:
 
     def _measure_progress(self, report: BuildReport | None = None) -> Progress:
         return Progress(
-            self.done, self.failed, self.cached, self._total, self.references, self.seconds, report
+            done=self.done,
+            total=self._total,
+            seconds=self.seconds,
+            failed=self.failed,
+            cached=self.cached,
+            references=self.references,
+            report=report,
         )
 
 
@@ -185,6 +88,7 @@ class LeftOut(NamedTuple):
         return f"LeftOut(url={shown!r}, error={self.error!r}, message={self.message!r})"
 
 
+@public
 @dataclass(frozen=True, repr=False)
 class BuildReport:
     """The report of opening files for a dataset.

@@ -23,6 +23,7 @@ from virtualds.formats.zarr.document import MARKER, consolidate
 from virtualds.formats.zarr.v2_obstacles import unsupported_reasons
 from virtualds.formats.zarr.v3_arrays import is_extended
 from virtualds.formats.zarr.write_plan import PlannedArray, plan_writing
+from virtualds.progress import Advance
 from virtualds.reading.threads import cores, run_all
 from virtualds.source_file import StorageOptions, find_mismatch
 from virtualds.stores import find_store
@@ -123,6 +124,7 @@ def copy_as_plain_zarr(
     options: StorageOptions | None,
     checksums: bool,
     replaces: bool,
+    advance: Advance,
 ) -> None:
     """Make a new plain Zarr v3 store of a group, for any mode."""
     store = find_store(root)
@@ -149,7 +151,7 @@ def copy_as_plain_zarr(
     try:
         for path, node in nodes.items():
             if isinstance(node, PlannedArray):
-                _put_chunks(path, node, put)
+                _put_chunks(path, node, put, advance)
         _put_metadata(nodes, put)
     except BaseException:
         store.remove(written, options)
@@ -208,7 +210,9 @@ def _find_reasons_not_plain(metadata: Mapping[str, Any], data: Any) -> list[str]
     return found
 
 
-def _put_chunks(path: str, node: PlannedArray, put: Callable[[str, bytes], None]) -> None:
+def _put_chunks(
+    path: str, node: PlannedArray, put: Callable[[str, bytes], None], advance: Advance
+) -> None:
     """Write the chunks of an array under their keys."""
     key = parse_chunk_keys(node.metadata)
     if node.values is not None:
@@ -227,6 +231,7 @@ def _put_chunks(path: str, node: PlannedArray, put: Callable[[str, bytes], None]
             for place, data in zip(places, references.fetch(batch), strict=True):
                 moved = tuple(int(i) + o for i, o in zip(place, origin, strict=True))
                 put(f"{path}/{key(moved)}", data)
+            advance(int(references.length[batch].sum()))
 
         run_all(references.split_batches(np.flatnonzero(references.file >= 0)), copy)
         for held in np.flatnonzero(references.file == INLINE):

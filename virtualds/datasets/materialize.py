@@ -20,12 +20,14 @@ from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.chunks.columns import COLUMNS
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints
+from virtualds.chunks.reference_table import iterate_references
 from virtualds.datasets.copy_plain_zarr import ManifestChunks, copy_as_plain_zarr
 from virtualds.datasets.location import Location
 from virtualds.formats import replaces_by, zarr_manifests
 from virtualds.formats.upkeep import GRACE
 from virtualds.formats.zarr.document import CHUNKS
 from virtualds.formats.zarr_manifests.snapshots import list_needed_files, open_snapshot
+from virtualds.progress import Advance, ProgressOption, count_progress, is_shown
 from virtualds.reading.threads import run_all
 from virtualds.source_file import SourceFile, StorageOptions, checksum_of
 from virtualds.stores import find_store
@@ -33,15 +35,37 @@ from virtualds.stores.errors import explain_write_errors
 
 
 def materialize(
-    group: ManifestGroup, location: Location, *, layout: str, mode: str, checksums: bool
+    group: ManifestGroup,
+    location: Location,
+    *,
+    layout: str,
+    mode: str,
+    checksums: bool,
+    progress: ProgressOption,
 ) -> None:
     """Copy all bytes that a group refers to; see ``ds.virtual.materialize``."""
     replaces = replaces_by(mode)
     if layout not in LAYOUTS:
         raise ValueError(f"layout {layout!r}: there are {', '.join(map(repr, LAYOUTS))}")
     root = location.url.rstrip("/")
-    with explain_write_errors(location.url):
-        LAYOUTS[layout](group, root, location.options, checksums, replaces)
+    total = _count_bytes(group) if is_shown(progress) else 0
+    with (
+        explain_write_errors(location.url),
+        count_progress(progress, "copying", total, "B") as advance,
+    ):
+        LAYOUTS[layout](group, root, location.options, checksums, replaces, advance)
+
+
+def _count_bytes(group: ManifestGroup) -> int:
+    """Return how many bytes of files all references of a group name."""
+    arrays = (v.data for _, part in group.walk() for v in part.variables.values())
+    return sum(
+        int(rows.length[rows.file >= 0].sum())
+        for array in arrays
+        if isinstance(array, ManifestArray)
+        for fragment in array.fragments
+        for _, rows in iterate_references(fragment.manifest)
+    )
 
 
 # ---------------------------------------------------------------------- by content
@@ -65,10 +89,15 @@ class _ContentCopier:
     options : StorageOptions, optional
     checksums : bool
         Whether references to the copies have checksums.
+    advance : callable
+        Takes the bytes that have just been copied.
     """
 
-    def __init__(self, root: str, options: StorageOptions | None, checksums: bool) -> None:
+    def __init__(
+        self, root: str, options: StorageOptions | None, checksums: bool, advance: Advance
+    ) -> None:
         self._root, self._options, self._checksums = root, options, checksums
+        self._advance = advance
         self._present = _list_present_chunks(root, options)
 
     def copy_group(self, group: ManifestGroup, path: str = "") -> ManifestGroup:
@@ -95,8 +124,12 @@ class _ContentCopier:
         def copy(batch: Ints) -> None:
             for one, data in zip(batch.tolist(), references.fetch(batch), strict=True):
                 copies[one] = self._put(data)
+            self._advance(int(references.length[batch].sum()))
 
         run_all(references.split_batches(ids), copy)
+        # equal references are copied once
+        every = int(references.length[references.file >= 0].sum())
+        self._advance(every - int(references.length[ids].sum()))
         return self._refer_to_copies(references, [copies[one] for one in ids.tolist()], which)
 
     def _put(self, data: bytes) -> _CopiedChunk:
@@ -155,14 +188,17 @@ def _copy_by_content(
     options: StorageOptions | None,
     checksums: bool,
     replaces: bool,
+    advance: Advance,
 ) -> None:
     """Write a zarr-v3 set of a group that holds all chunks."""
     zarr_manifests.check_writable(group, root, options, replace=replaces)
-    copied = _ContentCopier(root, options, checksums).copy_group(group)
+    copied = _ContentCopier(root, options, checksums, advance).copy_group(group)
     zarr_manifests.write(copied, root, options, replace=replaces)
 
 
-LAYOUTS: dict[str, Callable[[ManifestGroup, str, StorageOptions | None, bool, bool], None]] = {
+LAYOUTS: dict[
+    str, Callable[[ManifestGroup, str, StorageOptions | None, bool, bool, Advance], None]
+] = {
     "content": _copy_by_content,
     "chunks": copy_as_plain_zarr,
 }

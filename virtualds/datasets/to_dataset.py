@@ -338,12 +338,16 @@ def _to_virtual_variable(
     dtype = decoded.dtype
     if any(p.packing is not None for p in array.pipelines) and dtype == array.dtype:
         # each pipeline unpacks its file, because each file has its own packing
-        return xr.Variable(decoded.dims, array, decoded.attrs, decoded.encoding)
+        return _make_variable(decoded, array)
     packing = _find_packing(stored, array.dtype, decoded)
     if packing is not None and packing.is_identity and dtype == array.dtype:
         packing = None
-    data = append_unpacking(array, packing, dtype, name)
-    return xr.Variable(decoded.dims, data, decoded.attrs, decoded.encoding)
+    return _make_variable(decoded, append_unpacking(array, packing, dtype, name))
+
+
+def _make_variable(decoded: xr.Variable, array: ManifestArray) -> xr.Variable:
+    # with fastpath, xarray need not import dask.array to ask whether this is one
+    return xr.Variable(decoded.dims, array, decoded.attrs, decoded.encoding, fastpath=True)
 
 
 def _find_packing(

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, NamedTuple
 
+from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.reference_table import ReferenceTable
 from virtualds.datasets.conflicts import name_missing_set, retry_on_conflict
@@ -30,6 +31,7 @@ from virtualds.formats.admission import (
 )
 from virtualds.formats.undecodable import ON_ERROR
 from virtualds.log import INFO, tell, tells
+from virtualds.progress import count_writing
 from virtualds.stores.access_rules import AccessPolicy
 from virtualds.stores.errors import explain_write_errors
 
@@ -174,7 +176,9 @@ class Destination:
             else:
                 write: Callable[..., None] = self.format.write
                 chosen = self.options.of_format | self.rewrite.for_writer
-                write(group, where, self.location.options, replace=replaces, **chosen)
+                total = sum(array.nchunks for array in _list_arrays(group))
+                with count_writing(self.options.rewriting.progress, total):
+                    write(group, where, self.location.options, replace=replaces, **chosen)
                 self.rewrite.clear(group)
         return Written(None, group)
 
@@ -231,6 +235,11 @@ class Destination:
     def _is_part(self, table: ReferenceTable) -> bool:
         """Say whether a worker has written a table to the set: workers check what they write."""
         return self.parts.holds(table, self.place)
+
+
+def _list_arrays(group: ManifestGroup) -> list[ManifestArray]:
+    found = (variable.data for _, part in group.walk() for variable in part.variables.values())
+    return [data for data in found if isinstance(data, ManifestArray)]
 
 
 def prepare_write(

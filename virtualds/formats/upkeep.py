@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import NamedTuple
 
+from virtualds.public import public
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.store import ListedFile
 
@@ -54,6 +55,7 @@ class Expiry:
     dry_run: bool = False
 
 
+@public
 @dataclass(frozen=True)
 class Removal:
     """What a cleaning removed from a set, or would remove.

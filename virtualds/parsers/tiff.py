@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, BinaryIO
-from xml.etree import ElementTree
 
 import numpy as np
 
@@ -325,6 +324,8 @@ def _parse_gdal_metadata(page: Any) -> dict[str, Any]:
     tag = page.tags.get("GDAL_METADATA")
     if tag is None:
         return {}
+    from xml.etree import ElementTree
+
     try:
         root = ElementTree.fromstring(re.sub(r"\0+$", "", str(tag.value)))
     except ElementTree.ParseError:

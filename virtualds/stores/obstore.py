@@ -15,7 +15,6 @@ from concurrent.futures import Future
 from datetime import timedelta
 from functools import lru_cache
 from typing import Any, TypeVar
-from urllib.request import getproxies
 
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.obstore_options import Translation, split_url, translate_options
@@ -194,6 +193,8 @@ def _get_client(place: str, options: StorageOptions | None, seconds: float) -> _
 def _has_other_settings(found: Translation, environment: Mapping[str, str]) -> bool:
     """Say whether settings outside the options may mean different things to obstore and fsspec."""
     if found.kind == "http":
+        from urllib.request import getproxies
+
         # obstore uses these proxies, and aiohttp does not
         return bool(getproxies().keys() & {"http", "https", "all"})
     prefix = ENVIRONMENT[found.kind]

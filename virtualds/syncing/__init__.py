@@ -18,6 +18,7 @@ from virtualds.datasets.write import Destination
 from virtualds.datasets.write_options import WriteOptions
 from virtualds.errors import UnsupportedError, without_secrets
 from virtualds.log import INFO, tell, tells
+from virtualds.options import SETTLE
 from virtualds.source_file import StorageOptions
 from virtualds.stores.access_rules import Allow
 from virtualds.stores.interruption import explain_interrupt
@@ -30,8 +31,6 @@ from virtualds.syncing.report import SyncReport
 from virtualds.urls import scheme_of
 
 ON_REMOVED = ("error", "keep", "drop")
-SETTLE = 60.0
-"""Seconds without a change after which a file counts as written."""
 OF_OPENING = frozenset(list_arguments(open_virtual_mfdataset)) - {
     *("paths", "to", "mode", "target_options", "snapshot", "decode_cf", "keep_query"),
 }
@@ -131,7 +130,8 @@ def sync(
         raise ValueError(f"settle {settle!r}: it is a number of seconds, at least 0")
     opening = {name: value for name, value in how.items() if name in OF_OPENING}
     check_types(opening)
-    choices = {name: value for name, value in how.items() if name not in OF_OPENING}
+    both = OF_OPENING - {"progress"}
+    choices = {name: value for name, value in how.items() if name not in both}
     writing = WriteOptions(
         format, append_dim=concat_dim, conflict=conflict, allow=allow, choices=choices
     )

@@ -9,10 +9,7 @@ from typing import Any
 from virtualds.arrays.group import ManifestGroup
 from virtualds.combine import open_virtual_mfdataset
 from virtualds.datasets.from_dataset import as_read, group_from_dataset
-from virtualds.datasets.keywords import list_arguments
-from virtualds.stores.glob import names_files
-from virtualds.syncing import SETTLE, sync
-from virtualds.urls import scheme_of
+from virtualds.syncing import sync
 
 OF_COMBINING = (
     *("concat_dim", "combine", "preprocess", "parallel", "data_vars", "coords", "compat", "join"),
@@ -23,41 +20,8 @@ OF_COMBINING = (
 
 ``cache`` is not among them: xarray has an argument of this name.
 """
-_DEFAULTS = {
-    **{name: list_arguments(open_virtual_mfdataset)[name] for name in OF_COMBINING},
-    **{"combine": None, "references": None, "settle": SETTLE, "target_options": None},
-}
-OF_MANY = tuple(_DEFAULTS)
-"""Arguments of many files that a single file does not have."""
 OF_EACH = ("drop_variables", "group", "storage_options", "parser", "on_error", "allow", "snapshot")
 """Arguments of many files that a single file has, too."""
-
-
-def is_archive(files: Any, given: Mapping[str, Any]) -> bool:
-    """Say whether a user means many files.
-
-    Raises
-    ------
-    TypeError
-        The user means one file, and gives an argument for many.
-    """
-    several = isinstance(files, list | tuple) or _is_clear_pattern(files)
-    if several or given["concat_dim"] is not None or given["references"] is not None:
-        return True
-    for name, default in _DEFAULTS.items():
-        if given[name] is not default and given[name] != default:
-            raise TypeError(
-                f"{name}={given[name]!r} is for many files; name them by a pattern or a list, or "
-                f"give concat_dim="
-            )
-    return False
-
-
-def _is_clear_pattern(name: Any) -> bool:
-    """Say whether a name is a pattern; names in object stores may have brackets of their own."""
-    if not isinstance(name, str) or not names_files(name):
-        return False
-    return "*" in name or scheme_of(name) == "file"
 
 
 def read_archive(files: Any, given: Mapping[str, Any]) -> ManifestGroup:

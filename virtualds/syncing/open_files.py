@@ -11,11 +11,12 @@ from virtualds.arrays.group import ManifestGroup
 from virtualds.combine import open_virtual_mfdataset
 from virtualds.combine.build_options import BuildOptions
 from virtualds.combine.open_file import OPEN_ERRORS
-from virtualds.combine.progress import BuildReport, LeftOut, Progress, report_progress
+from virtualds.combine.progress import BuildReport, LeftOut
 from virtualds.datasets.keywords import names_of
 from virtualds.datasets.source_positions import urls_of
 from virtualds.datasets.what_to_load import demand_variables, make_optional
 from virtualds.errors import UnsupportedError, without_secrets
+from virtualds.progress import Progress, report_progress
 
 Urls = tuple[str, ...]
 
@@ -67,7 +68,7 @@ class FileOpener:
 
     def _open(self, urls: Urls) -> xr.Dataset | None:
         reports: list[BuildReport] = []
-        with report_progress(self._options.get("progress"), len(urls)) as show:
+        with report_progress(self._options.get("progress"), "opening", len(urls)) as show:
 
             def hear(progress: Progress) -> None:
                 show(progress)

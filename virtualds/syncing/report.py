@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from virtualds.combine.progress import SHOWN_FILES, LeftOut, describe_left_out
 from virtualds.errors import without_secrets
+from virtualds.public import public
 
 MEANINGS = {
     "added": "added",
@@ -18,6 +19,7 @@ MEANINGS = {
 """What happened to files, by the name of the attribute that lists them."""
 
 
+@public
 @dataclass(frozen=True)
 class SyncReport:
     """What `virtualds.sync` has done.

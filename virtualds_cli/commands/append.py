@@ -77,6 +77,7 @@ def append(
     writing = select_given(options, WRITING) | {"mode": mode, "append_dim": dim}
     if options["allow"] is not None:
         writing["allow"] = options["allow"]
+    writing["progress"] = options["progress"]
     destination = prepare_write(target, storage_options=options["target_options"], **writing)
     found = list_files(urls, files_from, options["storage_options"])
     dataset = open_files(found, dask, {**options, "concat_dim": [dim]})

@@ -27,7 +27,7 @@ CONVERTING = (
     "allow",
     "storage_options",
     "target_options",
-    *CHOICES,
+    *("progress", *CHOICES),
 )
 """The options of `virtualds.convert`."""
 

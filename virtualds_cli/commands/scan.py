@@ -72,6 +72,7 @@ def scan(
         dataset = open_files(found, dask, options, to=output, target_options=access, **writing)
     else:
         dataset = open_files(found, dask, options)
-        dataset.virtual.to_manifest(output, storage_options=access, **writing)
+        shown = options["progress"]
+        dataset.virtual.to_manifest(output, storage_options=access, progress=shown, **writing)
     document = summarise(output, form, dataset, time.perf_counter() - begun)
     report(document, format_summary(document, dataset.virtual.report.read))

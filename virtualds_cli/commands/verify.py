@@ -46,7 +46,7 @@ OPENING = ("group", "drop_variables", "parser", "allow", "snapshot", "storage_op
 )
 @click.option("--seed", type=int, help="Random seed of the sample. [default: 0]")
 @HTML
-@given(*OPENING)
+@given("progress", *OPENING)
 def verify(url: str, html: Path | None, **options: Any) -> None:
     """Check that a reference set is still valid.
 
@@ -63,7 +63,7 @@ def verify(url: str, html: Path | None, **options: Any) -> None:
     except virtualds.ReadError:
         # values of coordinates may be unreadable, too
         tree = opened(loadable_variables=[], **opening)
-    found = tree.virtual.verify(**select_given(options, ("sample", "against", "seed")))
+    found = tree.virtual.verify(**select_given(options, ("sample", "against", "seed", "progress")))
     report(found.to_dict(), str(found))
     write_page(html, found.to_html)
     exit_by(found.ok)

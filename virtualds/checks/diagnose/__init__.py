@@ -21,12 +21,12 @@ from virtualds.combine.file_coordinates import Source
 from virtualds.combine.files import Files, Paths
 from virtualds.combine.open_file import list_steps, make_job
 from virtualds.combine.ordering import Arrangement
-from virtualds.combine.progress import ProgressOption
 from virtualds.combine.workers import choose_workers
 from virtualds.combine.xarray_combine import CHOICES, Combination, check_name
 from virtualds.datasets.keywords import list_arguments, make_strict
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.structure import SIZE
+from virtualds.progress import ProgressOption
 
 NOT_TRIED = {"paths", "attrs_file", "to", "target_options"}
 """Arguments that a trial never passes on: it must not write a set."""

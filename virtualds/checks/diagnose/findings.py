@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from virtualds.public import public
+
 Verdict = Literal["combines", "costs", "blocks"]
 
 
@@ -12,6 +14,7 @@ VERDICTS: tuple[Verdict, ...] = ("blocks", "costs", "combines")
 """What a difference means for combining, the worst first."""
 
 
+@public
 @dataclass(frozen=True)
 class Era:
     """Files with the same structure.
@@ -88,6 +91,7 @@ class EraStretch:
             raise ValueError(f"EraStretch: {self.low} to {self.high} is no part of 0 to 1")
 
 
+@public
 @dataclass(frozen=True)
 class Difference:
     """Something in which files differ.

@@ -22,8 +22,10 @@ from virtualds.checks.diagnose.findings import (
 from virtualds.checks.diagnose.html_report import draw_differences, draw_eras, draw_verdict
 from virtualds.errors import without_secrets
 from virtualds.pictures.html import Markup, cell, page, section, table
+from virtualds.public import public
 
 
+@public
 @dataclass(frozen=True, repr=False)
 class Diagnosis:
     """What keeps the files of an archive from combining cleanly.

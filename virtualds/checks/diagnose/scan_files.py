@@ -15,9 +15,10 @@ from virtualds.checks.diagnose.fact_runs import FactRuns
 from virtualds.checks.diagnose.guess_dimension import CoordinateSpan, PlacedFile, find_spans
 from virtualds.checks.diagnose.trial_combine import describe_error
 from virtualds.combine.open_file import FileWork, Outcome, PrepareStep
-from virtualds.combine.progress import Count, LeftOut, ProgressOption, report_progress
+from virtualds.combine.progress import Count, LeftOut
 from virtualds.combine.workers import Workers
 from virtualds.datasets.structure import Facts, list_facts
+from virtualds.progress import ProgressOption, report_progress
 
 
 class ExaminedFile(NamedTuple):
@@ -122,7 +123,7 @@ def survey_files(
     survey = FileSurvey()
     lost: list[LeftOut] = []
     items = list(enumerate(files))
-    with report_progress(progress, len(items)) as tell:
+    with report_progress(progress, "opening", len(items)) as tell:
         count = Count(len(items), tell)
         with closing(workers(job, items)) as outcomes:
             for outcome in _sort_outcomes(_count_outcomes(outcomes, count)):

@@ -10,7 +10,7 @@ from virtualds.checks.verify.archive_members import find_damaged_members
 from virtualds.checks.verify.compare_chunks import Comparison, compare_chunks
 from virtualds.checks.verify.findings import NOT_COMPARED, Problem, list_runs
 from virtualds.checks.verify.report import Verification
-from virtualds.checks.verify.sampled_chunks import demand_sample, sample_chunks
+from virtualds.checks.verify.sampled_chunks import count_sampled, demand_sample, sample_chunks
 from virtualds.checks.verify.sources import (
     Arrays,
     FileStates,
@@ -20,6 +20,7 @@ from virtualds.checks.verify.sources import (
     survey_references,
 )
 from virtualds.datasets.keywords import check_choice
+from virtualds.progress import ProgressOption, count_progress
 from virtualds.source_file import SourceFile
 
 __all__ = ["Problem", "Verification", "verify_arrays"]
@@ -41,6 +42,7 @@ def verify_arrays(
     sample: Any,
     against: str,
     seed: int,
+    progress: ProgressOption = None,
 ) -> Verification:
     """Check whether the references of arrays are still valid.
 
@@ -53,7 +55,7 @@ def verify_arrays(
         Other variables with lazy values that are not virtual arrays.
     gaps : iterable of str
         Gaps in coordinates.
-    sample, against, seed
+    sample, against, seed, progress
         As in `ds.virtual.verify`.
 
     Raises
@@ -64,12 +66,14 @@ def verify_arrays(
     check_choice("against", against, AGAINST)
     sample = demand_sample(sample)
     known = survey_references(arrays)
-    states = fetch_states(known.ends)
+    states = fetch_states(known.ends, progress)
     ranges = [] if against == "fingerprint" else _find_out_of_range(arrays, known, states)
     compared = Comparison()
     if against == "native":
         members = find_damaged_members(states.archives)
-        compared = compare_chunks(sample_chunks(arrays, sample, seed), states.sound)
+        most = min(count_sampled(arrays, sample), known.references)
+        with count_progress(progress, "comparing", most, "chunk") as advance:
+            compared = compare_chunks(sample_chunks(arrays, sample, seed), states.sound, advance)
         compared.problems += members
     strange = [Problem("", name, None, NOT_COMPARED, NOT_VIRTUAL) for name in unread]
     problems = (*known.problems, *states.problems, *ranges, *compared.problems, *strange)

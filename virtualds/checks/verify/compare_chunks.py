@@ -39,6 +39,7 @@ from virtualds.checks.verify.sampled_chunks import (
 from virtualds.datasets.registry import PARSER_ERRORS
 from virtualds.errors import FormatError, VirtualdsError
 from virtualds.options import get_options
+from virtualds.progress import Advance
 from virtualds.reading.threads import cores
 from virtualds.source_file import SourceFile
 from virtualds.urls import scheme_of
@@ -66,7 +67,9 @@ class Comparison:
     problems: list[Problem] = field(default_factory=list)
 
 
-def compare_chunks(chunks: Iterable[SampledChunk], sound: set[SourceFile]) -> Comparison:
+def compare_chunks(
+    chunks: Iterable[SampledChunk], sound: set[SourceFile], advance: Advance
+) -> Comparison:
     """Compare chunks of sound files; chunks of other files are skipped."""
     found = Comparison()
     waiting = (chunk for chunk in chunks if chunk.file in sound)
@@ -75,11 +78,13 @@ def compare_chunks(chunks: Iterable[SampledChunk], sound: set[SourceFile]) -> Co
         while some := list(islice(waiting, SORTED_CHUNKS)):
             # options cannot be ordered
             some.sort(key=lambda chunk: (chunk.file.url, chunk.offset))
-            _compare_some(some, sources, found)
+            _compare_some(some, sources, found, advance)
     return found
 
 
-def _compare_some(chunks: Sequence[SampledChunk], sources: _Sources, found: Comparison) -> None:
+def _compare_some(
+    chunks: Sequence[SampledChunk], sources: _Sources, found: Comparison, advance: Advance
+) -> None:
     for file, members in groupby(_read_pairs(chunks), key=lambda item: item[0].file):
         for some in _batch_reads(members):
             found.sampled += len(some)
@@ -87,6 +92,7 @@ def _compare_some(chunks: Sequence[SampledChunk], sources: _Sources, found: Comp
                     if not _is_refused(chunk, numbers, found)]  # fmt: skip
             if good:
                 _compare_file(file, good, sources, found)
+            advance(len(some))
 
 
 Read = tuple[SampledChunk, SampledChunk, Array | VirtualdsError]

@@ -13,8 +13,10 @@ from virtualds.checks.verify.findings import KINDS, NOT_COMPARED, SHOWN_PROBLEMS
 from virtualds.checks.verify.html_report import draw_files, draw_problems, draw_verdict
 from virtualds.errors import without_secrets
 from virtualds.pictures.html import Markup, cell, page
+from virtualds.public import public
 
 
+@public
 @dataclass(frozen=True)
 class Verification:
     """The result of `ds.virtual.verify`.

@@ -97,11 +97,19 @@ def sample_chunks(arrays: Arrays, sample: Sample, seed: int) -> Iterator[Sampled
             yield from _draw_some(part, quota, rng)
 
 
+def count_sampled(arrays: Arrays, sample: Sample) -> int:
+    """Return the most chunks that a sample has; missing chunks are not drawn."""
+    return _size_sample(sum(array.nchunks for array in arrays.values()), sample)
+
+
+def _size_sample(total: int, sample: Sample) -> int:
+    count = total if sample is None else sample
+    return min(total, ceil(count * total) if isinstance(count, float) else count)
+
+
 def _share_quotas(sizes: Ints, sample: Sample, rng: np.random.Generator) -> Ints:
     """Return how many chunks of each part are drawn: one, and more in proportion to its size."""
-    total = int(sizes.sum())
-    count = total if sample is None else sample
-    count = min(total, ceil(count * total) if isinstance(count, float) else count)
+    count = _size_sample(int(sizes.sum()), sample)
     one = np.ones(sizes.size, np.int64)
     if count < sizes.size:
         one[rng.permutation(sizes.size)[count:]] = 0

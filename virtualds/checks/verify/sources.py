@@ -20,6 +20,7 @@ from virtualds.chunks.projection import Ints, compact
 from virtualds.chunks.reference_table import BLOCK_CHUNKS
 from virtualds.datasets.registry import PARSER_ERRORS
 from virtualds.errors import VirtualdsError
+from virtualds.progress import ProgressOption, count_progress
 from virtualds.reading.prefetch import HostSlot, Prefetcher
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
@@ -255,15 +256,17 @@ class FileStates:
     problems: list[Problem] = field(default_factory=list)
 
 
-def fetch_states(files: Iterable[SourceFile]) -> FileStates:
+def fetch_states(files: Iterable[SourceFile], progress: ProgressOption = None) -> FileStates:
     """Fetch the state of every file once, with the usual number of requests to a remote host."""
     noted: dict[FileLocation, list[SourceFile]] = {}
     for file in files:
         noted.setdefault((file.url, file.options), []).append(file)
     found = FileStates(places=len(noted))
-    for place, now in _ask_files(noted):
-        compared = [_note_state(found, file, now) for file in noted[place]]
-        found.fingerprinted += all(compared)
+    with count_progress(progress, "checking", len(noted)) as advance:
+        for place, now in _ask_files(noted):
+            compared = [_note_state(found, file, now) for file in noted[place]]
+            found.fingerprinted += all(compared)
+            advance(1)
     found.problems.sort()
     return found
 

@@ -20,6 +20,7 @@ from virtualds.datasets.rewrite.plan import build_cost_table, plan_rewriting
 from virtualds.datasets.rewrite.run import rewrite_group
 from virtualds.formats import Format
 from virtualds.formats.admission import know_nothing
+from virtualds.progress import count_progress
 from virtualds.source_file import StorageOptions
 from virtualds.stores import find_store
 from virtualds.urls import scheme_of
@@ -84,7 +85,8 @@ class RewriteTarget:
         if not plans:
             return group
         rewriting.demand_within_limit(plans, name)
-        with rewriting.report(sum(plan.nbytes for plan in plans.values())) as tell:
+        total = sum(plan.nbytes for plan in plans.values())
+        with count_progress(rewriting.progress, "rewriting", total, "B") as tell:
             keep = not self.format.takes_in
             return rewrite_group(group, plans, self.root, self.options, tell, keep=keep)
 

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from virtualds.datasets.rewrite.plan import VariablePlan
-from virtualds.datasets.rewrite.run import Tell
 from virtualds.errors import UnsupportedError
+from virtualds.progress import ProgressOption
 
 ON_UNSUPPORTED = ("error", "rewrite")
-DELAY = 1.0
-"""Seconds before a bar appears that the user did not ask for."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +25,7 @@ class Rewriting:
     rewrite_limit : int, optional
         Most bytes to rewrite, before codecs.
     progress : bool or callable, optional
-        Whether to show a bar; or a function of the bytes that are done, and of all.
+        Whether to show bars, or a function of the `Progress` of rewriting and writing.
 
     Raises
     ------
@@ -41,7 +36,7 @@ class Rewriting:
     on_unsupported: str = "error"
     main_encoding: Mapping[str, Any] = field(default_factory=dict)
     rewrite_limit: int | None = None
-    progress: bool | Callable[[int, int], object] | None = None
+    progress: ProgressOption = None
 
     def __post_init__(self) -> None:
         if self.on_unsupported not in ON_UNSUPPORTED:
@@ -84,39 +79,3 @@ class Rewriting:
             f"(ds.drop_vars), or choose another format: ds.virtual.cost(format) shows what each "
             f"costs"
         )
-
-    @contextmanager
-    def report(self, total: int) -> Iterator[Tell]:
-        """Give a function that reports how many bytes have just been rewritten, out of all."""
-        if callable(self.progress):
-            yield _Sum(self.progress, total)
-        elif self.progress or (self.progress is None and _is_terminal()):
-            with _show_bar(total, 0.0 if self.progress else DELAY) as bar:
-                yield _Sum(bar, total)
-        else:
-            yield lambda nbytes: None
-
-
-class _Sum:
-    """Sums up bytes for a function of the user, which one thread calls at a time."""
-
-    def __init__(self, call: Callable[[int, int], object], total: int) -> None:
-        self._call, self._total, self._done = call, total, 0
-        self._lock = threading.Lock()
-
-    def __call__(self, nbytes: int) -> None:
-        with self._lock:
-            self._done += nbytes
-            self._call(self._done, self._total)
-
-
-def _is_terminal() -> bool:
-    return sys.stderr is not None and sys.stderr.isatty()
-
-
-@contextmanager
-def _show_bar(total: int, delay: float) -> Iterator[Callable[[int, int], object]]:
-    from tqdm.auto import tqdm
-
-    with tqdm(total=total, desc="rewriting", unit="B", unit_scale=True, delay=delay) as bar:
-        yield lambda done, _: bar.update(done - bar.n)

@@ -38,6 +38,7 @@ from virtualds.formats.zarr.write_plan import (
     suggest_zarr_v3,
 )
 from virtualds.formats.zarr_manifests.manifest_files import list_fingerprints
+from virtualds.progress import note_written
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
 
@@ -345,6 +346,7 @@ class NodeWriter:
             (virtual.rows.file, virtual.rows.offset, virtual.rows.length),
             self.target.name,
         )
+        note_written(chunks.numbers.size)
 
 
 class _PlacedChunks(NamedTuple):

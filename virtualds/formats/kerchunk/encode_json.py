@@ -32,6 +32,7 @@ from virtualds.formats.zarr.write_plan import (
     suggest_zarr_v3,
 )
 from virtualds.formats.zarr_manifests.manifest_files import list_fingerprints
+from virtualds.progress import note_written
 from virtualds.urls import make_relative
 
 CONSOLIDATED = ".zmetadata"
@@ -259,6 +260,7 @@ def _encode_references(
                 yield f'{prefix}{key}":"{_encode_base64(rows.inline[offset])}"'
             else:
                 yield f'{prefix}{key}":{heads[file]}{offset},{length}]'
+        note_written(ids.size)
 
 
 def _list_places(

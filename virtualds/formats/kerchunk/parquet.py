@@ -41,6 +41,7 @@ from virtualds.formats.zarr.v2_read import NOTES, HierarchyReader
 from virtualds.formats.zarr.v2_write import Hierarchy
 from virtualds.formats.zarr.write_plan import suggest_zarr_v3
 from virtualds.json_values import parse_json
+from virtualds.progress import note_written
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import AccessPolicy
@@ -297,6 +298,7 @@ def files_of(
             if check is not None:
                 check(rows, data)
             yield join_record_path(path, number), data
+            note_written(size)
     yield MARKER, to_document(hierarchy, size, {"set": token})
 
 

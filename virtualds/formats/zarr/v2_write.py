@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numpy.lib import recfunctions
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.concatenate import unify_fill
@@ -275,6 +274,8 @@ def _drop_padding(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
             f"its members {values.dtype} hold strings or arrays of varying length, for which "
             f"Zarr v2 has no form; leave the variable out with ds.drop_vars"
         )
+    from numpy.lib import recfunctions
+
     return recfunctions.repack_fields(values, recurse=True)
 
 

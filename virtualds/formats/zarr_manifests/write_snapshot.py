@@ -40,6 +40,7 @@ from virtualds.formats.zarr_manifests.manifests import (
 from virtualds.formats.zarr_manifests.parallel_write import join_parts_folder
 from virtualds.formats.zarr_manifests.parquet_table import RECORD_SIZE, ParquetTable
 from virtualds.formats.zarr_manifests.placed_table import PlacedTable
+from virtualds.progress import note_written
 from virtualds.source_file import StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.store import ChangedError
@@ -279,6 +280,7 @@ class SnapshotWriter:
             said = {"chunks": placed[0].size, "begins": begins}
         for record, data in enumerate(records):
             self.put(f"{path}/{folder}/{record}.parquet", data)
+            note_written(RECORD_SIZE)
         # the number of files is known when everything is written
         sources = [f"{find_way_up(path)}{FOLDER}/{self.name}/sources", 0]
         self._tables.append((path, sources))

@@ -84,12 +84,16 @@ def read_attribute(owner: Any, name: str) -> Any:
     FormatError
         It lies in a heap that is damaged.
     """
-    import h5py
-
     raw = name.encode("utf-8", "surrogateescape")
     known = owner.attributes[raw]
     if (value := _read_plain_value(owner.file, known)) is not None:
         return value
+    return _read_by_library(owner, name, raw, known)
+
+
+def _read_by_library(owner: Any, name: str, raw: bytes, known: Attribute) -> Any:
+    import h5py
+
     if is_region(known.kind):
         # regions lie in the heap too, and HDF5 looks for them there as soon as it reads references
         raise _unsupported_error(name, "it refers to regions")

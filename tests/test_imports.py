@@ -1,0 +1,95 @@
+"""What importing costs: a call imports what it needs, and nothing else."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import write_year
+
+import virtualds
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_each_public_name_may_be_the_first_that_a_program_uses() -> None:
+    code = """
+import os
+import virtualds
+for name in virtualds.__all__:
+    # a new process in which nothing else of the package has been imported
+    if (child := os.fork()) == 0:
+        found = getattr(virtualds, name, None)
+        os._exit(found is None or name not in dir(virtualds))
+    _, status = os.waitpid(child, 0)
+    assert status == 0, name
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
+
+
+def test_a_name_that_is_not_public_is_no_attribute() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'open_dataset'"):
+        _ = virtualds.open_dataset  # type: ignore[attr-defined]
+
+
+# Calls, and what they have no need of. xarray imports dask to decode times, and dask.array, which
+# imports scipy, when it makes a variable of an array; pandas imports pyarrow.
+ELSEWHERE = {"distributed", "icechunk", "kerchunk", "obstore", "s3fs", "tqdm", "zarr"}
+LAZY = {
+    *("virtualds.checks", "virtualds.combine", "virtualds.syncing", "dask.array", "fsspec"),
+    *("h5py", "scipy", *ELSEWHERE),
+}
+BY_XARRAY = {"dask.array", "scipy"}
+UNNEEDED = {
+    "import virtualds": LAZY | {"dask", "numcodecs", "pyarrow.parquet", "virtualds.arrays"},
+    "import virtualds.backend": LAZY | {"dask", "numcodecs", "pyarrow.parquet", "virtualds.arrays"},
+    "xr.open_dataset('other.nc', engine='h5netcdf')": (LAZY | {"virtualds"}) - {"h5py"},
+    "ENGINE().guess_can_open('other.nc')": LAZY | {"virtualds.arrays"},
+    "xr.open_dataset('2001.nc', engine=ENGINE)": LAZY | {"pyarrow.parquet"},
+    "xr.open_dataset('2001.nc', engine=ENGINE).t.values": LAZY | {"pyarrow.parquet"},
+    "xr.open_dataset('refs.zarr', engine=ENGINE)": LAZY | {"numcodecs", "pyarrow.parquet"},
+    "xr.open_dataset('refs.json', engine=ENGINE)": LAZY | {"numcodecs", "pyarrow.parquet"},
+    "xr.open_dataset('refs.parquet', engine=ENGINE)": LAZY | {"numcodecs"},
+    "xr.open_dataset('2001.nc', engine=ENGINE).virtual.nchunks": LAZY | {"pyarrow.parquet"},
+    "virtualds.open_virtual_dataset('2001.nc')": LAZY | {"pyarrow.parquet"},
+    "virtualds.open_virtual_mfdataset(['2001.nc'])": LAZY - {"virtualds.combine", *BY_XARRAY},
+    "VDS.virtual.to_manifest('new.json')": (LAZY | {"pyarrow.parquet"}) - BY_XARRAY,
+    "main(['info', '2001.nc'])": (LAZY | {"pyarrow.parquet"}) - {"virtualds.checks"},
+}
+
+
+@pytest.fixture(scope="module")
+def opened_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a file, another engine's file, and three sets."""
+    folder = tmp_path_factory.mktemp("opened")
+    for name in ("2001", "other"):
+        write_year(folder / f"{name}.nc", 2001)
+    vds = virtualds.open_virtual_dataset(folder / "2001.nc")
+    for suffix in (".json", ".parquet", ".zarr"):
+        vds.virtual.to_manifest(folder / f"refs{suffix}")
+    return folder
+
+
+@pytest.mark.parametrize("call", UNNEEDED)
+def test_nothing_is_imported_that_a_call_does_not_need(call: str, opened_folder: Path) -> None:
+    prepared = {
+        "ENGINE": "from virtualds.backend import VirtualBackendEntrypoint as ENGINE",
+        "VDS": "import virtualds; VDS = virtualds.open_virtual_dataset('2001.nc')",
+        "main(": "from virtualds_cli.program import main as run\n"
+        "def main(given): run(given, standalone_mode=False)",
+        "virtualds.": "import virtualds",
+    }
+    needed = "\n".join(line for word, line in prepared.items() if word in call)
+    code = f"import sys, xarray as xr\n{needed}\n{call}\nprint(); print(*sys.modules)"
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+        cwd=opened_folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    unneeded = UNNEEDED[call] & set(ran.stdout.splitlines()[-1].split())
+    assert not unneeded

@@ -1,0 +1,201 @@
+"""Progress of long jobs: a bar on a terminal or in a notebook, or calls of a function.
+
+Every job draws its bar here, by tqdm: done and total, elapsed and remaining time, and the rate.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from virtualds.public import public
+
+DELAY = 1.0
+"""Seconds before a bar appears that the user did not ask for."""
+LARGE = 10_000
+"""Totals that are shown as 10.0k."""
+
+
+@public
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """Progress of a long job.
+
+    Parameters
+    ----------
+    done : int
+        How much is done; of a build, files, including failed and cached ones.
+    total : int
+        How much there is to do.
+    seconds : float
+        Time since the job began.
+    job : str
+        What is done: ``"opening"`` files; ``"checking"`` files and ``"comparing"`` chunks
+        (`verify`); ``"copying"`` bytes (`materialize`); ``"rewriting"`` bytes and ``"writing"``
+        references (`convert`, ``to_manifest``).
+    unit : {"file", "chunk", "reference", "B"}
+        What is counted; ``"B"`` are bytes.
+    failed : int
+        Files that could not be opened.
+    cached : int
+        Files from the cache.
+    references : int
+        Chunks of the files so far.
+    report : BuildReport, optional
+        Of a build, the report, once all files are done.
+
+    Raises
+    ------
+    ValueError
+        More is done than there is.
+
+    Examples
+    --------
+    >>> now = Progress(done=50, failed=1, cached=9, total=100, references=6000, seconds=2.0)
+    >>> now.rate, now.remaining
+    (25.0, 2.0)
+    """
+
+    done: int
+    total: int
+    seconds: float
+    job: str = "opening"
+    unit: str = "file"
+    failed: int = 0
+    cached: int = 0
+    references: int = 0
+    report: Any = None
+
+    def __post_init__(self) -> None:
+        if not self.failed + self.cached <= self.done <= self.total:
+            raise ValueError(f"Progress: more is done than there is, in {self!r}")
+
+    @property
+    def rate(self) -> float:
+        """How much is done in a second."""
+        return self.done / self.seconds if self.seconds else 0.0
+
+    @property
+    def remaining(self) -> float:
+        """Seconds that the rest takes at this rate; infinite while nothing is done."""
+        return (self.total - self.done) / self.rate if self.rate else float("inf")
+
+
+ProgressCallback = Callable[[Progress], object]
+ProgressOption = bool | ProgressCallback | None
+"""How users ask for progress: True for a bar, False for none, None for a bar on a terminal or in a
+notebook, or a function that gets the progress."""
+Advance = Callable[[int], None]
+"""Takes how much more of a job is done; threads may call it at the same time."""
+
+_WRITING: ContextVar[Advance | None] = ContextVar("virtualds_writing", default=None)
+
+
+@contextmanager
+def report_progress(
+    wanted: ProgressOption, job: str, total: int, unit: str = "file"
+) -> Iterator[ProgressCallback]:
+    """Give a function that reports the progress of a job, until the end of the block."""
+    if callable(wanted):
+        yield wanted
+    elif total and is_shown(wanted):
+        with _show_bar(job, total, unit, 0.0 if wanted else DELAY) as bar:
+            yield bar
+    else:
+        yield lambda _: None
+
+
+@contextmanager
+def count_progress(
+    wanted: ProgressOption, job: str, total: int, unit: str = "file"
+) -> Iterator[Advance]:
+    """Give a function that counts what is done of a job and reports it.
+
+    Examples
+    --------
+    >>> def show(now):
+    ...     print(f"{now.job}: {now.done} of {now.total} {now.unit}s")
+    >>> with count_progress(show, "comparing", 3, "chunk") as advance:
+    ...     advance(2)
+    ...     advance(1)
+    comparing: 2 of 3 chunks
+    comparing: 3 of 3 chunks
+    """
+    lock, begin, done = threading.Lock(), time.monotonic(), 0
+    with report_progress(wanted, job, total, unit) as tell:
+
+        def advance(more: int) -> None:
+            nonlocal done
+            with lock:
+                # a chunk may be counted with its gap, or twice
+                done = min(done + more, total)
+                seconds = time.monotonic() - begin
+                tell(Progress(done=done, total=total, seconds=seconds, job=job, unit=unit))
+
+        yield advance
+        if done < total:
+            # what there was nothing to do for, such as gaps
+            advance(total - done)
+
+
+@contextmanager
+def count_writing(wanted: ProgressOption, total: int) -> Iterator[None]:
+    """Report the references that formats write in the block, as they say by `note_written`."""
+    with count_progress(wanted, "writing", total, "reference") as advance:
+        token = _WRITING.set(advance)
+        try:
+            yield
+        finally:
+            _WRITING.reset(token)
+
+
+def note_written(references: int) -> None:
+    """Count references that a format has written."""
+    if (advance := _WRITING.get()) is not None:
+        advance(references)
+
+
+def is_shown(wanted: ProgressOption) -> bool:
+    """Say whether anyone sees the progress, so that it is worth counting what there is to do."""
+    return callable(wanted) or bool(wanted) or (wanted is None and _is_watched())
+
+
+def _is_watched() -> bool:
+    # kernels of IPython are those of notebooks; a terminal of IPython is a terminal
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    is_notebook = type(shell).__name__ == "ZMQInteractiveShell"
+    return is_notebook or (sys.stderr is not None and sys.stderr.isatty())
+
+
+@contextmanager
+def _show_bar(job: str, total: int, unit: str, delay: float) -> Iterator[ProgressCallback]:
+    from tqdm.auto import tqdm
+
+    # tqdm writes the unit right behind the number
+    named = {
+        "unit": unit if unit == "B" else f" {unit}s",
+        "unit_scale": unit == "B" or total >= LARGE,
+    }
+    with tqdm(total=total, desc=job, delay=delay, smoothing=0.1, **named) as bar:
+
+        def tell(progress: Progress) -> None:
+            bar.set_postfix_str(_format_rest(progress), refresh=False)
+            bar.update(progress.done - bar.n)
+
+        yield tell
+        bar.refresh()
+
+
+def _format_rest(progress: Progress) -> str:
+    parts: tuple[tuple[int, str], ...] = (
+        (progress.cached, "cached"),
+        (progress.failed, "failed"),
+        (progress.references, "references"),
+    )
+    return ", ".join(f"{number:,} {what}" for number, what in parts if number)
