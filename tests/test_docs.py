@@ -24,8 +24,8 @@ from virtualds.combine.progress import LeftOut
 ROOT = Path(__file__).parents[1]
 PACKAGES = (ROOT / "virtualds", ROOT / "virtualds_cli")
 LIBRARIES = {
-    "docs/formats/icechunk.md": "icechunk",
-    "docs/recipes.md": "icechunk",
+    "docs/reference/formats/icechunk.md": "icechunk",
+    "docs/how-to/recipes.md": "icechunk",
     "virtualds.formats.icechunk.library": "icechunk",
     "virtualds.formats.icechunk.nodes": "icechunk",
 }
@@ -112,7 +112,7 @@ def changed_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/quickstart.md", "docs/index.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/tutorials/quickstart.md", "docs/index.md"])
 def test_the_first_pages_hold_for_an_archive_that_changed_on_the_way(
     name: str, changed_archive: Path
 ) -> None:

@@ -17,7 +17,7 @@ from transforms import assert_identical
 import virtualds
 from virtualds import ManifestArray
 
-PAGE = Path(__file__).parents[2] / "docs" / "names.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "names.md"
 ROWS = dict(re.findall(r"^\| `(.+?)` \| (.+) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
 """What stands in the page: what one types there, and what here."""
 

@@ -15,7 +15,7 @@ from peers import peer
 
 import virtualds
 
-PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "recipes.md"
 BLOCK = re.compile(r"^```python *(?P<tool>\w*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 SET = re.compile(r'"([\w.]+\.(?:json|parquet|icechunk))"')
 FILES, FIRST = "The files", "Before all"

@@ -1,7 +1,7 @@
 """The fastest installed libraries for zstd, LZ4, bzip2, LZMA and Blosc.
 
-``docs/performance.md`` has the measurements. For damaged bytes the libraries raise `DECODE_ERRORS`,
-which the codecs turn into `CodecError`.
+``docs/explanation/performance.md`` has the measurements. For damaged bytes the libraries raise
+`DECODE_ERRORS`, which the codecs turn into `CodecError`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 `virtualds.parsers.netcdf3_header` parses the header, which mostly takes one request. A variable
 without records is one chunk, which readers cut as they need. Each record of a variable is a chunk,
-since the records of all variables lie interleaved (docs/decisions/0018-a-record-is-a-chunk.md).
+since the records of all variables lie interleaved
+(docs/explanation/decisions/0018-a-record-is-a-chunk.md).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 ``default`` and ``v2``: Zarr core specification version 3.0, "Chunk key encoding". ``prefix``,
 ``suffix`` and ``fanout`` are registered in zarr-extensions. `MANIFEST_KEYS` is our own, and stands
-in reference sets alone (``docs/formats/zarr-v3.md``, "Chunk key encoding
+in reference sets alone (``docs/reference/formats/zarr-v3.md``, "Chunk key encoding
 `virtualds.manifest`").
 """
 

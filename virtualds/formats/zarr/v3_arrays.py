@@ -3,7 +3,7 @@
 Plain Zarr comes first: one pipeline as codecs, chunks as a regular or a ``rectilinear`` grid. Other
 arrays (several pipelines, CF packing that differs between files, hidden elements of chunks, several
 fragments) use the chunk grid `FRAGMENTS` and the codec `PIPELINES`. These are names of extensions
-that a reader must understand; ``docs/formats/zarr-v3.md`` specifies them.
+that a reader must understand; ``docs/reference/formats/zarr-v3.md`` specifies them.
 """
 
 from __future__ import annotations

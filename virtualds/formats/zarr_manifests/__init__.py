@@ -1,9 +1,9 @@
 """The format zarr-v3: Zarr hierarchies with chunk manifests for virtual arrays.
 
-The layout is specified in ``docs/formats/zarr-v3.md``, after the "Manifest storage transformer"
-proposal (zarr-specs issue 287) and the Zarr core specification 3. The root ``zarr.json`` holds the
-metadata of all nodes; replacing it is the one step that makes a new snapshot. Other files that a
-snapshot needs are never written twice.
+The layout is specified in ``docs/reference/formats/zarr-v3.md``, after the "Manifest storage
+transformer" proposal (zarr-specs issue 287) and the Zarr core specification 3. The root
+``zarr.json`` holds the metadata of all nodes; replacing it is the one step that makes a new
+snapshot. Other files that a snapshot needs are never written twice.
 """
 
 from __future__ import annotations

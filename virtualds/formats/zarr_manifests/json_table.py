@@ -1,8 +1,8 @@
 """Chunk manifests in JSON: objects whose keys are chunks, or prefixes of the keys of chunks.
 
-``docs/formats/zarr-v3.md`` specifies the form, after the "Manifest storage transformer" proposal
-(zarr-specs issue 287). A file is checked and measured when one of its chunks is needed, unless all
-references stand in the metadata.
+``docs/reference/formats/zarr-v3.md`` specifies the form, after the "Manifest storage transformer"
+proposal (zarr-specs issue 287). A file is checked and measured when one of its chunks is needed,
+unless all references stand in the metadata.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The chunk manifests of one set, as lazy manifests over its tables.
 
-``docs/formats/zarr-v3.md`` specifies the forms, after the "Manifest storage transformer" proposal
-(zarr-specs issue 287). Opening a set reads only manifests in the metadata; other references are
-read on demand.
+``docs/reference/formats/zarr-v3.md`` specifies the forms, after the "Manifest storage transformer"
+proposal (zarr-specs issue 287). Opening a set reads only manifests in the metadata; other
+references are read on demand.
 """
 
 from __future__ import annotations

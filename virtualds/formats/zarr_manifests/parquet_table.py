@@ -1,7 +1,7 @@
 """Chunk manifests in Parquet: records of references, and of the files that they number.
 
-``docs/formats/zarr-v3.md`` specifies the form. Both are tables of any number of rows, cut into
-files of `RECORD_SIZE` rows, which are read when a row is needed.
+``docs/reference/formats/zarr-v3.md`` specifies the form. Both are tables of any number of rows, cut
+into files of `RECORD_SIZE` rows, which are read when a row is needed.
 """
 
 from __future__ import annotations
