@@ -5,10 +5,14 @@ import importlib
 import inspect
 import re
 import shutil
+import tomllib
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
 import xarray as xr
@@ -25,11 +29,13 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = (ROOT / "virtualds", ROOT / "virtualds_cli")
 LIBRARIES = {
     "docs/reference/formats/icechunk.md": "icechunk",
-    "docs/how-to/recipes.md": "icechunk",
+    "docs/how-to/from-virtualizarr.md": "icechunk",
     "virtualds.formats.icechunk.library": "icechunk",
     "virtualds.formats.icechunk.nodes": "icechunk",
 }
 """Pages and modules that need a library which not every Python has."""
+WITH_BUCKET = {"buckets.md", "where-to-keep.md"}
+"""Pages whose blocks read and write ``s3://bucket``."""
 FENCE = re.compile(r"^```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -68,14 +74,35 @@ def archive(tmp_path: Path, archive_files: list[Path], monkeypatch: pytest.Monke
     return tmp_path
 
 
+@pytest.fixture
+def bucket(
+    archive: Path, s3_server: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """``s3://bucket`` with the files of ``archive``, which everybody may read."""
+    server = fsspec.filesystem("s3", **s3_server)
+    server.call_s3("create_bucket", Bucket="bucket")
+    for path in archive.glob("*.nc"):
+        found = {"Body": path.read_bytes(), "ACL": "public-read"}
+        server.call_s3("put_object", Bucket="bucket", Key=f"archive/{path.name}", **found)
+    client = s3_server["client_kwargs"]
+    monkeypatch.setenv("AWS_ENDPOINT_URL", client["endpoint_url"])
+    monkeypatch.setenv("AWS_DEFAULT_REGION", client["region_name"])
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3_server["key"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3_server["secret"])
+    yield
+    server.rm("s3://bucket", recursive=True)
+
+
 def skip_without_library(name: str) -> None:
     if name in LIBRARIES:
         peer(LIBRARIES[name])
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
-def test_page(page: Path, archive: Path) -> None:
+def test_page(page: Path, archive: Path, request: pytest.FixtureRequest) -> None:
     skip_without_library(str(page.relative_to(ROOT)))
+    if page.name in WITH_BUCKET:
+        request.getfixturevalue("bucket")
     namespace: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks(page):
         # The blank lines make a traceback name the line of the page.
@@ -150,3 +177,48 @@ def test_the_readme_shows_the_main_job() -> None:
     code = "".join(block.code for block in blocks(ROOT / "README.md"))
     for step in ("open_virtual_mfdataset", "to_manifest", 'engine="virtual"'):
         assert step in code
+
+
+def linked_files(page: Path) -> Iterator[Path]:
+    for target in re.findall(r"\]\(([^)\s#]+)[^)]*\)", page.read_text(encoding="utf-8")):
+        if "://" not in target:
+            yield page.parent / target
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+def test_links_outside_of_the_pages_lead_to_files(name: str) -> None:
+    found = list(linked_files(ROOT / name))
+    assert found
+    assert [path for path in found if not path.exists()] == []
+
+
+def test_the_readme_lists_the_extras_of_the_package() -> None:
+    """And nothing but those for developers is left out."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = {
+        name: {re.match(r"[\w-]+", wanted)[0] for wanted in packages}  # type: ignore[index]
+        for name, packages in project["optional-dependencies"].items()
+        if name not in {"docs", "test", "interop"}
+    }
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = readme.partition("<!-- extras -->")[2].partition("<!-- extras end -->")[0]
+    rows = re.findall(r"^\| `(\w+)` \|.*\| (.+) \|$", table, re.MULTILINE)
+    assert {name: set(packages.split(", ")) for name, packages in rows} == extras
+
+
+@pytest.mark.parametrize("picture", sorted((ROOT / "docs").glob("*.svg")), ids=lambda p: p.name)
+def test_a_picture_of_the_readme_is_shown_by_code_hosting_sites(picture: Path) -> None:
+    """They run no scripts of pictures, and fetch nothing from elsewhere."""
+    assert picture.name in (ROOT / "README.md").read_text(encoding="utf-8")
+    root = ET.parse(picture).getroot()
+    names = {element.tag.partition("}")[2] for element in root.iter()}
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert {"title", "desc"} <= names
+    assert not names & {"script", "image", "foreignObject", "style", "use"}
+
+
+def test_every_page_stands_in_one_of_four_parts() -> None:
+    parts = re.findall(r"^(\S+)/index$", (ROOT / "docs/index.md").read_text(), re.MULTILINE)
+    assert parts == ["tutorials", "how-to", "explanation", "reference"]
+    found = {page.relative_to(ROOT / "docs").parts[0] for page in pages()[1:]}
+    assert found == {*parts, "index.md"}
