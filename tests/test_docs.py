@@ -3,7 +3,9 @@
 import doctest
 import importlib
 import inspect
+import itertools
 import re
+import shlex
 import shutil
 import tomllib
 import xml.etree.ElementTree as ET
@@ -12,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import click
 import fsspec
 import numpy as np
 import pytest
@@ -24,6 +27,7 @@ from virtualds.accessors.dataset_writer import DatasetWriter
 from virtualds.accessors.tree import VirtualDataTreeAccessor
 from virtualds.codecs import Zlib
 from virtualds.combine.progress import LeftOut
+from virtualds_cli.program import main as program
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = (ROOT / "virtualds", ROOT / "virtualds_cli")
@@ -139,7 +143,7 @@ def changed_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/tutorials/quickstart.md", "docs/index.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/index.md"])
 def test_the_first_pages_hold_for_an_archive_that_changed_on_the_way(
     name: str, changed_archive: Path
 ) -> None:
@@ -177,6 +181,31 @@ def test_the_readme_shows_the_main_job() -> None:
     code = "".join(block.code for block in blocks(ROOT / "README.md"))
     for step in ("open_virtual_mfdataset", "to_manifest", 'engine="virtual"'):
         assert step in code
+
+
+SHELL = re.compile(r"^```(?:console|sh)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def commands() -> Iterator[tuple[str, list[str]]]:
+    """Yield the page and the words of each call of ``virtualds`` that pages and README show."""
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        for match in SHELL.finditer(page.read_text(encoding="utf-8")):
+            for line in match["code"].replace("\\\n", " ").splitlines():
+                lexer = shlex.shlex(line.removeprefix("$ "), posix=True, punctuation_chars="|&;<>")
+                lexer.whitespace_split = True
+                words = list(itertools.takewhile(lambda word: word not in {"|", "&&", ">"}, lexer))
+                if words[:1] == ["virtualds"]:
+                    yield str(page.relative_to(ROOT)), words[1:]
+
+
+def test_pages_show_commands() -> None:
+    assert {"README.md", "docs/how-to/nightly.md"} <= {page for page, _ in commands()}
+
+
+@pytest.mark.parametrize(("page", "words"), list(commands()), ids=str)
+def test_the_command_line_takes_what_pages_show(page: str, words: list[str]) -> None:
+    name, *arguments = words
+    program.commands[name].make_context(name, arguments, parent=click.Context(program))
 
 
 def linked_files(page: Path) -> Iterator[Path]:
