@@ -97,7 +97,7 @@ class ManifestChunks:
         try:
             found = find_store(file.url).get_ranges(file, ranges)
         except StoreError as error:
-            raise self._make_error(int(batch[error.item]), str(error)) from error
+            raise self._make_error(int(batch[error.item]), f"{error}") from error
         for one, data, expected in zip(batch, found, self.checksum[batch].tolist(), strict=True):
             if reason := find_mismatch(data, expected):
                 raise self._make_error(int(one), reason)

@@ -15,7 +15,13 @@ from typing import Any, TypeVar
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable, name_axes
-from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, without_secrets
+from virtualds.errors import (
+    FormatError,
+    UnsupportedError,
+    VirtualdsError,
+    list_details,
+    without_secrets,
+)
 from virtualds.formats.referenced_files import MALFORMED_ERRORS, malformed_error
 from virtualds.formats.zarr.v2_metadata import is_shape
 
@@ -78,8 +84,9 @@ def apply_on_error(
         The first problem; its notes list the others.
     """
     found = ON_ERROR[on_error](group, problems)
-    listed = "\n".join(f"  {name}: {error}" for name, error in problems.items())
-    warnings.warn(f"{without_secrets(where)}: could not be read\n{listed}", stacklevel=depth + 1)
+    said = f"{without_secrets(where)}: could not be read"
+    details = (f"{name}: {error}" for name, error in problems.items())
+    warnings.warn(list_details(said, details), stacklevel=depth + 1)
     return found
 
 
@@ -116,7 +123,7 @@ def read_variable_or_problem(
     found.add_note(f"variable {path} of {root}")
     problems[path.rpartition("/")[2]] = found
     sizes: Sequence[Any] = shape if is_shape(shape) else ()  # type: ignore[assignment]
-    array = ManifestArray.unreadable(tuple(sizes), "V1", str(found))
+    array = ManifestArray.unreadable(tuple(sizes), "V1", f"{found}")
     return ManifestVariable(_name_axes(sizes, names), array)
 
 
@@ -255,4 +262,4 @@ def _find_problems(
 
 
 def _describe_error(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    return f"{type(error).__name__}: {' '.join(format(error).split())[:300]}"

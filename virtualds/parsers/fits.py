@@ -101,7 +101,7 @@ class _Reader:
             error.add_note(f"part {name!r} of {self.source.url}")
             self.problems[name] = error
             self.variables[name] = ManifestVariable(
-                (), ManifestArray.unreadable((), "V1", str(error)), {}
+                (), ManifestArray.unreadable((), "V1", f"{error}"), {}
             )
             return
         if part.shape:

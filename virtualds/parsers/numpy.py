@@ -121,7 +121,7 @@ def read_archive(
         except VirtualdsError as error:
             error.add_note(f"variable {name!r} of {source.url}")
             problems[name] = error
-            data = ManifestArray.unreadable((), "V1", str(error))
+            data = ManifestArray.unreadable((), "V1", f"{error}")
         variables[name] = build_flat_variable(data, number_axes(name, data.ndim), source)
     return ManifestGroup(variables, problems=problems).group(group)
 

@@ -81,7 +81,7 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
         except VirtualdsError as error:
             error.add_note(f"variable {name!r} of {source.url}")
             problems[name] = error
-            data = ManifestArray.unreadable((), "V1", str(error))
+            data = ManifestArray.unreadable((), "V1", f"{error}")
         variables[name] = build_flat_variable(data, number_axes(name, data.ndim), source)
     return ManifestGroup(variables, dict(attributes), problems=problems).group(group)
 

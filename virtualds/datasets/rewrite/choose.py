@@ -216,7 +216,7 @@ def _find_objection(
     try:
         found = obstacles(as_stored(variable, main, make_trial(main)))
     except VirtualdsError as error:
-        return str(error)
+        return f"{error}"
     return "; ".join(found) or None
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from virtualds.datasets.rewrite.plan import VariablePlan
 from virtualds.datasets.rewrite.run import Tell
-from virtualds.errors import UnsupportedError
+from virtualds.errors import UnsupportedError, list_details
 
 ON_UNSUPPORTED = ("error", "rewrite")
 DELAY = 1.0
@@ -74,16 +74,16 @@ class Rewriting:
         total = sum(plan.nbytes for plan in plans.values())
         if self.rewrite_limit is None or total <= self.rewrite_limit:
             return
-        listed = "\n".join(
-            f"  {path}: {plan.nchunks:,} chunks, {plan.nbytes:,} bytes: {'; '.join(plan.reasons)}"
+        details = [
+            f"{path}: {plan.nchunks:,} chunks, {plan.nbytes:,} bytes: {'; '.join(plan.reasons)}"
             for path, plan in plans.items()
-        )
-        raise UnsupportedError(
+        ]
+        said = (
             f"{target}: {total:,} bytes would have to be rewritten, more than rewrite_limit="
-            f"{self.rewrite_limit:,}:\n{listed}\nraise the limit, leave these variables out "
-            f"(ds.drop_vars), or choose another format: ds.virtual.cost(format) shows what each "
-            f"costs"
+            f"{self.rewrite_limit:,}; raise the limit, leave these variables out (ds.drop_vars), "
+            f"or choose another format: ds.virtual.cost(format) shows what each costs"
         )
+        raise UnsupportedError(list_details(said, details))
 
     @contextmanager
     def report(self, total: int) -> Iterator[Tell]:

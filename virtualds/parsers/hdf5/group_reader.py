@@ -197,7 +197,7 @@ class _GroupReader:
         except VirtualdsError as error:
             self._note(name, error)
             data = ManifestArray.unreadable(
-                shape, f"V{min(dataset.type.size, LARGEST_VOID)}", str(error)
+                shape, f"V{min(dataset.type.size, LARGEST_VOID)}", f"{error}"
             )
             return ManifestVariable(dims, data, attributes)
         if data.dtype.kind == "S" and "_FillValue" in attributes:
