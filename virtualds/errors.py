@@ -100,20 +100,20 @@ class VirtualdsError(Exception):
     def __format__(self, spec: str, /) -> str:
         return format(super().__str__(), spec)
 
-    def locate(self, place: str) -> None:
-        """Put the place of the error before its message, if the message does not name it.
+    def locate(self, place: str, url: str = "") -> None:
+        """Put the place of the error, and its file, before a message that does not name the place.
 
         Examples
         --------
-        >>> error = FormatError("its chunks overlap")
-        >>> error.locate("variable 't'")
+        >>> error = FormatError("a.nc: its chunks overlap")
+        >>> error.locate("variable 't'", "a.nc")
         >>> print(error)
-        variable 't': its chunks overlap
+        variable 't' of a.nc: its chunks overlap
         """
-        text = f"{self}"
-        place = without_secrets(place)
-        if place not in text:
-            self.args = (f"{place}: {text}", *self.args[1:])
+        text, url = f"{self}", without_secrets(url)
+        if not re.search(rf"{re.escape(place)}(?![\w/])", text):
+            where = f"{place} of {url}" if url else place
+            self.args = (f"{where}: {text.removeprefix(f'{url}: ')}", *self.args[1:])
 
     def add_note(self, note: str, /) -> None:
         """Add a line that says where the error happened."""

@@ -210,7 +210,7 @@ def remove_sources(
 
 def _check_choice(name: str, given: str, known: Iterable[str]) -> None:
     if given not in known:
-        raise ValueError(f"{name} {given!r}: there are {', '.join(map(repr, known))}")
+        raise ValueError(f"{name}={given!r}: give one of {', '.join(map(repr, known))}")
 
 
 def _open_set(old: ManifestGroup, new: xr.Dataset | None, dim: str | None) -> xr.Dataset:

@@ -200,7 +200,8 @@ def _find_reasons_not_plain(metadata: Mapping[str, Any], data: Any) -> list[str]
         shape = metadata["chunk_grid"]["configuration"]["chunk_shape"]
         sizes = pipeline.encoded_sizes(prod(shape) * pipeline.dtype.itemsize)
         found += [
-            f"its codec shuffle takes {size or 'any number of'} bytes, which are no whole elements "
+            f"its codec shuffle takes {size or 'any number of'} bytes, which are not whole "
+            f"elements "
             f"of {codec.itemsize}; numcodecs shuffles whole ones"
             for codec, size in zip(pipeline.codecs, sizes, strict=False)
             if isinstance(codec, Shuffle) and (size is None or size % codec.itemsize)

@@ -175,7 +175,8 @@ def _find_by_index(present: xr.Dataset, new: xr.Dataset, dim: Hashable) -> slice
         )
     if not places.size or (np.diff(places) != 1).any():
         raise CombineError(
-            f"region: the values of {dim!r} are at {places[:4].tolist()} of the set, which is no "
+            f"region: the values of {dim!r} are at {places[:4].tolist()} of the set, which is "
+            f"not a "
             f"contiguous stretch; write them one after the other"
         )
     return slice(int(places[0]), int(places[-1]) + 1)

@@ -154,7 +154,7 @@ class MessageGroup:
             try:
                 array = self._build_array(name, messages)
             except VirtualdsError as error:
-                error.add_note(f"variable {name!r} of {self.source.url}")
+                error.locate(f"variable {name!r}", self.source.url)
                 self.problems[name] = error
                 lengths = (len(self.values[axis]) for axis in self.axes)
                 array = ManifestArray.unreadable((*lengths, *self.shape), "f4", f"{error}")

@@ -46,12 +46,12 @@ class Rewriting:
     def __post_init__(self) -> None:
         if self.on_unsupported not in ON_UNSUPPORTED:
             raise ValueError(
-                f"on_unsupported {self.on_unsupported!r}: there are 'error' and 'rewrite', which "
+                f"on_unsupported={self.on_unsupported!r}: give 'error', or 'rewrite', which "
                 f"encodes chunks anew that the format cannot hold"
             )
         limit = self.rewrite_limit
         if limit is not None and (type(limit) is not int or limit < 0):
-            raise ValueError(f"rewrite_limit {limit!r}: it is a number of bytes, or None")
+            raise ValueError(f"rewrite_limit={limit!r}: give a number of bytes, or None")
         if not self.rewrites and (limit is not None or self.main_encoding):
             raise ValueError(
                 "rewrite_limit and main_encoding are for rewriting; pass on_unsupported='rewrite', "

@@ -19,7 +19,6 @@ from virtualds.formats.zarr.v3_arrays import ManifestPart, array_to_v3
 from virtualds.formats.zarr.values import NativeArray, values_to_v3
 from virtualds.json_values import to_json
 
-
 ZARR_V3 = (
     "write it as zarr-v3, which holds all of it (format='zarr-v3', or a name that ends in .zarr)"
 )

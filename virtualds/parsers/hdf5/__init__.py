@@ -115,7 +115,7 @@ def _walk_file(
 def _describe(error: VirtualdsError, source: SourceFile) -> str:
     """Return what was found in a file, without its name: other files may have it too."""
     found, _, _what_to_do = f"{error}".partition("; ")
-    return found.removeprefix(f"{without_secrets(source.url)}: ")
+    return found.rpartition(f"{without_secrets(source.url)}: ")[2]
 
 
 # ---------------------------------------------------------------------- native readers
