@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from virtualds.errors import lay_out
 from virtualds_cli.command import JSON
 
 if TYPE_CHECKING:
@@ -117,6 +116,8 @@ def format_count(count: int, thing: str) -> str:
 
 def print_error(error: BaseException) -> None:
     """Print an error with its notes to standard error, and with ``--json`` also as a report."""
+    from virtualds.errors import lay_out
+
     notes = [str(note) for note in getattr(error, "__notes__", [])]
     text = f"{error}" or type(error).__name__
     if is_json():

@@ -208,7 +208,7 @@ DAMAGED: dict[str, tuple[str, Any, str]] = {
     "a fraction": ("int32", named("scale_offset", offset=0.5, scale=2), "not an integer"),
     "an offset too large": ("int8", named("scale_offset", offset=128, scale=1), "128"),
     "a word": ("float32", named("scale_offset", offset="many", scale=1), "NaN, Infinity"),
-    "no number of JSON": ("float32", named("scale_offset", scale=np.inf), "inf is not a JSON number"),
+    "no number of JSON": ("float32", named("scale_offset", scale=np.inf), "not a JSON number"),
     "an offset of true": ("int32", named("scale_offset", offset=True), "not a JSON number"),
     "scaled booleans": ("bool", named("scale_offset", offset=0, scale=1), "neither integer"),
     "scaled complex numbers": ("complex64", named("scale_offset"), "neither integer"),
