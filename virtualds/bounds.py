@@ -210,7 +210,7 @@ def _decode_stream(stream: Any, data: Buffer, room: int, most: int) -> tuple[byt
         if not parts[-1] and not rest:
             break
     if not left:
-        raise ValueError(f"decoded to more bytes than the {most} that belong")
+        raise ValueError(f"decoded to more than the expected {most} bytes")
     if not stream.eof:
         raise EOFError("the stream ends before its end mark")
     # RFC 1952 allows zeros behind a stream

@@ -382,10 +382,10 @@ def test_a_region_does_not_cut_compressed_chunks(refs: Path, forecasts: Forecast
 
 OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "mode a": ({"region": REGION, "mode": "a"}, "'r\\+' fills a region"),
-    "no region": ({"mode": "r+"}, "region= fills a part"),
+    "no region": ({"mode": "r+"}, "to fill a part of them, pass region="),
     "append": ({"region": REGION, "append_dim": "init"}, "'r\\+' fills a region"),
     "position": ({"region": REGION, "position": "start"}, "these are for appending"),
-    "word": ({"region": REGION, "on_duplicate": "drop"}, "there are 'raise', 'skip', 'replace'"),
+    "word": ({"region": REGION, "on_duplicate": "drop"}, "give one of 'raise', 'skip', 'replace'"),
 }
 
 

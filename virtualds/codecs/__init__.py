@@ -168,7 +168,7 @@ def _explain_bad_parameters(what: str, where: str) -> Iterator[None]:
     except VirtualdsError:
         raise
     except (IndexError, KeyError, OverflowError, SyntaxError, TypeError, ValueError) as error:
-        raise FormatError(f"{what} makes no sense ({error}); the {where} is damaged") from error
+        raise FormatError(f"{what} is invalid ({error}); the {where} is damaged") from error
 
 
 def codec_from_hdf5(number: int, values: Sequence[int], itemsize: int) -> Codec:

@@ -84,7 +84,8 @@ class FromName:
         needs_date = found.groups > 1 or not DATE_PARTS.isdisjoint(names)
         if self.format is None and needs_date and not _is_date(names, found.groups):
             raise ValueError(
-                f"pattern {self.pattern!r}: its {found.groups} groups, named {names}, are no date; "
+                f"pattern {self.pattern!r}: its {found.groups} groups, named {names}, do not "
+                f"make a date; "
                 f"name them year, month, day, hour, ... from the coarsest on, or give a function"
             )
 
@@ -167,7 +168,7 @@ def _is_date(names: list[str], groups: int) -> bool:
 
 def _parse_parts(parts: Mapping[str, str]) -> np.datetime64:
     if not _is_date(list(parts), len(parts)):
-        raise ValueError(f"{dict(parts)} is no date")
+        raise ValueError(f"{dict(parts)} is not a date")
     if len(parts["year"]) < 4:
         raise ValueError(f"the year {parts['year']!r} has no century; use format='%y...'")
     numbers = {name: int(text) for name, text in parts.items()}

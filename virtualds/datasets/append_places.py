@@ -110,7 +110,8 @@ def pair_stretches(
         return [(_find_stretch_of_values(present, new, dim), new)]
     if unknown := sorted(urls_of(new) - known):
         raise CombineError(
-            f"replace-source: {unknown[0]} is no source of the set; append it (append_dim={dim!r})"
+            f"replace-source: {unknown[0]} is not a source of the set; append it "
+            f"(append_dim={dim!r})"
         )
     return [_pair_source(present, new, dim, url) for url in sorted(shared)]
 

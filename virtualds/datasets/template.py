@@ -77,7 +77,7 @@ def template(
             try:
                 made[name] = _empty_variable(variable, lengths)
             except VirtualdsError as error:
-                error.add_note(f"variable {name!r}")
+                error.locate(f"variable {name!r}")
                 raise
     made |= {n: v for n, v in given.variables.items() if n not in like.variables}
     rest = {n: v for n, v in like.variables.items() if n not in made}
