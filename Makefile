@@ -4,10 +4,12 @@ DEMO_ENV ?= .venv
 TEST_ENV ?= .venv-test
 DOCS_ENV ?= .venv-docs
 DOCS_OUT ?= docs/_build/html
+DIST_ENV ?= .venv-dist
+DIST ?= dist
 
 SOURCES := $(shell find virtualds virtualds_cli -name '*.py')
 
-.PHONY: help demo test test-rest test-all fuzz lint types docs clean
+.PHONY: help demo test test-rest test-all fuzz lint types docs docs-versions packages dist clean
 
 help:
 	@echo "make demo   build a small archive, scan it, read it back, draw it"
@@ -16,6 +18,8 @@ help:
 	@echo "make lint   check style and format      make types  check types"
 	@echo "make fuzz   damage files of all kinds and read them (hours; can be interrupted)"
 	@echo "make docs   build the pages, strictly    make clean  remove built files"
+	@echo "make docs-versions   build the pages of every tag, each in a folder of its own"
+	@echo "make dist   build the wheel and the source, and try both on every Python that is here"
 
 demo: $(DEMO_ENV)/installed
 	$(DEMO_ENV)/bin/virtualds demo
@@ -46,8 +50,21 @@ types: $(TEST_ENV)/installed
 docs: $(DOCS_ENV)/installed
 	$(DOCS_ENV)/bin/sphinx-build -W --keep-going -q -b html docs $(DOCS_OUT)
 
+docs-versions:
+	.ci/build-versions docs/_build/versions
+
+# The wheel is built from the source, so it lacks what the source lacks.
+packages: $(DIST_ENV)/installed
+	rm -rf $(DIST)
+	$(DIST_ENV)/bin/python -m build --no-isolation --outdir $(DIST) . > $(DIST_ENV)/log
+
+PYTHONS ?= 3.11 3.12 3.13 3.14
+dist: packages
+	.ci/check-source $(DIST)/*.tar.gz
+	.ci/try-packages "$(PYTHONS)" $(DIST)/*.whl $(DIST)/*.tar.gz
+
 clean:
-	rm -rf $(DEMO_ENV) $(TEST_ENV) $(DOCS_ENV) docs/_build virtualds-demo $(FUZZ_STATE)
+	rm -rf $(DEMO_ENV) $(TEST_ENV) $(DOCS_ENV) $(DIST_ENV) $(DIST) docs/_build virtualds-demo $(FUZZ_STATE)
 
 # The demo runs the built package, like a user, so it is built again when a source file changes.
 $(DEMO_ENV)/installed: pyproject.toml $(SOURCES)
@@ -63,4 +80,9 @@ $(TEST_ENV)/installed: pyproject.toml
 $(DOCS_ENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(DOCS_ENV)
 	$(DOCS_ENV)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
+	@touch $@
+
+$(DIST_ENV)/installed:
+	$(PYTHON) -m venv $(DIST_ENV)
+	$(DIST_ENV)/bin/python -m pip install --quiet --disable-pip-version-check build hatchling
 	@touch $@

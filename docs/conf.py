@@ -1,5 +1,6 @@
 """How the pages are built: ``make docs``."""
 
+import os
 import re
 from importlib.metadata import version as version_of
 
@@ -19,10 +20,24 @@ extensions = [
     "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
 ]
-exclude_patterns = ["_build", "**/.ipynb_checkpoints"]
+exclude_patterns = ["_build", "_templates", "**/.ipynb_checkpoints"]
 
 html_theme = "furo"
 html_title = f"virtualds {release}"
+# `.ci/build-versions` says where the list of versions lies, as seen from the first page.
+if versions_page := os.environ.get("DOCS_VERSIONS"):
+    templates_path = ["_templates"]
+    html_context = {"versions_page": versions_page}
+    html_sidebars = {
+        "**": [
+            "sidebar/brand.html",
+            "sidebar/versions.html",
+            "sidebar/search.html",
+            "sidebar/scroll-start.html",
+            "sidebar/navigation.html",
+            "sidebar/scroll-end.html",
+        ]
+    }
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3

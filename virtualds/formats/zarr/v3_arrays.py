@@ -36,11 +36,15 @@ from virtualds.formats.zarr.data_types import (
 )
 from virtualds.formats.zarr.v2_obstacles import build_fill_pipeline
 from virtualds.formats.zarr.v2_types import dtype_from_zarr_v2, dtype_to_zarr_v2
-from virtualds.formats.zarr.v3_metadata import axes_from_v3, find_origins, grid_to_v3
+from virtualds.formats.zarr.v3_metadata import axes_from_v3, check_extras, find_origins, grid_to_v3
 from virtualds.json_values import from_json, to_json
 
 FRAGMENTS, PIPELINES, NUMPY_TYPE = "virtualds.fragments", "virtualds.pipelines", "virtualds.numpy"
 """Names of our extensions: a chunk grid, a codec, and a data type."""
+EVEN_AXIS = ("size", "chunk", "hidden", "last")
+LISTED_AXIS = ("lengths", "stored", "hidden")
+PIPELINE = ("dtype", "codecs", "fill", "layout", "packing")
+"""Keys of an axis of a fragment, in its two forms, and of a pipeline: readers know all of them."""
 MOST_EMPTY = 2**20
 """Most slabs of an axis without elements."""
 
@@ -248,16 +252,13 @@ def place_part(
 def _build_array(
     shape: tuple[int, ...], metadata: Mapping[str, Any], manifests: Manifests
 ) -> ManifestArray:
-    said = [
-        (
-            tuple(f["start"]),
-            tuple(_axis_from_json(a, n) for a, n in zip(f["axes"], shape, strict=True)),
-        )
-        for f in metadata["chunk_grid"]["configuration"]["fragments"]
-    ]
+    grid = metadata["chunk_grid"]["configuration"]
+    check_extras(grid, {"fragments"})
+    said = [_fragment_from_json(fragment, shape) for fragment in grid["fragments"]]
     [codec] = metadata["codecs"]
     if codec["name"] != PIPELINES:
         raise UnsupportedError(f"codec {codec['name']!r} in an array of fragments")
+    check_extras(codec["configuration"], {"pipelines"})
     pipelines = tuple(map(_pipeline_from_json, codec["configuration"]["pipelines"]))
     kind = metadata["data_type"]
     if isinstance(kind, Mapping) and kind.get("name") == NUMPY_TYPE:
@@ -275,15 +276,24 @@ def _build_array(
     return replace(found, fill_value=fill)
 
 
+def _fragment_from_json(
+    said: Mapping[str, Any], shape: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[ChunkAxis, ...]]:
+    """Return where a fragment of an array of this shape begins, and its chunk axes."""
+    check_extras(said, {"start", "axes"})
+    axes = zip(said["axes"], shape, strict=True)
+    return tuple(said["start"]), tuple(_axis_from_json(axis, size) for axis, size in axes)
+
+
 def _axis_from_json(said: Mapping[str, Any], size: int) -> ChunkAxis:
     """Return the chunk axis of a fragment; the array has ``size`` elements along it."""
+    check_extras(said, {*EVEN_AXIS, *LISTED_AXIS})
     if "size" in said:
-        numbers = [said[name] for name in ("size", "chunk", "hidden", "last")]
+        numbers = [said[name] for name in EVEN_AXIS]
         if any(type(n) is not int for n in numbers):
             raise FormatError(f"{dict(said)} does not cut an axis; the metadata is damaged")
         return ChunkAxis.regular(numbers[0], numbers[1], inset=numbers[2], last=numbers[3])
-    names = ("lengths", "stored", "hidden")
-    runs = [np.array(said[name]).reshape(-1, 2) for name in names]
+    runs = [np.array(said[name]).reshape(-1, 2) for name in LISTED_AXIS]
     # checked before memory is allocated
     whole = all(run.dtype.kind == "i" and (run >= 0).all() for run in runs)
     counts = {sum(run[:, 1].tolist()) for run in runs}
@@ -296,20 +306,27 @@ def _axis_from_json(said: Mapping[str, Any], size: int) -> ChunkAxis:
 
 
 def _pipeline_from_json(said: Mapping[str, Any]) -> CodecPipeline:
+    check_extras(said, PIPELINE)
     dtype = dtype_from_json(said["dtype"])
     codecs = tuple(
         codec_from_zarr_v3(c["name"], c.get("configuration", {}), dtype) for c in said["codecs"]
     )
-    layout = tuple(
-        FixedAxis(e["length"], e["index"]) if isinstance(e, Mapping) else int(e)
-        for e in said["layout"]
-    )
+    layout = tuple(map(_layout_from_json, said["layout"]))
     fill = None if said["fill"] is None else base64.b64decode(said["fill"])
     packing = _packing_from_json(said["packing"], dtype) if "packing" in said else None
     return CodecPipeline(dtype, codecs, fill, layout, packing)
 
 
+def _layout_from_json(said: Any) -> FixedAxis | int:
+    """Return a stored axis: a number is that axis of the array."""
+    if not isinstance(said, Mapping):
+        return int(said)
+    check_extras(said, {"length", "index"})
+    return FixedAxis(said["length"], said["index"])
+
+
 def _packing_from_json(said: Mapping[str, Any], stored: np.dtype[Any]) -> Decoding | None:
+    check_extras(said, {"dtype", "attributes", "types"})
     types = said["types"]
     attributes = {n: from_json(v, types.get(n)) for n, v in said["attributes"].items()}
     dtype = np.dtype(said["dtype"])

@@ -76,15 +76,19 @@ def check_extras(metadata: Mapping[str, Any], known: Collection[str]) -> None:
 
     Raises
     ------
+    FormatError
+        These are no keys and values.
     UnsupportedError
         There is an unknown key that readers must understand.
     """
+    if not isinstance(metadata, Mapping):
+        raise FormatError(f"zarr.json: {metadata!r:.80} is no object; the metadata is damaged")
     for key in sorted(metadata.keys() - set(known)):
         value = metadata[key]
         if not isinstance(value, Mapping) or value.get("must_understand") is not False:
             raise UnsupportedError(
-                f"zarr.json: {key!r} is unknown to virtualds, and readers must understand it; open "
-                f"the data with the library that wrote them"
+                f"zarr.json: {key!r} is unknown to virtualds, and readers must understand it; "
+                f"update virtualds, or open the data with the library that wrote them"
             )
 
 

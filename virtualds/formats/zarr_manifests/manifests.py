@@ -17,6 +17,7 @@ from virtualds.errors import FormatError, ReadError, UnsupportedError
 from virtualds.formats.referenced_files import UNKNOWN, ReferencedFiles, unreachable_error
 from virtualds.formats.zarr.chunk_keys import ChunkKeys
 from virtualds.formats.zarr.v3_arrays import ManifestPart
+from virtualds.formats.zarr.v3_metadata import check_extras
 from virtualds.formats.zarr_manifests.json_rows import Fingerprint
 from virtualds.formats.zarr_manifests.json_table import JsonTable
 from virtualds.formats.zarr_manifests.layers import lay_parts
@@ -29,6 +30,9 @@ from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
 
 JSON_MANIFEST, PARQUET_MANIFEST = "chunk-manifest-json", "chunk-manifest-parquet"
 """Names of the storage transformers."""
+PART = ("fragment", "origin", "shape", "first", "strides", "pipelines", "table")
+TABLE = ("path", "rows", "chunks", "begins", "sources", "pipelines")
+"""Keys of a part of a manifest, and of its table: readers know all of them."""
 KEPT_RECORDS = 24
 """Records, of references and of sources, that one set keeps in memory."""
 
@@ -163,6 +167,7 @@ class StoredManifests:
         """
         name, said = transformer.get("name"), transformer.get("configuration", {})
         if name == PARQUET_MANIFEST:
+            check_extras(said, {"parts"})
             found = [self._read_table_part(folder, part, grids, numbered) for part in said["parts"]]
             return lay_parts(found, grids, max(numbered, 1))
         if name != JSON_MANIFEST:
@@ -170,6 +175,7 @@ class StoredManifests:
                 f"storage transformer {name!r}: {JSON_MANIFEST!r} and {PARQUET_MANIFEST!r} are "
                 f"known; a newer virtualds may know it"
             )
+        check_extras(said, {"manifest", "sources"})
         manifest = said["manifest"]
         if isinstance(manifest, str):
             manifest = to_set_path(folder, manifest)
@@ -198,6 +204,8 @@ class StoredManifests:
         grids: list[tuple[int, ...]],
         numbered: int,
     ) -> ManifestPart:
+        check_extras(part, PART)
+        check_extras(part["table"], TABLE)
         fragment = _demand_naturals([part.get("fragment", 0)])[0]
         shape, origin = _demand_naturals(part["shape"]), _demand_naturals(part["origin"])
         if fragment >= len(grids):
