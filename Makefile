@@ -7,7 +7,7 @@ DOCS_OUT ?= docs/_build/html
 
 SOURCES := $(shell find virtualds virtualds_cli -name '*.py')
 
-.PHONY: help demo test test-rest test-all fuzz lint types docs clean
+.PHONY: help demo test test-rest test-all fuzz lint types docs notebooks clean
 
 help:
 	@echo "make demo   build a small archive, scan it, read it back, draw it"
@@ -16,6 +16,7 @@ help:
 	@echo "make lint   check style and format      make types  check types"
 	@echo "make fuzz   damage files of all kinds and read them (hours; can be interrupted)"
 	@echo "make docs   build the pages, strictly    make clean  remove built files"
+	@echo "make notebooks   run the notebooks, and keep what they print and draw"
 
 demo: $(DEMO_ENV)/installed
 	$(DEMO_ENV)/bin/virtualds demo
@@ -45,6 +46,11 @@ types: $(TEST_ENV)/installed
 
 docs: $(DOCS_ENV)/installed
 	$(DOCS_ENV)/bin/sphinx-build -W --keep-going -q -b html docs $(DOCS_OUT)
+
+# The one about other tools needs Python 3.12: TEST_ENV=... leads to an environment that has it.
+NOTEBOOKS ?= $(filter-out notebooks/from_other_tools.ipynb,$(wildcard notebooks/*.ipynb))
+notebooks: $(TEST_ENV)/installed
+	$(TEST_ENV)/bin/python tests/notebook_runs.py $(NOTEBOOKS)
 
 clean:
 	rm -rf $(DEMO_ENV) $(TEST_ENV) $(DOCS_ENV) docs/_build virtualds-demo $(FUZZ_STATE)
