@@ -21,7 +21,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # other. `docs/architecture.md` says what each is for.
 LAYERS = (
     {"errors", "options", "urls", "source_file", "json_values", "bounds"},
-    {"codecs", "stores", "chunks"},
+    {"codecs", "stores", "chunks", "pictures"},
     {"reading"},
     {"arrays"},
     {"parsers", "formats"},

@@ -68,6 +68,10 @@ class ChunkAxis(ABC):
     def slabs(self, first: int = 0, stop: int | None = None) -> Slabs:
         """Return the columns of the slabs ``first`` to ``stop``."""
 
+    @abstractmethod
+    def edges_at(self, numbers: Ints) -> Ints:
+        """Return the logical position of each edge; edge ``i`` is where slab ``i`` begins."""
+
     def stored_lengths(self) -> set[int]:
         """Return the different numbers of elements that chunks store along the axis."""
         return set(np.unique(self.slabs().encoded).tolist())
@@ -253,6 +257,10 @@ class RegularAxis(ChunkAxis):
             inset[0] = self.hidden
         return Slabs(edges, encoded, inset)
 
+    def edges_at(self, numbers: Ints) -> Ints:
+        found: Ints = np.clip(numbers * self.step - self.hidden, 0, self.length)
+        return found
+
     def stored_lengths(self) -> set[int]:
         return {self.step, self.last} if self.nchunks > 1 else {self.last} if self.length else set()
 
@@ -308,6 +316,9 @@ class IrregularAxis(ChunkAxis):
             self.encoded[first:stop].astype(np.int64),
             self.inset[first:stop].astype(np.int64),
         )
+
+    def edges_at(self, numbers: Ints) -> Ints:
+        return self.edges[numbers]
 
     def locate(self, positions: Ints) -> Ints:
         return np.searchsorted(self.edges, positions, side="right").astype(np.int64) - 1

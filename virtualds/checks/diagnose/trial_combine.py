@@ -26,7 +26,7 @@ from virtualds.checks.diagnose.explanations import (
     Pair,
     explain_change,
 )
-from virtualds.checks.diagnose.report import Difference, Verdict
+from virtualds.checks.diagnose.findings import Difference, Verdict
 from virtualds.combine import open_virtual_mfdataset
 from virtualds.combine.open_file import OPEN_ERRORS
 from virtualds.datasets.from_dataset import group_from_dataset
