@@ -212,7 +212,7 @@ def test_opened_sets_look_the_same(archive_files: list[Path], tmp_path: Path) ->
     for plots in (vds.virtual.plot, again.virtual.plot):
         ax = plots.coverage()
         assert len(rectangles(ax, "files")) == 2 and names(ax) == ["2001.nc", "2002.nc"]
-        assert title(plots.chunks("t")) == "t: 24 chunks of 1 × 6 × 8"
+        assert title(plots.chunks("t")) == "t: 24 chunks of (1, 6, 8)"
     assert title(vds.virtual.plot.sizes()) == title(again.virtual.plot.sizes())
 
 
@@ -220,7 +220,7 @@ def test_opened_sets_look_the_same(archive_files: list[Path], tmp_path: Path) ->
 
 
 def two_encodings() -> xr.Dataset:
-    """``t(time, lat, lon)`` of two encodings and chunk shapes; one chunk of the first is missing."""
+    """``t(time, lat, lon)`` of two encodings and chunk shapes; a chunk of the first is missing."""
     paths = np.full((4, 2, 1), "/a.nc", object)
     paths[1, 1] = ""
     first = ManifestArray.from_arrays(
@@ -241,7 +241,7 @@ def test_chunks_are_coloured_by_encoding_and_gaps_are_ground() -> None:
     assert second == [(4, 10, 0, 6)]
     assert legend(ax) == ["int16 zlib", "int16 uncompressed", "no chunk: fill value"]
     assert ax.patch.get_hatch() and ax.get_xlim() == (0, 10)
-    assert title(ax) == "t: 10 chunks of 1–3 × 3–6 × 8, 1 missing"
+    assert title(ax) == "t: 10 chunks of (1 to 3, 3 to 6, 8), 1 missing"
     shown = [c for c in ax.collections if isinstance(c, PolyCollection)]
     # no colour alone tells them apart
     assert len({c.get_hatch() for c in shown}) == len(shown)
@@ -271,7 +271,7 @@ def test_an_array_of_one_axis_is_a_line() -> None:
     ds = on_days(files_along(["/a.nc", "", "/c.nc"], 4), range(12))
     ax = ds.virtual.plot.chunks("t")
     assert [row[:2] for row in rectangles(ax, "float32 uncompressed")] == [(0, 4), (8, 12)]
-    assert (names(ax), title(ax)) == ([], "t: 3 chunks of 4, 1 missing")
+    assert (names(ax), title(ax)) == ([], "t: 3 chunks of (4), 1 missing")
 
 
 def test_a_huge_grid_is_drawn_in_cells_of_many_chunks() -> None:
@@ -288,7 +288,7 @@ def test_a_huge_grid_is_drawn_in_cells_of_many_chunks() -> None:
     drawn = rectangles(ax, "float32 uncompressed")
     assert not any(left < 1530 and right > 1500 for left, right, *_ in drawn)
     assert sum((right - left) * (top - low) for left, right, low, top in drawn) == (3000 - 30) * 40
-    assert title(ax) == "t: 120,000 chunks of 1 × 1, 1,201 missing"
+    assert title(ax) == "t: 120,000 chunks of (1, 1), 1,201 missing"
 
 
 # ---------------------------------------------------------------------- sizes

@@ -10,6 +10,7 @@ import pandas as pd
 import xarray as xr
 
 from virtualds.accessors.dataset_writer import DatasetWriter
+from virtualds.accessors.display import Contents, format_lines, show_dataset
 from virtualds.accessors.plots import DatasetPlots
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.sources import build_source_table, make_prefix_changer, move_sources
@@ -46,6 +47,12 @@ class VirtualDatasetAccessor(DatasetWriter, FamiliarNames):
     def __init__(self, dataset: xr.Dataset) -> None:
         super().__init__(dataset)
         self.report: BuildReport | None = None
+
+    def __repr__(self) -> str:
+        return format_lines("ds.virtual", Contents.of(self._dataset))
+
+    def _repr_html_(self) -> str:
+        return show_dataset(Contents.of(self._dataset), self.report)
 
     @property
     def arrays(self) -> dict[Hashable, ManifestArray]:

@@ -106,12 +106,16 @@ def _choose_axes(array: Any) -> tuple[int, ...]:
 
 def _cut_axis(array: Any, axis: int, most: int) -> Ints:
     """Return at most so many bins along an axis; they begin and end where chunks do."""
-    ends = np.array([0, array.shape[axis]], np.int64)
-    found = [ends]
+    found = [np.array([0, array.shape[axis]], np.int64)]
     for cut, start in {(f.axes[axis], f.start[axis]) for f in array.fragments}:
-        numbers = np.linspace(0, cut.nchunks, min(cut.nchunks, SAMPLED_EDGES) + 1).astype(np.int64)
-        found.append(cut.edges_at(numbers) + start)
-    edges = np.unique(np.concatenate(found))
+        if cut.nchunks > 1 or cut.size < array.shape[axis]:
+            count = min(cut.nchunks, SAMPLED_EDGES)
+            numbers = np.arange(count + 1) * cut.nchunks // max(count, 1)
+            found.append(cut.edges_at(numbers) + start)
+    edges = np.sort(np.concatenate(found))
+    edges = edges[np.append(edges[1:] != edges[:-1], True)]
+    # an axis without elements is one bin
+    edges = np.append(edges[:1], edges[-1:]) if edges.size < 2 else edges
     if edges.size - 1 <= most:
         return edges
     step = -(-(edges.size - 1) // most)

@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.arrays.chunk_bins import FIRST_KIND, GAP, UNREAD, ChunkBins, bin_chunks
-from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.pictures import palette
 from virtualds.pictures.chunk_grid import (
     Box,
@@ -102,7 +101,7 @@ def _list_meanings(
     """Return what each shade stands for, where the picture does not say it by itself."""
     meanings: list[tuple[Shade, object]] = []
     for shade, number in zip(shades[:MOST_NAMED], found.encodings, strict=False):
-        meanings.append((shade, describe_pipeline(array.pipelines[number])))
+        meanings.append((shade, array.pipelines[number]))
     if len(found.encodings) > MOST_NAMED:
         meanings.append((shades[MOST_NAMED], f"{len(found.encodings) - MOST_NAMED} more encodings"))
     if found.alternates:
@@ -125,11 +124,3 @@ def _note(array: Any, found: ChunkBins, dims: Sequence[str] | None) -> Markup | 
         names = ", ".join(dims[axis] if dims else f"axis {axis}" for axis in hidden)
         parts.append(f"Not drawn: {names}.")
     return element("div", " ".join(parts), class_="vds-note") if parts else None
-
-
-def describe_pipeline(pipeline: CodecPipeline) -> str:
-    """Return in a few words how chunks are encoded."""
-    names = ", ".join(c.zarr_v2_id for c in pipeline.codecs) or "uncompressed"
-    packing = pipeline.packing
-    packed = f", CF packing to {packing.dtype}" if packing else ""
-    return f"{pipeline.dtype} {names}{packed}"

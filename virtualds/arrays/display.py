@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
 from typing import Any
 
-from virtualds.arrays.chunk_picture import describe_pipeline, draw_chunks
-from virtualds.arrays.survey import Survey, count_chunks_of_files, count_files, survey
+from virtualds.arrays.chunk_picture import draw_chunks
+from virtualds.arrays.survey import Survey, count_files, find_used_files, survey
 from virtualds.errors import without_secrets
 from virtualds.pictures.html import Markup, cell, element, format_bytes, section, table
 
@@ -96,7 +95,7 @@ def list_chunk_lengths(array: Any) -> list[str]:
 
 def _share(nbytes: int, chunks: int) -> str:
     """Return the mean number of bytes of a chunk."""
-    return f"{format_bytes(round(nbytes / chunks))} on average" if nbytes and chunks else ""
+    return format_bytes(round(nbytes / chunks)) if nbytes and chunks else ""
 
 
 def _format_stored(found: Survey) -> str:
@@ -122,15 +121,15 @@ def _format_chunks(arrays: Sequence[Any], found: Survey) -> str:
 
 
 def _format_encodings(array: Any) -> str:
-    names = list(dict.fromkeys(map(describe_pipeline, array.pipelines)))
+    names = list(dict.fromkeys(map(str, array.pipelines)))
     more = f"; {len(names) - SHOWN_ENCODINGS} more" if len(names) > SHOWN_ENCODINGS else ""
     return ("; ".join(names[:SHOWN_ENCODINGS]) or "no chunks") + more
 
 
 def list_files(arrays: Sequence[Any], most: int) -> Markup | None:
     """Return a closed section with a table of the first files; None if no file is known."""
-    counts = count_chunks_of_files(arrays)
-    if not counts:
+    used = find_used_files(arrays, most)
+    if not used.total:
         return None
     rows = [
         (
@@ -138,7 +137,7 @@ def list_files(arrays: Sequence[Any], most: int) -> Markup | None:
             f"{count:,}",
             "" if file.size is None else format_bytes(file.size),
         )
-        for file, count in islice(counts.items(), most)
+        for file, count in used.first
     ]
-    shown = table(("url", "chunks", "size"), rows, most=most, total=len(counts), numbers=(1, 2))
-    return section("Files", shown, note=f"{len(counts):,}")
+    shown = table(("url", "chunks", "size"), rows, most=most, total=used.total, numbers=(1, 2))
+    return section("Files", shown, note=f"{used.total:,}")

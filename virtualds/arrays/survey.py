@@ -167,19 +167,31 @@ def count_files(arrays: Sequence[Any]) -> int:
 _counted: deque[tuple[list[tuple[SourceFile, ...]], int]] = deque(maxlen=KEPT)
 
 
-def count_chunks_of_files(arrays: Sequence[Any]) -> dict[SourceFile, int]:
-    """Return the files of arrays whose references are at hand, with their numbers of chunks."""
+class Used(NamedTuple):
+    """The first files of arrays with their numbers of chunks, and how many files there are."""
+
+    first: list[tuple[SourceFile, int]]
+    total: int
+
+
+def find_used_files(arrays: Sequence[Any], most: int) -> Used:
+    """Return the files that chunks lie in, of arrays whose references are at hand."""
     counts: dict[int, npt.NDArray[np.int64]] = {}
     tables: dict[int, tuple[SourceFile, ...]] = {}
     for table, used in _count_by_table(arrays):
         tables[id(table)] = table
         before = counts.get(id(table))
         counts[id(table)] = used if before is None else before + used
+    if len(tables) == 1:
+        [(number, table)] = tables.items()
+        met = np.flatnonzero(counts[number])
+        return Used([(table[n], int(counts[number][n])) for n in met[:most].tolist()], met.size)
     found: dict[SourceFile, int] = {}
     for number, table in tables.items():
         for file, count in zip(table, counts[number].tolist(), strict=True):
-            found[file] = found.get(file, 0) + count
-    return found
+            if count:
+                found[file] = found.get(file, 0) + count
+    return Used(list(found.items())[:most], len(found))
 
 
 def _count_by_table(

@@ -54,6 +54,12 @@ class ChunkAxis(ABC):
 
     __slots__ = ()
 
+    def __repr__(self) -> str:
+        lengths = self.stored_lengths()
+        span = " to ".join(f"{n:,}" for n in sorted({min(lengths), max(lengths)})) if lengths else 0
+        counted = f"{self.nchunks:,} chunk{'s' * (self.nchunks != 1)}"
+        return f"<{type(self).__name__} of {self.size:,}: {counted} of {span}>"
+
     @property
     @abstractmethod
     def size(self) -> int:
@@ -199,7 +205,7 @@ class ChunkAxis(ABC):
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class RegularAxis(ChunkAxis):
     """An axis cut every ``chunk`` elements, the first ``inset`` of which are hidden.
 
@@ -277,7 +283,7 @@ class RegularAxis(ChunkAxis):
         return RegularAxis(stop - start, step, inset, last), slice(first, final + 1)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class IrregularAxis(ChunkAxis):
     """An axis with any slabs, held in three columns."""
 

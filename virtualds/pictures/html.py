@@ -12,6 +12,9 @@ from virtualds.pictures.style import STYLE, STYLE_OF_PAGES
 UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 """Characters that XML 1.0 (section 2.2) or UTF-8 cannot hold, or that nobody sees."""
 
+SPECIAL = re.compile(f"[&<>\"']|{UNPRINTABLE.pattern}")
+"""Characters that text cannot hold as they are."""
+
 EMPTY = frozenset({"br", "hr", "img", "input", "link", "meta", "circle", "line", "path", "rect"})
 """Elements without content. All others get an end tag, which HTML demands."""
 
@@ -37,7 +40,10 @@ def escape(value: object) -> Markup:
     """
     if isinstance(value, Markup):
         return value
-    return Markup(html.escape(UNPRINTABLE.sub("\ufffd", str(value))))
+    text = str(value)
+    if SPECIAL.search(text) is None:
+        return Markup(text)
+    return Markup(html.escape(UNPRINTABLE.sub("\ufffd", text)))
 
 
 def join(*children: object) -> Markup:

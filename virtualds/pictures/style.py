@@ -60,7 +60,7 @@ max-width:none;white-space:normal}
 .vds .vds-section>summary~*{margin-left:16px}
 .vds svg{display:block;max-width:100%;height:auto;overflow:visible}
 .vds svg text{fill:currentColor;font-size:11px;font-family:inherit}
-.vds svg.vds-strip{width:100%;height:14px}
+.vds svg.vds-strip{width:100%;height:var(--vds-height,14px)}
 .vds .vds-key{display:flex;flex-wrap:wrap;gap:2px 14px;margin:4px 0}
 .vds .vds-key>span{display:inline-flex;align-items:center;gap:6px;overflow-wrap:anywhere}
 .vds .vds-key svg{flex:none}

@@ -119,7 +119,7 @@ class DatasetPlots:
         >>> from virtualds import open_virtual_dataset
         >>> ax = open_virtual_dataset("2001.nc").virtual.plot.chunks("t")
         >>> ax.get_title(loc="left")
-        't: 12 chunks of 1 × 6 × 8'
+        't: 12 chunks of (1, 6, 8)'
         """
         array = self._arrays[self._demand_variable(variable)]
         dims = self._dataset.variables[variable].dims

@@ -17,8 +17,9 @@ from virtualds.accessors.plots.canvas import (
     show_cells,
 )
 from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.chunk_picture import describe_pipeline
 from virtualds.arrays.chunk_plane import SEVERAL, ChunkPlane
-from virtualds.arrays.display import describe_pipeline
+from virtualds.arrays.display import list_chunk_lengths
 from virtualds.chunks.projection import Ints
 from virtualds.datasets.axis_cells import AxisCells
 from virtualds.pictures.palette import GAP, UNKNOWN, shade_of
@@ -79,18 +80,10 @@ def draw_chunks(
 
 def _summarize(name: str, array: ManifestArray, missing: int, is_line: bool) -> str:
     """Return the number and the shape of the chunks in words."""
-    lengths = [
-        {length for f in array.fragments for length in f.axes[axis].stored_lengths()}
-        for axis in range(array.ndim - is_line)
-    ]
-    shape = " × ".join(_format_range(found) for found in lengths if found)
+    lengths = list_chunk_lengths(array)[: array.ndim - is_line]
     lost = f", {missing:,} missing" if missing else ""
-    return f"{name}: {array.nchunks:,} chunk{'s' * (array.nchunks != 1)} of {shape}{lost}"
-
-
-def _format_range(lengths: set[int]) -> str:
-    least, most = min(lengths), max(lengths)
-    return f"{least:,}" if least == most else f"{least:,}–{most:,}"
+    chunks = f"{array.nchunks:,} chunk{'s' * (array.nchunks != 1)}"
+    return f"{name}: {chunks} of ({', '.join(lengths)}){lost}"
 
 
 def _draw_boxes(ax: Axes, plane: ChunkPlane, cells: Sides, encodings: Sequence[str]) -> list[Patch]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from virtualds.checks.diagnose.explanations import GAP, OPENING, ORDER, OVERLAP, FoundChange, Pair
 from virtualds.checks.diagnose.fact_runs import MOST_VALUES, FactRun, is_steady
+from virtualds.checks.diagnose.findings import VERDICTS, Difference, Era, EraStretch
 from virtualds.checks.diagnose.guess_dimension import (
     CoordinateSpan,
     PlacedFile,
@@ -18,7 +19,6 @@ from virtualds.checks.diagnose.guess_dimension import (
     find_time_gaps,
 )
 from virtualds.checks.diagnose.remedies import Code, write_remedy
-from virtualds.checks.diagnose.findings import VERDICTS, Difference, Era, EraStretch
 from virtualds.checks.diagnose.scan_files import FileSurvey, UnreadableFile
 from virtualds.checks.diagnose.timeline import EraFile, place_eras
 from virtualds.checks.diagnose.trial_combine import (
@@ -55,7 +55,7 @@ OWN_ASPECTS = (ATTRIBUTE, SCALE, FILL, UNITS, VALUES)
 def find_eras(
     survey: FileSurvey, joined: Sequence[str]
 ) -> tuple[tuple[Era, ...], tuple[EraStretch, ...]]:
-    """Return the eras of an archive, after them the files that cannot be opened, and their places."""
+    """Return the eras of an archive, unreadable files last, and their places."""
     changing = [f for f in survey.courses.find_changing() if not _is_joined(survey, f, joined)]
     making = [f for f in changing if _makes_eras(survey, f)]
     numbers = survey.courses.number_eras(making)

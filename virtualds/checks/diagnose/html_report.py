@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
 
 from virtualds.checks.diagnose.findings import (
     MOST_ROWS,
@@ -18,7 +17,7 @@ from virtualds.checks.diagnose.findings import (
 )
 from virtualds.pictures.html import Markup, element, join, section, table
 from virtualds.pictures.palette import CHANGED, GAP, MISSING, OK, SERIES, UNKNOWN, Shade
-from virtualds.pictures.style import name_shade
+from virtualds.pictures.reports import draw_card, draw_heading, lay_out
 from virtualds.pictures.svg import Span, key, strip
 
 Shorten = Callable[[str], str]
@@ -42,16 +41,11 @@ APART = 0.2
 """Least distance of two labels, as a part of the line."""
 
 
-def draw_heading(title: str, notes: Sequence[str], verdict: Verdict) -> Markup:
+def draw_verdict(title: str, notes: Sequence[str], verdict: Verdict) -> Markup:
     """Return the verdict in one line, and what it is based on below."""
     sign, shade = VERDICT_SHADES[verdict]
     lines = [element("div", note, class_="vds-note", style="margin-left:0") for note in notes]
-    return element(
-        "div",
-        element("div", element("b", f"{sign} {title}"), class_="vds-title"),
-        *lines,
-        style=f"border-left:4px solid {name_shade(shade)};padding-left:12px;margin:4px 0 12px",
-    )
+    return draw_heading(f"{sign} {title}", *lines, shade=shade)
 
 
 # ---------------------------------------------------------------------- eras
@@ -69,7 +63,8 @@ def draw_eras(eras: Sequence[Era], stretches: Sequence[EraStretch], shorten: Sho
     rows = [(_shade_era(n, eras), _describe_era(n, era, shorten)) for n, era in _list_keyed(eras)]
     if gaps:
         rows.append((GAP, f"no file: {len(gaps):,} gap{'s' * (len(gaps) != 1)}"))
-    return element("div", *lanes, _label_line(eras, stretches, shorten), key(rows))
+    style = "--vds-height:22px;margin-bottom:8px"
+    return element("div", *lanes, _label_line(eras, stretches, shorten), key(rows), style=style)
 
 
 def _shade_era(number: int, eras: Sequence[Era]) -> Shade:
@@ -138,7 +133,7 @@ def _label_line(eras: Sequence[Era], stretches: Sequence[EraStretch], shorten: S
     has_names = any(s.start == eras[s.era].first_file for s in known)
     marks = [(known[0].low, known[0].start)]
     for stretch in () if has_names else known[1:]:
-        if marks[-1][0] + APART <= stretch.low <= 1 - APART:
+        if marks[-1][0] + APART <= stretch.low <= 1 - 2 * APART:
             marks.append((stretch.low, stretch.start))
     last = max(known, key=lambda s: s.high)
     labels = [
@@ -163,11 +158,11 @@ def draw_differences(rows: Sequence[Difference], shorten: Shorten) -> Iterator[M
     for verdict in VERDICTS[:-1]:
         found = [row for row in rows if row.verdict == verdict]
         if found:
-            cards = [_draw_card(row, shorten) for row in found[:MOST_ROWS]]
+            cards = [_draw_difference(row, shorten) for row in found[:MOST_ROWS]]
             more = len(found) - MOST_ROWS
             rest = element("div", format_more(more), class_="vds-note") if more > 0 else None
             title = TITLES[verdict].capitalize()
-            yield section(title, *cards, rest, note=f"{len(found):,}", is_open=True)
+            yield section(title, lay_out(cards), rest, note=f"{len(found):,}", is_open=True)
     others = [row for row in rows if row.verdict == VERDICTS[-1]]
     if others:
         head = ("variable", "what", "before", "after", "first file", "files", "result")
@@ -187,38 +182,16 @@ def _list_cells(row: Difference, shorten: Shorten) -> Sequence[str]:
     )
 
 
-def _draw_card(row: Difference, shorten: Shorten) -> Markup:
+def _draw_difference(row: Difference, shorten: Shorten) -> Markup:
     sign, shade = VERDICT_SHADES[row.verdict]
     subject = join(element("code", row.variable), ": ") if row.variable else None
     files = f"{row.files:,} file{'s' * (row.files != 1)}"
-    code = element(
-        "pre", element("code", row.code), class_="vds-code", title="click to select", style=CODE
+    return draw_card(
+        join(f"{sign} ", subject, row.aspect),
+        join(element("code", cut_text(row.before)), " → ", element("code", cut_text(row.after))),
+        row.how,
+        note=f"from {shorten(row.first_file)}, {files}",
+        shade=shade,
+        remedy=row.remedy,
+        code=row.code,
     )
-    return element(
-        "div",
-        element(
-            "div",
-            element("b", f"{sign} ", subject, row.aspect),
-            element("span", f"from {shorten(row.first_file)}, {files}", class_="vds-note"),
-        ),
-        element(
-            "div",
-            element("code", cut_text(row.before)),
-            " → ",
-            element("code", cut_text(row.after)),
-        ),
-        element("div", row.how, style="overflow-wrap:anywhere"),
-        element("div", element("b", "Do: "), row.remedy or "write a format that holds it")
-        if row.remedy or row.code
-        else None,
-        code if row.code else None,
-        class_="vds-card",
-        style=f"border-left-color:{name_shade(shade)}",
-    )
-
-
-CODE = (
-    "margin:4px 0 0;padding:4px 8px;border:1px solid rgba(128,128,128,.35);border-radius:3px;"
-    "overflow-x:auto;user-select:all;white-space:pre-wrap;overflow-wrap:anywhere"
-)
-"""The style of a line of code: one click selects all of it."""

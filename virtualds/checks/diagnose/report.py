@@ -19,7 +19,7 @@ from virtualds.checks.diagnose.findings import (
     cut_text,
     format_more,
 )
-from virtualds.checks.diagnose.html_report import draw_differences, draw_eras, draw_heading
+from virtualds.checks.diagnose.html_report import draw_differences, draw_eras, draw_verdict
 from virtualds.errors import without_secrets
 from virtualds.pictures.html import Markup, cell, page, section, table
 
@@ -126,9 +126,9 @@ class Diagnosis:
 
     def _draw(self) -> list[Markup]:
         heading, *notes = self._format_heading()
-        worst = next((v for v in VERDICTS if self.of(v)), "combines")
+        worst: Verdict = next((v for v in VERDICTS if self.of(v)), "combines")
         return [
-            draw_heading(heading, notes, worst),
+            draw_verdict(heading, notes, worst),
             draw_eras(self.eras, self.stretches, self._shorten),
             section(
                 "Eras", table(*self._format_eras(), numbers=[0, 1]), note=f"{len(self.eras):,}"

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.checks.diagnose.guess_dimension import CoordinateSpan, find_time_gaps
 from virtualds.checks.diagnose.findings import EraStretch
+from virtualds.checks.diagnose.guess_dimension import CoordinateSpan, find_time_gaps
 from virtualds.datasets.axis_cells import count_values
 from virtualds.datasets.structure import text_of
 
@@ -86,7 +86,7 @@ def _place_along(files: Sequence[EraFile], is_time: bool) -> list[_Place] | None
     # where a file begins that cannot be opened, and where the next one does
     before, after = [low[0], *high.tolist()], [*low.tolist(), high[-1]]
     places, number = [], 0
-    for name, era, is_readable, span in files:
+    for name, era, is_readable, _ in files:
         if is_readable:
             words = text_of(known[number].start), text_of(known[number].stop)
             places.append(_Place(era, float(low[number]), float(high[number]), *words))

@@ -21,6 +21,7 @@ from virtualds.checks.diagnose.explanations import (
     ORDER,
     OVERLAP,
     TOGETHER,
+    WRITE_ZARR,
     ChangeMeaning,
     FoundChange,
     Pair,
@@ -160,7 +161,9 @@ def _judge_change(change: FoundChange, whole: xr.Dataset | None, trial: TrialCom
     prices += [f"{', '.join(refused)} cannot hold that"] if refused else []
     how = "; ".join([_describe_outcome(change, combined, meaning), *prices])
     verdict: Verdict = "costs" if prices else "combines"
-    return _make_difference(change, verdict, how, meaning.remedy if prices else "", refused)
+    remedies = [WRITE_ZARR] if refused and "zarr-v3" not in refused else []
+    remedies += [meaning.remedy] if prices and meaning.remedy else []
+    return _make_difference(change, verdict, how, ", or ".join(remedies), refused)
 
 
 def _try_change(change: FoundChange, trial: TrialCombine) -> xr.Dataset:
