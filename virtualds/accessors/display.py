@@ -128,7 +128,8 @@ def format_lines(label: str, found: Contents) -> str:
     """Return a dataset in a few lines, whatever its size."""
     lines = [f"<{label}: {_count_everything([found])}>"]
     for shown in found.virtual[:SHOWN_LINES]:
-        chunks = f"{shown.array.nchunks:,} chunks of {shown.chunks or 'one value'}"
+        count = shown.array.nchunks
+        chunks = f"{count:,} chunk{'s' * (count != 1)} of {shown.chunks or 'one value'}"
         lines.append(f"    {shown.name} ({shown.shape}) {shown.array.dtype}: {chunks}")
     more = len(found.virtual) - SHOWN_LINES
     return "\n".join([*lines, f"    and {more:,} more"] if more > 0 else lines)
@@ -136,10 +137,11 @@ def format_lines(label: str, found: Contents) -> str:
 
 def format_groups(label: str, groups: Mapping[str, Contents]) -> str:
     """Return a tree in a few lines, whatever its size."""
-    lines = [f"<{label}: {_count_everything(groups.values())}>"]
-    for path, found in list(groups.items())[:SHOWN_LINES]:
+    filled = {path: found for path, found in groups.items() if found.virtual}
+    lines = [f"<{label}: {_count_everything(filled.values())}>"]
+    for path, found in list(filled.items())[:SHOWN_LINES]:
         lines.append(f"    {path}: {_count_everything([found])}")
-    more = len(groups) - SHOWN_LINES
+    more = len(filled) - SHOWN_LINES
     return "\n".join([*lines, f"    and {more:,} more groups"] if more > 0 else lines)
 
 
@@ -194,7 +196,7 @@ def _describe_totals(contents: Iterable[Contents]) -> Markup:
     found = sum((part.survey for part in listed), Survey())
     arrays = [array for part in listed for array in part.arrays]
     loaded, lazy = (sum(getattr(part, name) for part in listed) for name in ("loaded", "lazy"))
-    gaps = [gap for part in listed for gap in part.gaps]
+    gaps = list(dict.fromkeys(gap for part in listed for gap in part.gaps))
     more = f"; and {len(gaps) - SHOWN_GAPS:,} more" if len(gaps) > SHOWN_GAPS else ""
     rows = {
         "Values": format_bytes(sum(array.nbytes for array in arrays)),

@@ -65,7 +65,7 @@ class VirtualDataTreeAccessor(FamiliarNames):
 
     @property
     def _contents(self) -> dict[str, Contents]:
-        return {path: Contents.of(node._dataset) for path, node in self._nodes}
+        return {f"/{path.lstrip('./')}": Contents.of(node._dataset) for path, node in self._nodes}
 
     @property
     def _nodes(self) -> Iterator[tuple[str, VirtualDatasetAccessor]]:

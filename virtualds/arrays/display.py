@@ -13,9 +13,6 @@ from virtualds.pictures.html import Markup, cell, element, format_bytes, section
 SHOWN_FILES = 10
 """Most files that an array names."""
 
-SHOWN_ENCODINGS = 3
-"""Most encodings that a table names; the key of a picture names more."""
-
 
 def format_summary(array: Any) -> str:
     """Return the numbers of chunks, files and fragments of a virtual array as text."""
@@ -107,7 +104,9 @@ def _format_stored(found: Survey) -> str:
 
 def format_ratio(found: Survey) -> str:
     """Return how many times smaller chunks are than their values; nothing if they are not."""
-    return f", {found.ratio:.1f} times smaller" if found.ratio and found.ratio >= 1.05 else ""
+    if found.ratio is None or found.ratio < 1.05:
+        return ""
+    return f", {found.ratio:,.{0 if found.ratio >= 100 else 1}f}× smaller"
 
 
 def _format_chunks(arrays: Sequence[Any], found: Survey) -> str:
@@ -122,8 +121,7 @@ def _format_chunks(arrays: Sequence[Any], found: Survey) -> str:
 
 def _format_encodings(array: Any) -> str:
     names = list(dict.fromkeys(map(str, array.pipelines)))
-    more = f"; {len(names) - SHOWN_ENCODINGS} more" if len(names) > SHOWN_ENCODINGS else ""
-    return ("; ".join(names[:SHOWN_ENCODINGS]) or "no chunks") + more
+    return names[0] if len(names) == 1 else f"{len(names):,} encodings" if names else "no chunks"
 
 
 def list_files(arrays: Sequence[Any], most: int) -> Markup | None:

@@ -146,13 +146,14 @@ def _count_placed(fragment: Fragment, places: npt.NDArray[np.int64]) -> int:
 
 def list_tables(arrays: Sequence[Any]) -> list[tuple[SourceFile, ...]]:
     """Return the tables of files of arrays whose references are at hand, each once."""
-    manifests = (f.manifest for array in arrays for f in array.fragments)
-    tables = (m.files for m in manifests if not m.is_in_set)
+    tables = (f.manifest.files for array in arrays for f in array.fragments)
     return list({id(table): table for table in tables}.values())
 
 
 def count_files(arrays: Sequence[Any]) -> int:
-    """Return how many files arrays have whose references are at hand."""
+    """Return how many files arrays have; 0 where a set has references that are not at hand."""
+    if any(f.manifest.is_in_set for array in arrays for f in array.fragments):
+        return 0
     tables = list_tables(arrays)
     if len(tables) == 1 and len(tables[0]) <= 1:
         return len(tables[0])

@@ -8,18 +8,15 @@ from typing import Any
 
 from virtualds.errors import without_secrets
 from virtualds.pictures.html import Markup, element, facts, join, section, table
-from virtualds.pictures.palette import MISSING, OK, SERIES, Shade
+from virtualds.pictures.palette import MISSING, NEXT, OK, Shade
 from virtualds.pictures.svg import Span, key, strip
-
-CACHED = SERIES[0]
-"""The shade of files that were not opened again."""
 
 
 def describe_build(report: Any) -> Markup:
     """Return a strip of files by outcome, the numbers, and tables of files with problems."""
     outcomes: tuple[tuple[Shade, str, int], ...] = (
         (OK, "opened", report.opened),
-        (CACHED, "from the cache", report.cached),
+        (NEXT, "from the cache", report.cached),
         (MISSING, "left out", len(report.left_out)),
     )
     met = [outcome for outcome in outcomes if outcome[2]]

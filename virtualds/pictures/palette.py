@@ -63,7 +63,7 @@ NEXT = Shade("next", "#7fbfe6", "#0b4f78")
 UNKNOWN = Shade("unknown", "#9a9a9a", "#8a8a8a")
 """What nobody has looked at."""
 
-OK, CHANGED, MISSING = SERIES[2], SERIES[1], SERIES[6]
+OK, CHANGED, MISSING = SERIES[2]._replace(texture="", hatch=""), SERIES[1], SERIES[6]
 """The shades of what is as it should be, of what is not, and of what is gone."""
 
 SHADES = (*SERIES, GAP, NEXT, UNKNOWN)

@@ -45,6 +45,8 @@ _RULES = """
 background:none;padding:0;color:inherit}
 .vds .vds-side{display:flex;flex-wrap:wrap;gap:8px 24px;align-items:flex-start}
 .vds .vds-side>*{min-width:0;max-width:100%}
+.vds .vds-side>table{max-width:min(100%,420px)}
+.vds .vds-side>div{flex:1 1 260px}
 .vds .vds-scroll{overflow-x:auto;max-width:100%}
 .vds table{border-collapse:collapse;border:0;margin:0;table-layout:auto;font-size:1em;color:inherit}
 .vds table tr:nth-child(n){background:none}

@@ -38,7 +38,8 @@ def info(url: str, html: Path | None, **options: Any) -> None:
 
     The command prints the dataset of SET, or of a source file, as xarray shows it, its sources and
     its snapshots. It does not read references, so large sets take no longer. It reads the values
-    of coordinates, unless you give --loadable-variables ''.
+    of coordinates, unless you give --loadable-variables ''. With --html it also reads references,
+    up to two million, to draw where the chunks lie.
     """
     from virtualds.checks.describe import describe
 
@@ -54,9 +55,11 @@ def _content(tree: xr.DataTree) -> str:
 
 def _make_page(found: Description) -> str:
     """Return a page of what notebooks show: facts, pictures of the chunks, and the dataset."""
+    from virtualds.checks.describe import load_references
     from virtualds.pictures.html import Markup, facts, page, section
 
-    shown = found.tree if found.tree.children else found.tree.to_dataset()
+    tree = load_references(found)
+    shown = tree if tree.children else tree.to_dataset()
     return page(
         found.url,
         facts(_facts(found)),

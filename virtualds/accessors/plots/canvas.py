@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 WIDTH = 9.0
 """Inches of a new figure."""
-LONGEST_NAME = 36
+LONGEST_NAME = 40
 """Letters of a name that is shown beside an axis."""
 
 Floats = npt.NDArray[np.float64]

@@ -11,13 +11,13 @@ from virtualds.accessors.plots.canvas import (
     Floats,
     add_legend,
     add_rectangles,
+    cut_name,
     make_axes,
     make_key,
     set_title,
     show_cells,
 )
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.chunk_picture import describe_pipeline
 from virtualds.arrays.chunk_plane import SEVERAL, ChunkPlane
 from virtualds.arrays.display import list_chunk_lengths
 from virtualds.chunks.projection import Ints
@@ -70,7 +70,7 @@ def draw_chunks(
     if is_line:
         ax.set_yticks([])
     ax.patch.set(hatch=GAP.hatch, edgecolor=GAP.light, linewidth=0)
-    keys = _draw_boxes(ax, plane, cells, [describe_pipeline(p) for p in array.pipelines])
+    keys = _draw_boxes(ax, plane, cells, [cut_name(str(p)) for p in array.pipelines])
     for side in (0, 1):
         _draw_borders(ax, plane, cells, side)
     add_legend(ax, keys, loc="upper left", bbox_to_anchor=(0, -0.16), fontsize="small")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -14,6 +15,10 @@ from virtualds.pictures.svg import Span, key, strip
 
 NARROWEST = 0.006
 """Least part of the strip that a run of bad files takes, so that one of a million is seen."""
+
+
+MOST_URLS = 5
+"""Most files that a line of code names; it selects more of them from ``found``, the report."""
 
 
 class State(NamedTuple):
@@ -41,13 +46,16 @@ STATES: dict[str, State] = {
 
 
 class Remedy(NamedTuple):
-    """What to do about a kind of problem, and a line of code, in which ``{url}`` is a file."""
+    """What to do about a kind of problem, and a line of code.
+
+    In the line ``{url}`` is the first file, and ``{urls}`` are all of them.
+    """
 
     words: str
     code: str = ""
 
 
-TAKE_OUT = 'virtualds.drop_sources("refs.zarr", [{url}])'
+TAKE_OUT = 'virtualds.drop_sources("refs.zarr", {urls})'
 SCAN_AGAIN = (
     'virtualds.open_virtual_dataset({url}).virtual.to_manifest("refs.zarr", mode="replace-source")'
 )
@@ -106,15 +114,26 @@ def draw_problems(problems: Sequence[Problem]) -> Iterator[Markup]:
         found = [problem for problem in problems if problem.kind == kind]
         if found:
             state, remedy = STATES.get(kind, DAMAGED), REMEDIES[kind]
-            url = repr(without_secrets(found[0].url))
             yield draw_card(
                 f"{state.sign} {kind}",
                 _list_rows(found),
                 note=f"{len(found):,}: {meaning}",
                 shade=state.shade,
                 remedy=remedy.words,
-                code=remedy.code.format(url=url) if found[0].url else "",
+                code=_write_code(remedy, found),
             )
+
+
+def _write_code(remedy: Remedy, problems: Sequence[Problem]) -> str:
+    """Return the line of code of a remedy, "" if there is none or no file is at fault."""
+    urls = list(dict.fromkeys(without_secrets(p.url) for p in problems if p.url))
+    if not urls:
+        return ""
+    kind = f"kind == '{problems[0].kind}'"
+    listed = f'found.to_dataframe().query("{kind}")["url"].unique()'
+    if len(urls) <= MOST_URLS:
+        listed = json.dumps(urls, ensure_ascii=False)
+    return remedy.code.format(url=json.dumps(urls[0], ensure_ascii=False), urls=listed)
 
 
 def _list_rows(problems: Sequence[Problem]) -> Markup:
