@@ -144,6 +144,7 @@ ONLY_IN_PYTHON: dict[str, dict[str, str]] = {
 """Keywords that no option stands for, and why."""
 
 ONLY_HERE = {
+    "html": "there is to_html(), or what a notebook shows",
     "files_from": "a list of files is a list in Python",
     "target_options": "the storage_options of to_manifest; those of the files have that name",
     "help": "there is help()",

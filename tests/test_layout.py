@@ -21,7 +21,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # other. `docs/explanation/architecture.md` says what each is for.
 LAYERS = (
     {"errors", "options", "urls", "source_file", "json_values", "bounds"},
-    {"codecs", "stores", "chunks"},
+    {"codecs", "stores", "chunks", "pictures"},
     {"reading"},
     {"arrays"},
     {"parsers", "formats"},
@@ -333,6 +333,7 @@ BEHIND_THE_PROGRAM = {
     "virtualds.datasets.convert",
     "virtualds.datasets.write",
     "virtualds.datasets.write_modes",
+    "virtualds.pictures.html",
     "virtualds.stores.glob",
 }
 """What the command line uses besides the public names."""

@@ -14,7 +14,8 @@ from virtualds.arrays.indexing import getitem as _getitem
 from virtualds.arrays.numpy_functions import implements as _implements
 from virtualds.arrays.parser import Parser
 from virtualds.checks.diagnose import diagnose
-from virtualds.checks.diagnose.report import Diagnosis, Difference, Era
+from virtualds.checks.diagnose.findings import Difference, Era
+from virtualds.checks.diagnose.report import Diagnosis
 from virtualds.checks.verify.report import Verification
 from virtualds.chunks.axis import ChunkAxis
 from virtualds.chunks.fragment import Fragment

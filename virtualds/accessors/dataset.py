@@ -10,6 +10,8 @@ import pandas as pd
 import xarray as xr
 
 from virtualds.accessors.dataset_writer import DatasetWriter
+from virtualds.accessors.display import Contents, format_lines, show_dataset
+from virtualds.accessors.plots import DatasetPlots
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.sources import build_source_table, make_prefix_changer, move_sources
 from virtualds.checks.verify import verify_arrays
@@ -45,6 +47,12 @@ class VirtualDatasetAccessor(DatasetWriter, FamiliarNames):
     def __init__(self, dataset: xr.Dataset) -> None:
         super().__init__(dataset)
         self.report: BuildReport | None = None
+
+    def __repr__(self) -> str:
+        return format_lines("ds.virtual", Contents.of(self._dataset))
+
+    def _repr_html_(self) -> str:
+        return show_dataset(Contents.of(self._dataset), self.report)
 
     @property
     def arrays(self) -> dict[Hashable, ManifestArray]:
@@ -99,6 +107,19 @@ class VirtualDatasetAccessor(DatasetWriter, FamiliarNames):
         [12]
         """
         return build_source_table(self.arrays.values())
+
+    @property
+    def plot(self) -> DatasetPlots:
+        """Pictures by matplotlib: ``plot.coverage()``, ``plot.chunks(variable)``, ``plot.sizes()``.
+
+        Examples
+        --------
+        >>> from virtualds import open_virtual_dataset
+        >>> ax = open_virtual_dataset("2001.nc").virtual.plot.coverage("time")
+        >>> ax.get_title(loc="left")
+        '1 file along time: no gap'
+        """
+        return DatasetPlots(self._dataset, self.arrays)
 
     def rename_paths(self, change: Mapping[str, str] | Callable[[str], str]) -> xr.Dataset:
         """Return the dataset with other urls in its references.

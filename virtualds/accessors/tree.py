@@ -11,6 +11,7 @@ import pandas as pd
 import xarray as xr
 
 from virtualds.accessors.dataset import VirtualDatasetAccessor
+from virtualds.accessors.display import Contents, format_groups, show_tree
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.sources import build_source_table, make_prefix_changer
 from virtualds.checks.verify import verify_arrays
@@ -55,6 +56,16 @@ class VirtualDataTreeAccessor(FamiliarNames):
     def __init__(self, tree: xr.DataTree) -> None:
         self._tree = tree
         self.report: BuildReport | None = None
+
+    def __repr__(self) -> str:
+        return format_groups("tree.virtual", self._contents)
+
+    def _repr_html_(self) -> str:
+        return show_tree(self._contents, self.report)
+
+    @property
+    def _contents(self) -> dict[str, Contents]:
+        return {f"/{path.lstrip('./')}": Contents.of(node._dataset) for path, node in self._nodes}
 
     @property
     def _nodes(self) -> Iterator[tuple[str, VirtualDatasetAccessor]]:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.arrays.display import format_summary, format_table
+from virtualds.arrays.display import format_page, format_summary
 from virtualds.arrays.duck_array import DuckArray
 from virtualds.arrays.fill import default_fill
 from virtualds.arrays.fragmented import FragmentedArray
@@ -292,7 +292,7 @@ class ManifestArray(FragmentedArray, DuckArray, FamiliarNames):
         return f"virtual: {format_summary(self)}"[:max_width]
 
     def _repr_html_(self) -> str:
-        return format_table(self)
+        return format_page(self)
 
 
 class EagerArray(ManifestArray):

@@ -1,50 +1,141 @@
-"""The text and HTML views of a virtual array, made from its references without reading."""
+"""The text and HTML views of virtual arrays, made from references without reading."""
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 from typing import Any
 
-from virtualds.codecs.pipeline import CodecPipeline
+from virtualds.arrays.chunk_picture import draw_chunks
+from virtualds.arrays.survey import Survey, count_files, find_used_files, survey
 from virtualds.errors import without_secrets
-from virtualds.source_file import SourceFile
+from virtualds.pictures.html import Markup, cell, element, format_bytes, section, table
+
+SHOWN_FILES = 10
+"""Most files that an array names."""
 
 
 def format_summary(array: Any) -> str:
     """Return the numbers of chunks, files and fragments of a virtual array as text."""
-    files, chunks = len(_list_sources(array)), array.nchunks
+    files, chunks = count_files([array]), array.nchunks
     parts = f" in {len(array.fragments)} fragments" if len(array.fragments) > 1 else ""
-    of = f" of {files} file{'s' * (files != 1)}" if files else ""
+    of = f" of {files:,} file{'s' * (files != 1)}" if files else ""
     return f"{chunks:,} chunk{'s' * (chunks != 1)}{of}{parts}"
 
 
-def format_table(array: Any) -> str:
-    """Return an HTML table that describes a virtual array."""
-    rows = {
-        "Shape": array.shape,
-        "Data type": array.dtype,
-        "Values": f"{array.nbytes:,} bytes, in files",
-        "Chunks": format_summary(array),
-        "References": f"{array.nbytes_virtual:,} bytes, in memory",
-        "Decoding": "; ".join(_describe_pipeline(p) for p in array.pipelines[:3]) or "none",
-        "First file": next((without_secrets(f.url) for f in _list_sources(array)), "none"),
-    }
-    cells = "".join(
-        f"<tr><th style='text-align:left'>{name}</th><td>{html.escape(str(value))}</td></tr>"
-        for name, value in rows.items()
+def format_page(array: Any) -> str:
+    """Return what a notebook shows for a virtual array."""
+    found = survey(array)
+    return cell(describe_arrays([array], found), list_files([array], SHOWN_FILES))
+
+
+def describe_arrays(
+    arrays: Sequence[Any], found: Survey, dims: Sequence[str] | None = None
+) -> Markup:
+    """Return a table beside a picture of arrays that are cut into chunks alike.
+
+    Parameters
+    ----------
+    arrays : sequence of ManifestArray
+    found : Survey
+        The numbers of all of them.
+    dims : sequence of str, optional
+        Names of their axes.
+    """
+    return element(
+        "div", _describe_in_table(arrays, found), draw_chunks(arrays[0], dims), class_="vds-side"
     )
-    return f"<table><caption>virtual array</caption>{cells}</table>"
 
 
-def _list_sources(array: Any) -> Sequence[SourceFile]:
-    """Return the files of an array; none where that would read a reference set."""
-    if any(f.manifest.is_in_set for f in array.fragments):
-        return ()
-    found: Sequence[SourceFile] = array.sources
+def _describe_in_table(arrays: Sequence[Any], found: Survey) -> Markup:
+    """Return what users of dask know: bytes and shapes of arrays and of chunks."""
+    array, count = arrays[0], found.chunks - found.missing - found.unread
+    shape = list_chunk_lengths(array)
+    rows: list[tuple[str, object, object]] = [
+        ("Shape", _format_shape(array.shape), f"({', '.join(shape)}{',' * (len(shape) == 1)})"),
+        ("Values", format_bytes(sum(a.nbytes for a in arrays)), _share(found.decoded, count)),
+        ("Stored", _format_stored(found), _share(found.stored, count)),
+    ]
+    head = element("tr", element("td"), element("th", "Array"), element("th", "Chunk"))
+    pairs = (
+        element("tr", element("th", name, scope="row"), element("td", whole), element("td", part))
+        for name, whole, part in rows
+    )
+    wide = {
+        "Chunks": _format_chunks(arrays, found),
+        "Data type": ", ".join(dict.fromkeys(str(a.dtype) for a in arrays)),
+        "Encoding": _format_encodings(array),
+        "References": f"{format_bytes(sum(a.nbytes_virtual for a in arrays))} of memory",
+    }
+    lines = (
+        element("tr", element("th", name, scope="row"), element("td", value, colspan=2))
+        for name, value in wide.items()
+    )
+    return element("table", element("tbody", head, *pairs, *lines), class_="vds-facts")
+
+
+def _format_shape(shape: Sequence[int]) -> str:
+    return str(tuple(shape))
+
+
+def list_chunk_lengths(array: Any) -> list[str]:
+    """Return the length of chunks along every axis, or the least and the greatest length."""
+    found = []
+    for axis in range(array.ndim):
+        cuts = {f.axes[axis] for f in array.fragments}
+        lengths = {n for cut in cuts for n in (cut.stored_lengths() if cut.size else ())}
+        low, high = min(lengths, default=0), max(lengths, default=0)
+        # a shorter chunk at the end of a regular axis is no other kind of chunk
+        regular = {cut.chunk for cut in cuts}
+        found.append(f"{high}" if low == high or regular == {high} else f"{low} to {high}")
     return found
 
 
-def _describe_pipeline(pipeline: CodecPipeline) -> str:
-    names = [c.zarr_v2_id for c in pipeline.codecs] or ["uncompressed"]
-    return f"{pipeline.dtype} {', '.join(names)}" + (", CF packing" if pipeline.packing else "")
+def _share(nbytes: int, chunks: int) -> str:
+    """Return the mean number of bytes of a chunk."""
+    return format_bytes(round(nbytes / chunks)) if nbytes and chunks else ""
+
+
+def _format_stored(found: Survey) -> str:
+    if not found.stored:
+        return "not known" if found.unread else "nothing"
+    more = "at least " if found.unread else ""
+    return f"{more}{format_bytes(found.stored)}{format_ratio(found)}"
+
+
+def format_ratio(found: Survey) -> str:
+    """Return how many times smaller chunks are than their values; nothing if they are not."""
+    if found.ratio is None or found.ratio < 1.05:
+        return ""
+    return f", {found.ratio:,.{0 if found.ratio >= 100 else 1}f}× smaller"
+
+
+def _format_chunks(arrays: Sequence[Any], found: Survey) -> str:
+    files = count_files(arrays)
+    parts = [f"{found.chunks:,}{f' in {files:,} file' if files else ''}{'s' * (files > 1)}"]
+    parts += [f"{found.missing:,} missing"] if found.missing else []
+    parts += [f"references of {found.unread:,} not loaded"] if found.unread else []
+    cut = len(arrays[0].fragments)
+    parts += [f"{cut:,} grids"] if cut > 1 else []
+    return "; ".join(parts)
+
+
+def _format_encodings(array: Any) -> str:
+    names = list(dict.fromkeys(map(str, array.pipelines)))
+    return names[0] if len(names) == 1 else f"{len(names):,} encodings" if names else "no chunks"
+
+
+def list_files(arrays: Sequence[Any], most: int) -> Markup | None:
+    """Return a closed section with a table of the first files; None if no file is known."""
+    used = find_used_files(arrays, most)
+    if not used.total:
+        return None
+    rows = [
+        (
+            without_secrets(file.url),
+            f"{count:,}",
+            "" if file.size is None else format_bytes(file.size),
+        )
+        for file, count in used.first
+    ]
+    shown = table(("url", "chunks", "size"), rows, most=most, total=used.total, numbers=(1, 2))
+    return section("Files", shown, note=f"{used.total:,}")

@@ -16,6 +16,9 @@ import numpy.typing as npt
 from virtualds.arrays.array import ManifestArray
 from virtualds.errors import FormatError, VirtualdsError
 
+SHOWN_NAMES = 10
+"""Most variables and groups that the text of a group names."""
+
 
 class Deferred(Protocol):
     """Values that the library of a file format reads when needed."""
@@ -32,7 +35,7 @@ class Deferred(Protocol):
 Data = ManifestArray | npt.NDArray[Any] | Deferred
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ManifestVariable:
     """A variable of a file.
 
@@ -71,6 +74,16 @@ class ManifestVariable:
                 f"the metadata contradict each other"
             )
 
+    def __repr__(self) -> str:
+        return f"<ManifestVariable ({', '.join(self.dims)}): {self._described}>"
+
+    @property
+    def _described(self) -> str:
+        if isinstance(self.data, ManifestArray):
+            return repr(self.data)
+        place = "in memory" if isinstance(self.data, np.ndarray) else "read when needed"
+        return f"{self.data.shape} {self.data.dtype}, {place}"
+
     def read(self) -> npt.NDArray[Any]:
         """Return all values as stored.
 
@@ -84,7 +97,7 @@ class ManifestVariable:
         return self.data.read((slice(None),) * self.data.ndim)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ManifestGroup:
     """The variables, attributes and subgroups of one group of a file or reference set.
 
@@ -128,6 +141,18 @@ class ManifestGroup:
                         f"{name!r} has {size}; the file contradicts itself, leave one of them out "
                         f"with drop_variables"
                     )
+
+    def __repr__(self) -> str:
+        counts = (
+            (len(self.variables), "variable"),
+            (len(self.groups), "group"),
+            (len(self.problems), "problem"),
+        )
+        told = [f"{n:,} {what}{'s' * (n != 1)}" for n, what in counts if n]
+        names = [*self.variables, *(f"{name}/" for name in self.groups)]
+        more = ["..."] if len(names) > SHOWN_NAMES else []
+        listed = ", ".join([*names[:SHOWN_NAMES], *more])
+        return f"<ManifestGroup of {', '.join(told) or 'nothing'}{': ' * bool(names)}{listed}>"
 
     def group(self, path: str | None) -> ManifestGroup:
         """Return a subgroup by its path, ``"a/b"`` or ``"/a/b/"``.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -15,9 +15,12 @@ from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.reference_table import SourceSummary
+from virtualds.chunks.sparse_manifest import hold_in_memory
+from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.location import Location, reader_of
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
+from virtualds.datasets.references_behind import replace_variables
 from virtualds.datasets.snapshots import build_snapshot_table
 from virtualds.datasets.tree import to_virtual_tree
 from virtualds.datasets.what_to_load import Loadable
@@ -118,6 +121,32 @@ def describe(
         if history is not None
         else None,
     )
+
+
+def load_references(found: Description) -> xr.DataTree:
+    """Return the contents of a set with its references in memory, unless they are very many.
+
+    Examples
+    --------
+    >>> tree = load_references(describe("2001.nc"))
+    >>> tree["t"].variable.data.manifest.is_loaded
+    True
+    """
+    if found.references > LOOKED_THROUGH:
+        return found.tree
+    nodes = {n.path: _hold_references(n.to_dataset(inherit=False)) for n in found.tree.subtree}
+    return xr.DataTree.from_dict(nodes, name=found.tree.name)
+
+
+def _hold_references(dataset: xr.Dataset) -> xr.Dataset:
+    changed = {}
+    for name, variable in dataset.variables.items():
+        array = get_virtual_array(variable)
+        if array is not None:
+            held = (replace(f, manifest=hold_in_memory(f.manifest)) for f in array.fragments)
+            data: Any = replace(array, fragments=tuple(held)).pruned()
+            changed[name] = variable.copy(data=data)
+    return replace_variables(dataset, changed)
 
 
 def _list_manifests(group: ManifestGroup) -> Iterable[ChunkManifest]:

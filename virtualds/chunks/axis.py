@@ -54,6 +54,12 @@ class ChunkAxis(ABC):
 
     __slots__ = ()
 
+    def __repr__(self) -> str:
+        lengths = self.stored_lengths()
+        span = " to ".join(f"{n:,}" for n in sorted({min(lengths), max(lengths)})) if lengths else 0
+        counted = f"{self.nchunks:,} chunk{'s' * (self.nchunks != 1)}"
+        return f"<{type(self).__name__} of {self.size:,}: {counted} of {span}>"
+
     @property
     @abstractmethod
     def size(self) -> int:
@@ -67,6 +73,10 @@ class ChunkAxis(ABC):
     @abstractmethod
     def slabs(self, first: int = 0, stop: int | None = None) -> Slabs:
         """Return the columns of the slabs ``first`` to ``stop``."""
+
+    @abstractmethod
+    def edges_at(self, numbers: Ints) -> Ints:
+        """Return the logical position of each edge; edge ``i`` is where slab ``i`` begins."""
 
     def stored_lengths(self) -> set[int]:
         """Return the different numbers of elements that chunks store along the axis."""
@@ -195,7 +205,7 @@ class ChunkAxis(ABC):
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class RegularAxis(ChunkAxis):
     """An axis cut every ``chunk`` elements, the first ``inset`` of which are hidden.
 
@@ -254,6 +264,10 @@ class RegularAxis(ChunkAxis):
             inset[0] = self.hidden
         return Slabs(edges, encoded, inset)
 
+    def edges_at(self, numbers: Ints) -> Ints:
+        found: Ints = np.clip(numbers * self.step - self.hidden, 0, self.length)
+        return found
+
     def stored_lengths(self) -> set[int]:
         return {self.step, self.last} if self.nchunks > 1 else {self.last} if self.length else set()
 
@@ -270,7 +284,7 @@ class RegularAxis(ChunkAxis):
         return RegularAxis(stop - start, step, inset, last), slice(first, final + 1)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class IrregularAxis(ChunkAxis):
     """An axis with any slabs, held in three columns."""
 
@@ -309,6 +323,9 @@ class IrregularAxis(ChunkAxis):
             self.encoded[first:stop].astype(np.int64),
             self.inset[first:stop].astype(np.int64),
         )
+
+    def edges_at(self, numbers: Ints) -> Ints:
+        return self.edges[numbers]
 
     def locate(self, positions: Ints) -> Ints:
         return np.searchsorted(self.edges, positions, side="right").astype(np.int64) - 1

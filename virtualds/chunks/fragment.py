@@ -13,7 +13,7 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.sparse_manifest import are_alike, join_manifests
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Fragment:
     """A box of an array whose chunks lie on one grid.
 
@@ -50,6 +50,9 @@ class Fragment:
                 f"Fragment: axes of {grid} chunks at {self.start} with a manifest of "
                 f"{self.manifest.shape}; give both the same grid"
             )
+
+    def __repr__(self) -> str:
+        return f"<Fragment {self.start} to {self.stop}: {self.manifest!r}>"
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -124,6 +124,10 @@ class LazyManifest(ChunkManifest):
         return _find_chunks_of(numbers, self._shape, self._strides, self._base)
 
     @property
+    def _where(self) -> str:
+        return ", whose references lie in a reference set"
+
+    @property
     def is_loaded(self) -> bool:
         """Whether the columns are in memory."""
         return False
@@ -335,6 +339,10 @@ class DeferredManifest(LazyManifest):
     """
 
     __slots__ = ()
+
+    @property
+    def _where(self) -> str:
+        return ", looked up in the index of their file"
 
     @property
     def is_in_set(self) -> bool:

@@ -44,7 +44,7 @@ from virtualds.chunks.projection import Ints, compact, find_distinct
 from virtualds.source_file import SourceFile
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
 class ChunkManifest(FamiliarNames):
     """Columns over a chunk grid that say where each chunk's bytes lie.
 
@@ -172,6 +172,16 @@ class ChunkManifest(FamiliarNames):
     def size(self) -> int:
         """Number of chunks of the grid, missing ones too."""
         return self.file.size
+
+    def __repr__(self) -> str:
+        counted = f"{self.size:,} chunk{'s' * (self.size != 1)}"
+        return f"<{type(self).__name__} {self.shape}: {counted}{self._where}>"
+
+    @property
+    def _where(self) -> str:
+        """Where the chunks lie, for people; it costs nothing, whatever the size."""
+        count = len(self.files)
+        return f" of {count:,} file{'s' * (count != 1)}" if count else ""
 
     @property
     def sources(self) -> tuple[SourceFile, ...]:

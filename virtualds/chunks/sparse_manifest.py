@@ -97,6 +97,11 @@ class SparseManifest(LazyManifest):
     _table: PlacedReferences
 
     @property
+    def _where(self) -> str:
+        count = len(self.files)
+        return f" of {count:,} file{'s' * (count != 1)}, most of them missing"
+
+    @property
     def is_in_set(self) -> bool:
         """Whether the references lie in a reference set: they do not."""
         return False

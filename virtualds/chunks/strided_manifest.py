@@ -84,6 +84,10 @@ class StridedManifest(LazyManifest):
     _table: StridedReferences
 
     @property
+    def _where(self) -> str:
+        return " of 1 file"
+
+    @property
     def is_in_set(self) -> bool:
         """Whether the references lie in a reference set: they do not."""
         return False

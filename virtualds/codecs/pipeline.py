@@ -78,6 +78,14 @@ class CodecPipeline:
             # one spelling of zero, so that pipelines that decode alike are equal
             object.__setattr__(self, "fill", None)
 
+    def __str__(self) -> str:
+        """Return in a few words how chunks are encoded; ``repr`` says everything."""
+        names = [codec.zarr_v2_id for codec in self.codecs] or ["uncompressed"]
+        names += [f"CF packing to {self.packing.dtype}"] if self.packing else []
+        # a compound type may have any number of members
+        kind = f"{len(self.dtype.names)} members" if self.dtype.names else self.dtype
+        return f"{kind} {', '.join(names)}"
+
     @property
     def decoded_dtype(self) -> np.dtype[Any]:
         """Dtype of the values."""

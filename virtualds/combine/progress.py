@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from virtualds.combine.files_read import FilesRead, WayCounter
+from virtualds.combine.report_page import describe_build
 from virtualds.errors import without_secrets
+from virtualds.pictures.html import cell
 
 DELAY = 1.0
 """Seconds before a bar appears that the user did not ask for."""
@@ -183,7 +185,7 @@ class LeftOut(NamedTuple):
         return f"LeftOut(url={shown!r}, error={self.error!r}, message={self.message!r})"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class BuildReport:
     """The report of opening files for a dataset.
 
@@ -232,11 +234,21 @@ class BuildReport:
                 f"from the cache and {len(self.left_out)} left out; count each once"
             )
 
-    def __str__(self) -> str:
-        head = (
+    @property
+    def _summary(self) -> str:
+        return (
             f"{self.files} files: {self.opened} opened, {self.cached} from the cache, "
             f"{len(self.left_out)} left out"
         )
+
+    def __repr__(self) -> str:
+        return f"<BuildReport {self._summary}>"
+
+    def _repr_html_(self) -> str:
+        return cell(describe_build(self))
+
+    def __str__(self) -> str:
+        head = self._summary
         read = [f"  read: {self.read.summary}"] if self.read else []
         return "\n".join([head, *read, *describe_left_out(self.left_out)])
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import IO, Any
 
 import click
 
 from virtualds_cli.building import make_keywords
 from virtualds_cli.command import command
+from virtualds_cli.html_page import HTML, write_page
 from virtualds_cli.inputs import files, list_files
 from virtualds_cli.options import MANY_FILES, given
 from virtualds_cli.output import exit_by, report
@@ -21,6 +23,10 @@ DIAGNOSING = tuple(name for name in MANY_FILES if name != "attrs_file")
     "diagnose",
     examples=(
         ("Show how the files of an archive differ", "virtualds diagnose 'data/*.nc'"),
+        (
+            "Make a web page of it, with pictures",
+            "virtualds diagnose 'data/*.nc' --html report.html",
+        ),
         (
             "Check a sample of a large archive",
             "virtualds diagnose -f list.txt --sample 500 --concat-dim time",
@@ -38,11 +44,13 @@ DIAGNOSING = tuple(name for name in MANY_FILES if name != "attrs_file")
     type=click.IntRange(1),
     help="Number of files to check, evenly spread. By default all.",
 )
+@HTML
 @given(*DIAGNOSING)
 def diagnose(
     urls: Sequence[str],
     files_from: IO[str] | None,
     sample: int | None,
+    html: Path | None,
     **options: Any,
 ) -> None:
     """Show how files differ, and whether they combine.
@@ -56,4 +64,5 @@ def diagnose(
     found = list_files(urls, files_from, options["storage_options"])
     diagnosis = virtualds.diagnose(found, sample=sample, **make_keywords(options, DIAGNOSING))
     report(diagnosis.to_dict(), str(diagnosis))
+    write_page(html, diagnosis.to_html)
     exit_by(not diagnosis.blocks)

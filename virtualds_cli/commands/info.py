@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from virtualds_cli.command import command
+from virtualds_cli.html_page import HTML, write_page
 from virtualds_cli.options import given, select_given
 from virtualds_cli.output import format_count, format_facts, format_size, report, to_records
 from virtualds_cli.parameter_types import Url
@@ -24,26 +27,45 @@ if TYPE_CHECKING:
         ("Show the variables and sources of a set", "virtualds info refs.parquet"),
         ("Count the references", "virtualds info refs.zarr --json | jq .references"),
         ("Show a source file", "virtualds info data/2001.nc"),
+        ("Make a web page of it, with pictures", "virtualds info refs.zarr --html set.html"),
     ),
 )
 @click.argument("url", metavar="SET", type=Url())
 @given("group", "loadable_variables", "parser", "allow", "snapshot", "storage_options")
-def info(url: str, **options: Any) -> None:
+@HTML
+def info(url: str, html: Path | None, **options: Any) -> None:
     """Show the contents of a reference set.
 
     The command prints the dataset of SET, or of a source file, as xarray shows it, its sources and
     its snapshots. It does not read references, so large sets take no longer. It reads the values
-    of coordinates, unless you give --loadable-variables ''.
+    of coordinates, unless you give --loadable-variables ''. With --html it also reads references,
+    up to two million, to draw where the chunks lie.
     """
     from virtualds.checks.describe import describe
 
     found = describe(url, **select_given(options, options))
     report(_document(found), _content(found.tree), "", format_facts(_facts(found)))
+    write_page(html, partial(_make_page, found))
 
 
 def _content(tree: xr.DataTree) -> str:
     """Return what xarray prints; a tree without groups is printed as a dataset."""
     return repr(tree if tree.children else tree.to_dataset())
+
+
+def _make_page(found: Description) -> str:
+    """Return a page of what notebooks show: facts, pictures of the chunks, and the dataset."""
+    from virtualds.checks.describe import load_references
+    from virtualds.pictures.html import Markup, facts, page, section
+
+    tree = load_references(found)
+    shown = tree if tree.children else tree.to_dataset()
+    return page(
+        found.url,
+        facts(_facts(found)),
+        Markup(shown.virtual._repr_html_()),
+        section("As xarray shows it", Markup(shown._repr_html_())),
+    )
 
 
 def _facts(found: Description) -> dict[str, str]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import click
 
 from virtualds_cli.command import command
+from virtualds_cli.html_page import HTML, write_page
 from virtualds_cli.options import given, select_given
 from virtualds_cli.output import exit_by, report
 from virtualds_cli.parameter_types import Part, Url
@@ -43,8 +45,9 @@ OPENING = ("group", "drop_variables", "parser", "allow", "snapshot", "storage_op
     help="Number of chunks to read, a fraction of them (0.01), or all. [default: 100]",
 )
 @click.option("--seed", type=int, help="Random seed of the sample. [default: 0]")
+@HTML
 @given(*OPENING)
-def verify(url: str, **options: Any) -> None:
+def verify(url: str, html: Path | None, **options: Any) -> None:
     """Check that a reference set is still valid.
 
     The command lists source files that are missing or changed, and chunks that cannot be read. The
@@ -62,4 +65,5 @@ def verify(url: str, **options: Any) -> None:
         tree = opened(loadable_variables=[], **opening)
     found = tree.virtual.verify(**select_given(options, ("sample", "against", "seed")))
     report(found.to_dict(), str(found))
+    write_page(html, found.to_html)
     exit_by(found.ok)

@@ -121,14 +121,16 @@ def diagnose(
     tried["coordinates"] = coordinates
     trial = TrialCombine(joining.dims, how or _to_arguments(joining.dims), tried, preprocess)
     differences = find_differences(survey, trial)
+    eras, stretches = find_eras(survey, joining.dims)
     return Diagnosis(
         files=len(files.flat),
         examined=len(chosen),
         joined=joining.dims,
         reason=joining.reason,
         formats=find_formats(survey, differences, trial),
-        eras=find_eras(survey, joining.dims),
+        eras=eras,
         differences=differences,
+        stretches=stretches,
     )
 
 

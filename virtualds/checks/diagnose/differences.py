@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 
 from virtualds.checks.diagnose.explanations import GAP, OPENING, ORDER, OVERLAP, FoundChange, Pair
 from virtualds.checks.diagnose.fact_runs import MOST_VALUES, FactRun, is_steady
+from virtualds.checks.diagnose.findings import VERDICTS, Difference, Era, EraStretch
 from virtualds.checks.diagnose.guess_dimension import (
     CoordinateSpan,
     PlacedFile,
@@ -16,8 +18,9 @@ from virtualds.checks.diagnose.guess_dimension import (
     find_overlapping,
     find_time_gaps,
 )
-from virtualds.checks.diagnose.report import VERDICTS, Difference, Era
-from virtualds.checks.diagnose.scan_files import FileSurvey
+from virtualds.checks.diagnose.remedies import Code, write_remedy
+from virtualds.checks.diagnose.scan_files import FileSurvey, UnreadableFile
+from virtualds.checks.diagnose.timeline import EraFile, place_eras
 from virtualds.checks.diagnose.trial_combine import (
     FORMAT_CHECKS,
     TrialCombine,
@@ -49,8 +52,10 @@ OWN_ASPECTS = (ATTRIBUTE, SCALE, FILL, UNITS, VALUES)
 """Aspects that often differ in every file; they make no eras then."""
 
 
-def find_eras(survey: FileSurvey, joined: Sequence[str]) -> tuple[Era, ...]:
-    """Return the eras of an archive, and after them the files that cannot be opened."""
+def find_eras(
+    survey: FileSurvey, joined: Sequence[str]
+) -> tuple[tuple[Era, ...], tuple[EraStretch, ...]]:
+    """Return the eras of an archive, unreadable files last, and their places."""
     changing = [f for f in survey.courses.find_changing() if not _is_joined(survey, f, joined)]
     making = [f for f in changing if _makes_eras(survey, f)]
     numbers = survey.courses.number_eras(making)
@@ -59,7 +64,25 @@ def find_eras(survey: FileSurvey, joined: Sequence[str]) -> tuple[Era, ...]:
         _make_era(survey, np.flatnonzero(numbers == n).tolist(), placed)
         for n in range(int(numbers.max(initial=-1)) + 1)
     ]
-    return (*found, *(era for era, _ in _find_unreadable(survey)))
+    eras = (*found, *(era for era, _ in _find_unreadable(survey)))
+    files = _list_files(survey, numbers.tolist(), len(found), placed)
+    return eras, place_eras(files, bool(placed) and survey.courses.counts_time(joined[0]))
+
+
+def _list_files(
+    survey: FileSurvey, numbers: Sequence[int], readable: int, placed: dict[int, CoordinateSpan]
+) -> list[EraFile]:
+    """Return all files in order; ``numbers`` are the eras of those that can be opened."""
+    opened = [
+        ((n, 1), EraFile(file, era, True, placed.get(n)))
+        for n, (file, era) in enumerate(zip(survey.files, numbers, strict=True))
+    ]
+    lost = [
+        ((found.before, 0), EraFile(file, readable + kind, False))
+        for kind, members in enumerate(_group_unreadable(survey))
+        for file, found in members
+    ]
+    return [file for _, file in sorted([*opened, *lost], key=lambda item: item[0])]
 
 
 def _makes_eras(survey: FileSurvey, fact: Fact) -> bool:
@@ -87,12 +110,18 @@ def _make_era(survey: FileSurvey, members: Sequence[int], placed: dict[int, Coor
 
 def _find_unreadable(survey: FileSurvey) -> Iterator[tuple[Era, bool]]:
     """Yield unreadable files by error, and whether the files themselves are at fault."""
-    kinds: dict[tuple[str, bool], list[tuple[str, str]]] = {}
-    for file, (reason, is_fault) in survey.unreadable:
-        kinds.setdefault((reason.partition(":")[0], is_fault), []).append((file, reason))
-    for (_, is_fault), found in kinds.items():
-        (first, reason), (last, _) = found[0], found[-1]
-        yield Era(len(found), first, last, reason=reason), is_fault
+    for found in _group_unreadable(survey):
+        (first, why), (last, _) = found[0], found[-1]
+        yield Era(len(found), first, last, reason=why.reason), why.is_fault
+
+
+def _group_unreadable(survey: FileSurvey) -> list[list[tuple[str, UnreadableFile]]]:
+    """Return unreadable files by error."""
+    kinds: dict[tuple[str, bool], list[tuple[str, UnreadableFile]]] = {}
+    for file, found in survey.unreadable:
+        key = (found.reason.partition(":")[0], found.is_fault)
+        kinds.setdefault(key, []).append((file, found))
+    return list(kinds.values())
 
 
 # ---------------------------------------------------------------------- differences
@@ -117,7 +146,17 @@ def find_differences(survey: FileSurvey, trial: TrialCombine) -> tuple[Differenc
     ):
         if files not in by_pair:
             found += judge_unchanged(files, trial)
-    return tuple(sorted(found, key=lambda d: VERDICTS.index(d.verdict)))
+    found.sort(key=lambda row: VERDICTS.index(row.verdict))
+    return tuple(_add_code(row, survey, trial) for row in found)
+
+
+def _add_code(row: Difference, survey: FileSurvey, trial: TrialCombine) -> Difference:
+    """Return a difference with the line of code that does something about it."""
+    given = {**trial.how, **trial.options}
+    if trial.preprocess is not None:
+        given["preprocess"] = Code("preprocess")
+    is_dimension = Fact(row.variable, SIZE) in survey.courses.runs
+    return replace(row, code=write_remedy(row, given, is_dimension))
 
 
 def _select_ends(files: Sequence[str]) -> list[tuple[str, ...]]:

@@ -60,6 +60,7 @@ class ChangeMeaning(NamedTuple):
 
 
 SPLIT = "open the eras separately"
+WRITE_ZARR = "write zarr-v3, which holds it"
 EXPLANATIONS: dict[str, ChangeMeaning] = {
     PRESENCE: ChangeMeaning(
         "filled with fill values where it is missing (combine='nested'; 'by_coords' treats files "

@@ -2,110 +2,26 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 
+from virtualds.checks.diagnose.findings import (
+    MOST_ROWS,
+    TITLES,
+    VERDICTS,
+    Difference,
+    Era,
+    EraStretch,
+    Verdict,
+    cut_text,
+    format_more,
+)
+from virtualds.checks.diagnose.html_report import draw_differences, draw_eras, draw_verdict
 from virtualds.errors import without_secrets
-
-Verdict = Literal["combines", "costs", "blocks"]
-
-
-VERDICTS: tuple[Verdict, ...] = ("blocks", "costs", "combines")
-"""What a difference means for combining, the worst first."""
-
-
-@dataclass(frozen=True)
-class Era:
-    """Files with the same structure.
-
-    Parameters
-    ----------
-    files : int
-        Number of files.
-    first_file, last_file : str
-        In the given order.
-    start, stop : str or None
-        The lowest and the highest value of the joined coordinate, if there is one.
-    reason : str or None
-        Why the files cannot be opened; None if they can.
-
-    Raises
-    ------
-    ValueError
-        The era has no file.
-
-    Examples
-    --------
-    >>> Era(2, "2001.nc", "2002.nc").files
-    2
-    """
-
-    files: int
-    first_file: str
-    last_file: str
-    start: str | None = None
-    stop: str | None = None
-    reason: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.files < 1:
-            raise ValueError(f"Era: {self.files} files; an era has at least one")
-
-
-@dataclass(frozen=True)
-class Difference:
-    """Something in which files differ.
-
-    Parameters
-    ----------
-    variable : str
-        Name of the variable or dimension; empty for the dataset or the files themselves.
-    aspect : str
-        What differs: ``"data type"``, ``"chunks along x"``, ``"attribute history"``.
-    before, after : str
-        The values in the first and in the second file of the pair.
-    first_file : str
-        The first file that has ``after``.
-    files : int
-        Number of files that have ``after``.
-    verdict : {"combines", "costs", "blocks"}
-        Whether the files still combine.
-    how : str
-        What happens to the difference and what that costs; if it blocks, the error.
-    remedy : str
-        What to do about it; empty if nothing has to be done.
-    refused : tuple of str
-        Names of the reference formats that cannot hold the result.
-
-    Raises
-    ------
-    ValueError
-        The verdict is unknown.
-
-    Examples
-    --------
-    >>> Difference("t", "codecs", "zlib", "none", "2.nc", 1, "combines", "as it is").verdict
-    'combines'
-    """
-
-    variable: str
-    aspect: str
-    before: str
-    after: str
-    first_file: str
-    files: int
-    verdict: Verdict
-    how: str
-    remedy: str = ""
-    refused: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.verdict not in VERDICTS:
-            raise ValueError(f"Difference: verdict {self.verdict!r}; there are {VERDICTS}")
+from virtualds.pictures.html import Markup, cell, page, section, table
 
 
 @dataclass(frozen=True, repr=False)
@@ -129,6 +45,8 @@ class Diagnosis:
         opened come last.
     differences : tuple of Difference
         The worst first.
+    stretches : tuple of EraStretch
+        Where the eras lie, era by era; an era that comes back has several.
 
     Raises
     ------
@@ -150,6 +68,7 @@ class Diagnosis:
     formats: tuple[str, ...]
     eras: tuple[Era, ...]
     differences: tuple[Difference, ...]
+    stretches: tuple[EraStretch, ...] = ()
 
     def __post_init__(self) -> None:
         if sum(era.files for era in self.eras) != self.examined:
@@ -176,7 +95,7 @@ class Diagnosis:
         """Return the report as a dictionary that JSON can hold."""
         found = asdict(self) | {"blocks": self.blocks}
         rows = [row | {"refused": list(row["refused"])} for row in found["differences"]]
-        listed = {key: list(found[key]) for key in ("joined", "formats", "eras")}
+        listed = {key: list(found[key]) for key in ("joined", "formats", "eras", "stretches")}
         return found | listed | {"differences": rows}
 
     def __repr__(self) -> str:
@@ -191,14 +110,31 @@ class Diagnosis:
         return without_secrets("\n".join(lines))
 
     def _repr_html_(self) -> str:
-        heading = "".join(f"<div>{html.escape(line)}</div>" for line in self._format_heading())
-        tables = [format_html_table(f"eras ({len(self.eras)})", *self._format_eras())]
-        for verdict in VERDICTS:
-            rows = [self._format_cells(d) for d in self.of(verdict)]
-            if rows:
-                caption = f"{verdict}: {TITLES[verdict]} ({len(rows)})"
-                tables.append(format_html_table(caption, COLUMNS, rows))
-        return without_secrets(f"<div>{heading}{''.join(tables)}</div>")
+        return without_secrets(cell(*self._draw()))
+
+    def to_html(self) -> str:
+        """Return the report as a page of its own.
+
+        Examples
+        --------
+        >>> era = Era(2, "2001.nc", "2002.nc")
+        >>> page = Diagnosis(2, 2, ("time",), "as given", ("zarr-v3",), (era,), ()).to_html()
+        >>> page.splitlines()[0]
+        '<!doctype html>'
+        """
+        return without_secrets(page("Diagnosis", *self._draw()))
+
+    def _draw(self) -> list[Markup]:
+        heading, *notes = self._format_heading()
+        worst: Verdict = next((v for v in VERDICTS if self.of(v)), "combines")
+        return [
+            draw_verdict(heading, notes, worst),
+            draw_eras(self.eras, self.stretches, self._shorten),
+            section(
+                "Eras", table(*self._format_eras(), numbers=[0, 1]), note=f"{len(self.eras):,}"
+            ),
+            *draw_differences(self.differences, self._shorten),
+        ]
 
     @property
     def folder(self) -> str:
@@ -247,29 +183,6 @@ class Diagnosis:
             *([f"      do: {row.remedy}"] if row.remedy else []),
         ]
 
-    def _format_cells(self, row: Difference) -> Row:
-        """Return a difference as cells of a table."""
-        return (
-            row.variable,
-            row.aspect,
-            cut_text(row.before),
-            cut_text(row.after),
-            self._shorten(row.first_file),
-            f"{row.files:,}",
-            row.how,
-            row.remedy,
-        )
-
-
-TITLES: dict[Verdict, str] = {
-    "blocks": "these files do not combine",
-    "costs": "they combine, at a cost",
-    "combines": "they combine",
-}
-
-
-COLUMNS = ("variable", "what", "before", "after", "first file", "files", "result", "do")
-
 
 def _format_summary(found: Diagnosis) -> str:
     if found.blocks:
@@ -285,29 +198,7 @@ def _format_span(era: Era) -> str:
     return f"{era.start} to {era.stop}" if era.start is not None else ""
 
 
-MOST_ROWS = 20
-"""Rows of a table that are shown; `Diagnosis.to_dataframe` has them all."""
-
-
-MOST_LETTERS = 60
-
-
 Row = Sequence[str]
-
-
-def cut_text(text: str, letters: int = MOST_LETTERS) -> str:
-    """Return a text in one line, cut if it is too long.
-
-    >>> cut_text("a long text", 8)
-    'a lon...'
-    """
-    line = " ".join(text.split())
-    return line if len(line) <= letters else f"{line[: letters - 3]}..."
-
-
-def format_more(count: int) -> str:
-    """Say how many rows are not shown."""
-    return f"... and {count:,} more; to_dataframe() has all"
 
 
 def format_text_table(columns: Row, rows: Sequence[Row]) -> list[str]:
@@ -323,17 +214,3 @@ def format_text_table(columns: Row, rows: Sequence[Row]) -> list[str]:
         for row in shown
     ]
     return lines + [f"  {format_more(len(rows) - MOST_ROWS)}"] * (len(rows) > MOST_ROWS)
-
-
-def format_html_table(caption: str, columns: Row, rows: Sequence[Row]) -> str:
-    """Return a collapsible HTML table with escaped cells."""
-    head = "".join(f"<th style='text-align:left'>{html.escape(c)}</th>" for c in columns)
-    body = "".join(f"<tr>{_format_cells(row)}</tr>" for row in rows[:MOST_ROWS])
-    left = len(rows) - MOST_ROWS
-    rest = f"<tr><td colspan='{len(columns)}'>{format_more(left)}</td></tr>" if left > 0 else ""
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}{rest}</tbody></table>"
-    return f"<details open><summary>{html.escape(caption)}</summary>{table}</details>"
-
-
-def _format_cells(row: Row) -> str:
-    return "".join(f"<td style='text-align:left'>{html.escape(cell)}</td>" for cell in row)

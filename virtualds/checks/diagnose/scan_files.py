@@ -31,11 +31,13 @@ class ExaminedFile(NamedTuple):
 class UnreadableFile(NamedTuple):
     """Why a file cannot be read, and whether the file or a processing step is at fault.
 
-    ``on_error`` of `open_virtual_mfdataset` applies to files that are at fault.
+    ``on_error`` of `open_virtual_mfdataset` applies to files that are at fault. ``before`` is how
+    many readable files come before.
     """
 
     reason: str
     is_fault: bool
+    before: int = 0
 
 
 @dataclass
@@ -68,7 +70,7 @@ class FileSurvey:
     def add(self, file: str, found: ExaminedFile | UnreadableFile) -> None:
         """Add the next file, or why it cannot be opened."""
         if isinstance(found, UnreadableFile):
-            self.unreadable.append((file, found))
+            self.unreadable.append((file, found._replace(before=len(self.files))))
             return
         for name, span in found.spans.items():
             self.spans.setdefault(name, []).append((len(self.files), span))

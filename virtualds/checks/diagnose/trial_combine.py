@@ -21,12 +21,13 @@ from virtualds.checks.diagnose.explanations import (
     ORDER,
     OVERLAP,
     TOGETHER,
+    WRITE_ZARR,
     ChangeMeaning,
     FoundChange,
     Pair,
     explain_change,
 )
-from virtualds.checks.diagnose.report import Difference, Verdict
+from virtualds.checks.diagnose.findings import Difference, Verdict
 from virtualds.combine import open_virtual_mfdataset
 from virtualds.combine.open_file import OPEN_ERRORS
 from virtualds.datasets.from_dataset import group_from_dataset
@@ -160,7 +161,9 @@ def _judge_change(change: FoundChange, whole: xr.Dataset | None, trial: TrialCom
     prices += [f"{', '.join(refused)} cannot hold that"] if refused else []
     how = "; ".join([_describe_outcome(change, combined, meaning), *prices])
     verdict: Verdict = "costs" if prices else "combines"
-    return _make_difference(change, verdict, how, meaning.remedy if prices else "", refused)
+    remedies = [WRITE_ZARR] if refused and "zarr-v3" not in refused else []
+    remedies += [meaning.remedy] if prices and meaning.remedy else []
+    return _make_difference(change, verdict, how, ", or ".join(remedies), refused)
 
 
 def _try_change(change: FoundChange, trial: TrialCombine) -> xr.Dataset:

@@ -8,7 +8,8 @@ from typing import Any
 
 from virtualds.checks.verify.archive_members import find_damaged_members
 from virtualds.checks.verify.compare_chunks import Comparison, compare_chunks
-from virtualds.checks.verify.report import NOT_COMPARED, Problem, Verification
+from virtualds.checks.verify.findings import NOT_COMPARED, Problem, list_runs
+from virtualds.checks.verify.report import Verification
 from virtualds.checks.verify.sampled_chunks import demand_sample, sample_chunks
 from virtualds.checks.verify.sources import (
     Arrays,
@@ -71,6 +72,8 @@ def verify_arrays(
         compared = compare_chunks(sample_chunks(arrays, sample, seed), states.sound)
         compared.problems += members
     strange = [Problem("", name, None, NOT_COMPARED, NOT_VIRTUAL) for name in unread]
+    problems = (*known.problems, *states.problems, *ranges, *compared.problems, *strange)
+    places = dict.fromkeys((file.url, file.options) for file in known.ends)
     found = Verification(
         against=against,
         files=states.places,
@@ -82,7 +85,8 @@ def verify_arrays(
         sampled=compared.sampled,
         compared=dict(compared.equal),
         gaps=tuple(gaps),
-        problems=(*known.problems, *states.problems, *ranges, *compared.problems, *strange),
+        problems=problems,
+        runs=list_runs((url for url, _ in places), problems),
     )
     # any other problem already explains why nothing was compared
     return (

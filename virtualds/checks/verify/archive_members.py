@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Iterator
 
-from virtualds.checks.verify.report import Problem
+from virtualds.checks.verify.findings import Problem
 from virtualds.checks.verify.sources import HEAD_BYTES
 from virtualds.errors import VirtualdsError
 from virtualds.source_file import PRESENT, SourceFile

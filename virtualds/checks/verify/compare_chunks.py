@@ -25,9 +25,9 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.arrays.parser import CannotError, NativeReader, ReadNative
+from virtualds.checks.verify.findings import NOT_COMPARED, Problem
 from virtualds.checks.verify.locate_bytes import ByteLocation, Region, ScannedSource, scan_source
 from virtualds.checks.verify.native_readers import open_native
-from virtualds.checks.verify.report import NOT_COMPARED, Problem
 from virtualds.checks.verify.rewritten_chunks import OF_REPOSITORY, is_of_repository, pair_rewritten
 from virtualds.checks.verify.sampled_chunks import (
     SampledChunk,

@@ -2,53 +2,17 @@
 
 from __future__ import annotations
 
-import html
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 
+from virtualds.checks.verify.findings import KINDS, NOT_COMPARED, SHOWN_PROBLEMS, FileRun, Problem
+from virtualds.checks.verify.html_report import draw_files, draw_problems, draw_verdict
 from virtualds.errors import without_secrets
-
-KINDS: dict[str, str] = {
-    "missing": "the file does not exist",
-    "unreachable": "the file, or a part of it, cannot be read: no permission, no answer",
-    "size": "the length of the file has changed since the scan",
-    "etag": "the store reports another version than at the scan",
-    "modified": "the file was modified after the scan",
-    "range": "a reference is empty, negative, or extends past the end of its file",
-    "references": "references of the set cannot be read",
-    "undecodable": "bytes of a chunk or a member do not decode, or do not match their checksum",
-    "differs": "a chunk differs from what the native reader gives, or is not a chunk of its file",
-    "not compared": "not checked, with the reason",
-}
-"""The kinds of problems, the gravest first."""
-NOT_COMPARED = "not compared"
-
-SHOWN_PROBLEMS = 10
-"""Problems of one kind that the text shows; `Verification.to_dataframe` has them all."""
-
-
-class Problem(NamedTuple):
-    """Something that is wrong, or that was not checked.
-
-    ``chunk`` is the chunk id in the grid of its fragment; None if the problem concerns a whole file
-    or variable. ``variable`` is empty if it concerns a whole file.
-    """
-
-    url: str
-    variable: str
-    chunk: tuple[int, ...] | None
-    kind: str
-    message: str
-
-    def __str__(self) -> str:
-        at = f", chunk {self.chunk}" if self.chunk is not None else ""
-        who = f"{self.variable}{at}" if self.variable else ""
-        text = ": ".join(part for part in (self.url, who, self.message) if part)
-        return without_secrets(text)
+from virtualds.pictures.html import Markup, cell, page
 
 
 @dataclass(frozen=True)
@@ -79,6 +43,8 @@ class Verification:
     gaps : tuple of str
         Where times are missing in an otherwise regular coordinate. That is no problem of
         references: the archive may have no files there.
+    runs : tuple of FileRun
+        The state of all files, in order.
 
     Raises
     ------
@@ -108,6 +74,7 @@ class Verification:
     compared: Mapping[str, int] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
     gaps: tuple[str, ...] = ()
+    runs: tuple[FileRun, ...] = ()
 
     def __post_init__(self) -> None:
         if unknown := {problem.kind for problem in self.problems} - KINDS.keys():
@@ -143,6 +110,7 @@ class Verification:
         lists = [row | {"chunk": row["chunk"] and list(row["chunk"])} for row in rows]
         plain = asdict(self) | {"problems": lists, "compared": dict(self.compared)}
         plain["gaps"] = list(self.gaps)
+        plain["runs"] = [run._asdict() for run in self.runs]
         return {"ok": self.ok, **plain, "bad_files": self.bad_files, "counts": self.counts}
 
     def __str__(self) -> str:
@@ -158,20 +126,25 @@ class Verification:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        shown = [p for kind in self.counts for p in self._list_first(kind)]
-        cells = ((p.kind, p.url, p.variable, "" if p.chunk is None else p.chunk, p.message)
-                 for p in shown)  # fmt: skip
-        more = len(self.problems) - len(shown)
-        rest = f"<p>... and {more:,} more, see to_dataframe()</p>" if more else ""
-        problems = (
-            _format_table(("kind", "file", "variable", "chunk", "what"), cells) if shown else ""
-        )
-        rows = _format_table((), self._rows.items())
-        verdict = html.escape(self._verdict)
-        return without_secrets(f"<div><b>{verdict}</b>{rows}{problems}{rest}</div>")
+        return without_secrets(cell(*self._draw()))
 
-    def _list_first(self, kind: str) -> list[Problem]:
-        return [problem for problem in self.problems if problem.kind == kind][:SHOWN_PROBLEMS]
+    def to_html(self) -> str:
+        """Return the report as a page of its own.
+
+        Examples
+        --------
+        >>> page = Verification("fingerprint", files=2, fingerprinted=2).to_html()
+        >>> "verified against fingerprint: ok" in page
+        True
+        """
+        return without_secrets(page("Verification", *self._draw()))
+
+    def _draw(self) -> list[Markup | None]:
+        return [
+            draw_verdict(self._verdict, self._rows, self.problems, self.ok),
+            draw_files(self.runs),
+            *draw_problems(self.problems),
+        ]
 
     @property
     def _verdict(self) -> str:
@@ -196,15 +169,3 @@ class Verification:
             more = f" and {len(self.gaps) - 1:,} more" if len(self.gaps) > 1 else ""
             rows["gaps"] = f"{self.gaps[0]}{more}"
         return rows
-
-
-def _format_table(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
-    """Return an HTML table with escaped cells."""
-    names = "".join(f"<th style='text-align:left'>{html.escape(name)}</th>" for name in head)
-    lines = [f"<tr>{names}</tr>"] if names else []
-    for row in rows:
-        cells = "".join(
-            f"<td style='text-align:left'>{html.escape(str(cell))}</td>" for cell in row
-        )
-        lines.append(f"<tr>{cells}</tr>")
-    return f"<table>{''.join(lines)}</table>"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.checks.verify.report import Problem
+from virtualds.checks.verify.findings import Problem
 from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest

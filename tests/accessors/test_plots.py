@@ -1,0 +1,391 @@
+"""Pictures by matplotlib show what the references say."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cftime
+import matplotlib as mpl
+import numpy as np
+import pytest
+import xarray as xr
+
+mpl.use("Agg")
+
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+
+import virtualds
+from virtualds import ManifestArray
+
+DAY = np.timedelta64(1, "D")
+ZLIB = ({"id": "zlib", "level": 1},)
+
+
+@pytest.fixture(autouse=True)
+def _close_figures() -> Iterator[None]:
+    yield
+    plt.close("all")
+
+
+def files_along(paths: list[str], each: int = 1, **more: Any) -> ManifestArray:
+    """An array of one axis, a chunk of ``each`` elements in every file."""
+    return ManifestArray.from_arrays(
+        shape=(len(paths) * each,),
+        chunks=(each,),
+        dtype="f4",
+        path=np.array(paths),
+        offsets=8,
+        lengths=4 * each,
+        **more,
+    )
+
+
+def on_days(array: ManifestArray, days: Any) -> xr.Dataset:
+    """A dataset of an array along dates, which count from 1970."""
+    dates = np.datetime64("1970-01-01", "ns") + np.asarray(days) * DAY
+    return xr.Dataset({"t": ("time", array)}, {"time": dates})
+
+
+def rectangles(ax: Axes, gid: str | None) -> list[tuple[float, ...]]:
+    """Left, right, bottom and top of the rectangles of a kind, bands of no kind."""
+    found = [c for c in ax.collections if isinstance(c, PolyCollection) and c.get_gid() == gid]
+    boxes = [path.get_extents() for c in found for path in c.get_paths()]
+    return [(b.x0, b.x1, b.y0, b.y1) for b in boxes]
+
+
+def legend(ax: Axes) -> list[str]:
+    shown = ax.get_legend()
+    return [text.get_text() for text in shown.get_texts()] if shown else []
+
+
+def names(ax: Axes) -> list[str]:
+    return [label.get_text() for label in ax.get_yticklabels()]
+
+
+def title(ax: Axes) -> str:
+    return ax.get_title(loc="left")
+
+
+# ---------------------------------------------------------------------- coverage
+
+
+def test_each_file_is_a_row_from_its_first_to_its_last_date() -> None:
+    ax = on_days(
+        files_along(["/d/a.nc", "/d/b.nc", "/d/c.nc"], 10), range(30)
+    ).virtual.plot.coverage()
+    assert [row[:2] for row in rectangles(ax, "files")] == [(0, 10), (10, 20), (20, 30)]
+    assert [(low + high) / 2 for *_, low, high in rectangles(ax, "files")] == [0, 1, 2]
+    assert (names(ax), title(ax)) == (["a.nc", "b.nc", "c.nc"], "3 files along time: no gap")
+    assert (ax.get_xlim(), ax.get_ylim(), legend(ax)) == ((0, 30), (2.5, -0.5), [])
+    assert ax.get_ylabel() == "file:///d/"
+
+
+def test_missing_dates_are_a_band_and_no_file_crosses_it() -> None:
+    days = [*range(5), *range(9, 14)]
+    ax = on_days(files_along(["/a.nc", "/b.nc"], 5), days).virtual.plot.coverage()
+    assert rectangles(ax, None) == [(5, 9, 0, 1)]
+    assert legend(ax) == ["missing dates: 1970-01-06 to 1970-01-10"]
+    # a gap within a file cuts its row in two
+    ax = on_days(
+        files_along(["/a.nc", "/b.nc"], 5), [0, 1, 2, 6, 7, *range(8, 13)]
+    ).virtual.plot.coverage()
+    assert [row[:2] for row in rectangles(ax, "files")] == [(0, 3), (6, 8), (8, 13)]
+    assert title(ax) == "2 files along time: 1 gap"
+
+
+def test_positions_without_a_file_are_a_hatched_band() -> None:
+    ax = on_days(files_along(["", "/a.nc", "", "", "/b.nc", ""]), range(6)).virtual.plot.coverage()
+    assert [row[:2] for row in rectangles(ax, None)] == [(0, 1), (2, 4), (5, 6)]
+    assert all(c.get_hatch() for c in ax.collections if c.get_gid() is None)
+    assert title(ax) == "2 files along time: 3 gaps"
+    assert legend(ax)[0] == "no file, fill value: 1970-01-01 to 1970-01-02"
+
+
+def test_dates_that_two_files_have_are_a_band_over_both() -> None:
+    days = [*range(6), *range(3, 9)]
+    ax = on_days(files_along(["/a.nc", "/b.nc"], 6), days).virtual.plot.coverage()
+    assert [row[:2] for row in rectangles(ax, "files")] == [(0, 6), (3, 9)]
+    assert rectangles(ax, None) == [(3, 6, 0, 1)]
+    assert legend(ax) == ["overlap: 1970-01-04 to 1970-01-07"]
+    assert title(ax) == "2 files along time: 1 overlap"
+
+
+def test_files_in_another_order_than_their_dates_do_not_overlap() -> None:
+    days = [*range(5, 10), *range(5)]
+    ax = on_days(files_along(["/b.nc", "/a.nc"], 5), days).virtual.plot.coverage()
+    assert [row[:2] for row in rectangles(ax, "files")] == [(5, 10), (0, 5)]
+    assert title(ax) == "2 files along time: no gap"
+
+
+AXES: dict[str, tuple[Any, list[tuple[float, float]], str]] = {
+    "numbers": ([1.0, 2.0, 4.0], [(1, 2), (2, 4), (4, 5.5)], "x (m)"),
+    "falling numbers": ([3.0, 2.0, 1.0], [(2, 3), (1, 2), (0, 1)], "x (m)"),
+    "lead times": (
+        np.array([0, 6, 12]) * np.timedelta64(1, "h"),
+        [(0, 6), (6, 12), (12, 18)],
+        "x (hours)",
+    ),
+    "text": (["p", "q", "r"], [(0, 1), (1, 2), (2, 3)], "position along x"),
+    "no order": ([3.0, 1.0, np.nan], [(0, 1), (1, 2), (2, 3)], "position along x"),
+    "another calendar": (
+        [cftime.Datetime360Day(1970, 2, 30 - n) for n in (2, 1, 0)],
+        [(57, 58), (58, 59), (59, 60)],
+        "x",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", AXES)
+def test_an_axis_has_the_values_of_its_coordinate_or_positions(kind: str) -> None:
+    values, expected, label = AXES[kind]
+    ds = xr.Dataset({"t": ("x", files_along(["/a.nc", "/b.nc", "/c.nc"]))})
+    ds = ds.assign_coords(x=("x", values, {"units": "m"} if kind.endswith("numbers") else {}))
+    ax = ds.virtual.plot.coverage("x")
+    assert [row[:2] for row in rectangles(ax, "files")] == expected
+    assert ax.get_xlabel() == label
+    ax.figure.canvas.draw()
+    bare = ds.drop_vars("x").virtual.plot.coverage("x")
+    assert [row[:2] for row in rectangles(bare, "files")] == [(0, 1), (1, 2), (2, 3)]
+    assert bare.get_xlabel() == "position along x"
+
+
+def test_ticks_of_another_calendar_are_its_dates() -> None:
+    dates = xr.date_range("2001-02-01", periods=30, calendar="360_day", use_cftime=True)
+    ds = xr.Dataset({"t": ("time", files_along(["/a.nc"], 30))}, {"time": dates})
+    ax = ds.virtual.plot.coverage()
+    ax.figure.canvas.draw()
+    shown = [label.get_text() for label in ax.get_xticklabels()]
+    assert "2001-02-30" in shown or "2001-02-26" in shown, shown
+
+
+def test_a_variable_may_be_chosen_and_variables_are_seen_together() -> None:
+    ds = on_days(files_along(["/a.nc", "/b.nc"], 2), range(4))
+    ds["u"] = ("time", files_along(["", "/u.nc"], 2))
+    assert names(ds.virtual.plot.coverage()) == ["a.nc", "b.nc", "u.nc"]
+    ax = ds.virtual.plot.coverage(variable="u")
+    assert (names(ax), title(ax)) == (["u.nc"], "1 file along time: 1 gap")
+
+
+def test_chunks_that_the_set_holds_are_a_row_of_their_own(tmp_path: Path) -> None:
+    ds = xr.Dataset({"t": ("x", ManifestArray.from_values(np.arange(3.0)))})
+    assert names(ds.virtual.plot.coverage("x")) == ["(in the set)"]
+
+
+def test_ten_thousand_files_take_about_a_second_and_few_names(tmp_path: Path) -> None:
+    array = files_along([f"/d/{n:05}.nc" for n in range(10_000)])
+    ds = on_days(array, range(10_000)).assign(u=("time", array), v=("time", array))
+    ds.virtual.plot.sizes()  # imports matplotlib
+    begin = time.process_time()
+    ax = ds.virtual.plot.coverage()
+    ax.figure.savefig(tmp_path / "big.png")
+    assert time.process_time() - begin < 3
+    assert len(rectangles(ax, "files")) == 10_000
+    assert (names(ax)[0], names(ax)[-1], len(names(ax))) == ("00000.nc", "09999.nc", 10)
+
+
+def test_hostile_names_are_shown_as_they_are(tmp_path: Path) -> None:
+    odd = r"_$\frac{<b>$"
+    ds = xr.Dataset({odd: (f"{odd}x", files_along([f"/{odd}.nc", "", f"/{odd}/b\n.nc"]))})
+    for ax in (ds.virtual.plot.coverage(f"{odd}x"), ds.virtual.plot.chunks(odd)):
+        assert odd in title(ax) and odd in ax.get_xlabel()
+        ax.figure.savefig(tmp_path / "odd.png")
+    assert names(ds.virtual.plot.sizes()) == [odd]
+
+
+def test_secrets_of_urls_are_not_drawn() -> None:
+    ds = xr.Dataset({"t": ("x", files_along(["https://h/a.nc?token=hunter2"]))})
+    ax = ds.virtual.plot.coverage("x")
+    assert "hunter2" not in f"{names(ax)}{ax.get_ylabel()}{title(ax)}"
+
+
+def test_opened_sets_look_the_same(archive_files: list[Path], tmp_path: Path) -> None:
+    vds = virtualds.open_virtual_mfdataset(archive_files, combine="nested", concat_dim="time")
+    vds.virtual.to_manifest(tmp_path / "refs.zarr")
+    again = xr.open_dataset(tmp_path / "refs.zarr", engine="virtual", chunks={})
+    for plots in (vds.virtual.plot, again.virtual.plot):
+        ax = plots.coverage()
+        assert len(rectangles(ax, "files")) == 2 and names(ax) == ["2001.nc", "2002.nc"]
+        assert title(plots.chunks("t")) == "t: 24 chunks of (1, 6, 8)"
+    assert title(vds.virtual.plot.sizes()) == title(again.virtual.plot.sizes())
+
+
+# ---------------------------------------------------------------------- chunks
+
+
+def two_encodings() -> xr.Dataset:
+    """``t(time, lat, lon)`` of two encodings and chunk shapes; a chunk of the first is missing."""
+    paths = np.full((4, 2, 1), "/a.nc", object)
+    paths[1, 1] = ""
+    first = ManifestArray.from_arrays(
+        shape=(4, 6, 8), chunks=(1, 3, 8), dtype="i2", path=paths.astype(str), offsets=8,
+        lengths=30, codecs=ZLIB,
+    )  # fmt: skip
+    second = ManifestArray.from_arrays(
+        shape=(6, 6, 8), chunks=(3, 6, 8), dtype="i2", path="/b.nc", offsets=8, lengths=288
+    )
+    parts = [xr.Dataset({"t": (("time", "lat", "lon"), array)}) for array in (first, second)]
+    return xr.concat(parts, dim="time")
+
+
+def test_chunks_are_coloured_by_encoding_and_gaps_are_ground() -> None:
+    ax = two_encodings().virtual.plot.chunks("t")
+    first, second = rectangles(ax, "int16 zlib"), rectangles(ax, "int16 uncompressed")
+    assert sorted(first) == [(0, 1, 0, 6), (1, 2, 0, 3), (2, 4, 0, 6)]
+    assert second == [(4, 10, 0, 6)]
+    assert legend(ax) == ["int16 zlib", "int16 uncompressed", "no chunk: fill value"]
+    assert ax.patch.get_hatch() and ax.get_xlim() == (0, 10)
+    assert title(ax) == "t: 10 chunks of (1 to 3, 3 to 6, 8), 1 missing"
+    shown = [c for c in ax.collections if isinstance(c, PolyCollection)]
+    # no colour alone tells them apart
+    assert len({c.get_hatch() for c in shown}) == len(shown)
+
+
+def test_borders_of_chunks_are_lines_within_their_fragment() -> None:
+    ax = two_encodings().virtual.plot.chunks("t")
+    lines = {
+        tuple(map(tuple, line.tolist()))
+        for c in ax.collections
+        if c.get_gid() == "borders"
+        for line in c.get_segments()
+    }
+    upright = {(a, b) for a, b in lines if a[0] == b[0]}
+    assert {a[0] for a, _ in upright} == {1, 2, 3, 4, 7}
+    assert lines - upright == {((0, 3), (4, 3))}
+
+
+def test_other_dimensions_may_be_shown_and_holes_behind_them_are_seen() -> None:
+    ax = two_encodings().virtual.plot.chunks("t", x="lon", y="lat")
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("position along lon", "position along lat")
+    assert rectangles(ax, "holes") == [(0, 8, 3, 6)]
+    assert "some chunks missing" in legend(ax)
+
+
+def test_an_array_of_one_axis_is_a_line() -> None:
+    ds = on_days(files_along(["/a.nc", "", "/c.nc"], 4), range(12))
+    ax = ds.virtual.plot.chunks("t")
+    assert [row[:2] for row in rectangles(ax, "float32 uncompressed")] == [(0, 4), (8, 12)]
+    assert (names(ax), title(ax)) == ([], "t: 3 chunks of (4), 1 missing")
+
+
+def test_a_huge_grid_is_drawn_in_cells_of_many_chunks() -> None:
+    paths = np.full((3000, 40), "/a.nc", object)
+    paths[1500:1530] = ""
+    paths[7, 7] = ""
+    array = ManifestArray.from_arrays(
+        shape=(3000, 40), chunks=(1, 1), dtype="f4", path=paths.astype(str), offsets=8, lengths=4
+    )
+    ax = xr.Dataset({"t": (("y", "x"), array)}).virtual.plot.chunks("t")
+    # six chunks to a cell
+    (hole,) = rectangles(ax, "holes")
+    assert hole == (6, 12, 7, 8)
+    drawn = rectangles(ax, "float32 uncompressed")
+    assert not any(left < 1530 and right > 1500 for left, right, *_ in drawn)
+    assert sum((right - left) * (top - low) for left, right, low, top in drawn) == (3000 - 30) * 40
+    assert title(ax) == "t: 120,000 chunks of (1, 1), 1,201 missing"
+
+
+# ---------------------------------------------------------------------- sizes
+
+
+def test_bars_are_as_long_as_stored_and_decoded_bytes() -> None:
+    ds = two_encodings()
+    ds["u"] = ("x", files_along(["/a.nc", ""], 50))
+    ax = ds.virtual.plot.sizes()
+    stored = {name: row[1] for name, row in zip(names(ax), rectangles(ax, "stored"), strict=True)}
+    decoded = {name: row[1] for name, row in zip(names(ax), rectangles(ax, "decoded"), strict=True)}
+    assert stored == {"t": 7 * 30 + 2 * 288, "u": 200}
+    assert decoded == {"t": 10 * 6 * 8 * 2, "u": 400}
+    assert [note.get_text() for note in ax.texts] == [
+        "786 B of 960 B, ratio 1.2",
+        "200 B of 400 B, ratio 2.0",
+    ]
+    assert title(ax) == "2 virtual variables: 986 B of 1.33 KiB, ratio 1.4"
+    assert legend(ax) == ["stored", "decoded"]
+
+
+def test_many_small_variables_share_bars() -> None:
+    ds = xr.Dataset({f"v{n}": (f"x{n}", files_along(["/a.nc"], n + 1)) for n in range(100)})
+    ax = ds.virtual.plot.sizes()
+    assert names(ax)[0] == "v99" and names(ax)[-1] == "77 others"
+    assert len(rectangles(ax, "stored")) == 24
+    assert sum(row[1] for row in rectangles(ax, "stored")) == sum(4 * (n + 1) for n in range(100))
+
+
+# ---------------------------------------------------------------------- axes and errors
+
+
+def test_pictures_are_drawn_on_given_axes_and_else_on_a_new_figure() -> None:
+    plots = on_days(files_along(["/a.nc"], 3), range(3)).virtual.plot
+    figure, axes = plt.subplots(3)
+    drawn = [plots.coverage(ax=axes[0]), plots.chunks("t", ax=axes[1]), plots.sizes(ax=axes[2])]
+    assert drawn == list(axes) and plt.get_fignums() == [figure.number]
+    assert plots.coverage().figure is not figure
+
+
+def test_dark_axes_have_dark_shades_and_light_lines() -> None:
+    with plt.style.context("dark_background"):
+        ax = on_days(files_along(["/a.nc", ""], 3), range(6)).virtual.plot.coverage()
+    bars, bands = ([c for c in ax.collections if c.get_gid() == gid] for gid in ("files", None))
+    assert mpl.colors.to_hex(bars[0].get_facecolor()[0]) == "#2389c9"
+    assert mpl.colors.to_hex(bands[0].get_edgecolor()[0]) == "#ffffff"
+
+
+WRONG: dict[str, tuple[Any, str]] = {
+    "dimension": (
+        lambda plots: plots.coverage("tme"),
+        "has the dimension 'tme'; they have 'time'; did you mean 'time'",
+    ),
+    "variable of coverage": (
+        lambda plots: plots.coverage(variable="x"),
+        "'x' is not a virtual variable: the dataset has no such",
+    ),
+    "variable": (lambda plots: plots.chunks("tt"), "'tt' is not a virtual variable.*there are 't'"),
+    "loaded variable": (
+        lambda plots: plots.chunks("time"),
+        "its values are loaded, so it has no chunks",
+    ),
+    "axis": (lambda plots: plots.chunks("t", x="lat"), "'t' has no dimension 'lat'; it has 'time'"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_name_that_is_not_there_is_an_error_that_lists_those_that_are(what: str) -> None:
+    call, message = WRONG[what]
+    plots = on_days(files_along(["/a.nc"], 3), range(3)).virtual.plot
+    with pytest.raises(ValueError, match=message):
+        call(plots)
+    assert not plt.get_fignums()
+
+
+def test_a_dataset_without_virtual_variables_has_no_sizes() -> None:
+    with pytest.raises(ValueError, match="no virtual variable, only values in memory"):
+        xr.Dataset({"t": ("x", np.zeros(3))}).virtual.plot.sizes()
+
+
+def test_without_matplotlib_the_error_names_the_extra() -> None:
+    code = """
+import sys
+sys.modules["matplotlib"] = None
+import numpy as np, xarray as xr, virtualds
+array = virtualds.ManifestArray.from_arrays(
+    shape=(2,), chunks=(2,), dtype="f4", path="/a.nc", offsets=8, lengths=8)
+plots = xr.Dataset({"t": ("x", array)}).virtual.plot
+for draw in (lambda: plots.coverage("x"), lambda: plots.chunks("t"), plots.sizes):
+    try:
+        draw()
+    except virtualds.UnsupportedError as error:
+        print(error)
+"""
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    lines = out.stdout.splitlines()
+    assert len(lines) == 3
+    assert all("matplotlib" in line and "virtualds[plot]" in line for line in lines)

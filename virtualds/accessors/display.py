@@ -1,0 +1,268 @@
+"""The text and HTML views of ``ds.virtual`` and ``tree.virtual``; they read and request nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import xarray as xr
+
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.chunk_bins import MOST_FRAGMENTS
+from virtualds.arrays.display import (
+    describe_arrays,
+    format_ratio,
+    list_chunk_lengths,
+    list_files,
+)
+from virtualds.arrays.survey import Survey, count_files, survey
+from virtualds.combine.report_page import describe_build
+from virtualds.datasets.lazy import find_layers, is_unread
+from virtualds.datasets.structure import describe_gaps
+from virtualds.pictures.html import (
+    Markup,
+    cell,
+    element,
+    facts,
+    format_bytes,
+    join,
+    section,
+    table,
+)
+
+MOST_PICTURES, OPEN_PICTURES = 6, 2
+"""Most pictures of a dataset, and how many of them are seen at once."""
+
+SHOWN_NAMES = 4
+"""Most variables that the title of a picture names."""
+
+SHOWN_VARIABLES, SHOWN_FILES, SHOWN_GROUPS, SHOWN_GAPS = 100, 20, 20, 3
+"""Most rows of the tables."""
+
+SHOWN_LINES = 12
+"""Most variables that a text names."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A virtual variable.
+
+    Parameters
+    ----------
+    name : str
+    dims : tuple of str
+    array : ManifestArray
+    """
+
+    name: str
+    dims: tuple[str, ...]
+    array: ManifestArray
+
+    @cached_property
+    def survey(self) -> Survey:
+        """The numbers of its chunks."""
+        return survey(self.array)
+
+    @property
+    def shape(self) -> str:
+        """Names and lengths of the dimensions."""
+        pairs = zip(self.dims, self.array.shape, strict=True)
+        return ", ".join(f"{dim} {length:,}" for dim, length in pairs)
+
+    @property
+    def chunks(self) -> str:
+        """Lengths of chunks."""
+        return " × ".join(list_chunk_lengths(self.array))
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a dataset holds: virtual variables, and how many others."""
+
+    virtual: tuple[Shown, ...]
+    loaded: int
+    lazy: int
+    gaps: tuple[str, ...]
+
+    @classmethod
+    def of(cls, dataset: xr.Dataset) -> Contents:
+        """Look at a dataset, without looking behind selections and tasks of dask."""
+        found: dict[Hashable, ManifestArray | None] = {
+            name: _find_at_hand(variable) for name, variable in dataset.variables.items()
+        }
+        virtual = tuple(
+            Shown(str(name), tuple(map(str, dataset.variables[name].dims)), array)
+            for name, array in found.items()
+            if array is not None
+        )
+        others = [dataset.variables[name] for name, array in found.items() if array is None]
+        lazy = sum(is_unread(v) or v.chunks is not None for v in others)
+        gaps = tuple(describe_gaps(dataset.indexes))
+        return cls(virtual, len(others) - lazy, lazy, gaps)
+
+    @property
+    def arrays(self) -> list[ManifestArray]:
+        """The arrays of the virtual variables."""
+        return [shown.array for shown in self.virtual]
+
+    @property
+    def survey(self) -> Survey:
+        """The numbers of all chunks."""
+        return sum((shown.survey for shown in self.virtual), Survey())
+
+
+def _find_at_hand(variable: xr.Variable) -> ManifestArray | None:
+    """Return the virtual array of a variable, None if it is one of which a part was selected."""
+    layers = find_layers(variable)
+    if layers is None or layers.is_computed or layers.array.shape != variable.shape:
+        return None
+    return layers.array
+
+
+# ---------------------------------------------------------------------- text
+
+
+def format_lines(label: str, found: Contents) -> str:
+    """Return a dataset in a few lines, whatever its size."""
+    lines = [f"<{label}: {_count_everything([found])}>"]
+    for shown in found.virtual[:SHOWN_LINES]:
+        count = shown.array.nchunks
+        chunks = f"{count:,} chunk{'s' * (count != 1)} of {shown.chunks or 'one value'}"
+        lines.append(f"    {shown.name} ({shown.shape}) {shown.array.dtype}: {chunks}")
+    more = len(found.virtual) - SHOWN_LINES
+    return "\n".join([*lines, f"    and {more:,} more"] if more > 0 else lines)
+
+
+def format_groups(label: str, groups: Mapping[str, Contents]) -> str:
+    """Return a tree in a few lines, whatever its size."""
+    filled = {path: found for path, found in groups.items() if found.virtual}
+    lines = [f"<{label}: {_count_everything(filled.values())}>"]
+    for path, found in list(filled.items())[:SHOWN_LINES]:
+        lines.append(f"    {path}: {_count_everything([found])}")
+    more = len(filled) - SHOWN_LINES
+    return "\n".join([*lines, f"    and {more:,} more groups"] if more > 0 else lines)
+
+
+def _count_everything(contents: Iterable[Contents]) -> str:
+    arrays = [array for found in contents for array in found.arrays]
+    files, chunks = count_files(arrays), sum(array.nchunks for array in arrays)
+    parts = [f"{len(arrays):,} virtual variable{'s' * (len(arrays) != 1)}"]
+    parts += [f"{chunks:,} chunk{'s' * (chunks != 1)}"] if arrays else []
+    of = f" of {files:,} file{'s' * (files != 1)}" if files else ""
+    return ", ".join(parts) + of
+
+
+# ---------------------------------------------------------------------- HTML
+
+
+def show_dataset(found: Contents, report: Any) -> str:
+    """Return what a notebook shows for ``ds.virtual``."""
+    return cell(
+        element("div", element("b", _count_everything([found])), class_="vds-title"),
+        _describe_totals([found]),
+        *_draw_pictures(found.virtual),
+        _list_variables(found.virtual),
+        list_files(found.arrays, SHOWN_FILES),
+        _show_report(report),
+    )
+
+
+def show_tree(groups: Mapping[str, Contents], report: Any) -> str:
+    """Return what a notebook shows for ``tree.virtual``."""
+    filled = {path: found for path, found in groups.items() if found.virtual}
+    pictures, shown = MOST_PICTURES, list[Markup]()
+    for path, found in list(filled.items())[:SHOWN_GROUPS]:
+        drawn = _draw_pictures(found.virtual, pictures)
+        pictures -= len(drawn)
+        body = (*drawn, _list_variables(found.virtual, SHOWN_VARIABLES // len(filled) or 1))
+        note = _count_everything([found])
+        shown.append(section(path, *body, note=note, is_open=len(shown) < OPEN_PICTURES))
+    more = len(filled) - len(shown)
+    return cell(
+        element("div", element("b", _count_everything(filled.values())), class_="vds-title"),
+        _describe_totals(filled.values()),
+        *shown,
+        element("div", f"and {more:,} more groups", class_="vds-note") if more else None,
+        list_files([a for found in filled.values() for a in found.arrays], SHOWN_FILES),
+        _show_report(report),
+    )
+
+
+def _describe_totals(contents: Iterable[Contents]) -> Markup:
+    """Return a table of the numbers of everything."""
+    listed = list(contents)
+    found = sum((part.survey for part in listed), Survey())
+    arrays = [array for part in listed for array in part.arrays]
+    loaded, lazy = (sum(getattr(part, name) for part in listed) for name in ("loaded", "lazy"))
+    gaps = list(dict.fromkeys(gap for part in listed for gap in part.gaps))
+    more = f"; and {len(gaps) - SHOWN_GAPS:,} more" if len(gaps) > SHOWN_GAPS else ""
+    rows = {
+        "Values": format_bytes(sum(array.nbytes for array in arrays)),
+        "Stored": f"{format_bytes(found.stored)}{format_ratio(found)}" if found.stored else None,
+        "Missing": f"{found.missing:,} chunks" if found.missing else None,
+        "Not loaded": f"references of {found.unread:,} chunks" if found.unread else None,
+        "References": f"{format_bytes(sum(a.nbytes_virtual for a in arrays))} of memory",
+        "In memory": f"{loaded:,} other variable{'s' * (loaded != 1)}" if loaded else None,
+        "Lazy": f"{lazy:,} other variable{'s' * (lazy != 1)}" if lazy else None,
+        "Gaps": "; ".join(gaps[:SHOWN_GAPS]) + more if gaps else None,
+    }
+    return facts(rows)
+
+
+def _draw_pictures(virtual: Sequence[Shown], most: int = MOST_PICTURES) -> list[Markup]:
+    """Return a section with a picture for each way in which variables are cut into chunks."""
+    groups: dict[Hashable, list[Shown]] = {}
+    for shown in virtual:
+        groups.setdefault(_describe_cut(shown), []).append(shown)
+    return [
+        _draw_group(group, n < OPEN_PICTURES)
+        for n, group in enumerate(list(groups.values())[:most])
+    ]
+
+
+def _describe_cut(shown: Shown) -> Hashable:
+    """Return what variables have in common whose pictures look alike."""
+    array, found = shown.array, shown.survey
+    boxes = tuple((f.start, f.axes) for f in array.fragments[:MOST_FRAGMENTS])
+    names = tuple(map(str, array.pipelines))
+    return shown.dims, array.shape, boxes, names, found.missing, found.unread
+
+
+def _draw_group(group: Sequence[Shown], is_open: bool) -> Markup:
+    names = [shown.name for shown in group[:SHOWN_NAMES]]
+    more = f" and {len(group) - SHOWN_NAMES:,} more" if len(group) > SHOWN_NAMES else ""
+    arrays = [shown.array for shown in group]
+    found = sum((shown.survey for shown in group), Survey())
+    body = describe_arrays(arrays, found, group[0].dims)
+    return section(", ".join(names) + more, body, note=f"({group[0].shape})", is_open=is_open)
+
+
+def _list_variables(virtual: Sequence[Shown], most: int = SHOWN_VARIABLES) -> Markup | None:
+    if not virtual:
+        return None
+    head = ("variable", "dimensions", "type", "chunk", "chunks", "missing", "stored", "values")
+    rows = [_describe_variable(shown) for shown in virtual[:most]]
+    shown = table(head, rows, most=most, total=len(virtual), numbers=range(4, len(head)))
+    return section("Variables", shown, note=f"{len(virtual):,}")
+
+
+def _describe_variable(shown: Shown) -> tuple[object, ...]:
+    found, array = shown.survey, shown.array
+    return (
+        element("b", shown.name),
+        shown.shape,
+        array.dtype,
+        shown.chunks,
+        f"{array.nchunks:,}",
+        f"{found.missing:,}" if not found.unread else "not loaded",
+        format_bytes(found.stored) if found.stored else "",
+        format_bytes(array.nbytes),
+    )
+
+
+def _show_report(report: Any) -> Markup | None:
+    if report is None:
+        return None
+    return section("Build", describe_build(report), note=join(f"{report.files:,} files"))

@@ -1,0 +1,126 @@
+"""The picture of the chunk grid of a virtual array, with the key to its shades."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from virtualds.arrays.chunk_bins import FIRST_KIND, GAP, UNREAD, ChunkBins, bin_chunks
+from virtualds.pictures import palette
+from virtualds.pictures.chunk_grid import (
+    Box,
+    Cell,
+    Face,
+    Side,
+    draw_box,
+    draw_line,
+    draw_rectangle,
+)
+from virtualds.pictures.html import Markup, element
+from virtualds.pictures.palette import Shade
+from virtualds.pictures.svg import key
+
+MOST_NAMED = 5
+"""Most encodings that the key names."""
+
+
+def draw_chunks(array: Any, dims: Sequence[str] | None = None) -> Markup:
+    """Return the picture of the chunks of a `ManifestArray`, and below it what its shades mean.
+
+    It reads and requests nothing: references that lie elsewhere are drawn as unread.
+
+    Parameters
+    ----------
+    array : ManifestArray
+    dims : sequence of str, optional
+        Names of its axes.
+    """
+    found = bin_chunks(array)
+    shades = _choose_shades(found)
+    drawn = _draw_grid(array, found, shades, dims)
+    return element(
+        "div", drawn, key(_list_meanings(array, found, shades)), _note(array, found, dims)
+    )
+
+
+def _choose_shades(found: ChunkBins) -> list[Shade]:
+    """Return the shade of each kind."""
+    if found.alternates:
+        return [palette.SERIES[0], palette.NEXT]
+    return [palette.shade_of(n) for n in range(found.counts.shape[0] - FIRST_KIND)]
+
+
+def _draw_grid(
+    array: Any, found: ChunkBins, shades: Sequence[Shade], dims: Sequence[str] | None
+) -> Markup:
+    names = [f"{dims[axis]} " if dims else "" for axis in found.axes]
+    lengths = [array.shape[axis] for axis in found.axes]
+    sides = [
+        Side(f"{name}{length:,}", edges.tolist())
+        for name, length, edges in zip(names, lengths, found.edges, strict=True)
+    ]
+    title = f"The chunk grid of an array of shape {array.shape}: {array.nchunks:,} chunks"
+    counts = found.counts
+    if len(sides) == 3:
+        back, down, across = sides
+        top, left = counts.sum(2), counts.sum(3).swapaxes(1, 2)
+        faces = [_make_face(c, shades) for c in (top, left, counts[:, -1])]
+        return draw_box(back, down, across, Box(*faces), title)
+    if len(sides) == 2:
+        down, across = sides
+        return draw_rectangle(down, across, _make_face(counts, shades), title)
+    [side] = sides or [Side("one value", (0, 1))]
+    [cells] = _make_face(counts.reshape(counts.shape[0], 1, -1), shades)
+    return draw_line(side, cells, title)
+
+
+def _make_face(counts: npt.NDArray[np.int64], shades: Sequence[Shade]) -> Face:
+    """Return the cells of bins in rows and columns: each has the shade of most of its chunks."""
+    kinds = counts[FIRST_KIND:]
+    most, there = kinds.argmax(0), kinds.any(0)
+    # the last shades are those of chunks that nobody looked at, and of none
+    number = np.where(there, most, np.where(counts[UNREAD] > 0, len(shades), len(shades) + 1))
+    gaps = (counts[GAP] > 0) & (number <= len(shades))
+    cells = [
+        [Cell(shade, has_gaps) for has_gaps in (False, True)]
+        for shade in (*shades, palette.UNKNOWN, None)
+    ]
+    pairs = zip(number.tolist(), gaps.tolist(), strict=True)
+    return [[cells[n][gap] for n, gap in zip(*row, strict=True)] for row in pairs]
+
+
+# ---------------------------------------------------------------------- words
+
+
+def _list_meanings(
+    array: Any, found: ChunkBins, shades: Sequence[Shade]
+) -> list[tuple[Shade, object]]:
+    """Return what each shade stands for, where the picture does not say it by itself."""
+    meanings: list[tuple[Shade, object]] = []
+    for shade, number in zip(shades[:MOST_NAMED], found.encodings, strict=False):
+        meanings.append((shade, array.pipelines[number]))
+    if len(found.encodings) > MOST_NAMED:
+        meanings.append((shades[MOST_NAMED], f"{len(found.encodings) - MOST_NAMED} more encodings"))
+    if found.alternates:
+        meanings.append((palette.NEXT, "shades alternate by file"))
+    if found.counts[UNREAD].any():
+        meanings.append((palette.UNKNOWN, "references that are not loaded"))
+    if found.counts[GAP].any():
+        apart = (found.counts > 0).sum(0)[found.counts[GAP] > 0].max() == 1
+        meanings.append((palette.GAP, "missing" if apart else "missing, in whole or in part"))
+    return meanings
+
+
+def _note(array: Any, found: ChunkBins, dims: Sequence[str] | None) -> Markup | None:
+    """Return what the picture leaves out."""
+    parts = []
+    if found.is_merged:
+        parts.append("Cells hold several chunks.")
+    hidden = [axis for axis in range(array.ndim) if axis not in found.axes]
+    if hidden:
+        names = ", ".join(dims[axis] if dims else f"axis {axis}" for axis in hidden)
+        parts.append(f"Not drawn: {names}.")
+    return element("div", " ".join(parts), class_="vds-note") if parts else None

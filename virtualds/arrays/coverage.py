@@ -1,0 +1,174 @@
+"""Which source file covers which positions of a dimension: facts that pictures are drawn from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from virtualds.arrays.array import ManifestArray
+from virtualds.chunks.columns import INLINE, MISSING
+from virtualds.chunks.fragment import Fragment
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.projection import Ints, compact, compute_strides
+from virtualds.chunks.reference_table import iterate_references
+from virtualds.source_file import SourceFile
+
+IN_THE_SET = ""
+"""The url of chunks that are held among the references, in no file."""
+
+Codes = npt.NDArray[np.integer]
+
+
+@dataclass(frozen=True, eq=False)
+class Coverage:
+    """Which files cover which stretches of a dimension.
+
+    Parameters
+    ----------
+    size : int
+        Positions of the dimension.
+    urls : tuple of str
+        The files, in the order of the first position that each covers; `IN_THE_SET` stands for
+        chunks that are held among the references.
+    file, start, stop : int64 arrays, shape (n,)
+        The stretches, by start: the number of the file in ``urls``, and half-open positions. The
+        stretches of one file do not touch each other.
+
+    Raises
+    ------
+    ValueError
+        A stretch is empty, or lies outside the dimension.
+
+    Examples
+    --------
+    >>> found = Coverage(9, ("a.nc", "b.nc"), *np.array([[0, 1], [0, 6], [4, 9]]))
+    >>> found.find_uncovered()
+    [(4, 6)]
+    """
+
+    size: int
+    urls: tuple[str, ...]
+    file: Ints
+    start: Ints
+    stop: Ints
+
+    def __post_init__(self) -> None:
+        if not ((self.start >= 0) & (self.start < self.stop) & (self.stop <= self.size)).all():
+            raise ValueError(f"Coverage: a stretch is empty, or outside of {self.size} positions")
+
+    def find_uncovered(self) -> list[tuple[int, int]]:
+        """Return the stretches that no file covers."""
+        furthest = np.maximum.accumulate(np.concatenate([[0], self.stop]))
+        begin = np.append(self.start, self.size)
+        bare = begin > furthest
+        return list(zip(furthest[bare].tolist(), begin[bare].tolist(), strict=True))
+
+    def cut_at(self, places: Ints) -> tuple[Ints, Ints, Ints]:
+        """Return file, start and stop of the stretches, cut in two at rising positions."""
+        first = np.searchsorted(places, self.start, side="right")
+        count = np.searchsorted(places, self.stop) - first
+        own = np.repeat(np.arange(self.file.size), count + 1)
+        piece = np.arange(own.size) - np.repeat(np.cumsum(count + 1) - count - 1, count + 1)
+        # the cut that ends each piece, and the one before it
+        cut, ends = first[own] + piece, np.append(places, self.size)
+        start = np.where(piece == 0, self.start[own], ends[cut - 1])
+        stop = np.where(piece == count[own], self.stop[own], ends[cut])
+        return self.file[own], start, stop
+
+
+def find_coverage(size: int, arrays: Iterable[tuple[ManifestArray, int]]) -> Coverage:
+    """Find which files cover a dimension.
+
+    Parameters
+    ----------
+    size : int
+        Positions of the dimension.
+    arrays : iterable of pairs of ManifestArray and int
+        The arrays that have the dimension, and the number of its axis.
+    """
+    urls = _UrlTable()
+    rows = [
+        np.stack([urls.number(files)[codes], start, stop])
+        for array, axis in arrays
+        for fragment in array.fragments
+        for files, codes, start, stop in _find_stretches(fragment, axis)
+    ]
+    found = _unite(np.concatenate([np.zeros((3, 0), np.int64), *rows], axis=1), size)
+    file, start, stop = found[:, np.lexsort((found[2], found[1]))]
+    used, first, file = np.unique(file, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    names = tuple(urls.listed[number] for number in used[order].tolist())
+    return Coverage(size, names, np.argsort(order)[file], start, stop)
+
+
+class _UrlTable:
+    """Numbers for urls; the variables of one archive mostly share one table of files."""
+
+    def __init__(self) -> None:
+        self._urls: dict[str, int] = {}
+        self._files: tuple[SourceFile, ...] | None = None
+        self._numbers: Ints = np.zeros(0, np.int64)
+
+    def number(self, files: tuple[SourceFile, ...]) -> Ints:
+        """Return the number of the url of each file, to be indexed by the codes of a manifest."""
+        if files is not self._files:
+            # the codes of inline and of missing chunks index from the end
+            urls = [*(file.url for file in files), IN_THE_SET, IN_THE_SET]
+            numbers = [self._urls.setdefault(url, len(self._urls)) for url in urls]
+            self._files, self._numbers = files, np.array(numbers)
+        return self._numbers
+
+    @property
+    def listed(self) -> list[str]:
+        """All urls, in the order of their numbers."""
+        return list(self._urls)
+
+
+Stretches = tuple[tuple[SourceFile, ...], Codes, Ints, Ints]
+"""A table of files, and for each stretch the code of its file, its start and its stop."""
+
+
+def _find_stretches(fragment: Fragment, axis: int) -> Iterator[Stretches]:
+    """Yield the stretches of an axis that the chunks of each file cover."""
+    edges = fragment.axes[axis].slabs().edges + fragment.start[axis]
+    for files, codes, slabs in _list_chunks(fragment.manifest, axis):
+        # a file and a slab as one number; the slabs of a file that follow each other are a stretch
+        keys = np.unique((codes - INLINE) * edges.size + slabs)
+        ends = np.flatnonzero(np.diff(keys, prepend=-2, append=-2) != 1)
+        first, last = keys[ends[:-1]], keys[ends[1:] - 1]
+        file = first // edges.size + INLINE
+        yield files, file, edges[first % edges.size], edges[last % edges.size + 1]
+
+
+def _list_chunks(
+    manifest: ChunkManifest, axis: int
+) -> Iterator[tuple[tuple[SourceFile, ...], Codes, Ints]]:
+    """Yield blocks of chunks that exist: files, their codes, and the slabs of the axis."""
+    if manifest.is_loaded:
+        file = np.moveaxis(compact(manifest.file), axis, 0)
+        if len(file) < manifest.shape[axis]:
+            file = np.broadcast_to(file, (manifest.shape[axis], *file.shape[1:]))
+        codes = file.astype(np.int64).reshape(len(file), -1)
+        slabs = np.broadcast_to(np.arange(len(file))[:, np.newaxis], codes.shape)
+        there = codes != MISSING
+        yield manifest.files, codes[there], slabs[there]
+        return
+    count, step = manifest.shape[axis], compute_strides(manifest.shape)[axis]
+    for ids, part in iterate_references(manifest):
+        yield part.files, part.file.astype(np.int64), ids // step % count
+
+
+def _unite(stretches: Ints, size: int) -> Ints:
+    """Join the stretches of each file that touch or overlap; rows are file, start and stop."""
+    file, start, stop = stretches[:, np.lexsort(stretches[1::-1])]
+    if not file.size:
+        return stretches
+    # files one after another on one long axis, with a position between them
+    shift = file * (size + 1)
+    furthest = np.maximum.accumulate(stop + shift)
+    first = np.flatnonzero(np.append(True, start[1:] + shift[1:] > furthest[:-1]))
+    last = np.append(first[1:], file.size) - 1
+    return np.stack([file[first], start[first], (furthest - shift)[last]])

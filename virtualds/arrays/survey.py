@@ -1,0 +1,209 @@
+"""What the references of an array say about its chunks, without reading or requesting anything."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from virtualds.chunks.axis import ChunkAxis
+from virtualds.chunks.columns import MISSING
+from virtualds.chunks.fragment import Fragment
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.projection import compact
+from virtualds.chunks.sparse_manifest import SparseManifest
+from virtualds.chunks.strided_manifest import StridedManifest
+from virtualds.source_file import SourceFile
+
+KEPT = 4
+"""Tables of files whose lengths are remembered: the variables of a dataset share theirs."""
+
+
+class Known(NamedTuple):
+    """Columns of a manifest that are at hand, with one element along each axis without changes.
+
+    ``places`` are the numbers of the chunks of a manifest that has rows for few of its chunks, and
+    None where the columns spread over the whole grid.
+    """
+
+    file: npt.NDArray[np.integer]
+    length: npt.NDArray[np.integer]
+    pipeline: npt.NDArray[np.integer]
+    places: npt.NDArray[np.int64] | None = None
+
+
+def find_known(manifest: ChunkManifest) -> Known | None:
+    """Return the columns of a manifest; None where they lie in a set or in a source file."""
+    if manifest.is_loaded:
+        columns = (manifest.file, manifest.length, manifest.pipeline)
+        file, length, pipeline = map(compact, columns)
+        return Known(file, length, pipeline)
+    if isinstance(manifest, SparseManifest):
+        places, rows = manifest.placed
+        return Known(rows.file, rows.length, rows.pipeline, places)
+    if isinstance(manifest, StridedManifest) and manifest.size:
+        one = manifest.at(np.zeros((1,) * len(manifest.shape), np.int64))
+        return Known(one.file, one.length, one.pipeline)
+    return None
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Numbers about the chunks of an array.
+
+    Parameters
+    ----------
+    chunks : int
+        All chunks, missing ones too.
+    missing : int
+        Chunks without a reference, as far as they are known.
+    stored : int
+        Bytes of the chunks, as far as they are known.
+    decoded : int
+        Bytes of the values in these chunks.
+    unread : int
+        Chunks whose references lie in a set or a source file, where nobody has looked.
+    """
+
+    chunks: int = 0
+    missing: int = 0
+    stored: int = 0
+    decoded: int = 0
+    unread: int = 0
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times as long values are when they are decoded; None if it is not known."""
+        return self.decoded / self.stored if self.stored else None
+
+    def __add__(self, other: Survey) -> Survey:
+        return Survey(
+            self.chunks + other.chunks,
+            self.missing + other.missing,
+            self.stored + other.stored,
+            self.decoded + other.decoded,
+            self.unread + other.unread,
+        )
+
+
+def survey(array: Any) -> Survey:
+    """Return the numbers of the chunks of a `ManifestArray`."""
+    found = (_survey_fragment(f, array.dtype.itemsize) for f in array.fragments)
+    return sum(found, Survey())
+
+
+def _survey_fragment(fragment: Fragment, itemsize: int) -> Survey:
+    size, known = fragment.manifest.size, find_known(fragment.manifest)
+    if known is None:
+        return Survey(size, unread=size)
+    there = known.file != MISSING
+    if known.places is not None:
+        stored = int(known.length[there].sum())
+        elements = _count_placed(fragment, known.places[there])
+        return Survey(size, size - int(there.sum()), stored, elements * itemsize)
+    everything = bool(there.all())
+    elements = prod(fragment.shape) if everything else _count_elements(fragment.axes, there)
+    missing = 0 if everything else size - int(there.sum()) * (size // max(there.size, 1))
+    stored = _sum_lengths(known.length, there, size)
+    return Survey(size, missing, stored, elements * itemsize)
+
+
+def _sum_lengths(length: npt.NDArray[Any], there: npt.NDArray[np.bool_], size: int) -> int:
+    """Return the sum of the lengths of all chunks of a grid that exist."""
+    shape = np.broadcast_shapes(length.shape, there.shape)
+    repeats = size // max(prod(shape), 1)
+    if there.all():
+        return int(length.sum()) * (size // max(length.size, 1))
+    return int(np.where(there, length, 0).sum()) * repeats
+
+
+def _count_elements(axes: Sequence[ChunkAxis], there: npt.NDArray[np.bool_]) -> int:
+    """Return how many elements the chunks show that exist."""
+    counted: Any = there.astype(np.int64)
+    for axis in reversed(axes):
+        along = counted.shape[-1]
+        lengths = np.array([axis.size]) if along == 1 else axis.lengths
+        counted = counted @ lengths
+    return int(counted)
+
+
+def _count_placed(fragment: Fragment, places: npt.NDArray[np.int64]) -> int:
+    """Return how many elements the chunks of these numbers show."""
+    shown = np.ones(places.size, np.int64)
+    numbers = np.unravel_index(places, fragment.manifest.shape)
+    for axis, number in zip(fragment.axes, numbers, strict=True):
+        shown *= axis.edges_at(number + 1) - axis.edges_at(number)
+    return int(shown.sum())
+
+
+# ---------------------------------------------------------------------- files
+
+
+def list_tables(arrays: Sequence[Any]) -> list[tuple[SourceFile, ...]]:
+    """Return the tables of files of arrays whose references are at hand, each once."""
+    tables = (f.manifest.files for array in arrays for f in array.fragments)
+    return list({id(table): table for table in tables}.values())
+
+
+def count_files(arrays: Sequence[Any]) -> int:
+    """Return how many files arrays have; 0 where a set has references that are not at hand."""
+    if any(f.manifest.is_in_set for array in arrays for f in array.fragments):
+        return 0
+    tables = list_tables(arrays)
+    if len(tables) == 1 and len(tables[0]) <= 1:
+        return len(tables[0])
+    for known, count in tuple(_counted):
+        if len(known) == len(tables) and all(map(lambda a, b: a is b, known, tables)):
+            return count
+    count = len(set().union(*tables))
+    _counted.append((tables, count))
+    return count
+
+
+_counted: deque[tuple[list[tuple[SourceFile, ...]], int]] = deque(maxlen=KEPT)
+
+
+class Used(NamedTuple):
+    """The first files of arrays with their numbers of chunks, and how many files there are."""
+
+    first: list[tuple[SourceFile, int]]
+    total: int
+
+
+def find_used_files(arrays: Sequence[Any], most: int) -> Used:
+    """Return the files that chunks lie in, of arrays whose references are at hand."""
+    counts: dict[int, npt.NDArray[np.int64]] = {}
+    tables: dict[int, tuple[SourceFile, ...]] = {}
+    for table, used in _count_by_table(arrays):
+        tables[id(table)] = table
+        before = counts.get(id(table))
+        counts[id(table)] = used if before is None else before + used
+    if len(tables) == 1:
+        [(number, table)] = tables.items()
+        met = np.flatnonzero(counts[number])
+        return Used([(table[n], int(counts[number][n])) for n in met[:most].tolist()], met.size)
+    found: dict[SourceFile, int] = {}
+    for number, table in tables.items():
+        for file, count in zip(table, counts[number].tolist(), strict=True):
+            if count:
+                found[file] = found.get(file, 0) + count
+    return Used(list(found.items())[:most], len(found))
+
+
+def _count_by_table(
+    arrays: Sequence[Any],
+) -> Iterator[tuple[tuple[SourceFile, ...], npt.NDArray[np.int64]]]:
+    for array in arrays:
+        for fragment in array.fragments:
+            manifest = fragment.manifest
+            known = find_known(manifest)
+            if known is None:
+                continue
+            repeats = 1 if known.places is not None else manifest.size // max(known.file.size, 1)
+            file = known.file[known.file >= 0]
+            yield manifest.files, np.bincount(file, minlength=len(manifest.files)) * repeats

@@ -1,0 +1,197 @@
+"""A diagnosis as HTML: the eras on a line, and a card for each difference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from virtualds.checks.diagnose.findings import (
+    MOST_ROWS,
+    TITLES,
+    VERDICTS,
+    Difference,
+    Era,
+    EraStretch,
+    Verdict,
+    cut_text,
+    format_more,
+)
+from virtualds.pictures.html import Markup, element, join, section, table
+from virtualds.pictures.palette import CHANGED, GAP, MISSING, OK, SERIES, UNKNOWN, Shade
+from virtualds.pictures.reports import draw_card, draw_heading, lay_out
+from virtualds.pictures.svg import Span, key, strip
+
+Shorten = Callable[[str], str]
+"""A function that leaves the common folder out of the name of a file."""
+
+VERDICT_SHADES: dict[Verdict, tuple[str, Shade]] = {
+    "blocks": ("✗", MISSING),
+    "costs": ("!", CHANGED),
+    "combines": ("✓", OK),
+}
+"""The sign and the shade of each verdict."""
+
+ERA_SHADES = [shade for shade in SERIES if shade is not MISSING]
+"""The shades of eras; further eras share one, and files that cannot be opened have another."""
+
+MOST_LANES = 6
+"""Lines one below the other, for eras that lie side by side."""
+FINEST = 600
+"""Parts of a line that a reader can tell apart."""
+APART = 0.2
+"""Least distance of two labels, as a part of the line."""
+
+
+def draw_verdict(title: str, notes: Sequence[str], verdict: Verdict) -> Markup:
+    """Return the verdict in one line, and what it is based on below."""
+    sign, shade = VERDICT_SHADES[verdict]
+    lines = [element("div", note, class_="vds-note", style="margin-left:0") for note in notes]
+    return draw_heading(f"{sign} {title}", *lines, shade=shade)
+
+
+# ---------------------------------------------------------------------- eras
+
+
+def draw_eras(eras: Sequence[Era], stretches: Sequence[EraStretch], shorten: Shorten) -> Markup:
+    """Return the eras as a line with labels and a key; eras that lie side by side have several."""
+    if not stretches:
+        return Markup("")
+    gaps = [Span(*ends, GAP, "no file") for ends in _find_gaps(stretches)]
+    lanes = [
+        strip([*gaps, *_list_spans(lane, eras, shorten)], 1, title=f"{len(eras)} eras")
+        for lane in _sort_into_lanes(stretches)
+    ]
+    rows = [(_shade_era(n, eras), _describe_era(n, era, shorten)) for n, era in _list_keyed(eras)]
+    if gaps:
+        rows.append((GAP, f"no file: {len(gaps):,} gap{'s' * (len(gaps) != 1)}"))
+    style = "--vds-height:22px;margin-bottom:8px"
+    return element("div", *lanes, _label_line(eras, stretches, shorten), key(rows), style=style)
+
+
+def _shade_era(number: int, eras: Sequence[Era]) -> Shade:
+    if eras[number].reason is not None:
+        return MISSING
+    return ERA_SHADES[number] if number < len(ERA_SHADES) else UNKNOWN
+
+
+def _list_keyed(eras: Sequence[Era]) -> Iterator[tuple[int, Era]]:
+    """Yield the eras that have a shade of their own; the first of all others stands for them."""
+    for number, era in enumerate(eras):
+        if number <= len(ERA_SHADES) or era.reason is not None:
+            yield number, era
+
+
+def _describe_era(number: int, era: Era, shorten: Shorten) -> str:
+    files = f"{era.files:,} file{'s' * (era.files != 1)}"
+    if era.reason is not None:
+        return f"cannot be opened: {files}, {shorten(era.first_file)}"
+    more = " and later eras" if number == len(ERA_SHADES) else ""
+    span = f", {era.start} to {era.stop}" if era.start is not None and not more else ""
+    return f"era {number + 1}{more}: {files}{span}"
+
+
+def _find_gaps(stretches: Sequence[EraStretch]) -> Iterator[tuple[float, float]]:
+    """Yield the parts of the line where no stretch lies."""
+    end = 0.0
+    for stretch in sorted(stretches, key=lambda s: s.low):
+        if stretch.low > end + 1e-9:
+            yield end, stretch.low
+        end = max(end, stretch.high)
+
+
+def _sort_into_lanes(stretches: Sequence[EraStretch]) -> list[list[EraStretch]]:
+    """Put each stretch into the first lane where it has room."""
+    lanes: list[list[EraStretch]] = []
+    for stretch in sorted(stretches, key=lambda s: (s.low, s.era)):
+        free = (lane for lane in lanes if lane[-1].high <= stretch.low + 1e-9)
+        lane = next(free, None)
+        if lane is None and len(lanes) < MOST_LANES:
+            lanes.append([stretch])
+        else:
+            (lane or lanes[-1]).append(stretch)
+    return lanes
+
+
+def _list_spans(
+    stretches: Sequence[EraStretch], eras: Sequence[Era], shorten: Shorten
+) -> Iterator[Span]:
+    """Yield what to draw of stretches, leaving out what would be drawn on the same place again."""
+    drawn = set()
+    for stretch in stretches:
+        shade = _shade_era(stretch.era, eras)
+        place = (shade.name, int(stretch.low * FINEST), int(stretch.high * FINEST))
+        if place not in drawn:
+            drawn.add(place)
+            ends = f"{shorten(stretch.start)} to {shorten(stretch.stop)}"
+            words = f"era {stretch.era + 1}: {stretch.files:,} files, {ends}"
+            yield Span(stretch.low, max(stretch.high, stretch.low + 2 / FINEST), shade, words)
+
+
+def _label_line(eras: Sequence[Era], stretches: Sequence[EraStretch], shorten: Shorten) -> Markup:
+    """Return labels below the line: where it begins and ends, and where eras begin."""
+    known = sorted((s for s in stretches if eras[s.era].reason is None), key=lambda s: s.low)
+    known = known or sorted(stretches, key=lambda s: s.low)
+    has_names = any(s.start == eras[s.era].first_file for s in known)
+    marks = [(known[0].low, known[0].start)]
+    for stretch in () if has_names else known[1:]:
+        if marks[-1][0] + APART <= stretch.low <= 1 - 2 * APART:
+            marks.append((stretch.low, stretch.start))
+    last = max(known, key=lambda s: s.high)
+    labels = [
+        element("span", cut_text(shorten(words), 24), style=_place_label(place))
+        for place, words in [*marks, (1.0, last.stop)]
+    ]
+    style = "position:relative;height:1.5em;font-size:11px;white-space:nowrap"
+    return element("div", *labels, style=style)
+
+
+def _place_label(place: float) -> str:
+    if place >= 1:
+        return "position:absolute;right:0"
+    return f"position:absolute;left:{place * 100:.1f}%"
+
+
+# ---------------------------------------------------------------------- differences
+
+
+def draw_differences(rows: Sequence[Difference], shorten: Shorten) -> Iterator[Markup]:
+    """Yield a card for each difference that blocks or costs, and a table of all others."""
+    for verdict in VERDICTS[:-1]:
+        found = [row for row in rows if row.verdict == verdict]
+        if found:
+            cards = [_draw_difference(row, shorten) for row in found[:MOST_ROWS]]
+            more = len(found) - MOST_ROWS
+            rest = element("div", format_more(more), class_="vds-note") if more > 0 else None
+            title = TITLES[verdict].capitalize()
+            yield section(title, lay_out(cards), rest, note=f"{len(found):,}", is_open=True)
+    others = [row for row in rows if row.verdict == VERDICTS[-1]]
+    if others:
+        head = ("variable", "what", "before", "after", "first file", "files", "result")
+        cells = [_list_cells(row, shorten) for row in others]
+        yield section(
+            "Differences that cost nothing",
+            table(head, cells, numbers=[5]),
+            note=f"{len(others):,}",
+        )
+
+
+def _list_cells(row: Difference, shorten: Shorten) -> Sequence[str]:
+    values = (cut_text(row.before), cut_text(row.after))
+    return (
+        *(row.variable, row.aspect, *values),
+        *(shorten(row.first_file), f"{row.files:,}", row.how),
+    )
+
+
+def _draw_difference(row: Difference, shorten: Shorten) -> Markup:
+    sign, shade = VERDICT_SHADES[row.verdict]
+    subject = join(element("code", row.variable), ": ") if row.variable else None
+    files = f"{row.files:,} file{'s' * (row.files != 1)}"
+    return draw_card(
+        join(f"{sign} ", subject, row.aspect),
+        join(element("code", cut_text(row.before)), " → ", element("code", cut_text(row.after))),
+        row.how,
+        note=f"from {shorten(row.first_file)}, {files}",
+        shade=shade,
+        remedy=row.remedy,
+        code=row.code,
+    )

@@ -1,0 +1,215 @@
+"""Where the positions of a dimension lie on its axis: at dates, numbers, or their own numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+
+from virtualds.datasets.lazy import get_virtual_array, is_unread
+from virtualds.datasets.regular_axis import GAP_FACTOR, find_gaps_among
+from virtualds.datasets.structure import text_of
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Span = tuple[float, float]
+"""A stretch of an axis, from its start to its end."""
+
+Kind = Literal["positions", "numbers", "hours", "dates"]
+EPOCH = "days since 1970-01-01"
+"""What dates count (CF conventions, section 4.4), in their own calendar."""
+OF_NUMPY = "proleptic_gregorian"
+
+
+class Counted(NamedTuple):
+    """The values of a coordinate as numbers, and what they count."""
+
+    kind: Kind
+    numbers: Floats
+    calendar: str = OF_NUMPY
+
+
+@dataclass(frozen=True, eq=False)
+class AxisCells:
+    """The stretch of its axis that each position of a dimension takes.
+
+    A cell begins at the value of its coordinate, and ends at the next value, or after the usual
+    step where the next value is further away.
+
+    Parameters
+    ----------
+    kind : {"positions", "numbers", "hours", "dates"}
+        What the numbers are. Dates are days since 1970-01-01; ``"hours"`` are lead times.
+    low, high : float64 arrays, shape (n,)
+        The ends of each cell.
+    missing : tuple of pairs of float
+        Stretches without a value in an otherwise regular axis of dates.
+    doubled : tuple of pairs of float
+        Stretches that lie in several parts of the axis: its values return to where they have been.
+    calendar : str
+        Of the dates.
+
+    Raises
+    ------
+    ValueError
+        A cell ends before it begins.
+
+    Examples
+    --------
+    >>> cells = AxisCells.of(xr.Dataset(coords={"x": [0.0, 0.5, 1.0]}), "x")
+    >>> cells.kind, cells.span(1, 3)
+    ('numbers', (0.5, 1.5))
+    """
+
+    kind: Kind
+    low: Floats
+    high: Floats
+    missing: tuple[Span, ...] = ()
+    doubled: tuple[Span, ...] = ()
+    calendar: str = OF_NUMPY
+
+    def __post_init__(self) -> None:
+        if not (self.low <= self.high).all():
+            raise ValueError("AxisCells: a cell ends before it begins; give low and high in order")
+
+    @classmethod
+    def of(cls, dataset: xr.Dataset, dim: Hashable, borders: Ints | None = None) -> AxisCells:
+        """Return the cells of a dimension.
+
+        Where the coordinate is not loaded, has no order, or goes back at other positions than
+        ``borders``, the cells are the positions.
+        """
+        found = _find_coordinate(dataset, dim)
+        if found is not None and (cells := _make_cells(cls, found, borders)) is not None:
+            return cells
+        return cls.of_positions(dataset.sizes[dim])
+
+    @classmethod
+    def of_positions(cls, size: int) -> AxisCells:
+        """Return the cells of an axis without coordinate."""
+        positions = np.arange(size, dtype=np.float64)
+        return cls("positions", positions, positions + 1)
+
+    @property
+    def jumps(self) -> Ints:
+        """Positions whose cell lies behind missing times, not beside the cell before."""
+        if not self.missing:
+            return np.zeros(0, np.int64)
+        ends, begins = (self.low, self.high) if self._falls else (self.high, self.low)
+        # a gap is at least half a step wide
+        far = np.abs(begins[1:] - ends[:-1]) * 4 > (self.high - self.low)[1:]
+        return np.flatnonzero(far) + 1
+
+    @property
+    def _falls(self) -> bool:
+        return bool(self.low.size and self.low[-1] < self.low[0])
+
+    def spans(self, start: Ints, stop: Ints) -> tuple[Floats, Floats]:
+        """Return the ends of half-open stretches of positions, none of them empty."""
+        # an even entry begins a stretch, an odd one ends it
+        cuts = np.stack([start, stop], axis=1).ravel()
+        low = np.minimum.reduceat(np.append(self.low, np.inf), cuts)[::2]
+        high = np.maximum.reduceat(np.append(self.high, -np.inf), cuts)[::2]
+        return low, high
+
+    def span(self, start: int, stop: int) -> Span:
+        """Return the ends of a stretch of positions."""
+        low, high = self.spans(np.array([start]), np.array([stop]))
+        return float(low[0]), float(high[0])
+
+    def begin(self, positions: Ints) -> Floats:
+        """Return where the cells of positions begin, on the side of the cell before."""
+        return (self.high if self._falls else self.low)[positions]
+
+    def text_at(self, number: float) -> str:
+        """Return a place on the axis as text: a date, or a number.
+
+        >>> AxisCells("dates", np.zeros(1), np.ones(1)).text_at(31.5)
+        '1970-02-01T12:00'
+        """
+        if self.kind != "dates":
+            return f"{number + 0.0:,.6g}"
+        if self.calendar == OF_NUMPY:
+            minutes = np.datetime64(round(number * 24 * 60), "m")
+            return text_of(minutes.astype("M8[s]")).removesuffix(":00")
+        import cftime
+
+        date = cftime.num2date(number, EPOCH, self.calendar)
+        return str(date.strftime("%Y-%m-%d" if number % 1 == 0 else "%Y-%m-%d %H:%M")).strip()
+
+
+def _find_coordinate(dataset: xr.Dataset, dim: Hashable) -> Counted | None:
+    """Return the coordinate of a dimension if it is loaded and counts something."""
+    variable = dataset.variables.get(dim)
+    if variable is None or variable.dims != (dim,) or not variable.size:
+        return None
+    if get_virtual_array(variable) is not None or is_unread(variable) or variable.chunks:
+        return None
+    values: Any = variable.values
+    found = count_values(values)
+    return found if found is not None and np.isfinite(found.numbers).all() else None
+
+
+def count_values(values: npt.NDArray[Any]) -> Counted | None:
+    """Return values as numbers; None for text and the like."""
+    if values.dtype.kind in "iuf":
+        return Counted("numbers", values.astype(np.float64))
+    if values.dtype.kind in "mM":
+        unit = np.timedelta64(1, "D" if values.dtype.kind == "M" else "h")
+        since = values - np.datetime64(0, "D") if values.dtype.kind == "M" else values
+        kind: Kind = "dates" if values.dtype.kind == "M" else "hours"
+        return Counted(kind, since / unit)
+    if values.dtype.kind == "O" and len({getattr(v, "calendar", None) for v in values}) == 1:
+        calendar = getattr(values[0], "calendar", None)
+        if calendar:
+            import cftime
+
+            numbers = np.asarray(cftime.date2num(values, EPOCH, calendar), np.float64)
+            return Counted("dates", numbers, calendar)
+    return None
+
+
+def _make_cells(cls: type[AxisCells], found: Counted, borders: Ints | None) -> AxisCells | None:
+    """Return the cells of a coordinate; None if it goes back within a part."""
+    steps = np.diff(found.numbers)
+    sign = -1.0 if np.count_nonzero(steps < 0) * 2 > steps.size else 1.0
+    rising = sign * found.numbers
+    breaks = np.flatnonzero(np.diff(rising) <= 0) + 1
+    if borders is not None and not np.isin(breaks, borders).all():
+        return None
+    if borders is None and breaks.size:
+        return None
+    steps = np.diff(rising)
+    usual = float(np.median(steps[steps > 0])) if (steps > 0).any() else 1.0
+    width = np.append(np.where((steps > 0) & (steps < GAP_FACTOR * usual), steps, usual), usual)
+    low, high = rising, rising + width
+    missing = tuple(_find_missing(rising, usual)) if found.kind == "dates" else ()
+    doubled = tuple(_find_doubled(low, high, breaks))
+    if sign > 0:
+        return cls(found.kind, low, high, missing, doubled, found.calendar)
+    missing, doubled = (tuple((-b, -a) for a, b in reversed(s)) for s in (missing, doubled))
+    return cls(found.kind, -high, -low, missing, doubled, found.calendar)
+
+
+def _find_missing(rising: Floats, usual: float) -> Iterator[Span]:
+    """Yield where times are missing, as `find_gaps` finds them."""
+    values = np.unique(rising)
+    if values.size > 2:
+        for place in find_gaps_among(np.diff(values)):
+            yield float(values[place]) + usual, float(values[place + 1])
+
+
+def _find_doubled(low: Floats, high: Floats, breaks: Ints) -> Iterator[Span]:
+    """Yield where the parts between ``breaks``, each of rising values, lie over each other."""
+    if not breaks.size:
+        return
+    starts, ends = low[np.append(0, breaks)], high[np.append(breaks, low.size) - 1]
+    order = np.argsort(starts, kind="stable")
+    starts, ends = starts[order], ends[order]
+    furthest = np.maximum.accumulate(ends)[:-1]
+    both = np.stack([starts[1:], np.minimum(ends[1:], furthest)], axis=1)
+    yield from map(tuple, both[both[:, 0] < both[:, 1]].tolist())
