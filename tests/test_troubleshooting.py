@@ -17,7 +17,7 @@ from range_server import Fault, Served, faulty_server
 
 import virtualds
 
-PAGE = Path(__file__).parents[1] / "docs" / "troubleshooting.md"
+PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "troubleshooting.md"
 HEADINGS = re.findall(r"^### (.+)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
 NESTED: Any = {"combine": "nested", "concat_dim": "time"}
 SECRET = "token=abc"
