@@ -40,7 +40,10 @@ LIBRARIES = {
 """Pages and modules that need a library which not every Python has."""
 WITH_BUCKET = {"buckets.md", "where-to-keep.md"}
 """Pages whose blocks read and write ``s3://bucket``."""
-FENCE = re.compile(r"^```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(
+    r"^```(?:python|\{code-cell\}(?:\n:.*)*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL
+)
+"""A block, or a cell of a page that shows its results, maybe with tags."""
 
 
 @dataclass(frozen=True)
