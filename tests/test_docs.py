@@ -254,3 +254,11 @@ def test_every_page_stands_in_one_of_four_parts() -> None:
     assert parts == ["tutorials", "how-to", "explanation", "reference"]
     found = {page.relative_to(ROOT / "docs").parts[0] for page in pages()[1:]}
     assert found == {*parts, "index.md"}
+
+
+@pytest.mark.parametrize("part", ["how-to", "explanation", "reference"])
+def test_the_first_page_of_a_part_says_what_each_of_its_pages_is_for(part: str) -> None:
+    text = (ROOT / "docs" / part / "index.md").read_text(encoding="utf-8")
+    said = re.findall(r"^- \[[^]]+\]\((\S+)\.md\): \S", text, re.MULTILINE)
+    sidebar = text.partition(":hidden:")[2].split()[:-1]
+    assert said == sidebar
