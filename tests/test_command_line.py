@@ -555,6 +555,25 @@ def test_info_shows_what_xarray_prints() -> None:
     assert re.search(r"^first source +file:///.*/2001.nc$", output, re.MULTILINE)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (("info", "refs.zarr"), "1 virtual variable, 24 chunks of 2 files"),
+        (("verify", "refs.zarr"), "verified against fingerprint: ok"),
+        (("diagnose", "20*.nc"), "2 files"),
+    ],
+)
+def test_a_report_is_written_as_a_web_page_too(arguments: tuple[str, ...], shown: str) -> None:
+    done("scan", "20*.nc", "-o", "refs.zarr")
+    plain = done(*arguments).stdout
+    result = done(*arguments, "--html", "report.html")
+    assert (result.stdout, result.stderr) == (plain, "written: report.html\n")
+    page = Path("report.html").read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>") and shown in page and "<svg" in page
+    result = run(*arguments, "--html", "none/report.html")
+    assert result.exit_code == 2 and "give a file in a folder that exists" in result.stderr
+
+
 def test_info_for_machines() -> None:
     done("scan", "20*.nc", "-o", "refs.zarr")
     document = said("info", "refs.zarr")

@@ -349,8 +349,9 @@ WRONG: dict[str, tuple[Any, str]] = {
     "variable": (lambda plots: plots.chunks("tt"), "'tt' is not a virtual variable.*there are 't'"),
     "loaded variable": (
         lambda plots: plots.chunks("time"),
-        "its values are loaded, so it has no chunks",
+        "its values are loaded or computed",
     ),
+    "one dimension twice": (lambda plots: plots.chunks("t", x="time", y="time"), "both 'time'"),
     "axis": (lambda plots: plots.chunks("t", x="lat"), "'t' has no dimension 'lat'; it has 'time'"),
 }
 
@@ -364,9 +365,41 @@ def test_a_name_that_is_not_there_is_an_error_that_lists_those_that_are(what: st
     assert not plt.get_fignums()
 
 
-def test_a_dataset_without_virtual_variables_has_no_sizes() -> None:
-    with pytest.raises(ValueError, match="no virtual variable, only values in memory"):
-        xr.Dataset({"t": ("x", np.zeros(3))}).virtual.plot.sizes()
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_dataset_without_virtual_variables_has_no_pictures(chunked: bool) -> None:
+    ds = xr.Dataset({"t": ("x", np.zeros(3))})
+    plots = (ds.chunk() if chunked else ds).virtual.plot
+    for draw in (lambda: plots.coverage("x"), lambda: plots.chunks("t"), plots.sizes):
+        with pytest.raises(ValueError, match="no virtual variable, only values in memory"):
+            draw()
+
+
+EMPTY: dict[str, tuple[Any, str, str]] = {
+    "only fill": (ManifestArray.full((5,), 0, "f4"), "0 files along x: 1 gap", "0 chunks of (0)"),
+    "only missing chunks": (
+        files_along(["", ""]), "0 files along x: 1 gap", "2 chunks of (1), 2 missing",
+    ),
+    "no element": (files_along(["/a.nc"])[:0], "0 files along x: no gap", "0 chunks of (0)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", EMPTY)
+def test_arrays_without_a_chunk_are_drawn_as_nothing(kind: str) -> None:
+    array, covered, cut = EMPTY[kind]
+    plots = xr.Dataset({"t": ("x", array)}).virtual.plot
+    assert (title(plots.coverage("x")), title(plots.chunks("t"))) == (covered, f"t: {cut}")
+    assert rectangles(plots.sizes(), "stored") == [(0, 0, -0.22, 0.22)]
+    for number in plt.get_fignums():
+        plt.figure(number).canvas.draw()
+
+
+def test_one_value_is_one_box() -> None:
+    array = ManifestArray.from_arrays(
+        shape=(), chunks=(), dtype="f4", path="/a.nc", offsets=8, lengths=4
+    )
+    ax = xr.Dataset({"t": ((), array)}).virtual.plot.chunks("t")
+    assert rectangles(ax, "float32 uncompressed") == [(0, 1, 0, 1)]
+    assert title(ax) == "t: 1 chunk of ()"
 
 
 def test_without_matplotlib_the_error_names_the_extra() -> None:

@@ -1,10 +1,10 @@
 """Elements, tables, pages and strips: what is put in comes out as text, whole and well formed."""
 
 import re
-from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 import pytest
+from markup import Tags
 
 from virtualds.pictures.html import (
     Markup,
@@ -29,25 +29,6 @@ HOSTILE = (
     "zero \x00 bell \x07 half \ud800 end \uffff",
     "]]>",
 )
-
-
-class Tags(HTMLParser):
-    """The tags and the text of HTML, as a browser finds them."""
-
-    def __init__(self, markup: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.names: set[str] = set()
-        self.text = ""
-        self.feed(markup)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.names |= {name for name, _ in attrs}
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
 
 
 def show(words: str) -> list[Markup]:

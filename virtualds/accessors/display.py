@@ -10,10 +10,9 @@ from typing import Any
 import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.chunk_bins import MOST_FRAGMENTS
 from virtualds.arrays.display import (
     describe_arrays,
-    format_ratio,
+    format_stored,
     list_chunk_lengths,
     list_files,
 )
@@ -175,7 +174,7 @@ def show_tree(groups: Mapping[str, Contents], report: Any) -> str:
     pictures, shown = MOST_PICTURES, list[Markup]()
     for path, found in list(filled.items())[:SHOWN_GROUPS]:
         drawn = _draw_pictures(found.virtual, pictures)
-        pictures -= len(drawn)
+        pictures = max(pictures - len(drawn), 0)
         body = (*drawn, _list_variables(found.virtual, SHOWN_VARIABLES // len(filled) or 1))
         note = _count_everything([found])
         shown.append(section(path, *body, note=note, is_open=len(shown) < OPEN_PICTURES))
@@ -200,7 +199,7 @@ def _describe_totals(contents: Iterable[Contents]) -> Markup:
     more = f"; and {len(gaps) - SHOWN_GAPS:,} more" if len(gaps) > SHOWN_GAPS else ""
     rows = {
         "Values": format_bytes(sum(array.nbytes for array in arrays)),
-        "Stored": f"{format_bytes(found.stored)}{format_ratio(found)}" if found.stored else None,
+        "Stored": format_stored(found) if found.stored else None,
         "Missing": f"{found.missing:,} chunks" if found.missing else None,
         "Not loaded": f"references of {found.unread:,} chunks" if found.unread else None,
         "References": f"{format_bytes(sum(a.nbytes_virtual for a in arrays))} of memory",
@@ -216,16 +215,19 @@ def _draw_pictures(virtual: Sequence[Shown], most: int = MOST_PICTURES) -> list[
     groups: dict[Hashable, list[Shown]] = {}
     for shown in virtual:
         groups.setdefault(_describe_cut(shown), []).append(shown)
-    return [
+    drawn = [
         _draw_group(group, n < OPEN_PICTURES)
         for n, group in enumerate(list(groups.values())[:most])
     ]
+    more = len(groups) - len(drawn)
+    note = element("div", f"{more:,} more chunk grids are not drawn", class_="vds-note")
+    return [*drawn, note] if more else drawn
 
 
 def _describe_cut(shown: Shown) -> Hashable:
     """Return what variables have in common whose pictures look alike."""
     array, found = shown.array, shown.survey
-    boxes = tuple((f.start, f.axes) for f in array.fragments[:MOST_FRAGMENTS])
+    boxes = tuple((f.start, f.axes) for f in array.fragments)
     names = tuple(map(str, array.pipelines))
     return shown.dims, array.shape, boxes, names, found.missing, found.unread
 

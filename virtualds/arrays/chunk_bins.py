@@ -22,9 +22,6 @@ from virtualds.chunks.fragment import Fragment
 MOST_BINS = ((), (200,), (24, 30), (24, 12, 16))
 """Most bins along each axis, for pictures of none to three axes."""
 
-MOST_FRAGMENTS = 256
-"""Most fragments whose chunks are looked at one by one."""
-
 SAMPLED_EDGES = 1000
 """Most edges of a fragment along an axis that are looked at to cut the axis into bins."""
 
@@ -53,12 +50,15 @@ class ChunkBins:
     counts : int64 array, shape (kinds, bins along each drawn axis)
         How many chunks of each kind lie in each bin: missing ones, those that nobody looked at,
         then the kinds: one for each encoding, or two that change from file to file, or one.
+    is_assumed : bool
+        Whether references are not at hand: their chunks are taken to exist.
     """
 
     axes: tuple[int, ...]
     edges: tuple[Ints, ...]
     encodings: tuple[int, ...]
     counts: Counts
+    is_assumed: bool
 
     @property
     def is_merged(self) -> bool:
@@ -76,12 +76,10 @@ def bin_chunks(array: Any) -> ChunkBins:
     axes = _choose_axes(array)
     edges = [_cut_axis(array, a, n) for a, n in zip(axes, MOST_BINS[len(axes)], strict=True)]
     bins = [e.size - 1 for e in edges]
-    looked_at = array.fragments if len(array.fragments) <= MOST_FRAGMENTS else ()
-    columns = [find_known(f.manifest) for f in looked_at] or [None] * len(array.fragments)
+    found = [find_known(f.manifest) for f in array.fragments]
+    files = [len(f.manifest.files) if c else 0 for f, c in zip(array.fragments, found, strict=True)]
+    columns = [c or _assume(f, array) for f, c in zip(array.fragments, found, strict=True)]
     encodings = _find_encodings(array, columns)
-    files = [
-        len(f.manifest.files) if c else 0 for f, c in zip(array.fragments, columns, strict=True)
-    ]
     alternates = not encodings and 1 < sum(files) <= max(bins, default=0)
     kinds = min(len(encodings), MOST_KINDS) or 1 + alternates
     counts = np.zeros((FIRST_KIND + kinds, *bins), np.int64)
@@ -94,7 +92,16 @@ def bin_chunks(array: Any) -> ChunkBins:
         before += number
     hidden = prod(n for axis, n in enumerate(array.shape) if axis not in axes)
     counts[GAP] += covered < _multiply([np.diff(e) for e in edges]) * hidden
-    return ChunkBins(axes, tuple(edges), encodings, counts)
+    return ChunkBins(axes, tuple(edges), encodings, counts, None in found)
+
+
+def _assume(fragment: Fragment, array: Any) -> Known | None:
+    """Return columns for chunks whose references are not at hand, if all have one encoding."""
+    used = fragment.manifest.used_pipelines(len(array.pipelines))
+    if used.size != 1:
+        return None
+    nothing = np.zeros((1,) * array.ndim, np.int64)
+    return Known(nothing, nothing, nothing + used[0])
 
 
 def _choose_axes(array: Any) -> tuple[int, ...]:
@@ -221,7 +228,8 @@ def _count_in_bins(same: npt.NDArray[np.bool_], overlaps: Sequence[Overlap]) -> 
             found = found * (overlap.stop - overlap.first).reshape(along)
         else:
             sums = np.cumsum(found, axis, dtype=np.int64)
-            sums = np.concatenate([np.zeros_like(sums.take([0], axis)), sums], axis)
+            before = [1 if i == axis else n for i, n in enumerate(found.shape)]
+            sums = np.concatenate([np.zeros(before, np.int64), sums], axis)
             found = sums.take(overlap.stop, axis) - sums.take(overlap.first, axis)
     counted: Ints = found
     return counted

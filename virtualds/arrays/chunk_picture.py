@@ -107,7 +107,7 @@ def _list_meanings(
     if found.alternates:
         meanings.append((palette.NEXT, "shades alternate by file"))
     if found.counts[UNREAD].any():
-        meanings.append((palette.UNKNOWN, "references that are not loaded"))
+        meanings.append((palette.UNKNOWN, "one of several encodings"))
     if found.counts[GAP].any():
         apart = (found.counts > 0).sum(0)[found.counts[GAP] > 0].max() == 1
         meanings.append((palette.GAP, "missing" if apart else "missing, in whole or in part"))
@@ -117,6 +117,8 @@ def _list_meanings(
 def _note(array: Any, found: ChunkBins, dims: Sequence[str] | None) -> Markup | None:
     """Return what the picture leaves out."""
     parts = []
+    if found.is_assumed:
+        parts.append("References are not loaded: missing chunks are not seen.")
     if found.is_merged:
         parts.append("Cells hold several chunks.")
     hidden = [axis for axis in range(array.ndim) if axis not in found.axes]

@@ -79,7 +79,8 @@ class ChunkPlane:
     @classmethod
     def of(cls, array: ManifestArray, one: int, other: int) -> ChunkPlane:
         """Return the plane of two axes of an array."""
-        parts = [_Cells.of(fragment, one, other) for fragment in array.fragments]
+        filled = (fragment for fragment in array.fragments if fragment.manifest.size)
+        parts = [_Cells.of(fragment, one, other) for fragment in filled]
         rows = np.array([row for part in parts for row in part.list_boxes()], np.int64)
         table = rows.reshape(-1, 6)
         return cls(

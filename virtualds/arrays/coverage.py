@@ -147,6 +147,8 @@ def _list_chunks(
     manifest: ChunkManifest, axis: int
 ) -> Iterator[tuple[tuple[SourceFile, ...], Codes, Ints]]:
     """Yield blocks of chunks that exist: files, their codes, and the slabs of the axis."""
+    if not manifest.size:
+        return
     if manifest.is_loaded:
         file = np.moveaxis(compact(manifest.file), axis, 0)
         if len(file) < manifest.shape[axis]:

@@ -53,7 +53,7 @@ def _describe_in_table(arrays: Sequence[Any], found: Survey) -> Markup:
     rows: list[tuple[str, object, object]] = [
         ("Shape", _format_shape(array.shape), f"({', '.join(shape)}{',' * (len(shape) == 1)})"),
         ("Values", format_bytes(sum(a.nbytes for a in arrays)), _share(found.decoded, count)),
-        ("Stored", _format_stored(found), _share(found.stored, count)),
+        ("Stored", format_stored(found), _share(found.stored, count)),
     ]
     head = element("tr", element("td"), element("th", "Array"), element("th", "Chunk"))
     pairs = (
@@ -95,15 +95,16 @@ def _share(nbytes: int, chunks: int) -> str:
     return format_bytes(round(nbytes / chunks)) if nbytes and chunks else ""
 
 
-def _format_stored(found: Survey) -> str:
+def format_stored(found: Survey) -> str:
+    """Return the bytes of chunks, and how many times smaller they are than their values."""
     if not found.stored:
         return "not known" if found.unread else "nothing"
-    more = "at least " if found.unread else ""
-    return f"{more}{format_bytes(found.stored)}{format_ratio(found)}"
+    if found.unread:
+        return f"at least {format_bytes(found.stored)}"
+    return f"{format_bytes(found.stored)}{_format_ratio(found)}"
 
 
-def format_ratio(found: Survey) -> str:
-    """Return how many times smaller chunks are than their values; nothing if they are not."""
+def _format_ratio(found: Survey) -> str:
     if found.ratio is None or found.ratio < 1.05:
         return ""
     return f", {found.ratio:,.{0 if found.ratio >= 100 else 1}f}× smaller"
@@ -113,7 +114,7 @@ def _format_chunks(arrays: Sequence[Any], found: Survey) -> str:
     files = count_files(arrays)
     parts = [f"{found.chunks:,}{f' in {files:,} file' if files else ''}{'s' * (files > 1)}"]
     parts += [f"{found.missing:,} missing"] if found.missing else []
-    parts += [f"references of {found.unread:,} not loaded"] if found.unread else []
+    parts += [f"{found.unread:,} with references not loaded"] if found.unread else []
     cut = len(arrays[0].fragments)
     parts += [f"{cut:,} grids"] if cut > 1 else []
     return "; ".join(parts)
@@ -138,4 +139,6 @@ def list_files(arrays: Sequence[Any], most: int) -> Markup | None:
         for file, count in used.first
     ]
     shown = table(("url", "chunks", "size"), rows, most=most, total=used.total, numbers=(1, 2))
-    return section("Files", shown, note=f"{used.total:,}")
+    # sets that are not loaded have files of their own
+    lazy = any(f.manifest.is_in_set for array in arrays for f in array.fragments)
+    return section("Files", shown, note=f"{'at least ' * lazy}{used.total:,}")

@@ -56,9 +56,9 @@ class ChunkAxis(ABC):
 
     def __repr__(self) -> str:
         lengths = self.stored_lengths()
-        span = " to ".join(f"{n:,}" for n in sorted({min(lengths), max(lengths)})) if lengths else 0
+        span = " to ".join(f"{n:,}" for n in sorted(lengths)[:: max(len(lengths) - 1, 1)])
         counted = f"{self.nchunks:,} chunk{'s' * (self.nchunks != 1)}"
-        return f"<{type(self).__name__} of {self.size:,}: {counted} of {span}>"
+        return f"<{type(self).__name__} of {self.size:,}: {counted}{f' of {span}' * bool(span)}>"
 
     @property
     @abstractmethod

@@ -76,7 +76,9 @@ class DatasetPlots:
         >>> [label.get_text() for label in ax.get_yticklabels()]
         ['2001.nc', '2002.nc']
         """
-        names = list(self._arrays) if variable is None else [self._demand_variable(variable)]
+        names = (
+            list(self._demand_arrays()) if variable is None else [self._demand_variable(variable)]
+        )
         found = find_coverage(self._dataset.sizes.get(dim, 0), self._demand_dimension(dim, names))
         cells = AxisCells.of(self._dataset, dim, found.start)
         return draw_coverage(found, cells, str(dim), self._label_axis(dim, cells), ax)
@@ -123,6 +125,8 @@ class DatasetPlots:
         """
         array = self._arrays[self._demand_variable(variable)]
         dims = self._dataset.variables[variable].dims
+        if x is not None and x == y:
+            raise ValueError(f"ds.virtual.plot.chunks: x and y are both {str(x)!r}; name two")
         axes = choose_axes(array, [self._demand_axis(variable, dims, dim) for dim in (x, y)])
         cells = [AxisCells.of(self._dataset, dims[axis]) for axis in axes]
         labels = [self._label_axis(dims[axis], own) for axis, own in zip(axes, cells, strict=True)]
@@ -154,23 +158,30 @@ class DatasetPlots:
         >>> [label.get_text() for label in ax.get_yticklabels()]
         ['t']
         """
-        if not self._arrays:
-            raise ValueError(f"ds.virtual.plot.sizes: {NO_VARIABLE}")
         sizes = [
             VariableSize(str(name), count_stored_bytes(array), array.nbytes)
-            for name, array in self._arrays.items()
+            for name, array in self._demand_arrays().items()
         ]
         return draw_sizes(sizes, ax)
 
+    def _demand_arrays(self) -> Mapping[Hashable, ManifestArray]:
+        """Return the virtual arrays; refuse if there are none."""
+        if not self._arrays:
+            raise ValueError(
+                "ds.virtual.plot: the dataset has no virtual variable, only values in memory or "
+                "computed by dask; open it with loadable_variables=[] to leave values in the files"
+            )
+        return self._arrays
+
     def _demand_variable(self, variable: Hashable) -> Hashable:
         """Refuse the name of a variable that is not virtual."""
-        if variable in self._arrays:
+        if variable in self._demand_arrays():
             return variable
         if variable in self._dataset.variables:
-            what = "its values are loaded, so it has no chunks"
+            what = "its values are loaded or computed, so it has no chunks"
         else:
             what = "the dataset has no such variable"
-        known = ", ".join(repr(str(name)) for name in self._arrays) or "none"
+        known = ", ".join(repr(str(name)) for name in self._arrays)
         raise ValueError(
             f"ds.virtual.plot: {str(variable)!r} is not a virtual variable: {what}; there are "
             f"{known}{format_suggestion(variable, self._arrays)}"
@@ -211,9 +222,3 @@ class DatasetPlots:
             return f"{dim} (hours)"
         units = self._dataset.variables[dim].attrs.get("units") if cells.kind == "numbers" else None
         return f"{dim} ({units})" if units else str(dim)
-
-
-NO_VARIABLE = (
-    "the dataset has no virtual variable, only values in memory; open it with "
-    "loadable_variables=[] to leave all values in the files"
-)

@@ -38,15 +38,13 @@ Sides = Sequence[AxisCells]
 def choose_axes(array: ManifestArray, given: Sequence[int | None]) -> list[int]:
     """Return the axes to show: those that are given, else those with the most chunks.
 
-    An array of one axis has one.
+    An array of one axis has one, and one value has none.
     """
     cuts = [
-        np.unique(
-            np.concatenate([f.axes[axis].slabs().edges + f.start[axis] for f in array.fragments])
-        ).size
+        {int(n) for f in array.fragments for n in f.axes[axis].slabs().edges + f.start[axis]}
         for axis in range(array.ndim)
     ]
-    others = sorted(set(range(array.ndim)) - set(given), key=lambda axis: -cuts[axis])
+    others = sorted(set(range(array.ndim)) - set(given), key=lambda axis: -len(cuts[axis]))
     found = [axis if axis is not None else (others.pop(0) if others else None) for axis in given]
     return [axis for axis in found if axis is not None]
 
@@ -60,30 +58,30 @@ def draw_chunks(
     ax: Axes | None,
 ) -> Axes:
     """Draw the chunks of a plane over hatched ground."""
-    is_line = len(axes) == 1
-    if is_line:
-        array, axes, cells = array.insert_axis(1), (0, 1), (*cells, AxisCells.of_positions(1))
+    title, names = _summarize(name, array), [cut_name(str(p)) for p in array.pipelines]
+    added = 2 - len(axes)
+    for _ in range(added):
+        array, axes = array.insert_axis(array.ndim), [*axes, array.ndim]
+        cells, labels = [*cells, AxisCells.of_positions(1)], [*labels, ""]
     plane = ChunkPlane.of(array, *axes)
-    ax = make_axes("ds.virtual.plot.chunks", ax, 2.2 if is_line else 4.6)
-    for which, own, label in zip("xy", cells, [*labels, ""], strict=False):
+    ax = make_axes("ds.virtual.plot.chunks", ax, 2.2 if added else 4.6)
+    for which, own, label in zip("xy", cells, labels, strict=True):
         show_cells(ax, own, label, which)
-    if is_line:
-        ax.set_yticks([])
+    for axis in (ax.yaxis, ax.xaxis)[:added]:
+        axis.set_ticks([])
     ax.patch.set(hatch=GAP.hatch, edgecolor=GAP.light, linewidth=0)
-    keys = _draw_boxes(ax, plane, cells, [cut_name(str(p)) for p in array.pipelines])
+    keys = _draw_boxes(ax, plane, cells, names)
     for side in (0, 1):
         _draw_borders(ax, plane, cells, side)
     add_legend(ax, keys, loc="upper left", bbox_to_anchor=(0, -0.16), fontsize="small")
-    set_title(ax, _summarize(name, array, plane.missing, is_line))
+    set_title(ax, f"{title}, {plane.missing:,} missing" if plane.missing else title)
     return ax
 
 
-def _summarize(name: str, array: ManifestArray, missing: int, is_line: bool) -> str:
+def _summarize(name: str, array: ManifestArray) -> str:
     """Return the number and the shape of the chunks in words."""
-    lengths = list_chunk_lengths(array)[: array.ndim - is_line]
-    lost = f", {missing:,} missing" if missing else ""
     chunks = f"{array.nchunks:,} chunk{'s' * (array.nchunks != 1)}"
-    return f"{name}: {chunks} of ({', '.join(lengths)}){lost}"
+    return f"{name}: {chunks} of ({', '.join(list_chunk_lengths(array))})"
 
 
 def _draw_boxes(ax: Axes, plane: ChunkPlane, cells: Sides, encodings: Sequence[str]) -> list[Patch]:

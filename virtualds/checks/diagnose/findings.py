@@ -69,6 +69,11 @@ class EraStretch:
     ------
     ValueError
         The stretch lies outside the line.
+
+    Examples
+    --------
+    >>> EraStretch(0, 12, "2001-01-01", "2001-12-01", 0.0, 0.5).files
+    12
     """
 
     era: int

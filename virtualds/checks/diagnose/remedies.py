@@ -91,6 +91,11 @@ def _transpose(row: Difference, is_dimension: bool) -> Arguments:
     return {"preprocess": Code(f"lambda ds: ds.assign({{{_show(row.variable)}: {order}}})")}
 
 
+def _change_role(row: Difference, is_dimension: bool) -> Arguments:
+    method = "set_coords" if row.before == "coordinate" else "reset_coords"
+    return {"preprocess": Code(f"lambda ds: ds.{method}({_show(row.variable)})")}
+
+
 def _convert_calendar(row: Difference, is_dimension: bool) -> Arguments:
     call = f"ds.convert_calendar({_show(row.before)}, dim={_show(row.variable)})"
     return {"preprocess": Code(f"lambda ds: {call}")} if is_dimension else {}
@@ -101,9 +106,7 @@ _ARGUMENTS: dict[str, Callable[[Difference, bool], Arguments]] = {
     PRESENCE: lambda row, is_dimension: {"drop_variables": [row.variable]},
     VALUES: lambda row, is_dimension: {"join" if is_dimension else "compat": "override"},
     TOGETHER: lambda row, is_dimension: {"compat": "override"},
-    ROLE: lambda row, is_dimension: {
-        "preprocess": Code(f"lambda ds: ds.set_coords({_show(row.variable)})")
-    },
+    ROLE: _change_role,
     DIMENSIONS: _transpose,
     CALENDAR: _convert_calendar,
     OVERLAP: lambda row, is_dimension: {"overlap": "last"},

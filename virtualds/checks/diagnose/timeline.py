@@ -106,5 +106,5 @@ def _find_ends(
     gaps = find_time_gaps(list(enumerate(spans))) if is_time else ()
     following[[first for first, second in gaps if first != second]] = np.nan
     steps = (following - stops)[np.isfinite(following)]
-    usual = float(np.median(steps)) if steps.size else float((stops - starts).max()) / 8
+    usual = float(np.median(steps)) if steps.size else float((stops - starts).max()) / 8 or 1.0
     return starts, np.where(np.isnan(following), stops + usual, following)

@@ -1,0 +1,395 @@
+"""What arrays look like: numbers and pictures agree with their chunks, and cost nothing."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise, product
+from math import prod
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markup import Tags, pictures_of, rectangles_of, shades_of, text_of
+from memory import peak
+from virtual_arrays import no_reads
+
+from virtualds import ChunkManifest, CodecPipeline, Fragment, ManifestArray, SourceFile
+from virtualds.arrays.chunk_bins import FIRST_KIND, GAP, MOST_BINS, UNREAD, bin_chunks
+from virtualds.arrays.chunk_picture import draw_chunks
+from virtualds.arrays.survey import count_files, find_used_files, survey
+from virtualds.chunks.axis import ChunkAxis, make_regular_axes
+from virtualds.chunks.columns import MISSING
+from virtualds.chunks.lazy_manifest import LazyManifest
+from virtualds.chunks.sparse_manifest import PlacedReferences, SparseManifest
+from virtualds.chunks.strided_manifest import StridedManifest, StridedReferences
+from virtualds.codecs.zlib import Zlib
+
+FLOATS = np.dtype("f4")
+FILE = SourceFile("s3://bucket/a.nc", size=2**50)
+
+# ---------------------------------------------------------------------- arrays
+
+
+def pipelines(ndim: int) -> tuple[CodecPipeline, ...]:
+    layout = tuple(range(ndim))
+    return (
+        CodecPipeline(FLOATS, (), layout=layout),
+        CodecPipeline(FLOATS, (Zlib(4),), layout=layout),
+        CodecPipeline(np.dtype("f8"), (Zlib(4),), layout=layout),
+    )
+
+
+def regular(shape: tuple[int, ...], chunks: tuple[int, ...], **columns: Any) -> ManifestArray:
+    """An array of one grid, all chunks of one file unless columns say otherwise."""
+    axes = make_regular_axes(shape, chunks)
+    grid = tuple(axis.nchunks for axis in axes)
+    given = {"files": (FILE,), "offset": 100, "length": 10, **columns}
+    return of(ChunkManifest.build(grid, **given), axes)
+
+
+def of(manifest: ChunkManifest, axes: tuple[ChunkAxis, ...]) -> ManifestArray:
+    shape = tuple(axis.size for axis in axes)
+    fragment = Fragment((0,) * len(axes), axes, manifest)
+    return ManifestArray(shape, FLOATS, 0.0, pipelines(len(axes)), (fragment,))
+
+
+@st.composite
+def any_arrays(draw: Any) -> ManifestArray:
+    """Arrays of up to four axes and three fragments, with gaps, encodings and files."""
+    ndim = draw(st.integers(0, 4))
+    numbers = draw(st.randoms(use_true_random=False))
+    rng = np.random.default_rng(numbers.randrange(2**32))
+    whole = tuple(int(n) for n in rng.integers(1, 9, ndim))
+    parts, along = [], 0
+    for _ in range(draw(st.integers(1, 3)) if ndim else 1):
+        shape = (int(rng.integers(1, 9)), *whole[1:]) if ndim else ()
+        axes = make_regular_axes(shape, [int(rng.integers(1, n + 2)) for n in shape])
+        grid = tuple(axis.nchunks for axis in axes)
+        files = [SourceFile(f"s3://bucket/{along}-{n}.nc") for n in range(3)]
+        manifest = ChunkManifest.build(
+            grid,
+            files=files,
+            file=rng.integers(-1, 3, draw(st.sampled_from([(), grid]))),
+            offset=7,
+            length=rng.integers(1, 99, grid),
+            pipeline=rng.integers(0, draw(st.integers(1, 3)), grid),
+        )
+        parts.append(Fragment((along, *[0] * (ndim - 1)) if ndim else (), axes, manifest))
+        along += shape[0] + int(rng.integers(0, 2)) if ndim else 0
+    shape = (along, *whole[1:]) if ndim else ()
+    array = ManifestArray(shape, FLOATS, 0.0, pipelines(ndim), tuple(parts))
+    return array.transpose(rng.permutation(ndim).tolist()) if ndim else array
+
+
+def chunks_of(array: ManifestArray) -> Iterator[tuple[tuple[tuple[int, int], ...], Any]]:
+    """Yield where each chunk lies, begin and end along every axis, and its reference."""
+    for fragment in array.fragments:
+        edges = [axis.slabs().edges.tolist() for axis in fragment.axes]
+        for place in np.ndindex(*fragment.manifest.shape):
+            box = tuple(
+                (start + e[i], start + e[i + 1])
+                for start, e, i in zip(fragment.start, edges, place, strict=True)
+            )
+            yield box, fragment.manifest.lookup(place)
+
+
+# ---------------------------------------------------------------------- numbers
+
+
+@given(any_arrays())
+def test_the_numbers_of_an_array_are_those_of_its_chunks(array: ManifestArray) -> None:
+    chunks = list(chunks_of(array))
+    there = [(box, row) for box, row in chunks if row.file != MISSING]
+    found = survey(array)
+    assert (found.chunks, found.missing, found.unread) == (len(chunks), len(chunks) - len(there), 0)
+    assert found.stored == sum(row.length for _, row in there)
+    assert found.decoded == sum(prod(b - a for a, b in box) for box, _ in there) * 4
+
+
+@given(any_arrays())
+def test_files_are_counted_with_their_chunks(array: ManifestArray) -> None:
+    table = {file.url: 0 for f in array.fragments for file in f.manifest.files}
+    for fragment in array.fragments:
+        for place in np.ndindex(*fragment.manifest.shape):
+            if (row := fragment.manifest.lookup(place)).file >= 0:
+                table[fragment.manifest.files[row.file].url] += 1
+    used = {url: count for url, count in table.items() if count}
+    found = find_used_files([array], 100)
+    assert {file.url: count for file, count in found.first} == used
+    assert found.total == len(used) and count_files([array]) == len(table)
+
+
+def spread(places: list[int], shape: tuple[int, ...]) -> SparseManifest:
+    count = len(places)
+    rows = ChunkManifest.build(
+        (count,), files=[FILE], offset=np.arange(count) * 100, length=np.arange(count) + 5
+    )
+    return SparseManifest(PlacedReferences(np.array(places), rows), shape)
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        spread([0, 7, 11, 29], (5, 6)),
+        spread([0, 7, 11, 29], (5, 6)).transpose((1, 0)),
+        spread([3], (5, 6)).take(0, slice(1, 5)),
+        StridedManifest(StridedReferences(FILE, 96, 24, 8, 30), (5, 6)),
+    ],
+    ids=["sparse", "permuted", "nothing left", "strided"],
+)
+def test_manifests_without_columns_have_the_numbers_and_the_picture_of_their_columns(
+    manifest: LazyManifest,
+) -> None:
+    axes = tuple(ChunkAxis.regular(n * 3 - 1, 3) for n in manifest.shape)
+    array, columns = of(manifest, axes), of(manifest.loaded(), axes)
+    assert survey(array) == survey(columns)
+    ours, theirs = bin_chunks(array), bin_chunks(columns)
+    np.testing.assert_array_equal(ours.counts, theirs.counts)
+    assert ours.is_assumed is theirs.is_assumed is False
+
+
+# ---------------------------------------------------------------------- bins
+
+
+@given(any_arrays())
+def test_every_bin_counts_the_chunks_that_lie_in_it(array: ManifestArray) -> None:
+    found = bin_chunks(array)
+    kinds = {number: kind for kind, number in enumerate(found.encodings)}
+    bins = [list(pairwise(e)) for e in (edges.tolist() for edges in found.edges)]
+    expected = np.zeros_like(found.counts)
+    covered = np.zeros(found.counts.shape[1:])
+    for box, row in chunks_of(array):
+        where = product(*(range(len(b)) for b in bins))
+        for place in where:
+            spans = zip((box[a] for a in found.axes), bins, place, strict=True)
+            shared = prod(max(0, min(s[1], b[i][1]) - max(s[0], b[i][0])) for s, b, i in spans)
+            if shared:
+                kind = FIRST_KIND + kinds.get(row.pipeline, 0)
+                expected[(GAP if row.file == MISSING else kind, *place)] += 1
+                hidden = (s for a, s in enumerate(box) if a not in found.axes)
+                covered[place] += shared * prod(b - a for a, b in hidden)
+    if found.alternates:
+        for counts in (expected, found.counts):
+            counts[FIRST_KIND] = counts[FIRST_KIND:].sum(0)
+            counts[FIRST_KIND + 1 :] = 0
+    elsewhere = prod(n for axis, n in enumerate(array.shape) if axis not in found.axes)
+    for place in np.ndindex(*covered.shape):
+        widths = (b[i][1] - b[i][0] for b, i in zip(bins, place, strict=True))
+        expected[(GAP, *place)] += covered[place] < prod(widths) * elsewhere
+    np.testing.assert_array_equal(found.counts, expected)
+
+
+@given(any_arrays())
+def test_bins_are_few_and_end_where_chunks_end(array: ManifestArray) -> None:
+    found = bin_chunks(array)
+    assert len(found.axes) == min(array.ndim, 3)
+    for axis, edges, most in zip(found.axes, found.edges, MOST_BINS[len(found.axes)], strict=True):
+        ends = {end for box, _ in chunks_of(array) for end in box[axis]}
+        assert set(edges.tolist()) <= ends | {0, array.shape[axis]}
+        assert edges.size - 1 <= most
+
+
+def test_axes_that_are_cut_are_drawn_before_others() -> None:
+    assert bin_chunks(regular((4, 1, 9, 5, 6), (2, 1, 9, 5, 3))).axes == (0, 3, 4)
+    assert bin_chunks(regular((4, 2, 9, 5, 6), (2, 1, 3, 1, 3))).axes == (0, 1, 2)
+    assert bin_chunks(regular((4, 2), (4, 2))).axes == (0, 1)
+
+
+# ---------------------------------------------------------------------- pictures
+
+
+def shades(array: ManifestArray) -> set[str]:
+    [picture] = pictures_of(draw_chunks(array))
+    return shades_of(picture)
+
+
+def test_a_missing_chunk_is_hatched_and_its_neighbours_are_not() -> None:
+    file = np.zeros((4, 3), int)
+    file[1, 2] = MISSING
+    drawn = draw_chunks(regular((8, 9), (2, 3), file=file))
+    [picture] = pictures_of(drawn)
+    hatched = [r for r in rectangles_of(picture) if "gap" in r.get("fill", "")]
+    plain = [r for r in rectangles_of(picture) if "blue" in r.get("fill", "")]
+    assert len(hatched) == 1 and len(plain) == 3
+    sides = (float(hatched[0].get(name, "")) for name in ("width", "height"))
+    assert len({round(n) for n in sides}) <= 2 and "missing" in text_of(drawn)
+    # the second row, the third column
+    assert float(hatched[0].get("x", "")) == pytest.approx(150 * 2 / 3, abs=0.1)
+
+
+def test_an_array_without_chunks_is_one_gap() -> None:
+    assert shades(ManifestArray.full((3, 4), 0, "i4")) == {"gap"}
+
+
+def test_parts_without_chunks_are_hatched_over_the_shade_of_the_others() -> None:
+    file = np.zeros(1000, int)
+    file[5] = MISSING
+    drawn = draw_chunks(regular((1000,), (1,), file=file))
+    [picture] = pictures_of(drawn)
+    at = [(r.get("x"), "gap" in r.get("fill", "")) for r in rectangles_of(picture)]
+    [hatched] = [x for x, is_gap in at if is_gap]
+    assert (hatched, False) in at and "in part" in text_of(drawn)
+
+
+def test_chunks_have_the_shades_of_their_encodings() -> None:
+    array = regular((6, 4, 4), (1, 2, 2), pipeline=np.arange(6).reshape(6, 1, 1) // 2)
+    drawn = draw_chunks(array)
+    assert shades(array) == {"blue", "orange", "green"}
+    assert "float32 uncompressed" in text_of(drawn) and "float64 zlib" in text_of(drawn)
+    # the front shows the last encoding
+    front = pictures_of(drawn)[0].findall("{http://www.w3.org/2000/svg}g")[2]
+    assert {"green" in r.get("fill", "") for r in front if r.tag.endswith("rect")} == {True}
+
+
+def test_chunks_of_many_encodings_share_the_last_shade() -> None:
+    kinds = tuple(replace(pipelines(1)[0], fill=bytes([n, 0, 0, 0])) for n in range(40))
+    one = regular((40,), (1,), pipeline=np.arange(40))
+    array = replace(one, pipelines=kinds)
+    assert len(shades(array)) == 7
+    assert "35 more encodings" in text_of(draw_chunks(array))
+
+
+def test_shades_alternate_by_file_where_each_file_has_a_cell() -> None:
+    files = [SourceFile(f"s3://bucket/{n}.nc") for n in range(10)]
+    array = regular((10, 4), (1, 4), files=files, file=np.arange(10).reshape(10, 1))
+    assert shades(array) == {"blue", "next"}
+    assert "alternate by file" in text_of(draw_chunks(array))
+    many = [SourceFile(f"s3://bucket/{n}.nc") for n in range(500)]
+    assert shades(regular((500,), (1,), files=many, file=np.arange(500))) == {"blue"}
+
+
+def test_dimensions_and_axes_that_are_not_drawn_are_named() -> None:
+    array = regular((4, 1, 9, 6), (2, 1, 9, 3))
+    told = text_of(draw_chunks(array, ["time", "member", "lat", "lon"]))
+    assert all(words in told for words in ("time 4", "lat 9", "lon 6", "Not drawn: member."))
+    assert "Not drawn: axis 1." in text_of(draw_chunks(array))
+
+
+@pytest.mark.parametrize("shape", [(10**9,), (10**5, 10**4), (10**4, 300, 300), (99,) * 5])
+def test_a_picture_of_any_array_has_few_rectangles(shape: tuple[int, ...]) -> None:
+    grid_axis = np.arange(shape[0]) % 2 if shape[0] <= 10**5 else np.zeros(1, int)
+    column = (grid_axis - 1).reshape(-1, *[1] * (len(shape) - 1))
+    page = regular(shape, (1,) * len(shape), file=column)._repr_html_()
+    [picture] = pictures_of(page)
+    assert 0 < len(list(rectangles_of(picture))) <= 1000
+    assert len(page) < 100_000
+
+
+def test_a_chequered_box_has_at_most_a_thousand_rectangles() -> None:
+    # of an odd number of cells along the axis that a face hides, one encoding has most
+    even = np.indices((23, 11, 15)).sum(0) % 2
+    array = regular((23, 11, 15), (1, 1, 1), pipeline=even)
+    [picture] = pictures_of(draw_chunks(array))
+    assert 700 < len(list(rectangles_of(picture))) <= 1000
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        regular((), ()),
+        regular((5,), (2,))[:0],
+        regular((0, 4), (1, 2)),
+        regular((3, 4, 5), (2, 2, 2))[:, :0],
+        ManifestArray.full((), 0, "i4"),
+        ManifestArray.unreadable((3,), "f4", "no codec"),
+        ManifestArray.from_values(np.arange(6.0)),
+    ],
+    ids=range(7),
+)
+def test_odd_arrays_have_a_picture_too(array: ManifestArray) -> None:
+    page = array._repr_html_()
+    assert pictures_of(page) and "Shape" in text_of(page)
+
+
+# ---------------------------------------------------------------------- tables
+
+
+def test_the_table_has_what_users_of_dask_know() -> None:
+    file = np.zeros((5, 2, 2), int)
+    file[0] = MISSING
+    length = 2**20 * np.ones((5, 2, 2), int)
+    told = text_of(
+        regular((10, 64, 1024), (2, 32, 512), file=file, length=length, pipeline=1)._repr_html_()
+    )
+    for words in (
+        "Array Chunk",
+        "Shape (10, 64, 1024) (2, 32, 512)",
+        "Values 2.5 MiB 128 KiB",
+        "Stored 16 MiB 1 MiB",
+        "Chunks 20 in 1 file; 4 missing",
+        "Data type float32",
+        "Files 1",
+        "s3://bucket/a.nc 16 1 PiB",
+    ):
+        assert words in told, told
+
+
+def test_chunks_of_several_lengths_are_told_from_least_to_most() -> None:
+    axis = ChunkAxis.from_slabs([31, 28, 31], [31, 28, 31])
+    array = of(ChunkManifest.build((3,), files=[FILE], offset=1, length=1), (axis,))
+    assert "(90,) (28 to 31,)" in text_of(array._repr_html_())
+    assert "(100,) (30,)" in text_of(regular((100,), (30,))._repr_html_())
+
+
+def test_a_ratio_is_told_where_values_are_longer() -> None:
+    assert "40 B, 10.0× smaller" in text_of(regular((100,), (25,), length=10)._repr_html_())
+    assert "smaller" not in text_of(regular((100,), (25,), length=100)._repr_html_())
+
+
+def test_many_files_are_cut_after_the_first_ten() -> None:
+    files = [SourceFile(f"s3://bucket/{n}.nc") for n in range(1000)]
+    page = regular((1000,), (1,), files=files, file=np.arange(1000))._repr_html_()
+    assert "and 990 more" in page and page.count("s3://") == 10
+
+
+def test_urls_come_out_as_text_and_without_secrets() -> None:
+    url = "s3://bucket/<script>alert(1)</script>\"'.nc?X-Amz-Signature=hunter2"
+    page = regular((4,), (2,), files=(SourceFile(url),))._repr_html_()
+    assert "script" not in Tags(page).tags
+    assert "<script>alert(1)</script>" in text_of(page) and "hunter2" not in page
+
+
+# ---------------------------------------------------------------------- cost
+
+
+class ForbiddenTable:
+    """A table of a set, whose references must not be read."""
+
+    has_pipelines = False
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"{name} was asked for")
+
+
+@pytest.mark.parametrize("has_pipelines", [False, True])
+def test_references_in_a_set_are_not_read_to_draw_them(has_pipelines: bool) -> None:
+    table = ForbiddenTable()
+    table.has_pipelines = has_pipelines
+    lazy: Any = LazyManifest(table, (10**6, 4))
+    array = of(lazy, make_regular_axes((10**6, 40), (1, 10)))
+    with no_reads():
+        page, found = array._repr_html_(), survey(array)
+    assert (found.unread, found.stored) == (4 * 10**6, 0)
+    assert "4,000,000 with references not loaded" in text_of(page)
+    # its only encoding is known, one of several is not
+    [picture] = pictures_of(page)
+    assert shades_of(picture) == ({"unknown"} if has_pipelines else {"blue"})
+    assert bin_chunks(array).counts[UNREAD].any() == has_pipelines
+    assert "missing chunks are not seen" in text_of(page)
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        ChunkManifest.build((10**6, 1000), files=[FILE], offset=10, length=8),
+        StridedManifest(StridedReferences(FILE, 96, 24, 8, 10**9), (10**6, 1000)),
+        spread([5, 10**9 - 1], (10**6, 1000)),
+    ],
+    ids=["broadcast", "strided", "sparse"],
+)
+def test_looking_at_a_thousand_million_chunks_takes_no_memory(manifest: ChunkManifest) -> None:
+    array = of(manifest, make_regular_axes((10**7, 10**4), (10, 10)))
+    array._repr_html_()
+    assert peak(lambda: (repr(array), repr(array.fragments), array._repr_html_())) < 2**20
+    assert "1,000,000,000" in array._repr_html_()

@@ -1,0 +1,112 @@
+"""Manifests, fragments, axes and pipelines are a line of text, whatever their size."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from memory import peak
+
+from virtualds import (
+    ChunkAxis,
+    ChunkManifest,
+    CodecPipeline,
+    Fragment,
+    ManifestArray,
+    ManifestGroup,
+    ManifestVariable,
+    SourceFile,
+)
+from virtualds.chunks.axis import make_regular_axes
+from virtualds.chunks.lazy_manifest import DeferredManifest, LazyManifest
+from virtualds.chunks.sparse_manifest import PlacedReferences, SparseManifest
+from virtualds.chunks.strided_manifest import StridedManifest, StridedReferences
+from virtualds.codecs.cf_packing import Packing
+from virtualds.codecs.shuffle import Shuffle
+from virtualds.codecs.zlib import Zlib
+
+FILE = SourceFile("s3://bucket/a.nc", size=2**50)
+GRID = (10**6, 1000)
+MANIFEST = ChunkManifest.build(GRID, files=[FILE], offset=10, length=8)
+
+
+class ForbiddenTable:
+    """A table of a set, which must not be read."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"{name} was asked for")
+
+
+TABLE: Any = ForbiddenTable()
+
+ONE = ChunkManifest.build((1,), files=[FILE], offset=96, length=8)
+
+TEXTS = [
+    (MANIFEST, "<ChunkManifest (1000000, 1000): 1,000,000,000 chunks of 1 file>"),
+    (ChunkManifest.missing((1,)), "<ChunkManifest (1,): 1 chunk>"),
+    (
+        SparseManifest(PlacedReferences(np.array([7]), ONE), GRID),
+        "<SparseManifest (1000000, 1000): 1,000,000,000 chunks of 1 file, most of them missing>",
+    ),
+    (
+        StridedManifest(StridedReferences(FILE, 96, 24, 8, 10**9), GRID),
+        "<StridedManifest (1000000, 1000): 1,000,000,000 chunks of 1 file>",
+    ),
+    (
+        LazyManifest(TABLE, (3, 4)),
+        "<LazyManifest (3, 4): 12 chunks, whose references lie in a reference set>",
+    ),
+    (
+        DeferredManifest(TABLE, (3, 4)),
+        "<DeferredManifest (3, 4): 12 chunks, looked up in the index of their file>",
+    ),
+    (
+        Fragment((5, 0), make_regular_axes((10**7, 10**4), (10, 10)), MANIFEST),
+        "<Fragment (5, 0) to (10000005, 10000): <ChunkManifest (1000000, 1000): "
+        "1,000,000,000 chunks of 1 file>>",
+    ),
+    (ChunkAxis.regular(100, 32), "<RegularAxis of 100: 4 chunks of 32>"),
+    (ChunkAxis.regular(5, 32), "<RegularAxis of 5: 1 chunk of 32>"),
+    (ChunkAxis.regular(0, 1), "<RegularAxis of 0: 0 chunks>"),
+    (ChunkAxis.regular(10**10, 1), "<RegularAxis of 10,000,000,000: 10,000,000,000 chunks of 1>"),
+    (
+        ChunkAxis.from_slabs([31, 28, 31], [31, 28, 31]),
+        "<IrregularAxis of 90: 3 chunks of 28 to 31>",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("shown", "expected"), TEXTS, ids=[text[:30] for _, text in TEXTS])
+def test_the_text_is_one_line_that_costs_nothing(shown: object, expected: str) -> None:
+    assert repr(shown) == expected
+    assert peak(lambda: repr(shown)) < 100_000
+
+
+def test_a_pipeline_says_in_a_few_words_how_chunks_are_encoded() -> None:
+    packing = Packing(np.dtype("f8"), scale_factor=np.float64(0.1))
+    codecs = (Shuffle(2), Zlib(4))
+    assert str(CodecPipeline(np.dtype("<i2"), codecs, packing=packing)) == (
+        "int16 shuffle, zlib, CF packing to float64"
+    )
+    assert str(CodecPipeline(np.dtype("f4"))) == "float32 uncompressed"
+    wide = np.dtype([(f"member{n}", "f4") for n in range(500)])
+    assert str(CodecPipeline(wide)) == "500 members uncompressed"
+
+
+def test_what_a_pipeline_decides_is_in_its_repr() -> None:
+    # rewriting and dask tell pipelines apart by it
+    ours, theirs = (CodecPipeline(np.dtype("f4"), fill=fill) for fill in (None, b"abcd"))
+    assert str(ours) == str(theirs) and repr(ours) != repr(theirs)
+
+
+def test_a_group_names_its_first_members_and_counts_the_rest() -> None:
+    value = ManifestVariable(("x",), np.zeros(3))
+    assert repr(value) == "<ManifestVariable (x): (3,) float64, in memory>"
+    group = ManifestGroup({f"v{n}": value for n in range(500)}, groups={"g": ManifestGroup()})
+    assert repr(group) == (
+        "<ManifestGroup of 500 variables, 1 group: v0, v1, v2, v3, v4, v5, v6, v7, v8, v9, ...>"
+    )
+    assert repr(ManifestGroup()) == "<ManifestGroup of nothing>"
+    array = ManifestArray.full((2, 3), 0, "i4")
+    assert repr(ManifestVariable(("y", "x"), array)) == (
+        "<ManifestVariable (y, x): <ManifestArray (2, 3) int32: 0 chunks>>"
+    )

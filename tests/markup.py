@@ -1,0 +1,56 @@
+"""What HTML and SVG hold, as a browser finds it."""
+
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+class Tags(HTMLParser):
+    """The tags, the names of attributes and the text of HTML."""
+
+    def __init__(self, markup: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.names: set[str] = set()
+        self.text = ""
+        self.feed(markup)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.names |= {name for name, _ in attrs}
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def parse(markup: str) -> ElementTree.Element:
+    """Parse markup that is well formed; else raise an error."""
+    return ElementTree.fromstring(markup.removeprefix("<!doctype html>\n"))
+
+
+def text_of(markup: str) -> str:
+    """Return the words that a reader sees, with single spaces."""
+    root = parse(markup)
+    for style in root.iter("style"):
+        style.text = ""
+    return " ".join(" ".join(root.itertext()).split())
+
+
+def pictures_of(markup: str) -> list[ElementTree.Element]:
+    """Return the pictures of chunk grids."""
+    return [p for p in parse(markup).iter(f"{SVG}svg") if p.get("class") == "vds-grid"]
+
+
+def rectangles_of(picture: ElementTree.Element) -> Iterator[ElementTree.Element]:
+    """Yield the rectangles that are drawn, without those of textures and of light."""
+    for group in picture.findall(f"{SVG}g"):
+        yield from group.findall(f"{SVG}rect")
+
+
+def shades_of(picture: ElementTree.Element) -> set[str]:
+    """Return the names of the shades of a picture, with or without a texture."""
+    fills = (rectangle.get("fill", "") for rectangle in rectangles_of(picture))
+    return {fill.partition("vds-")[2].split(",")[0].split("-")[0] for fill in fills}
