@@ -227,8 +227,8 @@ def demand_room(announced: int, nbytes: int | None, encoded: int) -> None:
     """
     if announced != nbytes if nbytes is not None else announced > limit_decoded_size(encoded):
         raise ValueError(
-            f"{encoded} bytes say they decode to {announced} where "
-            f"{f'at most {limit_decoded_size(encoded)}' if nbytes is None else nbytes} belong"
+            f"{encoded} bytes say they decode to {announced}, not "
+            f"{f'at most {limit_decoded_size(encoded)}' if nbytes is None else nbytes}"
         )
 
 
