@@ -116,13 +116,15 @@ def format_count(count: int, thing: str) -> str:
 
 def print_error(error: BaseException) -> None:
     """Print an error with its notes to standard error, and with ``--json`` also as a report."""
+    from virtualds.errors import lay_out
+
     notes = [str(note) for note in getattr(error, "__notes__", [])]
-    text = str(error) or type(error).__name__
+    text = f"{error}" or type(error).__name__
     if is_json():
         kind = type(error).__name__
         report({"error": {"type": kind, "message": text, "notes": notes}})
     click.secho("error: ", fg="red", bold=True, nl=False, err=True)
-    click.echo("\n".join([text, *(f"  {note}" for note in notes)]), err=True)
+    click.echo("\n".join([lay_out(text), *(f"  {note}" for note in notes)]), err=True)
 
 
 @contextmanager

@@ -38,7 +38,7 @@ def materialize(
     """Copy all bytes that a group refers to; see ``ds.virtual.materialize``."""
     replaces = replaces_by(mode)
     if layout not in LAYOUTS:
-        raise ValueError(f"layout {layout!r}: there are {', '.join(map(repr, LAYOUTS))}")
+        raise ValueError(f"layout={layout!r}: give one of {', '.join(map(repr, LAYOUTS))}")
     root = location.url.rstrip("/")
     with explain_write_errors(location.url):
         LAYOUTS[layout](group, root, location.options, checksums, replaces)

@@ -83,7 +83,7 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
             _demand_whole(variable, header, records, source)
             data = _build_array(variable, header, records, source)
         except VirtualdsError as error:
-            error.add_note(f"variable {variable.name!r} of {source.url}")
+            error.locate(f"variable {variable.name!r}", source.url)
             problems[variable.name] = error
             data = ManifestArray.unreadable(
                 _shape_of(variable, records), variable.dtype, f"{source.url}: {error}"

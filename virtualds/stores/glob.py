@@ -58,7 +58,9 @@ def _match_pattern(pattern: str, options: StorageOptions | None) -> list[str]:
         return [pattern]
     found = _match_local(pattern) if scheme == "file" else _match_remote(pattern, options)
     if not found:
-        raise FileNotFoundError(f"{without_secrets(pattern)}: no file matches; check the path")
+        raise FileNotFoundError(
+            f"{without_secrets(pattern)}: no file matches this pattern; check the path"
+        )
     return found
 
 

@@ -280,7 +280,7 @@ def _axis_from_json(said: Mapping[str, Any], size: int) -> ChunkAxis:
     if "size" in said:
         numbers = [said[name] for name in ("size", "chunk", "hidden", "last")]
         if any(type(n) is not int for n in numbers):
-            raise FormatError(f"{dict(said)} is no cut of an axis; the metadata is damaged")
+            raise FormatError(f"{dict(said)} does not cut an axis; the metadata is damaged")
         return ChunkAxis.regular(numbers[0], numbers[1], inset=numbers[2], last=numbers[3])
     names = ("lengths", "stored", "hidden")
     runs = [np.array(said[name]).reshape(-1, 2) for name in names]
@@ -290,7 +290,7 @@ def _axis_from_json(said: Mapping[str, Any], size: int) -> ChunkAxis:
     if not whole or len(counts) != 1 or counts.pop() > size + MOST_EMPTY:
         raise FormatError(
             f"lengths {said['lengths']!r:.80}, stored {said['stored']!r:.80}, hidden "
-            f"{said['hidden']!r:.80} are no cut of an axis of {size}; the metadata is damaged"
+            f"{said['hidden']!r:.80} do not cut an axis of {size}; the metadata is damaged"
         )
     return ChunkAxis.from_slabs(*(np.repeat(run[:, 0], run[:, 1]) for run in runs))
 

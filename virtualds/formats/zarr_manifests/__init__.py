@@ -77,7 +77,7 @@ def write(
     """
     root = url.rstrip("/")
     if manifest not in (None, *MANIFESTS):
-        raise ValueError(f"manifest {manifest!r}: there are {', '.join(map(repr, MANIFESTS))}")
+        raise ValueError(f"manifest={manifest!r}: give one of {', '.join(map(repr, MANIFESTS))}")
     found = find_replaceable(root, options, replace)
     _commit(_make_document_writer(group), root, options, found, manifest, relative_paths)
 
