@@ -64,7 +64,8 @@ dist: packages
 	.ci/check-source $(DIST)/*.tar.gz
 	.ci/try-packages "$(PYTHONS)" $(DIST)/*.whl $(DIST)/*.tar.gz
 
-# The one about other tools needs Python 3.12: TEST_ENV=... leads to an environment that has it.
+# The one about other tools needs Python 3.12, and an environment with '.[test,interop]':
+# python tests/notebook_runs.py notebooks/from_other_tools.ipynb
 NOTEBOOKS ?= $(filter-out notebooks/from_other_tools.ipynb,$(wildcard notebooks/*.ipynb))
 notebooks: $(TEST_ENV)/installed
 	$(TEST_ENV)/bin/python tests/notebook_runs.py $(NOTEBOOKS)

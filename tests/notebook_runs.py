@@ -27,6 +27,8 @@ METADATA = {
 }
 RANDOM_NAME = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 """xarray names the parts of its tables so."""
+RANDOM_FOLDER = re.compile(re.escape(tempfile.gettempdir()) + r"/tmp[a-z0-9_]{8}\b")
+"""Each notebook works in one of these."""
 
 
 def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
@@ -35,12 +37,16 @@ def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
 
 
 def run(path: Path, folder: Path) -> NotebookNode:
-    """Return a notebook as it is after its last cell; it runs in a folder."""
+    """Return a notebook as it is after its last cell, without what is random in it."""
     notebook = nbformat.read(path, as_version=4)
     resources = {"metadata": {"path": str(folder)}}
     client = NotebookClient(notebook, timeout=300, kernel_name="python3", resources=resources)
     client.execute(env=os.environ | QUIET)
-    return notebook
+    names: dict[str, str] = {}
+    text = RANDOM_NAME.sub(
+        lambda found: names.setdefault(found[0], f"part-{len(names)}"), nbformat.writes(notebook)
+    )
+    return nbformat.reads(RANDOM_FOLDER.sub("/archive", text), as_version=4)
 
 
 def printed(notebook: NotebookNode) -> list[tuple[str, list[str]]]:
@@ -64,11 +70,7 @@ def keep(path: Path) -> None:
     notebook.metadata = nbformat.from_dict(METADATA)
     for cell in code_cells(notebook):
         cell.metadata.pop("execution", None)
-    names: dict[str, str] = {}
-    text = RANDOM_NAME.sub(
-        lambda found: names.setdefault(found[0], f"part-{len(names)}"), nbformat.writes(notebook)
-    )
-    path.write_text(text + "\n", encoding="utf-8")
+    nbformat.write(notebook, path)
 
 
 def _shown(cell: NotebookNode) -> tuple[str, list[str]]:

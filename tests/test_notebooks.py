@@ -10,15 +10,21 @@ from peers import peer
 
 LIBRARIES = {"from_other_tools": "virtualizarr"}
 """Notebooks that need a library which not every Python has."""
-PLACE = re.compile(r"file:///|/tmp/|/home/|/Users/|site-packages| at 0x")
+LONG = {"cloud", "dask_cluster", "million_references"}
+"""Notebooks that the quick tests do not run."""
+PLACE = re.compile(r"/tmp/|/home/|/Users/|site-packages| at 0x")
 """What only makes sense on one machine, or for one run."""
 
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+RUNS = [
+    pytest.param(path, id=path.stem, marks=[pytest.mark.full] if path.stem in LONG else [])
+    for path in NOTEBOOKS
+]
 
 
 def test_there_are_notebooks() -> None:
     assert NOTEBOOKS
-    assert set(LIBRARIES) <= {path.stem for path in NOTEBOOKS}
+    assert {*LIBRARIES, *LONG} <= {path.stem for path in NOTEBOOKS}
 
 
 @every_notebook
@@ -39,10 +45,11 @@ def test_notebook_shows_no_warning_and_no_place_of_a_machine(path: Path) -> None
     assert PLACE.findall(texts(notebook)) == []
 
 
-@every_notebook
+@pytest.mark.parametrize("path", RUNS)
 # The kernel is a process of its own: what its messaging libraries warn of is not about us.
 @pytest.mark.filterwarnings("default")
 def test_notebook_runs_and_prints_what_was_kept(path: Path, tmp_path: Path) -> None:
     if path.stem in LIBRARIES:
         peer(LIBRARIES[path.stem])
-    assert printed(run(path, tmp_path)) == printed(nbformat.read(path, as_version=4))
+    kept = printed(nbformat.read(path, as_version=4))
+    assert printed(run(path, tmp_path)) == kept, "keep what it prints now: make notebooks"

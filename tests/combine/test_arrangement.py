@@ -167,9 +167,7 @@ def test_of_files_at_one_place_the_policy_takes_one(tmp_path: Path) -> None:
         xr.testing.assert_identical(found.virtual.load(), xr.load_dataset(paths[number]))
         back = virtualds.open_virtual_mfdataset(paths[::-1], overlap=policy)  # type: ignore[arg-type]
         xr.testing.assert_identical(back.virtual.load(), xr.load_dataset(paths[2 - number]))
-    with pytest.raises(
-        CombineError, match=r"(?s)overlap along 'time', 'x'.*overlap='first'"
-    ) as error:
+    with pytest.raises(CombineError, match=r"(?s)'time', 'x'.*overlap='first'") as error:
         virtualds.open_virtual_mfdataset(paths)
     assert str(paths[0]) in str(error.value) and str(paths[2]) in str(error.value)
 
@@ -200,9 +198,7 @@ def test_files_are_not_taken_for_one_place_without_knowing(
 @pytest.mark.parametrize("how", [NESTED, {}], ids=["nested", "by_coords"])
 def test_files_that_overlap_raise_an_error_by_default(how: Any, tmp_path: Path) -> None:
     paths = written(tmp_path, [0, 1, 2], [2, 3, 4], [4, 5])
-    with pytest.raises(
-        CombineError, match=r"(?s)overlap along 'time'.*2\.0.*overlap='last'"
-    ) as error:
+    with pytest.raises(CombineError, match=r"(?s)'time'.*2\.0.*overlap='last'") as error:
         virtualds.open_virtual_mfdataset(paths, **how)
     assert str(paths[0]) in str(error.value)
     assert str(paths[1]) in str(error.value)

@@ -138,7 +138,7 @@ VALUES: dict[str, tuple[dict[str, Any], str]] = {
     "combine": ({"combine": "nestd"}, "combine 'nestd': there are .* did you mean 'nested'"),
     "overlap": ({**NESTED, "overlap": "frist"}, "overlap 'frist': .* did you mean 'first'"),
     "on_error": ({**NESTED, "on_error": "rase"}, "on_error 'rase': .* did you mean 'raise'"),
-    "retries": ({**NESTED, "retries": -1}, "retries -1: it is a number of at least 0"),
+    "retries": ({**NESTED, "retries": -1}, "retries=-1: give a number, at least 0"),
     "parallel": ({**NESTED, "parallel": "dsk"}, "parallel='dsk': give a number"),
     "concat_dim": ({"combine": "nested", "concat_dim": 5}, "concat_dim 5: it is the name of a dim"),
     "by coordinates": ({"concat_dim": "time"}, "is for combine='nested': pass that too"),

@@ -406,7 +406,7 @@ def test_there_must_be_a_set(tmp_path: Path, forecasts: Forecasts) -> None:
 
 def test_a_template_names_dimensions_of_the_cell(forecasts: Forecasts) -> None:
     one = cell(forecasts)
-    with pytest.raises(ValueError, match="dimension 'time' is none of the dataset's"):
+    with pytest.raises(ValueError, match="dimension 'time' is not one of the dataset's"):
         virtualds.template(one, {"time": [1, 2]})
     with pytest.raises(ValueError, match="'init' has 2 values in coords and 3 in sizes"):
         virtualds.template(one, {"init": [1, 2]}, sizes={"init": 3})

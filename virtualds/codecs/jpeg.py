@@ -175,8 +175,7 @@ class JpegChunk(Shaped):
         found, expected = head[:4], (*self.shape[:2], self._components, 8)
         if found != expected:
             raise CodecError(
-                f"jpeg: an image of {found} lines, samples, components and bits where {expected} "
-                f"belong"
+                f"jpeg: an image of {found} lines, samples, components and bits, not {expected}"
             )
         _check_whole(bytes(memoryview(data)[-2:]))
         colours = TRANSFORMS.get(head.transform) if self._components == 3 else None

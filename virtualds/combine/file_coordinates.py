@@ -150,7 +150,8 @@ class FromAttribute:
 
     def _get_attribute(self, dataset: xr.Dataset) -> Any:
         if self.variable is not None and self.variable not in dataset.variables:
-            raise CombineError(f"there is no variable {self.variable!r}; see its variables")
+            known = sorted(map(str, dataset.variables))
+            raise CombineError(f"there is no variable {self.variable!r}; name one of {known}")
         holder = dataset if self.variable is None else dataset.variables[self.variable]
         if self.name not in holder.attrs:
             whose = "the dataset" if self.variable is None else repr(self.variable)

@@ -191,9 +191,10 @@ def remove_sources(
         for run in find_runs(np.flatnonzero(met)):
             if borders_copies(present, dim, *run):
                 raise CombineError(
-                    f"{url}: the set has positions {run[0]} to {run[1]} along {dim!r} of it, and "
-                    f"chunks beside them that were rewritten or are held in the set, of which it "
-                    f"does not know the source; write the set anew without this source"
+                    f"{url}: positions {run[0]} to {run[1]} along {dim!r} of the set come from "
+                    f"this "
+                    f"source, and chunks beside them were rewritten or are held in the set, which "
+                    f"does not know where those come from; write the set anew without this source"
                 )
         gone |= met
     kept = np.flatnonzero(~gone)

@@ -139,7 +139,7 @@ def _demand_auto(wanted: Any, region: Any) -> None:
 def _check_slice(dim: Hashable, wanted: slice, size: int, count: int) -> slice:
     """Return a slice with start and stop inside of a dimension."""
     if wanted.step not in (None, 1):
-        raise ValueError(f"region: {wanted} along {dim!r} has a step; regions are contiguous")
+        raise ValueError(f"region: {wanted} along {dim!r} has a step; give a slice without one")
     start, stop, _ = wanted.indices(size)
     beyond = wanted.stop is not None and wanted.stop > size
     if stop - start != count or beyond:

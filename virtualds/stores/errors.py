@@ -13,7 +13,7 @@ from virtualds.stores.store import RequestError, StoreError
 REMEDIES = {
     errno.ENOSPC: "make room on the disk, or write elsewhere",
     errno.EDQUOT: "make room in your quota, or write elsewhere",
-    errno.EROFS: "the disk is read-only; write elsewhere",
+    errno.EROFS: "write elsewhere",
     errno.ENOENT: "make its folder first",
     errno.ENOTDIR: "a part of its path is a file, not a folder; write elsewhere",
 }

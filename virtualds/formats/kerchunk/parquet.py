@@ -123,7 +123,7 @@ class ParquetSet:
         try:
             size = document["record_size"]
             if type(size) is not int or size < 1:
-                raise FormatError(f"{source.url}: records of {size!r} references; write it anew")
+                raise FormatError(f"{source.url}: record_size is {size!r}; write the set anew")
             metadata = {
                 key: _parse_metadata(value, f"{source.url}: key {key!r}")
                 for key, value in document["metadata"].items()
