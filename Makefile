@@ -9,7 +9,7 @@ DIST ?= dist
 
 SOURCES := $(shell find virtualds virtualds_cli -name '*.py')
 
-.PHONY: help demo test test-rest test-all fuzz lint types docs docs-versions packages dist clean
+.PHONY: help demo test test-rest test-all fuzz lint types docs docs-versions notebooks packages dist clean
 
 help:
 	@echo "make demo   build a small archive, scan it, read it back, draw it"
@@ -20,6 +20,7 @@ help:
 	@echo "make docs   build the pages, strictly    make clean  remove built files"
 	@echo "make docs-versions   build the pages of every tag, each in a folder of its own"
 	@echo "make dist   build the wheel and the source, and try both on every Python that is here"
+	@echo "make notebooks   run the notebooks, and keep what they print and draw"
 
 demo: $(DEMO_ENV)/installed
 	$(DEMO_ENV)/bin/virtualds demo
@@ -62,6 +63,12 @@ PYTHONS ?= 3.11 3.12 3.13 3.14
 dist: packages
 	.ci/check-source $(DIST)/*.tar.gz
 	.ci/try-packages "$(PYTHONS)" $(DIST)/*.whl $(DIST)/*.tar.gz
+
+# The one about other tools needs Python 3.12, and an environment with '.[test,interop]':
+# python tests/notebook_runs.py notebooks/from_other_tools.ipynb
+NOTEBOOKS ?= $(filter-out notebooks/from_other_tools.ipynb,$(wildcard notebooks/*.ipynb))
+notebooks: $(TEST_ENV)/installed
+	$(TEST_ENV)/bin/python tests/notebook_runs.py $(NOTEBOOKS)
 
 clean:
 	rm -rf $(DEMO_ENV) $(TEST_ENV) $(DOCS_ENV) $(DIST_ENV) $(DIST) docs/_build virtualds-demo $(FUZZ_STATE)

@@ -1,4 +1,4 @@
-"""A reader of local zarr-v3 sets, written from ``docs/formats/zarr-v3.md`` alone.
+"""A reader of local zarr-v3 sets, written from ``docs/reference/formats/zarr-v3.md`` alone.
 
 It shares no code with virtualds and uses no zarr: what it reads, the page has specified. Here is
 what is the format's own: where the bytes of chunks lie, and where their values go. What bytes mean

@@ -3,12 +3,19 @@
 import doctest
 import importlib
 import inspect
+import itertools
 import re
+import shlex
 import shutil
+import tomllib
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import click
+import fsspec
 import numpy as np
 import pytest
 import xarray as xr
@@ -20,17 +27,23 @@ from virtualds.accessors.dataset_writer import DatasetWriter
 from virtualds.accessors.tree import VirtualDataTreeAccessor
 from virtualds.codecs import Zlib
 from virtualds.combine.progress import LeftOut
+from virtualds_cli.program import main as program
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = (ROOT / "virtualds", ROOT / "virtualds_cli")
 LIBRARIES = {
-    "docs/formats/icechunk.md": "icechunk",
-    "docs/recipes.md": "icechunk",
+    "docs/reference/formats/icechunk.md": "icechunk",
+    "docs/how-to/from-virtualizarr.md": "icechunk",
     "virtualds.formats.icechunk.library": "icechunk",
     "virtualds.formats.icechunk.nodes": "icechunk",
 }
 """Pages and modules that need a library which not every Python has."""
-FENCE = re.compile(r"^```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+WITH_BUCKET = {"buckets.md", "where-to-keep.md"}
+"""Pages whose blocks read and write ``s3://bucket``."""
+FENCE = re.compile(
+    r"^```(?:python|\{code-cell\}(?:\n:.*)*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL
+)
+"""A block, or a cell of a page that shows its results, maybe with tags."""
 
 
 @dataclass(frozen=True)
@@ -68,14 +81,35 @@ def archive(tmp_path: Path, archive_files: list[Path], monkeypatch: pytest.Monke
     return tmp_path
 
 
+@pytest.fixture
+def bucket(
+    archive: Path, s3_server: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """``s3://bucket`` with the files of ``archive``, which everybody may read."""
+    server = fsspec.filesystem("s3", **s3_server)
+    server.call_s3("create_bucket", Bucket="bucket")
+    for path in archive.glob("*.nc"):
+        found = {"Body": path.read_bytes(), "ACL": "public-read"}
+        server.call_s3("put_object", Bucket="bucket", Key=f"archive/{path.name}", **found)
+    client = s3_server["client_kwargs"]
+    monkeypatch.setenv("AWS_ENDPOINT_URL", client["endpoint_url"])
+    monkeypatch.setenv("AWS_DEFAULT_REGION", client["region_name"])
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3_server["key"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3_server["secret"])
+    yield
+    server.rm("s3://bucket", recursive=True)
+
+
 def skip_without_library(name: str) -> None:
     if name in LIBRARIES:
         peer(LIBRARIES[name])
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
-def test_page(page: Path, archive: Path) -> None:
+def test_page(page: Path, archive: Path, request: pytest.FixtureRequest) -> None:
     skip_without_library(str(page.relative_to(ROOT)))
+    if page.name in WITH_BUCKET:
+        request.getfixturevalue("bucket")
     namespace: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks(page):
         # The blank lines make a traceback name the line of the page.
@@ -112,7 +146,7 @@ def changed_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/quickstart.md", "docs/index.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/index.md"])
 def test_the_first_pages_hold_for_an_archive_that_changed_on_the_way(
     name: str, changed_archive: Path
 ) -> None:
@@ -151,3 +185,81 @@ def test_the_readme_shows_the_main_job() -> None:
     code = "".join(block.code for block in blocks(ROOT / "README.md"))
     for step in ("open_virtual_mfdataset", "to_manifest", 'engine="virtual"'):
         assert step in code
+
+
+SHELL = re.compile(r"^```(?:console|sh)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def commands() -> Iterator[tuple[str, list[str]]]:
+    """Yield the page and the words of each call of ``virtualds`` that pages and README show."""
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        for match in SHELL.finditer(page.read_text(encoding="utf-8")):
+            for line in match["code"].replace("\\\n", " ").splitlines():
+                lexer = shlex.shlex(line.removeprefix("$ "), posix=True, punctuation_chars="|&;<>")
+                lexer.whitespace_split = True
+                words = list(itertools.takewhile(lambda word: word not in {"|", "&&", ">"}, lexer))
+                if words[:1] == ["virtualds"]:
+                    yield str(page.relative_to(ROOT)), words[1:]
+
+
+def test_pages_show_commands() -> None:
+    assert {"README.md", "docs/how-to/nightly.md"} <= {page for page, _ in commands()}
+
+
+@pytest.mark.parametrize(("page", "words"), list(commands()), ids=str)
+def test_the_command_line_takes_what_pages_show(page: str, words: list[str]) -> None:
+    name, *arguments = words
+    program.commands[name].make_context(name, arguments, parent=click.Context(program))
+
+
+def linked_files(page: Path) -> Iterator[Path]:
+    for target in re.findall(r"\]\(([^)\s#]+)[^)]*\)", page.read_text(encoding="utf-8")):
+        if "://" not in target:
+            yield page.parent / target
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+def test_links_outside_of_the_pages_lead_to_files(name: str) -> None:
+    found = list(linked_files(ROOT / name))
+    assert found
+    assert [path for path in found if not path.exists()] == []
+
+
+def test_the_readme_lists_the_extras_of_the_package() -> None:
+    """And nothing but those for developers is left out."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = {
+        name: {re.match(r"[\w-]+", wanted)[0] for wanted in packages}  # type: ignore[index]
+        for name, packages in project["optional-dependencies"].items()
+        if name not in {"docs", "test", "interop"}
+    }
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = readme.partition("<!-- extras -->")[2].partition("<!-- extras end -->")[0]
+    rows = re.findall(r"^\| `(\w+)` \|.*\| (.+) \|$", table, re.MULTILINE)
+    assert {name: set(packages.split(", ")) for name, packages in rows} == extras
+
+
+@pytest.mark.parametrize("picture", sorted((ROOT / "docs").glob("*.svg")), ids=lambda p: p.name)
+def test_a_picture_of_the_readme_is_shown_by_code_hosting_sites(picture: Path) -> None:
+    """They run no scripts of pictures, and fetch nothing from elsewhere."""
+    assert picture.name in (ROOT / "README.md").read_text(encoding="utf-8")
+    root = ET.parse(picture).getroot()
+    names = {element.tag.partition("}")[2] for element in root.iter()}
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert {"title", "desc"} <= names
+    assert not names & {"script", "image", "foreignObject", "style", "use"}
+
+
+def test_every_page_stands_in_one_of_four_parts() -> None:
+    parts = re.findall(r"^(\S+)/index$", (ROOT / "docs/index.md").read_text(), re.MULTILINE)
+    assert parts == ["tutorials", "how-to", "explanation", "reference"]
+    found = {page.relative_to(ROOT / "docs").parts[0] for page in pages()[1:]}
+    assert found == {*parts, "index.md"}
+
+
+@pytest.mark.parametrize("part", ["how-to", "explanation", "reference"])
+def test_the_first_page_of_a_part_says_what_each_of_its_pages_is_for(part: str) -> None:
+    text = (ROOT / "docs" / part / "index.md").read_text(encoding="utf-8")
+    said = re.findall(r"^- \[[^]]+\]\((\S+)\.md\): \S", text, re.MULTILINE)
+    sidebar = text.partition(":hidden:")[2].split()[:-1]
+    assert said == sidebar

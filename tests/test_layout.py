@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).parents[1] / "virtualds"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 # A package imports only from packages on lower layers; packages of one layer do not import each
-# other. `docs/architecture.md` says what each is for.
+# other. `docs/explanation/architecture.md` says what each is for.
 LAYERS = (
     {"errors", "log", "options", "urls", "source_file", "json_values", "bounds"}
     | {"public", "progress"},

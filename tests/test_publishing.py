@@ -15,7 +15,7 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT: dict[str, Any] = PYPROJECT["project"]
 RECIPE: dict[str, Any] = yaml.safe_load((ROOT / "conda" / "recipe.yaml").read_text())
 CITATION: dict[str, Any] = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-VERSIONS = (ROOT / "docs" / "versions.md").read_text()
+VERSIONS = (ROOT / "docs" / "reference" / "versions.md").read_text()
 
 CALLED_ON_CONDA = {
     "blosc2": "python-blosc2",

@@ -53,9 +53,9 @@ def demand_table(grid: tuple[int, ...], references: int, what: str) -> None:
     chunks = prod(grid)
     if references and chunks > max(MOST_CHUNKS, CHUNKS_PER_REFERENCE * references):
         raise UnsupportedError(
-            f"{what}: a grid of {chunks} chunks {grid} with {references} references; a table of "
-            f"them would be almost empty and take {28 * chunks / 2**30:.1f} GiB; store the array "
-            f"in larger chunks, or leave it out with drop_variables"
+            f"{what}: a grid of {chunks} chunks {grid} with {references} references, whose table "
+            f"would be almost empty and take {28 * chunks / 2**30:.1f} GiB; store the array in "
+            f"larger chunks, or leave it out with drop_variables"
         )
 
 
@@ -69,8 +69,9 @@ def demand_element(itemsize: int, what: str) -> None:
     """
     if itemsize > LARGEST_ELEMENT:
         raise UnsupportedError(
-            f"{what}: elements of {itemsize} bytes; at most {LARGEST_ELEMENT} are read; the "
-            f"metadata are damaged, or leave the variable out with drop_variables"
+            f"{what}: elements of {itemsize} bytes, where at most {LARGEST_ELEMENT} are read; "
+            f"leave the variable out with drop_variables, or fetch the file again if its metadata "
+            f"are damaged"
         )
 
 
@@ -210,7 +211,7 @@ def _decode_stream(stream: Any, data: Buffer, room: int, most: int) -> tuple[byt
         if not parts[-1] and not rest:
             break
     if not left:
-        raise ValueError(f"decoded to more bytes than the {most} that belong")
+        raise ValueError(f"decoded to more than the expected {most} bytes")
     if not stream.eof:
         raise EOFError("the stream ends before its end mark")
     # RFC 1952 allows zeros behind a stream
@@ -227,8 +228,8 @@ def demand_room(announced: int, nbytes: int | None, encoded: int) -> None:
     """
     if announced != nbytes if nbytes is not None else announced > limit_decoded_size(encoded):
         raise ValueError(
-            f"{encoded} bytes say they decode to {announced} where "
-            f"{f'at most {limit_decoded_size(encoded)}' if nbytes is None else nbytes} belong"
+            f"{encoded} bytes say they decode to {announced}, not "
+            f"{f'at most {limit_decoded_size(encoded)}' if nbytes is None else nbytes}"
         )
 
 

@@ -10,11 +10,13 @@
     ├── AccessError(PermissionError)           a reference points where it may not
     └── ConflictError(RuntimeError)            another writer was faster
 
-Every message reads *where: what was found; what to do*. Callers that know the file or the
-variable add it with ``add_note``.
+Every message is written as *where: what happened; what to do*, and shown in two lines: what
+happened and where, then what to do. Lists of details follow below. Callers that know the file or
+the variable put it before the message with ``locate``, or add it below with ``add_note``.
 """
 
 import re
+from collections.abc import Iterable
 
 from virtualds.public import public
 
@@ -41,12 +43,80 @@ def without_secrets(text: str) -> str:
     return PASSWORDS.sub(r"\1...", SIGNATURES.sub(r"\1...", text))
 
 
+OPENING, CLOSING = "([{", ")]}"
+MOST_DETAILS = 10
+"""Lines of details that a message shows at most."""
+
+
+def lay_out(text: str) -> str:
+    """Return a message with what to do on a line of its own, before the details.
+
+    What to do stands after the first semicolon that lies in no brackets: these may quote other
+    messages.
+
+    Examples
+    --------
+    >>> print(lay_out("a.nc: it ends too early (cut; short); fetch it again"))
+    a.nc: it ends too early (cut; short)
+    fetch it again
+    """
+    line, *details = text.split("\n", 1)
+    depth = 0
+    for place, letter in enumerate(line):
+        depth += (letter in OPENING) - (letter in CLOSING)
+        if depth <= 0 and line.startswith("; ", place):
+            line = f"{line[:place]}\n{line[place + 2 :]}"
+            break
+    return "\n".join([line, *details])
+
+
+def list_details(text: str, details: Iterable[str], most: int = MOST_DETAILS) -> str:
+    """Return a message with its details in lines below, those after the first few as a number.
+
+    Examples
+    --------
+    >>> print(list_details("3 files differ", ["a.nc", "b.nc", "c.nc"], most=1))
+    3 files differ
+      a.nc
+      ... and 2 more
+    """
+    lines = list(details)
+    left = len(lines) - most
+    shown = [*lines[:most], f"... and {left} more"] if left > 0 else lines
+    return "\n  ".join([text, *shown])
+
+
 @public
 class VirtualdsError(Exception):
-    """The base class of the errors of virtualds; messages show no secrets of urls."""
+    """The base class of the errors of virtualds; messages show no secrets of urls.
+
+    ``str(error)`` is what a terminal shows: what to do has a line of its own. Within another text,
+    as in ``f"{error}"``, the message keeps to one line.
+    """
 
     def __init__(self, *args: object) -> None:
         super().__init__(*(without_secrets(a) if isinstance(a, str) else a for a in args))
+
+    def __str__(self) -> str:
+        return lay_out(super().__str__())
+
+    def __format__(self, spec: str, /) -> str:
+        return format(super().__str__(), spec)
+
+    def locate(self, place: str, url: str = "") -> None:
+        """Put the place of the error, and its file, before a message that does not name the place.
+
+        Examples
+        --------
+        >>> error = FormatError("a.nc: its chunks overlap")
+        >>> error.locate("variable 't'", "a.nc")
+        >>> print(error)
+        variable 't' of a.nc: its chunks overlap
+        """
+        text, url = f"{self}", without_secrets(url)
+        if not re.search(rf"{re.escape(place)}(?![\w/])", text):
+            where = f"{place} of {url}" if url else place
+            self.args = (f"{where}: {text.removeprefix(f'{url}: ')}", *self.args[1:])
 
     def add_note(self, note: str, /) -> None:
         """Add a line that says where the error happened."""
@@ -98,15 +168,15 @@ LIBRARY_ERRORS = (
 
 def cannot_hold(url: str, form: str, problems: list[str], remedy: str) -> UnsupportedError:
     """Return the error that lists the properties that a format cannot hold."""
-    listed = "\n".join(f"  {problem}" for problem in problems)
-    return UnsupportedError(
-        f"{url}: {form} cannot hold {len(problems)} properties of this dataset:\n{listed}\n{remedy}"
-    )
+    count = f"{len(problems)} properties" if len(problems) > 1 else "a property"
+    said = f"{url}: {form} cannot hold {count} of this dataset; {remedy}"
+    return UnsupportedError(list_details(said, problems))
 
 
 def exists_already(url: str, remedy: str = "remove anything else") -> FileExistsError:
     """Return the error for a new set whose url exists already; it says what to do."""
-    return FileExistsError(
+    said = (
         f"{without_secrets(url)}: exists already; to replace a reference set, pass mode='w' "
         f"(--mode w); to append to it, pass append_dim= (virtualds append); or {remedy}"
     )
+    return FileExistsError(lay_out(said))

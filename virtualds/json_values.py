@@ -165,7 +165,7 @@ def _encode_value(value: Any, pointer: str, notes: dict[str, str], depth: int = 
         return [_encode_value(v, f"{pointer}/{i}", notes, depth + 1) for i, v in enumerate(value)]
     if isinstance(value, np.ndarray):
         return _encode_value(value.tolist(), pointer, notes, depth + 1)
-    raise _NoForm(f": {type(value).__name__} is no JSON type" if pointer else "")
+    raise _NoForm(f": {type(value).__name__} is not a JSON type" if pointer else "")
 
 
 def _encode_members(
@@ -188,7 +188,7 @@ def _encode_numpy(value: Any, pointer: str, notes: dict[str, str]) -> Any:
     if native.kind in "mM":
         notes[pointer] = native.str
         return np.asarray(value, native).view("i8").tolist()
-    raise _NoForm(f": {value.dtype} is no JSON type" if pointer else "")
+    raise _NoForm(f": {value.dtype} is not a JSON type" if pointer else "")
 
 
 def _encode_finite(value: Any) -> Any:
@@ -270,7 +270,7 @@ def to_scalar(value: Any, dtype: np.dtype[Any]) -> Any:
     """
     # Python reads NaN, and takes true for 1; neither could be written again
     if isinstance(value, bool) or (isinstance(value, float) and not np.isfinite(value)):
-        raise ValueError(f"{value!r} is no JSON number")
+        raise ValueError(f"{value!r} is not a JSON number")
     native = dtype.newbyteorder("=")
     raw = (encode_float if dtype.kind == "f" else encode_int)(value, native)
     return np.frombuffer(raw, native)[0]
@@ -299,7 +299,9 @@ def parse_json(text: str | bytes, where: str) -> Any:
     except FormatError as error:
         raise FormatError(f"{where}: {error}") from error
     except ValueError as error:
-        raise FormatError(f"{where}: not JSON ({error}); a reference set has JSON") from error
+        raise FormatError(
+            f"{where}: not JSON ({error}); a reference set is JSON, write it anew"
+        ) from error
 
 
 def _demand_distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -132,7 +132,8 @@ class set_options:
         known = {field.name for field in fields(Options)}
         if unknown := settings.keys() - known:
             raise ValueError(
-                f"set_options: no setting is named {sorted(unknown)}; there are {sorted(known)}"
+                f"set_options: no setting is named {', '.join(map(repr, sorted(unknown)))}; "
+                f"give one of {', '.join(sorted(known))}"
             )
         self._before = _current
         _current = replace(_current, **settings)

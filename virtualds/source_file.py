@@ -20,7 +20,9 @@ class StorageOptions(dict[str, Any]):
     def of(cls, options: Mapping[str, Any] | None) -> StorageOptions | None:
         """Return the access options that a user gives, None for none."""
         if options is not None and not isinstance(options, Mapping):
-            raise TypeError(f"access options are a dict for fsspec, got {type(options).__name__}")
+            raise TypeError(
+                f"storage_options: got {type(options).__name__}; give a dict of options for fsspec"
+            )
         return cls(options) if options else None
 
     def __hash__(self) -> int:  # type: ignore[override]

@@ -57,8 +57,8 @@ def normalise_url(path: str | os.PathLike[str]) -> str:
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str):
         raise TypeError(
-            f"a file is named by a path or url, got {type(path).__name__}; give that, bytes, an "
-            f"open binary file, or a dict of references"
+            f"a path or url is expected, got {type(path).__name__}; give that, bytes, an open "
+            f"binary file, or a dict of references"
         )
     if _is_in_archive(text):
         link, _, archive = text.partition("::")

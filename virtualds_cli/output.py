@@ -151,12 +151,14 @@ def say_error(error: BaseException, text: str, code: int) -> None:
 
 def print_error(error: BaseException) -> None:
     """Print an error with its notes to standard error, and with ``--json`` also as a report."""
+    from virtualds.errors import lay_out
+
     notes = [str(note) for note in getattr(error, "__notes__", [])]
-    text = str(error) or type(error).__name__
+    text = f"{error}" or type(error).__name__
     if is_json():
         say_error(error, text, FAILED)
     click.secho("error: ", fg="red", bold=True, nl=False, err=True)
-    click.echo("\n".join([text, *(f"  {note}" for note in notes)]), err=True)
+    click.echo("\n".join([lay_out(text), *(f"  {note}" for note in notes)]), err=True)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Write recorded results to the performance page: python page.py RESULTS.json docs/performance.md.
+"""Write results to the performance page: page.py RESULTS.json docs/explanation/performance.md.
 
 Tables go between their marks on the page; plots go beside it, as SVG.
 """

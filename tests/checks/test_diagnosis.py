@@ -677,7 +677,7 @@ def test_a_sample_is_spread_evenly_and_has_both_ends(tmp_path: Path) -> None:
         ({"concat_dims": "time"}, "did you mean 'concat_dim'"),
         ({"combine": "by_coords", "concat_dim": "time"}, "is for combine='nested'"),
         ({"coordinates": {"time": "2001"}}, "gives no values"),
-        ({"on_error": "ignore"}, "on_error 'ignore'"),
+        ({"on_error": "ignore"}, "on_error='ignore'"),
     ],
 )
 def test_a_wrong_call_is_refused(change: Any, message: str, archive_files: list[Path]) -> None:

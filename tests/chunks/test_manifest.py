@@ -386,7 +386,7 @@ def test_a_number_that_a_column_cannot_hold_is_refused(name: str, value: Any) ->
 
 @pytest.mark.parametrize("number", [1, PRESENT - 1, 2 * PRESENT, 2**62])
 def test_a_number_that_is_no_checksum_is_refused(number: int) -> None:
-    with pytest.raises(FormatError, match=rf"chunk \(1,\): {number} is no checksum"):
+    with pytest.raises(FormatError, match=rf"chunk \(1,\): {number} is not a checksum"):
         ChunkManifest.build((2,), files=FILES, length=4, checksum=[0, number])
 
 

@@ -565,7 +565,7 @@ def test_zfp_without_loss_is_taken_back(dtype: str, shape: tuple[int, ...]) -> N
     stream = imagecodecs.zfp_encode(values)
     codec = codec_from_zarr_v2({"id": "zfpy"})
     assert bytes(codec.decode(memoryview(stream), values.nbytes)) == values.tobytes()
-    with pytest.raises(CodecError, match="belong"):
+    with pytest.raises(CodecError, match="bytes, not|expected"):
         codec.decode(stream, values.nbytes + 8)
     with pytest.raises(CodecError, match="zfp"):
         codec.decode(stream[:11], values.nbytes)
@@ -611,7 +611,7 @@ def test_a_missing_package_is_named(
 
 
 def test_a_short_stream_is_refused_though_it_is_sound() -> None:
-    with pytest.raises(CodecError, match="decoded to 5 bytes where 9 belong"):
+    with pytest.raises(CodecError, match="decoded to 5 bytes, not 9"):
         Zlib().decode(zlib.compress(b"short"), 9)
 
 
@@ -625,7 +625,7 @@ def test_gzip_members_are_joined(between: bytes) -> None:
 
 def test_of_two_gzip_members_one_alone_is_no_chunk() -> None:
     codec = codec_from_zarr_v2(CONFIGS["gzip"])
-    with pytest.raises(CodecError, match="decoded to more bytes than the 3 that belong"):
+    with pytest.raises(CodecError, match="decoded to more than the expected 3 bytes"):
         codec.decode(gzip.compress(b"one") + gzip.compress(b"three"), 3)
 
 
@@ -753,5 +753,5 @@ def test_the_package_of_libdeflate_exports_its_functions() -> None:
 @WAYS
 def test_an_error_of_the_length_of_zstd_shows_both_lengths(decode: Way) -> None:
     codec = codec_from_zarr_v2(CONFIGS["zstd"])
-    with pytest.raises(CodecError, match=f"{len(LONG)} bytes where {len(LONG) + 2} belong"):
+    with pytest.raises(CodecError, match=f"{len(LONG)} bytes, not {len(LONG) + 2}"):
         decode(codec, encoded(CONFIGS["zstd"], LONG), len(LONG) + 2)

@@ -374,7 +374,7 @@ def test_noise_raises_nothing_but_codec_errors(
         (32017, (), r"32017 \(SZ\)"),
         (32024, (), r"32024 \(SZ3\)"),
         (32028, (), r"32028 \(SPERR\)"),
-        (12345, (), "12345: not one of"),
+        (12345, (), "12345: virtualds has no decoder"),
     ],
 )
 def test_filters_that_cannot_be_decoded_are_refused_by_name(

@@ -167,7 +167,7 @@ def test_of_files_at_one_place_the_policy_takes_one(tmp_path: Path) -> None:
         xr.testing.assert_identical(found.virtual.load(), xr.load_dataset(paths[number]))
         back = virtualds.open_virtual_mfdataset(paths[::-1], overlap=policy)  # type: ignore[arg-type]
         xr.testing.assert_identical(back.virtual.load(), xr.load_dataset(paths[2 - number]))
-    with pytest.raises(CombineError, match=r"overlap along 'time', 'x'.*overlap='first'") as error:
+    with pytest.raises(CombineError, match=r"(?s)'time', 'x'.*overlap='first'") as error:
         virtualds.open_virtual_mfdataset(paths)
     assert str(paths[0]) in str(error.value) and str(paths[2]) in str(error.value)
 
@@ -198,7 +198,7 @@ def test_files_are_not_taken_for_one_place_without_knowing(
 @pytest.mark.parametrize("how", [NESTED, {}], ids=["nested", "by_coords"])
 def test_files_that_overlap_raise_an_error_by_default(how: Any, tmp_path: Path) -> None:
     paths = written(tmp_path, [0, 1, 2], [2, 3, 4], [4, 5])
-    with pytest.raises(CombineError, match=r"overlap along 'time'.*2\.0.*overlap='last'") as error:
+    with pytest.raises(CombineError, match=r"(?s)'time'.*2\.0.*overlap='last'") as error:
         virtualds.open_virtual_mfdataset(paths, **how)
     assert str(paths[0]) in str(error.value)
     assert str(paths[1]) in str(error.value)
@@ -240,7 +240,7 @@ def test_repeats_within_a_file_hide_no_overlap(how: Any, tmp_path: Path) -> None
 
 
 def test_an_unknown_policy_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="overlap 'both': there are 'error', 'first', 'last'"):
+    with pytest.raises(ValueError, match="overlap='both': give one of 'error', 'first', 'last'"):
         virtualds.open_virtual_mfdataset(written(tmp_path, [0]), overlap="both")  # type: ignore[arg-type]
 
 
@@ -452,7 +452,7 @@ def test_cutting_whole_rows_never_costs_data(tmp_path: Path) -> None:
 
 def test_a_grid_takes_a_coordinate_along_every_dimension(tmp_path: Path) -> None:
     paths = list(grid(tmp_path).values())
-    with pytest.raises(CombineError, match=r"no coordinate 'member'.*coordinates=") as error:
+    with pytest.raises(CombineError, match=r"(?s)no coordinate 'member'.*coordinates=") as error:
         virtualds.open_virtual_mfdataset(paths, **GRID)
     assert str(paths[0]) in str(error.value)
 
@@ -468,7 +468,7 @@ def test_nested_lists_say_where_files_go(tmp_path: Path) -> None:
     )
     how = GRID | {"coordinates": MEMBER}
     same(virtualds.open_virtual_mfdataset(lists, **how), expected)
-    with pytest.raises(CombineError, match="different lengths; give all files in one list"):
+    with pytest.raises(CombineError, match=r"different lengths\ngive all files in one list"):
         virtualds.open_virtual_mfdataset([lists[0], lists[1][:2]], **how)
 
 

@@ -301,7 +301,7 @@ def test_the_first_file_that_does_not_combine_is_named(
     with pytest.raises((ValueError, TypeError)) as caught:
         open_all(bad)
     told = "\n".join(caught.value.__notes__)
-    assert f"bad{number}.nc is the first that does not combine" in told
+    assert f"bad{number}.nc is the first file that does not combine" in told
     with pytest.raises((ValueError, TypeError)) as caught:
         open_all(bad, on_error="collect")
     assert f"bad{number}.nc is the first" in "\n".join(caught.value.__notes__)

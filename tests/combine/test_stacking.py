@@ -270,4 +270,4 @@ def test_an_error_of_stacking_says_that_no_file_has_the_dimension(tmp_path: Path
             written(tmp_path, parts), combine="nested", concat_dim="member"
         )
     notes = "\n".join(caught.value.__notes__)
-    assert "no file has the dimension 'member', so they are stacked along it" in notes
+    assert "no file has the dimension 'member', so the files are stacked along it" in notes

@@ -44,7 +44,7 @@ def early(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", ["refs.json", "refs.parquet"])
 def test_other_formats_are_refused_before_a_file_is_opened(name: str, tmp_path: Path) -> None:
-    with pytest.raises(virtualds.UnsupportedError, match=r"many processes.*zarr-v3 does"):
+    with pytest.raises(virtualds.UnsupportedError, match=r"(?s)many processes.*zarr-v3 does"):
         virtualds.open_virtual_mfdataset([tmp_path / "none.nc"], to=tmp_path / name)
 
 
@@ -80,7 +80,7 @@ def test_a_target_that_refuses_the_set_does_so_before_a_file_is_opened(
 def test_a_folder_that_is_no_set_is_left_alone(files: list[Path], tmp_path: Path) -> None:
     (tmp_path / "other.zarr").mkdir()
     (tmp_path / "other.zarr" / "notes.txt").write_text("mine")
-    with pytest.raises(FileExistsError, match="no reference set"):
+    with pytest.raises(FileExistsError, match="not a reference set"):
         virtualds.open_virtual_mfdataset(files, **NESTED, to=tmp_path / "other.zarr")
     assert [p.name for p in (tmp_path / "other.zarr").iterdir()] == ["notes.txt"]
 
@@ -180,7 +180,7 @@ def test_a_build_that_was_interrupted_simply_runs_again(
     arguments = [sys.executable, "-c", script, target, *files]
     assert subprocess.run(arguments, check=False).returncode == 9
     assert target.exists()
-    with pytest.raises(FileNotFoundError, match="creating one in it"):
+    with pytest.raises(FileNotFoundError, match="a writer is creating the set"):
         virtualds.open_virtual_dataset(target)
     found = virtualds.open_virtual_mfdataset(files, **NESTED, to=target)
     assert_identical(found, virtualds.open_virtual_mfdataset(files, **NESTED))

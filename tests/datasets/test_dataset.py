@@ -97,7 +97,7 @@ def test_an_error_of_variables_that_decode_only_as_a_whole_says_how_to_load_them
 ) -> None:
     with pytest.raises(UnsupportedError, match="loadable_variables=") as caught:
         open_virtual_dataset(archive.path("time_in_noleap"), loadable_variables=[])
-    assert "variable 'time'" in caught.value.__notes__
+    assert "variable 'time': " in str(caught.value)
 
 
 def test_dropped_variables_are_not_parsed(path: Path) -> None:
@@ -157,7 +157,7 @@ def test_loading_gives_numpy_everywhere(vds: xr.Dataset, native: xr.Dataset) -> 
 
 def test_an_implicit_load_obeys_the_limit(vds: xr.Dataset) -> None:
     with virtualds.set_options(load_limit=100):
-        with pytest.raises(UnsupportedError, match=r"v \(12, 30, 50\).*load_limit"):
+        with pytest.raises(UnsupportedError, match=r"(?s)v \(12, 30, 50\).*load_limit"):
             vds["v"].to_numpy()
         assert float(vds["v"][0, 0, 0]) == vds["v"].data.read((0, 0, 0))
 
@@ -241,7 +241,7 @@ def test_lazy_variables_are_read_when_they_are_looked_at(tmp_path: Path) -> None
     assert lazy["v"].values.shape == (12, 30, 50)
     with pytest.raises(ReadError, match=r"a\.nc") as caught:
         lazy["p"].load()
-    assert any("'p'" in note for note in caught.value.__notes__)
+    assert "variable p," in caught.value.__notes__[0]
 
 
 # ---------------------------------------------------------------------- pickling and dask
@@ -515,7 +515,7 @@ def test_an_unknown_mode_is_refused(mode: str, vds: xr.Dataset, tmp_path: Path) 
 def test_the_suffix_chooses_the_format(vds: xr.Dataset, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="pass format="):
         vds.virtual.to_manifest(tmp_path / "refs.xyz")
-    with pytest.raises(ValueError, match="there are"):
+    with pytest.raises(ValueError, match="give one of"):
         vds.virtual.to_manifest(tmp_path / "refs.json", format="grib")
     vds.virtual.to_manifest(tmp_path / "refs.xyz", format="kerchunk-json", mode="w")
     xr.open_dataset(tmp_path / "refs.xyz", engine="virtual").close()

@@ -12,8 +12,11 @@ from virtualds.datasets.location import READERS
 from virtualds.errors import FormatError
 
 CONTENTS = {
-    "empty": (b"", "the file is empty; fetch it again"),
-    "a page": (b"<!DOCTYPE html>\n<html><body>Log in</body></html>", "an HTML page.*storage_opt"),
+    "empty": (b"", r"the file is empty\nfetch it again"),
+    "a page": (
+        b"<!DOCTYPE html>\n<html><body>Log in</body></html>",
+        "(?s)an HTML page.*storage_opt",
+    ),
     "a page without a type": (b"\xef\xbb\xbf\n <HTML><head>", "an HTML page"),
     "an error": (b'<?xml version="1.0"?><Error><Code>AccessDenied</Code></Error>', "an XML doc"),
     "an error without a head": (b"<Error><Code>NoSuchKey</Code></Error>", "an XML document"),

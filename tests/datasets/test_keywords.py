@@ -72,21 +72,17 @@ KEYWORDS: dict[str, tuple[str, Callable[[Path], Any]]] = {
         lambda _: xr.open_groups(NONE, engine="virtual", alow="."),
     ),
     "to_manifest": (
-        "'append_dm' is no option of zarr-v3, which has ['manifest', 'relative_paths', 'subchunk', "
-        "'inline_threshold', 'keep_query', 'on_unsupported', 'main_encoding', 'rewrite_limit', "
-        "'progress']; did you mean 'append_dim'?",
+        "zarr-v3 has no option 'append_dm'; did you mean 'append_dim'?",
         lambda folder: virtual(folder).virtual.to_manifest(folder / "a.zarr", append_dm="time"),
     ),
     "convert": (
-        "'modee' is no option of zarr-v3, which has ['manifest', 'relative_paths', 'subchunk', "
-        "'inline_threshold', 'keep_query', 'on_unsupported', 'main_encoding', 'rewrite_limit', "
-        "'progress']; did you mean 'mode'?",
+        "zarr-v3 has no option 'modee'; did you mean 'mode'?",
         lambda folder: virtualds.convert(NONE, folder / "a.zarr", modee="w"),
     ),
     "an option of another format": (
-        "'record_size' is no option of kerchunk-json, which has ['templates', 'relative_paths', "
-        "'zarr_format', 'subchunk', 'inline_threshold', 'keep_query', 'on_unsupported', "
-        "'main_encoding', 'rewrite_limit', 'progress']",
+        "kerchunk-json has no option 'record_size'; it has templates, relative_paths, "
+        "zarr_format, subchunk, inline_threshold, keep_query, on_unsupported, main_encoding, "
+        "rewrite_limit, progress",
         lambda folder: virtualds.convert(NONE, folder / "a.json", record_size=3),
     ),
     "verify": (
@@ -134,7 +130,7 @@ def test_an_unknown_keyword_is_refused_before_files_are_opened(name: str, tmp_pa
 
 
 VALUES: dict[str, tuple[dict[str, Any], str]] = {
-    "join": ({**NESTED, "join": "outr"}, "join 'outr': there are .* did you mean 'outer'"),
+    "join": ({**NESTED, "join": "outr"}, "join='outr': give one of .* did you mean 'outer'"),
     "compat": ({**NESTED, "compat": "equal"}, "compat 'equal': there are .* mean 'equals'"),
     "data_vars": ({**NESTED, "data_vars": "minmal"}, "data_vars 'minmal': .* mean 'minimal'"),
     "coords": ({**NESTED, "coords": "different "}, "coords 'different ': .* mean 'different'"),
@@ -142,7 +138,7 @@ VALUES: dict[str, tuple[dict[str, Any], str]] = {
     "combine": ({"combine": "nestd"}, "combine 'nestd': there are .* did you mean 'nested'"),
     "overlap": ({**NESTED, "overlap": "frist"}, "overlap 'frist': .* did you mean 'first'"),
     "on_error": ({**NESTED, "on_error": "rase"}, "on_error 'rase': .* did you mean 'raise'"),
-    "retries": ({**NESTED, "retries": -1}, "retries -1: it is a number of at least 0"),
+    "retries": ({**NESTED, "retries": -1}, "retries=-1: give a number, at least 0"),
     "parallel": ({**NESTED, "parallel": "dsk"}, "parallel='dsk': give a number"),
     "concat_dim": ({"combine": "nested", "concat_dim": 5}, "concat_dim 5: it is the name of a dim"),
     "by coordinates": ({"concat_dim": "time"}, "is for combine='nested': pass that too"),
@@ -245,9 +241,9 @@ def test_an_argument_that_is_no_path_is_refused_by_type(
 
 
 OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
-    "drop_variables": ({"drop_variables": 5}, "drop_variables 5: give a name, or an iterable"),
-    "loadable_variables": ({"loadable_variables": 5}, "loadable_variables 5: give a name"),
-    "storage_options": ({"storage_options": "anon"}, "access options are a dict .* got str"),
+    "drop_variables": ({"drop_variables": 5}, "drop_variables=5: give a name, or a list"),
+    "loadable_variables": ({"loadable_variables": 5}, "loadable_variables=5: give a name"),
+    "storage_options": ({"storage_options": "anon"}, "storage_options: got str; give a dict"),
     "preprocess": ({"preprocess": 5}, "preprocess 5: give a function"),
     "preprocess that returns nothing": (
         {"preprocess": lambda _: None},
@@ -258,9 +254,9 @@ OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
         "preprocess: .* returned a DataArray, but must return a Dataset",
     ),
     "coordinates": ({"coordinates": ["time"]}, "coordinates .*: give a dict"),
-    "retries": ({"retries": "x"}, "retries 'x': it is a number"),
-    "join": ({"join": None}, "join None: there are 'outer'"),
-    "compat": ({"compat": None}, "compat None: there are 'equals'"),
+    "retries": ({"retries": "x"}, "retries='x': give a number"),
+    "join": ({"join": None}, "join=None: give one of 'outer'"),
+    "compat": ({"compat": None}, "compat=None: give one of 'equals'"),
 }
 
 
@@ -348,7 +344,7 @@ WRONG: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         },
     ),
 }
-OTHERWISE_NAMED = {"storage_options": "access options", "to": "file", "attrs_file": "file"}
+OTHERWISE_NAMED = {"to": "path", "attrs_file": "path"}
 """What messages call arguments that are told of as what they are."""
 
 
@@ -390,12 +386,12 @@ def test_names_that_no_variable_has_are_none(tmp_path: Path) -> None:
 def test_an_error_says_that_files_without_a_dimension_are_merged(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="conflicting values") as caught:
         virtualds.open_virtual_mfdataset(archive(tmp_path), combine="nested")
-    assert "concat_dim is not given, so they are merged" in "\n".join(caught.value.__notes__)
+    assert "concat_dim is not given, so the files are merged" in "\n".join(caught.value.__notes__)
 
 
 @pytest.mark.parametrize("given", [[], [[]], ()])
 def test_an_empty_list_is_refused(given: Any) -> None:
-    with pytest.raises(FileNotFoundError, match="no files are given"):
+    with pytest.raises(FileNotFoundError, match="list of files is empty"):
         virtualds.open_virtual_mfdataset(given, **NESTED)
 
 

@@ -66,7 +66,7 @@ def test_a_variable_more_is_missing_before(name: str, target: Path, tmp_path: Pa
     paths = [file_of(tmp_path, 0, "count"), file_of(tmp_path, 1, "count", name)]
     virtual(paths[0]).virtual.to_manifest(target)
     before = content(target)
-    with pytest.raises(CombineError, match=rf"{name}: the set has no such variable[\s\S]*new_var"):
+    with pytest.raises(CombineError, match=rf"new_var[\s\S]*{name}: the set has no such variable"):
         virtual(paths[1]).virtual.to_manifest(target, append_dim="time")
     assert content(target) == before
     virtual(paths[1]).virtual.to_manifest(target, append_dim="time", new_variables="fill")

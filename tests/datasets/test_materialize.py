@@ -143,7 +143,7 @@ def test_arrays_that_plain_zarr_cannot_describe_are_copied_by_content(tmp_path: 
     how: Any = {"data_vars": "minimal", "coords": "minimal", "compat": "override"}
     virtual = xr.concat([one, two], "time", **how).isel(time=slice(2, 19), lat=slice(1, 5))
     native = xr.concat([first, second], "time", **how).isel(time=slice(2, 19), lat=slice(1, 5))
-    with pytest.raises(UnsupportedError, match=r"(?s)t: .*layout='content'") as caught:
+    with pytest.raises(UnsupportedError, match=r"(?s)layout='content'.* t: ") as caught:
         virtual.virtual.materialize(tmp_path / "plain.zarr", layout="chunks")
     assert "use 2 encodings" in str(caught.value)
     assert not (tmp_path / "plain.zarr").exists()
@@ -367,7 +367,7 @@ def test_refused_arrays_are_all_named_and_nothing_is_written(tmp_path: Path) -> 
     _, virtual = archive(tmp_path / "sources", STORAGE["zlib"])
     cropped = virtual.isel(lat=slice(1, 5))
     cropped["u"] = cropped.t
-    with pytest.raises(UnsupportedError, match=r"(?s)t: .*u: .*ds.virtual.load") as caught:
+    with pytest.raises(UnsupportedError, match=r"(?s)ds.virtual.load.* t: .* u: ") as caught:
         cropped.virtual.materialize(tmp_path / "plain.zarr", layout="chunks")
     assert "2 properties" in str(caught.value)
     assert not (tmp_path / "plain.zarr").exists()
@@ -416,7 +416,7 @@ def test_a_copy_is_created_unless_it_is_to_be_replaced(tmp_path: Path, layout: s
     with pytest.raises(FileExistsError, match=r"copy\.zarr: exists already"):
         virtual.virtual.materialize(tmp_path / "copy.zarr", layout=layout)
     assert sorted(tmp_path.rglob("*")) == before
-    with pytest.raises(ValueError, match="mode 'a'"):
+    with pytest.raises(ValueError, match="mode='a'"):
         virtual.virtual.materialize(tmp_path / "copy.zarr", layout=layout, mode="a")
 
 

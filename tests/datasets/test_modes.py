@@ -85,7 +85,7 @@ def test_variables_of_the_same_name_are_replaced_only_if_asked(
     append(files[0], target)
     other = native(files[:1])[["height", "t"]] + 1
     before = content(target)
-    with pytest.raises(CombineError, match=r"'height', 't': the set has variables.*'replace'"):
+    with pytest.raises(CombineError, match=r"(?s)'height', 't': the set has variables.*'replace'"):
         other.virtual.to_manifest(target, mode="a")
     assert content(target) == before
     other.virtual.to_manifest(target, mode="a", on_duplicate=how)
@@ -224,7 +224,7 @@ def test_a_group_is_changed_by_every_mode(files: list[Path], target: Path) -> No
     for mode in ("r+", "replace-source"):
         with pytest.raises(CombineError, match="no such group") as caught:
             virtual(files[1]).virtual.to_manifest(target, group="x", mode=mode)
-        assert caught.value.__notes__ == ["group /x"]
+        assert str(caught.value).startswith("group /x: ")
     assert_identical(opened(target), native(files[:1]))
 
 

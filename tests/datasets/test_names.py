@@ -1,4 +1,4 @@
-"""Names of other libraries: what the page says to type in their place works, row by row."""
+"""Names of other libraries: what the pages say to type in their place works, row by row."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ from transforms import assert_identical
 import virtualds
 from virtualds import ManifestArray
 
-PAGE = Path(__file__).parents[2] / "docs" / "names.md"
-ROWS = dict(re.findall(r"^\| `(.+?)` \| (.+) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
-"""What stands in the page: what one types there, and what here."""
+GUIDES = Path(__file__).parents[2] / "docs" / "how-to"
+PAGES = [GUIDES / "from-kerchunk.md", GUIDES / "from-virtualizarr.md"]
+TEXT = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+ROWS = dict(re.findall(r"^\| `(.+?)` \| (.+) \|$", TEXT, re.MULTILINE))
+"""What stands in the pages: what one types there, and what here."""
 
 
 class Work:
@@ -248,7 +250,7 @@ def test_the_row_holds(there: str, tmp_path: Path, archive_files: list[Path]) ->
     CASES[there](Work(tmp_path, archive_files))
 
 
-def test_every_row_of_the_page_has_a_test() -> None:
+def test_every_row_of_the_pages_has_a_test() -> None:
     assert list(ROWS) == list(CASES)
 
 

@@ -382,10 +382,10 @@ def test_a_region_does_not_cut_compressed_chunks(refs: Path, forecasts: Forecast
 
 OPTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "mode a": ({"region": REGION, "mode": "a"}, "'r\\+' fills a region"),
-    "no region": ({"mode": "r+"}, "region= fills a part"),
+    "no region": ({"mode": "r+"}, "to fill a part of them, pass region="),
     "append": ({"region": REGION, "append_dim": "init"}, "'r\\+' fills a region"),
     "position": ({"region": REGION, "position": "start"}, "these are for appending"),
-    "word": ({"region": REGION, "on_duplicate": "drop"}, "there are 'raise', 'skip', 'replace'"),
+    "word": ({"region": REGION, "on_duplicate": "drop"}, "give one of 'raise', 'skip', 'replace'"),
 }
 
 
@@ -406,7 +406,7 @@ def test_there_must_be_a_set(tmp_path: Path, forecasts: Forecasts) -> None:
 
 def test_a_template_names_dimensions_of_the_cell(forecasts: Forecasts) -> None:
     one = cell(forecasts)
-    with pytest.raises(ValueError, match="dimension 'time' is none of the dataset's"):
+    with pytest.raises(ValueError, match="dimension 'time' is not one of the dataset's"):
         virtualds.template(one, {"time": [1, 2]})
     with pytest.raises(ValueError, match="'init' has 2 values in coords and 3 in sizes"):
         virtualds.template(one, {"init": [1, 2]}, sizes={"init": 3})

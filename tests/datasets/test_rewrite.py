@@ -250,11 +250,11 @@ def test_unknown_choices_are_refused(tmp_path: Path) -> None:
     virtual = MIXED["codec_changes"].virtual(MIXED["codec_changes"].write(tmp_path))
     target = tmp_path / "refs.json"
     for how, error in (
-        ({"on_unsupported": "copy"}, "there are 'error' and 'rewrite'"),
+        ({"on_unsupported": "copy"}, "give 'error', or 'rewrite'"),
         ({"rewrite_limit": 3}, "are for rewriting"),
         ({"on_unsupported": "rewrite", "rewrite_limit": -1}, "number of bytes"),
         ({"on_unsupported": "rewrite", "main_encoding": {"u": {}}}, r"main_encoding of \['u'\]"),
-        ({"on_unsupported": "rewrite", "main_encoding": {"t": {"level": 3}}}, "it is a dict of"),
+        ({"on_unsupported": "rewrite", "main_encoding": {"t": {"level": 3}}}, "give a dict of"),
     ):
         with pytest.raises(ValueError, match=error):
             virtual.virtual.to_manifest(target, **how)
@@ -265,7 +265,7 @@ def test_a_limit_guards_against_surprises(form: str, tmp_path: Path) -> None:
     virtual = MIXED["codec_changes"].virtual(MIXED["codec_changes"].write(tmp_path))
     target, nbytes = tmp_path / SETS[form], 2 * 4 * 5 * 7 * 4
     assert virtual.virtual.cost(form)["bytes"].sum() == nbytes
-    with pytest.raises(UnsupportedError, match=r"more than rewrite_limit=1,119:\n  t: 2 chunks"):
+    with pytest.raises(UnsupportedError, match=r"more than rewrite_limit=1,119\n.*\n  t: 2 chunks"):
         virtual.virtual.to_manifest(target, on_unsupported="rewrite", rewrite_limit=nbytes - 1)
     assert not target.exists() and not Path(f"{target}.chunks").exists()
     virtual.virtual.to_manifest(target, on_unsupported="rewrite", rewrite_limit=nbytes)
@@ -500,7 +500,7 @@ def test_chunks_lie_beside_a_set_on_s3(
 
 def test_cost_refuses_options_that_the_format_does_not_have(tmp_path: Path) -> None:
     virtual = MIXED["codec_changes"].virtual(MIXED["codec_changes"].write(tmp_path))
-    with pytest.raises(TypeError, match="'rectilinear' is no option of kerchunk-json"):
+    with pytest.raises(TypeError, match="kerchunk-json has no option 'rectilinear'"):
         virtual.virtual.cost("kerchunk-json", rectilinear=True)
     assert virtual.virtual.cost("zarr-v3")["rewritten"].sum() == 0
 

@@ -370,7 +370,7 @@ def test_the_attributes_of_all_groups_are_those_of_a_file(tmp_path: Path) -> Non
     assert found["surface"].attrs["part"] == "surface of 4"
     plain = virtualds.open_virtual_mfdatatree(paths, concat_dim="time")
     assert plain.attrs["title"] == "from 0"
-    with pytest.raises(ValueError, match=r"attrs_file .*8\.nc: it is none of the 2 files"):
+    with pytest.raises(ValueError, match=r"attrs_file .*8\.nc: it is not one of the 2 files"):
         virtualds.open_virtual_mfdatatree(paths, concat_dim="time", attrs_file=tmp_path / "8.nc")
 
 
@@ -427,7 +427,7 @@ def test_wrong_modes_of_trees_are_named(forest: Forest, tmp_path: Path) -> None:
         tree.virtual.to_manifest(target, mode="replace-source")
     with pytest.raises(FileExistsError):
         tree.virtual.to_manifest(target, mode="w-")
-    with pytest.raises(ValueError, match="mode 'x'"):
+    with pytest.raises(ValueError, match="mode='x'"):
         tree.virtual.to_manifest(target, mode="x")
     with pytest.raises(ValueError, match="on_duplicate='skip'"):
         tree.virtual.to_manifest(target, on_duplicate="skip")

@@ -201,15 +201,15 @@ def deep(levels: int = 200) -> Any:
 
 
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
-    "an object of Python": (lambda: {"a": [object()]}, "object is no JSON type"),
-    "a set": (lambda: {"a": {1, 2}}, "set is no JSON type"),
+    "an object of Python": (lambda: {"a": [object()]}, "object is not a JSON type"),
+    "a set": (lambda: {"a": {1, 2}}, "set is not a JSON type"),
     "keys that are numbers": (lambda: {"a": {1: "one"}}, "1 is not"),
     "a list that holds itself": (endless, "nested objects and lists"),
     "too many objects in each other": (deep, "nested objects and lists"),
     "an integer without end": (lambda: {"a": 10**5000}, "an integer of"),
-    "a long double": (lambda: {"a": np.longdouble(1)}, "no JSON type"),
-    "a compound value": (lambda: {"a": np.zeros((), "i4,f4")[()]}, "no JSON type"),
-    "a complex number of Python": (lambda: {"a": 1j}, "complex is no JSON type"),
+    "a long double": (lambda: {"a": np.longdouble(1)}, "not a JSON type"),
+    "a compound value": (lambda: {"a": np.zeros((), "i4,f4")[()]}, "not a JSON type"),
+    "a complex number of Python": (lambda: {"a": 1j}, "complex is not a JSON type"),
 }
 
 

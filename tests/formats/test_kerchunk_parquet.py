@@ -659,9 +659,9 @@ def test_a_new_set_that_fails_in_a_store_is_not_there_and_can_be_created_again(
         patch.setattr(kerchunk_parquet, "encode_record", failing)
         with pytest.raises(KeyboardInterrupt):
             ds.virtual.to_manifest(url, record_size=10)
-    with pytest.raises(FileNotFoundError, match="create it again"):
+    with pytest.raises(FileNotFoundError, match="create the set again"):
         virtual(url)
-    with pytest.raises(FileNotFoundError, match="create it again"):
+    with pytest.raises(FileNotFoundError, match="create the set again"):
         virtualds.drop_sources(url, "a.nc")
     assert prepare_write(url).format.name == "kerchunk-parquet"
     # by default a set is created: there must be none

@@ -768,7 +768,7 @@ def test_unknown_metadata_are_refused_by_name(which: str, tmp_path: Path) -> Non
     path = by_others(tmp_path, SPELLINGS["ranges"], **changes)
     with pytest.raises(UnsupportedError, match=name) as caught:
         virtual(path, parser="zarr-v3")
-    assert "variable v of" in chain_of(caught.value)
+    assert "variable 'v' of" in chain_of(caught.value)
 
 
 def test_a_key_that_need_not_be_understood_is_passed_over(tmp_path: Path) -> None:
@@ -881,7 +881,7 @@ def test_bad_manifests_are_format_errors_that_name_them(
         virtual(path)["v"].values  # noqa: B018
     name = "zarr.json" if stored == "inline" else "v/manifest.json"
     assert f"refs.zarr/{name}" in chain_of(caught.value) or (
-        stored == "inline" and "variable v of" in chain_of(caught.value)
+        stored == "inline" and "variable 'v' of" in chain_of(caught.value)
     )
 
 
@@ -952,7 +952,7 @@ def test_bad_tables_are_format_errors_that_name_them(which: str, tmp_path: Path)
     with pytest.raises(FormatError) as caught:
         virtual(path)["v"].values  # noqa: B018
     text = chain_of(caught.value)
-    assert "0.parquet" in text or "variable v of" in text, text
+    assert "0.parquet" in text or "variable 'v' of" in text, text
 
 
 @pytest.mark.parametrize("data", [None, b"", b"nonsense"])

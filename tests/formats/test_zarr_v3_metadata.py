@@ -881,7 +881,7 @@ def without(key: str) -> JSON:
 
 
 UNSOUND: dict[str, tuple[Any, type[Exception], str]] = {
-    "no object": ([], FormatError, "no object"),
+    "not an object": ([], FormatError, "not an object"),
     "version": (metadata_of(zarr_format=2), FormatError, "zarr_format is 2"),
     "group": (metadata_of(node_type="group"), FormatError, "node_type is 'group'"),
     "fill value": (without("fill_value"), FormatError, "no 'fill_value'"),

@@ -259,7 +259,7 @@ def test_a_commit_keeps_its_message_and_metadata(tmp_path: Path) -> None:
     )
     found = [(s.message, s.metadata) for s in repository(target).ancestry(branch="main")]
     assert found[:2] == [("second", {"n": 2, "by": ["me"]}), ("first", {"n": 1})]
-    with pytest.raises(TypeError, match="metadata 'x': it is a dict"):
+    with pytest.raises(TypeError, match="metadata='x': give a dict"):
         virtual(files[0]).virtual.to_manifest(target, mode="w", metadata="x")
 
 

@@ -350,7 +350,7 @@ def test_a_header_without_its_end_does_not_take_in_the_next_one(tmp_path: Path) 
     path.write_bytes(data)
     with pytest.raises(FormatError, match=r"XTENSION stands in card 37.*END is missing") as caught:
         virtualds.open_virtual_dataset(path)
-    assert "two.fits" in str(caught.value.__notes__)
+    assert "two.fits" in str(caught.value)
 
 
 @pytest.mark.parametrize("keyword", ["BITPIX", "NAXIS2", "BZERO"])

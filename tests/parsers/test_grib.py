@@ -270,10 +270,10 @@ assert refused > 10, refused
 
 DAMAGED: dict[str, tuple[str, dict[int, int], str]] = {
     # bytes of the first section of a message, which begins at byte 8
-    "no month": ("edition 1", {8 + 13: 13}, "no time"),
-    "no day": ("edition 1", {8 + 14: 32}, "no time"),
+    "no month": ("edition 1", {8 + 13: 13}, "not a time"),
+    "no day": ("edition 1", {8 + 14: 32}, "not a time"),
     "a day that the month has not": ("edition 1", {8 + 13: 2, 8 + 14: 31}, "its date is"),
-    "no unit of time": ("edition 1", {8 + 17: 193}, "no time"),
+    "no unit of time": ("edition 1", {8 + 17: 193}, "not a time"),
     "a section beyond the end": ("edition 1", {8 + 1: 255}, "section 1 has"),
     "a grid that is not there": ("edition 1", {8 + 7: 0x40}, "0 points"),
     "a day that edition 2 has not": ("one message", {16 + 14: 2, 16 + 15: 31}, "its date is"),

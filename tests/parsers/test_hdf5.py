@@ -949,7 +949,7 @@ def test_a_parser_is_known_by_its_name(archive: Archive) -> None:
 
 
 def test_an_unknown_parser_is_named(archive: Archive) -> None:
-    with pytest.raises(ValueError, match="there are"):
+    with pytest.raises(ValueError, match="give one of"):
         virtual(archive.path("contiguous"), parser="bufr")
 
 

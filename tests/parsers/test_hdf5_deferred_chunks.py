@@ -227,9 +227,11 @@ def test_damage_is_an_error_where_it_is_met(tree: Path, tmp_path: Path) -> None:
     path.write_bytes(data)
     dataset = open_lazily(path)
     assert int(dataset["v"][0, 0]) == 0
-    with pytest.raises(FormatError, match=r"damaged\.h5: its metadata are damaged.*fetch") as error:
+    with pytest.raises(
+        FormatError, match=r"(?s)damaged\.h5: its metadata are damaged.*fetch"
+    ) as error:
         dataset["v"][499, 199].load()
-    assert "while reading variable 'v'" in error.value.__notes__
+    assert "variable 'v': " in str(error.value)
     # whoever needs all references learns of it on opening
     with pytest.raises(FormatError, match="its metadata are damaged"):
         virtualds.open_virtual_dataset(path)
@@ -254,7 +256,9 @@ def test_a_file_that_has_changed_is_not_read(tree: Path, tmp_path: Path) -> None
     dataset = open_lazily(path)
     with path.open("ab") as file:
         file.write(b"more")
-    with pytest.raises(ReadError, match=r"changed\.h5: the index of chunks cannot be read.*again"):
+    with pytest.raises(
+        ReadError, match=r"(?s)changed\.h5: the index of chunks cannot be read.*again"
+    ):
         dataset["v"][1, 1].load()
 
 

@@ -217,8 +217,8 @@ def of_more_axes(file: h5py.File) -> None:
 WRONG: dict[Callable[[h5py.File], None], str] = {
     removed: "axis 0 of 'v' has a scale that is not there",
     of_nothing: "axis 0 of 'v' has a scale that is not there",
-    listed_as_text: "'v' is no list of scales for each of 1 axes",
-    of_more_axes: "'w' is no list of scales for each of 1 axes",
+    listed_as_text: "'v' is not a list of scales for each of 1 axes",
+    of_more_axes: "'w' is not a list of scales for each of 1 axes",
 }
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "adding-a-parser.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "adding-a-parser.md"
 PYTHON, TOML, USE = (
     re.search(rf"^```{language}\n(.*?)^```$", PAGE.read_text("utf-8"), re.M | re.S)
     for language in ("python", "toml", "py")

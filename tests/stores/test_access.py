@@ -587,7 +587,7 @@ def test_only_regular_files_are_read(kind: str, tmp_path: Path) -> None:
         lambda: store.read_all(url, None),
         lambda: store.get_ranges(SourceFile(url), [(0, 8)]),
     ):
-        with pytest.raises(StoreError, match="no regular file"):
+        with pytest.raises(StoreError, match="not a regular file"):
             read()
 
 
@@ -600,14 +600,14 @@ def test_a_set_cannot_refer_to_pipes_and_devices(
 ) -> None:
     special = SPECIAL[kind](stage.root)
     name = stage.put(writer, f"{prefix}{special}")
-    with pytest.raises((ReadError, AccessError), match="no regular file"):
+    with pytest.raises((ReadError, AccessError), match="not a regular file"):
         values(stage.root / "served" / "sets" / name)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes in the file system")
 @pytest.mark.parametrize("parser", [None, "hdf5", "kerchunk-json"])
 def test_a_pipe_is_no_source(parser: str | None, tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match="no regular file"):
+    with pytest.raises(FormatError, match="not a regular file"):
         virtualds.open_virtual_dataset(pipe(tmp_path / "a.nc"), parser=parser)
 
 

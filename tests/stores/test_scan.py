@@ -296,7 +296,7 @@ def test_a_missing_or_forbidden_file_raises_the_usual_error(folder: Path) -> Non
         virtualds.open_virtual_dataset(f"{url}/none.nc")
     with (
         counting_server(folder, Forbidden) as (url, _),
-        pytest.raises(AccessError, match=r"typical\.nc.*give credentials"),
+        pytest.raises(AccessError, match=r"(?s)typical\.nc.*give credentials"),
     ):
         virtualds.open_virtual_dataset(f"{url}/typical.nc")
 

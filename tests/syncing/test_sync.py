@@ -115,7 +115,7 @@ def test_a_changed_file_whose_days_overlap_others_is_refused(make: Make) -> None
     run()
     make(1, count=6, age=500)
     before = bytes_below(Path("refs.zarr"))
-    with pytest.raises(CombineError, match=r"overlap.*write the set anew"):
+    with pytest.raises(CombineError, match=r"(?s)overlap.*write the set anew"):
         run()
     assert bytes_below(Path("refs.zarr")) == before
 
@@ -175,7 +175,7 @@ def test_options_of_the_format_are_taken(make: Make) -> None:
     make(0)
     run("refs.parquet", record_size=1)
     assert len(list(Path("refs.parquet/t").iterdir())) == 4
-    with pytest.raises(TypeError, match="'concat_dims' is no option"):
+    with pytest.raises(TypeError, match="has no option 'concat_dims'"):
         run(concat_dims="time")
     with pytest.raises(ValueError, match="did you mean 'error'"):
         run(on_removed="eror")
@@ -213,7 +213,7 @@ def test_rewritten_chunks_are_never_taken_for_files_that_are_gone(
         run(target, on_removed="drop")
     # what lies beside chunks of two files may belong to the file that is gone
     paths[0].unlink()
-    with pytest.raises(CombineError, match=r"00\.nc: .* write the set anew without"):
+    with pytest.raises(CombineError, match=r"(?s)00\.nc: .*write the set anew without"):
         run(target, on_removed="drop")
     assert bytes_below(Path(target)) == before
 
@@ -249,7 +249,7 @@ def test_files_that_are_gone_are_an_error_unless_the_user_says_otherwise(make: M
     whole = native(paths)
     paths[2].unlink()
     before = bytes_below(Path("refs.zarr"))
-    with pytest.raises(FileNotFoundError, match=r"02\.nc: not listed any more.*on_removed"):
+    with pytest.raises(FileNotFoundError, match=r"(?s)02\.nc: not listed any more.*on_removed"):
         run()
     kept = run(on_removed="keep")
     assert (names(kept.kept), kept.unchanged, kept.is_written) == (["02.nc"], 3, False)
@@ -541,7 +541,7 @@ def test_what_is_no_file_of_its_own_is_refused(make: Make) -> None:
         virtualds.sync(["one.refs.json"], "refs.zarr", concat_dim="time", settle=0)
     with pytest.raises(UnsupportedError, match="outside of archives"):
         virtualds.sync("zip://a.nc::data.zip", "refs.zarr", concat_dim="time")
-    with pytest.raises(IsADirectoryError, match="data: it is a folder"):
+    with pytest.raises(IsADirectoryError, match="data: this is a folder"):
         virtualds.sync("data", "refs.zarr", concat_dim="time")
     assert not Path("refs.zarr").exists()
 

@@ -205,7 +205,7 @@ class VirtualDatasetAccessor(DatasetWriter, FamiliarNames):
             try:
                 variables[name] = self._dataset.variables[name].copy(data=change(array))
             except VirtualdsError as error:
-                error.add_note(f"variable {name!r}")
+                error.locate(f"variable {name!r}")
                 raise
         return replace_variables(self._dataset, variables)
 

@@ -182,7 +182,7 @@ class VirtualDataTreeAccessor(FamiliarNames):
             try:
                 found[path] = change(node)
             except VirtualdsError as error:
-                error.add_note(f"group {path}")
+                error.locate(f"group {path}")
                 raise
         return xr.DataTree.from_dict(found, name=self._tree.name)
 

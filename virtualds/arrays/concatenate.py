@@ -109,7 +109,7 @@ def _check_shapes(arrays: Sequence[ManifestArray], axis: int) -> int:
     first = arrays[0]
     if not -first.ndim <= axis < first.ndim:
         raise CombineError(
-            f"concatenate {first.label}: axis {axis} is none of its {first.ndim} axes; "
+            f"concatenate {first.label}: axis {axis} is not one of its {first.ndim} axes; "
             f"join along one that exists, or stack along a new one"
         )
     axis %= first.ndim

@@ -164,7 +164,7 @@ class FragmentedArray:
         order = tuple(int(np.arange(self.ndim)[i]) for i in order)
         if sorted(order) != list(range(self.ndim)):
             raise ValueError(
-                f"transpose {self.label}: {order} is no permutation of its axes; name each of "
+                f"transpose {self.label}: {order} is not a permutation of its axes; name each of "
                 f"the {self.ndim} once"
             )
         return replace(

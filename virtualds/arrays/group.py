@@ -211,7 +211,7 @@ def normalise_group_path(path: str | None, below: Callable[[str], Collection[str
     for part in filter(None, (path or "").split("/")):
         if part not in (names := below(found)):
             raise FileNotFoundError(
-                f"group {path!r}: there is no {part!r}; there are {sorted(names)}"
+                f"group {path!r}: there is no {part!r}; give one of {sorted(names)}"
             )
         found = f"{found}/{part}" if found else part
     return found

@@ -101,7 +101,7 @@ def _cut_fragment(
     if not can_be_cut(array):
         raise UnsupportedError(
             f"{array.label}: its chunks are compressed, or stored in several orders, so a part of "
-            f"one is no byte range; leave its chunks as they are"
+            f"one is not a range of bytes; leave its chunks as they are"
         )
     pipeline = array.pipelines[0]
     _demand_one_piece(array, pipeline, pieces, dims)
@@ -149,7 +149,7 @@ def _demand_one_piece(
             name = repr(dims[entry]) if dims else f"axis {entry}"
             raise UnsupportedError(
                 f"{array.label}: its chunks store {name} before the axis that is to be cut, so a "
-                f"piece would be no byte range; cut {name} into pieces of 1, too"
+                f"piece would not be a range of bytes; cut {name} into pieces of 1, too"
             )
 
 

@@ -28,6 +28,7 @@ from virtualds.errors import without_secrets
 from virtualds.formats import Format
 from virtualds.source_file import SourceFile
 from virtualds.stores.access_rules import Allow
+from virtualds.stores.errors import explain_open_errors
 
 LOOKED_THROUGH = 2**21
 """Most references that are searched for source files, where a set does not list its files."""
@@ -103,7 +104,7 @@ def describe(
         *(group, None, parser, "keep", allow, snapshot, loadable_variables), below=True
     )
     location = Location.of_url(url, storage_options)
-    with location.hold_scan():
+    with explain_open_errors(location.url), location.hold_scan():
         found = reader, source = reader_of(location, parser)
         whole = open_group(location, opening, found)
         demand_loadable([part for _, part in whole.walk()], opening, location.url)

@@ -216,7 +216,8 @@ class RegularAxis(ChunkAxis):
     def __post_init__(self) -> None:
         if self.length < 0 or self.step < 1 or not 0 <= self.hidden < self.step:
             raise ValueError(
-                f"ChunkAxis: size {self.length}, chunk {self.step}, inset {self.hidden} is no cut "
+                f"ChunkAxis: size {self.length}, chunk {self.step}, inset {self.hidden} does "
+                f"not cut "
                 f"of an axis; size is at least 0, chunk at least 1, inset within a chunk"
             )
         if max(self.length, self.step) >= LONGEST_AXIS:

@@ -79,7 +79,7 @@ def _check_checksums(column: npt.NDArray[Any]) -> None:
     wrong = ~sound(column)
     if wrong.any():
         raise FormatError(
-            f"chunk {tuple(np.argwhere(wrong)[0].tolist())}: {column[wrong][0]} is no checksum; "
+            f"chunk {tuple(np.argwhere(wrong)[0].tolist())}: {column[wrong][0]} is not a checksum; "
             f"give 2**32 + CRC-32 of its bytes, or 0 for none"
         )
 
@@ -95,6 +95,7 @@ def _refuse(manifest: References, chunk_id: tuple[int, ...]) -> NoReturn:
     source = manifest.files[file]
     raise FormatError(
         f"chunk {chunk_id}: bytes {offset} to {offset + length} of {source.url} "
-        f"(size {source.size}) are no chunk; fetch the source again if it is truncated, or scan it "
+        f"(size {source.size}) cannot be a chunk; fetch the source again if it is truncated, or "
+        f"scan it "
         f"anew"
     )

@@ -98,7 +98,7 @@ def codec_from_zarr_v2(config: Mapping[str, Any]) -> Codec:
     name = config.get("id")
     make = REGISTRY.find_maker("zarr_v2", name) if isinstance(name, str) else None
     if make is None:
-        raise _unknown("zarr_v2", name)
+        raise _unknown_error(name)
     with _explain_bad_parameters(f"codec {name!r}: its configuration {dict(config)}", "metadata"):
         return make(config)
 
@@ -150,13 +150,13 @@ def find_zarr_v3_maker(name: str) -> Make:
     """
     make = REGISTRY.find_maker("zarr_v3", name)
     if make is None:
-        raise _unknown("zarr_v3", name)
+        raise _unknown_error(name)
     return make
 
 
-def _unknown(kind: Kind, name: object) -> UnsupportedError:
+def _unknown_error(name: object) -> UnsupportedError:
     return UnsupportedError(
-        f"codec {name!r}: not one of {known_names(kind)}; open the data with zarr-python"
+        f"codec {name!r}: virtualds has no decoder for it; open the data with zarr-python"
     )
 
 
@@ -168,7 +168,7 @@ def _explain_bad_parameters(what: str, where: str) -> Iterator[None]:
     except VirtualdsError:
         raise
     except (IndexError, KeyError, OverflowError, SyntaxError, TypeError, ValueError) as error:
-        raise FormatError(f"{what} makes no sense ({error}); the {where} is damaged") from error
+        raise FormatError(f"{what} is invalid ({error}); the {where} is damaged") from error
 
 
 def codec_from_hdf5(number: int, values: Sequence[int], itemsize: int) -> Codec:
@@ -196,8 +196,8 @@ def codec_from_hdf5(number: int, values: Sequence[int], itemsize: int) -> Codec:
             f" ({UNSUPPORTED_HDF5_FILTERS[number]})" if number in UNSUPPORTED_HDF5_FILTERS else ""
         )
         raise UnsupportedError(
-            f"HDF5 filter {number}{name}: not one of {known_names('hdf5')}; load the variable "
-            f"with h5py, or leave it out with drop_variables"
+            f"HDF5 filter {number}{name}: virtualds has no decoder for it; load the variable with "
+            f"h5py, or leave it out with drop_variables"
         )
     with _explain_bad_parameters(f"HDF5 filter {number}: its client data {tuple(values)}", "file"):
         return make(values, itemsize)
@@ -247,7 +247,7 @@ def _tiff_maker(kind: Kind, number: int) -> Make:
     make = REGISTRY.find_maker(kind, number)
     if make is None:
         raise UnsupportedError(
-            f"{kind} {number}: not one of {known_names(kind)}; read the file with tifffile's "
+            f"{kind} {number}: virtualds has no decoder for it; read the file with tifffile's "
             f"asarray()"
         )
     return make

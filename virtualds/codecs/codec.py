@@ -332,7 +332,7 @@ class Shaped(OfOneType):
 def check_length(codec: Codec, found: int, expected: int | None) -> None:
     """Refuse a result of another length than expected."""
     if expected is not None and found != expected:
-        raise CodecError(f"{codec.zarr_v2_id}: decoded to {found} bytes where {expected} belong")
+        raise CodecError(f"{codec.zarr_v2_id}: decoded to {found} bytes, not {expected}")
 
 
 def import_package(name: str, what: str, extra: str = "filters", use: str = "decoding it") -> Any:

@@ -63,7 +63,7 @@ def check_first_edition(message: bytes) -> None:
     month, day, hour, minute, unit = message[21:26]
     if not (1 <= month <= 12 and 1 <= day <= 31 and hour <= 24 and minute < 60 and unit in UNITS):
         raise ContradictionError(
-            f"month {month}, day {day}, {hour}:{minute}, steps in unit {unit} are no time"
+            f"month {month}, day {day}, {hour}:{minute}, steps in unit {unit} are not a time"
         )
 
 
@@ -84,7 +84,7 @@ def check_second_edition(message: memoryview, points: int | None) -> None:
     sections = _find_sections(message)
     counts = _read_number(sections[3], 6, 4), _read_number(sections[5], 5, 4)
     if counts[1] > counts[0] or points not in (None, counts[0]):
-        raise ContradictionError(f"{counts[0]} points and {counts[1]} values where {points} belong")
+        raise ContradictionError(f"{counts[0]} points and {counts[1]} values, not {points}")
     bitmap = sections.get(6, b"")
     if len(bitmap) > 5 and not bitmap[5] and len(bitmap) != 6 + -(-counts[0] // 8):
         raise ContradictionError(f"a bitmap of {len(bitmap) - 6} bytes for {counts[0]} points")
@@ -121,7 +121,7 @@ def _check_image(data: memoryview, values: int) -> None:
     sound = x * y == values and not left + top
     # one component of unsigned numbers
     if not sound or components != b"\0\1" or not depth or depth[0] >= 32 or steps != b"\1\1":
-        raise ContradictionError(f"an image of {x} x {y} where {values} values belong")
+        raise ContradictionError(f"an image of {x} x {y}, not of {values} values")
 
 
 # ---------------------------------------------------------------------- how values are packed

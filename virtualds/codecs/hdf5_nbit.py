@@ -78,7 +78,7 @@ class Nbit(Codec):
     def __post_init__(self) -> None:
         dtype = np.dtype(self.dtype)
         if dtype.kind != "u":
-            raise ValueError(f"elements of {dtype} are no unsigned integers")
+            raise ValueError(f"elements of {dtype} are not unsigned integers")
         bits = 8 * dtype.itemsize
         if not (0 < self.precision <= bits - self.offset and self.offset >= 0):
             raise UnsupportedError(

@@ -128,7 +128,7 @@ class Jpeg(Codec):
         head = parse_jpeg_header(memoryview(data))
         pixels = head.lines * head.samples
         if nbytes is not None and (nbytes % pixels or not 1 <= nbytes // pixels <= 4):
-            raise CodecError(f"jpeg: an image of {pixels} pixels where {nbytes} bytes belong")
+            raise CodecError(f"jpeg: an image of {pixels} pixels, not of {nbytes} bytes")
         _check_whole(data)
         try:
             out: bytes = imagecodecs.jpeg8_decode(
@@ -157,7 +157,7 @@ class JpegChunk(Shaped):
         if np.dtype(self.dtype) != np.uint8:
             raise ValueError(f"jpeg: {self.dtype} is not uint8")
         if len(self.shape) not in (2, 3) or self._components not in (1, 3):
-            raise ValueError(f"jpeg: chunks of {self.shape} are no images of 1 or 3 components")
+            raise ValueError(f"jpeg: chunks of {self.shape} are not images of 1 or 3 components")
         if max(self.shape) > LONGEST_SIDE:
             raise ValueError(f"jpeg: chunks of {self.shape} are longer than {LONGEST_SIDE}")
         if unknown := self.parameters.keys() - KEYS:
@@ -175,8 +175,7 @@ class JpegChunk(Shaped):
         found, expected = head[:4], (*self.shape[:2], self._components, 8)
         if found != expected:
             raise CodecError(
-                f"jpeg: an image of {found} lines, samples, components and bits where {expected} "
-                f"belong"
+                f"jpeg: an image of {found} lines, samples, components and bits, not {expected}"
             )
         _check_whole(bytes(memoryview(data)[-2:]))
         colours = TRANSFORMS.get(head.transform) if self._components == 3 else None

@@ -82,7 +82,7 @@ class JpegXlChunk(Shaped):
         sound = len(self.shape) in (2, 3, 4) and prod(self._channels) in EXTRA
         # chunks have no axes of one frame or one channel
         if not sound or 1 in self._frames + self._channels:
-            raise ValueError(f"jpegxl: chunks of {self.shape} are no images")
+            raise ValueError(f"jpegxl: chunks of {self.shape} are not images")
         if unknown := self.parameters.keys() - KEYS:
             raise ValueError(f"{min(unknown)!r} is not known")
 
@@ -107,7 +107,7 @@ class JpegXlChunk(Shaped):
         except (RuntimeError, ValueError, MemoryError) as error:
             raise CodecError(f"jpegxl: {error}") from error
         if found.shape != self.shape:
-            raise CodecError(f"jpegxl: an image of {found.shape} where {self.shape} belong")
+            raise CodecError(f"jpegxl: an image of {found.shape}, not {self.shape}")
         if head.bits < 8 * found.itemsize and int(found.max()) >> head.bits:
             raise CodecError(
                 f"jpegxl: the decoder spreads numbers of {head.bits} bits; install a newer "
@@ -125,13 +125,13 @@ class JpegXlChunk(Shaped):
         if found != expected or head.extra != extra or (self._frames and not head.frames):
             raise CodecError(
                 f"jpegxl: an image of {found} pixels, {head.extra} channels besides colours and "
-                f"{'several frames' if head.frames else 'one frame'} where {self.shape} belong"
+                f"{'several frames' if head.frames else 'one frame'}, not of {self.shape}"
             )
         bits, exponent = 8 * np.dtype(self.dtype).itemsize, EXPONENTS[self.dtype]
         if head.exponent != exponent or head.bits > bits or (exponent and head.bits != bits):
             raise CodecError(
                 f"jpegxl: numbers of {head.bits} bits, {head.exponent} of them of an exponent, "
-                f"where {self.dtype} belong"
+                f"not of {self.dtype}"
             )
 
 

@@ -1,7 +1,7 @@
 """The fastest installed libraries for zstd, LZ4, bzip2, LZMA and Blosc.
 
-``docs/performance.md`` has the measurements. For damaged bytes the libraries raise `DECODE_ERRORS`,
-which the codecs turn into `CodecError`.
+``docs/explanation/performance.md`` has the measurements. For damaged bytes the libraries raise
+`DECODE_ERRORS`, which the codecs turn into `CodecError`.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _demand_end(library: Any, data: Buffer, most: int) -> None:
             while part := stream.read(PIECE):
                 most -= len(part)
                 if most < 0:
-                    raise ValueError("decoded to more bytes than belong")
+                    raise ValueError("decoded to more bytes than expected")
     except library.ZstdError:
         # numcodecs raises the error
         return
@@ -100,7 +100,7 @@ def zstd_into(data: Buffer, out: Bytes) -> None:
         return
     found = zstd(data, out.size)
     if len(found) != out.size:
-        raise ValueError(f"decodes to {len(found)} bytes where {out.size} belong")
+        raise ValueError(f"decodes to {len(found)} bytes, not {out.size}")
     out[:] = np.frombuffer(found, np.uint8)
 
 

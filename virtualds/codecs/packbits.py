@@ -60,7 +60,7 @@ class BitFields(OfOneType):
 
     def __post_init__(self) -> None:
         if np.dtype(self.dtype).kind not in "biufc":
-            raise ValueError(f"packbits: {self.dtype} is no number")
+            raise ValueError(f"packbits: {self.dtype} is not a number")
         if not 0 <= self.first_bit <= self.last_bit < self._all_bits:
             raise ValueError(
                 f"packbits: bits {self.first_bit} to {self.last_bit} are outside {self._all_bits}"

@@ -128,7 +128,9 @@ def _unscale_integers(stored: npt.NDArray[Any], offset: Any, scale: Any) -> npt.
     with np.errstate(over="ignore"):
         quotients = stored // scale
         if (quotients * scale != stored).any():
-            raise CodecError(f"scale_offset: a stored number is no multiple of the scale {scale}")
+            raise CodecError(
+                f"scale_offset: a stored number is not a multiple of the scale {scale}"
+            )
         limits = np.iinfo(stored.dtype)
         ends = [int(n) // int(scale) + int(offset) for n in (stored.min(), stored.max())]
         if min(ends) < limits.min or max(ends) > limits.max:

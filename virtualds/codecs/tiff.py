@@ -81,7 +81,7 @@ class _Predictor(OfOneType):
         _, pixels, samples = self.shape
         row = pixels * samples * np.dtype(self.dtype).itemsize
         if not row or len(data) % row:
-            raise CodecError(f"{self.zarr_v2_id}: {len(data)} bytes are no rows of {row}")
+            raise CodecError(f"{self.zarr_v2_id}: {len(data)} bytes are not rows of {row}")
         parts = np.dtype(self.dtype).itemsize // np.dtype(dtype).itemsize
         return np.frombuffer(data, dtype).reshape(len(data) // row, pixels * parts, samples)
 
@@ -153,7 +153,7 @@ class _Bytes(Codec):
         except (RuntimeError, ValueError, MemoryError) as error:
             raise CodecError(f"{name}: {error}") from error
         if nbytes is None and len(out) > most:
-            raise CodecError(f"{name}: decoded to more bytes than the {most} that belong")
+            raise CodecError(f"{name}: decoded to more than the expected {most} bytes")
         check_length(self, len(out), nbytes)
         return out
 

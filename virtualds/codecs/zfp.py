@@ -87,7 +87,7 @@ class Zfp(Codec):
     def __post_init__(self) -> None:
         if self._bits & 0xFFFFFFFF != MAGIC or len(self.header) * 32 < self.length:
             raise UnsupportedError(
-                f"zfp: {self.header} is no header of a zfp stream of version 5; leave the "
+                f"zfp: {self.header} is not the header of a zfp stream of version 5; leave the "
                 f"variable out with drop_variables"
             )
 
@@ -252,7 +252,7 @@ class ZfpChunk(Shaped):
         config = self.parameters
         names, make = MODES[config.pop("mode")]
         if config.keys() != set(names):
-            raise ValueError(f"zfp: {sorted(config)} stand where {list(names)} belong")
+            raise ValueError(f"zfp: got {sorted(config)}, not {list(names)}")
         return make(self._encoded, len(self._field), *(config[name] for name in names))
 
     @property
@@ -297,9 +297,7 @@ class ZfpChunk(Shaped):
         bits = blocks * self._limits[0]
         # streams end with a word of at most 64 bits
         if self._is_rate and not -(-bits // 8) <= nbytes <= -(-bits // 64) * 8:
-            raise CodecError(
-                f"zfp: {nbytes} bytes where {blocks} blocks of {self._limits[0]} bits belong"
-            )
+            raise CodecError(f"zfp: {nbytes} bytes, not {blocks} blocks of {self._limits[0]} bits")
 
     def _narrow(self, data: bytes) -> bytes:
         dtype = np.dtype(self.dtype)

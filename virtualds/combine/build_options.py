@@ -49,7 +49,7 @@ class BuildOptions:
     def __post_init__(self) -> None:
         check_choice("on_error", self.on_error, ON_ERROR)
         if not isinstance(self.retries, int) or self.retries < 0:
-            raise ValueError(f"retries {self.retries!r}: it is a number of at least 0")
+            raise ValueError(f"retries={self.retries!r}: give a number, at least 0")
 
     @property
     def on_variable_error(self) -> str:

@@ -101,7 +101,7 @@ class Concatenator:
             self._check_values(OpenedFiles(stored), dim)
             return self._grow(pattern, stored, dim)
         except (*COMBINE_ERRORS, MisfitError, OverflowError) as error:
-            raise NeedsFullCombineError(str(error)) from error
+            raise NeedsFullCombineError(f"{error}") from error
 
     def join_stretch(
         self, files: Sequence[StoredFile], opener: Callable[[Any], Any]
@@ -135,7 +135,7 @@ class Concatenator:
             return ConcatenatedFiles(_concat_files(files, dim), dim, tuple(urls), lengths, opener)
         except COMBINE_ERRORS as error:
             # remaining differences are found when all files are joined
-            raise NeedsFullCombineError(str(error)) from error
+            raise NeedsFullCombineError(f"{error}") from error
 
     def _find_stored_dimension(self, files: JoinableFiles) -> str:
         """Return the dimension along which files seem to follow each other."""

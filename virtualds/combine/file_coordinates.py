@@ -86,7 +86,8 @@ class FromName:
         needs_date = found.groups > 1 or not DATE_PARTS.isdisjoint(names)
         if self.format is None and needs_date and not _is_date(names, found.groups):
             raise ValueError(
-                f"pattern {self.pattern!r}: its {found.groups} groups, named {names}, are no date; "
+                f"pattern {self.pattern!r}: its {found.groups} groups, named {names}, do not "
+                f"make a date; "
                 f"name them year, month, day, hour, ... from the coarsest on, or give a function"
             )
 
@@ -152,7 +153,8 @@ class FromAttribute:
 
     def _get_attribute(self, dataset: xr.Dataset) -> Any:
         if self.variable is not None and self.variable not in dataset.variables:
-            raise CombineError(f"there is no variable {self.variable!r}; see its variables")
+            known = sorted(map(str, dataset.variables))
+            raise CombineError(f"there is no variable {self.variable!r}; name one of {known}")
         holder = dataset if self.variable is None else dataset.variables[self.variable]
         if self.name not in holder.attrs:
             whose = "the dataset" if self.variable is None else repr(self.variable)
@@ -170,7 +172,7 @@ def _is_date(names: list[str], groups: int) -> bool:
 
 def _parse_parts(parts: Mapping[str, str]) -> np.datetime64:
     if not _is_date(list(parts), len(parts)):
-        raise ValueError(f"{dict(parts)} is no date")
+        raise ValueError(f"{dict(parts)} is not a date")
     if len(parts["year"]) < 4:
         raise ValueError(f"the year {parts['year']!r} has no century; use format='%y...'")
     numbers = {name: int(text) for name, text in parts.items()}

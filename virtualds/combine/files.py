@@ -46,7 +46,9 @@ class Files:
 
     def __post_init__(self) -> None:
         if not self.flat:
-            raise FileNotFoundError(f"no files are given, but {self.nested!r}; name some")
+            raise FileNotFoundError(
+                f"files={self.nested!r}: the list of files is empty; give paths, urls, or a pattern"
+            )
 
     @classmethod
     def of(cls, paths: Paths, storage_options: Mapping[str, Any] | None = None) -> Files:
@@ -62,12 +64,12 @@ class Files:
             return cls(find_matching([paths], storage_options), options)
         if not isinstance(paths, Iterable | os.PathLike):
             raise TypeError(
-                f"files are a pattern, or a list of paths or urls, got {type(paths).__name__}"
+                f"a pattern, or a list of paths or urls, is expected, got {type(paths).__name__}"
             )
         files = cls([paths] if isinstance(paths, os.PathLike) else list(paths), options)
         for file in files.flat:
             if not isinstance(file, str | os.PathLike) and format_of_object(file) is None:
-                raise TypeError(f"a file is named by a path or url, got {type(file).__name__}")
+                raise TypeError(f"a path or url is expected, got {type(file).__name__}")
         return files
 
     @cached_property
@@ -108,7 +110,9 @@ class Files:
         """
         urls = [normalise_url(other) for other in self.flat]
         if (url := normalise_url(file)) not in urls:
-            raise ValueError(f"{of} {url}: it is none of the {len(urls)} files; give one of them")
+            raise ValueError(
+                f"{of} {url}: it is not one of the {len(urls)} files; give one of them"
+            )
         return urls.index(url)
 
 

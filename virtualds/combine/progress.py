@@ -80,7 +80,7 @@ class LeftOut(NamedTuple):
     def of(cls, file: object, error: BaseException) -> LeftOut:
         """Return the file that an error is about, with the notes of the error."""
         notes: list[str] = getattr(error, "__notes__", [])
-        said = without_secrets("; ".join([str(error), *notes]))
+        said = without_secrets("; ".join([f"{error}", *notes]))
         return cls(str(file), type(error).__name__, said)
 
     def __repr__(self) -> str:
@@ -163,4 +163,4 @@ def describe_left_out(left_out: Iterable[LeftOut]) -> list[str]:
     shown = everything[:SHOWN_FILES]
     lines = [f"  {without_secrets(url)}: {error}: {text}" for url, error, text in shown]
     more = len(everything) - SHOWN_FILES
-    return [*lines, f"  and {more} more"] if more > 0 else lines
+    return [*lines, f"  ... and {more} more"] if more > 0 else lines

@@ -150,9 +150,8 @@ def check_name(dim: str, dims: Iterable[Any]) -> None:
     known = list(map(str, dims))
     if dim not in known and (other := guess_name(dim, known)):
         raise CombineError(
-            f"concat_dim {dim!r}: no file has it; the files have {known}; did you mean {other!r}? "
-            f"To stack files along a new dimension of this name, add it to each "
-            f"(preprocess=lambda ds: ds.expand_dims({dim!r}))"
+            f"concat_dim={dim!r}: no file has this dimension, but {known}; did you mean {other!r}? "
+            f"To stack files along a new one, pass preprocess=lambda ds: ds.expand_dims({dim!r})"
         )
 
 
@@ -198,15 +197,18 @@ def combine_naming_files(
         shown = [without_secrets(str(file)) for file in files]
         error.add_note(f"while combining {len(files)} files, {shown[0]} to {shown[-1]}")
         if dims is None and isinstance(combine, Combination) and combine.combine == "nested":
-            error.add_note("concat_dim is not given, so they are merged; name the joined dimension")
+            error.add_note("concat_dim is not given, so the files are merged; pass concat_dim=")
         for dim in dims or ():
             if dim is not None and _is_new(dim, list(opened)):
-                error.add_note(f"no file has the dimension {dim!r}, so they are stacked along it")
+                error.add_note(
+                    f"no file has the dimension {dim!r}, so the files are stacked along it"
+                )
         if (number := _find_first_failing(combine, datasets)) is not None:
             before = f"the {number} before it" if number > 1 else shown[0]
-            error.add_note(f"{shown[number]} is the first that does not combine with {before}")
+            error.add_note(f"{shown[number]} is the first file that does not combine with {before}")
         if (difference := find_first_difference(shown, opened, dims)) is not None:
             error.add_note(difference)
+        error.add_note("virtualds.diagnose(files) shows all differences, and what to do about each")
         raise
 
 

@@ -14,7 +14,7 @@ from virtualds.arrays.group import ManifestGroup
 from virtualds.datasets.changed_groups import EMPTY, join_coordinates, sizes_of
 from virtualds.datasets.from_dataset import group_from_dataset
 from virtualds.datasets.to_dataset import NO_NAME, to_virtual_dataset
-from virtualds.errors import CombineError
+from virtualds.errors import CombineError, list_details
 from virtualds.formats.undecodable import decode_group
 
 
@@ -83,11 +83,11 @@ def overwrite_variables(old: ManifestGroup | None, new: xr.Dataset) -> ManifestG
         for reason in _find_other_form(old, name, (variable.dims, variable.data.shape))
     ]
     if problems:
-        listed = "\n".join(f"  {problem}" for problem in problems)
-        raise CombineError(
-            f"mode 'r+' replaces variables by others of the same shape:\n{listed}\nmode='a' adds "
-            f"variables, and region= fills a part of them; nothing has been written"
+        said = (
+            "mode='r+' replaces variables by others of the same shape only, and nothing has been "
+            "written; to add variables, pass mode='a'; to fill a part of them, pass region="
         )
+        raise CombineError(list_details(said, problems))
     changed = {name: v for name, v in stored.variables.items() if name not in shared}
     return replace(old, variables={**old.variables, **changed}) if changed else old
 

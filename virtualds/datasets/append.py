@@ -32,7 +32,7 @@ from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.references_behind import restore_references
 from virtualds.datasets.source_positions import find_only_dimension, find_positions, urls_of
 from virtualds.datasets.to_dataset import to_virtual_dataset
-from virtualds.errors import CombineError, VirtualdsError
+from virtualds.errors import CombineError, VirtualdsError, list_details
 from virtualds.formats.undecodable import decode_group
 
 TEXT_KINDS = "OUST"
@@ -191,9 +191,10 @@ def remove_sources(
         for run in find_runs(np.flatnonzero(met)):
             if borders_copies(present, dim, *run):
                 raise CombineError(
-                    f"{url}: the set has positions {run[0]} to {run[1]} along {dim!r} of it, and "
-                    f"chunks beside them that were rewritten or are held in the set, of which it "
-                    f"does not know the source; write the set anew without this source"
+                    f"{url}: positions {run[0]} to {run[1]} along {dim!r} of the set come from "
+                    f"this "
+                    f"source, and chunks beside them were rewritten or are held in the set, which "
+                    f"does not know where those come from; write the set anew without this source"
                 )
         gone |= met
     kept = np.flatnonzero(~gone)
@@ -210,7 +211,7 @@ def remove_sources(
 
 def _check_choice(name: str, given: str, known: Iterable[str]) -> None:
     if given not in known:
-        raise ValueError(f"{name} {given!r}: there are {', '.join(map(repr, known))}")
+        raise ValueError(f"{name}={given!r}: give one of {', '.join(map(repr, known))}")
 
 
 def _open_set(old: ManifestGroup, new: xr.Dataset | None, dim: str | None) -> xr.Dataset:
@@ -246,12 +247,12 @@ def _select_comparable(present: xr.Dataset, new: xr.Dataset, dim: str) -> xr.Dat
             found = _find_differences(str(name), present.variables[name], variable, dim)
             problems += [f"{name}: {reason}" for reason in found]
     if problems:
-        listed = "\n".join(f"  {problem}" for problem in problems)
-        raise CombineError(
-            f"append along {dim!r}: the new dataset does not fit the set:\n{listed}\n"
-            f"leave variables out with ds.drop_vars, convert them, or see new_variables= and "
-            f"missing_variables=; nothing has been written"
+        said = (
+            f"append along {dim!r}: the new dataset does not fit the set, and nothing has been "
+            f"written; leave variables out with ds.drop_vars, convert them, or pass "
+            f"new_variables='fill' or missing_variables='fill' if one side lacks them"
         )
+        raise CombineError(list_details(said, problems))
     return new.drop_vars([n for n, v in new.variables.items() if dim not in v.dims])
 
 

@@ -110,7 +110,8 @@ def pair_stretches(
         return [(_find_stretch_of_values(present, new, dim), new)]
     if unknown := sorted(urls_of(new) - known):
         raise CombineError(
-            f"replace-source: {unknown[0]} is no source of the set; append it (append_dim={dim!r})"
+            f"replace-source: {unknown[0]} is not a source of the set; append it "
+            f"(append_dim={dim!r})"
         )
     return [_pair_source(present, new, dim, url) for url in sorted(shared)]
 
@@ -126,10 +127,10 @@ def _pair_source(
     found = _find_stretch_of_values(present, part, dim)
     if found[0] > there[0] or found[1] < there[1]:
         raise CombineError(
-            f"replace-source: the set has positions {there[0]} to {there[1]} along {dim!r} of "
-            f"{url}, and chunks beside them that were rewritten or are held in the set; the new "
-            f"dataset has other values of {dim!r}, so that nothing says what it replaces; write "
-            f"the set anew (mode='w')"
+            f"replace-source: positions {there[0]} to {there[1]} along {dim!r} of the set come "
+            f"from {url}, and chunks beside them were rewritten or are held in the set, but the "
+            f"new dataset has other values of {dim!r}, so that nothing says what it replaces; "
+            f"write the set anew (mode='w')"
         )
     return found, part
 

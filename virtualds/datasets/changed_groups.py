@@ -21,13 +21,13 @@ def normalise_path(path: str | None) -> str:
     Raises
     ------
     ValueError
-        The path is no string, or has a part that is no name.
+        The path is no string, or has a part that is not a name.
     """
     if path is not None and not isinstance(path, str):
         raise ValueError(f"group {path!r}: give a path such as '/a/b', or None for the root")
     parts = [part for part in (path or "").split("/") if part]
     if odd := [part for part in parts if part in (".", "..")]:
-        raise ValueError(f"group {path!r}: {odd[0]!r} is no name of a group")
+        raise ValueError(f"group {path!r}: {odd[0]!r} is not a name of a group")
     return "/".join(parts)
 
 
@@ -38,7 +38,8 @@ def naming_group(path: str) -> Iterator[None]:
         yield
     except (VirtualdsError, ValueError) as error:
         if path:
-            error.add_note(f"group /{path}")
+            name_place = error.locate if isinstance(error, VirtualdsError) else error.add_note
+            name_place(f"group /{path}")
         raise
 
 

@@ -26,17 +26,17 @@ def name_missing_set(location: Location) -> Iterator[None]:
     """Say of a set that is not there what could be done."""
     try:
         yield
-    except FileNotFoundError as error:
+    except FileNotFoundError:
         raise FileNotFoundError(
-            f"{location.target}: there is no reference set ({error}); check the path, or write "
-            f"one with ds.virtual.to_manifest"
-        ) from error
+            f"{location.target}: there is no reference set; check the path, or write one with "
+            f"ds.virtual.to_manifest"
+        ) from None
 
 
 def check_conflict(conflict: str) -> None:
     """Raise an error if there is no such way to settle conflicts."""
     if conflict not in ("raise", "retry"):
-        raise ValueError(f"conflict {conflict!r}: there are 'raise' and 'retry'")
+        raise ValueError(f"conflict={conflict!r}: give 'raise' or 'retry'")
 
 
 def retry_on_conflict(attempt: Callable[[], Result], conflict: str) -> Result:

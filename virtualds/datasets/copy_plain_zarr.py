@@ -98,7 +98,7 @@ class ManifestChunks:
         try:
             found = find_store(file.url).get_ranges(file, ranges)
         except StoreError as error:
-            raise self._make_error(int(batch[error.item]), str(error)) from error
+            raise self._make_error(int(batch[error.item]), f"{error}") from error
         for one, data, expected in zip(batch, found, self.checksum[batch].tolist(), strict=True):
             if reason := find_mismatch(data, expected):
                 raise self._make_error(int(one), reason)
@@ -202,7 +202,8 @@ def _find_reasons_not_plain(metadata: Mapping[str, Any], data: Any) -> list[str]
         shape = metadata["chunk_grid"]["configuration"]["chunk_shape"]
         sizes = pipeline.encoded_sizes(prod(shape) * pipeline.dtype.itemsize)
         found += [
-            f"its codec shuffle takes {size or 'any number of'} bytes, which are no whole elements "
+            f"its codec shuffle takes {size or 'any number of'} bytes, which are not whole "
+            f"elements "
             f"of {codec.itemsize}; numcodecs shuffles whole ones"
             for codec, size in zip(pipeline.codecs, sizes, strict=False)
             if isinstance(codec, Shuffle) and (size is None or size % codec.itemsize)

@@ -276,7 +276,7 @@ def name_variable_in_errors(part: VariableDecoding) -> Iterator[None]:
     try:
         yield
     except VirtualdsError as error:
-        error.add_note(f"variable {part.name!r}")
+        error.locate(f"variable {part.name!r}")
         raise
 
 

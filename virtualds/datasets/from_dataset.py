@@ -49,7 +49,7 @@ def group_from_dataset(dataset: xr.Dataset) -> ManifestGroup:
         try:
             variables[NO_NAME if name is None else name] = _to_stored(str(name), variable)
         except VirtualdsError as error:
-            error.add_note(f"variable {name!r}")
+            error.locate(f"variable {name!r}")
             raise
     _check_urls(variables.values())
     return ManifestGroup(variables, attributes, encoding=dataset.encoding)

@@ -18,22 +18,22 @@ Result = TypeVar("Result")
 SIMILARITY = 0.7
 """How similar, up to 1, two names must be for one to be a misspelling of the other."""
 ELSEWHERE = {
-    "backend": "the format is found by the bytes of a file, or named with parser=",
+    "backend": "the bytes of a file show its format; to name it, pass parser=",
     "chunks": "arrays stay virtual; chunks= is for xr.open_dataset(..., engine='virtual')",
-    "decode_times": "decode_cf=False decodes nothing at all",
-    "engine": "the format is found by the bytes of a file, or named with parser=",
-    "filetype": "the format is found by the bytes of a file, or named with parser=",
-    "indexes": "dimension coordinates have indexes; loadable_variables=[] loads and makes none",
-    "errors": "on_error= says what to do about files that cannot be opened",
-    "reader_options": "storage_options= are the access options for fsspec",
+    "decode_times": "pass decode_cf=False to decode nothing at all",
+    "engine": "the bytes of a file show its format; to name it, pass parser=",
+    "filetype": "the bytes of a file show its format; to name it, pass parser=",
+    "indexes": "dimension coordinates get indexes, and with loadable_variables=[] none does",
+    "errors": "pass on_error= to say what to do about files that cannot be opened",
+    "reader_options": "pass the access options for fsspec as storage_options=",
     "registry": "stores are found by the url, with access options in storage_options=",
-    "mask_and_scale": "decode_cf=False decodes nothing at all",
+    "mask_and_scale": "pass decode_cf=False to decode nothing at all",
 }
 """What replaces arguments that other functions of xarray have."""
 
 FLAG = ((bool, np.bool_), "True or False")
 TEXT = ((str, type(None)), "a string, or None")
-NAMES = ((str, Iterable), "a word, or an iterable of names")
+NAMES = ((str, Iterable), "a word, or a list of names")
 OPTIONS = ((Mapping, type(None)), "a dict of access options for fsspec, or None")
 PATH = ((str, PathLike, type(None)), "a path or url, or None")
 KINDS: dict[str, tuple[Any, str]] = {
@@ -106,7 +106,7 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
 
     >>> check_choice("join", "outr", ["inner", "outer"])
     Traceback (most recent call last):
-    ValueError: join 'outr': there are 'inner', 'outer'; did you mean 'outer'?
+    ValueError: join='outr': give one of 'inner', 'outer'; did you mean 'outer'?
 
     Raises
     ------
@@ -115,7 +115,8 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
     choices = list(choices)
     if value not in choices:
         known = ", ".join(map(repr, choices))
-        raise ValueError(f"{name} {value!r}: there are {known}{format_suggestion(value, choices)}")
+        meant = format_suggestion(value, choices)
+        raise ValueError(f"{name}={value!r}: give one of {known}{meant}")
 
 
 def names_of(argument: str, names: str | Iterable[str] | None) -> tuple[str, ...]:
@@ -131,7 +132,7 @@ def names_of(argument: str, names: str | Iterable[str] | None) -> tuple[str, ...
     if names is None or isinstance(names, str):
         return () if names is None else (names,)
     if not isinstance(names, Iterable):
-        raise TypeError(f"{argument} {names!r}: give a name, or an iterable of names")
+        raise TypeError(f"{argument}={names!r}: give a name, or a list of names")
     return tuple(names)
 
 
@@ -140,7 +141,7 @@ def check_types(given: Mapping[str, Any]) -> None:
 
     >>> check_types({"decode_cf": "no"})
     Traceback (most recent call last):
-    TypeError: decode_cf 'no': it is True or False
+    TypeError: decode_cf='no': give True or False
 
     Raises
     ------
@@ -149,7 +150,7 @@ def check_types(given: Mapping[str, Any]) -> None:
     for name in given.keys() & KINDS.keys():
         types, wanted = KINDS[name]
         if not isinstance(given[name], types):
-            raise TypeError(f"{name} {given[name]!r}: it is {wanted}")
+            raise TypeError(f"{name}={given[name]!r}: give {wanted}")
 
 
 def list_arguments(function: Callable[..., Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from virtualds.datasets.registry import (
     is_recognised,
     load_plugins,
 )
-from virtualds.errors import FormatError, without_secrets
+from virtualds.errors import FormatError, list_details, without_secrets
 from virtualds.formats import Format
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
@@ -155,7 +155,7 @@ def reader_of(location: Location, name: str | None = None) -> Found:
         # plugins are imported only if needed; none may replace a parser of this package
         known = {**{parser.name: parser for parser in load_plugins()}, **known}
     if name not in known:
-        raise ValueError(f"parser {name!r}: there are {sorted(known)}")
+        raise ValueError(f"parser={name!r}: give one of {', '.join(map(repr, sorted(known)))}")
     reader, (url, options) = known[name], (location.url, location.options)
     if reader.markers:
         return reader, SourceFile(url, options=options)
@@ -185,13 +185,16 @@ def format_for(
     if name is not None:
         known = {form.name: form for form in FORMATS}
         if name not in known:
-            raise ValueError(f"format {name!r}: there are {sorted(known)}")
+            raise ValueError(f"format={name!r}: give one of {', '.join(map(repr, sorted(known)))}")
         return known[name]
     for ask in asked or (format_by_suffix, format_there):
         if (form := ask(location)) is not None:
             return form
-    suffixes = {form.name: form.suffixes for form in FORMATS}
-    raise ValueError(f"{location.url}: its suffix chooses no format of {suffixes}; pass format=")
+    suffixes = (f"{form.name} ({', '.join(form.suffixes)})" for form in FORMATS)
+    raise ValueError(
+        f"{location.url}: the suffix of its name chooses no format; pass format=, or give it a "
+        f"suffix of {', '.join(suffixes)}"
+    )
 
 
 def format_by_suffix(location: Location) -> Format | None:
@@ -270,10 +273,15 @@ def _detected(url: str, options: StorageOptions | None) -> Found:
             return parser, source
     if (what := _describe_non_data(head)) is not None:
         raise FormatError(f"{url}: {what}")
-    names = [reader.name for reader in (*READERS, *load_plugins())]
+    if head.lstrip()[:1] == b"{":
+        raise FormatError(
+            f"{url}: the file is JSON, but not a reference set; check the path, or give a set that "
+            f"kerchunk or virtualds has written"
+        )
+    names = ", ".join(reader.name for reader in (*READERS, *load_plugins()))
     raise FormatError(
-        f"{url}: begins with {head[:8]!r}, which is none of {names}; name it with parser=, "
-        f"or open the file with xarray's own engines"
+        f"{url}: begins with {head[:8]!r}, which no known format does; name the format with "
+        f"parser=, or open the file with one of xarray's other engines\n  known: {names}"
     )
 
 
@@ -291,13 +299,13 @@ def _describe_non_data(head: bytes) -> str | None:
         return "the file is empty; fetch it again, or write it anew"
     if text.startswith((b"<!doctype html", b"<html", b"<head", b"<body")):
         return (
-            "it is an HTML page, such as a server shows in place of a file (a login, an error, a "
-            "list of files); check the url, and log in with storage_options"
+            "the file is an HTML page, such as a server shows in place of a file (a login, an "
+            "error, a list of files); check the url, and log in with storage_options"
         )
     if text.startswith((b"<?xml", b"<error")):
         return (
-            "it is an XML document, such as a server sends in place of a file (an error); open it "
-            "in a browser to see what it says, check the url and storage_options"
+            "the file is an XML document, such as a server sends in place of a file (an error); "
+            "open it in a browser to see what it says, check the url and storage_options"
         )
     return None
 
@@ -320,8 +328,11 @@ def _find_only_content(root: str, options: StorageOptions | None) -> Found:
     if not names:
         raise FormatError(f"{url}: the archive is empty; fetch it again, or pack it anew")
     raise FormatError(
-        f"{url}: the archive holds {len(names)} files, {names[:5]!r}...; name one of them as "
-        f"{scheme}MEMBER::{url}"
+        list_details(
+            f"{url}: the archive holds {len(names)} files; name one of them, such as "
+            f"{scheme}{names[0]}::{url}",
+            names,
+        )
     )
 
 
@@ -344,8 +355,8 @@ def _demand_not_begun(url: str, options: StorageOptions | None) -> None:
             begun |= is_claim(store.read_all(join_path(url, name), options))
     if begun:
         raise FileNotFoundError(
-            f"{url}: this folder is no reference set; perhaps a writer is creating one in it, then "
-            f"open it when that is done, or, if it has failed, create it again; else check the path"
+            f"{url}: this folder is not a complete reference set; if a writer is creating the set, "
+            f"open it later; if that writer has failed, create the set again; else check the path"
         )
 
 

@@ -46,7 +46,7 @@ def materialize(
     """Copy all bytes that a group refers to; see ``ds.virtual.materialize``."""
     replaces = replaces_by(mode)
     if layout not in LAYOUTS:
-        raise ValueError(f"layout {layout!r}: there are {', '.join(map(repr, LAYOUTS))}")
+        raise ValueError(f"layout={layout!r}: give one of {', '.join(map(repr, LAYOUTS))}")
     root = location.url.rstrip("/")
     total = _count_bytes(group) if is_shown(progress) else 0
     with (

@@ -143,7 +143,7 @@ def _find_in_fsspec(given: Any, filesystem: Any, options: Mapping[str, Any] | No
         return _open_references({**positional, **filesystem.storage_options}, options)
     if given is filesystem:
         raise TypeError(
-            f"{type(given).__name__}: a filesystem is no file; give its url, or a mapper of it "
+            f"{type(given).__name__}: a filesystem is not a file; give its url, or a mapper of it "
             f"(fs.get_mapper(path)); only a ReferenceFileSystem is a set by itself"
         )
     if (meant := _find_url(given, filesystem, path)) is not None:

@@ -312,7 +312,9 @@ def _naming_file(location: Location) -> Iterator[None]:
     try:
         yield
     except (VirtualdsError, ValueError) as error:
-        error.add_note(f"file {without_secrets(location.url)}")
+        url = without_secrets(location.url)
+        if url not in str(error):
+            error.add_note(f"file {url}")
         raise
 
 

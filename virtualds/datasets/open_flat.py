@@ -111,7 +111,7 @@ def open_flat(
 
 def _check(shape: tuple[int, ...], dims: tuple[str, ...], offset: int, order: str) -> None:
     if order not in ("C", "F"):
-        raise ValueError(f"order {order!r}: there are 'C' and 'F'")
+        raise ValueError(f"order={order!r}: give 'C' or 'F'")
     if len(dims) != len(shape) or len(set(dims)) < len(dims):
         raise ValueError(f"dims {dims} for the shape {shape}; give every axis a name of its own")
     if offset < 0 or any(n < -1 for n in shape) or shape.count(-1) > 1:
@@ -130,7 +130,7 @@ def _settle_shape(
     left = (source.size or 0) - offset
     if source.size is None or not row or left < 0 or left % row:
         raise FormatError(
-            f"the file has {source.size} bytes, {left} behind byte {offset}, which is no whole "
+            f"the file has {source.size} bytes, {left} behind byte {offset}, which is not a whole "
             f"number of {row} for the -1 of {shape}; check dtype, shape and offset"
         )
     return tuple(left // row if n == -1 else n for n in shape)

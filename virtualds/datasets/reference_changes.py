@@ -53,7 +53,7 @@ class ReferenceChanges:
     def __post_init__(self) -> None:
         most = self.inline_threshold
         if most is not None and not (_is_integer(most) and most >= 0):
-            raise ValueError(f"inline_threshold {most!r}: it is a number of bytes, at least 0")
+            raise ValueError(f"inline_threshold={most!r}: give a number of bytes, at least 0")
         if self.subchunk is not None:
             _check_subchunk(self.subchunk)
 
@@ -104,7 +104,7 @@ def _check_subchunk(given: Any) -> None:
                 raise TypeError(f"subchunk {given!r}: {wanted}")
             _check_subchunk(length)
         elif not _is_integer(length) or length < 1:
-            raise ValueError(f"subchunk {name}={length!r}: it is a number of elements, at least 1")
+            raise ValueError(f"subchunk {name}={length!r}: give a number of elements, at least 1")
 
 
 def _change_arrays(group: ManifestGroup, change: ChangeArray, path: str = "") -> ManifestGroup:
@@ -117,7 +117,7 @@ def _change_arrays(group: ManifestGroup, change: ChangeArray, path: str = "") ->
             try:
                 array = change(prefix + name, variable, variable.data)
             except VirtualdsError as error:
-                error.add_note(f"variable {prefix + name!r}")
+                error.locate(f"variable {prefix + name!r}")
                 raise
             if array is not variable.data:
                 variables[name] = replace(variable, data=array)
@@ -188,7 +188,7 @@ class _Cutter:
         if not self.is_done:
             raise UnsupportedError(
                 f"subchunk {dict(self.subchunk)!r}: no variable has uncompressed chunks that are "
-                f"longer, and parts of compressed chunks are no byte ranges; leave it out"
+                f"longer, and parts of compressed chunks are not ranges of bytes; leave it out"
             )
 
 

@@ -40,7 +40,7 @@ def restore_references(dataset: xr.Dataset) -> xr.Dataset:
         try:
             array = find_references(variable)
         except UnsupportedError as error:
-            error.add_note(f"variable {name!r}")
+            error.locate(f"variable {name!r}")
             raise
         if array is not None and array is not get_virtual_array(variable):
             data: Any = array
@@ -90,9 +90,9 @@ def _apply_selection(layers: Layers) -> ManifestArray:
 
 def _unsupported_error(why: str) -> UnsupportedError:
     return UnsupportedError(
-        f"its values lie in source files, but references cannot express them: {why}. Open the "
-        f"source with virtualds.open_virtual_dataset, which shows what stays virtual, or load "
-        f"the values (ds.load()) if they are to be written as values"
+        f"references cannot express its values, which lie in source files: {why}; open the source "
+        f"with virtualds.open_virtual_dataset, which shows what stays virtual, or call ds.load() "
+        f"to write values"
     )
 
 

@@ -22,7 +22,7 @@ from virtualds.datasets.from_dataset import group_from_dataset
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.references_behind import restore_references
 from virtualds.datasets.to_dataset import to_virtual_dataset
-from virtualds.errors import CombineError
+from virtualds.errors import CombineError, list_details
 from virtualds.formats.undecodable import decode_group
 from virtualds.options import get_options
 
@@ -72,11 +72,11 @@ def fill_region(
     new = _drop_indexes(present, new, slices)
     _check_dimensions(new, slices)
     if problems := [p for n in new.variables for p in _find_problems(present, new, n, slices)]:
-        listed = "\n".join(f"  {problem}" for problem in problems)
-        raise CombineError(
-            f"region {_format(slices)}: the new dataset does not fit the set:\n{listed}\n"
-            f"leave variables out with ds.drop_vars, or convert them; nothing has been written"
+        said = (
+            f"region {_format(slices)}: the new dataset does not fit the set, and nothing has been "
+            f"written; leave variables out with ds.drop_vars, or convert them"
         )
+        raise CombineError(list_details(said, problems))
     changed = {}
     for name, variable in new.variables.items():
         found = _fill_variable(name, present.variables[name], variable, slices, on_duplicate)
@@ -139,7 +139,7 @@ def _demand_auto(wanted: Any, region: Any) -> None:
 def _check_slice(dim: Hashable, wanted: slice, size: int, count: int) -> slice:
     """Return a slice with start and stop inside of a dimension."""
     if wanted.step not in (None, 1):
-        raise ValueError(f"region: {wanted} along {dim!r} has a step; regions are contiguous")
+        raise ValueError(f"region: {wanted} along {dim!r} has a step; give a slice without one")
     start, stop, _ = wanted.indices(size)
     beyond = wanted.stop is not None and wanted.stop > size
     if stop - start != count or beyond:
@@ -175,7 +175,8 @@ def _find_by_index(present: xr.Dataset, new: xr.Dataset, dim: Hashable) -> slice
         )
     if not places.size or (np.diff(places) != 1).any():
         raise CombineError(
-            f"region: the values of {dim!r} are at {places[:4].tolist()} of the set, which is no "
+            f"region: the values of {dim!r} are at {places[:4].tolist()} of the set, which is "
+            f"not a "
             f"contiguous stretch; write them one after the other"
         )
     return slice(int(places[0]), int(places[-1]) + 1)

@@ -77,7 +77,7 @@ def template(
             try:
                 made[name] = _empty_variable(variable, lengths)
             except VirtualdsError as error:
-                error.add_note(f"variable {name!r}")
+                error.locate(f"variable {name!r}")
                 raise
     made |= {n: v for n, v in given.variables.items() if n not in like.variables}
     rest = {n: v for n, v in like.variables.items() if n not in made}
@@ -98,7 +98,8 @@ def _find_lengths(
     lengths: dict[Hashable, int] = {**given.sizes, **{d: int(n) for d, n in sizes.items()}}
     if unknown := [dim for dim in lengths if dim not in like.dims]:
         raise ValueError(
-            f"template: dimension {unknown[0]!r} is none of the dataset's {list(like.dims)}; give "
+            f"template: dimension {unknown[0]!r} is not one of the dataset's {list(like.dims)}; "
+            f"give "
             f"the cell all dimensions first: ds.expand_dims({unknown[0]!r})"
             f"{format_suggestion(str(unknown[0]), map(str, like.dims))}"
         )

@@ -209,7 +209,7 @@ def _decode_dataset(group: ManifestGroup, opening: OpenOptions) -> tuple[Decodin
                     variables[name] = variable.compute()
                     loaded.add(name)
         except VirtualdsError as error:
-            error.add_note(f"variable {name!r}")
+            error.locate(f"variable {name!r}")
             raise
     names = [n for n, v in variables.items() if v.dims == (n,) and is_in_memory(v)]
     made = {}

@@ -57,7 +57,7 @@ def _make_datasets(
         try:
             yield path, decode_group(part, on_error, make, f"group /{path}")
         except VirtualdsError as error:
-            error.add_note(f"group /{path}")
+            error.locate(f"group /{path}")
             raise
 
 
@@ -112,7 +112,7 @@ def group_from_tree(tree: xr.DataTree, inherited: bool = False, path: str = "") 
     try:
         group = group_from_dataset(tree.to_dataset(inherit=inherited or not path))
     except VirtualdsError as error:
-        error.add_note(f"group {path or '/'}")
+        error.locate(f"group {path or '/'}")
         raise
     below = {
         name: group_from_tree(child, inherited, f"{path}/{name}")

@@ -291,8 +291,8 @@ class _Moves:
             found = find_store(file.url).describe(file.url, file.options)
         except OSError as error:
             raise ReadError(
-                f"{self._url}: {file.url} cannot be read ({error}); nothing has changed, check the "
-                f"new path, or rename_paths(sample=0) looks at no file"
+                f"{self._url}: {file.url} cannot be read ({error}), and nothing has changed; check "
+                f"the new path, or pass sample=0 to look at no file"
             ) from error
         for what, known, now in (
             ("size", file.size, found.size),
@@ -301,7 +301,8 @@ class _Moves:
             if None not in (known, now) and known != now:
                 raise ReadError(
                     f"{self._url}: {file.url} has the {what} {now!r}, and the set refers to one "
-                    f"with {known!r}; nothing has changed, check the new path, or scan the file "
+                    f"with {known!r}, and nothing has changed; check the new path, or scan the "
+                    f"file "
                     f"again"
                 )
 

@@ -85,9 +85,9 @@ class WriteOptions:
         mode, dim = self.mode, self.append_dim
         if mode not in MODES:
             raise ValueError(
-                f"mode {mode!r}: there are 'w-' (create), 'w' (create or replace), 'a' (add "
+                f"mode={mode!r}: give one of 'w-' (create), 'w' (create or replace), 'a' (add "
                 f"variables, or append along append_dim), 'r+' (fill a region, or replace "
-                f"variables), and 'replace-source'"
+                f"variables), or 'replace-source'"
             )
         if self.region is not None and (mode != "r+" or dim is not None):
             raise ValueError(
@@ -166,10 +166,11 @@ class WriteOptions:
         """Refuse choices that a format does not have; ``call`` is what a user has called."""
         known = [*target.choices, *OF_ALL]
         others = list_arguments(WriteOptions if call is None else call)
+        listed = ", ".join(known)
         for name in sorted(self.choices.keys() - set(known)):
             remedy = format_suggestion(name, {*known, *others} - {name})
             if name in {one.name for one in fields(self)}:
                 remedy = "; ds.virtual.to_manifest has it, and this call does not"
-            raise TypeError(f"{name!r} is no option of {target.name}, which has {known}{remedy}")
+            raise TypeError(f"{target.name} has no option {name!r}{remedy or f'; it has {listed}'}")
         check_types(self.choices)
         ReferenceChanges.of(self.choices)

@@ -158,5 +158,5 @@ def replaces_by(mode: str) -> bool:
         There is no such mode.
     """
     if mode not in ("w-", "w"):
-        raise ValueError(f"mode {mode!r}: there are 'w-' (create) and 'w' (create or replace)")
+        raise ValueError(f"mode={mode!r}: give 'w-' (create) or 'w' (create or replace)")
     return mode == "w"

@@ -96,7 +96,7 @@ class ReferencedFiles:
             case (size, mtime, (str() | None) as etag) if _is_int64(size) and _is_int64(mtime):
                 return size, mtime, etag
         raise FormatError(
-            f"{self._source.url}: {noted!r:.80} is noted of {url}, which is no size, time and "
+            f"{self._source.url}: {noted!r:.80} is noted of {url}, which is not a size, time and "
             f"etag; write the set anew"
         )
 

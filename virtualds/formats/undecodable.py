@@ -15,7 +15,13 @@ from typing import Any, TypeVar
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable, name_axes
-from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, without_secrets
+from virtualds.errors import (
+    FormatError,
+    UnsupportedError,
+    VirtualdsError,
+    list_details,
+    without_secrets,
+)
 from virtualds.formats.referenced_files import MALFORMED_ERRORS, malformed_error
 from virtualds.formats.zarr.v2_metadata import is_shape
 
@@ -31,8 +37,8 @@ Problems = Mapping[str, VirtualdsError]
 
 def _raise(group: ManifestGroup, problems: Problems) -> ManifestGroup:
     first, *others = problems.values()
-    for error in others:
-        first.add_note(f"and also: {error}")
+    if others:
+        first.add_note(list_details("and also:", (f"{error}" for error in others)))
     raise first
 
 
@@ -78,8 +84,12 @@ def apply_on_error(
         The first problem; its notes list the others.
     """
     found = ON_ERROR[on_error](group, problems)
-    listed = "\n".join(f"  {name}: {error}" for name, error in problems.items())
-    warnings.warn(f"{without_secrets(where)}: could not be read\n{listed}", stacklevel=depth + 1)
+    where = without_secrets(where)
+    details = (
+        f"{name}: " + f"{error}".removeprefix(f"variable {name!r} of {where}: ")
+        for name, error in problems.items()
+    )
+    warnings.warn(list_details(f"{where}: could not be read", details), stacklevel=depth + 1)
     return found
 
 
@@ -113,10 +123,10 @@ def read_variable_or_problem(
         found = error if isinstance(error, VirtualdsError) else malformed_error(root, error)
         if found is not error:
             found.__cause__ = error
-    found.add_note(f"variable {path} of {root}")
+    found.locate(f"variable {path!r}", root)
     problems[path.rpartition("/")[2]] = found
     sizes: Sequence[Any] = shape if is_shape(shape) else ()  # type: ignore[assignment]
-    array = ManifestArray.unreadable(tuple(sizes), "V1", str(found))
+    array = ManifestArray.unreadable(tuple(sizes), "V1", f"{found}")
     return ManifestVariable(_name_axes(sizes, names), array)
 
 
@@ -137,7 +147,7 @@ class UndecodableError(VirtualdsError):
     """
 
     def __init__(self, problems: Problems) -> None:
-        super().__init__("; ".join(map(str, problems.values())))
+        super().__init__("; ".join(f"{problem}" for problem in problems.values()))
         self.problems = dict(problems)
 
 
@@ -153,7 +163,7 @@ def blame_variable(name: str) -> Iterator[None]:
     try:
         yield
     except UnsupportedError as error:
-        error.add_note(f"variable {name!r}")
+        error.locate(f"variable {name!r}")
         raise UndecodableError({name: error}) from error
     except (VirtualdsError, OSError):
         raise
@@ -255,4 +265,4 @@ def _find_problems(
 
 
 def _describe_error(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    return f"{type(error).__name__}: {' '.join(format(error).split())[:300]}"

@@ -98,10 +98,10 @@ class _Reader:
         try:
             _demand_image(part)
         except UnsupportedError as error:
-            error.add_note(f"part {name!r} of {self.source.url}")
+            error.locate(f"part {name!r}", self.source.url)
             self.problems[name] = error
             self.variables[name] = ManifestVariable(
-                (), ManifestArray.unreadable((), "V1", str(error)), {}
+                (), ManifestArray.unreadable((), "V1", f"{error}"), {}
             )
             return
         if part.shape:

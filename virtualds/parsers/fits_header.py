@@ -79,7 +79,7 @@ class HeaderDataUnit:
         more, groups = (self.cards.get(name, n) for name, n in (("PCOUNT", 0), ("GCOUNT", 1)))
         if type(more) is not int or type(groups) is not int or more < 0 or groups < 0:
             raise FormatError(
-                f"FITS part {self.number}: PCOUNT or GCOUNT is no count; it is damaged"
+                f"FITS part {self.number}: PCOUNT or GCOUNT is not a count; the file is damaged"
             )
         if self.cards.get("GROUPS") is True and shape and not shape[-1]:
             shape = shape[:-1]

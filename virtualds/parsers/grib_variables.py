@@ -154,10 +154,10 @@ class MessageGroup:
             try:
                 array = self._build_array(name, messages)
             except VirtualdsError as error:
-                error.add_note(f"variable {name!r} of {self.source.url}")
+                error.locate(f"variable {name!r}", self.source.url)
                 self.problems[name] = error
                 lengths = (len(self.values[axis]) for axis in self.axes)
-                array = ManifestArray.unreadable((*lengths, *self.shape), "f4", str(error))
+                array = ManifestArray.unreadable((*lengths, *self.shape), "f4", f"{error}")
             url = self.source.url
             origin = local_path(url) if scheme_of(url) == "file" else url
             encoding = {"source": origin, "original_shape": array.shape, "dtype": array.dtype}

@@ -2,7 +2,8 @@
 
 `virtualds.parsers.netcdf3_header` parses the header, which mostly takes one request. A variable
 without records is one chunk, which readers cut as they need. Each record of a variable is a chunk,
-since the records of all variables lie interleaved (docs/decisions/0018-a-record-is-a-chunk.md).
+since the records of all variables lie interleaved
+(docs/explanation/decisions/0018-a-record-is-a-chunk.md).
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
             _demand_whole(variable, header, records, source)
             data = _build_array(variable, header, records, source)
         except VirtualdsError as error:
-            error.add_note(f"variable {variable.name!r} of {source.url}")
+            error.locate(f"variable {variable.name!r}", source.url)
             problems[variable.name] = error
             data = ManifestArray.unreadable(
                 _shape_of(variable, records), variable.dtype, f"{source.url}: {error}"

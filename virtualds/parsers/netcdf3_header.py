@@ -242,7 +242,7 @@ class _Parser:
         try:
             text = raw.decode()
         except UnicodeDecodeError as error:
-            raise self.describe_damage(f"the name {raw[:64]!r} is no UTF-8", place) from error
+            raise self.describe_damage(f"the name {raw[:64]!r} is not UTF-8", place) from error
         # netCDF-C ends a name at its first zero, and its own test files have such names
         text = text.partition("\0")[0]
         if not text:

@@ -119,9 +119,9 @@ def read_archive(
         try:
             data = _build_array(file, head)
         except VirtualdsError as error:
-            error.add_note(f"variable {name!r} of {source.url}")
+            error.locate(f"variable {name!r}", source.url)
             problems[name] = error
-            data = ManifestArray.unreadable((), "V1", str(error))
+            data = ManifestArray.unreadable((), "V1", f"{error}")
         variables[name] = build_flat_variable(data, number_axes(name, data.ndim), source)
     return ManifestGroup(variables, problems=problems).group(group)
 
@@ -196,7 +196,7 @@ def parse_header_size(head: bytes, where: str) -> int:
     """
     if not head.startswith(MAGIC) or len(head) < 12 or head[6] not in WIDTHS:
         raise FormatError(
-            f"{where}: begins with {head[:8]!r}, which is no .npy file of version 1 to 3"
+            f"{where}: begins with {head[:8]!r}, not as an .npy file of version 1 to 3 does"
         )
     width = WIDTHS[head[6]]
     length = int.from_bytes(head[8 : 8 + width], "little")

@@ -79,9 +79,9 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
                 )
             data = _build_array(tensor, begin, source)
         except VirtualdsError as error:
-            error.add_note(f"variable {name!r} of {source.url}")
+            error.locate(f"variable {name!r}", source.url)
             problems[name] = error
-            data = ManifestArray.unreadable((), "V1", str(error))
+            data = ManifestArray.unreadable((), "V1", f"{error}")
         variables[name] = build_flat_variable(data, number_axes(name, data.ndim), source)
     return ManifestGroup(variables, dict(attributes), problems=problems).group(group)
 
@@ -103,7 +103,7 @@ def _read_header(source: SourceFile) -> tuple[dict[str, Any], int]:
         head += store.get_ranges(source, [(len(head), begin - len(head))])[0]
     found = parse_json(bytes(head[WIDTH:begin]), url)
     if not isinstance(found, dict):
-        raise FormatError(f"{url}: its header is no object of JSON; the file is damaged")
+        raise FormatError(f"{url}: its header is not a JSON object; the file is damaged")
     return found, begin
 
 

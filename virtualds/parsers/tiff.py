@@ -195,9 +195,9 @@ def _build_group(
         try:
             array = _build_array(source, series)
         except VirtualdsError as error:
-            error.add_note(f"variable {IMAGE!r} of {source.url}")
+            error.locate(f"variable {IMAGE!r}", source.url)
             problems[IMAGE] = error
-            array = ManifestArray.unreadable(series.shape, page.dtype or "u1", str(error))
+            array = ManifestArray.unreadable(series.shape, page.dtype or "u1", f"{error}")
         encoding = {"source": _name_of(source), "original_shape": array.shape, "dtype": array.dtype}
         variables[IMAGE] = ManifestVariable(dims, array, attributes, encoding)
     variables |= {name: v for name, v in coordinates.items() if name not in skip}

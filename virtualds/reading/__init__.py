@@ -84,7 +84,7 @@ def _demand_valid_text(source: Readable, out: npt.NDArray[Any]) -> npt.NDArray[A
         letters = np.ascontiguousarray(out).reshape(-1).view(out.dtype.byteorder + "u4")
         if (largest := int(letters.max())) > sys.maxunicode:
             raise ReadError(
-                f"{source.name}: its text has the number {largest:#x}, which is no Unicode "
+                f"{source.name}: its text has the number {largest:#x}, which is not a Unicode "
                 f"character; the file is damaged, fetch it again"
             )
     return out

@@ -147,7 +147,7 @@ class AccessPolicy:
         objections = (
             (guarded and is_local, f"the local file {url}, which a remote set may not; {REMEDY}"),
             (odd, f"{url}, and where {odd} leads cannot be judged; refer to the file itself"),
-            (outer and _is_special(last), f"{url}, which is no regular file; refer to a file"),
+            (outer and _is_special(last), f"{url}, which is not a regular file; refer to a file"),
             (
                 guarded and is_private(last) and not is_private(_split_links(base)[-1]),
                 f"{url}, an address of this machine or its network, which a set of a public host "
@@ -291,7 +291,7 @@ def _normalise_prefix(prefix: str | os.PathLike[str]) -> str:
     """Return a prefix of the user in the form in which urls are checked."""
     url = normalise_url(prefix)
     if not os.fspath(prefix) or "::" in url or _CONTROL.search(url):
-        raise ValueError(f"allow: {prefix!r} is no prefix; give a folder, or a url without '::'")
+        raise ValueError(f"allow: {prefix!r} is not a prefix; give a folder, or a url without '::'")
     if scheme_of(url) == "file":
         return url
     place = _parse_url(url)

@@ -117,8 +117,8 @@ def _find_zip_problem(entry: zipfile.ZipInfo) -> str | None:
     if entry.compress_type != zipfile.ZIP_STORED:
         method = METHODS.get(entry.compress_type, f"method {entry.compress_type}")
         return (
-            f"it is compressed ({method}), so no range of the archive is its bytes; unpack the "
-            f"archive, or pack it again without compression (zip -0)"
+            f"the member is compressed ({method}), so no range of the archive holds its bytes; "
+            f"unpack the archive, or pack it again without compression (zip -0)"
         )
     if entry.file_size != entry.compress_size:
         return f"it has {entry.compress_size} bytes stored of {entry.file_size}; fetch it again"
@@ -176,7 +176,7 @@ def _find_tar_problem(entry: tarfile.TarInfo) -> str | None:
         return "it is stored with holes (a sparse file); unpack the archive"
     if entry.islnk() or entry.issym():
         return f"it is a link to {entry.linkname!r}; name that one"
-    return None if entry.isreg() else "it is no regular file"
+    return None if entry.isreg() else "it is not a regular file"
 
 
 @contextmanager
@@ -198,7 +198,8 @@ def _describe_errors(where: str) -> Iterator[None]:
         if isinstance(error, FormatError):
             raise
         raise FormatError(
-            f"{where}: it is no sound archive ({error}); it is truncated or damaged, fetch it again"
+            f"{where}: it is not a sound archive ({error}); it is truncated or damaged, fetch "
+            f"it again"
         ) from error
 
 

@@ -13,9 +13,9 @@ from virtualds.stores.store import RequestError, StoreError
 REMEDIES = {
     errno.ENOSPC: "make room on the disk, or write elsewhere",
     errno.EDQUOT: "make room in your quota, or write elsewhere",
-    errno.EROFS: "the disk takes no writes; write elsewhere",
-    errno.ENOENT: "make the folder that it is to lie in",
-    errno.ENOTDIR: "something above it is no folder; write elsewhere",
+    errno.EROFS: "write elsewhere",
+    errno.ENOENT: "make its folder first",
+    errno.ENOTDIR: "a part of its path is a file, not a folder; write elsewhere",
 }
 """What to do, by error number of the system."""
 
@@ -31,21 +31,31 @@ def explain_open_errors(url: str) -> Iterator[None]:
             raise
         # errors of stores name the url and the remedy already
         told = str(error) if error.errno is None and url in str(error) else None
-        remedy = f"{url}: permission denied; ask for read access to it"
-        raise AccessError(told or remedy) from error
+        raise AccessError(
+            told or f"{url}: permission denied; ask for read access to it"
+        ) from error.__cause__
     except FileNotFoundError as error:
         said = without_secrets(str(error))
-        cause = error if said == str(error) else None
-        if error.errno is not None or url not in said:
-            said = f"{url}: there is no such file or group ({said}); check the path"
-        elif cause is not None:
-            raise
-        raise FileNotFoundError(said) from cause
+        if error.errno is None and url in said:
+            if said == str(error):
+                raise
+            raise FileNotFoundError(said) from None
+        # the system says no more than that
+        told = "file" if error.errno is not None else f"file or group ({said})"
+        raise FileNotFoundError(f"{url}: there is no such {told}; check the path") from None
     except RequestError as error:
         raise ReadError(str(error) if url in str(error) else f"{url}: {error}") from error
     except (StoreError, IsADirectoryError) as error:
+        if isinstance(error, IsADirectoryError):
+            raise FormatError(
+                f"{url}: this folder is neither a reference set nor a Zarr store; to open files in "
+                f"it, give a pattern to virtualds.open_virtual_mfdataset"
+            ) from None
+        if isinstance(error.__cause__, ImportError):
+            raise FormatError(f"{url}: {error}") from None
         raise FormatError(
-            f"{url}: cannot be opened ({error}); name a file, or a url that fsspec knows"
+            f"{url}: cannot be opened ({error}); give a path, or a url of a scheme that fsspec "
+            f"knows"
         ) from error
 
 
@@ -62,13 +72,13 @@ def explain_write_errors(url: Any) -> Iterator[None]:
     except PermissionError as error:
         reason = error.strerror or str(error)
         raise AccessError(
-            f"{url}: may not be written ({reason}); ask for write access, or write elsewhere"
+            f"{url}: no permission to write ({reason}); ask for write access, or write elsewhere"
         ) from error
     except StoreError as error:
         raise ReadError(f"{url}: the store refuses the write ({error})") from error
     except OSError as error:
         if error.errno is None:
             raise
-        remedy = REMEDIES.get(error.errno, "see to it, or write elsewhere")
+        remedy = REMEDIES.get(error.errno, "solve that, or write elsewhere")
         told = f"{url}: cannot be written ({error.strerror}); {remedy}"
         raise type(error)(error.errno, told) from error

@@ -107,8 +107,9 @@ def _find_filesystem(url: str, options: dict[str, Any]) -> tuple[Any, str]:
     try:
         return fsspec.core.url_to_fs(url, **options)  # type: ignore[no-any-return]
     except (ImportError, TypeError, ValueError) as error:
-        extra = "; install virtualds[remote]" if isinstance(error, ImportError) else ""
-        raise StoreError(f"no filesystem for {url}: {error}{extra}") from error
+        is_missing = isinstance(error, ImportError) and scheme_of(url) in ("http", "https", "s3")
+        extra = "; pip install 'virtualds[remote]'" if is_missing else ""
+        raise StoreError(f"{error}{extra}") from error
 
 
 def _is_of_protocol(filesystem: Any, protocol: str, needs: str) -> bool:

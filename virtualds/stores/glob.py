@@ -63,7 +63,9 @@ def _match_pattern(pattern: str, options: StorageOptions | None) -> list[str]:
     if tells(INFO):
         tell(INFO, f"{pattern}: {len(found):,} files match, {time.perf_counter() - begun:.3f} s")
     if not found:
-        raise FileNotFoundError(f"{without_secrets(pattern)}: no file matches; check the path")
+        raise FileNotFoundError(
+            f"{without_secrets(pattern)}: no file matches this pattern; check the path"
+        )
     return found
 
 

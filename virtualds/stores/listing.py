@@ -105,8 +105,9 @@ def list_states(pattern: str, options: StorageOptions | None) -> FileColumns:
         found = FileColumns.of(())
     if not len(found):
         raise FileNotFoundError(
-            f"{without_secrets(pattern)}: no file matches; check the path, and whether its disk is "
-            f"mounted (folders, such as Zarr stores, do not count)"
+            f"{without_secrets(pattern)}: no file matches this pattern; check the path, and "
+            f"whether "
+            f"its disk is mounted (folders, such as Zarr stores, do not count)"
         )
     found = found.take(np.argsort(found.urls, kind="stable"))
     # two ** of a pattern may find a file twice
@@ -133,9 +134,7 @@ def fetch_state(url: str, options: StorageOptions | None) -> FileState:
 
 
 def _folder_error(url: str) -> IsADirectoryError:
-    return IsADirectoryError(
-        f"{without_secrets(url)}: it is a folder; only files have one size and time"
-    )
+    return IsADirectoryError(f"{without_secrets(url)}: this is a folder; give files")
 
 
 # ---------------------------------------------------------------------- local

@@ -185,7 +185,9 @@ def open_regular(path: str, options: StorageOptions | None) -> int:
 def check_regular(found: os.stat_result) -> None:
     """Refuse pipes, devices and sockets."""
     if not stat.S_ISREG(found.st_mode):
-        raise StoreError("this is no regular file, but a pipe, a device or a socket; give a file")
+        raise StoreError(
+            "this is not a regular file, but a pipe, a device or a socket; give a file"
+        )
 
 
 def _check_within(path: str, found: os.stat_result, folders: Any) -> None:

@@ -73,6 +73,6 @@ def describe_damage(
         raise
     except complaints as error:
         raise FormatError(
-            f"{source.url}: it is no sound {what} file ({type(error).__name__}: {error}); the "
+            f"{source.url}: it is not a sound {what} file ({type(error).__name__}: {error}); the "
             f"file is damaged or truncated, fetch it again"
         ) from error

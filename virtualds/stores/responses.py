@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from virtualds.errors import without_secrets
@@ -19,8 +20,18 @@ from virtualds.stores.store import RequestError, StoreError
 REMEDIES: dict[type[OSError] | None, str] = {
     PermissionError: "give credentials that may do this, or anon=True for a public bucket, in "
     "storage_options",
+    FileNotFoundError: "check the url",
 }
-"""What the user can do, by kind of failure; callers say what to do about missing files."""
+"""What the user can do, by kind of failure."""
+
+MEANINGS: dict[type[OSError] | None, str] = {
+    PermissionError: "the server refuses access",
+    FileNotFoundError: "there is no such file",
+}
+"""What a kind of failure means, before what the server or its library says."""
+
+URL_AT_END = re.compile(r", url='[^']*'$")
+"""The end of messages of aiohttp; an error names its url once."""
 
 UNREACHABLE = "see whether the host, or endpoint_url in storage_options, is right and up"
 """What the user can do if no server answers."""
@@ -98,21 +109,34 @@ def to_os_error(failed: GaveUp, url: str = "") -> OSError:
     if isinstance(error, StoreError):
         return StoreError((f"{url}: " if url else "") + str(error) + tries)
     kind = _kind_of(error)
-    said = _message_of(error)
-    text = f"{(kind or type(error)).__name__}: {'there is no such file' if said == url else said}"
-    remedy = f" ({REMEDIES[kind]})" if kind in REMEDIES else ""
+    text = _describe(kind, error, url)
+    remedy = REMEDIES.get(kind)
     if kind is None and any(map(is_connection_error, list_causes(error))):
-        remedy = f" ({UNREACHABLE})"
+        remedy = UNREACHABLE
     if not url:
-        return RequestError(text + remedy + tries)
+        return RequestError(text + (f" ({remedy})" if remedy else "") + tries)
     # a server without listings may refuse a folder; callers that look into one expect "not found"
     kind = FileNotFoundError if isinstance(error, FileNotFoundError) and kind else kind
-    return (kind or RequestError)(without_secrets(f"{url}: {text}{remedy}{tries}"))
+    told = f"{url}: {text}{tries}" + (f"; {remedy}" if remedy else "")
+    return (kind or RequestError)(without_secrets(told))
+
+
+def _describe(kind: type[OSError] | None, error: BaseException, url: str) -> str:
+    """Return what a failure means, and what the server or its library says about it."""
+    said = URL_AT_END.sub("", _message_of(error))
+    if kind not in MEANINGS:
+        return f"{(kind or type(error)).__name__}: {said}"
+    return MEANINGS[kind] if said in ("", url) else f"{MEANINGS[kind]} ({said})"
 
 
 def cause_of(failed: GaveUp) -> BaseException | None:
-    """Return the cause of a failure to show, None if its text contains a secret of a url."""
+    """Return the cause of a failure to show.
+
+    None if the error says all that the cause says, or if its text contains a secret of a url.
+    """
     found = failed.__cause__
+    if found is not None and _kind_of(found) in MEANINGS:
+        return None
     shown = [str(cause) for cause in list_causes(found)] if found else []
     return None if any(without_secrets(text) != text for text in shown) else found
 

@@ -1,7 +1,7 @@
 """The cache of a scan: fetched bytes of a remote file are shared until the scan ends.
 
 A scan is seen by the thread that scans, and by those that read for it: they work in a copy of its
-context (`docs/decisions/0029-a-scan-belongs-to-its-context.md`).
+context (`docs/explanation/decisions/0029-a-scan-belongs-to-its-context.md`).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.write import Destination
 from virtualds.datasets.write_options import WriteOptions
-from virtualds.errors import UnsupportedError, without_secrets
+from virtualds.errors import UnsupportedError, lay_out, without_secrets
 from virtualds.log import INFO, tell, tells
 from virtualds.options import SETTLE
 from virtualds.source_file import StorageOptions
@@ -127,7 +127,7 @@ def sync(
     begun = time.monotonic()
     check_choice("on_removed", on_removed, ON_REMOVED)
     if not isinstance(settle, int | float) or not settle >= 0:
-        raise ValueError(f"settle {settle!r}: it is a number of seconds, at least 0")
+        raise ValueError(f"settle={settle!r}: give a number of seconds, at least 0")
     opening = {name: value for name, value in how.items() if name in OF_OPENING}
     check_types(opening)
     both = OF_OPENING - {"progress"}
@@ -183,7 +183,7 @@ def _demand_references(destination: Destination) -> None:
         raise UnsupportedError(
             f"{destination.location.target}: sync follows the files that a set refers to, and "
             f"rewritten chunks refer to none; keep a zarr-v3 set up to date, which holds every "
-            f"encoding, and make the other of it with virtualds.convert(..., "
+            f"encoding, and make the other set of it with virtualds.convert(..., "
             f"on_unsupported='rewrite')"
         )
 
@@ -191,10 +191,12 @@ def _demand_references(destination: Destination) -> None:
 def _removed_error(removed: Urls, number: int, location: Location) -> FileNotFoundError:
     more = f" and {len(removed) - 1:,} more" if len(removed) > 1 else ""
     return FileNotFoundError(
-        f"{without_secrets(removed[0])}{more}: not listed any more, out of {number:,} files that "
-        f"the set {location.url} has; nothing has changed. If they should be there, "
-        f"check the pattern, the disk and the credentials; else pass on_removed='keep' to keep "
-        f"their references, or on_removed='drop' to remove what comes from them"
+        lay_out(
+            f"{without_secrets(removed[0])}{more}: not listed any more, out of {number:,} files of "
+            f"the set {location.url}, which has not been changed; if the files should be there, "
+            f"check the pattern, the disk and the credentials; if not, pass on_removed='keep' to "
+            f"keep their references, or on_removed='drop' to remove them"
+        )
     )
 
 

@@ -104,8 +104,8 @@ class Update:
     def _begin_anew(self, added: xr.Dataset | None) -> ManifestGroup:
         if added is None:
             raise CombineError(
-                f"{self.root}: none of its files is left, and there is no new one; nothing has "
-                f"been dropped. Check the path, or remove the set"
+                f"{self.root}: none of the files of the set is left, and there is no new one, so "
+                f"nothing has been dropped; check the path, or remove the set"
             )
         if self.dim not in added.dims:
             raise CombineError(
@@ -136,8 +136,8 @@ class Update:
             raise CombineError(
                 f"{self.root}: {np.count_nonzero(copies)} positions along {self.dim!r} have chunks "
                 f"that were rewritten or are held in the set, which does not note their sources, "
-                f"and no coordinate; nothing tells whether new files are there already. Write the "
-                f"set anew as zarr-v3, or give the files a coordinate (coordinates=)"
+                f"and no coordinate, so that nothing tells whether new files are there already; "
+                f"write the set anew as zarr-v3, or give the files a coordinate (coordinates=)"
             )
 
     def _split(self, new: xr.Dataset) -> list[tuple[str, xr.Dataset]]:

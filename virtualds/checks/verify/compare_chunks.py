@@ -307,7 +307,7 @@ class _Source:
 def _describe_error(error: BaseException) -> str:
     if isinstance(error, CannotError):
         return str(error)
-    first = (str(error).splitlines() or [""])[0]
+    first = (format(error).splitlines() or [""])[0]
     return f"{type(error).__name__}: {first}"[:300]
 
 

@@ -75,7 +75,7 @@ class Wanted:
         """
         known = ("chunks", "codecs", "dtype")
         if not isinstance(given, Mapping) or set(given) - set(known):
-            raise ValueError(f"main_encoding of {name!r}: {given!r}; it is a dict of {known}")
+            raise ValueError(f"main_encoding of {name!r}: {given!r}; give a dict of {known}")
         return cls(**given)
 
     def allows(self, main: MainEncoding, dims: tuple[str, ...]) -> bool:
@@ -97,7 +97,9 @@ class Wanted:
     def _chunks(self, chunks: tuple[int, ...], dims: tuple[str, ...]) -> tuple[int, ...]:
         if isinstance(self.chunks, Mapping):
             if unknown := set(self.chunks) - set(dims):
-                raise ValueError(f"main_encoding: chunks along {unknown}; there are {dims}")
+                raise ValueError(
+                    f"main_encoding: chunks along {unknown}; give dimensions of {dims}"
+                )
             pairs = zip(dims, chunks, strict=True)
             return tuple(int(self.chunks.get(dim, length)) for dim, length in pairs)
         return chunks if self.chunks is None else tuple(map(int, self.chunks))
@@ -216,7 +218,7 @@ def _find_objection(
     try:
         found = obstacles(as_stored(variable, main, make_trial(main)))
     except VirtualdsError as error:
-        return str(error)
+        return f"{error}"
     return "; ".join(found) or None
 
 

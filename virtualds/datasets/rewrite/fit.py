@@ -132,8 +132,8 @@ def estimate_cost(
     """Return the table of what ``on_unsupported="rewrite"`` costs; see ``ds.virtual.cost``."""
     form = format_for(Location(""), format)
     if unknown := sorted(choices.keys() - set(form.choices)):
-        known = ["main_encoding", *form.choices]
-        raise TypeError(f"cost: {unknown[0]!r} is no option of {form.name}, which has {known}")
+        known = ", ".join(["main_encoding", *form.choices])
+        raise TypeError(f"cost: {form.name} has no option {unknown[0]!r}; it has {known}")
     # rewriting begins after chunks are cut; which ones a set holds itself costs nothing
     group = ReferenceChanges(choices.get(SUBCHUNK)).apply(group, know_nothing)
     obstacles = bind_obstacles(form, choices)

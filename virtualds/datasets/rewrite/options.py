@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from virtualds.datasets.rewrite.plan import VariablePlan
-from virtualds.errors import UnsupportedError
+from virtualds.errors import UnsupportedError, list_details
 from virtualds.progress import ProgressOption
 
 ON_UNSUPPORTED = ("error", "rewrite")
@@ -41,12 +41,12 @@ class Rewriting:
     def __post_init__(self) -> None:
         if self.on_unsupported not in ON_UNSUPPORTED:
             raise ValueError(
-                f"on_unsupported {self.on_unsupported!r}: there are 'error' and 'rewrite', which "
+                f"on_unsupported={self.on_unsupported!r}: give 'error', or 'rewrite', which "
                 f"encodes chunks anew that the format cannot hold"
             )
         limit = self.rewrite_limit
         if limit is not None and (type(limit) is not int or limit < 0):
-            raise ValueError(f"rewrite_limit {limit!r}: it is a number of bytes, or None")
+            raise ValueError(f"rewrite_limit={limit!r}: give a number of bytes, or None")
         if not self.rewrites and (limit is not None or self.main_encoding):
             raise ValueError(
                 "rewrite_limit and main_encoding are for rewriting; pass on_unsupported='rewrite', "
@@ -69,13 +69,13 @@ class Rewriting:
         total = sum(plan.nbytes for plan in plans.values())
         if self.rewrite_limit is None or total <= self.rewrite_limit:
             return
-        listed = "\n".join(
-            f"  {path}: {plan.nchunks:,} chunks, {plan.nbytes:,} bytes: {'; '.join(plan.reasons)}"
+        details = [
+            f"{path}: {plan.nchunks:,} chunks, {plan.nbytes:,} bytes: {'; '.join(plan.reasons)}"
             for path, plan in plans.items()
-        )
-        raise UnsupportedError(
+        ]
+        said = (
             f"{target}: {total:,} bytes would have to be rewritten, more than rewrite_limit="
-            f"{self.rewrite_limit:,}:\n{listed}\nraise the limit, leave these variables out "
-            f"(ds.drop_vars), or choose another format: ds.virtual.cost(format) shows what each "
-            f"costs"
+            f"{self.rewrite_limit:,}; raise the limit, leave these variables out (ds.drop_vars), "
+            f"or choose another format: ds.virtual.cost(format) shows what each costs"
         )
+        raise UnsupportedError(list_details(said, details))

@@ -123,7 +123,7 @@ def plan_rewriting(
     """
     variables = dict(_list_variables(group))
     if unknown := set(main_encoding) - variables.keys():
-        raise ValueError(f"main_encoding of {sorted(unknown)}: there are {sorted(variables)}")
+        raise ValueError(f"main_encoding of {sorted(unknown)}: give names of {sorted(variables)}")
     plans, problems = {}, []
     for path, variable in variables.items():
         wanted = Wanted.of(main_encoding[path], path) if path in main_encoding else FREE

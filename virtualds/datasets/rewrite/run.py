@@ -67,7 +67,7 @@ def rewrite_group(
                 if keep and writer.has_files:
                     keep_original(plan, writer.files)
         except VirtualdsError as error:
-            error.add_note(f"variable {path!r}")
+            error.locate(f"variable {path!r}")
             raise
     return _replace_variables(group, done)
 

@@ -1,7 +1,7 @@
 """Icechunk repositories: references beside chunks of their own, in snapshots of plain Zarr v3.
 
-Only the library of Icechunk reads and writes the format. ``docs/formats/icechunk.md`` describes
-what this package passes to the library, and how references come back.
+Only the library of Icechunk reads and writes the format. ``docs/reference/formats/icechunk.md``
+describes what this package passes to the library, and how references come back.
 """
 
 from __future__ import annotations

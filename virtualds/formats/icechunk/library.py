@@ -107,7 +107,7 @@ def open_repository(place: ObjectLocation, url: str, config: Any = None) -> Any:
 def check_config(config: Any) -> None:
     """Raise an error if a configuration is none of Icechunk's."""
     if config is not None and not isinstance(config, icechunk.RepositoryConfig):
-        raise TypeError(f"config {config!r:.80}: it is an icechunk.RepositoryConfig")
+        raise TypeError(f"config={config!r:.80}: give an icechunk.RepositoryConfig")
 
 
 def _save_config(repository: Any, config: Any) -> Any:
@@ -140,7 +140,8 @@ def create_repository(
             return icechunk.Repository.create(make_storage(place), config)
     except FormatError as error:
         raise FileExistsError(
-            f"{url}: there is something of this name that is no repository ({error}); remove it, "
+            f"{url}: there is something of this name that is not a repository ({error}); remove "
+            f"it, "
             f"or choose another name"
         ) from error
 
@@ -213,7 +214,8 @@ def find_snapshot(repository: Any, name: str | None, url: str) -> str:
             return str(repository.lookup_snapshot(name).id)
         except icechunk.IcechunkError as error:
             raise FileNotFoundError(
-                f"{url}: snapshot {name!r} is none of the branches {sorted(known[0][0])}, of the "
+                f"{url}: snapshot {name!r} is not one of the branches {sorted(known[0][0])}, of "
+                f"the "
                 f"tags {sorted(known[1][0])}, or of the ids"
             ) from error
 

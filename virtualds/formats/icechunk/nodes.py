@@ -60,7 +60,7 @@ async def fetch_document(store: Any, path: str) -> dict[str, Any] | None:
     where = f"metadata of {path or 'the root'!r} in the repository"
     found = parse_json(data.to_bytes(), where)
     if not isinstance(found, dict):
-        raise FormatError(f"{where}: they are no JSON object; the repository is damaged")
+        raise FormatError(f"{where}: they are not a JSON object; the repository is damaged")
     return found
 
 

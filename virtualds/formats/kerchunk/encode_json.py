@@ -69,7 +69,7 @@ class DocumentForm:
 
     def __post_init__(self) -> None:
         if self.zarr_format not in (2, 3) or isinstance(self.zarr_format, bool):
-            raise ValueError(f"zarr_format {self.zarr_format!r}: there are 2 and 3")
+            raise ValueError(f"zarr_format={self.zarr_format!r}: give 2 or 3")
 
     @classmethod
     def like(cls, document: Mapping[str, Any]) -> DocumentForm:

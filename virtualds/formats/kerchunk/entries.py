@@ -224,7 +224,7 @@ def _decode_inline(value: Any) -> bytes:
     try:
         return base64.b64decode(value[len("base64:") :], validate=True)
     except ValueError as error:
-        raise FormatError(f"inline value {value[:20]!r}: it is no base64 ({error})") from error
+        raise FormatError(f"inline value {value[:20]!r}: it is not base64 ({error})") from error
 
 
 def _parse_flat_ids(names: list[str], grid: tuple[int, ...], path: str) -> npt.NDArray[np.int64]:
@@ -232,13 +232,15 @@ def _parse_flat_ids(names: list[str], grid: tuple[int, ...], path: str) -> npt.N
     rank = max(len(grid) - 1, 0)
     # VirtualiZarr calls the only chunk of a scalar ""
     if odd := [n for n in names if n.count(".") != rank or (not grid and n not in ("0", ""))]:
-        raise FormatError(f"{path}: chunk key {odd[0]!r} is no index of a grid {grid}")
+        raise FormatError(f"{path}: chunk key {odd[0]!r} is not an index of a grid {grid}")
     if not grid:
         return np.zeros(len(names), np.int64)
     try:
         numbers = np.array(".".join(names).split("."), dtype=np.int64).reshape(-1, len(grid))
     except ValueError as error:
-        raise FormatError(f"{path}: a chunk key is no index of a grid {grid} ({error})") from error
+        raise FormatError(
+            f"{path}: a chunk key is not an index of a grid {grid} ({error})"
+        ) from error
     if len(numbers) != len(names) or (numbers >= np.array(grid)).any() or (numbers < 0).any():
         raise FormatError(f"{path}: a chunk key lies outside the grid {grid}")
     flat = np.asarray(np.ravel_multi_index(tuple(numbers.T), grid), np.int64)
@@ -267,7 +269,7 @@ def _spread_values(
     given = np.asarray(values)
     if given.dtype.kind != "i":
         odd = next(v for v in values if type(v) is not int or abs(v) >= 2**63)
-        raise FormatError(f"offset or length {odd!r}: it is no integer of 64 bits")
+        raise FormatError(f"offset or length {odd!r}: it is not an integer of 64 bits")
     if order is not None:
         return given[order]
     column = np.full(prod(grid), rest, np.int64)

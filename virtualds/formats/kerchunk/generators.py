@@ -70,7 +70,7 @@ def _parse_dimension(name: str, given: Any) -> tuple[str, range | list[Any]]:
     start, stop, step = given.get("start", 0), given["stop"], given.get("step", 1)
     if any(type(v) is not int or abs(v) >= LIMIT // 4 for v in (start, stop, step)) or not step:
         raise FormatError(
-            f"dimension {name!r}: from {start!r} to {stop!r} in steps of {step!r} is no range"
+            f"dimension {name!r}: from {start!r} to {stop!r} in steps of {step!r} is not a range"
         )
     return name, range(start, stop, step)
 

@@ -127,8 +127,8 @@ def _unfold(document: Any, url: str) -> tuple[Mapping[str, Any], Mapping[str, An
     whole = isinstance(refs, dict) and ("refs" in document or "gen" in document)
     if document["version"] not in (0, 1) or not whole:
         raise FormatError(
-            f"{url}: version {document['version']!r} with keys {sorted(document)}; versions 0 and "
-            f"1 with 'refs' are known"
+            f"{url}: references of version {document['version']!r} with keys {sorted(document)}; "
+            f"write them anew in version 1, with 'refs'"
         )
     try:
         templates = Templates(document.get("templates") or {})

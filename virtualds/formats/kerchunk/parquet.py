@@ -124,7 +124,7 @@ class ParquetSet:
         try:
             size = document["record_size"]
             if type(size) is not int or size < 1:
-                raise FormatError(f"{source.url}: records of {size!r} references; write it anew")
+                raise FormatError(f"{source.url}: record_size is {size!r}; write the set anew")
             metadata = {
                 key: _parse_metadata(value, f"{source.url}: key {key!r}")
                 for key, value in document["metadata"].items()
@@ -244,7 +244,7 @@ def write(
 def check_size(record_size: Any) -> None:
     """Raise an error if the size of records is no positive integer."""
     if record_size is not None and (type(record_size) is not int or record_size < 1):
-        raise ValueError(f"record_size {record_size!r}: it is a number of references, at least 1")
+        raise ValueError(f"record_size={record_size!r}: give a number of references, at least 1")
 
 
 def hierarchy_of(group: ManifestGroup, url: str, **how: Any) -> Hierarchy:

@@ -144,7 +144,7 @@ def _to_text(value: Value) -> Value:
 
 def _parse_integer(text: str) -> int:
     if not re.fullmatch(r"\s*[-+]?[0-9]{1,18}\s*", text, re.ASCII):
-        raise FormatError(f"offset or length {text[:40]!r}: it is no integer")
+        raise FormatError(f"offset or length {text[:40]!r}: it is not an integer")
     return int(text)
 
 
@@ -156,7 +156,9 @@ def _parse_template(source: str, exact: bool = False) -> list[str | Expression]:
     if not isinstance(source, str) or len(source) > MOST_CHARACTERS:
         raise FormatError(f"template {str(source)[:60]!r}: a text of moderate length is expected")
     if found := _REFUSED.search(source):
-        raise FormatError(f"template {source[:60]!r}: {found[0]!r} is no part of a reference set")
+        raise FormatError(
+            f"template {source[:60]!r}: {found[0]!r} is not a part of a reference set"
+        )
     parts: list[str | Expression] = []
     end = 0
     while (begin := source.find("{{", end)) >= 0:

@@ -2,7 +2,7 @@
 
 ``default`` and ``v2``: Zarr core specification version 3.0, "Chunk key encoding". ``prefix``,
 ``suffix`` and ``fanout`` are registered in zarr-extensions. `MANIFEST_KEYS` is our own, and stands
-in reference sets alone (``docs/formats/zarr-v3.md``, "Chunk key encoding
+in reference sets alone (``docs/reference/formats/zarr-v3.md``, "Chunk key encoding
 `virtualds.manifest`").
 """
 
@@ -46,7 +46,7 @@ class ChunkKeys(ABC):
         """Return the ``chunk_key_encoding``."""
 
     def parse_key(self, key: str, ndim: int) -> ChunkIndex | None:
-        """Return which chunk has a key, None if it is no key of a chunk."""
+        """Return which chunk has a key, None if it is not the key of a chunk."""
         found = self.read(key, ndim)
         # a chunk has one key only, without leading zeros
         return found if found is not None and self(found) == key else None
@@ -199,7 +199,7 @@ def _parse_encoding(said: Any) -> ChunkKeys:
         raise _format_error(name, "no storage transformer says where the manifest is")
     if not isinstance(name, str) or name not in ENCODINGS:
         raise UnsupportedError(
-            f"chunk key encoding {name!r}; {list(ENCODINGS)} are known; open the data with "
+            f"chunk key encoding {name!r}: it is not one of {list(ENCODINGS)}; open the data with "
             f"zarr-python"
         )
     return ENCODINGS[name](name, how)
@@ -208,14 +208,14 @@ def _parse_encoding(said: Any) -> ChunkKeys:
 def _parse_separated(name: str, how: Mapping[str, Any]) -> SeparatedKeys:
     separator = how.get("separator", SEPARATORS[name])
     if separator not in ("/", "."):
-        raise _format_error(name, f"separator {separator!r}, where '/' or '.' belongs")
+        raise _format_error(name, f"separator {separator!r}, not '/' or '.'")
     return SeparatedKeys(name, separator)
 
 
 def _parse_affixed(name: str, how: Mapping[str, Any]) -> AffixedKeys:
     text = how.get(name)
     if not isinstance(text, str) or text.startswith("/") or any(n in text for n in NOT_IN_KEYS):
-        raise _format_error(name, f"{name} {text!r} leads elsewhere, or is no text")
+        raise _format_error(name, f"{name} {text!r} leads elsewhere, or is not a text")
     # the registry's own example spells it with a hyphen
     base = how.get("base_encoding", how.get("base-encoding"))
     if base is None:
@@ -226,7 +226,7 @@ def _parse_affixed(name: str, how: Mapping[str, Any]) -> AffixedKeys:
 def _parse_fanout(name: str, how: Mapping[str, Any]) -> FanoutKeys:
     most = how.get("max_children", MOST_CHILDREN)
     if type(most) is not int or most <= 3:
-        raise _format_error(name, f"max_children {most!r}, where a number above 3 belongs")
+        raise _format_error(name, f"max_children {most!r}, not a number above 3")
     return FanoutKeys(most)
 
 

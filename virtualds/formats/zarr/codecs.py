@@ -272,7 +272,7 @@ def _read_order(config: Mapping[str, Any], dtype: np.dtype[Any]) -> Order:
         return "<"
     if endian not in ORDERS:
         raise FormatError(
-            f"codec 'bytes': endian {endian!r} of {dtype}, where one of {list(ORDERS)} belongs; "
+            f"codec 'bytes': endian {endian!r} of {dtype}, not one of {list(ORDERS)}; "
             f"the metadata is damaged"
         )
     return ORDERS[endian]

@@ -109,8 +109,7 @@ def data_type_from_v3(value: Any) -> np.dtype[Any]:
         found = _data_type_from_v3(name, configuration)
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise FormatError(
-            f"data_type {value!r}: its configuration makes no sense ({error}); the metadata is "
-            f"damaged"
+            f"data_type {value!r}: its configuration is invalid ({error}); the metadata is damaged"
         ) from error
     if found is not None:
         demand_element(found.itemsize, f"data_type {name!r}")
@@ -120,7 +119,8 @@ def data_type_from_v3(value: Any) -> np.dtype[Any]:
             f"data_type {name!r}: its elements have no fixed length; open the data with zarr-python"
         )
     raise UnsupportedError(
-        f"data_type {name!r}: it is none of {sorted([*NAMES, *_KINDS, *RECORDS])}; open the data "
+        f"data_type {name!r}: it is not one of {sorted([*NAMES, *_KINDS, *RECORDS])}; open the "
+        f"data "
         f"with zarr-python"
     )
 
@@ -258,7 +258,7 @@ def fill_value_from_v3(value: Any, dtype: np.dtype[Any]) -> Any:
         return np.frombuffer(_bytes_from_v3(value, native), native)[0]
     except (ValueError, TypeError, OverflowError, KeyError, AttributeError) as error:
         raise FormatError(
-            f"fill_value {value!r}: it is no {dtype} ({error}); the metadata is damaged"
+            f"fill_value {value!r}: it is not of type {dtype} ({error}); the metadata is damaged"
         ) from error
 
 

@@ -61,7 +61,7 @@ class Document:
         """
         root = parse_json(data, url)
         if not isinstance(root, Mapping) or root.get("node_type") != "group":
-            raise FormatError(f"{url}: it is no group of Zarr v3; the set is damaged")
+            raise FormatError(f"{url}: it is not a group of Zarr v3; the set is damaged")
         attributes = dict(_demand_mapping(root, "attributes", url))
         notes = _demand_mapping(attributes, NOTES, url)
         attributes.pop(NOTES, None)
@@ -135,7 +135,7 @@ def check_node(path: str, node: Any, url: str) -> None:
         The node or its path is invalid (core specification, "Node names").
     """
     if not is_node_path(path):
-        raise FormatError(f"{url}: {path!r} is no path of a node; the set is damaged")
+        raise FormatError(f"{url}: {path!r} is not the path of a node; the set is damaged")
     if not isinstance(node, Mapping):
         raise FormatError(f"{url}: node {path!r} is {node!r:.60}; the set is damaged")
 
@@ -146,7 +146,7 @@ def _demand_mapping(parent: Mapping[str, Any], key: str, url: str) -> Mapping[st
     if found is None:
         return {}
     if not isinstance(found, Mapping):
-        raise FormatError(f"{url}: {key!r} is {found!r:.60}, which is no object; it is damaged")
+        raise FormatError(f"{url}: {key!r} is {found!r:.60}, which is not an object; it is damaged")
     return found
 
 

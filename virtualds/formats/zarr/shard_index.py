@@ -266,7 +266,7 @@ def _read_index(shard: _Shard, level: ShardLevel) -> npt.NDArray[np.uint64]:
     try:
         index = decoder.show(decoder.decode(data, to_keep=True))
     except CodecError as error:
-        raise _damaged_error(shard, str(error)) from error
+        raise _damaged_error(shard, f"{error}") from error
     return np.array(index, np.uint64)
 
 

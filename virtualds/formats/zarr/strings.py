@@ -140,7 +140,7 @@ class VaryingArray:
         shape = [encoded[axis] for axis in self.layout]
         # checked first, since damaged bytes may ask for any amount of memory
         if (count := int.from_bytes(data[:4], "little")) != prod(shape):
-            raise ValueError(f"{count} strings where {prod(shape)} belong")
+            raise ValueError(f"{count} strings, not {prod(shape)}")
         values = DECODERS[self.serialiser](bytes(data)).reshape(shape)
         return values.transpose(np.argsort(self.layout))
 
@@ -190,7 +190,7 @@ def _fill_from_zarr_v2(value: Any, serialiser: str) -> str | bytes | None:
     try:
         return base64.b64decode(value, validate=True)
     except (TypeError, ValueError) as error:
-        raise FormatError(f"fill_value {value!r}: it is no base64 of bytes ({error})") from error
+        raise FormatError(f"fill_value {value!r}: it is not base64 of bytes ({error})") from error
 
 
 # ---------------------------------------------------------------------- one selection
@@ -349,7 +349,7 @@ def _decode_fill(value: Any, serialiser: str) -> str | bytes:
             text = isinstance(value, str)
             return base64.b64decode(value, validate=True) if text else bytes(list(value))
     except (TypeError, ValueError) as error:
-        raise FormatError(f"fill_value {value!r}: it is no bytes; {error}") from error
+        raise FormatError(f"fill_value {value!r}: it is not bytes; {error}") from error
     if not isinstance(value, str):
-        raise FormatError(f"fill_value {value!r}: it is no string; the metadata is damaged")
+        raise FormatError(f"fill_value {value!r}: it is not a string; the metadata is damaged")
     return value

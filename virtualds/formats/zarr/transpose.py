@@ -49,7 +49,7 @@ class StoredAxes:
 def _transpose(axes: StoredAxes, config: Mapping[str, Any]) -> StoredAxes:
     if axes.reshaped:
         raise UnsupportedError(
-            "codec 'transpose' behind 'reshape': axes that are none of the array's are not "
+            "codec 'transpose' behind 'reshape': axes that are not the array's are not "
             "permuted; open the data with a library that knows both"
         )
     order = parse_order(config, len(axes.layout))

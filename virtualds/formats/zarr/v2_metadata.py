@@ -120,7 +120,7 @@ def check_zarr_v2(metadata: Any) -> None:
         A key is missing, or shape and chunks are invalid.
     """
     if not isinstance(metadata, Mapping):
-        raise FormatError(f".zarray: {metadata!r} is no object; the reference set is damaged")
+        raise FormatError(f".zarray: {metadata!r} is not an object; the reference set is damaged")
     if absent := {"shape", "chunks", "dtype"} - metadata.keys():
         raise FormatError(f".zarray: there is no {min(absent)!r}; the reference set is damaged")
     shape, chunks = metadata["shape"], metadata["chunks"]
@@ -137,7 +137,7 @@ def check_zarr_v2(metadata: Any) -> None:
     for key, known in V2_CHOICES.items():
         if metadata.get(key) not in known:
             raise FormatError(
-                f".zarray: {key} {metadata[key]!r}, where one of {known[:2]} belongs; the "
+                f".zarray: {key} {metadata[key]!r}, not one of {known[:2]}; the "
                 f"reference set is damaged"
             )
 

@@ -74,7 +74,7 @@ class HierarchyReader:
         try:
             if odd := [key for key in self.metadata if {"", ".", ".."} & set(key.split("/"))]:
                 raise FormatError(
-                    f"{self.source.url}: the key {odd[0]!r} has a part that is no name; the "
+                    f"{self.source.url}: the key {odd[0]!r} has a part that is not a name; the "
                     f"metadata is damaged"
                 )
             return self._read_group(normalise_group_path(path, lambda p: self._members[p].groups))
@@ -119,7 +119,7 @@ class HierarchyReader:
             attributes = self._read_attributes(path, notes)
             return ManifestGroup(variables, attributes, groups, encoding, problems)
         except FormatError as error:
-            error.add_note(f"group /{path} of {self.source.url}")
+            error.locate(f"group /{path}", self.source.url)
             raise
 
     def _get_notes(self, kind: str, path: str) -> Mapping[str, Any]:

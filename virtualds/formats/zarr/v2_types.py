@@ -25,13 +25,13 @@ def dtype_from_zarr_v2(spelled: Any) -> np.dtype[Any]:
     except (SyntaxError, TypeError, ValueError) as error:
         # numpy parses shapes in types as Python
         raise FormatError(
-            f"dtype {spelled!r}: it is none of numpy's; the reference set is damaged"
+            f"dtype {spelled!r}: it is not a dtype of numpy; the reference set is damaged"
         ) from error
     if not found.itemsize:
         raise FormatError(f"dtype {spelled!r}: it has no bytes; the reference set is damaged")
     if found.names and found.hasobject:
         raise FormatError(
-            f"dtype {spelled!r}: a field holds Python objects, which are no bytes of a file; the "
+            f"dtype {spelled!r}: a field holds Python objects, which are not bytes of a file; the "
             f"reference set is damaged"
         )
     demand_element(found.itemsize, f"dtype {spelled!r}")
@@ -72,7 +72,7 @@ def fill_from_zarr_v2(value: Any, dtype: np.dtype[Any]) -> Any:
     try:
         return _decode_fill(value, dtype)
     except (ValueError, TypeError, OverflowError) as error:
-        raise FormatError(f"fill_value {value!r}: it is no {dtype} ({error})") from error
+        raise FormatError(f"fill_value {value!r}: it is not of type {dtype} ({error})") from error
 
 
 def _decode_fill(value: Any, dtype: np.dtype[Any]) -> Any:

@@ -38,8 +38,8 @@ from virtualds.source_file import SourceFile
 from virtualds.urls import make_relative
 
 REMEDY = (
-    "load these variables before writing (ds.virtual.load()), leave them out (ds.drop_vars), or "
-    "write the files that differ to sets of their own; a pickle of the dataset holds it as it is"
+    "pass on_unsupported='rewrite' to encode these chunks anew, load these variables before "
+    "writing (ds.virtual.load()), or leave them out (ds.drop_vars)"
 )
 """What to do about variables that a hierarchy cannot hold."""
 RELATIVE = "relative_paths"
@@ -128,7 +128,7 @@ class Hierarchy:
                 if not found:
                     self._add_variable(prefix + name, variable, sources)
             except UnsupportedError as error:
-                found = [str(error)]
+                found = [f"{error}"]
             yield from (f"{prefix}{name}: {reason}" for reason in found)
 
     def _add_variable(
@@ -240,7 +240,7 @@ def list_obstacles(variable: ManifestVariable) -> list[str]:
     try:
         _describe_array(array, variable.attributes)
     except UnsupportedError as error:
-        return [str(error)]
+        return [f"{error}"]
     return []
 
 

@@ -3,7 +3,7 @@
 Plain Zarr comes first: one pipeline as codecs, chunks as a regular or a ``rectilinear`` grid. Other
 arrays (several pipelines, CF packing that differs between files, hidden elements of chunks, several
 fragments) use the chunk grid `FRAGMENTS` and the codec `PIPELINES`. These are names of extensions
-that a reader must understand; ``docs/formats/zarr-v3.md`` specifies them.
+that a reader must understand; ``docs/reference/formats/zarr-v3.md`` specifies them.
 """
 
 from __future__ import annotations
@@ -291,7 +291,7 @@ def _axis_from_json(said: Mapping[str, Any], size: int) -> ChunkAxis:
     if "size" in said:
         numbers = [said[name] for name in EVEN_AXIS]
         if any(type(n) is not int for n in numbers):
-            raise FormatError(f"{dict(said)} is no cut of an axis; the metadata is damaged")
+            raise FormatError(f"{dict(said)} does not cut an axis; the metadata is damaged")
         return ChunkAxis.regular(numbers[0], numbers[1], inset=numbers[2], last=numbers[3])
     runs = [np.array(said[name]).reshape(-1, 2) for name in LISTED_AXIS]
     # checked before memory is allocated
@@ -300,7 +300,7 @@ def _axis_from_json(said: Mapping[str, Any], size: int) -> ChunkAxis:
     if not whole or len(counts) != 1 or counts.pop() > size + MOST_EMPTY:
         raise FormatError(
             f"lengths {said['lengths']!r:.80}, stored {said['stored']!r:.80}, hidden "
-            f"{said['hidden']!r:.80} are no cut of an axis of {size}; the metadata is damaged"
+            f"{said['hidden']!r:.80} do not cut an axis of {size}; the metadata is damaged"
         )
     return ChunkAxis.from_slabs(*(np.repeat(run[:, 0], run[:, 1]) for run in runs))
 

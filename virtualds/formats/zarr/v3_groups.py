@@ -71,7 +71,7 @@ class NodesReader:
         try:
             if odd := [n for n in self.nodes if n and {"", ".", ".."} & set(n.split("/"))]:
                 raise FormatError(
-                    f"{self.root}: the path {odd[0]!r} has a part that is no name; the metadata "
+                    f"{self.root}: the path {odd[0]!r} has a part that is not a name; the metadata "
                     f"is damaged"
                 )
             return self._read_group(normalise_group_path(path, lambda p: self._members[p].groups))
@@ -110,7 +110,7 @@ class NodesReader:
         try:
             return ManifestGroup(variables, attributes, groups, encoding, problems)
         except FormatError as error:
-            error.add_note(f"group /{path} of {self.root}")
+            error.locate(f"group /{path}", self.root)
             raise
 
     def _read_group_attributes(self, path: str, notes: Mapping[str, Any]) -> dict[str, Any]:
@@ -121,7 +121,7 @@ class NodesReader:
             check_extras(node, GROUP_KEYS)
             return self._read_attributes(node, notes)
         except VirtualdsError as error:
-            error.add_note(f"group /{path} of {self.root}")
+            error.locate(f"group /{path}", self.root)
             raise
 
     def _get_notes(self, kind: str, path: str) -> Mapping[str, Any]:

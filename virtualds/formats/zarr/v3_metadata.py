@@ -58,10 +58,10 @@ def check_zarr_v3(metadata: Any) -> None:
         There is an unknown key that readers must understand.
     """
     if not isinstance(metadata, Mapping):
-        raise FormatError(f"zarr.json: {metadata!r} is no object; the metadata is damaged")
+        raise FormatError(f"zarr.json: {metadata!r} is not an object; the metadata is damaged")
     for key, value in (("zarr_format", 3), ("node_type", "array")):
         if (found := metadata.get(key)) != value:
-            raise FormatError(f"zarr.json: its {key} is {found!r} where {value!r} belongs")
+            raise FormatError(f"zarr.json: its {key} is {found!r}, not {value!r}")
     if absent := set(NEEDED) - metadata.keys():
         raise FormatError(f"zarr.json: there is no {min(absent)!r}; the metadata is damaged")
     _check_shape(metadata["shape"], metadata.get("dimension_names"))
@@ -158,7 +158,8 @@ def axes_from_v3(shape: Sequence[int], chunk_grid: Any) -> tuple[ChunkAxis, ...]
     name, config = parse_extension(chunk_grid, "chunk_grid")
     if name not in GRIDS:
         raise UnsupportedError(
-            f"chunk_grid {name!r}: it is none of {sorted(GRIDS)}; open the data with the library "
+            f"chunk_grid {name!r}: it is not one of {sorted(GRIDS)}; open the data with the "
+            f"library "
             f"that wrote them"
         )
     if name == "rectilinear" and config.get("kind") != "inline":

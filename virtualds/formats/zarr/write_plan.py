@@ -19,6 +19,11 @@ from virtualds.formats.zarr.v3_arrays import ManifestPart, array_to_v3
 from virtualds.formats.zarr.values import NativeArray, values_to_v3
 from virtualds.json_values import to_json
 
+ZARR_V3 = (
+    "write it as zarr-v3, which holds all of it (format='zarr-v3', or a name that ends in .zarr)"
+)
+"""What to do about a dataset that another format cannot hold."""
+
 
 @dataclass(frozen=True)
 class PlannedArray:
@@ -102,10 +107,10 @@ def suggest_zarr_v3(group: ManifestGroup, url: str) -> Iterator[None]:
             plan_writing(group, url)
         except VirtualdsError:
             raise error from None
-        raise UnsupportedError(
-            f"{error}\nor write it as zarr-v3, which holds all of it: give it a name that ends in "
-            f".zarr, or pass format='zarr-v3'"
-        ) from None
+        message, *details = f"{error}".split("\n")
+        said, _, other = message.partition("; ")
+        remedy = f"{ZARR_V3}, or {other}" if other else ZARR_V3
+        raise UnsupportedError("\n".join([f"{said}; {remedy}", *details])) from None
 
 
 @dataclass(frozen=True)
@@ -232,7 +237,7 @@ def list_obstacles_on(variable: ManifestVariable, grids: tuple[str, ...]) -> lis
     try:
         describe_on_grids(variable.data, grids)  # type: ignore[arg-type]
     except UnsupportedError as error:
-        return [str(error)]
+        return [f"{error}"]
     return []
 
 

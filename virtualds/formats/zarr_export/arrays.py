@@ -137,7 +137,7 @@ class StoredArray:
         try:
             [data] = find_store(file.url).get_ranges(file, [(row.offset + begin, length)])
         except StoreError as error:
-            raise self._make_error(place, found, str(error)) from error
+            raise self._make_error(place, found, f"{error}") from error
         return data
 
     def _make_error(self, place: ChunkIndex, found: ChunkManifest, reason: str) -> ReadError:
@@ -277,7 +277,7 @@ def serve_array(
                 if found is not None and reason is None:
                     return found
     except UnsupportedError as error:
-        reason = str(error)
+        reason = f"{error}"
     return UnsupportedArray(path, UnsupportedError(f"variable {path}: {reason}"))
 
 

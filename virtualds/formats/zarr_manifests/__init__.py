@@ -1,9 +1,9 @@
 """The format zarr-v3: Zarr hierarchies with chunk manifests for virtual arrays.
 
-The layout is specified in ``docs/formats/zarr-v3.md``, after the "Manifest storage transformer"
-proposal (zarr-specs issue 287) and the Zarr core specification 3. The root ``zarr.json`` holds the
-metadata of all nodes; replacing it is the one step that makes a new snapshot. Other files that a
-snapshot needs are never written twice.
+The layout is specified in ``docs/reference/formats/zarr-v3.md``, after the "Manifest storage
+transformer" proposal (zarr-specs issue 287) and the Zarr core specification 3. The root
+``zarr.json`` holds the metadata of all nodes; replacing it is the one step that makes a new
+snapshot. Other files that a snapshot needs are never written twice.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def write(
     """
     root = url.rstrip("/")
     if manifest not in (None, *MANIFESTS):
-        raise ValueError(f"manifest {manifest!r}: there are {', '.join(map(repr, MANIFESTS))}")
+        raise ValueError(f"manifest={manifest!r}: give one of {', '.join(map(repr, MANIFESTS))}")
     found = find_replaceable(root, options, replace)
     _commit(_make_document_writer(group), root, options, found, manifest, relative_paths)
 

@@ -97,7 +97,7 @@ class RowBuilder:
     def add(self, number: int, entry: Any) -> None:
         """Add the entry of a chunk."""
         if not isinstance(entry, Mapping):
-            raise TypeError("it is no object")
+            raise TypeError("it is not an object")
         decoding = _demand_natural(entry.get("pipeline", 0)), _parse_checksum(entry.get("checksum"))
         if decoding[0] >= self._pipelines:
             raise ValueError(f"there are {self._pipelines} pipelines")
@@ -180,14 +180,14 @@ class RowBuilder:
 
 def _demand_natural(value: Any) -> int:
     if type(value) is not int or not 0 <= value < 2**63:
-        raise ValueError(f"{value!r} is no number of bytes, or of a pipeline")
+        raise ValueError(f"{value!r} is not a number of bytes, or of a pipeline")
     return value
 
 
 def demand_text(value: Any) -> str:
     """Return a path; raise an error if it is none."""
     if not isinstance(value, str) or not value:
-        raise ValueError(f"{value!r} is no path")
+        raise ValueError(f"{value!r} is not a path")
     return value
 
 
@@ -199,5 +199,5 @@ def _parse_checksum(text: Any) -> int:
     if algorithm != "crc32":
         return 0
     if len(digits) != 8 or not set(digits) <= HEXADECIMAL:
-        raise ValueError(f"{text!r} is no checksum")
+        raise ValueError(f"{text!r} is not a checksum")
     return PRESENT + int(digits, 16)

@@ -1,8 +1,8 @@
 """Chunk manifests in JSON: objects whose keys are chunks, or prefixes of the keys of chunks.
 
-``docs/formats/zarr-v3.md`` specifies the form, after the "Manifest storage transformer" proposal
-(zarr-specs issue 287). A file is checked and measured when one of its chunks is needed, unless all
-references stand in the metadata.
+``docs/reference/formats/zarr-v3.md`` specifies the form, after the "Manifest storage transformer"
+proposal (zarr-specs issue 287). A file is checked and measured when one of its chunks is needed,
+unless all references stand in the metadata.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class JsonTable:
             raise
         except MALFORMED_ERRORS as error:
             raise FormatError(
-                f"{self._where}: entry {name!r} is {entry!r:.80}, which makes no sense ({error}); "
+                f"{self._where}: entry {name!r} is {entry!r:.80}, which is invalid ({error}); "
                 f"the set is damaged"
             ) from error
 
@@ -177,7 +177,7 @@ class JsonTable:
         """Return the number of a chunk in its grid."""
         parts = key.split(".") if self.grid else []
         if not all(p.isascii() and p.isdecimal() for p in parts) or not (self.grid or key == "0"):
-            raise FormatError(f"{key!r} is no key of a chunk")
+            raise FormatError(f"{key!r} is not the key of a chunk")
         place = tuple(map(int, parts))
         if len(place) != len(self.grid) or any(
             i >= n for i, n in zip(place, self.grid, strict=True)

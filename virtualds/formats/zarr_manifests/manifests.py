@@ -1,8 +1,8 @@
 """The chunk manifests of one set, as lazy manifests over its tables.
 
-``docs/formats/zarr-v3.md`` specifies the forms, after the "Manifest storage transformer" proposal
-(zarr-specs issue 287). Opening a set reads only manifests in the metadata; other references are
-read on demand.
+``docs/reference/formats/zarr-v3.md`` specifies the forms, after the "Manifest storage transformer"
+proposal (zarr-specs issue 287). Opening a set reads only manifests in the metadata; other
+references are read on demand.
 """
 
 from __future__ import annotations
@@ -209,7 +209,10 @@ class StoredManifests:
         fragment = _demand_naturals([part.get("fragment", 0)])[0]
         shape, origin = _demand_naturals(part["shape"]), _demand_naturals(part["origin"])
         if fragment >= len(grids):
-            raise FormatError(f"{folder}: chunks of fragment {fragment}; there are {len(grids)}")
+            raise FormatError(
+                f"{folder}: chunks of fragment {fragment} of {len(grids)}; the set is damaged, "
+                f"write it anew"
+            )
         grid = grids[fragment]
         if len(origin) != len(grid) or any(
             o + n > g for o, n, g in zip(origin, shape, grid, strict=True)
@@ -258,13 +261,13 @@ def read_source_table(folder: str, said: Any) -> SourceTable:
 
 def _demand_integers(values: Any) -> tuple[int, ...]:
     if not isinstance(values, list | tuple) or any(type(n) is not int for n in values):
-        raise FormatError(f"{values!r:.80} are no integers; the set is damaged")
+        raise FormatError(f"{values!r:.80} are not integers; the set is damaged")
     return tuple(values)
 
 
 def _demand_naturals(values: Any) -> tuple[int, ...]:
     if any(n < 0 for n in _demand_integers(values)):
-        raise FormatError(f"{values!r:.80} are less than nothing; the set is damaged")
+        raise FormatError(f"{values!r:.80} are below 0; the set is damaged")
     return tuple(values)
 
 
@@ -285,7 +288,7 @@ def to_set_path(folder: str, path: str) -> str:
         elif part not in ("", "."):
             parts.append(part)
     if "\\" in path or path.startswith("/"):
-        raise FormatError(f"{path!r} is no path inside the set")
+        raise FormatError(f"{path!r} is not a path inside the set")
     return "/".join(parts)
 
 

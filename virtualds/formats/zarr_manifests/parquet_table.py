@@ -1,7 +1,7 @@
 """Chunk manifests in Parquet: records of references, and of the files that they number.
 
-``docs/formats/zarr-v3.md`` specifies the form. Both are tables of any number of rows, cut into
-files of `RECORD_SIZE` rows, which are read when a row is needed.
+``docs/reference/formats/zarr-v3.md`` specifies the form. Both are tables of any number of rows, cut
+into files of `RECORD_SIZE` rows, which are read when a row is needed.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ class SourceTable(NamedTuple):
                 parts.append((paths, *(np.asarray(n, np.int64) for n in numbers), etags))
             except MALFORMED_ERRORS as error:
                 raise FormatError(
-                    f"{store.root}/{path}: it is no record of sources ({error}); the set is damaged"
+                    f"{store.root}/{path}: it is not a record of sources ({error}); the set is "
+                    f"damaged"
                 ) from error
         urls, sizes, mtimes, etags = (np.concatenate(c) for c in zip(*parts, strict=True))
         for row in [n for n, path in enumerate(urls) if "://" not in path]:
@@ -177,7 +178,8 @@ class ParquetTable:
                 used[source[source >= 0]] = True
             except MALFORMED_ERRORS as error:
                 raise FormatError(
-                    f"{self.store.root}/{path}: it is no record of references ({error}); the set "
+                    f"{self.store.root}/{path}: it is not a record of references ({error}); the "
+                    f"set "
                     f"is damaged"
                 ) from error
         return np.flatnonzero(used)
@@ -196,7 +198,7 @@ class ParquetTable:
             raise
         except MALFORMED_ERRORS as error:
             raise FormatError(
-                f"{self.store.root}/{path}: it is no record of references ({error}); the set is "
+                f"{self.store.root}/{path}: it is not a record of references ({error}); the set is "
                 f"damaged"
             ) from error
 
@@ -231,7 +233,7 @@ def _read_source_rows(
         values = [columns[n].take(rows).to_pylist() for n in ("path", "size", "mtime", "etag")]
     except MALFORMED_ERRORS as error:
         raise FormatError(
-            f"{url}: it is no record of sources ({error}); the set is damaged"
+            f"{url}: it is not a record of sources ({error}); the set is damaged"
         ) from error
     if not all(isinstance(path, str) and path for path in values[0]):
         raise FormatError(f"{url}: it has sources without a path; the set is damaged")

@@ -1,7 +1,7 @@
 """Chunk manifests in Parquet whose rows say which chunk they are: few references on a huge grid.
 
-``docs/formats/zarr-v3.md`` specifies the form. Rows rise by the number of their chunk, so that one
-record is read for one chunk.
+``docs/reference/formats/zarr-v3.md`` specifies the form. Rows rise by the number of their chunk, so
+that one record is read for one chunk.
 """
 
 from __future__ import annotations

@@ -200,7 +200,7 @@ def _measure_file(file: SourceFile) -> SourceFile:
 def _read_v3(store: _Store, skip: frozenset[str], group: str | None) -> ManifestGroup:
     root, folder_of = store.document, dict[str, str]()
     if root.get("zarr_format") != 3:
-        raise FormatError(f"{store.root}/{V3}: it is no metadata of Zarr v3; the store is damaged")
+        raise FormatError(f"{store.root}/{V3}: it is not metadata of Zarr v3; the store is damaged")
     nodes: dict[str, Any]
     if root.get("node_type") == "array":
         nodes = {"": {"zarr_format": 3, "node_type": "group"}, store.name: root}

@@ -150,7 +150,7 @@ def find_set(root: str, options: StorageOptions | None) -> FoundSet | None:
         data = b""
     if not detect(data):
         raise FileExistsError(
-            f"{root}: there is something of this name that is no reference set; remove it, or "
+            f"{root}: there is something of this name that is not a reference set; remove it, or "
             f"choose another name"
         )
     return FoundSet(Document.parse(data, url), version)

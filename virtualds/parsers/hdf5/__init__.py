@@ -114,8 +114,8 @@ def _walk_file(
 
 def _describe(error: VirtualdsError, source: SourceFile) -> str:
     """Return what was found in a file, without its name: other files may have it too."""
-    found, _, _what_to_do = str(error).partition("; ")
-    return found.removeprefix(f"{without_secrets(source.url)}: ")
+    found, _, _what_to_do = f"{error}".partition("; ")
+    return found.rpartition(f"{without_secrets(source.url)}: ")[2]
 
 
 # ---------------------------------------------------------------------- native readers

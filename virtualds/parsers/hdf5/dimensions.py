@@ -87,7 +87,8 @@ def _find_name_elsewhere(dataset: Dataset, axis: int) -> str:
 
 def _no_list_error(dataset: Dataset) -> FormatError:
     return FormatError(
-        f"{dataset.source.url}: the attribute {SCALES.decode()} of {dataset.name!r} is no list of "
+        f"{dataset.source.url}: the attribute {SCALES.decode()} of {dataset.name!r} is not a "
+        f"list of "
         f"scales for each of {dataset.rank} axes; the file is damaged, fetch it again, or "
         f"remove the attribute"
     )

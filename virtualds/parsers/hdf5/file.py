@@ -58,10 +58,12 @@ class describe_damage:
             return
         if getattr(error, "errno", None) in (EMFILE, ENFILE):
             return
+        # an error of the system may pass, so that opening is tried again; HDF5's own say no more
+        cause = error if getattr(error, "errno", None) else None
         raise FormatError(
             f"{self.source.url}: HDF5 cannot read it ({error}); the file is damaged or truncated, "
             f"fetch it again"
-        ) from error
+        ) from cause
 
 
 class HDF5Files:

@@ -170,7 +170,7 @@ class _GroupReader:
 
     def _note(self, name: str, error: VirtualdsError) -> None:
         path = "/".join((*self.where, name))
-        error.add_note(f"variable {path!r} of {self.files.source.url}")
+        error.locate(f"variable {path!r}", self.files.source.url)
         self.problems[name] = error
 
     def _read_attributes(self, variable: str, owner: Any) -> dict[str, Any]:
@@ -197,7 +197,7 @@ class _GroupReader:
         except VirtualdsError as error:
             self._note(name, error)
             data = ManifestArray.unreadable(
-                shape, f"V{min(dataset.type.size, LARGEST_VOID)}", str(error)
+                shape, f"V{min(dataset.type.size, LARGEST_VOID)}", f"{error}"
             )
             return ManifestVariable(dims, data, attributes)
         if data.dtype.kind == "S" and "_FillValue" in attributes:

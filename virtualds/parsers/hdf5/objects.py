@@ -303,5 +303,7 @@ class Structure(Protocol):
 def make_no_group_error(source: SourceFile, path: str) -> FileNotFoundError:
     """Return the error of a path at which there is no group."""
     return FileNotFoundError(
-        f"{source.url}: there is no group {path!r}; look at its groups with h5py or ncdump -h"
+        f"{source.url}: there is no group {path!r}; list its groups with "
+        f"virtualds.open_virtual_datatree or "
+        f"ncdump -h"
     )

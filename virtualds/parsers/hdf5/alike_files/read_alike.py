@@ -62,7 +62,7 @@ class AlikeHDF5Files:
     def _get_array(self, name: str) -> ManifestArray:
         data = self.group.variables[name].data
         if not isinstance(data, ManifestArray):
-            raise TypeError(f"{name!r} is no virtual array")
+            raise TypeError(f"{name!r} is not a virtual array")
         return data
 
 

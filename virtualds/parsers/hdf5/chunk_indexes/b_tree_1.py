@@ -231,7 +231,7 @@ def _list_chunks(
     for values, chunk in zip(place, indexes.form.chunks, strict=True):
         whole &= values // chunk * chunk == values
     if not whole.all():
-        demand(whole, file[owner], "a key of a B-tree is no position of a chunk")
+        demand(whole, file[owner], "a key of a B-tree is not the position of a chunk")
     some = used > 0
     stop = np.cumsum(used)[some]
     edge = places[stop - used[some]], places[stop - 1], last[some]
