@@ -30,7 +30,8 @@ def name_missing_set(location: Location) -> Iterator[None]:
         # the system says no more than that
         said = f" ({error})" if error.errno is None else ""
         raise FileNotFoundError(
-            f"{location.target}: there is no reference set{said}; check the path, or write one with "
+            f"{location.target}: there is no reference set{said}; check the path, or write one "
+            f"with "
             f"ds.virtual.to_manifest"
         ) from None
 
