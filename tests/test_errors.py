@@ -18,7 +18,7 @@ def test_what_to_do_has_a_line_of_its_own() -> None:
 def test_within_another_text_an_error_keeps_to_one_line() -> None:
     error = FormatError("a.nc: it is empty; fetch it again")
     assert f"left out: {error}" == "left out: a.nc: it is empty; fetch it again"
-    assert "left out: {!s}".format(error).count("\n") == 1
+    assert f"left out: {error!s}".count("\n") == 1
 
 
 def test_an_error_without_a_remedy_stays_as_it_is() -> None:
