@@ -329,10 +329,12 @@ CLI = PACKAGE.parent / "virtualds_cli"
 # `virtualds demo` imports the demonstration when it runs
 PROGRAM = sorted(set(CLI.rglob("*.py")) - {CLI / "demo.py"})
 BEHIND_THE_PROGRAM = {
+    "virtualds.accessors.coverage_strip",
     "virtualds.checks.describe",
     "virtualds.datasets.convert",
     "virtualds.datasets.write",
     "virtualds.datasets.write_modes",
+    "virtualds.errors",
     "virtualds.pictures.html",
     "virtualds.stores.glob",
 }

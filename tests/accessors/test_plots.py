@@ -190,6 +190,15 @@ def test_ten_thousand_files_take_about_a_second_and_few_names(tmp_path: Path) ->
     assert (names(ax)[0], names(ax)[-1], len(names(ax))) == ("00000.nc", "09999.nc", 10)
 
 
+def test_long_names_are_shown_by_what_tells_them_apart() -> None:
+    paths = [f"/data/a_long_name_of_an_experiment_{n:02}.nc" for n in (1, 2, 12)]
+    ax = xr.Dataset({"t": ("x", files_along(paths))}).virtual.plot.coverage("x")
+    assert names(ax) == ["…01.nc", "…02.nc", "…12.nc"]
+    assert ax.get_ylabel().endswith("experiment_")
+    ax = xr.Dataset({"t": ("x", files_along(paths[:1]))}).virtual.plot.coverage("x")
+    assert names(ax) == ["a_long_name_of_an_experiment_01.nc"]
+
+
 def test_hostile_names_are_shown_as_they_are(tmp_path: Path) -> None:
     odd = r"_$\frac{<b>$"
     ds = xr.Dataset({odd: (f"{odd}x", files_along([f"/{odd}.nc", "", f"/{odd}/b\n.nc"]))})
@@ -327,6 +336,13 @@ def test_pictures_are_drawn_on_given_axes_and_else_on_a_new_figure() -> None:
     drawn = [plots.coverage(ax=axes[0]), plots.chunks("t", ax=axes[1]), plots.sizes(ax=axes[2])]
     assert drawn == list(axes) and plt.get_fignums() == [figure.number]
     assert plots.coverage().figure is not figure
+
+
+def test_the_plots_say_what_they_draw() -> None:
+    plots = on_days(files_along(["/a.nc"], 3), range(3)).virtual.plot
+    shown = [name for name in dir(plots) if not name.startswith("_")]
+    assert shown == ["chunks", "coverage", "sizes"]
+    assert all(f"{name}(" in repr(plots) for name in shown)
 
 
 def test_dark_axes_have_dark_shades_and_light_lines() -> None:

@@ -885,6 +885,9 @@ def test_looking_at_an_array_reads_nothing_and_says_what_it_is(pair: Pair) -> No
         assert text == "<ManifestArray (6, 8, 5) float32: 9 chunks of 1 file>"
         assert line == "virtual: 9 chunks of 1 file"
         assert array._repr_inline_(7) == "virtual"
+        parts = np.concatenate([array, np.concatenate([array[:, 2:], array[:, :2]], 1)])
+        assert parts._repr_inline_(80).endswith(" of 1 file in 2 fragments")
+        assert parts._repr_inline_(40).endswith(" of 1 file")
         assert path_of(array).name in page
         assert "shuffle, zlib" in page
         whole = np.concatenate([array[:, :, :2], array[1:3, :, :2].astype("f8")])

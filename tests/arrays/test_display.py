@@ -66,14 +66,16 @@ def any_arrays(draw: Any) -> ManifestArray:
         shape = (int(rng.integers(1, 9)), *whole[1:]) if ndim else ()
         axes = make_regular_axes(shape, [int(rng.integers(1, n + 2)) for n in shape])
         grid = tuple(axis.nchunks for axis in axes)
+        # columns that do not change along all axes, or along some
+        shapes = st.sampled_from([(), grid, *[(n, *[1] * (ndim - 1)) for n in grid[:1]]])
         files = [SourceFile(f"s3://bucket/{along}-{n}.nc") for n in range(3)]
         manifest = ChunkManifest.build(
             grid,
             files=files,
-            file=rng.integers(-1, 3, draw(st.sampled_from([(), grid]))),
+            file=rng.integers(-1, 3, draw(shapes)),
             offset=7,
-            length=rng.integers(1, 99, grid),
-            pipeline=rng.integers(0, draw(st.integers(1, 3)), grid),
+            length=rng.integers(1, 99, draw(shapes)),
+            pipeline=rng.integers(0, draw(st.integers(1, 3)), draw(shapes)),
         )
         parts.append(Fragment((along, *[0] * (ndim - 1)) if ndim else (), axes, manifest))
         along += shape[0] + int(rng.integers(0, 2)) if ndim else 0

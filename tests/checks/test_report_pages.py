@@ -174,6 +174,20 @@ def test_thousands_of_stretches_are_drawn_in_few_rectangles() -> None:
     }
 
 
+def test_a_bad_file_among_thousands_is_seen_and_later_eras_share_a_shade() -> None:
+    count = 9_000
+    files = [at(n // 1000, n, n) for n in range(count)]
+    files[4_500] = EraFile("bad.nc", 9, False)
+    eras = [Era(1000 - (n == 4), f"{n}.nc", "b.nc") for n in range(9)]
+    eras.append(Era(1, "bad.nc", "bad.nc", reason="FormatError: no file"))
+    drawn = place_eras(files, is_time=True)
+    found = Diagnosis(count, count, ("t",), "as given", (), tuple(eras), (), drawn)
+    page = parsed(found._repr_html_())
+    *_, last = spans(by_class(page, "vds-strip")[0])
+    assert last[2] == "vermilion" and last[0] == 0.5 and last[1] - last[0] >= 0.003
+    assert "era 7 to 9: 3,000 files" in words(by_class(page, "vds-key")[0])
+
+
 def test_a_line_holds_its_stretches() -> None:
     with pytest.raises(ValueError, match="no part of 0 to 1"):
         EraStretch(0, 1, "a", "b", 0.5, 1.2)

@@ -289,7 +289,9 @@ class ManifestArray(FragmentedArray, DuckArray, FamiliarNames):
         return f"<{type(self).__name__} {self.shape} {self.dtype}: {format_summary(self)}>"
 
     def _repr_inline_(self, max_width: int) -> str:
-        return f"virtual: {format_summary(self)}"[:max_width]
+        whole = f"virtual: {format_summary(self)}"
+        # rather without the number of fragments than with half of it
+        return whole if len(whole) <= max_width else whole.partition(" in ")[0][:max_width]
 
     def _repr_html_(self) -> str:
         return format_page(self)

@@ -54,12 +54,6 @@ class ChunkAxis(ABC):
 
     __slots__ = ()
 
-    def __repr__(self) -> str:
-        lengths = self.stored_lengths()
-        span = " to ".join(f"{n:,}" for n in sorted(lengths)[:: max(len(lengths) - 1, 1)])
-        counted = f"{self.nchunks:,} chunk{'s' * (self.nchunks != 1)}"
-        return f"<{type(self).__name__} of {self.size:,}: {counted}{f' of {span}' * bool(span)}>"
-
     @property
     @abstractmethod
     def size(self) -> int:
@@ -205,7 +199,7 @@ class ChunkAxis(ABC):
         )
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True)
 class RegularAxis(ChunkAxis):
     """An axis cut every ``chunk`` elements, the first ``inset`` of which are hidden.
 
@@ -299,6 +293,12 @@ class IrregularAxis(ChunkAxis):
                 "ChunkAxis: a slab shows elements that its stored chunk does not have; "
                 "0 <= inset and inset + length <= encoded hold for every slab"
             )
+
+    def __repr__(self) -> str:
+        lengths = sorted(self.stored_lengths())
+        span = " to ".join(f"{n:,}" for n in lengths[:: max(len(lengths) - 1, 1)])
+        counted = f"{self.nchunks:,} chunk{'s' * (self.nchunks != 1)}"
+        return f"<IrregularAxis of {self.size:,}: {counted} of {span}>"
 
     @property
     def size(self) -> int:

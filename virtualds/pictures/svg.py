@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ class Textures:
     """
 
     def __init__(self) -> None:
-        self._key = secrets.token_hex(4)
+        self._key = os.urandom(4).hex()
         self._used: dict[str, Shade] = {}
 
     def fill(self, shade: Shade) -> str:

@@ -55,17 +55,23 @@ def _content(tree: xr.DataTree) -> str:
 
 def _make_page(found: Description) -> str:
     """Return a page of what notebooks show: facts, pictures of the chunks, and the dataset."""
+    from virtualds.accessors.coverage_strip import draw_strips
     from virtualds.checks.describe import load_references
+    from virtualds.errors import without_secrets
     from virtualds.pictures.html import Markup, facts, page, section
 
     tree = load_references(found)
     shown = tree if tree.children else tree.to_dataset()
-    return page(
+    parts = (node.to_dataset(inherit=True) for node in tree.subtree)
+    strips = [strip for part in parts for strip in draw_strips(part, part.virtual.arrays)]
+    drawn = page(
         found.url,
         facts(_facts(found)),
+        *strips,
         Markup(shown.virtual._repr_html_()),
         section("As xarray shows it", Markup(shown._repr_html_())),
     )
+    return without_secrets(drawn)
 
 
 def _facts(found: Description) -> dict[str, str]:

@@ -38,6 +38,9 @@ class DatasetPlots:
         self._dataset = dataset
         self._arrays = arrays
 
+    def __repr__(self) -> str:
+        return "<ds.virtual.plot: coverage(dim), chunks(variable) and sizes() draw pictures>"
+
     def coverage(
         self, dim: Hashable = "time", variable: Hashable | None = None, *, ax: Axes | None = None
     ) -> Axes:
@@ -76,10 +79,9 @@ class DatasetPlots:
         >>> [label.get_text() for label in ax.get_yticklabels()]
         ['2001.nc', '2002.nc']
         """
-        names = (
-            list(self._demand_arrays()) if variable is None else [self._demand_variable(variable)]
-        )
-        found = find_coverage(self._dataset.sizes.get(dim, 0), self._demand_dimension(dim, names))
+        chosen = None if variable is None else [self._demand_variable(variable)]
+        arrays = self._demand_dimension(dim, chosen or self._demand_arrays())
+        found = find_coverage(self._dataset.sizes[dim], arrays)
         cells = AxisCells.of(self._dataset, dim, found.start)
         return draw_coverage(found, cells, str(dim), self._label_axis(dim, cells), ax)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +22,13 @@ if TYPE_CHECKING:
 
 WIDTH = 9.0
 """Inches of a new figure."""
+LONG_NAME = 24
+"""Letters of a name that takes too much room beside an axis."""
 LONGEST_NAME = 40
 """Letters of a name that is shown beside an axis."""
+
+HELD = "(in the set)"
+"""The name of the row of chunks that lie in no file."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -148,7 +154,7 @@ def _show_dates(axis: Any, cells: AxisCells) -> None:
 
     known: Any = dates
     if cells.calendar == OF_NUMPY and np.datetime64(known.get_epoch()) == np.datetime64(0, "D"):
-        found = known.AutoDateLocator()
+        found = known.AutoDateLocator(maxticks=7)
         axis.set_major_locator(found)
         axis.set_major_formatter(known.ConciseDateFormatter(found))
         return
@@ -158,18 +164,25 @@ def _show_dates(axis: Any, cells: AxisCells) -> None:
 
 
 def shorten_urls(urls: Sequence[str]) -> tuple[str, list[str]]:
-    """Return the folder that all urls lie in, and what follows it in each.
+    """Return what all urls begin with, up to a slash, and what follows it in each.
+
+    Where names are long, what they all begin with goes further, up to another sign.
 
     >>> shorten_urls(["s3://bucket/2001/a.nc", "s3://bucket/2002/a.nc"])
     ('s3://bucket/', ['2001/a.nc', '2002/a.nc'])
+    >>> shorten_urls([f"/a_long_name_of_an_experiment_{n}.nc" for n in (1, 2)])
+    ('/a_long_name_of_an_experiment_', ['…1.nc', '…2.nc'])
     """
     shown = [without_secrets(url) for url in urls]
     files = [url for url in shown if url != IN_THE_SET] or [""]
     # what the first and the last of sorted names share, all names share
     pairs = enumerate(zip(min(files), max(files), strict=False))
     shared = next((n for n, (one, other) in pairs if one != other), len(min(files)))
-    folder = files[0][: files[0].rfind("/", 0, shared) + 1]
-    return folder, [url.removeprefix(folder) or "(in the set)" for url in shown]
+    folder = files[0].rfind("/", 0, shared) + 1
+    common = re.search(r".*[^0-9A-Za-z]", files[0][:shared])
+    is_long = max(map(len, files)) - folder > LONG_NAME and len(files) > 1 and common is not None
+    end, mark = (common.end(), "…") if is_long and common else (folder, "")
+    return files[0][:end], [mark + url[end:] if url != IN_THE_SET else HELD for url in shown]
 
 
 def cut_name(name: str) -> str:

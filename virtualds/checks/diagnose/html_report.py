@@ -17,7 +17,7 @@ from virtualds.checks.diagnose.findings import (
 )
 from virtualds.pictures.html import Markup, element, join, section, table
 from virtualds.pictures.palette import CHANGED, GAP, MISSING, OK, SERIES, UNKNOWN, Shade
-from virtualds.pictures.reports import draw_card, draw_heading, lay_out
+from virtualds.pictures.reports import draw_card, draw_heading, draw_labels, lay_out
 from virtualds.pictures.svg import Span, key, strip
 
 Shorten = Callable[[str], str]
@@ -37,7 +37,7 @@ MOST_LANES = 6
 """Lines one below the other, for eras that lie side by side."""
 FINEST = 600
 """Parts of a line that a reader can tell apart."""
-APART = 0.2
+APART = 0.25
 """Least distance of two labels, as a part of the line."""
 
 
@@ -60,7 +60,7 @@ def draw_eras(eras: Sequence[Era], stretches: Sequence[EraStretch], shorten: Sho
         strip([*gaps, *_list_spans(lane, eras, shorten)], 1, title=f"{len(eras)} eras")
         for lane in _sort_into_lanes(stretches)
     ]
-    rows = [(_shade_era(n, eras), _describe_era(n, era, shorten)) for n, era in _list_keyed(eras)]
+    rows = [(_shade_era(n, eras), _describe_era(n, eras, shorten)) for n in _list_keyed(eras)]
     if gaps:
         rows.append((GAP, f"no file: {len(gaps):,} gap{'s' * (len(gaps) != 1)}"))
     style = "--vds-height:22px;margin-bottom:8px"
@@ -73,20 +73,27 @@ def _shade_era(number: int, eras: Sequence[Era]) -> Shade:
     return ERA_SHADES[number] if number < len(ERA_SHADES) else UNKNOWN
 
 
-def _list_keyed(eras: Sequence[Era]) -> Iterator[tuple[int, Era]]:
+def _list_keyed(eras: Sequence[Era]) -> Iterator[int]:
     """Yield the eras that have a shade of their own; the first of all others stands for them."""
     for number, era in enumerate(eras):
         if number <= len(ERA_SHADES) or era.reason is not None:
-            yield number, era
+            yield number
 
 
-def _describe_era(number: int, era: Era, shorten: Shorten) -> str:
-    files = f"{era.files:,} file{'s' * (era.files != 1)}"
+def _describe_era(number: int, eras: Sequence[Era], shorten: Shorten) -> str:
+    era = eras[number]
     if era.reason is not None:
-        return f"cannot be opened: {files}, {shorten(era.first_file)}"
-    more = " and later eras" if number == len(ERA_SHADES) else ""
-    span = f", {era.start} to {era.stop}" if era.start is not None and not more else ""
-    return f"era {number + 1}{more}: {files}{span}"
+        return f"cannot be opened: {_count_files(era.files)}, {shorten(era.first_file)}"
+    if number == len(ERA_SHADES):
+        later = [other.files for other in eras[number:] if other.reason is None]
+        last = f" to {number + len(later)}" if len(later) > 1 else ""
+        return f"era {number + 1}{last}: {_count_files(sum(later))}"
+    span = f", {era.start} to {era.stop}" if era.start is not None else ""
+    return f"era {number + 1}: {_count_files(era.files)}{span}"
+
+
+def _count_files(count: int) -> str:
+    return f"{count:,} file{'s' * (count != 1)}"
 
 
 def _find_gaps(stretches: Sequence[EraStretch]) -> Iterator[tuple[float, float]]:
@@ -116,14 +123,16 @@ def _list_spans(
 ) -> Iterator[Span]:
     """Yield what to draw of stretches, leaving out what would be drawn on the same place again."""
     drawn = set()
-    for stretch in stretches:
+    # what cannot be opened lies on top, however narrow it is
+    for stretch in sorted(stretches, key=lambda s: eras[s.era].reason is not None):
         shade = _shade_era(stretch.era, eras)
         place = (shade.name, int(stretch.low * FINEST), int(stretch.high * FINEST))
         if place not in drawn:
             drawn.add(place)
             ends = f"{shorten(stretch.start)} to {shorten(stretch.stop)}"
-            words = f"era {stretch.era + 1}: {stretch.files:,} files, {ends}"
-            yield Span(stretch.low, max(stretch.high, stretch.low + 2 / FINEST), shade, words)
+            words = f"era {stretch.era + 1}: {_count_files(stretch.files)}, {ends}"
+            low = min(stretch.low, 1 - 2 / FINEST)
+            yield Span(low, max(stretch.high, low + 2 / FINEST), shade, words)
 
 
 def _label_line(eras: Sequence[Era], stretches: Sequence[EraStretch], shorten: Shorten) -> Markup:
@@ -136,18 +145,7 @@ def _label_line(eras: Sequence[Era], stretches: Sequence[EraStretch], shorten: S
         if marks[-1][0] + APART <= stretch.low <= 1 - 2 * APART:
             marks.append((stretch.low, stretch.start))
     last = max(known, key=lambda s: s.high)
-    labels = [
-        element("span", cut_text(shorten(words), 24), style=_place_label(place))
-        for place, words in [*marks, (1.0, last.stop)]
-    ]
-    style = "position:relative;height:1.5em;font-size:11px;white-space:nowrap"
-    return element("div", *labels, style=style)
-
-
-def _place_label(place: float) -> str:
-    if place >= 1:
-        return "position:absolute;right:0"
-    return f"position:absolute;left:{place * 100:.1f}%"
+    return draw_labels([(place, shorten(words)) for place, words in [*marks, (1.0, last.stop)]])
 
 
 # ---------------------------------------------------------------------- differences
@@ -185,12 +183,11 @@ def _list_cells(row: Difference, shorten: Shorten) -> Sequence[str]:
 def _draw_difference(row: Difference, shorten: Shorten) -> Markup:
     sign, shade = VERDICT_SHADES[row.verdict]
     subject = join(element("code", row.variable), ": ") if row.variable else None
-    files = f"{row.files:,} file{'s' * (row.files != 1)}"
     return draw_card(
         join(f"{sign} ", subject, row.aspect),
         join(element("code", cut_text(row.before)), " → ", element("code", cut_text(row.after))),
         row.how,
-        note=f"from {shorten(row.first_file)}, {files}",
+        note=f"from {shorten(row.first_file)}, {_count_files(row.files)}",
         shade=shade,
         remedy=row.remedy,
         code=row.code,
