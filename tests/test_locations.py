@@ -49,7 +49,7 @@ def test_a_location_shows_no_secrets() -> None:
 @pytest.mark.parametrize("wrong", [3, None, [b"a.nc"], ["a.nc"]])
 def test_objects_that_are_no_paths_or_urls_are_refused(wrong: Any) -> None:
     for of in (Location.of, Location.of_url):
-        with pytest.raises(TypeError, match="a file is named by a path or url, got"):
+        with pytest.raises(TypeError, match="a path or url is expected, got"):
             of(wrong)
 
 

@@ -679,7 +679,7 @@ def test_many_ways_to_decode_are_refused_by_name(
     monkeypatch.setattr("virtualds.arrays.concatenate.MOST_PIPELINES", 2)
     arrays = [virtual(np.zeros(3, kind), folder, name="t") for kind in ("f4", ">f4", "i2")]
     assert len(np.concatenate(arrays[:2]).pipelines) == 2
-    with pytest.raises(CombineError, match=r"t \(3,\).*2 ways; join fewer"):
+    with pytest.raises(CombineError, match=r"t \(3,\).*2 ways\njoin fewer"):
         np.concatenate(arrays)
 
 

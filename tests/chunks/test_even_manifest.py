@@ -86,7 +86,7 @@ def test_a_row_is_looked_up_from_either_end() -> None:
     ("first", "length"), [(9_529, 12), (-1, 12), (96, 0)], ids=["behind", "in front", "empty"]
 )
 def test_references_outside_of_the_file_are_refused(first: int, length: int) -> None:
-    with pytest.raises(FormatError, match="are no chunk"):
+    with pytest.raises(FormatError, match="cannot be a chunk"):
         StridedReferences(FILE, first=first, step=20, length=length, count=24)
 
 

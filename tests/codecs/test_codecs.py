@@ -282,8 +282,8 @@ UNSOUND: dict[str, tuple[dict[str, Any], str]] = {
     "colours that are a list": ({"id": "imagecodecs_jpeg", "colorspace_data": [1]}, "colour"),
     "offsets of text": (SCALED | {"dtype": "<U1"}, "cannot be scaled"),
     "offsets of a dtype that there is not": (SCALED | {"dtype": "<i4\0"}, "not understood"),
-    "bits of objects": (NBIT | {"dtype": "|O"}, "no unsigned integers"),
-    "bits of nine bytes": (NBIT | {"dtype": "<V9"}, "no unsigned integers"),
+    "bits of objects": (NBIT | {"dtype": "|O"}, "not unsigned integers"),
+    "bits of nine bytes": (NBIT | {"dtype": "<V9"}, "not unsigned integers"),
     "a fill beyond the type": (SCALED | {"dtype": "|u1", "fill": -1}, "out of bounds"),
 }
 
@@ -565,7 +565,7 @@ def test_zfp_without_loss_is_taken_back(dtype: str, shape: tuple[int, ...]) -> N
     stream = imagecodecs.zfp_encode(values)
     codec = codec_from_zarr_v2({"id": "zfpy"})
     assert bytes(codec.decode(memoryview(stream), values.nbytes)) == values.tobytes()
-    with pytest.raises(CodecError, match="bytes, not|expected"):
+    with pytest.raises(CodecError, match=r"bytes, not|expected"):
         codec.decode(stream, values.nbytes + 8)
     with pytest.raises(CodecError, match="zfp"):
         codec.decode(stream[:11], values.nbytes)
@@ -603,7 +603,7 @@ def test_a_missing_package_is_named(
     monkeypatch: pytest.MonkeyPatch, name: str, package: str
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(UnsupportedError, match=rf"{package}; pip install 'virtualds\[filters\]'"):
+    with pytest.raises(UnsupportedError, match=rf"{package}\npip install 'virtualds\[filters\]'"):
         codec_from_zarr_v2({"id": name}).decode(NUMBERS[name], 560)
 
 

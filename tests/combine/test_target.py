@@ -52,7 +52,7 @@ def test_other_formats_are_refused_before_a_file_is_opened(name: str, tmp_path: 
     ("target", "told"),
     [
         ("dir://refs.zarr", "local disk, memory and S3, not for dir"),
-        ("below/refs.zarr", r"refs\.zarr: cannot be written .*above it is no folder"),
+        ("below/refs.zarr", r"refs\.zarr: cannot be written .*is a file, not a folder"),
     ],
     ids=["a store without conditions", "below a file"],
 )

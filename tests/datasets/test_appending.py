@@ -249,7 +249,7 @@ def test_other_units_of_time_are_converted_to_those_of_the_set(
         ({"append_dim": "time", "conflict": "wait"}, "conflict='wait'"),
         ({"mode": "w", "conflict": "wait"}, "conflict='wait'"),
         ({"append_dim": "time", "mode": "w"}, "mode='w'"),
-        ({"mode": "r+", "append_dim": "time"}, "mode 'r\\+' with append_dim='time'"),
+        ({"mode": "r+", "append_dim": "time"}, "mode='r\\+' with append_dim='time'"),
         ({"mode": "a", "position": "start"}, "position='start'"),
         ({"mode": "r+", "on_duplicate": "replace"}, "on_duplicate='replace'"),
         ({"append_dim": "time", "on_duplicate": "replace"}, "on_duplicate='replace'"),

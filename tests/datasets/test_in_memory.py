@@ -235,7 +235,7 @@ def test_a_set_cannot_name_bytes_of_a_process(source: Path, tmp_path: Path) -> N
         (5, "got int"),
         ([b"a"], "got (list|bytes)"),
         (io.StringIO("a"), "'rb'"),
-        (fsspec.filesystem("memory"), "a filesystem is no file"),
+        (fsspec.filesystem("memory"), "a filesystem is not a file"),
     ],
 )
 @pytest.mark.parametrize("opened", [virtual, lazy], ids=["open_virtual_dataset", "engine"])

@@ -131,16 +131,16 @@ def test_an_unknown_keyword_is_refused_before_files_are_opened(name: str, tmp_pa
 
 VALUES: dict[str, tuple[dict[str, Any], str]] = {
     "join": ({**NESTED, "join": "outr"}, "join='outr': give one of .* did you mean 'outer'"),
-    "compat": ({**NESTED, "compat": "equal"}, "compat 'equal': there are .* mean 'equals'"),
-    "data_vars": ({**NESTED, "data_vars": "minmal"}, "data_vars 'minmal': .* mean 'minimal'"),
-    "coords": ({**NESTED, "coords": "different "}, "coords 'different ': .* mean 'different'"),
-    "combine_attrs": ({**NESTED, "combine_attrs": "keep"}, "combine_attrs 'keep': there are"),
-    "combine": ({"combine": "nestd"}, "combine 'nestd': there are .* did you mean 'nested'"),
-    "overlap": ({**NESTED, "overlap": "frist"}, "overlap 'frist': .* did you mean 'first'"),
-    "on_error": ({**NESTED, "on_error": "rase"}, "on_error 'rase': .* did you mean 'raise'"),
+    "compat": ({**NESTED, "compat": "equal"}, "compat='equal': give one of .* mean 'equals'"),
+    "data_vars": ({**NESTED, "data_vars": "minmal"}, "data_vars='minmal': .* mean 'minimal'"),
+    "coords": ({**NESTED, "coords": "different "}, "coords='different ': .* mean 'different'"),
+    "combine_attrs": ({**NESTED, "combine_attrs": "keep"}, "combine_attrs='keep': give one of"),
+    "combine": ({"combine": "nestd"}, "combine='nestd': give one of .* did you mean 'nested'"),
+    "overlap": ({**NESTED, "overlap": "frist"}, "overlap='frist': .* did you mean 'first'"),
+    "on_error": ({**NESTED, "on_error": "rase"}, "on_error='rase': .* did you mean 'raise'"),
     "retries": ({**NESTED, "retries": -1}, "retries=-1: give a number, at least 0"),
     "parallel": ({**NESTED, "parallel": "dsk"}, "parallel='dsk': give a number"),
-    "concat_dim": ({"combine": "nested", "concat_dim": 5}, "concat_dim 5: it is the name of a dim"),
+    "concat_dim": ({"combine": "nested", "concat_dim": 5}, "concat_dim=5: give the name of a dim"),
     "by coordinates": ({"concat_dim": "time"}, "is for combine='nested': pass that too"),
 }
 

@@ -869,7 +869,7 @@ def test_a_set_begun_by_a_killed_writer_is_taken_over(
     assert target.files()
     with pytest.raises(FileNotFoundError, match="refs"):
         target.open()
-    with pytest.raises(FileNotFoundError, match="being created"):
+    with pytest.raises(FileNotFoundError, match="is creating this set"):
         target.change(lambda old: old)
     target.write(target.virtual(years[1]))
     # what the first one was about to write fails

@@ -313,7 +313,7 @@ def test_a_flat_file_in_an_archive_is_opened(tmp_path: Path) -> None:
 
 MISTAKES: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "too long": ({"shape": 6}, FormatError, "reaches to byte 24, and the file has 20"),
-    "no whole number": ({"shape": (-1, 3)}, FormatError, "no whole number of 12"),
+    "no whole number": ({"shape": (-1, 3)}, FormatError, "not a whole number of 12"),
     "two open axes": ({"shape": (-1, -1)}, ValueError, "one of them may be -1"),
     "a length below 0": ({"shape": (-2,)}, ValueError, "at least 0"),
     "an offset below 0": ({"shape": 2, "offset": -4}, ValueError, "offset -4"),

@@ -672,7 +672,7 @@ def test_an_error_of_uncompressed_chunks_names_one(
     os.truncate(path_of(array), 6 + 8 * there)
     with set_virtualds_options(check_sources=False), pytest.raises(ReadError) as caught:
         array.read()
-    assert "before the chunk does; restore the file" in str(caught.value)
+    assert "before the chunk does\nrestore the file" in str(caught.value)
     assert caught.value.__notes__[0] in {f"variable plain, chunk {chunk}" for chunk in gone}
 
 

@@ -269,7 +269,7 @@ def test_descriptions_and_whole_files_are_asked_for_again(served: Served) -> Non
 @pytest.mark.parametrize(
     ("status", "kind", "words"),
     [
-        (404, FileNotFoundError, "FileNotFoundError: "),
+        (404, FileNotFoundError, "there is no such file"),
         (403, (PermissionError, FileNotFoundError), "storage_options"),
         (503, StoreError, "tried 2 times"),
     ],

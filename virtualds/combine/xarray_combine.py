@@ -60,7 +60,7 @@ class Combination:
                 check_choice(name, value, CHOICES[name])
         if wrong := [dim for dim in self.dims if not isinstance(dim, str | None)]:
             raise TypeError(
-                f"concat_dim {wrong[0]!r}: it is the name of a dimension, None, or a list of these"
+                f"concat_dim={wrong[0]!r}: give the name of a dimension, None, or a list of these"
             )
         if self.combine == "by_coords" and self.concat_dim is not None:
             raise ValueError(

@@ -26,9 +26,12 @@ def name_missing_set(location: Location) -> Iterator[None]:
     """Say of a set that is not there what could be done."""
     try:
         yield
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        # the system says no more than that
+        said = f" ({error})" if error.errno is None else ""
         raise FileNotFoundError(
-            f"{location.target}: there is no reference set; check the path, or write one with "
+            f"{location.target}: there is no reference set{said}; check the path, or write one "
+            f"with "
             f"ds.virtual.to_manifest"
         ) from None
 

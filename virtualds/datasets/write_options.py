@@ -91,12 +91,12 @@ class WriteOptions:
             )
         if self.region is not None and (mode != "r+" or dim is not None):
             raise ValueError(
-                f"mode {mode!r} with region={self.region!r} and append_dim={dim!r}: mode 'r+' "
+                f"mode={mode!r} with region={self.region!r} and append_dim={dim!r}: mode 'r+' "
                 f"fills a region of a set, and nothing else does"
             )
         if dim is not None and mode not in ("a", "replace-source"):
             raise ValueError(
-                f"mode {mode!r} with append_dim={dim!r}: name the dimension to append along, and "
+                f"mode={mode!r} with append_dim={dim!r}: name the dimension to append along, and "
                 f"nothing else to create a set"
             )
 
@@ -117,7 +117,7 @@ class WriteOptions:
         if others:
             listed = ", ".join(f"{name}={value!r}" for name, value in others.items())
             raise ValueError(
-                f"mode {self.mode!r} with {listed}: these are for appending; name the dimension "
+                f"mode={self.mode!r} with {listed}: these are for appending; name the dimension "
                 f"with append_dim, or leave them out"
             )
 

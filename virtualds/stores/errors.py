@@ -44,7 +44,9 @@ def explain_open_errors(url: str) -> Iterator[None]:
         told = "file" if error.errno is not None else f"file or group ({said})"
         raise FileNotFoundError(f"{url}: there is no such {told}; check the path") from None
     except RequestError as error:
-        raise ReadError(str(error) if url in str(error) else f"{url}: {error}") from error
+        told = str(error) if url in str(error) else f"{url}: {error}"
+        # whether it may pass is seen by the cause
+        raise ReadError(told) from error.__cause__ or error
     except (StoreError, IsADirectoryError) as error:
         if isinstance(error, IsADirectoryError):
             raise FormatError(

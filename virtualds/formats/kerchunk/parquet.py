@@ -101,8 +101,8 @@ def demand_no_claim(marker: bytes, url: str) -> None:
     """Refuse a set that another writer is creating."""
     if is_claim(marker):
         raise FileNotFoundError(
-            f"{url}: it is being created; open it when that is done, or, if its writer has failed, "
-            f"create it again"
+            f"{url}: a writer is creating this set; open it later, or, if that writer has failed, "
+            f"create the set again"
         )
 
 
