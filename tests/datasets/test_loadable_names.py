@@ -99,6 +99,8 @@ def test_what_is_left_out_may_be_named(tmp_path: Path, archive_files: list[Path]
     files = [*archive_files, tmp_path / "broken.nc"]
     found = OPENERS["open_virtual_mfdataset"](files, **NOPE, on_error="collect")
     assert len(found.virtual.report.left_out) == 1
+    with pytest.raises(ValueError, match=r", but lat, lon, t, time$"):
+        virtualds.open_virtual_dataset(archive_files[0], drop_variables="gone", **NOPE)
 
 
 def test_sync_may_name_what_only_the_set_has(tmp_path: Path, archive_files: list[Path]) -> None:

@@ -50,7 +50,7 @@ def demand_loaded(opening: OpenOptions, known: Iterable[Hashable], report: Build
     """
     if not report.left_out:
         where = "any file" if report.files > 1 else "the file"
-        demand_variables(opening.loadable_variables, {*known, *opening.skip}, where)
+        demand_variables(opening.loadable_variables, known, opening.skip, where)
 
 
 def find_dataset_of_file(number: int, build: Build[Any], found: Mapping[int, Any]) -> Any:

@@ -178,17 +178,17 @@ class DatasetBuilder:
     def build_dataset(self) -> BuildResult:
         """Return the dataset, what was opened of each file, and the report."""
         begun = time.monotonic()
-        built = _, _, report = self._build()
+        built: BuildResult | None = None
+        # the second attempt begins outside this block: its errors must not show the first error
+        with suppress(NeedsFullCombineError):
+            built = self._build_as_stored()
+        if built is None:
+            built = self._build_of_datasets(*self._make_joining_build(None).open_files())
         if tells(INFO):
+            report = built[2]
             seconds = time.monotonic() - begun - report.seconds
             tell(INFO, f"{report.files} files: combined, {seconds:.3f} s after they were opened")
         return built
-
-    def _build(self) -> BuildResult:
-        # the second attempt begins outside this block: its errors must not show the first error
-        with suppress(NeedsFullCombineError):
-            return self._build_as_stored()
-        return self._build_of_datasets(*self._make_joining_build(None).open_files())
 
     def _build_as_stored(self) -> BuildResult:
         """Concatenate files as they are stored; if that fails, combine their datasets.

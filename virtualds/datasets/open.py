@@ -199,10 +199,11 @@ def demand_loadable(groups: Sequence[ManifestGroup], opening: OpenOptions, url: 
     ValueError
         There is no such variable.
     """
-    # what ``drop_variables`` and ``on_error="skip"`` leave out is there, too
-    left_out = {name for part in groups for name in part.problems} | {*opening.skip}
-    known = {name for part in groups for name in part.variables} | left_out
-    demand_variables(opening.loadable_variables, known, without_secrets(url))
+    known = {name for part in groups for name in part.variables}
+    # ``on_error="skip"`` has left these out, with a warning
+    problems = {name for part in groups for name in part.problems}
+    dropped = problems.union(opening.skip)
+    demand_variables(opening.loadable_variables, known, dropped, without_secrets(url))
 
 
 def open_dataset_or_tree(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
@@ -90,10 +90,12 @@ def make_chooser(
     return lambda name, v: any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def demand_variables(loadable: Loadable, known: Iterable[Hashable], where: str) -> None:
+def demand_variables(
+    loadable: Loadable, known: Iterable[Hashable], dropped: Collection[str], where: str
+) -> None:
     """Refuse names of variables to load that are not among those that there are.
 
-    Patterns and predicates may match none.
+    Patterns and predicates may match none, and ``dropped`` names need no variable either.
 
     Raises
     ------
@@ -104,7 +106,7 @@ def demand_variables(loadable: Loadable, known: Iterable[Hashable], where: str) 
         return
     there = sorted(map(str, known))
     for name in names_of("loadable_variables", loadable):
-        if name not in there and not is_pattern(name):
+        if name not in (*there, *dropped) and not is_pattern(name):
             raise ValueError(
                 f"loadable_variables {name!r}: there is no such variable in {where}, but "
                 f"{', '.join(there) or 'none'}{format_suggestion(name, there)}"

@@ -63,8 +63,8 @@ class FileOpener:
             There is no such variable.
         """
         if not self.failed and self._options.get("preprocess") is None:
-            known = {*group.variables, *names_of("", self._options.get("drop_variables"))}
-            demand_variables(self._loadable, known, "the set or its files")
+            dropped = names_of("drop_variables", self._options.get("drop_variables"))
+            demand_variables(self._loadable, group.variables, dropped, "the set or its files")
 
     def _open(self, urls: Urls) -> xr.Dataset | None:
         reports: list[BuildReport] = []
