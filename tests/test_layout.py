@@ -333,6 +333,7 @@ BEHIND_THE_PROGRAM = {
     "virtualds.datasets.convert",
     "virtualds.datasets.write",
     "virtualds.datasets.write_modes",
+    "virtualds.errors",
     "virtualds.stores.glob",
 }
 """What the command line uses besides the public names."""
