@@ -208,7 +208,9 @@ def test_pages_show_commands() -> None:
 
 @pytest.mark.parametrize(("page", "words"), list(commands()), ids=str)
 def test_the_command_line_takes_what_pages_show(page: str, words: list[str]) -> None:
-    name, *arguments = words
+    own = list(itertools.takewhile(lambda word: word.startswith("-"), words))
+    name, *arguments = words[len(own) :]
+    program.make_context("virtualds", [*own, name, *arguments])
     program.commands[name].make_context(name, arguments, parent=click.Context(program))
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 from virtualds.public import public
@@ -175,8 +176,7 @@ def _is_watched() -> bool:
 
 @contextmanager
 def _show_bar(job: str, total: int, unit: str, delay: float) -> Iterator[ProgressCallback]:
-    from tqdm.auto import tqdm
-
+    tqdm, begin = _choose_bar(), time.monotonic()
     # tqdm writes the unit right behind the number
     named = {
         "unit": unit if unit == "B" else f" {unit}s",
@@ -189,7 +189,17 @@ def _show_bar(job: str, total: int, unit: str, delay: float) -> Iterator[Progres
             bar.update(progress.done - bar.n)
 
         yield tell
-        bar.refresh()
+        if time.monotonic() - begin >= delay:
+            bar.refresh()
+
+
+def _choose_bar() -> Any:
+    """Return tqdm's widget for notebooks where ipywidgets draws it; else its line of text."""
+    if find_spec("ipywidgets") is None:
+        from tqdm.std import tqdm
+    else:
+        from tqdm.auto import tqdm
+    return tqdm
 
 
 def _format_rest(progress: Progress) -> str:

@@ -125,7 +125,9 @@ def test_every_case_is_held_or_refused_by_name(name: str, archive: Archive, tmp_
 def test_arrays_that_plain_zarr_cannot_describe_are_refused_by_name(tmp_path: Path) -> None:
     ragged = [*years(tmp_path / "a", 1), *years(tmp_path / "b", 2, chunk=5)[1:]]
     joined = virtualds.open_virtual_mfdataset(ragged)
-    with pytest.raises(UnsupportedError, match=r"(?s)cannot hold 1.*t: chunk lengths.*zarr-v3"):
+    with pytest.raises(
+        UnsupportedError, match=r"(?s)cannot hold a property.*zarr-v3.* t: chunk lengths"
+    ):
         joined.virtual.to_manifest(tmp_path / "a.icechunk")
     assert not (tmp_path / "a.icechunk").exists()
 
@@ -244,8 +246,8 @@ def test_a_missing_container_is_named_with_those_that_there_are(tmp_path: Path) 
     files = years(tmp_path / "in", 1)
     repo = own_repository(tmp_path / "own", tmp_path / "elsewhere")
     told = (
-        rf"(?s)below file://{tmp_path}/in/:.*only "
-        rf"\['file://{tmp_path}/elsewhere/'\].*VirtualChunk"
+        rf"(?s)VirtualChunk.* below file://{tmp_path}/in/:.*only "
+        rf"\['file://{tmp_path}/elsewhere/'\]"
     )
     with pytest.raises(UnsupportedError, match=told):
         virtual(files[0]).virtual.to_manifest(repo)

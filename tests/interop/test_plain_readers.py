@@ -260,7 +260,7 @@ def test_an_encoding_that_makes_no_sense_is_refused_by_name(said: Any, tmp_path:
     (path / "zarr.json").write_text(json.dumps(document))
     with pytest.raises((FormatError, UnsupportedError)) as caught:
         ours(path)
-    assert "refs.zarr" in "\n".join([str(caught.value), *caught.value.__notes__])
+    assert "refs.zarr" in str(caught.value)
 
 
 def test_a_base_encoding_is_optional(tmp_path: Path) -> None:

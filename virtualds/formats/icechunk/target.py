@@ -181,7 +181,7 @@ class Target:
                     f"files below {prefix}: no virtual chunk container covers them, only {known}"
                     for prefix in lacking
                 ],
-                f"config.set_virtual_chunk_container(icechunk.VirtualChunkContainer("
+                f"call config.set_virtual_chunk_container(icechunk.VirtualChunkContainer("
                 f"{lacking[0]!r}, ...)), save the configuration and open the repository with it; "
                 f"or write to the url of the repository, and virtualds sets them up",
             )
