@@ -155,7 +155,7 @@ ONLY_HERE = {
 """Options that no keyword stands for, and why."""
 
 CHOSEN = {
-    "choices": set(options.CHOICES),
+    "choices": {*options.CHOICES, "progress"},
     "how": OF_OPENING | set(options.CHOICES),
     "kwargs": set[str](),
     "options": set(DIAGNOSING),

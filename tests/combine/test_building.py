@@ -398,6 +398,7 @@ SCRIPT = """
 import os, sys, time
 from pathlib import Path
 import virtualds
+from virtualds.combine import processes
 
 def slow(dataset):
     # says that it began, then takes longer than anybody waits
@@ -406,7 +407,7 @@ def slow(dataset):
 
 if __name__ == "__main__":
     # this process, too, would never be done with its first file
-    virtualds.combine.processes._IMPORTED.set()
+    processes._IMPORTED.set()
     parallel = None if sys.argv[2] == "None" else int(sys.argv[2])
     virtualds.open_virtual_mfdataset(
         sys.argv[3], combine="nested", concat_dim="time", parallel=parallel, preprocess=slow
