@@ -19,7 +19,7 @@ FOLDER = Path(__file__).parents[1] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 SIZE = 300_000
 """A notebook has at most so many bytes, with all pictures."""
-QUIET = {"TQDM_DISABLE": "1", "PYTHONWARNINGS": "ignore:IProgress not found"}
+QUIET = {"TQDM_DISABLE": "1"}
 """Progress bars show seconds, which differ from run to run."""
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
