@@ -44,6 +44,8 @@ def without_secrets(text: str) -> str:
 
 
 OPENING, CLOSING = "([{", ")]}"
+QUOTED = re.compile(r"""(?<!\w)(?:'[^']*'|"[^"]*")(?!\w)""")
+"""Names and values as ``repr`` shows them."""
 MOST_DETAILS = 10
 """Lines of details that a message shows at most."""
 
@@ -51,23 +53,30 @@ MOST_DETAILS = 10
 def lay_out(text: str) -> str:
     """Return a message with what to do on a line of its own, before the details.
 
-    What to do stands after the first semicolon that lies in no brackets: these may quote other
-    messages.
+    What to do stands after the first semicolon of the message. Those in names of files, in quotes
+    and in brackets do not count: brackets may quote other messages.
 
     Examples
     --------
-    >>> print(lay_out("a.nc: it ends too early (cut; short); fetch it again"))
-    a.nc: it ends too early (cut; short)
-    fetch it again
+    >>> print(lay_out("data/a; b.nc: 'x; y' ends too early (cut; short); fetch the file again"))
+    data/a; b.nc: 'x; y' ends too early (cut; short)
+    fetch the file again
     """
     line, *details = text.split("\n", 1)
+    end = _find_semicolon(line)
+    return "\n".join([line if end is None else f"{line[:end]}\n{line[end + 2 :]}", *details])
+
+
+def _find_semicolon(line: str) -> int | None:
+    where, colon, _ = line.partition(": ")
+    begin = len(where) if colon and "/" in where else 0
+    plain = QUOTED.sub(lambda quoted: "'" * len(quoted[0]), line)
     depth = 0
-    for place, letter in enumerate(line):
-        depth += (letter in OPENING) - (letter in CLOSING)
-        if depth <= 0 and line.startswith("; ", place):
-            line = f"{line[:place]}\n{line[place + 2 :]}"
-            break
-    return "\n".join([line, *details])
+    for place in range(begin, len(line)):
+        depth += (plain[place] in OPENING) - (plain[place] in CLOSING)
+        if depth <= 0 and plain.startswith("; ", place):
+            return place
+    return None
 
 
 def list_details(text: str, details: Iterable[str], most: int = MOST_DETAILS) -> str:

@@ -436,5 +436,6 @@ for draw in (lambda: plots.coverage("x"), lambda: plots.chunks("t"), plots.sizes
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     lines = out.stdout.splitlines()
-    assert len(lines) == 3
-    assert all("matplotlib" in line and "virtualds[plot]" in line for line in lines)
+    assert len(lines) == 6
+    assert all("matplotlib" in line for line in lines[::2])
+    assert all("virtualds[plot]" in line for line in lines[1::2])

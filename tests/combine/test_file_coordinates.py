@@ -67,11 +67,11 @@ def test_dates_beyond_the_range_of_nanoseconds_are_dates() -> None:
     [
         ("sst_[0-9", None, "unterminated"),
         (r"sst_\d+", None, "no group"),
-        (r"(?P<year>\d+)_(\d+)", None, "no date"),
-        (r"(?P<year>\d+)_(?P<day>\d+)", None, "no date"),
-        (r"(?P<month>\d+)", None, "no date"),
-        (r"(?P<year>\d+)_(?P<month>\d+)_(?P<dayofyear>\d+)", None, "no date"),
-        (r"(?P<a>\d+)_(?P<b>\d+)", None, "no date"),
+        (r"(?P<year>\d+)_(\d+)", None, "not make a date"),
+        (r"(?P<year>\d+)_(?P<day>\d+)", None, "not make a date"),
+        (r"(?P<month>\d+)", None, "not make a date"),
+        (r"(?P<year>\d+)_(?P<month>\d+)_(?P<dayofyear>\d+)", None, "not make a date"),
+        (r"(?P<a>\d+)_(?P<b>\d+)", None, "not make a date"),
         (r"(?P<year>\d+)(?P<month>\d+)", "%Y%m", "for one group"),
     ],
 )

@@ -288,7 +288,7 @@ def test_a_folder_that_is_no_set_is_left_alone(files: list[Path], tmp_path: Path
 
 
 def test_nothing_is_replaced_in_a_set_that_does_not_exist(files: list[Path], target: Path) -> None:
-    missing = pytest.raises(FileNotFoundError, match="there is not a reference set")
+    missing = pytest.raises(FileNotFoundError, match="there is no reference set")
     with missing:
         virtual(files[0]).virtual.to_manifest(target, mode="replace-source", append_dim="time")
     with missing:

@@ -218,7 +218,7 @@ def test_a_chunk_that_cannot_be_read_is_an_error_and_nothing_is_written(
     target = tmp_path / f"refs.{form}"
     with pytest.raises(ReadError, match=r"1\.nc") as caught:
         vds.virtual.to_manifest(target, subchunk={"time": 1}, inline_threshold=1000)
-    assert "variable 't': " in str(caught.value)
+    assert "variable 'a': " in str(caught.value)
     assert not target.exists()
 
 

@@ -91,7 +91,7 @@ def read_values(refs: Path) -> Any:
 @pytest.mark.parametrize("place", PLACES)
 def test_a_key_of_a_later_version_is_refused_by_name(place: str, refs: Path) -> None:
     change_set(refs, lambda _, node: PLACES[place](node).update(compass=1))
-    with pytest.raises(UnsupportedError, match=r"'compass'.*update virtualds"):
+    with pytest.raises(UnsupportedError, match=r"(?s)'compass'.*update virtualds"):
         read_values(refs)
 
 
@@ -111,5 +111,5 @@ def test_a_key_of_a_json_manifest_is_refused_by_name(refs: Path) -> None:
 
 def test_a_later_major_version_is_refused_as_a_whole(refs: Path) -> None:
     change_set(refs, lambda document, _: document["attributes"]["virtualds"].update(version=2))
-    with pytest.raises(FormatError, match=r"version 2; .* update virtualds"):
+    with pytest.raises(FormatError, match=r"(?s)version 2\n.*update virtualds"):
         read_values(refs)

@@ -81,7 +81,7 @@ def test_a_list_of_scales_for_other_axes_is_an_error(tmp_path: Path) -> None:
         listed[:] = [np.array([file["x"].ref], h5py.ref_dtype)] * 3
         del file["w"].attrs["DIMENSION_LIST"]
         file["w"].attrs.create("DIMENSION_LIST", listed, dtype=listed.dtype)
-    with pytest.raises(FormatError, match="no list of scales for each of 2 axes"):
+    with pytest.raises(FormatError, match="not a list of scales for each of 2 axes"):
         open_group(Location.of(path))
 
 

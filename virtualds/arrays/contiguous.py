@@ -42,7 +42,9 @@ def build_flat_array(
     """
     shape = tuple(shape)
     if len(shape) > MOST_AXES or any(type(n) is not int or n < 0 or n >= 2**63 for n in shape):
-        raise FormatError(f"the shape {shape!r:.200} is none; the file is damaged")
+        raise FormatError(
+            f"the shape {shape!r:.200} is not a shape; the file is damaged, fetch it again"
+        )
     if dtype.hasobject or not dtype.itemsize:
         reason = "Python objects" if dtype.hasobject else "without bytes"
         raise UnsupportedError(

@@ -293,7 +293,7 @@ class IrregularAxis(ChunkAxis):
         if (shown < 0).any() or (self.inset < 0).any() or (self.inset + shown > self.encoded).any():
             raise ValueError(
                 "ChunkAxis: a slab shows elements that its stored chunk does not have; "
-                "0 <= inset and inset + length <= encoded hold for every slab"
+                "make 0 <= inset and inset + length <= encoded hold for every slab"
             )
 
     def __repr__(self) -> str:

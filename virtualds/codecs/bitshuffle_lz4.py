@@ -104,8 +104,8 @@ class Bitshuffle(Codec):
         known = 0 < self.itemsize < LARGEST and 0 <= self.block < LARGEST
         if not known or self.block % 8:
             raise UnsupportedError(
-                f"bitshuffle: blocks of {self.block} elements of {self.itemsize} bytes; blocks "
-                f"are multiples of 8 elements; leave the variable out with drop_variables"
+                f"bitshuffle: blocks of {self.block} elements of {self.itemsize} bytes, which are "
+                f"not multiples of 8 elements; leave the variable out with drop_variables"
             )
 
     @classmethod

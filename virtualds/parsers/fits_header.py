@@ -63,11 +63,15 @@ class HeaderDataUnit:
         """Lengths of the axes, the fastest one last."""
         count = self.cards.get("NAXIS")
         if type(count) is not int or not 0 <= count <= LARGEST:
-            raise FormatError(f"FITS part {self.number}: NAXIS is {count!r}; the file is damaged")
+            raise FormatError(
+                f"FITS part {self.number}: NAXIS is {count!r}; the file is damaged, fetch it again"
+            )
         found = [self.cards.get(f"NAXIS{axis}") for axis in range(count, 0, -1)]
         lengths = tuple(n for n in found if type(n) is int and n >= 0)
         if len(lengths) < count:
-            raise FormatError(f"FITS part {self.number}: axes are {found}; the file is damaged")
+            raise FormatError(
+                f"FITS part {self.number}: axes are {found}; the file is damaged, fetch it again"
+            )
         return lengths
 
     @property
@@ -75,11 +79,14 @@ class HeaderDataUnit:
         """Bytes of its data, without padding (section 7.1.2, equation 3)."""
         bits, shape = self.cards.get("BITPIX"), self.shape
         if type(bits) is not int or bits not in (8, 16, 32, 64, -32, -64):
-            raise FormatError(f"FITS part {self.number}: BITPIX is {bits!r}; the file is damaged")
+            raise FormatError(
+                f"FITS part {self.number}: BITPIX is {bits!r}; the file is damaged, fetch it again"
+            )
         more, groups = (self.cards.get(name, n) for name, n in (("PCOUNT", 0), ("GCOUNT", 1)))
         if type(more) is not int or type(groups) is not int or more < 0 or groups < 0:
             raise FormatError(
-                f"FITS part {self.number}: PCOUNT or GCOUNT is not a count; the file is damaged"
+                f"FITS part {self.number}: PCOUNT or GCOUNT is not a count; "
+                "the file is damaged, fetch it again"
             )
         if self.cards.get("GROUPS") is True and shape and not shape[-1]:
             shape = shape[:-1]

@@ -104,7 +104,9 @@ def _scan_kinds(source: SourceFile) -> tuple[dict[str, list[GribField]], Any]:
     ):
         found = list(scan_messages(file, source.size, eccodes))
     if not found:
-        raise FormatError(f"{source.url}: it holds no GRIB message; it is damaged")
+        raise FormatError(
+            f"{source.url}: it holds no GRIB message; the file is damaged, fetch it again"
+        )
     return group_kinds(found), eccodes
 
 

@@ -83,7 +83,8 @@ class GribField:
             date = np.datetime64(f"{day[:-4].zfill(4)}-{day[-4:-2]}-{day[-2:]}", "s")
         except ValueError as error:
             raise FormatError(
-                f"GRIB message at byte {self.offset}: its date is {day}; the file is damaged"
+                f"GRIB message at byte {self.offset}: its date is {day}; "
+                "the file is damaged, fetch it again"
             ) from error
         return int(date.astype(int)) + clock // 100 * 3600 + clock % 100 * 60
 
@@ -133,7 +134,8 @@ def _parse_indicator(start: bytes, place: int, size: int) -> tuple[int, int]:
     edition = start[7] if len(start) == 16 else 0
     if edition not in (1, 2):
         raise FormatError(
-            f"GRIB message at byte {place}: it is of edition {edition}; the file is damaged"
+            f"GRIB message at byte {place}: it is of edition {edition}; "
+            "the file is damaged, fetch it again"
         )
     length = int.from_bytes(start[8:16] if edition == 2 else start[4:7], "big")
     if edition == 1 and length >= LARGE_MESSAGE:
@@ -181,7 +183,10 @@ def _read_second_edition(file: BinaryIO, place: int, start: bytes, total: int) -
             header += NO_VALUES
             return header[:8] + len(header).to_bytes(8, "big") + header[16:]
         inside += length
-    raise FormatError(f"GRIB message at byte {place}: its sections do not add up; it is damaged")
+    raise FormatError(
+        f"GRIB message at byte {place}: its sections do not add up; "
+        "the file is damaged, fetch it again"
+    )
 
 
 def _refuse_more_fields(file: BinaryIO, place: int, inside: int, total: int) -> None:
@@ -204,7 +209,9 @@ def _read_first_edition(file: BinaryIO, place: int, length: int) -> bytes:
     try:
         check_first_edition(message)
     except ContradictionError as error:
-        raise FormatError(f"GRIB message at byte {place}: {error}; the file is damaged") from error
+        raise FormatError(
+            f"GRIB message at byte {place}: {error}; the file is damaged, fetch it again"
+        ) from error
     return message
 
 
@@ -219,10 +226,14 @@ def _read_keys(header: bytes, place: int, eccodes: Any) -> dict[str, Any]:
             found = _parse_keys(header, eccodes)
     except (eccodes.CodesInternalError, ValueError) as error:
         raise FormatError(
-            f"GRIB message at byte {place}: ecCodes cannot read it ({error}); it is damaged"
+            f"GRIB message at byte {place}: ecCodes cannot read it ({error}); "
+            "the file is damaged, fetch it again"
         ) from error
     if lacking := [n for n in ("shortName", "dataDate", "dataTime", "gridType") if n not in found]:
-        raise FormatError(f"GRIB message at byte {place}: it has no {lacking}; it is damaged")
+        raise FormatError(
+            f"GRIB message at byte {place}: it has no {lacking}; "
+            "the file is damaged, fetch it again"
+        )
     return found
 
 

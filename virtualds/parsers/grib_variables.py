@@ -228,7 +228,7 @@ def _ambiguous_error(name: str, first: GribField, second: GribField) -> Unsuppor
     key = next(iter(differing), "count")
     return UnsupportedError(
         f"GRIB messages at bytes {first.offset} and {second.offset} are both {name!r} of one "
-        f"time, step, number and level; they differ in {differing or 'no key that is known here'}; "
+        f"time, step, number and level, and differ in {differing or 'no key that is known here'}; "
         f"take them apart (grib_copy -w {key}=...), or leave it out with drop_variables"
     )
 

@@ -64,7 +64,9 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     header, begin = _read_header(source)
     attributes = header.pop(METADATA, {})
     if not isinstance(attributes, Mapping):
-        raise FormatError(f"{source.url}: {METADATA} is {attributes!r:.100}; the file is damaged")
+        raise FormatError(
+            f"{source.url}: {METADATA} is {attributes!r:.100}; the file is damaged, fetch it again"
+        )
     skipped = frozenset(skip)
     shared = _find_sharing(header)
     variables, problems = {}, dict[str, VirtualdsError]()
@@ -103,7 +105,9 @@ def _read_header(source: SourceFile) -> tuple[dict[str, Any], int]:
         head += store.get_ranges(source, [(len(head), begin - len(head))])[0]
     found = parse_json(bytes(head[WIDTH:begin]), url)
     if not isinstance(found, dict):
-        raise FormatError(f"{url}: its header is not a JSON object; the file is damaged")
+        raise FormatError(
+            f"{url}: its header is not a JSON object; the file is damaged, fetch it again"
+        )
     return found, begin
 
 

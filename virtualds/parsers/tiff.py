@@ -96,7 +96,9 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     ):
         # counting pages ends even if they form a circle; listing images would not
         if not len(tiff.pages) or not tiff.series:
-            raise FormatError(f"{source.url}: the TIFF file has no image; it is damaged")
+            raise FormatError(
+                f"{source.url}: the TIFF file has no image; the file is damaged, fetch it again"
+            )
         images = list(_list_images(tiff))
         for _, levels, number in images:
             _demand_all_tags(file, tiff.tiff, levels[number].keyframe)

@@ -186,7 +186,7 @@ def _cut_axes(page: Any, *, padded: bool = False) -> tuple[ChunkAxis, ...]:
     if not (rows and columns and samples and height and width):
         raise FormatError(
             f"TIFF of {rows} x {columns} pixels in chunks of {height} x {width}: there are no "
-            f"values; the file is damaged"
+            f"values; the file is damaged, fetch it again"
         )
     plane = (ChunkAxis.regular(rows, height, last=last), ChunkAxis.regular(columns, width))
     if samples == 1:
@@ -237,7 +237,7 @@ def _find_page_ranges(page: Any, keyframe: Any, count: int) -> Any:
     if offsets.size != count or lengths.size != count:
         raise FormatError(
             f"TIFF page {page.index}: {offsets.size} offsets and {lengths.size} lengths of "
-            f"{count} chunks; the file is damaged"
+            f"{count} chunks; the file is damaged, fetch it again"
         )
     return offsets, np.where(offsets == 0, 0, lengths)
 

@@ -66,8 +66,8 @@ def describe_damage(
     try:
         yield
     except VirtualdsError as error:
-        if source.url not in str(error):
-            error.add_note(f"file {source.url}")
+        if source.url not in f"{error}":
+            error.locate(source.url)
         raise
     except (FetchError, FileNotFoundError, PermissionError):
         raise

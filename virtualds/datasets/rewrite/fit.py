@@ -133,7 +133,7 @@ def estimate_cost(
     form = format_for(Location(""), format)
     if unknown := sorted(choices.keys() - set(form.choices)):
         known = ", ".join(["main_encoding", *form.choices])
-        raise TypeError(f"cost: {form.name} has no option {unknown[0]!r}; it has {known}")
+        raise TypeError(f"cost: {form.name} has no option {unknown[0]!r}; give one of {known}")
     # rewriting begins after chunks are cut; which ones a set holds itself costs nothing
     group = ReferenceChanges(choices.get(SUBCHUNK)).apply(group, know_nothing)
     obstacles = bind_obstacles(form, choices)

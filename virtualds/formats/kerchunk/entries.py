@@ -62,7 +62,10 @@ class Entries:
         consolidated = self.metadata.pop(".zmetadata", {})
         self.metadata = consolidated.get("metadata", {}) | self.metadata
         if not self.metadata:
-            raise FormatError(f"{source.url}: no Zarr metadata among its keys; no reference set")
+            raise FormatError(
+                f"{source.url}: it has no Zarr metadata among its keys, so it is not a reference "
+                f"set; check the path"
+            )
         if nodes := self.nodes:
             self._move_nested_chunks(
                 {path for path, node in nodes.items() if node.get("node_type") == "array"}

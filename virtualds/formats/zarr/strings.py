@@ -349,7 +349,7 @@ def _decode_fill(value: Any, serialiser: str) -> str | bytes:
             text = isinstance(value, str)
             return base64.b64decode(value, validate=True) if text else bytes(list(value))
     except (TypeError, ValueError) as error:
-        raise FormatError(f"fill_value {value!r}: it is not bytes; {error}") from error
+        raise FormatError(f"fill_value {value!r}: it is not bytes ({error})") from error
     if not isinstance(value, str):
         raise FormatError(f"fill_value {value!r}: it is not a string; the metadata is damaged")
     return value

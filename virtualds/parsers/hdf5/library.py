@@ -104,7 +104,7 @@ def _list_in_order(iterate: Callable[[int, list[Any]], None], *, tracked: bool =
             # error messages of HDF5 are not always text
             continue
         return found
-    raise FormatError("HDF5 cannot list a group; the file is damaged")
+    raise FormatError("HDF5 cannot list a group; the file is damaged, fetch it again")
 
 
 def descend_to(root: HDF5Location, path: str) -> list[HDF5Location]:
