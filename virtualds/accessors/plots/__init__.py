@@ -30,7 +30,7 @@ class DatasetPlots:
     --------
     >>> from virtualds import open_virtual_mfdataset
     >>> vds = open_virtual_mfdataset("20*.nc", combine="nested", concat_dim="time")
-    >>> vds.virtual.plot.coverage("time").get_title(loc="left")
+    >>> vds.virtual.plot.coverage("time").get_title()
     '2 files along time: no gap'
     """
 
@@ -95,7 +95,8 @@ class DatasetPlots:
     ) -> Axes:
         """Draw the chunks of a variable, coloured by how they are encoded.
 
-        Hatched ground shows where no chunk is; values there read as fill value.
+        Hatched ground shows where no chunk is; values there read as fill value. Gaps in the dates
+        of an otherwise regular coordinate stay empty.
 
         Parameters
         ----------
@@ -122,7 +123,7 @@ class DatasetPlots:
         --------
         >>> from virtualds import open_virtual_dataset
         >>> ax = open_virtual_dataset("2001.nc").virtual.plot.chunks("t")
-        >>> ax.get_title(loc="left")
+        >>> ax.get_title()
         't: 12 chunks of (1, 6, 8)'
         """
         array = self._arrays[self._demand_variable(variable)]
