@@ -28,9 +28,9 @@ def name_pipelines(pipelines: Sequence[CodecPipeline]) -> list[str]:
 
     Examples
     --------
-    >>> some, others = (CodecPipeline(np.dtype("f4"), fill=fill) for fill in (None, b"abcd"))
+    >>> some, others = (CodecPipeline(np.dtype("u1"), fill=fill) for fill in (None, b"7"))
     >>> name_pipelines([some, others, some])[:2]
-    ['float32, uncompressed, missing chunks 0.0', 'float32, uncompressed, missing chunks 1.67779e+22']
+    ['uint8, uncompressed, missing chunks 0', 'uint8, uncompressed, missing chunks 55']
     """
     alike: dict[str, list[CodecPipeline]] = {}
     for pipeline in dict.fromkeys(pipelines):

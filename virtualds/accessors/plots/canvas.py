@@ -135,7 +135,8 @@ def add_legend_below(ax: Axes, keys: Sequence[Patch]) -> None:
     """Add a legend below the label of the horizontal axis, where it covers nothing."""
     from matplotlib.transforms import ScaledTranslation
 
-    down = ScaledTranslation(0, -BELOW / 72, ax.get_figure(root=True).dpi_scale_trans)
+    figure: Any = ax.figure
+    down = ScaledTranslation(0, -BELOW / 72, figure.dpi_scale_trans)
     where: Any = {"bbox_to_anchor": (0, 0), "bbox_transform": ax.transAxes + down}
     add_legend(ax, keys, loc="upper left", borderaxespad=0, **where)
 

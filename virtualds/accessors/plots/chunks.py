@@ -131,7 +131,8 @@ def _clear_gaps(ax: Axes, cells: Sides, labels: Sequence[str]) -> Iterator[Patch
         other = cells[1 - side]
         ends = (float(other.low.min()), float(other.high.max()))
         sides = [(*ends, *gap) if side else (*gap, *ends) for gap in own.missing]
-        add_rectangles(ax, sides, EMPTY, gid="empty", zorder=3)
+        # over the borders of chunks, under the frame of the axes
+        add_rectangles(ax, sides, EMPTY, gid="empty", zorder=2.2)
         count = len(own.missing)
         words = f"{count:,} gap{'s' * (count != 1)} in the dates along {labels[side]}"
         yield make_key(ax, EMPTY, words)
