@@ -1,5 +1,6 @@
 """What ``ds.virtual`` and ``tree.virtual`` look like, and what it costs to look."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from markup import Tags, pictures_of, rectangles_of, text_of
 import virtualds
 from virtualds import ChunkManifest, CodecPipeline, Fragment, ManifestArray, SourceFile
 from virtualds.chunks.axis import make_regular_axes
+from virtualds.codecs.cf_packing import Packing
 from virtualds.codecs.zlib import Zlib
 
 HOSTILE = "<script>alert(1)"
@@ -108,6 +110,32 @@ def test_gaps_in_times_are_told(ds: xr.Dataset) -> None:
     days = np.datetime64("2001-01-01") + np.r_[0:6, 16:20]
     page = ds.assign_coords(time=days.astype("datetime64[ns]")).virtual._repr_html_()
     assert "'time' has nothing between 2001-01-06 and 2001-01-17" in text_of(page)
+
+
+def test_of_many_gaps_three_are_told() -> None:
+    days = np.concatenate([np.arange(3) + 30 * n for n in range(9)]) + np.datetime64("2001-01-01")
+    ds = xr.Dataset({"t": ("time", array((27,), (3,)))}, {"time": days.astype("M8[ns]")})
+    told = text_of(ds.virtual._repr_html_())
+    assert told.count("has nothing between") == 3 and "2001-04-01; and 5 more" in told
+
+
+def test_variables_that_differ_in_scale_share_a_picture_that_names_some(ds: xr.Dataset) -> None:
+    page = packed_variables(5).virtual._repr_html_()
+    assert len(pictures_of(page)) == 1
+    told = "int16 × 1.5, uncompressed; int16 × 2.5, uncompressed; int16 × 3.5, uncompressed; 2 more"
+    assert told in text_of(page)
+
+
+def packed_variables(count: int) -> xr.Dataset:
+    """Variables of one chunk grid, each with a scale of its own."""
+    stored, values = np.dtype("i2"), np.dtype("f8")
+    found = {}
+    for number in range(count):
+        packing = Packing.from_attributes(stored, {"scale_factor": number + 1.5}, values)
+        pipeline = CodecPipeline(stored, packing=packing, layout=(0,))
+        one = replace(array((8,), (2,)), dtype=values, fill_value=np.nan, pipelines=(pipeline,))
+        found[f"v{number}"] = ("x", one)
+    return xr.Dataset(found)
 
 
 def test_names_come_out_as_text() -> None:

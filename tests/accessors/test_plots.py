@@ -5,7 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,10 @@ from matplotlib.collections import PolyCollection
 
 import virtualds
 from virtualds import ManifestArray
+from virtualds.codecs.cf_packing import Packing
+from virtualds.codecs.cf_time import TimePacking
+from virtualds.codecs.shuffle import Shuffle
+from virtualds.codecs.zlib import Zlib
 
 DAY = np.timedelta64(1, "D")
 ZLIB = ({"id": "zlib", "level": 1},)
@@ -70,7 +76,7 @@ def names(ax: Axes) -> list[str]:
 
 
 def title(ax: Axes) -> str:
-    return ax.get_title(loc="left")
+    return ax.get_title()
 
 
 # ---------------------------------------------------------------------- coverage
@@ -84,14 +90,14 @@ def test_each_file_is_a_row_from_its_first_to_its_last_date() -> None:
     assert [(low + high) / 2 for *_, low, high in rectangles(ax, "files")] == [0, 1, 2]
     assert (names(ax), title(ax)) == (["a.nc", "b.nc", "c.nc"], "3 files along time: no gap")
     assert (ax.get_xlim(), ax.get_ylim(), legend(ax)) == ((0, 30), (2.5, -0.5), [])
-    assert ax.get_ylabel() == "file:///d/"
+    assert ax.get_ylabel() == "d/"
 
 
 def test_missing_dates_are_a_band_and_no_file_crosses_it() -> None:
     days = [*range(5), *range(9, 14)]
     ax = on_days(files_along(["/a.nc", "/b.nc"], 5), days).virtual.plot.coverage()
     assert rectangles(ax, None) == [(5, 9, 0, 1)]
-    assert legend(ax) == ["missing dates: 1970-01-06 to 1970-01-10"]
+    assert legend(ax) == ["1 gap in the dates, 1970-01-06 to 1970-01-10"]
     # a gap within a file cuts its row in two
     ax = on_days(
         files_along(["/a.nc", "/b.nc"], 5), [0, 1, 2, 6, 7, *range(8, 13)]
@@ -105,7 +111,7 @@ def test_positions_without_a_file_are_a_hatched_band() -> None:
     assert [row[:2] for row in rectangles(ax, None)] == [(0, 1), (2, 4), (5, 6)]
     assert all(c.get_hatch() for c in ax.collections if c.get_gid() is None)
     assert title(ax) == "2 files along time: 3 gaps"
-    assert legend(ax)[0] == "no file, fill value: 1970-01-01 to 1970-01-02"
+    assert legend(ax) == ["3 gaps without file: fill value"]
 
 
 def test_dates_that_two_files_have_are_a_band_over_both() -> None:
@@ -113,7 +119,7 @@ def test_dates_that_two_files_have_are_a_band_over_both() -> None:
     ax = on_days(files_along(["/a.nc", "/b.nc"], 6), days).virtual.plot.coverage()
     assert [row[:2] for row in rectangles(ax, "files")] == [(0, 6), (3, 9)]
     assert rectangles(ax, None) == [(3, 6, 0, 1)]
-    assert legend(ax) == ["overlap: 1970-01-04 to 1970-01-07"]
+    assert legend(ax) == ["1 overlap, 1970-01-04 to 1970-01-07"]
     assert title(ax) == "2 files along time: 1 overlap"
 
 
@@ -225,6 +231,39 @@ def test_opened_sets_look_the_same(archive_files: list[Path], tmp_path: Path) ->
     assert title(vds.virtual.plot.sizes()) == title(again.virtual.plot.sizes())
 
 
+def test_the_legend_has_one_entry_for_each_kind_of_band_and_covers_nothing() -> None:
+    days = [n * 100 + day for n in range(60) for day in range(10)]
+    paths = [f"/d/{n}.nc" if n % 20 else "" for n in range(60)]
+    ax = on_days(files_along(paths, 10), days).virtual.plot.coverage()
+    assert legend(ax) == ["3 gaps without file: fill value", "59 gaps in the dates"]
+    ax.figure.canvas.draw()
+    shown: Any = ax.get_legend()
+    frame = shown.get_window_extent()
+    assert frame.y1 < ax.xaxis.get_tightbbox(ax.figure.canvas.get_renderer()).y0
+    assert frame.y0 > 0
+
+
+@pytest.mark.parametrize(
+    ("url", "label"), [("/a.nc", ""), ("s3://bucket/a.nc", "bucket/"), ("/x/y z/a.nc", "y z/")]
+)
+def test_the_label_is_the_last_folder(url: str, label: str) -> None:
+    ax = xr.Dataset({"t": ("x", files_along([url]))}).virtual.plot.coverage("x")
+    assert ax.get_ylabel() == label
+
+
+def test_spans_of_all_lengths_have_a_few_dates_and_no_warning() -> None:
+    for hours in (1, 2, 7, 30, 72, 100, 700, 3000, 9000, 20_000, 35_000, 45_000, 10**6, 10**7):
+        times = np.datetime64("1999-12-20", "s") + np.arange(4) * np.timedelta64(hours * 900, "s")
+        ds = xr.Dataset({"t": ("time", files_along(["/a.nc"], 4))}, {"time": times})
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            ax = ds.virtual.plot.coverage()
+            ax.figure.canvas.draw()
+        low, high = ax.get_xlim()
+        assert 1 <= sum(low <= tick <= high for tick in ax.get_xticks()) <= 8, hours
+        plt.close(ax.figure)
+
+
 # ---------------------------------------------------------------------- chunks
 
 
@@ -245,10 +284,10 @@ def two_encodings() -> xr.Dataset:
 
 def test_chunks_are_coloured_by_encoding_and_gaps_are_ground() -> None:
     ax = two_encodings().virtual.plot.chunks("t")
-    first, second = rectangles(ax, "int16 zlib"), rectangles(ax, "int16 uncompressed")
+    first, second = rectangles(ax, "int16, zlib"), rectangles(ax, "int16, uncompressed")
     assert sorted(first) == [(0, 1, 0, 6), (1, 2, 0, 3), (2, 4, 0, 6)]
     assert second == [(4, 10, 0, 6)]
-    assert legend(ax) == ["int16 zlib", "int16 uncompressed", "no chunk: fill value"]
+    assert legend(ax) == ["int16, zlib", "int16, uncompressed", "no chunk: fill value"]
     assert ax.patch.get_hatch() and ax.get_xlim() == (0, 10)
     assert title(ax) == "t: 10 chunks of (1 to 3, 3 to 6, 8), 1 missing"
     shown = [c for c in ax.collections if isinstance(c, PolyCollection)]
@@ -276,10 +315,72 @@ def test_other_dimensions_may_be_shown_and_holes_behind_them_are_seen() -> None:
     assert "some chunks missing" in legend(ax)
 
 
+def in_scales(scales: list[float], each: int) -> ManifestArray:
+    """An array of a file for each scale; files are packed by it."""
+    parts = []
+    for number, scale in enumerate(scales):
+        stored = np.dtype("i2")
+        array = replace(
+            files_along([f"/{number}.nc"], each), dtype=np.dtype("f8"), fill_value=np.nan
+        )
+        packing = Packing.from_attributes(stored, {"scale_factor": scale}, np.dtype("f8"))
+        pipeline = replace(array.pipelines[0], dtype=stored, packing=packing)
+        parts.append(replace(array, pipelines=(pipeline,)))
+    return np.concatenate(parts)
+
+
+def test_encodings_that_differ_in_scale_have_colours_and_names_of_their_own() -> None:
+    ds = on_days(in_scales([0.01, 0.01, 0.02], 5), range(15))
+    ax = ds.virtual.plot.chunks("t")
+    assert legend(ax) == ["int16 × 0.01, uncompressed", "int16 × 0.02, uncompressed"]
+    assert [row[:2] for row in rectangles(ax, legend(ax)[1])] == [(10, 15)]
+
+
+def test_many_encodings_share_the_last_colour_and_one_name() -> None:
+    ds = xr.Dataset({"t": ("x", in_scales([n + 0.5 for n in range(30)], 2))})
+    ax = ds.virtual.plot.chunks("t")
+    assert len(legend(ax)) == 6 and legend(ax)[-1] == "25 more encodings"
+    last = rectangles(ax, "25 more encodings")
+    assert (min(last)[0], max(last)[1]) == (10, 60)
+
+
+def test_gaps_in_the_dates_stay_empty() -> None:
+    days = [*range(5), *range(105, 110), *range(205, 210)]
+    plots = on_days(in_scales([0.01, 0.01, 0.02], 5), days).virtual.plot
+    ax = plots.chunks("t")
+    first, second, empty = legend(ax)
+    assert [row[:2] for row in rectangles(ax, first)] == [(0, 5), (105, 110)]
+    assert [row[:2] for row in rectangles(ax, second)] == [(205, 210)]
+    assert [row[:2] for row in rectangles(ax, "empty")] == [(5, 105), (110, 205)]
+    assert empty == "2 gaps in the dates along time"
+    # the same extents as those of files
+    files = [row[:2] for row in rectangles(plots.coverage(), "files")]
+    assert files == [(0, 5), (105, 110), (205, 210)]
+
+
+def test_cells_of_irregular_dates_and_of_numbers_touch() -> None:
+    for days in ([0, 1, 4, 11], np.array([0.0, 1, 4, 11])):
+        ds = on_days(files_along(["/a.nc", "/b.nc"], 2), range(4))
+        times = ds.time.values[0] + np.array(days) * DAY if isinstance(days, list) else days
+        ax = ds.assign_coords(time=times).virtual.plot.chunks("t")
+        assert [row[:2] for row in rectangles(ax, "float32, uncompressed")] == [(0, 14)]
+        assert legend(ax) == ["float32, uncompressed"]
+
+
+def test_a_long_name_takes_two_lines_of_the_legend() -> None:
+    array = files_along(["/a.nc"])
+    dates = {"units": "milliseconds since 1970-01-01T00:00:00.000000 +00:00"}
+    packing = TimePacking.from_attributes(dates, np.dtype("M8[ns]"))
+    pipeline = replace(array.pipelines[0], packing=packing, codecs=(Shuffle(4), Zlib(1)))
+    array = replace(array, pipelines=(pipeline,), dtype=np.dtype("M8[ns]"))
+    (words,) = legend(xr.Dataset({"t": ("x", array)}).virtual.plot.chunks("t"))
+    assert words.count("\n") == 1 and words.replace("\n", " ") == str(pipeline)
+
+
 def test_an_array_of_one_axis_is_a_line() -> None:
     ds = on_days(files_along(["/a.nc", "", "/c.nc"], 4), range(12))
     ax = ds.virtual.plot.chunks("t")
-    assert [row[:2] for row in rectangles(ax, "float32 uncompressed")] == [(0, 4), (8, 12)]
+    assert [row[:2] for row in rectangles(ax, "float32, uncompressed")] == [(0, 4), (8, 12)]
     assert (names(ax), title(ax)) == ([], "t: 3 chunks of (4), 1 missing")
 
 
@@ -294,7 +395,7 @@ def test_a_huge_grid_is_drawn_in_cells_of_many_chunks() -> None:
     # six chunks to a cell
     (hole,) = rectangles(ax, "holes")
     assert hole == (6, 12, 7, 8)
-    drawn = rectangles(ax, "float32 uncompressed")
+    drawn = rectangles(ax, "float32, uncompressed")
     assert not any(left < 1530 and right > 1500 for left, right, *_ in drawn)
     assert sum((right - left) * (top - low) for left, right, low, top in drawn) == (3000 - 30) * 40
     assert title(ax) == "t: 120,000 chunks of (1, 1), 1,201 missing"
@@ -336,6 +437,19 @@ def test_pictures_are_drawn_on_given_axes_and_else_on_a_new_figure() -> None:
     drawn = [plots.coverage(ax=axes[0]), plots.chunks("t", ax=axes[1]), plots.sizes(ax=axes[2])]
     assert drawn == list(axes) and plt.get_fignums() == [figure.number]
     assert plots.coverage().figure is not figure
+
+
+def test_a_title_that_axes_have_stays_and_one_that_they_get_replaces_ours() -> None:
+    plots = on_days(files_along(["/a.nc"], 3), range(3)).virtual.plot
+    for loc in ("left", "center"):
+        _, axes = plt.subplots()
+        axes.set_title("mine", loc=loc)
+        plots.coverage(ax=axes)
+        titles = {axes.get_title(loc=one) for one in ("left", "center", "right")}
+        assert titles == {"mine", ""}
+    ax = plots.chunks("t")
+    ax.set_title("mine")
+    assert [ax.get_title(loc=one) for one in ("left", "center", "right")] == ["", "mine", ""]
 
 
 def test_the_plots_say_what_they_draw() -> None:
@@ -414,7 +528,7 @@ def test_one_value_is_one_box() -> None:
         shape=(), chunks=(), dtype="f4", path="/a.nc", offsets=8, lengths=4
     )
     ax = xr.Dataset({"t": ((), array)}).virtual.plot.chunks("t")
-    assert rectangles(ax, "float32 uncompressed") == [(0, 1, 0, 1)]
+    assert rectangles(ax, "float32, uncompressed") == [(0, 1, 0, 1)]
     assert title(ax) == "t: 1 chunk of ()"
 
 

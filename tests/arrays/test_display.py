@@ -238,7 +238,7 @@ def test_chunks_have_the_shades_of_their_encodings() -> None:
     array = regular((6, 4, 4), (1, 2, 2), pipeline=np.arange(6).reshape(6, 1, 1) // 2)
     drawn = draw_chunks(array)
     assert shades(array) == {"blue", "orange", "green"}
-    assert "float32 uncompressed" in text_of(drawn) and "float64 zlib" in text_of(drawn)
+    assert "float32, uncompressed" in text_of(drawn) and "float64, zlib" in text_of(drawn)
     # the front shows the last encoding
     front = pictures_of(drawn)[0].findall("{http://www.w3.org/2000/svg}g")[2]
     assert {"green" in r.get("fill", "") for r in front if r.tag.endswith("rect")} == {True}
@@ -248,8 +248,17 @@ def test_chunks_of_many_encodings_share_the_last_shade() -> None:
     kinds = tuple(replace(pipelines(1)[0], fill=bytes([n, 0, 0, 0])) for n in range(40))
     one = regular((40,), (1,), pipeline=np.arange(40))
     array = replace(one, pipelines=kinds)
-    assert len(shades(array)) == 7
+    assert len(shades(array)) == 6
     assert "35 more encodings" in text_of(draw_chunks(array))
+    six = replace(one, pipelines=tuple(kinds[n % 6] for n in range(40)))
+    assert len(shades(six)) == 6 and "more encodings" not in text_of(draw_chunks(six))
+
+
+def test_no_two_shades_have_one_name() -> None:
+    kinds = [replace(pipelines(1)[0], fill=bytes([n, 0, 0, 0])) for n in (1, 2, 1)]
+    array = replace(regular((9,), (1,), pipeline=np.arange(9) % 3), pipelines=tuple(kinds))
+    told = text_of(draw_chunks(array))
+    assert len(shades(array)) == told.count("float32, uncompressed, missing chunks") == 2
 
 
 def test_shades_alternate_by_file_where_each_file_has_a_cell() -> None:

@@ -21,6 +21,9 @@ from virtualds.chunks.lazy_manifest import DeferredManifest, LazyManifest
 from virtualds.chunks.sparse_manifest import PlacedReferences, SparseManifest
 from virtualds.chunks.strided_manifest import StridedManifest, StridedReferences
 from virtualds.codecs.cf_packing import Packing
+from virtualds.codecs.cf_time import TimePacking
+from virtualds.codecs.codec import Unreadable
+from virtualds.codecs.encoding_words import name_pipelines
 from virtualds.codecs.shuffle import Shuffle
 from virtualds.codecs.zlib import Zlib
 
@@ -79,14 +82,81 @@ def test_the_text_is_one_line_that_costs_nothing(shown: object, expected: str) -
 
 
 def test_a_pipeline_says_in_a_few_words_how_chunks_are_encoded() -> None:
-    packing = Packing(np.dtype("f8"), scale_factor=np.float64(0.1))
+    packing = Packing(np.dtype("f8"), scale_factor=np.float64(0.1), add_offset=np.float32(273.15))
     codecs = (Shuffle(2), Zlib(4))
     assert str(CodecPipeline(np.dtype("<i2"), codecs, packing=packing)) == (
-        "int16 shuffle, zlib, CF packing to float64"
+        "int16 × 0.1 + 273.15, shuffle, zlib"
     )
-    assert str(CodecPipeline(np.dtype("f4"))) == "float32 uncompressed"
+    dates = TimePacking.from_attributes({"units": "days since 2001-01-01"}, np.dtype("M8[ns]"))
+    assert str(CodecPipeline(np.dtype("<i4"), packing=dates)) == (
+        "int32 days since 2001-01-01, uncompressed"
+    )
+    filled = Packing(np.dtype("f4"), fills=(np.float32(9),))
+    assert str(CodecPipeline(np.dtype("f4"), packing=filled)) == "float32, uncompressed"
     wide = np.dtype([(f"member{n}", "f4") for n in range(500)])
-    assert str(CodecPipeline(wide)) == "500 members uncompressed"
+    assert str(CodecPipeline(wide)) == "500 members, uncompressed"
+
+
+def packed(**attributes: Any) -> CodecPipeline:
+    """A pipeline of packed numbers."""
+    stored, values = np.dtype("i2"), np.dtype("f8")
+    return CodecPipeline(stored, packing=Packing.from_attributes(stored, attributes, values))
+
+
+NAMES: dict[str, tuple[list[CodecPipeline], list[str]]] = {
+    "scale": (
+        [packed(scale_factor=0.01), packed(scale_factor=0.02), packed(scale_factor=0.01)],
+        ["int16 × 0.01, uncompressed", "int16 × 0.02, uncompressed", "int16 × 0.01, uncompressed"],
+    ),
+    "type of the scale": (
+        [packed(scale_factor=np.float32(0.1)), packed(scale_factor=0.1)],
+        [
+            "int16 × 0.1, uncompressed, scale_factor=0.10000000149011612 (float32)",
+            "int16 × 0.1, uncompressed, scale_factor=0.1 (float64)",
+        ],
+    ),
+    "digits of the scale": (
+        [packed(scale_factor=0.1), packed(scale_factor=0.10000001)],
+        [
+            "int16 × 0.1, uncompressed, scale_factor=0.1 (float64)",
+            "int16 × 0.1, uncompressed, scale_factor=0.10000001 (float64)",
+        ],
+    ),
+    "fill value": (
+        [packed(_FillValue=np.int16(-999)), packed(_FillValue=np.int16(-1))],
+        [
+            "int16, uncompressed, _FillValue=-999 (int16)",
+            "int16, uncompressed, _FillValue=-1 (int16)",
+        ],
+    ),
+    "layout": (
+        [CodecPipeline(np.dtype("f4"), layout=order) for order in ((0, 1), (1, 0))],
+        [
+            "float32, uncompressed, axes stored as 0, 1",
+            "float32, uncompressed, axes stored as 1, 0",
+        ],
+    ),
+    "codec": (
+        [CodecPipeline(np.dtype("f4"), (Unreadable(why),)) for why in ("one", "two")],
+        [
+            "float32, unreadable, unreadable(reason=one)",
+            "float32, unreadable, unreadable(reason=two)",
+        ],
+    ),
+    "what has no words": (
+        [
+            CodecPipeline(np.dtype("f4"), packing=Packing(np.dtype("f4"), fills=(np.float32(n),)))
+            for n in (1, 2)
+        ],
+        ["float32, uncompressed (1)", "float32, uncompressed (2)"],
+    ),
+}
+
+
+@pytest.mark.parametrize("what", NAMES)
+def test_pipelines_have_one_name_only_if_they_decode_alike(what: str) -> None:
+    pipelines, expected = NAMES[what]
+    assert name_pipelines(pipelines) == expected
 
 
 def test_what_a_pipeline_decides_is_in_its_repr() -> None:

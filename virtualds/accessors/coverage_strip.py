@@ -57,11 +57,11 @@ def _draw_strip(coverage: Coverage, cells: AxisCells, dim: str) -> Markup:
 
 def _list_files(coverage: Coverage, cells: AxisCells) -> Iterator[Span]:
     """Yield the stretches of files, in two shades by turns."""
-    numbers, start, stop = coverage.cut_at(cells.jumps)
+    own, low, high = cells.pieces(coverage.start, coverage.stop)
     names = [without_secrets(url) or "in the set" for url in coverage.urls]
-    columns = (numbers.tolist(), *(ends.tolist() for ends in cells.spans(start, stop)))
-    for number, low, high in zip(*columns, strict=True):
-        yield Span(low, high, (SERIES[0], NEXT)[number % 2], names[number])
+    columns = (coverage.file[own].tolist(), low.tolist(), high.tolist())
+    for number, start, stop in zip(*columns, strict=True):
+        yield Span(start, stop, (SERIES[0], NEXT)[number % 2], names[number])
 
 
 def _list_covered(gaps: Sequence[Stretch], low: float, high: float) -> Iterator[Span]:

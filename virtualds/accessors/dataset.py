@@ -121,7 +121,7 @@ class VirtualDatasetAccessor(DatasetWriter, FamiliarNames):
         --------
         >>> from virtualds import open_virtual_dataset
         >>> ax = open_virtual_dataset("2001.nc").virtual.plot.coverage("time")
-        >>> ax.get_title(loc="left")
+        >>> ax.get_title()
         '1 file along time: no gap'
         """
         from virtualds.accessors.plots import DatasetPlots

@@ -228,8 +228,10 @@ def _describe_cut(shown: Shown) -> Hashable:
     """Return what variables have in common whose pictures look alike."""
     array, found = shown.array, shown.survey
     boxes = tuple((f.start, f.axes) for f in array.fragments)
-    names = tuple(map(str, array.pipelines))
-    return shown.dims, array.shape, boxes, names, found.missing, found.unread
+    one = len(array.pipelines) == 1
+    # scale and offset are mostly those of one variable, and one encoding has no colour of its own
+    encodings = array.pipelines[0].storage if one else array.pipelines
+    return shown.dims, array.shape, boxes, encodings, found.missing, found.unread
 
 
 def _draw_group(group: Sequence[Shown], is_open: bool) -> Markup:

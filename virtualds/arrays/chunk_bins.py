@@ -18,6 +18,7 @@ import numpy.typing as npt
 from virtualds.arrays.survey import Known, find_known
 from virtualds.chunks.columns import MISSING
 from virtualds.chunks.fragment import Fragment
+from virtualds.codecs.pipeline import CodecPipeline
 
 MOST_BINS = ((), (200,), (24, 30), (24, 12, 16))
 """Most bins along each axis, for pictures of none to three axes."""
@@ -25,8 +26,8 @@ MOST_BINS = ((), (200,), (24, 30), (24, 12, 16))
 SAMPLED_EDGES = 1000
 """Most edges of a fragment along an axis that are looked at to cut the axis into bins."""
 
-MOST_KINDS = 7
-"""Most kinds of chunks that are told apart; the last one is that of all others."""
+MOST_KINDS = 6
+"""Most kinds of chunks that are told apart; of more kinds, the last one is that of all others."""
 
 GAP, UNREAD, FIRST_KIND = 0, 1, 2
 """Rows of `ChunkBins.counts`: missing chunks, chunks that nobody looked at, the first kind."""
@@ -76,7 +77,7 @@ def bin_chunks(array: Any) -> ChunkBins:
     axes = _choose_axes(array)
     edges = [_cut_axis(array, a, n) for a, n in zip(axes, MOST_BINS[len(axes)], strict=True)]
     bins = [e.size - 1 for e in edges]
-    found = [find_known(f.manifest) for f in array.fragments]
+    found = [_join_equal(find_known(f.manifest), array.pipelines) for f in array.fragments]
     files = [len(f.manifest.files) if c else 0 for f, c in zip(array.fragments, found, strict=True)]
     columns = [c or _assume(f, array) for f, c in zip(array.fragments, found, strict=True)]
     encodings = _find_encodings(array, columns)
@@ -174,6 +175,15 @@ def _find_encodings(array: Any, columns: Sequence[Known | None]) -> tuple[int, .
         pipeline, there = np.broadcast_arrays(known.pipeline, known.file != MISSING)
         used |= set(np.unique(pipeline[there]).tolist())
     return tuple(sorted(used)) if len(used) > 1 else ()
+
+
+def _join_equal(known: Known | None, pipelines: Sequence[CodecPipeline]) -> Known | None:
+    """Return columns in which equal pipelines have one number."""
+    first: dict[CodecPipeline, int] = {}
+    numbers = [first.setdefault(pipeline, n) for n, pipeline in enumerate(pipelines)]
+    if known is None or len(first) == len(numbers):
+        return known
+    return known._replace(pipeline=np.array(numbers)[known.pipeline])
 
 
 def _number_kinds(known: Known, encodings: tuple[int, ...], before: int | None) -> Ints:

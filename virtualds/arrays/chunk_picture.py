@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.arrays.chunk_bins import FIRST_KIND, GAP, UNREAD, ChunkBins, bin_chunks
+from virtualds.arrays.chunk_bins import FIRST_KIND, GAP, MOST_KINDS, UNREAD, ChunkBins, bin_chunks
+from virtualds.codecs.encoding_words import name_pipelines
+from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.pictures import palette
 from virtualds.pictures.chunk_grid import (
     Box,
@@ -22,9 +24,6 @@ from virtualds.pictures.chunk_grid import (
 from virtualds.pictures.html import Markup, element
 from virtualds.pictures.palette import Shade
 from virtualds.pictures.svg import key
-
-MOST_NAMED = 5
-"""Most encodings that the key names."""
 
 
 def draw_chunks(array: Any, dims: Sequence[str] | None = None) -> Markup:
@@ -100,10 +99,9 @@ def _list_meanings(
 ) -> list[tuple[Shade, object]]:
     """Return what each shade stands for, where the picture does not say it by itself."""
     meanings: list[tuple[Shade, object]] = []
-    for shade, number in zip(shades[:MOST_NAMED], found.encodings, strict=False):
-        meanings.append((shade, array.pipelines[number]))
-    if len(found.encodings) > MOST_NAMED:
-        meanings.append((shades[MOST_NAMED], f"{len(found.encodings) - MOST_NAMED} more encodings"))
+    if found.encodings:
+        names = list_encodings([array.pipelines[number] for number in found.encodings])
+        meanings += zip(shades, names, strict=True)
     if found.alternates:
         meanings.append((palette.NEXT, "shades alternate by file"))
     if found.counts[UNREAD].any():
@@ -112,6 +110,18 @@ def _list_meanings(
         apart = (found.counts > 0).sum(0)[found.counts[GAP] > 0].max() == 1
         meanings.append((palette.GAP, "missing" if apart else "missing, in whole or in part"))
     return meanings
+
+
+def list_encodings(pipelines: Sequence[CodecPipeline]) -> list[str]:
+    """Return the names of so many encodings as pictures tell apart; the last may be of all others.
+
+    >>> list_encodings([CodecPipeline(np.dtype("u1"), fill=bytes([n])) for n in range(9)])[4:]
+    ['uint8, uncompressed, missing chunks 4', '4 more encodings']
+    """
+    if len(pipelines) <= MOST_KINDS:
+        return name_pipelines(pipelines)
+    named = name_pipelines(pipelines[: MOST_KINDS - 1])
+    return [*named, f"{len(pipelines) - len(named):,} more encodings"]
 
 
 def _note(array: Any, found: ChunkBins, dims: Sequence[str] | None) -> Markup | None:

@@ -66,18 +66,6 @@ class Coverage:
         bare = begin > furthest
         return list(zip(furthest[bare].tolist(), begin[bare].tolist(), strict=True))
 
-    def cut_at(self, places: Ints) -> tuple[Ints, Ints, Ints]:
-        """Return file, start and stop of the stretches, cut in two at rising positions."""
-        first = np.searchsorted(places, self.start, side="right")
-        count = np.searchsorted(places, self.stop) - first
-        own = np.repeat(np.arange(self.file.size), count + 1)
-        piece = np.arange(own.size) - np.repeat(np.cumsum(count + 1) - count - 1, count + 1)
-        # the cut that ends each piece, and the one before it
-        cut, ends = first[own] + piece, np.append(places, self.size)
-        start = np.where(piece == 0, self.start[own], ends[cut - 1])
-        stop = np.where(piece == count[own], self.stop[own], ends[cut])
-        return self.file[own], start, stop
-
 
 def find_coverage(size: int, arrays: Iterable[tuple[ManifestArray, int]]) -> Coverage:
     """Find which files cover a dimension.

@@ -7,11 +7,14 @@ from typing import Any
 
 from virtualds.arrays.chunk_picture import draw_chunks
 from virtualds.arrays.survey import Survey, count_files, find_used_files, survey
+from virtualds.codecs.encoding_words import name_pipelines
 from virtualds.errors import without_secrets
 from virtualds.pictures.html import Markup, cell, element, format_bytes, section, table
 
 SHOWN_FILES = 10
 """Most files that an array names."""
+SHOWN_ENCODINGS = 3
+"""Most encodings of several arrays that are named."""
 
 
 def format_summary(array: Any) -> str:
@@ -63,7 +66,7 @@ def _describe_in_table(arrays: Sequence[Any], found: Survey) -> Markup:
     wide = {
         "Chunks": _format_chunks(arrays, found),
         "Data type": ", ".join(dict.fromkeys(str(a.dtype) for a in arrays)),
-        "Encoding": _format_encodings(array),
+        "Encoding": _format_encodings(arrays),
         "References": f"{format_bytes(sum(a.nbytes_virtual for a in arrays))} of memory",
     }
     lines = (
@@ -120,9 +123,14 @@ def _format_chunks(arrays: Sequence[Any], found: Survey) -> str:
     return "; ".join(parts)
 
 
-def _format_encodings(array: Any) -> str:
-    names = list(dict.fromkeys(map(str, array.pipelines)))
-    return names[0] if len(names) == 1 else f"{len(names):,} encodings" if names else "no chunks"
+def _format_encodings(arrays: Sequence[Any]) -> str:
+    """Return the encoding of arrays of one each, or how many encodings an array has."""
+    pipelines = list(dict.fromkeys(p for array in arrays for p in array.pipelines))
+    if len(arrays[0].pipelines) > 1:
+        return f"{len(arrays[0].pipelines):,} encodings"
+    names = list(dict.fromkeys(name_pipelines(pipelines)))
+    more = [f"{len(names) - SHOWN_ENCODINGS:,} more"] if len(names) > SHOWN_ENCODINGS else []
+    return "; ".join([*names[:SHOWN_ENCODINGS], *more]) or "no chunks"
 
 
 def list_files(arrays: Sequence[Any], most: int) -> Markup | None:

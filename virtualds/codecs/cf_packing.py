@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from numbers import Number
 from typing import Any, Protocol
 
 import numpy as np
@@ -35,6 +36,7 @@ class Decoding(Protocol):
     def attributes(self) -> Mapping[str, Any]: ...
     @property
     def is_identity(self) -> bool: ...
+    def __str__(self) -> str: ...
     def decode(self, stored: npt.NDArray[Any]) -> npt.NDArray[Any]: ...
     def decode_into(self, out: npt.NDArray[Any], stored: npt.NDArray[Any]) -> None: ...
 
@@ -72,6 +74,20 @@ class Packing:
             for name in ("scale_factor", "add_offset"):
                 if not _is_in_range(getattr(self, name), self.dtype):
                     raise ValueError(f"Packing: {name} is outside the range of {self.dtype}")
+
+    def __str__(self) -> str:
+        """Return what is done to stored numbers in a few signs; fill values are not told.
+
+        >>> str(Packing(np.dtype("f8"), scale_factor=0.01, add_offset=np.float32(-3)))
+        '× 0.01 - 3'
+        """
+        words = [f"as {self.integer}"] if self.integer is not None else []
+        if self.scale_factor is not None:
+            words.append(f"× {_format_number(self.scale_factor)}")
+        if self.add_offset is not None:
+            offset = _format_number(self.add_offset)
+            words.append(f"- {offset[1:]}" if offset.startswith("-") else f"+ {offset}")
+        return " ".join(words)
 
     @classmethod
     def from_attributes(
@@ -117,6 +133,11 @@ class Packing:
         out = np.empty(stored.shape, self.dtype)
         self.decode_into(out, stored)
         return out
+
+
+def _format_number(value: Any) -> str:
+    """Return a number in at most six digits."""
+    return f"{value:.6g}" if isinstance(value, Number) else str(value)
 
 
 def _is_in_range(number: Any, dtype: np.dtype[Any]) -> bool:

@@ -50,6 +50,10 @@ class TimePacking:
 
     is_identity = False
 
+    def __str__(self) -> str:
+        """Return what the stored numbers count."""
+        return self.units
+
     @classmethod
     def from_attributes(cls, attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> TimePacking:
         """Build the packing from the attributes that decoding used."""

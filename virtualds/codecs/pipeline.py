@@ -82,11 +82,23 @@ class CodecPipeline:
 
     def __str__(self) -> str:
         """Return in a few words how chunks are encoded; ``repr`` says everything."""
-        names = [codec.zarr_v2_id for codec in self.codecs] or ["uncompressed"]
-        names += [f"CF packing to {self.packing.dtype}"] if self.packing else []
+        words = str(self.packing) if self.packing else ""
+        numbers = f"{self._kind} {words}" if words else self._kind
+        return f"{numbers}, {self._codec_names}"
+
+    @property
+    def storage(self) -> str:
+        """The text of the pipeline, without what its packing says."""
+        return f"{self._kind}, {self._codec_names}"
+
+    @property
+    def _kind(self) -> str:
         # a compound type may have any number of members
-        kind = f"{len(self.dtype.names)} members" if self.dtype.names else self.dtype
-        return f"{kind} {', '.join(names)}"
+        return f"{len(self.dtype.names)} members" if self.dtype.names else str(self.dtype)
+
+    @property
+    def _codec_names(self) -> str:
+        return ", ".join(codec.zarr_v2_id for codec in self.codecs) or "uncompressed"
 
     @property
     def decoded_dtype(self) -> np.dtype[Any]:

@@ -38,7 +38,7 @@ class AxisCells:
     """The stretch of its axis that each position of a dimension takes.
 
     A cell begins at the value of its coordinate, and ends at the next value, or after the usual
-    step where the next value is further away.
+    step where dates are missing in an otherwise regular axis.
 
     Parameters
     ----------
@@ -95,18 +95,44 @@ class AxisCells:
         return cls("positions", positions, positions + 1)
 
     @property
-    def jumps(self) -> Ints:
-        """Positions whose cell lies behind missing times, not beside the cell before."""
-        if not self.missing:
-            return np.zeros(0, np.int64)
-        ends, begins = (self.low, self.high) if self._falls else (self.high, self.low)
-        # a gap is at least half a step wide
-        far = np.abs(begins[1:] - ends[:-1]) * 4 > (self.high - self.low)[1:]
+    def _jumps(self) -> Ints:
+        """Positions whose cell does not lie beside the cell before."""
+        # values may rise or fall, each on their own side of a place where they go back
+        apart = np.minimum(
+            np.abs(self.low[1:] - self.high[:-1]), np.abs(self.low[:-1] - self.high[1:])
+        )
+        # a gap is at least half a step wide; rounding is much less
+        far = apart * 4 > (self.high - self.low)[1:]
         return np.flatnonzero(far) + 1
 
     @property
     def _falls(self) -> bool:
         return bool(self.low.size and self.low[-1] < self.low[0])
+
+    def pieces(self, start: Ints, stop: Ints) -> tuple[Ints, Floats, Floats]:
+        """Return half-open stretches of positions, none of them empty, in pieces without a gap.
+
+        The numbers are, for each piece, that of its stretch and both of its ends.
+
+        >>> dates = np.array([0, 1, 2, 9, 10]) * np.timedelta64(1, "D") + np.datetime64("1970")
+        >>> cells = AxisCells.of(xr.Dataset(coords={"time": dates.astype("M8[ns]")}), "time")
+        >>> [found.tolist() for found in cells.pieces(np.array([0]), np.array([5]))]
+        [[0, 0], [0.0, 9.0], [3.0, 11.0]]
+        """
+        places = self._jumps
+        first = np.searchsorted(places, start, side="right")
+        count = np.searchsorted(places, stop) - first
+        own = np.repeat(np.arange(start.size), count + 1)
+        piece = np.arange(own.size) - np.repeat(np.cumsum(count + 1) - count - 1, count + 1)
+        # the cut that ends each piece, and the one before it
+        cut, ends = first[own] + piece, np.append(places, self.low.size)
+        return (
+            own,
+            *self.spans(
+                np.where(piece == 0, start[own], ends[cut - 1]),
+                np.where(piece == count[own], stop[own], ends[cut]),
+            ),
+        )
 
     def spans(self, start: Ints, stop: Ints) -> tuple[Floats, Floats]:
         """Return the ends of half-open stretches of positions, none of them empty."""
@@ -185,7 +211,8 @@ def _make_cells(cls: type[AxisCells], found: Counted, borders: Ints | None) -> A
         return None
     steps = np.diff(rising)
     usual = float(np.median(steps[steps > 0])) if (steps > 0).any() else 1.0
-    width = np.append(np.where((steps > 0) & (steps < GAP_FACTOR * usual), steps, usual), usual)
+    ends_early = (steps <= 0) | (found.kind == "dates" and _are_gaps(steps, usual))
+    width = np.append(np.where(ends_early, usual, steps), usual)
     low, high = rising, rising + width
     missing = tuple(_find_missing(rising, usual)) if found.kind == "dates" else ()
     doubled = tuple(_find_doubled(low, high, breaks))
@@ -193,6 +220,12 @@ def _make_cells(cls: type[AxisCells], found: Counted, borders: Ints | None) -> A
         return cls(found.kind, low, high, missing, doubled, found.calendar)
     missing, doubled = (tuple((-b, -a) for a, b in reversed(s)) for s in (missing, doubled))
     return cls(found.kind, -high, -low, missing, doubled, found.calendar)
+
+
+def _are_gaps(steps: Floats, usual: float) -> npt.NDArray[np.bool_]:
+    """Return which steps dates are missing in; the others have to be regular."""
+    is_regular = bool(find_gaps_among(steps[steps > 0]))
+    return is_regular & (steps >= GAP_FACTOR * usual)
 
 
 def _find_missing(rising: Floats, usual: float) -> Iterator[Span]:

@@ -7,7 +7,6 @@ same structure. No value of a virtual array is read.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -16,7 +15,7 @@ import pandas as pd
 import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.codecs.codec import Codec
+from virtualds.codecs.encoding_words import FILLS, SCALING, format_attributes, format_codecs
 from virtualds.datasets.lazy import get_virtual_array, is_unread
 from virtualds.datasets.regular_axis import find_gaps
 
@@ -42,8 +41,6 @@ THERE = "there"
 LONGEST_TEXT = 160
 """Longest text of a fact; longer texts are cut and end in a digest."""
 
-OF_THE_TYPE = ("itemsize", "elementsize")
-"""Parameters of codecs that follow from the data type."""
 Opened = xr.Dataset | xr.DataTree
 
 
@@ -136,13 +133,13 @@ def _describe_storage(variable: xr.Variable) -> Iterator[tuple[str, str]]:
     encoding, array = variable.encoding, get_virtual_array(variable)
     packing = encoding if array is None else {**encoding, **_find_packing(array)}
     yield STORED, str(packing.get("dtype", variable.dtype))
-    yield SCALE, _list_packing(packing, ("scale_factor", "add_offset", "_Unsigned"))
-    yield FILL, _list_packing(packing, ("_FillValue", "missing_value"))
+    yield SCALE, format_attributes(packing, SCALING)
+    yield FILL, format_attributes(packing, FILLS)
     if UNITS in encoding:
         yield UNITS, str(encoding[UNITS])
     if array is None:
         return
-    yield CODECS, "; ".join(dict.fromkeys(_format_codecs(p.codecs) for p in array.pipelines))
+    yield CODECS, "; ".join(dict.fromkeys(format_codecs(p.codecs) for p in array.pipelines))
     for dim, lengths in zip(variable.dims, _format_chunks(array), strict=True):
         yield f"{CHUNKS}{dim}", lengths
 
@@ -152,32 +149,6 @@ def _find_packing(array: ManifestArray) -> dict[str, Any]:
     dtypes = ", ".join(dict.fromkeys(p.dtype.str for p in array.pipelines))
     packing = array.pipelines[0].packing if array.pipelines else None
     return {"dtype": dtypes or str(array.dtype), **(packing.attributes if packing else {})}
-
-
-def _list_packing(packing: Mapping[str, Any], names: Sequence[str]) -> str:
-    return ", ".join(f"{n}={_format_scalar(packing[n])}" for n in names if n in packing) or "none"
-
-
-def _format_scalar(value: Any) -> str:
-    """Return a packing attribute with its type, which decides the type of the values."""
-    array = np.asarray(value)
-    kind = f" ({array.dtype})" if array.dtype.kind in "fiu" else ""
-    return f"{array.item() if array.size == 1 else array.tolist()}{kind}"
-
-
-def _format_codecs(codecs: Sequence[Codec]) -> str:
-    return ", ".join(map(_format_codec, codecs)) or "uncompressed"
-
-
-def _format_codec(codec: Codec) -> str:
-    """Return a codec with the parameters that matter for decoding."""
-    compared = (f.name for f in fields(codec) if f.compare)  # type: ignore[arg-type]
-    shown = {name: getattr(codec, name) for name in compared if name not in OF_THE_TYPE}
-    name = codec.to_zarr_v2()["id"]
-    parameters = ", ".join(
-        f"{n}={value}" for n, value in shown.items() if value not in (name, "", ())
-    )
-    return f"{name}({parameters})" if parameters else name
 
 
 def _format_chunks(array: ManifestArray) -> Iterator[str]:

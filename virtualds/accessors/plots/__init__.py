@@ -25,12 +25,14 @@ class DatasetPlots:
 
     They need matplotlib (``pip install 'virtualds[plot]'``), read no data, and return the `Axes`
     that they are drawn on: ``ax=``, or those of a new figure. Nothing calls ``plt.show()``.
+    Legends lie below axes: a figure of several has room for them with ``layout="constrained"``. A
+    title that the axes have stays.
 
     Examples
     --------
     >>> from virtualds import open_virtual_mfdataset
     >>> vds = open_virtual_mfdataset("20*.nc", combine="nested", concat_dim="time")
-    >>> vds.virtual.plot.coverage("time").get_title(loc="left")
+    >>> vds.virtual.plot.coverage("time").get_title()
     '2 files along time: no gap'
     """
 
@@ -95,7 +97,8 @@ class DatasetPlots:
     ) -> Axes:
         """Draw the chunks of a variable, coloured by how they are encoded.
 
-        Hatched ground shows where no chunk is; values there read as fill value.
+        Hatched ground shows where no chunk is; values there read as fill value. Gaps in the dates
+        of an otherwise regular coordinate stay empty.
 
         Parameters
         ----------
@@ -122,7 +125,7 @@ class DatasetPlots:
         --------
         >>> from virtualds import open_virtual_dataset
         >>> ax = open_virtual_dataset("2001.nc").virtual.plot.chunks("t")
-        >>> ax.get_title(loc="left")
+        >>> ax.get_title()
         't: 12 chunks of (1, 6, 8)'
         """
         array = self._arrays[self._demand_variable(variable)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +27,13 @@ LONG_NAME = 24
 """Letters of a name that takes too much room beside an axis."""
 LONGEST_NAME = 40
 """Letters of a name that is shown beside an axis."""
+LEGEND_WIDTH = 64
+"""Letters of a line of a legend."""
+BELOW = 42
+"""Points from an axis to below its ticks and its label."""
+
+EMPTY = Shade("empty", "none", "none")
+"""The ground of the axes: what the coordinate leaves out."""
 
 HELD = "(in the set)"
 """The name of the row of chunks that lie in no file."""
@@ -55,10 +63,12 @@ def ink_of(ax: Axes) -> Any:
 
 def colour_of(ax: Axes, shade: Shade) -> str:
     """Return the colour of a shade on light or dark axes; a gap has none."""
-    from matplotlib.colors import to_rgb
+    from matplotlib.colors import to_hex, to_rgb
 
     if shade is GAP:
         return "none"
+    if shade is EMPTY:
+        return to_hex(ax.get_facecolor())
     return shade.light if sum(to_rgb(ax.get_facecolor())) > 1.5 else shade.dark
 
 
@@ -114,16 +124,32 @@ def make_key(ax: Axes, shade: Shade, words: str) -> Patch:
 def add_legend(ax: Axes, keys: Sequence[Patch], **where: Any) -> None:
     """Add a legend; its words are shown as they are, whatever they hold."""
     if keys:
-        labels = [str(key.get_label()) for key in keys]
+        labels = [_cut_words(str(key.get_label())) for key in keys]
         # words that begin with an underscore would be left out
-        found = ax.legend(keys, ["-"] * len(keys), **where)
+        found = ax.legend(keys, ["-"] * len(keys), fontsize="small", **where)
         for text, label in zip(found.get_texts(), labels, strict=True):
             text.set(text=label, parse_math=False)
 
 
+def add_legend_below(ax: Axes, keys: Sequence[Patch]) -> None:
+    """Add a legend below the label of the horizontal axis, where it covers nothing."""
+    from matplotlib.transforms import ScaledTranslation
+
+    figure: Any = ax.figure
+    down = ScaledTranslation(0, -BELOW / 72, figure.dpi_scale_trans)
+    where: Any = {"bbox_to_anchor": (0, 0), "bbox_transform": ax.transAxes + down}
+    add_legend(ax, keys, loc="upper left", borderaxespad=0, **where)
+
+
+def _cut_words(words: str) -> str:
+    """Return words in at most two lines."""
+    return "\n".join(wrap(words, LEGEND_WIDTH, max_lines=2, placeholder=" …")) or words
+
+
 def set_title(ax: Axes, words: str) -> None:
-    """Set the title, at the left, as it is."""
-    ax.set_title(words, loc="left", parse_math=False, fontsize="medium")
+    """Set the title as it is, unless the axes have one: that of the user stays."""
+    if not any(ax.get_title(loc=loc) for loc in ("left", "center", "right")):
+        ax.set_title(words, parse_math=False, fontsize="medium")
 
 
 def set_names(ax: Axes, places: Sequence[float], names: Sequence[str]) -> None:
@@ -154,7 +180,8 @@ def _show_dates(axis: Any, cells: AxisCells) -> None:
 
     known: Any = dates
     if cells.calendar == OF_NUMPY and np.datetime64(known.get_epoch()) == np.datetime64(0, "D"):
-        found = known.AutoDateLocator(maxticks=7)
+        # with fewer than three times as many ticks it finds no interval for, say, four years
+        found = known.AutoDateLocator(minticks=3, maxticks=7)
         axis.set_major_locator(found)
         axis.set_major_formatter(known.ConciseDateFormatter(found))
         return

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from virtualds.accessors.plots.canvas import (
+    EMPTY,
     Floats,
-    add_legend,
+    add_legend_below,
     add_rectangles,
-    cut_name,
     make_axes,
     make_key,
     set_title,
     show_cells,
 )
 from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.chunk_picture import list_encodings
 from virtualds.arrays.chunk_plane import SEVERAL, ChunkPlane
 from virtualds.arrays.display import list_chunk_lengths
 from virtualds.chunks.projection import Ints
+from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.datasets.axis_cells import AxisCells
 from virtualds.pictures.palette import GAP, UNKNOWN, shade_of
 
@@ -58,7 +60,7 @@ def draw_chunks(
     ax: Axes | None,
 ) -> Axes:
     """Draw the chunks of a plane over hatched ground."""
-    title, names = _summarize(name, array), [cut_name(str(p)) for p in array.pipelines]
+    title = _summarize(name, array)
     added = 2 - len(axes)
     for _ in range(added):
         array, axes = array.insert_axis(array.ndim), [*axes, array.ndim]
@@ -70,10 +72,10 @@ def draw_chunks(
     for axis in (ax.yaxis, ax.xaxis)[:added]:
         axis.set_ticks([])
     ax.patch.set(hatch=GAP.hatch, edgecolor=GAP.light, linewidth=0)
-    keys = _draw_boxes(ax, plane, cells, names)
+    keys = _draw_boxes(ax, plane, cells, array.pipelines)
     for side in (0, 1):
         _draw_borders(ax, plane, cells, side)
-    add_legend(ax, keys, loc="upper left", bbox_to_anchor=(0, -0.16), fontsize="small")
+    add_legend_below(ax, [*keys, *_clear_gaps(ax, cells, labels)])
     set_title(ax, f"{title}, {plane.missing:,} missing" if plane.missing else title)
     return ax
 
@@ -84,29 +86,56 @@ def _summarize(name: str, array: ManifestArray) -> str:
     return f"{name}: {chunks} of ({', '.join(list_chunk_lengths(array))})"
 
 
-def _draw_boxes(ax: Axes, plane: ChunkPlane, cells: Sides, encodings: Sequence[str]) -> list[Patch]:
+def _draw_boxes(
+    ax: Axes, plane: ChunkPlane, cells: Sides, pipelines: Sequence[CodecPipeline]
+) -> list[Patch]:
     """Draw rectangles of equal encoding; return the entries of the legend."""
-    ends = [_find_ends(own, plane.boxes[:, 2 * k : 2 * k + 2]) for k, own in enumerate(cells)]
-    sides, keys = np.concatenate(ends, axis=1), []
-    names = list(dict.fromkeys(encodings))
-    table = np.array([names.index(name) for name in encodings] + [SEVERAL, 0], np.int64)
-    numbers = table[plane.codes]
-    for number in np.unique(numbers).tolist():
-        shade = UNKNOWN if number == SEVERAL else shade_of(number)
-        words = "several encodings" if number == SEVERAL else names[number]
-        add_rectangles(ax, sides[numbers == number], shade, gid=words)
+    sides, box = _find_sides(plane, cells)
+    names, kinds = _number_kinds(plane.codes, pipelines)
+    keys = []
+    for kind in np.unique(kinds).tolist():
+        shade = UNKNOWN if kind == SEVERAL else shade_of(kind)
+        words = "several encodings" if kind == SEVERAL else names[kind]
+        add_rectangles(ax, sides[kinds[box] == kind], shade, gid=words)
         keys.append(make_key(ax, shade, words))
     if plane.holes.any():
-        add_rectangles(ax, sides[plane.holes], GAP, gid="holes")
+        add_rectangles(ax, sides[plane.holes[box]], GAP, gid="holes")
         keys.append(make_key(ax, GAP, "some chunks missing"))
     if plane.has_gaps:
         keys.append(make_key(ax, GAP, "no chunk: fill value"))
     return keys
 
 
-def _find_ends(cells: AxisCells, ends: Ints) -> Floats:
-    """Return where stretches of positions lie on their axis, shape (n, 2)."""
-    return np.stack(cells.spans(ends[:, 0], ends[:, 1]), axis=1)
+def _number_kinds(codes: Ints, pipelines: Sequence[CodecPipeline]) -> tuple[list[str], Ints]:
+    """Return the names of the encodings that are seen, and the number of that of each box."""
+    seen = list(dict.fromkeys(pipelines[n] for n in np.unique(codes[codes >= 0]).tolist()))
+    names = list_encodings(seen)
+    number = {pipeline: min(n, len(names) - 1) for n, pipeline in enumerate(seen)}
+    # the code of several encodings indexes from the end
+    table = np.array([number.get(p, SEVERAL) for p in pipelines] + [SEVERAL] * 2, np.int64)
+    return names, table[codes]
+
+
+def _find_sides(plane: ChunkPlane, cells: Sides) -> tuple[Floats, Ints]:
+    """Return rectangles between gaps of both axes, shape (n, 4), and the box that each is of."""
+    across, left, right = cells[0].pieces(*plane.boxes[:, :2].T)
+    up, low, high = cells[1].pieces(*plane.boxes[across, 2:].T)
+    return np.stack([left[up], right[up], low, high], axis=1), across[up]
+
+
+def _clear_gaps(ax: Axes, cells: Sides, labels: Sequence[str]) -> Iterator[Patch]:
+    """Leave gaps in the dates of the axes empty; yield the entries of the legend."""
+    for side, own in enumerate(cells):
+        if not own.missing:
+            continue
+        other = cells[1 - side]
+        ends = (float(other.low.min()), float(other.high.max()))
+        sides = [(*ends, *gap) if side else (*gap, *ends) for gap in own.missing]
+        # over the borders of chunks, under the frame of the axes
+        add_rectangles(ax, sides, EMPTY, gid="empty", zorder=2.2)
+        count = len(own.missing)
+        words = f"{count:,} gap{'s' * (count != 1)} in the dates along {labels[side]}"
+        yield make_key(ax, EMPTY, words)
 
 
 def _draw_borders(ax: Axes, plane: ChunkPlane, cells: Sides, side: int) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from virtualds.accessors.plots.canvas import (
-    add_legend,
+    add_legend_below,
     add_rectangles,
     cut_name,
     make_axes,
@@ -20,7 +22,7 @@ from virtualds.accessors.plots.canvas import (
 )
 from virtualds.arrays.coverage import IN_THE_SET, Coverage
 from virtualds.datasets.axis_cells import AxisCells, Span
-from virtualds.pictures.palette import GAP, SERIES
+from virtualds.pictures.palette import GAP, SERIES, Shade
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,8 +30,6 @@ if TYPE_CHECKING:
 MOST_NAMES = 24
 """Rows that each have the name of a file beside them; of more rows, some have."""
 SOME_NAMES = 10
-MOST_DESCRIBED = 3
-"""Bands of one kind that the legend describes one by one."""
 
 FILES, HELD = SERIES[0], SERIES[5]
 MISSING_TIMES, DOUBLED = SERIES[1], SERIES[6]
@@ -47,27 +47,43 @@ def draw_coverage(
     _draw_files(ax, coverage, cells)
     uncovered = [cells.span(*ends) for ends in coverage.find_uncovered()]
     bands = (
-        (GAP, "no file, fill value", "gap", uncovered),
-        (MISSING_TIMES, "missing dates", "gap", cells.missing),
-        (DOUBLED, "overlap", "overlap", cells.doubled),
+        Band(GAP, "gap", " without file: fill value", uncovered),
+        Band(MISSING_TIMES, "gap", " in the dates", list(cells.missing)),
+        Band(DOUBLED, "overlap", "", list(cells.doubled)),
     )
-    keys = []
-    for shade, words, _, spans in bands:
-        if spans:
-            sides = [(*span, 0.0, 1.0) for span in spans]
-            add_rectangles(ax, sides, shade, line=0.8, over_all=True, alpha=0.55, zorder=0.5)
-            keys += [make_key(ax, shade, text) for text in _describe_bands(words, spans, cells)]
-    # files follow the diagonal, from the upper left to the lower right
-    add_legend(ax, keys, loc="upper right", fontsize="small")
-    counts = {kind: sum(len(b[3]) for b in bands if b[2] == kind) for kind in ("gap", "overlap")}
-    set_title(ax, _summarize(count, dim, counts))
+    shown = [band for band in bands if band.spans]
+    for band in shown:
+        sides = [(*span, 0.0, 1.0) for span in band.spans]
+        add_rectangles(ax, sides, band.shade, line=0.8, over_all=True, alpha=0.55, zorder=0.5)
+    add_legend_below(ax, [make_key(ax, band.shade, band.describe(cells)) for band in shown])
+    set_title(ax, _summarize(count, dim, shown))
     _name_rows(ax, coverage.urls)
     return ax
 
 
+class Band(NamedTuple):
+    """Stretches of one kind, and what the legend calls them."""
+
+    shade: Shade
+    kind: str
+    words: str
+    spans: Sequence[Span]
+
+    def describe(self, cells: AxisCells) -> str:
+        """Return how many stretches there are; of one, where it lies."""
+        if len(self.spans) > 1:
+            return f"{_count(len(self.spans), self.kind)}{self.words}"
+        start, stop = (cells.text_at(end) for end in self.spans[0])
+        return f"{_count(1, self.kind)}{self.words}, {start} to {stop}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def _draw_files(ax: Axes, coverage: Coverage, cells: AxisCells) -> None:
-    number, start, stop = coverage.cut_at(cells.jumps)
-    low, high = cells.spans(start, stop)
+    own, low, high = cells.pieces(coverage.start, coverage.stop)
+    number = coverage.file[own]
     half, line = (0.38, 0.8) if len(coverage.urls) <= MOST_NAMES else (0.5, 2.0)
     held = np.array([url == IN_THE_SET for url in coverage.urls], bool)[number]
     for shade, chosen in ((FILES, ~held), (HELD, held)):
@@ -76,15 +92,12 @@ def _draw_files(ax: Axes, coverage: Coverage, cells: AxisCells) -> None:
             add_rectangles(ax, sides[chosen], shade, line=line, gid="files")
 
 
-def _describe_bands(words: str, spans: Sequence[Span], cells: AxisCells) -> list[str]:
-    if len(spans) > MOST_DESCRIBED:
-        return [f"{words}: {len(spans):,} times"]
-    return [f"{words}: {cells.text_at(a)} to {cells.text_at(b)}" for a, b in spans]
-
-
-def _summarize(files: int, dim: str, counts: dict[str, int]) -> str:
-    found = [f"{n:,} {kind}{'s' * (n != 1)}" for kind, n in counts.items() if n]
-    return f"{files:,} file{'s' * (files != 1)} along {dim}: {', '.join(found) or 'no gap'}"
+def _summarize(files: int, dim: str, bands: Sequence[Band]) -> str:
+    counts: Counter[str] = Counter()
+    for band in bands:
+        counts[band.kind] += len(band.spans)
+    found = ", ".join(_count(n, kind) for kind, n in counts.items())
+    return f"{_count(files, 'file')} along {dim}: {found or 'no gap'}"
 
 
 def _name_rows(ax: Axes, urls: Sequence[str]) -> None:
@@ -94,5 +107,6 @@ def _name_rows(ax: Axes, urls: Sequence[str]) -> None:
     if len(urls) > MOST_NAMES:
         rows = np.linspace(0, len(urls) - 1, SOME_NAMES).round().astype(int).tolist()
     set_names(ax, rows, [cut_name(names[row]) for row in rows])
-    if folder:
-        ax.set_ylabel(cut_name(folder), parse_math=False)
+    # the folders above the last one would be longer than the axis
+    last = re.search(r"[^/]*/?$", folder.partition("://")[2] or folder)
+    ax.set_ylabel(cut_name(last[0].removeprefix("/")) if last else "", parse_math=False)

@@ -58,7 +58,7 @@ def draw_sizes(sizes: Sequence[VariableSize], ax: Axes | None) -> Axes:
     _show_bytes(ax, max(max(bar.stored, bar.decoded) for bar in bars))
     set_names(ax, rows.tolist(), [cut_name(bar.name) for bar in bars])
     keys = [make_key(ax, STORED, "stored"), make_key(ax, DECODED, "decoded")]
-    add_legend(ax, keys, loc="lower right", fontsize="small")
+    add_legend(ax, keys, loc="lower right")
     total = VariableSize("", sum(s.stored for s in sizes), sum(s.decoded for s in sizes))
     count = f"{len(sizes):,} virtual variable{'s' * (len(sizes) != 1)}"
     set_title(ax, f"{count}: {total}")
