@@ -575,6 +575,20 @@ def test_a_report_is_written_as_a_web_page_too(arguments: tuple[str, ...], shown
     assert result.exit_code == 2 and "give a file in a folder that exists" in result.stderr
 
 
+@pytest.mark.parametrize("arguments", [("info", "refs.zarr"), ("verify", "refs.zarr")])
+def test_a_page_that_cannot_be_written_is_one_error(arguments: tuple[str, ...]) -> None:
+    done("scan", "20*.nc", "-o", "refs.zarr")
+    result = run(*arguments, "--json", "--html", "/proc/report.html")
+    assert result.exit_code == 1
+    assert "/proc/report.html" in json.loads(result.stdout)["error"]["message"]
+
+
+def test_a_page_of_a_diagnosis_that_cannot_be_written_is_one_error() -> None:
+    result = run("diagnose", "20*.nc", "--json", "--html", "/proc/report.html")
+    assert result.exit_code == 1
+    assert "/proc/report.html" in json.loads(result.stdout)["error"]["message"]
+
+
 def test_info_for_machines() -> None:
     done("scan", "20*.nc", "-o", "refs.zarr")
     document = said("info", "refs.zarr")

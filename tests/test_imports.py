@@ -28,6 +28,83 @@ for name in virtualds.__all__:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
 
 
+CALLS_AT_ONCE = """
+import concurrent.futures, sys, threading
+import virtualds, xarray
+
+file = sys.argv[1]
+held = xarray.Dataset({"t": ("x", [1.0])}).virtual
+calls = [
+    *(lambda name=name: getattr(virtualds, name) for name in virtualds.__all__),
+    *(lambda name=name: getattr(held, name) for name in ("nchunks", "sources")),
+    *(lambda name=name: getattr(held, name)() for name in ("load", "to_lazy", "verify")),
+    *(lambda to=to: held.to_manifest(to) for to in ("new.json", "new.parquet", "new.zarr")),
+    lambda: xarray.open_dataset(file, engine="virtual"),
+    lambda: xarray.open_datatree(file, engine="virtual"),
+    lambda: xarray.open_dataset([file], engine="virtual", concat_dim="time"),
+]
+start = threading.Barrier(len(calls))
+
+def run(call):
+    start.wait()
+    call()
+
+with concurrent.futures.ThreadPoolExecutor(len(calls)) as pool:
+    list(pool.map(run, calls))
+"""
+
+
+def test_threads_may_be_the_first_to_use_every_name_at_once(tmp_path: Path) -> None:
+    write_year(tmp_path / "2001.nc", 2001)
+    ran = subprocess.run(
+        [sys.executable, "-c", CALLS_AT_ONCE, str(tmp_path / "2001.nc")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_a_process_that_was_forked_while_a_thread_imports_can_import(tmp_path: Path) -> None:
+    code = """
+import os, threading, time
+import virtualds
+from virtualds.accessors.importing import importing
+held = threading.Event()
+def hold():
+    with importing:
+        held.set()
+        time.sleep(0.5)
+threading.Thread(target=hold).start()
+held.wait()
+if (child := os.fork()) == 0:
+    virtualds.ReadError
+    os._exit(0)
+_, status = os.waitpid(child, 0)
+assert status == 0
+virtualds.ReadError
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=60)
+
+
+def test_own_packages_and_the_version_are_there_at_once() -> None:
+    code = """
+import importlib.metadata, os, pkgutil
+import virtualds
+for name in [*(found.name for found in pkgutil.iter_modules(virtualds.__path__)), "__version__"]:
+    # a new process in which nothing else of the package has been imported
+    if (child := os.fork()) == 0:
+        getattr(virtualds, name)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert status == 0, name
+assert virtualds.__version__ == importlib.metadata.version("virtualds")
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
+
+
 def test_a_name_that_is_not_public_is_no_attribute() -> None:
     with pytest.raises(AttributeError, match="no attribute 'open_dataset'"):
         _ = virtualds.open_dataset  # type: ignore[attr-defined]

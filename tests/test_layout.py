@@ -204,6 +204,24 @@ def own_imports_inside_functions(module: str) -> list[str]:
     return [f"{module}:{i.line}" for _, i in own_imports(module) if i.inside]
 
 
+def own_imports_that_threads_do_at_once(module: str) -> list[str]:
+    """Imports inside functions of the face that do not stand in ``with importing:``."""
+    guarded = {
+        id(node)
+        for block, _ in nodes(TREES[module])
+        if isinstance(block, ast.With) and ast.unparse(block.items[0]) == "importing"
+        for node in block.body
+    }
+    return [
+        f"{module}:{node.lineno}"
+        for node, inside in nodes(TREES[module])
+        if isinstance(node, ast.ImportFrom)
+        and inside
+        and id(node) not in guarded
+        and top(absolute(module, node)) == "virtualds"
+    ]
+
+
 def xarray_too_low(module: str) -> list[str]:
     if layer_of(module) >= layer_of(XARRAY_FROM) or module in XARRAY_BELOW:
         return []
@@ -261,6 +279,7 @@ def too_many_lines(module: str) -> list[str]:
 RULES = (
     wrong_imports,
     own_imports_inside_functions,
+    own_imports_that_threads_do_at_once,
     xarray_too_low,
     zarr_python,
     catching_everything,
@@ -311,7 +330,9 @@ def test_the_public_names_that_are_imported_are_those_that_editors_read() -> Non
 
 def test_only_public_names_are_seen() -> None:
     assert {name for name in dir(virtualds) if not name.startswith("__")} == PUBLIC
-    assert "__doc__" in dir(virtualds)
+    assert {"__doc__", "__version__"} <= {*dir(virtualds)}
+    assert virtualds.__version__
+    assert len(dir(virtualds)) == len({*dir(virtualds)})
 
 
 @pytest.mark.parametrize("name", sorted(PUBLIC - {"set_options"}))

@@ -6,17 +6,22 @@
 
 Importing the package registers ``ds.virtual`` and ``tree.virtual``, and little else. A public name
 is imported when it is first used (PEP 562); so is what a method of the accessors, or the engine,
-needs. Editors and type checkers read the imports below, which never run.
+needs, and a package or module of this one, such as ``virtualds.stores``. Editors and type checkers
+read the imports below, which never run.
 """
 
-import importlib
+from importlib import import_module
+from importlib.metadata import version
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from virtualds.accessors import dataset as _dataset
 from virtualds.accessors import loading as _loading
 from virtualds.accessors import tree as _tree
+from virtualds.accessors.importing import importing as _importing
 
 if TYPE_CHECKING:
+    __version__: str
     # isort: off
     from virtualds.arrays.array import ManifestArray as ManifestArray
     from virtualds.arrays.group import (
@@ -139,14 +144,22 @@ del _dataset, _loading, _tree
 if not TYPE_CHECKING:  # a type checker would take it that every name is there
 
     def __getattr__(name: str) -> Any:
-        """Import a public name."""
-        if name not in _HOMES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        found = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-        globals()[name] = found
+        """Import a public name, or a module of this package; or look up the version."""
+        with _importing:
+            found = globals()[name] = _find(name)
         return found
+
+
+def _find(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    if name == "__version__":
+        return version(__name__)
+    if not name.startswith("_") and find_spec(f"{__name__}.{name}"):
+        return import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
     """List the public names, imported or not."""
-    return [*__all__, *(name for name in globals() if name.startswith("__"))]
+    return [*__all__, *{"__version__", *(name for name in globals() if name.startswith("__"))}]

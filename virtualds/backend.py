@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import xarray as xr
 from xarray.backends import BackendEntrypoint
 
+from virtualds.accessors.importing import importing
 from virtualds.datasets.keywords import list_arguments, make_strict
 from virtualds.options import FILE_RETRIES, SETTLE
 from virtualds.urls import local_path, normalise_url, scheme_of
@@ -130,14 +131,16 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
             An argument for many files is given with a single one.
         """
         given = dict(locals())
-        from virtualds.datasets.open import fetch_coordinates, open_group
-        from virtualds.datasets.open_options import OpenOptions
-        from virtualds.datasets.to_dataset import to_lazy_dataset
-        from virtualds.formats.undecodable import decode_group
+        with importing:
+            from virtualds.datasets.open import fetch_coordinates, open_group
+            from virtualds.datasets.open_options import OpenOptions
+            from virtualds.datasets.to_dataset import to_lazy_dataset
+            from virtualds.formats.undecodable import decode_group
 
         decoders = {name: given[name] for name in DECODERS}
         if _means_many(filename_or_obj, {name: given[name] for name in self.OF_MANY}):
-            from virtualds.syncing.open_archive import read_archive, update_references
+            with importing:
+                from virtualds.syncing.open_archive import read_archive, update_references
 
             if references is None:
                 return to_lazy_dataset(read_archive(filename_or_obj, given), **decoders)
@@ -175,7 +178,8 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
         ValueError
             A group does not share the dimensions of the groups above it.
         """
-        from virtualds.datasets.tree import to_tree
+        with importing:
+            from virtualds.datasets.tree import to_tree
 
         return to_tree(self._datasets(filename_or_obj, **options))
 
@@ -199,9 +203,10 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
         **options: Any,
     ) -> dict[str, xr.Dataset]:
         """Return a group and all groups below it as lazy datasets, by path."""
-        from virtualds.datasets.open import fetch_coordinates, open_group
-        from virtualds.datasets.open_options import OpenOptions
-        from virtualds.datasets.tree import to_lazy_datasets
+        with importing:
+            from virtualds.datasets.open import fetch_coordinates, open_group
+            from virtualds.datasets.open_options import OpenOptions
+            from virtualds.datasets.tree import to_lazy_datasets
 
         location = _location_of(filename_or_obj, storage_options)
         decoders = {name: options.pop(name) for name in DECODERS if name in options}
@@ -227,7 +232,8 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
         url = normalise_url(name)
         if scheme_of(url) != "file" or not os.path.isdir(local_path(url)):
             return False
-        from virtualds.datasets.location import is_set_folder
+        with importing:
+            from virtualds.datasets.location import is_set_folder
 
         return is_set_folder(url)
 
@@ -254,7 +260,8 @@ def _means_many(files: Any, given: Mapping[str, Any]) -> bool:
 
 def _is_clear_pattern(name: Any) -> bool:
     """Say whether a name is a pattern; names in object stores may have brackets of their own."""
-    from virtualds.stores.glob import names_files
+    with importing:
+        from virtualds.stores.glob import names_files
 
     if not isinstance(name, str) or not names_files(name):
         return False
@@ -272,7 +279,8 @@ def _load_coordinates(url: str, datasets: Iterable[xr.Dataset]) -> None:
 
 
 def _location_of(filename_or_obj: Any, options: Mapping[str, Any] | None) -> Location:
-    from virtualds.datasets.location import Location
+    with importing:
+        from virtualds.datasets.location import Location
 
     try:
         return Location.of(filename_or_obj, options)

@@ -27,7 +27,10 @@ HTML = click.option(
 
 
 def write_page(path: Path | None, make: Callable[[], str]) -> None:
-    """Write a page, if a file for it was given."""
+    """Write a page, if a file for it was given.
+
+    Commands do so before they print their report: if it fails, the error is all that they print.
+    """
     if path is not None:
         path.write_text(make(), encoding="utf-8")
         click.echo(f"written: {path}", err=True)

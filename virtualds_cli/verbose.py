@@ -34,7 +34,6 @@ def _listen(ctx: click.Context, param: click.Parameter, value: int) -> None:
     before = ctx.meta.get(VERBOSE, 0)
     if not value:
         return
-    # help and completion need not wait for it
     import logging
 
     ctx.meta[VERBOSE] = before + value
@@ -43,13 +42,19 @@ def _listen(ctx: click.Context, param: click.Parameter, value: int) -> None:
     logger.setLevel(logging.INFO if before + value == 1 else logging.DEBUG)
     ctx.call_on_close(lambda: logger.setLevel(level))
     if not before:
-        printer = logging.Handler()
-        printer.emit = _print  # type: ignore[method-assign]
+        printer = _make_printer()
         logger.addHandler(printer)
         ctx.call_on_close(lambda: logger.removeHandler(printer))
 
 
-def _print(record: logging.LogRecord) -> None:
-    """Print a line after the seconds since the program started."""
-    # not a stream that is opened now: a progress bar puts itself below what is printed
-    click.echo(f"{record.relativeCreated / 1000:8.3f} {record.getMessage()}", err=True)
+def _make_printer() -> logging.Handler:
+    """Return what prints each line after the seconds since the program started."""
+    # help and completion need not wait for it
+    import logging
+
+    class Printer(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            # not a stream that is opened now: a progress bar puts itself below what is printed
+            click.echo(f"{record.relativeCreated / 1000:8.3f} {record.getMessage()}", err=True)
+
+    return Printer()

@@ -18,7 +18,7 @@ from virtualds.checks.diagnose.findings import EraStretch
 from virtualds.checks.diagnose.guess_dimension import CoordinateSpan
 from virtualds.checks.diagnose.remedies import write_remedy
 from virtualds.checks.diagnose.timeline import EraFile, place_eras
-from virtualds.checks.verify.findings import KINDS, Problem, list_runs
+from virtualds.checks.verify.findings import KINDS, NOT_COMPARED, Problem, list_runs
 
 HOSTILE = "<script>alert('&\"')</script>"
 DAY = np.timedelta64(1, "D")
@@ -35,6 +35,12 @@ def by_class(page: ET.Element, name: str) -> list[ET.Element]:
 
 def words(found: ET.Element) -> str:
     return " ".join("".join(found.itertext()).split())
+
+
+def list_codes(found: Verification) -> list[str]:
+    """The code on the page, as it is copied."""
+    shown = by_class(parsed(found._repr_html_()), "vds-code")
+    return ["".join(code.itertext()) for code in shown]
 
 
 def spans(strip: ET.Element) -> list[tuple[float, float, str]]:
@@ -383,21 +389,33 @@ def test_a_verification_draws_all_files_in_order(tmp_path: Path) -> None:
 
 
 def test_the_lines_of_a_verification_mend_the_set(tmp_path: Path) -> None:
-    for n in range(4):
+    for n in range(5):
         write(tmp_path / f"{n}.nc", range(n * 2, n * 2 + 2))
     refs = str(tmp_path / "refs.zarr")
     virtualds.open_virtual_mfdataset(
         str(tmp_path / "*.nc"), combine="by_coords"
     ).virtual.to_manifest(refs)
     (tmp_path / "1.nc").unlink()
-    write(tmp_path / "2.nc", [4, 5], storage={"zlib": True, "chunksizes": (2, 4)})
+    for n in (2, 3):
+        times = [2 * n, 2 * n + 1]
+        write(tmp_path / f"{n}.nc", times, storage={"zlib": True, "chunksizes": (2, 4)})
     found = virtualds.open_virtual_dataset(refs).virtual.verify()
-    codes = [words(code) for code in by_class(parsed(found._repr_html_()), "vds-code")]
+    codes = list_codes(found)
     assert len(codes) == 2
     for code in codes:
-        exec(code.replace("refs.zarr", refs), {"virtualds": virtualds})
+        exec(code, {"virtualds": virtualds, "set_url": refs})
     again = virtualds.open_virtual_dataset(refs)
-    assert again.virtual.verify().ok and again.sizes["time"] == 6
+    assert again.virtual.verify().ok and again.sizes["time"] == 8
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_remedy_names_every_file(kind: str) -> None:
+    bad = [Problem(f"{n}.nc", "", None, kind, "so it is") for n in range(3)]
+    codes = list_codes(Verification("fingerprint", 3, problems=tuple(bad)))
+    assert len(codes) == (kind not in ("unreachable", "references", NOT_COMPARED))
+    for code in codes:
+        compile(code, "remedy", "exec")
+        assert '["0.nc", "1.nc", "2.nc"]' in code
 
 
 def test_a_bad_file_of_a_million_is_seen() -> None:
@@ -415,7 +433,7 @@ def test_many_missing_files_are_taken_out_by_one_line() -> None:
     page = parsed(Verification("fingerprint", 50, problems=tuple(gone))._repr_html_())
     [code] = map(words, by_class(page, "vds-code"))
     assert code == (
-        'virtualds.drop_sources("refs.zarr", '
+        "virtualds.drop_sources(set_url, "
         'found.to_dataframe().query("kind == \'missing\'")["url"].unique())'
     )
 

@@ -11,6 +11,9 @@ from counting_server import counting_server
 from daily_files import days, native, written
 
 import virtualds
+from virtualds.backend import VirtualBackendEntrypoint
+from virtualds.datasets.keywords import list_arguments
+from virtualds.syncing.open_archive import OF_COMBINING
 
 
 @pytest.fixture
@@ -77,6 +80,16 @@ def test_one_file_is_opened_as_before(files: list[Path]) -> None:
         xr.open_datatree(odd, engine="virtual", concat_dim="time")
 
 
+def test_each_argument_is_of_one_file_or_of_many() -> None:
+    many = VirtualBackendEntrypoint.OF_MANY.keys()
+    one = list_arguments(virtualds.open_virtual_dataset).keys() | list_arguments(xr.open_dataset)
+    # of one file all values are lazy, so that there is nothing to choose
+    assert many & one == {"loadable_variables"}
+    assert many == {*OF_COMBINING, "references", "settle", "target_options"}
+    combining = list_arguments(virtualds.open_virtual_mfdataset).keys()
+    assert many <= combining | list_arguments(virtualds.sync).keys() | {"references"}
+
+
 def test_nothing_is_no_dataset(files: list[Path]) -> None:
     for nothing in ("data/none*.nc", []):
         with pytest.raises(FileNotFoundError):
@@ -118,3 +131,11 @@ def test_a_set_that_cannot_be_made_yet_is_an_error_that_says_why(files: list[Pat
         lazy("data/*.nc", concat_dim="time", references="refs.zarr")
     with pytest.raises(TypeError, match="name the dimension"):
         lazy("data/*.nc", references="refs.zarr")
+
+
+def test_a_set_whose_only_file_changed_a_moment_ago_is_opened_as_it_is(files: list[Path]) -> None:
+    how: Any = {"concat_dim": "time", "references": "refs.zarr"}
+    before = lazy("data/0.nc", settle=0, concat_dim="time", references="refs.zarr")
+    written(Path("data"), "0", days(0, seed=9))
+    again = lazy(["data/0.nc"], decode_times=False, **how)
+    assert again.sizes == before.sizes

@@ -572,6 +572,24 @@ def test_files_of_a_large_set_are_compared_without_an_object_for_each(
     assert len(made) < 100
 
 
+def test_a_report_says_that_all_files_wait_and_no_set_was_written(make: Make) -> None:
+    make(0, age=5)
+    make(1, age=5)
+    done = run()
+    assert not done.exists and not Path("refs.zarr").exists()
+    assert str(done).splitlines() == [
+        f"{done.target}: 2 waiting; no set was written",
+        "  2 files changed less than 60 s ago; they are left for the next run "
+        "(settle=60; --settle 0 takes them now)",
+    ]
+    assert "less than 3600 s ago" in str(run(settle=3600))
+    assert run(settle=0).exists
+    make(0, seed=3, age=5)
+    again = run()
+    assert again.exists and names(again.waiting) == ["00.nc"]
+    assert "no set" not in str(again)
+
+
 def test_a_report_says_what_was_done(make: Make) -> None:
     make(0)
     make(1, age=5)
@@ -579,7 +597,8 @@ def test_a_report_says_what_was_done(make: Make) -> None:
     assert str(done).splitlines() == [
         f"{done.target}: 1 added, 1 waiting",
         f"  added: {done.added[0]}",
-        f"  changed a moment ago, and left for the next run: {done.waiting[0]}",
+        "  1 file changed less than 60 s ago; it is left for the next run "
+        "(settle=60; --settle 0 takes it now)",
     ]
     assert repr(run(settle=0)).startswith(f"<SyncReport {done.target}: 1 added, 1 unchanged")
     many = SyncReport("refs.zarr", added=tuple(f"{n}.nc" for n in range(12)))

@@ -10,6 +10,7 @@ import pandas as pd
 import xarray as xr
 
 from virtualds.accessors.dataset_writer import DatasetWriter
+from virtualds.accessors.importing import importing
 from virtualds.chunks.familiar_names import OF_DATASETS, FamiliarNames
 from virtualds.datasets.keywords import make_strict
 from virtualds.errors import VirtualdsError
@@ -46,12 +47,14 @@ class VirtualDatasetAccessor(DatasetWriter, FamiliarNames):
         self.report: BuildReport | None = None
 
     def __repr__(self) -> str:
-        from virtualds.accessors.display import Contents, format_lines
+        with importing:
+            from virtualds.accessors.display import Contents, format_lines
 
         return format_lines("ds.virtual", Contents.of(self._dataset))
 
     def _repr_html_(self) -> str:
-        from virtualds.accessors.display import Contents, show_dataset
+        with importing:
+            from virtualds.accessors.display import Contents, show_dataset
 
         return show_dataset(Contents.of(self._dataset), self.report)
 
@@ -69,7 +72,8 @@ class VirtualDatasetAccessor(DatasetWriter, FamiliarNames):
         >>> ds.virtual.arrays
         {'t': <ManifestArray (12, 6, 8) float64: 12 chunks of 1 file>}
         """
-        from virtualds.datasets.references_behind import find_virtual
+        with importing:
+            from virtualds.datasets.references_behind import find_virtual
 
         found = {name: find_virtual(v) for name, v in self._dataset.variables.items()}
         return {name: array for name, array in found.items() if array is not None}
@@ -109,7 +113,8 @@ class VirtualDatasetAccessor(DatasetWriter, FamiliarNames):
         >>> open_virtual_dataset("2001.nc").virtual.sources["chunks"].tolist()
         [12]
         """
-        from virtualds.arrays.sources import build_source_table
+        with importing:
+            from virtualds.arrays.sources import build_source_table
 
         return build_source_table(self.arrays.values())
 
@@ -124,7 +129,8 @@ class VirtualDatasetAccessor(DatasetWriter, FamiliarNames):
         >>> ax.get_title()
         '1 file along time: no gap'
         """
-        from virtualds.accessors.plots import DatasetPlots
+        with importing:
+            from virtualds.accessors.plots import DatasetPlots
 
         return DatasetPlots(self._dataset, self.arrays)
 
@@ -150,7 +156,8 @@ class VirtualDatasetAccessor(DatasetWriter, FamiliarNames):
         >>> moved.virtual.sources["url"][0]
         's3://bucket/data/2001.nc'
         """
-        from virtualds.arrays.sources import make_prefix_changer, move_sources
+        with importing:
+            from virtualds.arrays.sources import make_prefix_changer, move_sources
 
         renamed = change if callable(change) else make_prefix_changer(change, self.arrays.values())
         return self._map(lambda array: move_sources(array, renamed))
@@ -193,12 +200,14 @@ class VirtualDatasetAccessor(DatasetWriter, FamiliarNames):
         >>> ds.virtual.to_lazy(chunks={"time": 6}).chunks["time"]
         (6, 6)
         """
-        from virtualds.datasets.to_lazy import to_lazy_copy
+        with importing:
+            from virtualds.datasets.to_lazy import to_lazy_copy
 
         return to_lazy_copy(self._dataset, self.arrays, chunks)
 
     def _map(self, change: Callable[[ManifestArray], Any]) -> xr.Dataset:
-        from virtualds.datasets.references_behind import replace_variables
+        with importing:
+            from virtualds.datasets.references_behind import replace_variables
 
         variables = {}
         for name, array in self.arrays.items():
@@ -254,7 +263,8 @@ class VirtualDatasetAccessor(DatasetWriter, FamiliarNames):
         >>> ds.virtual.verify(against="native").ok
         True
         """
-        from virtualds.checks.verify import verify_arrays
+        with importing:
+            from virtualds.checks.verify import verify_arrays
 
         arrays = {str(name): array for name, array in self.arrays.items()}
         others, gaps = self.not_virtual, self.gaps
@@ -278,7 +288,8 @@ class VirtualDatasetAccessor(DatasetWriter, FamiliarNames):
         >>> open_virtual_dataset("2001.nc").virtual.not_virtual
         {'loaded': 3, 'unread': []}
         """
-        from virtualds.datasets.lazy import is_unread
+        with importing:
+            from virtualds.datasets.lazy import is_unread
 
         arrays = self.arrays
         others = {n: v for n, v in self._dataset.variables.items() if n not in arrays}
@@ -296,6 +307,7 @@ class VirtualDatasetAccessor(DatasetWriter, FamiliarNames):
         >>> vds.virtual.gaps, vds.isel(time=[0, 1, 2, 6]).virtual.gaps
         ([], ["'time' has nothing between 2001-03-01 and 2001-07-01"])
         """
-        from virtualds.datasets.structure import describe_gaps
+        with importing:
+            from virtualds.datasets.structure import describe_gaps
 
         return describe_gaps(self._dataset.indexes)

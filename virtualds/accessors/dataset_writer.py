@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import xarray as xr
 
+from virtualds.accessors.importing import importing
 from virtualds.datasets.keywords import make_strict
 
 if TYPE_CHECKING:
@@ -144,12 +145,13 @@ class DatasetWriter:
         True
         """
         given = dict(locals())
-        from virtualds.datasets.from_dataset import group_from_dataset
-        from virtualds.datasets.location import Location
-        from virtualds.datasets.to_dict import make_dict
-        from virtualds.datasets.write import Destination
-        from virtualds.datasets.write_modes import write_dataset
-        from virtualds.datasets.write_options import WriteOptions
+        with importing:
+            from virtualds.datasets.from_dataset import group_from_dataset
+            from virtualds.datasets.location import Location
+            from virtualds.datasets.to_dict import make_dict
+            from virtualds.datasets.write import Destination
+            from virtualds.datasets.write_modes import write_dataset
+            from virtualds.datasets.write_options import WriteOptions
 
         options = WriteOptions.of_call(given)
         if url is None:
@@ -168,8 +170,9 @@ class DatasetWriter:
         >>> open_virtual_dataset("2001.nc").virtual.cost("icechunk")["bytes"].tolist()
         [0]
         """
-        from virtualds.datasets.from_dataset import group_from_dataset
-        from virtualds.datasets.rewrite.fit import estimate_cost
+        with importing:
+            from virtualds.datasets.from_dataset import group_from_dataset
+            from virtualds.datasets.rewrite.fit import estimate_cost
 
         return estimate_cost(group_from_dataset(self._dataset), format, **choices)
 
@@ -228,10 +231,11 @@ class DatasetWriter:
         >>> "own.zarr" in own.virtual.sources["url"][0]
         True
         """
-        from virtualds.datasets.from_dataset import group_from_dataset
-        from virtualds.datasets.location import Location
-        from virtualds.datasets.materialize import materialize
-        from virtualds.datasets.open import open_virtual_dataset
+        with importing:
+            from virtualds.datasets.from_dataset import group_from_dataset
+            from virtualds.datasets.location import Location
+            from virtualds.datasets.materialize import materialize
+            from virtualds.datasets.open import open_virtual_dataset
 
         location = Location.of_url(url, storage_options)
         group = group_from_dataset(self._dataset)

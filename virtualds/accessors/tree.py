@@ -11,6 +11,7 @@ import pandas as pd
 import xarray as xr
 
 from virtualds.accessors.dataset import VirtualDatasetAccessor
+from virtualds.accessors.importing import importing
 from virtualds.chunks.familiar_names import OF_DATASETS, FamiliarNames
 from virtualds.datasets.keywords import make_strict
 from virtualds.errors import VirtualdsError
@@ -51,18 +52,21 @@ class VirtualDataTreeAccessor(FamiliarNames):
         self.report: BuildReport | None = None
 
     def __repr__(self) -> str:
-        from virtualds.accessors.display import format_groups
+        with importing:
+            from virtualds.accessors.display import format_groups
 
         return format_groups("tree.virtual", self._contents)
 
     def _repr_html_(self) -> str:
-        from virtualds.accessors.display import show_tree
+        with importing:
+            from virtualds.accessors.display import show_tree
 
         return show_tree(self._contents, self.report)
 
     @property
     def _contents(self) -> dict[str, Contents]:
-        from virtualds.accessors.display import Contents
+        with importing:
+            from virtualds.accessors.display import Contents
 
         return {f"/{path.lstrip('./')}": Contents.of(node._dataset) for path, node in self._nodes}
 
@@ -112,7 +116,8 @@ class VirtualDataTreeAccessor(FamiliarNames):
         >>> open_virtual_datatree("2001.nc").virtual.sources["chunks"].tolist()
         [12]
         """
-        from virtualds.arrays.sources import build_source_table
+        with importing:
+            from virtualds.arrays.sources import build_source_table
 
         return build_source_table(self._arrays)
 
@@ -137,7 +142,8 @@ class VirtualDataTreeAccessor(FamiliarNames):
         >>> moved.virtual.sources["url"][0]
         's3://bucket/2001.nc'
         """
-        from virtualds.arrays.sources import make_prefix_changer
+        with importing:
+            from virtualds.arrays.sources import make_prefix_changer
 
         renamed = change if callable(change) else make_prefix_changer(change, self._arrays)
         return self._map(lambda node: node.rename_paths(renamed))
@@ -244,12 +250,13 @@ class VirtualDataTreeAccessor(FamiliarNames):
         True
         """
         given = dict(locals())
-        from virtualds.datasets.location import Location
-        from virtualds.datasets.to_dict import make_dict
-        from virtualds.datasets.tree import group_from_tree
-        from virtualds.datasets.write import Destination
-        from virtualds.datasets.write_modes import write_tree
-        from virtualds.datasets.write_options import WriteOptions
+        with importing:
+            from virtualds.datasets.location import Location
+            from virtualds.datasets.to_dict import make_dict
+            from virtualds.datasets.tree import group_from_tree
+            from virtualds.datasets.write import Destination
+            from virtualds.datasets.write_modes import write_tree
+            from virtualds.datasets.write_options import WriteOptions
 
         options = WriteOptions.of_call(given)
         if url is None:
@@ -271,8 +278,9 @@ class VirtualDataTreeAccessor(FamiliarNames):
         >>> open_virtual_datatree("2001.nc").virtual.cost("icechunk")["bytes"].tolist()
         [0]
         """
-        from virtualds.datasets.rewrite.fit import estimate_cost
-        from virtualds.datasets.tree import group_from_tree
+        with importing:
+            from virtualds.datasets.rewrite.fit import estimate_cost
+            from virtualds.datasets.tree import group_from_tree
 
         return estimate_cost(group_from_tree(self._tree), format, **choices)
 
@@ -298,10 +306,11 @@ class VirtualDataTreeAccessor(FamiliarNames):
         >>> "own.zarr" in own.virtual.sources["url"][0]
         True
         """
-        from virtualds.datasets.location import Location
-        from virtualds.datasets.materialize import materialize
-        from virtualds.datasets.open import open_virtual_datatree
-        from virtualds.datasets.tree import group_from_tree
+        with importing:
+            from virtualds.datasets.location import Location
+            from virtualds.datasets.materialize import materialize
+            from virtualds.datasets.open import open_virtual_datatree
+            from virtualds.datasets.tree import group_from_tree
 
         location = Location.of_url(url, storage_options)
         group = group_from_tree(self._tree)
@@ -329,7 +338,8 @@ class VirtualDataTreeAccessor(FamiliarNames):
         >>> open_virtual_datatree("2001.nc").virtual.verify(against="native").ok
         True
         """
-        from virtualds.checks.verify import verify_arrays
+        with importing:
+            from virtualds.checks.verify import verify_arrays
 
         arrays: dict[str, ManifestArray] = {}
         loaded, unread = 0, list[str]()

@@ -363,8 +363,7 @@ def chunk_read_error(source: Readable, work: Batch | Tile, number: int, reason: 
     offset, length = work.ranges[number]
     error = ReadError(
         f"{url}, bytes {offset} to {offset + length}: {reason}; restore the file, scan it "
-        f"again, or "
-        f"if it has moved, call virtualds.rename_paths"
+        f"again, or if it has moved, call virtualds.rename_paths"
     )
     chunk = _find_chunk_id(source, work, offset)
     error.add_note(f"variable {source.name or '(unnamed)'}, chunk {chunk}")

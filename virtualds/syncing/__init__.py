@@ -162,7 +162,7 @@ def sync(
         if on_removed == "error" and changes.removed:
             raise _removed_error(changes.removed, len(known), destination.location)
         done = commit(destination, update, changes, known if before is not None else None)
-    return replace(done, seconds=time.monotonic() - begun)
+    return replace(done, settle=settle, seconds=time.monotonic() - begun)
 
 
 def _read_set(destination: Destination) -> ManifestGroup | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from virtualds.arrays.group import ManifestGroup
 from virtualds.datasets.write import Destination
 from virtualds.stores.listing import FileColumns
@@ -51,7 +53,8 @@ def commit(
     if is_needed:
         # a set that was removed meanwhile would come back with the new files alone
         destination.change(change, begin if known is None else None)
-    return _report(destination, update, done, came)
+    report = _report(destination, update, done, came)
+    return replace(report, exists=known is not None or bool(is_needed))
 
 
 def _report(destination: Destination, update: Update, done: Changes, came: Updated) -> SyncReport:

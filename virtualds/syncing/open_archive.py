@@ -57,7 +57,7 @@ def update_references(files: Any, given: Mapping[str, Any]) -> None:
         target_options=given["target_options"],
         **options,
     )
-    if not (done.is_written or done.unchanged or done.kept):
+    if not done.exists:
         raise FileNotFoundError(
             f"{done.target}: there is no set yet, since {len(done.waiting)} files were modified "
             f"less than {given['settle']:g} seconds ago and {len(done.failed)} cannot be opened; "

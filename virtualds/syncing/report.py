@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from virtualds.combine.progress import SHOWN_FILES, LeftOut, describe_left_out
 from virtualds.errors import without_secrets
+from virtualds.options import SETTLE
 from virtualds.public import public
 
 MEANINGS = {
@@ -14,9 +15,8 @@ MEANINGS = {
     "replaced": "changed, and replaced",
     "dropped": "no longer there, and dropped",
     "kept": "no longer there, and kept",
-    "waiting": "changed a moment ago, and left for the next run",
 }
-"""What happened to files, by the name of the attribute that lists them."""
+"""What happened to files, by the name of the attribute that lists them one by one."""
 
 
 @public
@@ -38,6 +38,10 @@ class SyncReport:
         Files that could not be opened, with the reasons. The set keeps what it had of them.
     unchanged : int
         Number of files that the set has as they are.
+    settle : float
+        Seconds for which a file must not have changed, or it waits.
+    exists : bool
+        Whether there is a set now; there is none if no file could be taken into a new one.
     seconds : float
         Time of the whole run.
 
@@ -56,6 +60,8 @@ class SyncReport:
     waiting: tuple[str, ...] = ()
     failed: tuple[LeftOut, ...] = ()
     unchanged: int = 0
+    settle: float = SETTLE
+    exists: bool = True
     seconds: float = 0.0
 
     @property
@@ -64,12 +70,15 @@ class SyncReport:
         return bool(self.added or self.replaced or self.dropped)
 
     def __str__(self) -> str:
-        counts = {name: len(getattr(self, name)) for name in (*MEANINGS, "failed")}
+        counts = {name: len(getattr(self, name)) for name in (*MEANINGS, "waiting", "failed")}
         counts["unchanged"] = self.unchanged
         told = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
-        lines = [f"{without_secrets(self.target)}: {told or 'nothing to do'}"]
+        none = "" if self.exists else "; no set was written"
+        lines = [f"{without_secrets(self.target)}: {told or 'nothing to do'}{none}"]
         for name, meaning in MEANINGS.items():
             lines += _describe_files(meaning, getattr(self, name))
+        if self.waiting:
+            lines.append(_describe_waiting(len(self.waiting), self.settle))
         return "\n".join([*lines, *describe_left_out(self.failed)])
 
     def __repr__(self) -> str:
@@ -81,3 +90,12 @@ def _describe_files(meaning: str, urls: Sequence[str]) -> list[str]:
     shown = [f"  {meaning}: {without_secrets(url)}" for url in urls[:SHOWN_FILES]]
     more = len(urls) - SHOWN_FILES
     return [*shown, f"  {meaning}: {more:,} more"] if more > 0 else shown
+
+
+def _describe_waiting(count: int, settle: float) -> str:
+    """Say why files wait, and how to take them now."""
+    files, they = ("file", "it is") if count == 1 else ("files", "they are")
+    return (
+        f"  {count:,} {files} changed less than {settle:g} s ago; {they} left for the next run "
+        f"(settle={settle:g}; --settle 0 takes {'it' if count == 1 else 'them'} now)"
+    )

@@ -63,6 +63,6 @@ def diagnose(
 
     found = list_files(urls, files_from, options["storage_options"])
     diagnosis = virtualds.diagnose(found, sample=sample, **make_keywords(options, DIAGNOSING))
-    report(diagnosis.to_dict(), str(diagnosis))
     write_page(html, diagnosis.to_html)
+    report(diagnosis.to_dict(), str(diagnosis))
     exit_by(not diagnosis.blocks)

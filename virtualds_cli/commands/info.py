@@ -44,8 +44,8 @@ def info(url: str, html: Path | None, **options: Any) -> None:
     from virtualds.checks.describe import describe
 
     found = describe(url, **select_given(options, options))
-    report(_document(found), _content(found.tree), "", format_facts(_facts(found)))
     write_page(html, partial(_make_page, found))
+    report(_document(found), _content(found.tree), "", format_facts(_facts(found)))
 
 
 def _content(tree: xr.DataTree) -> str:

@@ -64,6 +64,6 @@ def verify(url: str, html: Path | None, **options: Any) -> None:
         # values of coordinates may be unreadable, too
         tree = opened(loadable_variables=[], **opening)
     found = tree.virtual.verify(**select_given(options, ("sample", "against", "seed", "progress")))
-    report(found.to_dict(), str(found))
     write_page(html, found.to_html)
+    report(found.to_dict(), str(found))
     exit_by(found.ok)

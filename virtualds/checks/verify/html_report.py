@@ -18,7 +18,7 @@ NARROWEST = 0.006
 
 
 MOST_URLS = 5
-"""Most files that a line of code names; it selects more of them from ``found``, the report."""
+"""Most files that the code names; it selects more of them from ``found``, the report."""
 
 
 class State(NamedTuple):
@@ -46,19 +46,19 @@ STATES: dict[str, State] = {
 
 
 class Remedy(NamedTuple):
-    """What to do about a kind of problem, and a line of code.
+    """What to do about a kind of problem, and code that does it.
 
-    In the line ``{url}`` is the first file, and ``{urls}`` are all of them.
+    In the code ``{urls}`` are the files, ``set_url`` is the set, and ``found`` is the report.
     """
 
     words: str
     code: str = ""
 
 
-TAKE_OUT = 'virtualds.drop_sources("refs.zarr", {urls})'
-SCAN_AGAIN = (
-    'virtualds.open_virtual_dataset({url}).virtual.to_manifest("refs.zarr", mode="replace-source")'
-)
+TAKE_OUT = "virtualds.drop_sources(set_url, {urls})"
+SCAN_AGAIN = """for url in {urls}:
+    again = virtualds.open_virtual_dataset(url)
+    again.virtual.to_manifest(set_url, mode="replace-source")"""
 CHANGED_FILE = Remedy("scan the file again, if the change was meant; else restore it", SCAN_AGAIN)
 REMEDIES: dict[str, Remedy] = {
     "missing": Remedy(
@@ -125,7 +125,7 @@ def draw_problems(problems: Sequence[Problem]) -> Iterator[Markup]:
 
 
 def _write_code(remedy: Remedy, problems: Sequence[Problem]) -> str:
-    """Return the line of code of a remedy, "" if there is none or no file is at fault."""
+    """Return the code of a remedy, "" if there is none or no file is at fault."""
     urls = list(dict.fromkeys(without_secrets(p.url) for p in problems if p.url))
     if not urls:
         return ""
@@ -133,7 +133,7 @@ def _write_code(remedy: Remedy, problems: Sequence[Problem]) -> str:
     listed = f'found.to_dataframe().query("{kind}")["url"].unique()'
     if len(urls) <= MOST_URLS:
         listed = json.dumps(urls, ensure_ascii=False)
-    return remedy.code.format(url=json.dumps(urls[0], ensure_ascii=False), urls=listed)
+    return remedy.code.format(urls=listed)
 
 
 def _list_rows(problems: Sequence[Problem]) -> Markup:
