@@ -9,12 +9,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import xarray as xr
 from conftest import write_year
 
 import virtualds
-from virtualds import Progress
-from virtualds.progress import count_progress
+from virtualds import ManifestArray, Progress
+from virtualds.datasets.from_dataset import group_from_dataset
+from virtualds.datasets.write import prepare_write
+from virtualds.progress import count_array, count_progress, count_writing
 
 Job = Callable[[Path, Any], object]
 
@@ -32,6 +36,12 @@ def joined(folder: Path, progress: Any) -> Any:
 def converted(folder: Path, progress: Any) -> None:
     opened(folder).to_manifest(folder / "old.json", progress=False)
     virtualds.convert(folder / "old.json", folder / "new.zarr", progress=progress)
+
+
+def appended(folder: Path, progress: Any, name: str) -> None:
+    opened(folder).to_manifest(folder / name, progress=False)
+    later = virtualds.open_virtual_dataset(folder / "2002.nc", loadable_variables=["time"])
+    later.virtual.to_manifest(folder / name, append_dim="time", progress=progress)
 
 
 JOBS: dict[str, tuple[Job, dict[str, tuple[int, str]]]] = {
@@ -53,6 +63,14 @@ JOBS: dict[str, tuple[Job, dict[str, tuple[int, str]]]] = {
             ),
             # 12 months of a field, and three coordinates
             {"writing": (15, "reference")},
+        )
+        for suffix in (".json", ".parquet", ".zarr")
+    },
+    **{
+        f"append to {suffix}": (
+            lambda folder, how, suffix=suffix: appended(folder, how, f"new{suffix}"),
+            # 24 months of a field; to append, coordinates are read and become values
+            {"writing": (24, "reference")},
         )
         for suffix in (".json", ".parquet", ".zarr")
     },
@@ -133,6 +151,61 @@ def test_the_command_line_draws_on_a_terminal_if_asked(option: str, folder: Path
         while not drawn.endswith(b"end"):
             drawn += terminal.read(1024)
     assert (b"writing: 100%" in drawn) == (option == "--progress")
+
+
+SETS: dict[str, dict[str, Any]] = {
+    ".json": {},
+    ".parquet": {"record_size": 7},
+    ".zarr": {"manifest": "parquet"},
+    "2.zarr": {"manifest": "json"},
+}
+
+
+@pytest.fixture
+def arrays() -> xr.Dataset:
+    """Arrays of 20 chunks of a file, of which all, one half, and one are there."""
+    found = {}
+    for number, step in enumerate((1, 2, 20)):
+        there = np.arange(20) % step == 0
+        array = ManifestArray.from_arrays(
+            shape=(20,),
+            chunks=(1,),
+            dtype="f8",
+            path=np.where(there, "/data/a.bin", ""),
+            offsets=8 * np.arange(20),
+            lengths=np.full(20, 8),
+        )
+        found[f"v{number}"] = ("x", array)
+    return xr.Dataset(found)
+
+
+@pytest.mark.parametrize("suffix", SETS)
+def test_writing_counts_array_by_array_with_their_gaps(
+    suffix: str, arrays: xr.Dataset, tmp_path: Path
+) -> None:
+    destination = prepare_write(tmp_path / f"set{suffix}", **SETS[suffix])
+    told: list[Progress] = []
+    # more than there is, so that it would show if any format counted too much
+    with count_writing(told.append, 1000):
+        destination.format.write(
+            group_from_dataset(arrays),
+            destination.location.target,
+            replace=False,
+            **destination.options.of_format,
+        )
+    *counted, end = [now.done for now in told]
+    assert counted == sorted(set(counted))
+    assert {20, 40} < set(counted)
+    assert counted[-1] == 60
+    assert end == 1000
+
+
+def test_a_chunk_of_two_tables_counts_once() -> None:
+    told: list[Progress] = []
+    with count_writing(told.append, 10), count_array(10) as advance:
+        advance(8)
+        advance(8)
+    assert [now.done for now in told] == [8, 10]
 
 
 def test_what_is_done_never_passes_what_there_is_to_do() -> None:

@@ -134,7 +134,7 @@ def count_progress(
         def advance(more: int) -> None:
             nonlocal done
             with lock:
-                # a chunk may be counted with its gap, or twice
+                # a job that counts too much shows a wrong number, but does not fail for it
                 done = min(done + more, total)
                 seconds = time.monotonic() - begin
                 tell(Progress(done=done, total=total, seconds=seconds, job=job, unit=unit))
@@ -147,7 +147,7 @@ def count_progress(
 
 @contextmanager
 def count_writing(wanted: ProgressOption, total: int) -> Iterator[None]:
-    """Report the references that formats write in the block, as they say by `note_written`."""
+    """Report the chunks of which formats write references in the block, by `count_array`."""
     with count_progress(wanted, "writing", total, "reference") as advance:
         token = _WRITING.set(advance)
         try:
@@ -156,10 +156,23 @@ def count_writing(wanted: ProgressOption, total: int) -> Iterator[None]:
             _WRITING.reset(token)
 
 
-def note_written(references: int) -> None:
-    """Count references that a format has written."""
-    if (advance := _WRITING.get()) is not None:
-        advance(references)
+@contextmanager
+def count_array(chunks: int) -> Iterator[Advance]:
+    """Give a function that counts chunks of an array as a format writes their references.
+
+    Chunks that it was not called for count at the end of the block: gaps, and what the set holds
+    already. A chunk of which two tables have a reference counts once.
+    """
+    left, tell = chunks, _WRITING.get() or (lambda _: None)
+
+    def advance(more: int) -> None:
+        nonlocal left
+        if more := min(more, left):
+            left -= more
+            tell(more)
+
+    yield advance
+    advance(left)
 
 
 def is_shown(wanted: ProgressOption) -> bool:

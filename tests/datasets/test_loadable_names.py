@@ -103,14 +103,17 @@ def test_what_is_left_out_may_be_named(tmp_path: Path, archive_files: list[Path]
         virtualds.open_virtual_dataset(archive_files[0], drop_variables="gone", **NOPE)
 
 
-def test_sync_may_name_what_only_the_set_has(tmp_path: Path, archive_files: list[Path]) -> None:
+@pytest.mark.parametrize("name", ["mask", "_mask", "m"])
+def test_sync_may_name_what_only_the_set_has(
+    name: str, tmp_path: Path, archive_files: list[Path]
+) -> None:
     one, other = archive_files
     with xr.open_dataset(one) as year:
-        year["mask"] = year["t"].isel(time=0, drop=True)
+        year[name] = year["t"].isel(time=0, drop=True)
         year.to_netcdf(tmp_path / "1.nc")
     set_, how = tmp_path / "refs.zarr", {"concat_dim": "time", "settle": 0}
-    virtualds.sync([tmp_path / "1.nc"], set_, loadable_variables=["mask"], **how)
+    virtualds.sync([tmp_path / "1.nc"], set_, loadable_variables=[name], **how)
     files = [tmp_path / "1.nc", other]
-    with pytest.raises(ValueError, match=r"'nope': .*mask"):
+    with pytest.raises(ValueError, match=rf"'nope': .*{name}"):
         virtualds.sync(files, set_, **NOPE, **how)
-    assert virtualds.sync(files, set_, loadable_variables=["mask"], **how).added
+    assert virtualds.sync(files, set_, loadable_variables=[name], **how).added

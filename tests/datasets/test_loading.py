@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import pickle
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,11 @@ import numpy as np
 import pytest
 import xarray as xr
 from cases import Archive
+from range_server import faulty_server
 
 import virtualds
-from virtualds import ManifestArray, UnsupportedError
+from virtualds import ManifestArray, ReadError, UnsupportedError
+from virtualds.accessors import loading
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +40,19 @@ def tree(path: Path) -> xr.DataTree:
 @pytest.fixture
 def native(archive: Archive) -> xr.Dataset:
     return archive.native("larger_than_small").load()
+
+
+class Meeting(threading.Barrier):
+    """Where requests wait for the event loop, with a word that they have come."""
+
+    def __init__(self, asked: threading.Event, go_on: threading.Event) -> None:
+        super().__init__(1)
+        self.asked, self.go_on = asked, go_on
+
+    def wait(self, timeout: float | None = None) -> int:
+        self.asked.set()
+        assert self.go_on.wait(60)
+        return 0
 
 
 def kinds(ds: xr.Dataset | xr.DataTree) -> set[type]:
@@ -92,6 +109,56 @@ def test_loading_may_be_awaited(vds: xr.Dataset, native: xr.Dataset) -> None:
     assert kinds(vds) == {np.ndarray}
 
 
+@pytest.mark.skipif(not hasattr(xr.Dataset, "load_async"), reason="an xarray without load_async")
+def test_the_event_loop_goes_on_while_bytes_are_read(path: Path) -> None:
+    with faulty_server(path.parent) as server:
+        vds = virtualds.open_virtual_dataset(f"{server.url}/{path.name}")
+        # each request waits until the event loop has come to it, or fails in the end
+        asked, go_on = threading.Event(), threading.Event()
+        server.together = Meeting(asked, go_on)
+
+        async def load() -> None:
+            loading = asyncio.create_task(vds.load_async())
+            while not asked.is_set():
+                await asyncio.sleep(0.001)
+            assert not loading.done()
+            go_on.set()
+            await loading
+
+        asyncio.run(load())
+    assert kinds(vds) == {np.ndarray}
+
+
+LOADING: dict[str, Callable[[xr.Dataset], xr.Dataset | xr.DataTree]] = {
+    "a dataset": lambda ds: ds,
+    "a tree": lambda ds: xr.DataTree.from_dict({"/a/b": ds}),
+}
+
+
+@pytest.mark.parametrize("which", LOADING)
+def test_an_error_leaves_everything_as_it_was_and_names_the_variable(
+    which: str, vds: xr.Dataset, tmp_path: Path
+) -> None:
+    (tmp_path / "gone.bin").write_bytes(bytes(80))
+    lost = ManifestArray.from_arrays(
+        shape=(10,), chunks=(10,), dtype="f8", path=f"{tmp_path}/gone.bin", offsets=0, lengths=80
+    )
+    loaded = LOADING[which](vds.assign(lost=("n", lost)))
+    (tmp_path / "gone.bin").unlink()
+    with pytest.raises(ReadError) as caught:
+        loaded.load()
+    group = "group /a/b: " if which == "a tree" else ""
+    assert str(caught.value).startswith(f"{group}variable 'lost': file://{tmp_path}/gone.bin")
+    nodes = loaded.subtree if isinstance(loaded, xr.DataTree) else [loaded]
+    assert set().union(*map(kinds, nodes)) == {ManifestArray}
+
+
+def test_a_reload_of_the_module_changes_no_method_again() -> None:
+    before = [getattr(kind, name, None) for kind, name in loading.METHODS]
+    importlib.reload(loading)
+    assert [getattr(kind, name, None) for kind, name in loading.METHODS] == before
+
+
 STAYS: dict[str, Callable[[xr.Dataset], Any]] = {
     "persist": lambda ds: ds.persist(),
     "copy": lambda ds: ds.copy(deep=True),
@@ -144,14 +211,14 @@ LIMITED: dict[str, Callable[[xr.Dataset, Path], Any]] = {
 
 
 @pytest.mark.parametrize("which", LIMITED)
-def test_more_than_the_limit_is_refused_in_one_line_that_says_what_to_call(
+def test_more_than_the_limit_is_refused_and_a_second_line_says_what_to_call(
     which: str, vds: xr.Dataset, tmp_path: Path
 ) -> None:
     with virtualds.set_options(load_limit=100), pytest.raises(UnsupportedError) as caught:
         LIMITED[which](vds, tmp_path / "copy.nc")
-    message = str(caught.value)
-    assert "\n" not in message
-    assert "ds.virtual.load() to load it all the same" in message
+    happened, remedy = str(caught.value).split("\n")
+    assert "more than the limit of 100" in happened
+    assert "ds.virtual.load() to load it all the same" in remedy
     assert kinds(vds) == {ManifestArray}
 
 

@@ -614,3 +614,14 @@ def test_damaged_metadata_of_a_repository_are_named(metadata: bytes, tmp_path: P
     store.__class__ = Damaged
     with pytest.raises(FormatError, match="metadata of 'the root'"):
         library.read_documents(store, "r")
+
+
+def test_writing_counts_chunks_array_by_array(tmp_path: Path) -> None:
+    ours = tmp_path / "ours.icechunk"
+    for n, path in enumerate(years(tmp_path / "a", 2)):
+        told: list[virtualds.Progress] = []
+        virtual(path).virtual.to_manifest(ours, append_dim="time", progress=told.append)
+        # four chunks a year; those of the first year are there already
+        assert [(now.done, now.total) for now in told][-1] == (told[-1].total,) * 2
+        assert told[-1].total >= 4 * (n + 1)
+        assert {now.job for now in told} == {"writing"}

@@ -7,13 +7,18 @@ as it is: xarray calls it while it combines, where virtual arrays compare by the
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import wraps
+from inspect import iscoroutinefunction
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import xarray as xr
+
+from virtualds.errors import VirtualdsError
 
 ARRAYS = "virtualds.arrays.array"
 """The module of virtual arrays: there are none until it is imported."""
@@ -25,6 +30,8 @@ METHODS = ((xr.Dataset, "load"), (xr.Dataset, "load_async"), (xr.DataTree, "load
 def load_virtual_arrays(loaded: xr.Dataset | xr.DataTree) -> None:
     """Load virtual arrays in place, each up to ``load_limit`` of `virtualds.set_options`.
 
+    All are read before the first is replaced, so that an error leaves everything as it was.
+
     Raises
     ------
     UnsupportedError
@@ -32,17 +39,47 @@ def load_virtual_arrays(loaded: xr.Dataset | xr.DataTree) -> None:
     ReadError
         Bytes cannot be read, have changed, or do not decode.
     """
-    arrays = sys.modules.get(ARRAYS)
-    if arrays is None:
-        return
+    if ARRAYS in sys.modules:
+        for variable, values in list(_read_arrays(loaded)):
+            variable.data = values
+
+
+def _read_arrays(
+    loaded: xr.Dataset | xr.DataTree,
+) -> Iterator[tuple[xr.Variable, npt.NDArray[Any]]]:
+    from virtualds.datasets.lazy import get_virtual_array
+
     for node in loaded.subtree if isinstance(loaded, xr.DataTree) else [loaded]:
-        for variable in node.variables.values():
-            if isinstance(variable._data, arrays.ManifestArray):
-                variable.data = np.asarray(variable._data)
+        for name, variable in node.variables.items():
+            if (array := get_virtual_array(variable)) is None:
+                continue
+            try:
+                yield variable, np.asarray(array)
+            except VirtualdsError as error:
+                _locate(error, name, node)
+                raise
+
+
+def _locate(error: VirtualdsError, name: Any, node: xr.Dataset | xr.DataTree) -> None:
+    """Put the variable, and its group, before the message of an error."""
+    # the array of a DataArray that is loaded has an object for its name
+    if isinstance(name, str):
+        error.locate(f"variable {name!r}")
+    if isinstance(node, xr.DataTree) and node.path != "/":
+        error.locate(f"group {node.path}")
 
 
 def load_first(method: Callable[..., Any]) -> Callable[..., Any]:
     """Return a method of xarray that loads virtual arrays, and then does what it always does."""
+    if iscoroutinefunction(method):
+
+        @wraps(method)
+        async def load_async(self: xr.Dataset | xr.DataTree, **kwargs: Any) -> Any:
+            # the event loop goes on while bytes are read
+            await asyncio.to_thread(load_virtual_arrays, self)
+            return await method(self, **kwargs)
+
+        return load_async
 
     @wraps(method)
     def load(self: xr.Dataset | xr.DataTree, **kwargs: Any) -> Any:
@@ -52,6 +89,12 @@ def load_first(method: Callable[..., Any]) -> Callable[..., Any]:
     return load
 
 
+def _is_changed(method: Callable[..., Any]) -> bool:
+    """Say whether a method loads virtual arrays already, as after a reload of this module."""
+    return getattr(method, "__globals__", {}).get("__name__") == __name__
+
+
 for _kind, _name in METHODS:
-    if hasattr(_kind, _name):  # older xarray loads in one way only
-        setattr(_kind, _name, load_first(getattr(_kind, _name)))
+    _method = getattr(_kind, _name, None)  # older xarray loads in one way only
+    if _method is not None and not _is_changed(_method):
+        setattr(_kind, _name, load_first(_method))

@@ -29,9 +29,9 @@ from virtualds.combine.stored_file import open_stored
 from virtualds.combine.write_target import BuildTarget, abandon_on_error
 from virtualds.combine.xarray_combine import Combination
 from virtualds.datasets.keywords import make_strict
-from virtualds.datasets.open import open_dataset_or_tree, open_virtual_dataset
+from virtualds.datasets.open import open_dataset_or_tree
 from virtualds.datasets.open_options import OpenOptions
-from virtualds.datasets.what_to_load import Loadable, make_optional
+from virtualds.datasets.what_to_load import Loadable
 from virtualds.formats import replaces_by
 from virtualds.options import FILE_RETRIES
 from virtualds.progress import ProgressOption
@@ -214,13 +214,11 @@ def open_virtual_mfdataset(
         if target is not None:
             target.commit(combined)
     if target is not None:
-        combined = open_virtual_dataset(
-            target.url,
-            loadable_variables=make_optional(loadable_variables),
-            storage_options=target_options or storage_options,
-            decode_cf=decode_cf,
-            allow=allow,
+        # names were judged by the variables of the files
+        again = OpenOptions(
+            loadable_variables=opening.loadable_variables, decode_cf=decode_cf, allow=allow
         )
+        combined = open_dataset_or_tree(target.url, again, target_options or storage_options)
     combined.virtual.report = report
     return combined
 

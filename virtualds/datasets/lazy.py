@@ -57,8 +57,7 @@ class VirtualBackendArray(BackendArray):
                 return self.data.read_points(key.tuple)
             return self.data.read(key.tuple)
         except VirtualdsError as error:
-            if not any(str(self.name) in note for note in getattr(error, "__notes__", ())):
-                error.locate(f"variable {self.name!r}")
+            error.locate(f"variable {self.name!r}")
             raise
 
     def async_getitem(self, key: indexing.ExplicitIndexer) -> Coroutine[Any, Any, npt.NDArray[Any]]:

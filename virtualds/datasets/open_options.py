@@ -13,7 +13,8 @@ from virtualds.stores.access_rules import Allow
 
 
 def _make_repeatable(value: Any) -> Any:
-    return tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else value
+    once = isinstance(value, Iterable) and not isinstance(value, str | tuple)
+    return tuple(value) if once else value
 
 
 @dataclass(frozen=True)

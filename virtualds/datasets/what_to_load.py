@@ -26,6 +26,13 @@ Loadable = None | str | Iterable[str] | Callable[[str, xr.Variable], bool]
 """Variables to load: names or glob patterns, a predicate, or None for the default."""
 
 
+class OptionalNames(tuple[str, ...]):
+    """Names and patterns of variables to load, of which files need not have any."""
+
+    # it prints as a tuple, so that a cache keeps what it holds of the same names
+    __slots__ = ()
+
+
 def count_bytes_in_files(array: ManifestArray) -> int:
     """Return how many bytes of files an array takes, as far as sizes are known."""
     total = 0
@@ -95,14 +102,14 @@ def demand_variables(
 ) -> None:
     """Refuse names of variables to load that are not among those that there are.
 
-    Patterns and predicates may match none, and ``dropped`` names need no variable either.
+    Patterns and predicates may match none; ``dropped`` and optional names need no variable either.
 
     Raises
     ------
     ValueError
         The message names all variables that there are.
     """
-    if loadable is None or callable(loadable):
+    if loadable is None or callable(loadable) or isinstance(loadable, OptionalNames):
         return
     there = sorted(map(str, known))
     for name in names_of("loadable_variables", loadable):
@@ -119,17 +126,16 @@ def is_pattern(name: str) -> bool:
 
 
 def make_optional(loadable: Loadable) -> Loadable:
-    """Return patterns in place of names, so that files need not have the variables.
+    """Return names that files need not have.
 
     Examples
     --------
     >>> make_optional(["t2m", "lat*"])
-    ['[t]2m', 'lat*']
+    ('t2m', 'lat*')
     """
     if loadable is None or callable(loadable):
         return loadable
-    names = names_of("loadable_variables", loadable)
-    return [f"[{n[0]}]{n[1:]}" if n[:1].isalnum() and not is_pattern(n) else n for n in names]
+    return OptionalNames(names_of("loadable_variables", loadable))
 
 
 def needs_loading(stored: ManifestVariable, decoded: xr.Variable) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -176,23 +177,26 @@ class Destination:
             else:
                 write: Callable[..., None] = self.format.write
                 chosen = self.options.of_format | self.rewrite.for_writer
-                total = sum(array.nchunks for array in _list_arrays(group))
-                with count_writing(self.options.rewriting.progress, total):
+                with self._count_writing(group):
                     write(group, where, self.location.options, replace=replaces, **chosen)
                 self.rewrite.clear(group)
         return Written(None, group)
 
     def _change(self, change: Change, whole: Whole | None) -> Written:
         found: list[Written] = []
+        counting = ExitStack()
 
         def prepared(before: ManifestGroup) -> ManifestGroup:
             found[:] = [Written(before, self._prepare_change(before, change))]
+            if found[0].after is not before:
+                # what there is to write is known only now
+                counting.enter_context(self._count_writing(found[0].after))
             return found[0].after
 
         where, policy = self.location.target, AccessPolicy.of(self.options.allow)
         update: Callable[..., None] = self.format.update
         try:
-            with explain_write_errors(where), name_missing_set(self.location):
+            with explain_write_errors(where), name_missing_set(self.location), counting:
                 chosen = self.options.of_format | self.rewrite.for_writer
                 update(where, prepared, self.location.options, policy, **chosen)
         except FileNotFoundError:
@@ -226,6 +230,10 @@ class Destination:
                 f"{self.location.target}: another writer has just created it; append again, as "
                 f"conflict='retry' does"
             ) from error
+
+    def _count_writing(self, group: ManifestGroup) -> AbstractContextManager[None]:
+        total = sum(array.nchunks for array in _list_arrays(group))
+        return count_writing(self.options.rewriting.progress, total)
 
     def _judge(self, group: ManifestGroup, is_known: IsKnown) -> None:
         """Refuse a group that no set may hold."""

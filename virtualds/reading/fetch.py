@@ -361,12 +361,12 @@ def chunk_read_error(source: Readable, work: Batch | Tile, number: int, reason: 
     """Return the error that names file, bytes, variable and chunk."""
     url = NOT_IN_FILE[work.file] if work.file < 0 else work.fragment.manifest.files[work.file].url
     offset, length = work.ranges[number]
+    variable = f"variable {source.name!r} of " if source.name else ""
     error = ReadError(
-        f"{url}, bytes {offset} to {offset + length}: {reason}; restore the file, scan it "
-        f"again, or if it has moved, call virtualds.rename_paths"
+        f"{variable}{url}, bytes {offset} to {offset + length}: {reason}; restore the file, scan "
+        f"it again, or if it has moved, call virtualds.rename_paths"
     )
-    chunk = _find_chunk_id(source, work, offset)
-    error.add_note(f"variable {source.name or '(unnamed)'}, chunk {chunk}")
+    error.add_note(f"chunk {_find_chunk_id(source, work, offset)}")
     return error
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -38,7 +39,7 @@ from virtualds.formats.zarr.write_plan import (
     suggest_zarr_v3,
 )
 from virtualds.formats.zarr_manifests.manifest_files import list_fingerprints
-from virtualds.progress import note_written
+from virtualds.progress import count_array
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
 
@@ -280,8 +281,9 @@ class NodeWriter:
         else:
             placed = placed.at(changed)
         self._put_document(path, metadata, notes["arrays"].get(path))
-        self._put_held(path, placed, key)
-        self._refer(path, placed)
+        with count_array(math.prod(placed.grid)):
+            self._put_held(path, placed, key)
+            self._refer(path, placed)
 
     def _put_document(self, path: str, node: Mapping[str, Any], noted: Any) -> None:
         extra = {NOTES: {"must_understand": False, **noted}} if noted else {}
@@ -346,7 +348,6 @@ class NodeWriter:
             (virtual.rows.file, virtual.rows.offset, virtual.rows.length),
             self.target.name,
         )
-        note_written(chunks.numbers.size)
 
 
 class _PlacedChunks(NamedTuple):

@@ -32,7 +32,7 @@ from virtualds.formats.zarr.write_plan import (
     suggest_zarr_v3,
 )
 from virtualds.formats.zarr_manifests.manifest_files import list_fingerprints
-from virtualds.progress import note_written
+from virtualds.progress import count_array
 from virtualds.urls import make_relative
 
 CONSOLIDATED = ".zmetadata"
@@ -250,17 +250,28 @@ def _encode_references(
     chunks: _Chunks, name: Callable[[str], str], folders: Mapping[str, str]
 ) -> Iterator[str]:
     """Yield every existing chunk as a JSON member."""
+    with count_array(chunks.manifest.size) as advance:
+        for ids, rows in iterate_references(chunks.manifest):
+            yield from _encode_rows(chunks, ids, rows, name, folders)
+            advance(ids.size)
+
+
+def _encode_rows(
+    chunks: _Chunks,
+    ids: Ints,
+    rows: ChunkManifest,
+    name: Callable[[str], str],
+    folders: Mapping[str, str],
+) -> Iterator[str]:
     prefix = json.dumps(chunks.path)[:-1] + "/"
-    for ids, rows in iterate_references(chunks.manifest):
-        heads = [f"[{json.dumps(_shorten_url(name(file.url), folders))}," for file in rows.files]
-        places = _list_places(ids, chunks.manifest.shape, chunks.origin)
-        columns = (column.tolist() for column in (rows.file, rows.offset, rows.length))
-        for key, file, offset, length in zip(map(chunks.key, places), *columns, strict=True):
-            if file == INLINE:
-                yield f'{prefix}{key}":"{_encode_base64(rows.inline[offset])}"'
-            else:
-                yield f'{prefix}{key}":{heads[file]}{offset},{length}]'
-        note_written(ids.size)
+    heads = [f"[{json.dumps(_shorten_url(name(file.url), folders))}," for file in rows.files]
+    places = _list_places(ids, chunks.manifest.shape, chunks.origin)
+    columns = (column.tolist() for column in (rows.file, rows.offset, rows.length))
+    for key, file, offset, length in zip(map(chunks.key, places), *columns, strict=True):
+        if file == INLINE:
+            yield f'{prefix}{key}":"{_encode_base64(rows.inline[offset])}"'
+        else:
+            yield f'{prefix}{key}":{heads[file]}{offset},{length}]'
 
 
 def _list_places(

@@ -41,7 +41,7 @@ from virtualds.formats.zarr.v2_read import NOTES, HierarchyReader
 from virtualds.formats.zarr.v2_write import Hierarchy
 from virtualds.formats.zarr.write_plan import suggest_zarr_v3
 from virtualds.json_values import parse_json
-from virtualds.progress import note_written
+from virtualds.progress import count_array
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import AccessPolicy
@@ -292,13 +292,14 @@ def files_of(
     """
     token = secrets.token_hex(8)
     for path, manifest in hierarchy.manifests.items():
-        for number in list_records(manifest, size):
-            rows = rows_of_record(manifest, number, size)
-            data = encode_record(rows, hierarchy.name_file, size, token)
-            if check is not None:
-                check(rows, data)
-            yield join_record_path(path, number), data
-            note_written(size)
+        with count_array(manifest.size) as advance:
+            for number in list_records(manifest, size):
+                rows = rows_of_record(manifest, number, size)
+                data = encode_record(rows, hierarchy.name_file, size, token)
+                if check is not None:
+                    check(rows, data)
+                yield join_record_path(path, number), data
+                advance(rows.size)
     yield MARKER, to_document(hierarchy, size, {"set": token})
 
 

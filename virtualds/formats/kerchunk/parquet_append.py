@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from virtualds.arrays.group import ManifestGroup
-from virtualds.chunks.manifest import ChunkManifest
 from virtualds.formats.kerchunk.changed_rows import (
     ArrayChunks,
     cut_alike,
@@ -29,6 +28,7 @@ from virtualds.formats.kerchunk.parquet import (
 from virtualds.formats.kerchunk.records import MARKER, join_record_path
 from virtualds.formats.kerchunk.write_record import encode_record
 from virtualds.formats.zarr.v2_write import RELATIVE, Hierarchy
+from virtualds.progress import count_array
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
@@ -176,26 +176,33 @@ class _SetGrowth:
             hierarchy.note(SourceFile(name, *fingerprint))
         return cls(found, hierarchy, first)
 
-    def _list_records(self) -> Iterator[tuple[str, ChunkManifest, int]]:
-        """Yield the path, the array and the number of every record that gets new rows."""
-        size = self.found.records.size
-        for path, manifest in self.hierarchy.manifests.items():
-            if self.first[path] < manifest.size:
-                for number in list_records(manifest, size):
-                    if number >= self.first[path] // size:
-                        yield join_record_path(path, number), manifest, number
+    def _list_records(self, path: str) -> list[int]:
+        """Return the numbers of the records of an array that get new rows."""
+        size, manifest = self.found.records.size, self.hierarchy.manifests[path]
+        if self.first[path] >= manifest.size:
+            return []
+        return [n for n in list_records(manifest, size) if n >= self.first[path] // size]
 
     def write(self, version: str, displaced: int) -> None:
         """Write records, then, in one step, the metadata that make them valid."""
         source, records = self.found.source, self.found.records
         size, token, writer = records.size, records.token, secrets.token_hex(8)
-        name = self.hierarchy.name_file
-        paths = [path for path, _, _ in self._list_records()]
+        grown = {path: self._list_records(path) for path in self.hierarchy.manifests}
+        paths = [join_record_path(path, n) for path, numbers in grown.items() for n in numbers]
         fence = WriteLease(source.url, MARKER, source.options, version, paths)
         fence.replace_marker(self.found.to_fence(writer, displaced))
         with explain_vanished_files(fence.is_current, source.url):
-            for path, manifest, number in self._list_records():
-                rows = rows_of_record(manifest, number, size)
-                fence.put(path, encode_record(rows, name, size, token, writer))
+            for path, numbers in grown.items():
+                self._write_array(path, numbers, fence, writer)
         names = {"set": token, "writer": writer}
         fence.replace_marker(to_document(self.hierarchy, size, names))
+
+    def _write_array(self, path: str, numbers: list[int], fence: WriteLease, writer: str) -> None:
+        records, manifest = self.found.records, self.hierarchy.manifests[path]
+        name = self.hierarchy.name_file
+        with count_array(manifest.size) as advance:
+            for number in numbers:
+                rows = rows_of_record(manifest, number, records.size)
+                data = encode_record(rows, name, records.size, records.token, writer)
+                fence.put(join_record_path(path, number), data)
+                advance(rows.size)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from virtualds.arrays.group import ManifestGroup
@@ -40,7 +41,7 @@ from virtualds.formats.zarr_manifests.manifests import (
 from virtualds.formats.zarr_manifests.parallel_write import join_parts_folder
 from virtualds.formats.zarr_manifests.parquet_table import RECORD_SIZE, ParquetTable
 from virtualds.formats.zarr_manifests.placed_table import PlacedTable
-from virtualds.progress import note_written
+from virtualds.progress import Advance, count_array
 from virtualds.source_file import StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.store import ChangedError
@@ -140,7 +141,8 @@ class SnapshotWriter:
             keys = node.metadata | {"chunk_key_encoding": table.key.to_json()}
             return keys | {"storage_transformers": [transformer]}
         else:
-            transformer = self._write_manifest(path, node)
+            with count_array(sum(part.manifest.size for part in node.parts)) as advance:
+                transformer = self._write_manifest(path, node, advance)
         transformers = [] if transformer is None else [transformer]
         return node.metadata | {"storage_transformers": transformers}
 
@@ -183,13 +185,13 @@ class SnapshotWriter:
             self.written.append(url)
         return True
 
-    def _write_manifest(self, path: str, node: PlannedArray) -> dict[str, Any]:
+    def _write_manifest(self, path: str, node: PlannedArray, advance: Advance) -> dict[str, Any]:
         numbered = is_extended(node.metadata)
         parts = self._join_parts(node.parts)
-        forms = {
+        forms: dict[str, Callable[..., dict[str, Any]]] = {
             "inline": self._encode_inline,
             "json": self._encode_json,
-            "parquet": self._write_parquet,
+            "parquet": partial(self._write_parquet, advance),
         }
         return forms[self._choose_form(parts)](path, parts, numbered)
 
@@ -247,13 +249,13 @@ class SnapshotWriter:
         return {"name": JSON_MANIFEST, "configuration": found}
 
     def _write_parquet(
-        self, path: str, parts: list[ManifestPart], numbered: bool
+        self, advance: Advance, path: str, parts: list[ManifestPart], numbered: bool
     ) -> dict[str, Any]:
         said = []
         for number, part in enumerate(self._arrange_layers(parts, numbered)):
             table = self._find_stored(path, part.manifest)
             if table is None:
-                table = self._write_table(path, number, part.manifest, numbered)
+                table = self._write_table(path, number, part.manifest, numbered, advance)
             place = {"origin": list(part.origin), "shape": list(part.manifest.shape)}
             said.append(({"fragment": part.fragment} if numbered else {}) | place | table)
         return {"name": PARQUET_MANIFEST, "configuration": {"parts": said}}
@@ -267,20 +269,22 @@ class SnapshotWriter:
         return arrange_layers(parts, lambda m: self._find_own_table(m) is not None, numbered)
 
     def _write_table(
-        self, path: str, number: int, manifest: ChunkManifest, numbered: bool
+        self, path: str, number: int, manifest: ChunkManifest, numbered: bool, advance: Advance
     ) -> dict[str, Any]:
         folder = f"manifest.{self.name}.{number}"
         placed = manifest.placed if isinstance(manifest, SparseManifest) else None
         if placed is None:
             records = encode_records(manifest, self._sources, numbered)
-            said: dict[str, Any] = {"rows": manifest.size}
+            rows = manifest.size
+            said: dict[str, Any] = {"rows": rows}
         else:
             records = encode_placed_records(*placed, self._sources)
             begins = placed[0][::RECORD_SIZE].tolist()
-            said = {"chunks": placed[0].size, "begins": begins}
+            rows = placed[0].size
+            said = {"chunks": rows, "begins": begins}
         for record, data in enumerate(records):
             self.put(f"{path}/{folder}/{record}.parquet", data)
-            note_written(RECORD_SIZE)
+            advance(min(RECORD_SIZE, rows - record * RECORD_SIZE))
         # the number of files is known when everything is written
         sources = [f"{find_way_up(path)}{FOLDER}/{self.name}/sources", 0]
         self._tables.append((path, sources))
