@@ -319,6 +319,12 @@ def test_bars_are_as_long_as_stored_and_decoded_bytes() -> None:
     assert legend(ax) == ["stored", "decoded"]
 
 
+def test_bars_tell_the_ratio_of_the_page_where_chunks_are_missing() -> None:
+    ds = two_encodings()
+    assert title(ds.virtual.plot.sizes()).endswith("786 bytes of 912 bytes, ratio 1.2")
+    assert "786 bytes, 1.2× smaller" in ds.virtual._repr_html_()
+
+
 def test_many_small_variables_share_bars() -> None:
     ds = xr.Dataset({f"v{n}": (f"x{n}", files_along(["/a.nc"], n + 1)) for n in range(100)})
     ax = ds.virtual.plot.sizes()
