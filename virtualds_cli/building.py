@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from virtualds_cli.options import MANY_FILES, select_given
-from virtualds_cli.output import format_count, format_facts
+from virtualds_cli.output import format_facts
 from virtualds_cli.verbose import is_verbose
 
 if TYPE_CHECKING:
@@ -102,6 +102,8 @@ def summarise(
 
 def format_summary(document: Mapping[str, Any], read: FilesRead) -> str:
     """Format a summary as text; ``-v`` adds how files were read."""
+    from virtualds.quantities import format_count
+
     files = format_count(document["files"], "file")
     parts = ((document["cached"], "from the cache"), (len(document["left_out"]), "left out"))
     notes = ", ".join(f"{count:,} {what}" for count, what in parts if count)

@@ -33,7 +33,6 @@ LEAST_WIDTH = 20
 """Columns for a value, however narrow the terminal is."""
 GAP = "  "
 """What stands between two columns."""
-UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB", "EB")
 
 
 def is_json() -> bool:
@@ -115,31 +114,6 @@ def to_records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the rows of a table for JSON; times are in ISO 8601."""
     rows: list[dict[str, Any]] = json.loads(frame.to_json(orient="records", date_format="iso"))
     return rows
-
-
-def format_size(nbytes: int) -> str:
-    """Return a number of bytes with a unit.
-
-    Examples
-    --------
-    >>> format_size(1), format_size(999), format_size(263_512)
-    ('1 byte', '999 bytes', '263.5 kB')
-    """
-    if nbytes == 1:
-        return "1 byte"
-    power = min((len(str(nbytes)) - 1) // 3, len(UNITS) - 1)
-    return f"{nbytes / 1000**power:,.{1 if power else 0}f} {UNITS[power]}"
-
-
-def format_count(count: int, thing: str) -> str:
-    """Return a number with its noun.
-
-    Examples
-    --------
-    >>> format_count(1, "file"), format_count(12000, "file")
-    ('1 file', '12,000 files')
-    """
-    return f"{count:,} {thing}{'s' * (count != 1)}"
 
 
 def say_error(error: BaseException, text: str, code: int) -> None:

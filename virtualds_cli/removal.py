@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from virtualds_cli.output import format_count, format_facts, format_size, report
+from virtualds_cli.output import format_facts, report
 
 if TYPE_CHECKING:
     import virtualds
@@ -12,9 +12,11 @@ if TYPE_CHECKING:
 
 def report_removal(removal: virtualds.Removal, url: str, dry_run: bool) -> None:
     """Print snapshots, files and bytes; of a dry run, every name."""
+    from virtualds.quantities import format_bytes, format_count
+
     counts = (
         f"{format_count(len(removal.snapshots), 'snapshot')}, "
-        f"{format_count(len(removal.files), 'file')}, {format_size(removal.nbytes)}"
+        f"{format_count(len(removal.files), 'file')}, {format_bytes(removal.nbytes)}"
     )
     rows = {url: f"{counts} {'would be deleted' if dry_run else 'deleted'}"}
     if dry_run:

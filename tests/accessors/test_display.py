@@ -90,14 +90,40 @@ def test_variables_that_are_cut_alike_share_a_picture(ds: xr.Dataset) -> None:
     for words in (
         "3 virtual variables, 22 chunks of 1 file",
         "t, u (time 10, lat 8, lon 8)",
-        "Stored 220 B, 24.4× smaller",
+        "Stored 220 bytes, 24.4× smaller",
         "In memory 2 other variables",
         "time 10",
         "Variables 3",
-        "z lat 8, lon 8 float32 4 × 8 2 0 20 B 256 B",
-        "s3://bucket/00000.nc 22 95.4 MiB",
+        "z lat 8, lon 8 float32 4 × 8 2 0 20 bytes 256 bytes",
+        "s3://bucket/00000.nc 22 100.0 MB",
     ):
         assert words in told, told
+
+
+def rows_with_files(files: str) -> ManifestArray:
+    """Eight rows, each in the file of its letter; a dot is a missing chunk."""
+    paths = [["" if letter == "." else f"s3://bucket/{letter}"] for letter in files]
+    return ManifestArray.from_arrays(
+        shape=(8, 4), chunks=(1, 4), dtype="f4", offsets=0, lengths=8, path=paths
+    )
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "pictures"),
+    [
+        (".aaaaaaa", "aaaaa.aa", 2),
+        (".aaaaaaa", ".bbbbbbb", 1),
+        ("aaaabbbb", "abababab", 2),
+        ("aaaabbbb", "ccccdddd", 1),
+    ],
+)
+def test_variables_share_a_picture_only_if_theirs_look_alike(
+    one: str, other: str, pictures: int
+) -> None:
+    dims = ("time", "x")
+    ds = xr.Dataset({"a": (dims, rows_with_files(one)), "b": (dims, rows_with_files(other))})
+    grids = [p for p in pictures_of(ds.virtual._repr_html_()) if "vds-grid" in p.get("class", "")]
+    assert len(grids) == pictures
 
 
 def test_a_dataset_without_virtual_variables_is_no_error() -> None:
@@ -186,7 +212,7 @@ def test_a_thousand_kinds_of_variables_have_a_few_pictures() -> None:
     ways = xr.Dataset({f"v{n}": (f"x{n}", array((n + 1,), (1,))) for n in range(1000)})
     page = ways.virtual._repr_html_()
     assert len(pictures_of(page)) == 6 and len(page) < 100_000
-    assert "994 more chunk grids are not drawn" in text_of(page)
+    assert "chunks of 994 more variables are not drawn" in text_of(page)
 
 
 def test_looking_at_a_set_makes_no_request(tmp_path: Path) -> None:

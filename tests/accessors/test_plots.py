@@ -411,13 +411,19 @@ def test_bars_are_as_long_as_stored_and_decoded_bytes() -> None:
     stored = {name: row[1] for name, row in zip(names(ax), rectangles(ax, "stored"), strict=True)}
     decoded = {name: row[1] for name, row in zip(names(ax), rectangles(ax, "decoded"), strict=True)}
     assert stored == {"t": 7 * 30 + 2 * 288, "u": 200}
-    assert decoded == {"t": 10 * 6 * 8 * 2, "u": 400}
+    assert decoded == {"t": 912, "u": 200}
     assert [note.get_text() for note in ax.texts] == [
-        "786 B of 960 B, ratio 1.2",
-        "200 B of 400 B, ratio 2.0",
+        "786 bytes of 912 bytes, ratio 1.2",
+        "200 bytes of 200 bytes, ratio 1.0",
     ]
-    assert title(ax) == "2 virtual variables: 986 B of 1.33 KiB, ratio 1.4"
+    assert title(ax) == "2 virtual variables: 986 bytes of 1.1 kB, ratio 1.1"
     assert legend(ax) == ["stored", "decoded"]
+
+
+def test_bars_tell_the_ratio_of_the_page_where_chunks_are_missing() -> None:
+    ds = two_encodings()
+    assert title(ds.virtual.plot.sizes()).endswith("786 bytes of 912 bytes, ratio 1.2")
+    assert "786 bytes, 1.2× smaller" in ds.virtual._repr_html_()
 
 
 def test_many_small_variables_share_bars() -> None:

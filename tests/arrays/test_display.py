@@ -1,16 +1,18 @@
 """What arrays look like: numbers and pictures agree with their chunks, and cost nothing."""
 
+import gc
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise, product
 from math import prod
+from sys import getrefcount
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from markup import Tags, pictures_of, rectangles_of, shades_of, text_of
+from markup import SVG, Tags, parse, pictures_of, rectangles_of, shades_of, text_of
 from memory import peak
 from virtual_arrays import no_reads
 
@@ -120,6 +122,51 @@ def test_files_are_counted_with_their_chunks(array: ManifestArray) -> None:
     found = find_used_files([array], 100)
     assert {file.url: count for file, count in found.first} == used
     assert found.total == len(used) and count_files([array]) == len(table)
+
+
+def test_counts_of_files_keep_no_table_alive() -> None:
+    files = tuple(SourceFile(f"s3://bucket/{n}.nc") for n in range(10))
+    before = getrefcount(files)
+    array = regular((10,), (1,), files=files, file=np.arange(10))
+    assert count_files([array, array]) == count_files([array]) == 10
+    del array
+    gc.collect()
+    after = getrefcount(files)
+    assert after == before
+
+
+@given(any_arrays())
+def test_numbers_of_references_in_a_set_are_the_same_once_they_are_read(
+    array: ManifestArray,
+) -> None:
+    parts = [
+        replace(f, manifest=LazyManifest(Held(f.manifest), f.manifest.shape))
+        for f in array.fragments
+    ]
+    lazy = replace(array, fragments=tuple(parts))
+    assert survey(lazy).unread == lazy.nchunks
+    assert survey(lazy, read=True) == survey(array)
+
+
+class Held:
+    """A table of a set that has the rows of a manifest."""
+
+    has_pipelines = True
+
+    def __init__(self, manifest: ChunkManifest) -> None:
+        self.manifest = manifest
+
+    def load(self, ids: Any) -> ChunkManifest:
+        return self.manifest.at(ids)
+
+    def list_numbers(self) -> None:
+        return None
+
+    def list_sources(self) -> tuple[SourceFile, ...]:
+        return self.manifest.files
+
+    def summarize_sources(self) -> None:
+        return None
 
 
 def spread(places: list[int], shape: tuple[int, ...]) -> SparseManifest:
@@ -239,9 +286,36 @@ def test_chunks_have_the_shades_of_their_encodings() -> None:
     drawn = draw_chunks(array)
     assert shades(array) == {"blue", "orange", "green"}
     assert "float32, uncompressed" in text_of(drawn) and "float64, zlib" in text_of(drawn)
-    # the front shows the last encoding
-    front = pictures_of(drawn)[0].findall("{http://www.w3.org/2000/svg}g")[2]
-    assert {"green" in r.get("fill", "") for r in front if r.tag.endswith("rect")} == {True}
+    # the front looks through the array, and has the shade of most chunks
+    most = regular((6, 4, 4), (1, 2, 2), pipeline=np.array([0, 1, 2, 2, 2, 1]).reshape(6, 1, 1))
+    *_, front = faces(draw_chunks(most))
+    assert {"green" in fill for fill in front} == {True}
+
+
+def faces(drawn: str) -> list[list[str]]:
+    """The fills of the cells of each face."""
+    groups = pictures_of(drawn)[0].findall("{http://www.w3.org/2000/svg}g")
+    return [[r.get("fill", "") for r in group if r.tag.endswith("rect")] for group in groups]
+
+
+@pytest.mark.parametrize("place", [(0, 1, 1), (2, 0, 0), (1, 1, 1), (2, 2, 2)])
+def test_a_gap_shows_on_all_faces_of_a_box_in_part(place: tuple[int, int, int]) -> None:
+    file = np.zeros((3, 3, 3), int)
+    file[place] = MISSING
+    drawn = draw_chunks(regular((6, 6, 6), (2, 2, 2), file=file))
+    assert [sum("gap" in fill for fill in face) for face in faces(drawn)] == [1, 1, 1]
+    told = text_of(drawn)
+    assert "missing, in whole or in part" in told
+    assert "Each face looks through the whole array: cells hold several chunks." in told
+
+
+def test_a_box_of_whole_gaps_says_so() -> None:
+    file = np.zeros((3, 1, 1), int)
+    file[1] = MISSING
+    told = text_of(draw_chunks(regular((6, 6, 6), (2, 2, 2), file=file)))
+    assert "missing, in whole or in part" in told  # the front sees present and missing chunks
+    nothing = text_of(draw_chunks(regular((6, 6, 6), (2, 2, 2), file=MISSING)))
+    assert "missing" in nothing and "in part" not in nothing
 
 
 def test_chunks_of_many_encodings_share_the_last_shade() -> None:
@@ -252,6 +326,16 @@ def test_chunks_of_many_encodings_share_the_last_shade() -> None:
     assert "35 more encodings" in text_of(draw_chunks(array))
     six = replace(one, pipelines=tuple(kinds[n % 6] for n in range(40)))
     assert len(shades(six)) == 6 and "more encodings" not in text_of(draw_chunks(six))
+
+
+@pytest.mark.parametrize("count", [2, 5, 6, 7, 8, 40])
+def test_every_shade_of_a_picture_is_in_its_key(count: int) -> None:
+    kinds = tuple(replace(pipelines(1)[0], fill=bytes([n, 0, 0, 0])) for n in range(count))
+    array = replace(regular((count,), (1,), pipeline=np.arange(count)), pipelines=kinds)
+    drawn = draw_chunks(array)
+    swatches = [s for s in parse(drawn).iter(f"{SVG}svg") if s.get("class") != "vds-grid"]
+    named = {swatch.get("aria-label") for swatch in swatches}
+    assert named == shades(array) and len(named) == min(count, 6)
 
 
 def test_no_two_shades_have_one_name() -> None:
@@ -326,12 +410,12 @@ def test_the_table_has_what_users_of_dask_know() -> None:
     for words in (
         "Array Chunk",
         "Shape (10, 64, 1024) (2, 32, 512)",
-        "Values 2.5 MiB 128 KiB",
-        "Stored 16 MiB 1 MiB",
+        "Values 2.6 MB 131.1 kB",
+        "Stored 16.8 MB 1.0 MB",
         "Chunks 20 in 1 file; 4 missing",
         "Data type float32",
         "Files 1",
-        "s3://bucket/a.nc 16 1 PiB",
+        "s3://bucket/a.nc 16 1.1 PB",
     ):
         assert words in told, told
 
@@ -344,7 +428,7 @@ def test_chunks_of_several_lengths_are_told_from_least_to_most() -> None:
 
 
 def test_a_ratio_is_told_where_values_are_longer() -> None:
-    assert "40 B, 10.0× smaller" in text_of(regular((100,), (25,), length=10)._repr_html_())
+    assert "40 bytes, 10.0× smaller" in text_of(regular((100,), (25,), length=10)._repr_html_())
     assert "smaller" not in text_of(regular((100,), (25,), length=100)._repr_html_())
 
 

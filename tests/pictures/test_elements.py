@@ -12,7 +12,6 @@ from virtualds.pictures.html import (
     element,
     escape,
     facts,
-    format_bytes,
     page,
     section,
     table,
@@ -140,20 +139,3 @@ def test_an_unknown_stretch_has_no_texture() -> None:
 def test_a_rectangle_has_a_tooltip_only_where_there_is_one() -> None:
     assert rectangle(0, 0, 1, 2, "red") == '<rect x="0" y="0" width="1" height="2" fill="red"/>'
     assert "<title>here</title></rect>" in rectangle(0, 0, 1, 2, "red", "here")
-
-
-@pytest.mark.parametrize(
-    ("count", "shown"),
-    [
-        (0, "0 B"),
-        (999, "999 B"),
-        (1000, "0.98 KiB"),
-        (2**20, "1 MiB"),
-        (10 * 2**30, "10 GiB"),
-        (999.96 * 2**30, "0.98 TiB"),
-        (2**60, "1 EiB"),
-        (2**70, "1 ZiB"),
-    ],
-)
-def test_bytes_have_three_digits_and_a_unit(count: float, shown: str) -> None:
-    assert format_bytes(count) == shown

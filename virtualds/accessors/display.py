@@ -10,6 +10,7 @@ from typing import Any
 import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.chunk_bins import bin_chunks
 from virtualds.arrays.display import (
     describe_arrays,
     format_stored,
@@ -25,11 +26,11 @@ from virtualds.pictures.html import (
     cell,
     element,
     facts,
-    format_bytes,
     join,
     section,
     table,
 )
+from virtualds.quantities import format_bytes, format_count
 
 MOST_PICTURES, OPEN_PICTURES = 6, 2
 """Most pictures of a dataset, and how many of them are seen at once."""
@@ -38,7 +39,7 @@ SHOWN_NAMES = 4
 """Most variables that the title of a picture names."""
 
 SHOWN_VARIABLES, SHOWN_FILES, SHOWN_GROUPS, SHOWN_GAPS = 100, 20, 20, 3
-"""Most rows of the tables."""
+"""Most rows of the tables; of more variables, the others are not compared to draw them."""
 
 SHOWN_LINES = 12
 """Most variables that a text names."""
@@ -127,8 +128,8 @@ def format_lines(label: str, found: Contents) -> str:
     """Return a dataset in a few lines, whatever its size."""
     lines = [f"<{label}: {_count_everything([found])}>"]
     for shown in found.virtual[:SHOWN_LINES]:
-        count = shown.array.nchunks
-        chunks = f"{count:,} chunk{'s' * (count != 1)} of {shown.chunks or 'one value'}"
+        count = format_count(shown.array.nchunks, "chunk")
+        chunks = f"{count} of {shown.chunks or 'one value'}"
         lines.append(f"    {shown.name} ({shown.shape}) {shown.array.dtype}: {chunks}")
     more = len(found.virtual) - SHOWN_LINES
     return "\n".join([*lines, f"    and {more:,} more"] if more > 0 else lines)
@@ -147,9 +148,9 @@ def format_groups(label: str, groups: Mapping[str, Contents]) -> str:
 def _count_everything(contents: Iterable[Contents]) -> str:
     arrays = [array for found in contents for array in found.arrays]
     files, chunks = count_files(arrays), sum(array.nchunks for array in arrays)
-    parts = [f"{len(arrays):,} virtual variable{'s' * (len(arrays) != 1)}"]
-    parts += [f"{chunks:,} chunk{'s' * (chunks != 1)}"] if arrays else []
-    of = f" of {files:,} file{'s' * (files != 1)}" if files else ""
+    parts = [format_count(len(arrays), "virtual variable")]
+    parts += [format_count(chunks, "chunk")] if arrays else []
+    of = f" of {format_count(files, 'file')}" if files else ""
     return ", ".join(parts) + of
 
 
@@ -203,8 +204,8 @@ def _describe_totals(contents: Iterable[Contents]) -> Markup:
         "Missing": f"{found.missing:,} chunks" if found.missing else None,
         "Not loaded": f"references of {found.unread:,} chunks" if found.unread else None,
         "References": f"{format_bytes(sum(a.nbytes_virtual for a in arrays))} of memory",
-        "In memory": f"{loaded:,} other variable{'s' * (loaded != 1)}" if loaded else None,
-        "Lazy": f"{lazy:,} other variable{'s' * (lazy != 1)}" if lazy else None,
+        "In memory": format_count(loaded, "other variable") if loaded else None,
+        "Lazy": format_count(lazy, "other variable") if lazy else None,
         "Gaps": "; ".join(gaps[:SHOWN_GAPS]) + more if gaps else None,
     }
     return facts(rows)
@@ -213,25 +214,24 @@ def _describe_totals(contents: Iterable[Contents]) -> Markup:
 def _draw_pictures(virtual: Sequence[Shown], most: int = MOST_PICTURES) -> list[Markup]:
     """Return a section with a picture for each way in which variables are cut into chunks."""
     groups: dict[Hashable, list[Shown]] = {}
-    for shown in virtual:
+    for shown in virtual[:SHOWN_VARIABLES]:
         groups.setdefault(_describe_cut(shown), []).append(shown)
-    drawn = [
-        _draw_group(group, n < OPEN_PICTURES)
-        for n, group in enumerate(list(groups.values())[:most])
-    ]
-    more = len(groups) - len(drawn)
-    note = element("div", f"{more:,} more chunk grids are not drawn", class_="vds-note")
-    return [*drawn, note] if more else drawn
+    chosen = list(groups.values())[:most]
+    drawn = [_draw_group(group, n < OPEN_PICTURES) for n, group in enumerate(chosen)]
+    more = len(virtual) - sum(map(len, chosen))
+    words = f"the chunks of {format_count(more, 'more variable')} are not drawn"
+    return [*drawn, element("div", words, class_="vds-note")] if more else drawn
 
 
 def _describe_cut(shown: Shown) -> Hashable:
-    """Return what variables have in common whose pictures look alike."""
-    array, found = shown.array, shown.survey
+    """Return what variables have in common that share a picture and the table beside it."""
+    array, found = shown.array, bin_chunks(shown.array)
     boxes = tuple((f.start, f.axes) for f in array.fragments)
     one = len(array.pipelines) == 1
     # scale and offset are mostly those of one variable, and one encoding has no colour of its own
     encodings = array.pipelines[0].storage if one else array.pipelines
-    return shown.dims, array.shape, boxes, encodings, found.missing, found.unread
+    drawn = (found.axes, found.encodings, found.is_assumed, found.counts.tobytes())
+    return shown.dims, array.shape, boxes, encodings, drawn
 
 
 def _draw_group(group: Sequence[Shown], is_open: bool) -> Markup:

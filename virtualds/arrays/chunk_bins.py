@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from math import prod
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,9 @@ from virtualds.arrays.survey import Known, find_known
 from virtualds.chunks.columns import MISSING
 from virtualds.chunks.fragment import Fragment
 from virtualds.codecs.pipeline import CodecPipeline
+
+if TYPE_CHECKING:
+    from virtualds.arrays.array import ManifestArray
 
 MOST_BINS = ((), (200,), (24, 30), (24, 12, 16))
 """Most bins along each axis, for pictures of none to three axes."""
@@ -62,17 +65,12 @@ class ChunkBins:
     is_assumed: bool
 
     @property
-    def is_merged(self) -> bool:
-        """Whether some bins hold several chunks of the axes that are drawn."""
-        return bool((self.counts.sum(0) > 1).any())
-
-    @property
     def alternates(self) -> bool:
         """Whether kinds change from file to file."""
         return not self.encodings and self.counts.shape[0] > FIRST_KIND + 1
 
 
-def bin_chunks(array: Any) -> ChunkBins:
+def bin_chunks(array: ManifestArray) -> ChunkBins:
     """Count the chunks of a `ManifestArray` in bins, without reading or requesting anything."""
     axes = _choose_axes(array)
     edges = [_cut_axis(array, a, n) for a, n in zip(axes, MOST_BINS[len(axes)], strict=True)]
@@ -96,7 +94,7 @@ def bin_chunks(array: Any) -> ChunkBins:
     return ChunkBins(axes, tuple(edges), encodings, counts, None in found)
 
 
-def _assume(fragment: Fragment, array: Any) -> Known | None:
+def _assume(fragment: Fragment, array: ManifestArray) -> Known | None:
     """Return columns for chunks whose references are not at hand, if all have one encoding."""
     used = fragment.manifest.used_pipelines(len(array.pipelines))
     if used.size != 1:
@@ -105,14 +103,14 @@ def _assume(fragment: Fragment, array: Any) -> Known | None:
     return Known(nothing, nothing, nothing + used[0])
 
 
-def _choose_axes(array: Any) -> tuple[int, ...]:
+def _choose_axes(array: ManifestArray) -> tuple[int, ...]:
     """Return the axes to draw: those that are cut into chunks, then the last ones."""
     cut = [i for i in range(array.ndim) if any(f.axes[i].nchunks > 1 for f in array.fragments)]
     whole = [i for i in reversed(range(array.ndim)) if i not in cut]
     return tuple(sorted([*cut, *whole][:3]))
 
 
-def _cut_axis(array: Any, axis: int, most: int) -> Ints:
+def _cut_axis(array: ManifestArray, axis: int, most: int) -> Ints:
     """Return at most so many bins along an axis; they begin and end where chunks do."""
     found = [np.array([0, array.shape[axis]], np.int64)]
     for cut, start in {(f.axes[axis], f.start[axis]) for f in array.fragments}:
@@ -166,7 +164,7 @@ def _multiply(columns: Sequence[Ints]) -> Ints:
 # ---------------------------------------------------------------------- kinds
 
 
-def _find_encodings(array: Any, columns: Sequence[Known | None]) -> tuple[int, ...]:
+def _find_encodings(array: ManifestArray, columns: Sequence[Known | None]) -> tuple[int, ...]:
     """Return the pipelines of the chunks that exist; none where there is but one."""
     if len(array.pipelines) < 2:
         return ()

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
-from virtualds.arrays.chunk_bins import FIRST_KIND, GAP, MOST_KINDS, UNREAD, ChunkBins, bin_chunks
+from virtualds.arrays.chunk_bins import (
+    FIRST_KIND,
+    GAP,
+    MOST_KINDS,
+    UNREAD,
+    ChunkBins,
+    Counts,
+    bin_chunks,
+)
 from virtualds.codecs.encoding_words import name_pipelines
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.pictures import palette
@@ -25,8 +32,11 @@ from virtualds.pictures.html import Markup, element
 from virtualds.pictures.palette import Shade
 from virtualds.pictures.svg import key
 
+if TYPE_CHECKING:
+    from virtualds.arrays.array import ManifestArray
 
-def draw_chunks(array: Any, dims: Sequence[str] | None = None) -> Markup:
+
+def draw_chunks(array: ManifestArray, dims: Sequence[str] | None = None) -> Markup:
     """Return the picture of the chunks of a `ManifestArray`, and below it what its shades mean.
 
     It reads and requests nothing: references that lie elsewhere are drawn as unread.
@@ -38,11 +48,22 @@ def draw_chunks(array: Any, dims: Sequence[str] | None = None) -> Markup:
         Names of its axes.
     """
     found = bin_chunks(array)
-    shades = _choose_shades(found)
-    drawn = _draw_grid(array, found, shades, dims)
-    return element(
-        "div", drawn, key(_list_meanings(array, found, shades)), _note(array, found, dims)
-    )
+    faces, shades = _list_faces(found), _choose_shades(found)
+    drawn = _draw_grid(array, found, [_make_face(face, shades) for face in faces], dims)
+    meanings = _list_meanings(array, found, faces, shades)
+    return element("div", drawn, key(meanings), _note(array, found, faces, dims))
+
+
+def _list_faces(found: ChunkBins) -> list[Counts]:
+    """Return the counts of the cells that are drawn, in rows and columns.
+
+    Of three axes there are three faces, each of which looks through the whole array: a gap inside
+    shows on all of them.
+    """
+    counts = found.counts
+    if len(found.axes) == 3:
+        return [counts.sum(2), counts.sum(3).swapaxes(1, 2), counts.sum(1)]
+    return [counts if len(found.axes) == 2 else counts.reshape(counts.shape[0], 1, -1)]
 
 
 def _choose_shades(found: ChunkBins) -> list[Shade]:
@@ -53,7 +74,7 @@ def _choose_shades(found: ChunkBins) -> list[Shade]:
 
 
 def _draw_grid(
-    array: Any, found: ChunkBins, shades: Sequence[Shade], dims: Sequence[str] | None
+    array: ManifestArray, found: ChunkBins, faces: Sequence[Face], dims: Sequence[str] | None
 ) -> Markup:
     names = [f"{dims[axis]} " if dims else "" for axis in found.axes]
     lengths = [array.shape[axis] for axis in found.axes]
@@ -62,21 +83,18 @@ def _draw_grid(
         for name, length, edges in zip(names, lengths, found.edges, strict=True)
     ]
     title = f"The chunk grid of an array of shape {array.shape}: {array.nchunks:,} chunks"
-    counts = found.counts
     if len(sides) == 3:
         back, down, across = sides
-        top, left = counts.sum(2), counts.sum(3).swapaxes(1, 2)
-        faces = [_make_face(c, shades) for c in (top, left, counts[:, -1])]
         return draw_box(back, down, across, Box(*faces), title)
+    [face] = faces
     if len(sides) == 2:
         down, across = sides
-        return draw_rectangle(down, across, _make_face(counts, shades), title)
+        return draw_rectangle(down, across, face, title)
     [side] = sides or [Side("one value", (0, 1))]
-    [cells] = _make_face(counts.reshape(counts.shape[0], 1, -1), shades)
-    return draw_line(side, cells, title)
+    return draw_line(side, face[0], title)
 
 
-def _make_face(counts: npt.NDArray[np.int64], shades: Sequence[Shade]) -> Face:
+def _make_face(counts: Counts, shades: Sequence[Shade]) -> Face:
     """Return the cells of bins in rows and columns: each has the shade of most of its chunks."""
     kinds = counts[FIRST_KIND:]
     most, there = kinds.argmax(0), kinds.any(0)
@@ -95,7 +113,7 @@ def _make_face(counts: npt.NDArray[np.int64], shades: Sequence[Shade]) -> Face:
 
 
 def _list_meanings(
-    array: Any, found: ChunkBins, shades: Sequence[Shade]
+    array: ManifestArray, found: ChunkBins, faces: Sequence[Counts], shades: Sequence[Shade]
 ) -> list[tuple[Shade, object]]:
     """Return what each shade stands for, where the picture does not say it by itself."""
     meanings: list[tuple[Shade, object]] = []
@@ -107,7 +125,7 @@ def _list_meanings(
     if found.counts[UNREAD].any():
         meanings.append((palette.UNKNOWN, "one of several encodings"))
     if found.counts[GAP].any():
-        apart = (found.counts > 0).sum(0)[found.counts[GAP] > 0].max() == 1
+        apart = all(not (face[GAP] > 0)[(face > 0).sum(0) > 1].any() for face in faces)
         meanings.append((palette.GAP, "missing" if apart else "missing, in whole or in part"))
     return meanings
 
@@ -124,13 +142,16 @@ def list_encodings(pipelines: Sequence[CodecPipeline]) -> list[str]:
     return [*named, f"{len(pipelines) - len(named):,} more encodings"]
 
 
-def _note(array: Any, found: ChunkBins, dims: Sequence[str] | None) -> Markup | None:
+def _note(
+    array: ManifestArray, found: ChunkBins, faces: Sequence[Counts], dims: Sequence[str] | None
+) -> Markup | None:
     """Return what the picture leaves out."""
     parts = []
     if found.is_assumed:
         parts.append("References are not loaded: missing chunks are not seen.")
-    if found.is_merged:
-        parts.append("Cells hold several chunks.")
+    if any((face.sum(0) > 1).any() for face in faces):
+        through = "Each face looks through the whole array: cells" if len(faces) > 1 else "Cells"
+        parts.append(f"{through} hold several chunks.")
     hidden = [axis for axis in range(array.ndim) if axis not in found.axes]
     if hidden:
         names = ", ".join(dims[axis] if dims else f"axis {axis}" for axis in hidden)

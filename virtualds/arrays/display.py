@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from virtualds.arrays.chunk_picture import draw_chunks
 from virtualds.arrays.survey import Survey, count_files, find_used_files, survey
 from virtualds.codecs.encoding_words import name_pipelines
 from virtualds.errors import without_secrets
-from virtualds.pictures.html import Markup, cell, element, format_bytes, section, table
+from virtualds.pictures.html import Markup, cell, element, section, table
+from virtualds.quantities import format_bytes, format_count
+
+if TYPE_CHECKING:
+    from virtualds.arrays.array import ManifestArray
 
 SHOWN_FILES = 10
 """Most files that an array names."""
@@ -17,22 +21,22 @@ SHOWN_ENCODINGS = 3
 """Most encodings of several arrays that are named."""
 
 
-def format_summary(array: Any) -> str:
+def format_summary(array: ManifestArray) -> str:
     """Return the numbers of chunks, files and fragments of a virtual array as text."""
     files, chunks = count_files([array]), array.nchunks
     parts = f" in {len(array.fragments)} fragments" if len(array.fragments) > 1 else ""
-    of = f" of {files:,} file{'s' * (files != 1)}" if files else ""
-    return f"{chunks:,} chunk{'s' * (chunks != 1)}{of}{parts}"
+    of = f" of {format_count(files, 'file')}" if files else ""
+    return f"{format_count(chunks, 'chunk')}{of}{parts}"
 
 
-def format_page(array: Any) -> str:
+def format_page(array: ManifestArray) -> str:
     """Return what a notebook shows for a virtual array."""
     found = survey(array)
     return cell(describe_arrays([array], found), list_files([array], SHOWN_FILES))
 
 
 def describe_arrays(
-    arrays: Sequence[Any], found: Survey, dims: Sequence[str] | None = None
+    arrays: Sequence[ManifestArray], found: Survey, dims: Sequence[str] | None = None
 ) -> Markup:
     """Return a table beside a picture of arrays that are cut into chunks alike.
 
@@ -49,7 +53,7 @@ def describe_arrays(
     )
 
 
-def _describe_in_table(arrays: Sequence[Any], found: Survey) -> Markup:
+def _describe_in_table(arrays: Sequence[ManifestArray], found: Survey) -> Markup:
     """Return what users of dask know: bytes and shapes of arrays and of chunks."""
     array, count = arrays[0], found.chunks - found.missing - found.unread
     shape = list_chunk_lengths(array)
@@ -80,7 +84,7 @@ def _format_shape(shape: Sequence[int]) -> str:
     return str(tuple(shape))
 
 
-def list_chunk_lengths(array: Any) -> list[str]:
+def list_chunk_lengths(array: ManifestArray) -> list[str]:
     """Return the length of chunks along every axis, or the least and the greatest length."""
     found = []
     for axis in range(array.ndim):
@@ -113,7 +117,7 @@ def _format_ratio(found: Survey) -> str:
     return f", {found.ratio:,.{0 if found.ratio >= 100 else 1}f}× smaller"
 
 
-def _format_chunks(arrays: Sequence[Any], found: Survey) -> str:
+def _format_chunks(arrays: Sequence[ManifestArray], found: Survey) -> str:
     files = count_files(arrays)
     parts = [f"{found.chunks:,}{f' in {files:,} file' if files else ''}{'s' * (files > 1)}"]
     parts += [f"{found.missing:,} missing"] if found.missing else []
@@ -123,7 +127,7 @@ def _format_chunks(arrays: Sequence[Any], found: Survey) -> str:
     return "; ".join(parts)
 
 
-def _format_encodings(arrays: Sequence[Any]) -> str:
+def _format_encodings(arrays: Sequence[ManifestArray]) -> str:
     """Return the encoding of arrays of one each, or how many encodings an array has."""
     pipelines = list(dict.fromkeys(p for array in arrays for p in array.pipelines))
     if len(arrays[0].pipelines) > 1:
@@ -133,7 +137,7 @@ def _format_encodings(arrays: Sequence[Any]) -> str:
     return "; ".join([*names[:SHOWN_ENCODINGS], *more]) or "no chunks"
 
 
-def list_files(arrays: Sequence[Any], most: int) -> Markup | None:
+def list_files(arrays: Sequence[ManifestArray], most: int) -> Markup | None:
     """Return a closed section with a table of the first files; None if no file is known."""
     used = find_used_files(arrays, most)
     if not used.total:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from virtualds.arrays.array import ManifestArray
 from virtualds.errors import FormatError, VirtualdsError
 from virtualds.public import public
+from virtualds.quantities import format_count
 
 SHOWN_NAMES = 10
 """Most variables and groups that the text of a group names."""
@@ -151,7 +152,7 @@ class ManifestGroup:
             (len(self.groups), "group"),
             (len(self.problems), "problem"),
         )
-        told = [f"{n:,} {what}{'s' * (n != 1)}" for n, what in counts if n]
+        told = [format_count(n, what) for n, what in counts if n]
         names = [*self.variables, *(f"{name}/" for name in self.groups)]
         more = ["..."] if len(names) > SHOWN_NAMES else []
         listed = ", ".join([*names[:SHOWN_NAMES], *more])

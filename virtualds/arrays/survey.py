@@ -1,12 +1,13 @@
-"""What the references of an array say about its chunks, without reading or requesting anything."""
+"""What the references of an array say about its chunks."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import ref
 
 import numpy as np
 import numpy.typing as npt
@@ -15,13 +16,18 @@ from virtualds.chunks.axis import ChunkAxis
 from virtualds.chunks.columns import MISSING
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.projection import compact
+from virtualds.chunks.projection import Ints, compact
+from virtualds.chunks.reference_table import iterate_references
 from virtualds.chunks.sparse_manifest import SparseManifest
 from virtualds.chunks.strided_manifest import StridedManifest
 from virtualds.source_file import SourceFile
 
+if TYPE_CHECKING:
+    from virtualds.arrays.array import ManifestArray
+
 KEPT = 4
-"""Tables of files whose lengths are remembered: the variables of a dataset share theirs."""
+"""Counts of files that are remembered, as long as the manifests that have them live: the variables
+of a dataset share their tables of files."""
 
 
 class Known(NamedTuple):
@@ -34,7 +40,7 @@ class Known(NamedTuple):
     file: npt.NDArray[np.integer]
     length: npt.NDArray[np.integer]
     pipeline: npt.NDArray[np.integer]
-    places: npt.NDArray[np.int64] | None = None
+    places: Ints | None = None
 
 
 def find_known(manifest: ChunkManifest) -> Known | None:
@@ -91,26 +97,47 @@ class Survey:
         )
 
 
-def survey(array: Any) -> Survey:
-    """Return the numbers of the chunks of a `ManifestArray`."""
-    found = (_survey_fragment(f, array.dtype.itemsize) for f in array.fragments)
+def survey(array: ManifestArray, *, read: bool = False) -> Survey:
+    """Return the numbers of the chunks of an array.
+
+    Parameters
+    ----------
+    array : ManifestArray
+    read : bool
+        Whether to read references that lie in a set or a source file; else their chunks are
+        counted as unread, and nothing is read or requested.
+    """
+    found = (_survey_fragment(f, array.dtype.itemsize, read) for f in array.fragments)
     return sum(found, Survey())
 
 
-def _survey_fragment(fragment: Fragment, itemsize: int) -> Survey:
+def _survey_fragment(fragment: Fragment, itemsize: int, read: bool) -> Survey:
     size, known = fragment.manifest.size, find_known(fragment.manifest)
-    if known is None:
+    if known is None and not read:
         return Survey(size, unread=size)
+    if known is None:
+        parts = iterate_references(fragment.manifest)
+        return _survey_rows(fragment, itemsize, ((ids, rows.length) for ids, rows in parts))
     there = known.file != MISSING
     if known.places is not None:
-        stored = int(known.length[there].sum())
-        elements = _count_placed(fragment, known.places[there])
-        return Survey(size, size - int(there.sum()), stored, elements * itemsize)
+        return _survey_rows(fragment, itemsize, [(known.places[there], known.length[there])])
     everything = bool(there.all())
     elements = prod(fragment.shape) if everything else _count_elements(fragment.axes, there)
     missing = 0 if everything else size - int(there.sum()) * (size // max(there.size, 1))
     stored = _sum_lengths(known.length, there, size)
     return Survey(size, missing, stored, elements * itemsize)
+
+
+def _survey_rows(
+    fragment: Fragment, itemsize: int, parts: Iterable[tuple[Ints, npt.NDArray[np.integer]]]
+) -> Survey:
+    """Return the numbers of a fragment, of which the chunks that exist come in parts."""
+    size = fragment.manifest.size
+    found = Survey(size, missing=size)
+    for places, length in parts:
+        elements = _count_placed(fragment, places)
+        found += Survey(0, -places.size, int(length.sum()), elements * itemsize)
+    return found
 
 
 def _sum_lengths(length: npt.NDArray[Any], there: npt.NDArray[np.bool_], size: int) -> int:
@@ -132,10 +159,11 @@ def _count_elements(axes: Sequence[ChunkAxis], there: npt.NDArray[np.bool_]) -> 
     return int(counted)
 
 
-def _count_placed(fragment: Fragment, places: npt.NDArray[np.int64]) -> int:
+def _count_placed(fragment: Fragment, places: Ints) -> int:
     """Return how many elements the chunks of these numbers show."""
     shown = np.ones(places.size, np.int64)
-    numbers = np.unravel_index(places, fragment.manifest.shape)
+    # numpy refuses numbers of a grid without axes
+    numbers = np.unravel_index(places, fragment.manifest.shape) if fragment.axes else ()
     for axis, number in zip(fragment.axes, numbers, strict=True):
         shown *= axis.edges_at(number + 1) - axis.edges_at(number)
     return int(shown.sum())
@@ -144,28 +172,30 @@ def _count_placed(fragment: Fragment, places: npt.NDArray[np.int64]) -> int:
 # ---------------------------------------------------------------------- files
 
 
-def list_tables(arrays: Sequence[Any]) -> list[tuple[SourceFile, ...]]:
-    """Return the tables of files of arrays whose references are at hand, each once."""
-    tables = (f.manifest.files for array in arrays for f in array.fragments)
-    return list({id(table): table for table in tables}.values())
-
-
-def count_files(arrays: Sequence[Any]) -> int:
+def count_files(arrays: Sequence[ManifestArray]) -> int:
     """Return how many files arrays have; 0 where a set has references that are not at hand."""
     if any(f.manifest.is_in_set for array in arrays for f in array.fragments):
         return 0
-    tables = list_tables(arrays)
-    if len(tables) == 1 and len(tables[0]) <= 1:
-        return len(tables[0])
+    manifests = [f.manifest for array in arrays for f in array.fragments]
+    pairs = ((manifest, manifest.files) for manifest in manifests)
+    found = list({id(table): (manifest, table) for manifest, table in pairs}.values())
     for known, count in tuple(_counted):
-        if len(known) == len(tables) and all(map(lambda a, b: a is b, known, tables)):
+        if len(known) == len(found) and all(map(_has_table, known, found)):
             return count
-    count = len(set().union(*tables))
-    _counted.append((tables, count))
+    count = len(set().union(*(table for _, table in found)))
+    _counted.append(([ref(manifest) for manifest, _ in found], count))
     return count
 
 
-_counted: deque[tuple[list[tuple[SourceFile, ...]], int]] = deque(maxlen=KEPT)
+_counted: deque[tuple[list[ref[ChunkManifest]], int]] = deque(maxlen=KEPT)
+
+
+def _has_table(
+    known: ref[ChunkManifest], found: tuple[ChunkManifest, tuple[SourceFile, ...]]
+) -> bool:
+    """Say whether a manifest still lives, and has the table of another one."""
+    manifest = known()
+    return manifest is not None and manifest.files is found[1]
 
 
 class Used(NamedTuple):
@@ -175,9 +205,9 @@ class Used(NamedTuple):
     total: int
 
 
-def find_used_files(arrays: Sequence[Any], most: int) -> Used:
+def find_used_files(arrays: Sequence[ManifestArray], most: int) -> Used:
     """Return the files that chunks lie in, of arrays whose references are at hand."""
-    counts: dict[int, npt.NDArray[np.int64]] = {}
+    counts: dict[int, Ints] = {}
     tables: dict[int, tuple[SourceFile, ...]] = {}
     for table, used in _count_by_table(arrays):
         tables[id(table)] = table
@@ -196,8 +226,8 @@ def find_used_files(arrays: Sequence[Any], most: int) -> Used:
 
 
 def _count_by_table(
-    arrays: Sequence[Any],
-) -> Iterator[tuple[tuple[SourceFile, ...], npt.NDArray[np.int64]]]:
+    arrays: Sequence[ManifestArray],
+) -> Iterator[tuple[tuple[SourceFile, ...], Ints]]:
     for array in arrays:
         for fragment in array.fragments:
             manifest = fragment.manifest

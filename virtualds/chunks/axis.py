@@ -36,6 +36,7 @@ from virtualds.chunks.projection import (
     to_slice,
 )
 from virtualds.public import public
+from virtualds.quantities import format_count
 
 LONGEST_AXIS = 2**62
 """More elements than an axis may have, so that sums of two positions are 64-bit integers."""
@@ -299,7 +300,7 @@ class IrregularAxis(ChunkAxis):
     def __repr__(self) -> str:
         lengths = sorted(self.stored_lengths())
         span = " to ".join(f"{n:,}" for n in lengths[:: max(len(lengths) - 1, 1)])
-        counted = f"{self.nchunks:,} chunk{'s' * (self.nchunks != 1)}"
+        counted = format_count(self.nchunks, "chunk")
         return f"<IrregularAxis of {self.size:,}: {counted} of {span}>"
 
     @property

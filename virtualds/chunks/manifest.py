@@ -42,11 +42,12 @@ from virtualds.chunks.familiar_names import OF_MANIFESTS, FamiliarNames
 from virtualds.chunks.manifest_checks import check_references
 from virtualds.chunks.projection import Ints, compact, find_distinct
 from virtualds.public import public
+from virtualds.quantities import format_count
 from virtualds.source_file import SourceFile
 
 
 @public
-@dataclass(frozen=True, eq=False, repr=False, slots=True)
+@dataclass(frozen=True, eq=False, repr=False, slots=True, weakref_slot=True)
 class ChunkManifest(FamiliarNames):
     """Columns over a chunk grid that say where each chunk's bytes lie.
 
@@ -176,14 +177,14 @@ class ChunkManifest(FamiliarNames):
         return self.file.size
 
     def __repr__(self) -> str:
-        counted = f"{self.size:,} chunk{'s' * (self.size != 1)}"
+        counted = format_count(self.size, "chunk")
         return f"<{type(self).__name__} {self.shape}: {counted}{self._where}>"
 
     @property
     def _where(self) -> str:
         """Where the chunks lie, for people; it costs nothing, whatever the size."""
         count = len(self.files)
-        return f" of {count:,} file{'s' * (count != 1)}" if count else ""
+        return f" of {format_count(count, 'file')}" if count else ""
 
     @property
     def sources(self) -> tuple[SourceFile, ...]:

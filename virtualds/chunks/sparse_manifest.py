@@ -18,6 +18,7 @@ from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints, compact, compute_strides
 from virtualds.chunks.reference_table import MOSTLY_MISSING, TiledReferences, gather_references
+from virtualds.quantities import format_count
 from virtualds.source_file import SourceFile
 
 LARGE = 2**16
@@ -99,7 +100,7 @@ class SparseManifest(LazyManifest):
     @property
     def _where(self) -> str:
         count = len(self.files)
-        return f" of {count:,} file{'s' * (count != 1)}, most of them missing"
+        return f" of {format_count(count, 'file')}, most of them missing"
 
     @property
     def is_in_set(self) -> bool:

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 from virtualds.bounds import Buffer
-from virtualds.codecs.codec import Codec, CodecError, check_length, import_package
+from virtualds.codecs.codec import Codec, CodecError, check_length
+from virtualds.extras import import_package
 
 BLOSC2_ERRORS = (
     RuntimeError,

@@ -16,8 +16,9 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from virtualds.bounds import Buffer
-from virtualds.codecs.codec import Codec, CodecError, Order, check_length, import_package
+from virtualds.codecs.codec import Codec, CodecError, Order, check_length
 from virtualds.errors import UnsupportedError
+from virtualds.extras import import_package
 from virtualds.json_values import to_scalar
 
 TYPES = {

@@ -6,7 +6,6 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import Any, ClassVar, Literal, NamedTuple, NoReturn, Self
 
 import numpy as np
@@ -333,23 +332,6 @@ def check_length(codec: Codec, found: int, expected: int | None) -> None:
     """Refuse a result of another length than expected."""
     if expected is not None and found != expected:
         raise CodecError(f"{codec.zarr_v2_id}: decoded to {found} bytes, not {expected}")
-
-
-def import_package(name: str, what: str, extra: str = "filters", use: str = "decoding it") -> Any:
-    """Import a package of an extra.
-
-    Raises
-    ------
-    UnsupportedError
-        The package is not installed. In the message ``what`` names the codec or file that needs it,
-        and ``use`` the purpose.
-    """
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise UnsupportedError(
-            f"{what}: {use} needs {name}; pip install 'virtualds[{extra}]'"
-        ) from error
 
 
 @dataclass(frozen=True)

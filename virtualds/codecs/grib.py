@@ -18,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.bounds import Buffer
-from virtualds.codecs.codec import Codec, CodecError, check_length, import_package
+from virtualds.codecs.codec import Codec, CodecError, check_length
+from virtualds.extras import import_package
 
 JPEG_2000 = b"\xff\x4f\xff\x51"
 """First markers of a JPEG 2000 image (ITU-T T.800, table A.2)."""

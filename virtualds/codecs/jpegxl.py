@@ -15,7 +15,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from virtualds.bounds import Buffer
-from virtualds.codecs.codec import CodecError, Shaped, check_length, import_package
+from virtualds.codecs.codec import CodecError, Shaped, check_length
+from virtualds.extras import import_package
 
 EXPONENTS = {"|u1": 0, "<u2": 0, "<f2": 5, "<f4": 8}
 """Bits of the exponent by dtype; integers have none."""

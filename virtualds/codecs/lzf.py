@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from virtualds.bounds import Buffer
-from virtualds.codecs.codec import Codec, CodecError, check_length, import_package
+from virtualds.codecs.codec import Codec, CodecError, check_length
 from virtualds.errors import UnsupportedError
+from virtualds.extras import import_package
 
 MOST = 140
 """Times its length that a stream can decode to: three bytes may stand for 264."""

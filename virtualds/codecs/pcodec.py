@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from virtualds.bounds import Buffer, limit_decoded_size
-from virtualds.codecs.codec import CodecError, SelfDescribing, check_length, import_package
+from virtualds.codecs.codec import CodecError, SelfDescribing, check_length
+from virtualds.extras import import_package
 
 TYPES = ("f4", "f8", "i4", "i8", "i2", "u4", "u8", "u2", "f2", "i1", "u1")
 """Dtypes that a stream may have."""

@@ -14,8 +14,9 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from virtualds.bounds import Buffer, demand_room
-from virtualds.codecs.codec import Codec, CodecError, check_length, import_package
+from virtualds.codecs.codec import Codec, CodecError, check_length
 from virtualds.errors import UnsupportedError
+from virtualds.extras import import_package
 
 PARAMETERS = ("options_mask", "pixels_per_block", "bits_per_pixel", "pixels_per_scanline")
 

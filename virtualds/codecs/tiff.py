@@ -15,8 +15,9 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from virtualds.bounds import Buffer, limit_decoded_size
-from virtualds.codecs.codec import Codec, CodecError, Name, OfOneType, check_length, import_package
+from virtualds.codecs.codec import Codec, CodecError, Name, OfOneType, check_length
 from virtualds.errors import UnsupportedError
+from virtualds.extras import import_package
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from virtualds.arrays.read_way import ALONE, LIBRARY, TOGETHER, ReadWay
 from virtualds.errors import without_secrets
+from virtualds.quantities import format_count
 
 MOST_REASONS = 10
 """Most reasons that a report gives."""
@@ -22,7 +23,7 @@ class LibraryReason(NamedTuple):
     example: str
 
     def __str__(self) -> str:
-        return f"{self.files:,} file{'s' * (self.files != 1)}: {self.reason} ({self.example})"
+        return f"{format_count(self.files, 'file')}: {self.reason} ({self.example})"
 
 
 @dataclass(frozen=True)

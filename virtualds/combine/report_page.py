@@ -10,6 +10,7 @@ from virtualds.errors import without_secrets
 from virtualds.pictures.html import Markup, element, facts, join, section, table
 from virtualds.pictures.palette import MISSING, NEXT, OK, Shade
 from virtualds.pictures.svg import Span, key, strip
+from virtualds.quantities import format_count
 
 
 def describe_build(report: Any) -> Markup:
@@ -20,7 +21,7 @@ def describe_build(report: Any) -> Markup:
         (MISSING, "left out", len(report.left_out)),
     )
     met = [outcome for outcome in outcomes if outcome[2]]
-    title = f"{report.files:,} file{'s' * (report.files != 1)}"
+    title = format_count(report.files, "file")
     read = report.read
     rows = facts(
         {

@@ -15,8 +15,8 @@ import numpy as np
 
 from virtualds.arrays.group import ManifestGroup
 from virtualds.arrays.parser import CannotError, NativeReader, NativeRegion, Parser, ReadNative
-from virtualds.codecs.codec import import_package
 from virtualds.errors import FormatError, UnsupportedError
+from virtualds.extras import import_package
 from virtualds.parsers.grib_messages import GribField, scan_messages
 from virtualds.parsers.grib_variables import MessageGroup, group_kinds
 from virtualds.source_file import SourceFile, StorageOptions

@@ -19,8 +19,8 @@ import numpy as np
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.parser import NativeReader, NativeRegion, Parser, ReadNative, stored_values
-from virtualds.codecs.codec import import_package
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
+from virtualds.extras import import_package
 from virtualds.parsers.tiff_pages import build_page_array, nodata_of, read_geo_keys
 from virtualds.source_file import SourceFile
 from virtualds.stores.open_source import describe_damage, open_source

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from virtualds.pictures.style import STYLE, STYLE_OF_PAGES
 
@@ -17,8 +16,6 @@ SPECIAL = re.compile(f"[&<>\"']|{UNPRINTABLE.pattern}")
 
 EMPTY = frozenset({"br", "hr", "img", "input", "link", "meta", "circle", "line", "path", "rect"})
 """Elements without content. All others get an end tag, which HTML demands."""
-
-UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "ZiB")
 
 SHOWN_ROWS = 20
 """Most rows of a table that a reader is shown unasked."""
@@ -165,21 +162,3 @@ def page(title: str, *body: object) -> Markup:
     )
     shown = element("div", element("h1", title), *body, class_="vds vds-page")
     return Markup(f"<!doctype html>\n{element('html', head, element('body', shown), lang='en')}\n")
-
-
-def format_bytes(count: Any) -> str:
-    """Return a number of bytes for people: three digits and a unit.
-
-    Examples
-    --------
-    >>> format_bytes(999), format_bytes(1_920_000), format_bytes(3 * 2**40)
-    ('999 B', '1.83 MiB', '3 TiB')
-    """
-    if count < 1000:
-        return f"{count:,} B"
-    value, unit = float(count), -1
-    while round(value, 1) >= 1000:
-        value, unit = value / 1024, unit + 1
-    digits = 0 if value >= 100 else 1 if value >= 10 else 2
-    shown = f"{value:,.{digits}f}"
-    return f"{shown.rstrip('0').rstrip('.') if digits else shown} {UNITS[unit]}"

@@ -11,9 +11,7 @@ import click
 from virtualds_cli.command import command
 from virtualds_cli.options import CHOICES, given, select_given
 from virtualds_cli.output import (
-    format_count,
     format_facts,
-    format_size,
     format_table,
     report,
     to_records,
@@ -89,13 +87,14 @@ def show_cost(
 ) -> None:
     """Print what would be rewritten, with the options of a format that are given."""
     from virtualds.datasets.convert import estimate_conversion
+    from virtualds.quantities import format_bytes, format_count
 
     names = ("drop_variables", "allow", "storage_options", *of_format)
     found = estimate_conversion(source, form, **select_given(chosen, names))
     total = int(found["bytes"].sum())
     summary = (
         f"{format_count(int(found['rewritten'].sum()), 'chunk')} of {int(found['chunks'].sum()):,} "
-        f"to rewrite, {format_size(total)}; nothing has been written"
+        f"to rewrite, {format_bytes(total)}; nothing has been written"
     )
     document = {"source": source, "target": target, "format": form, "bytes": total}
     report(

@@ -11,7 +11,7 @@ from virtualds_cli.command import command
 from virtualds_cli.inputs import files, list_files
 from virtualds_cli.names import Name
 from virtualds_cli.options import given, select_given
-from virtualds_cli.output import format_count, format_facts, report
+from virtualds_cli.output import format_facts, report
 from virtualds_cli.parameter_types import Url
 
 DROPPING = ("format", "conflict", "allow", "storage_options")
@@ -37,6 +37,7 @@ def drop_sources(
     stores them. The files need not exist any more, but patterns match only existing files.
     """
     import virtualds
+    from virtualds.quantities import format_count
 
     found = list_files(urls, files_from, options["storage_options"])
     virtualds.drop_sources(target, found, dim=dim, **select_given(options, DROPPING))

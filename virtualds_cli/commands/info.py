@@ -12,7 +12,7 @@ import click
 from virtualds_cli.command import command
 from virtualds_cli.html_page import HTML, write_page
 from virtualds_cli.options import given, select_given
-from virtualds_cli.output import format_count, format_facts, format_size, report, to_records
+from virtualds_cli.output import format_facts, report, to_records
 from virtualds_cli.parameter_types import Url
 
 if TYPE_CHECKING:
@@ -75,13 +75,15 @@ def _make_page(found: Description) -> str:
 
 
 def _facts(found: Description) -> dict[str, str]:
+    from virtualds.quantities import format_bytes, format_count
+
     rows = {"url": found.url, "format": found.format, "references": f"{found.references:,}"}
     if found.sources is None:
         rows["sources"] = "not listed by the set"
     else:
         files, nbytes, first = found.sources
         rows["sources"] = format_count(files, "file") + (
-            "" if nbytes is None else f", {format_size(nbytes)}"
+            "" if nbytes is None else f", {format_bytes(nbytes)}"
         )
         rows |= {"first source": first} if first else {}
     if found.snapshots is not None and len(found.snapshots):

@@ -8,7 +8,7 @@ import click
 
 from virtualds_cli.command import command
 from virtualds_cli.options import given, select_given
-from virtualds_cli.output import format_count, format_facts, report
+from virtualds_cli.output import format_facts, report
 from virtualds_cli.parameter_types import Url
 
 
@@ -34,6 +34,7 @@ def rename_paths(url: str, old: str, new: str, **options: Any) -> None:
     notes; else the set does not change.
     """
     import virtualds
+    from virtualds.quantities import format_count
 
     count = virtualds.rename_paths(url, {old: new}, **select_given(options, options))
     report(

@@ -12,7 +12,7 @@ from virtualds.accessors.plots.coverage import draw_coverage
 from virtualds.accessors.plots.sizes import VariableSize, draw_sizes
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.coverage import find_coverage
-from virtualds.arrays.stored_bytes import count_stored_bytes
+from virtualds.arrays.survey import survey
 from virtualds.datasets.axis_cells import AxisCells
 from virtualds.datasets.keywords import format_suggestion
 
@@ -138,7 +138,9 @@ class DatasetPlots:
         return draw_chunks(str(variable), array, axes, cells, labels, ax)
 
     def sizes(self, *, ax: Axes | None = None) -> Axes:
-        """Draw how many bytes each virtual variable takes, as stored and as decoded.
+        """Draw how many bytes the chunks of each virtual variable take, as stored and as decoded.
+
+        Missing chunks count for nothing. References that lie in a set are read.
 
         Parameters
         ----------
@@ -163,11 +165,8 @@ class DatasetPlots:
         >>> [label.get_text() for label in ax.get_yticklabels()]
         ['t']
         """
-        sizes = [
-            VariableSize(str(name), count_stored_bytes(array), array.nbytes)
-            for name, array in self._demand_arrays().items()
-        ]
-        return draw_sizes(sizes, ax)
+        found = {n: survey(a, read=True) for n, a in self._demand_arrays().items()}
+        return draw_sizes([VariableSize.of(str(n), own) for n, own in found.items()], ax)
 
     def _demand_arrays(self) -> Mapping[Hashable, ManifestArray]:
         """Return the virtual arrays; refuse if there are none."""

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.arrays.coverage import IN_THE_SET
-from virtualds.codecs.codec import import_package
 from virtualds.datasets.axis_cells import OF_NUMPY, AxisCells
 from virtualds.errors import without_secrets
+from virtualds.extras import import_package
 from virtualds.pictures.palette import GAP, Shade
 
 if TYPE_CHECKING:

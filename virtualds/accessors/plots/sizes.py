@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,8 +16,9 @@ from virtualds.accessors.plots.canvas import (
     set_names,
     set_title,
 )
-from virtualds.pictures.html import UNITS, format_bytes
+from virtualds.arrays.survey import Survey
 from virtualds.pictures.palette import GAP, SERIES
+from virtualds.quantities import UNITS, format_bytes, format_count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,11 +29,16 @@ STORED, DECODED = SERIES[0], GAP
 
 
 class VariableSize(NamedTuple):
-    """The bytes of a variable: of its chunks as they are stored, and of its values."""
+    """The bytes of the chunks of a variable: as they are stored, and of their values."""
 
     name: str
     stored: int
     decoded: int
+
+    @classmethod
+    def of(cls, name: str, found: Survey) -> VariableSize:
+        """Return the bytes of a variable whose chunks are counted."""
+        return cls(name, found.stored, found.decoded)
 
     def __str__(self) -> str:
         ratio = f", ratio {self.decoded / self.stored:,.1f}" if self.stored else ""
@@ -60,7 +65,7 @@ def draw_sizes(sizes: Sequence[VariableSize], ax: Axes | None) -> Axes:
     keys = [make_key(ax, STORED, "stored"), make_key(ax, DECODED, "decoded")]
     add_legend(ax, keys, loc="lower right")
     total = VariableSize("", sum(s.stored for s in sizes), sum(s.decoded for s in sizes))
-    count = f"{len(sizes):,} virtual variable{'s' * (len(sizes) != 1)}"
+    count = format_count(len(sizes), "virtual variable")
     set_title(ax, f"{count}: {total}")
     return ax
 
@@ -69,8 +74,8 @@ def _show_bytes(ax: Axes, longest: int) -> None:
     """Set limits that leave room for numbers behind the bars, and ticks at round numbers."""
     from matplotlib.ticker import FixedLocator, MaxNLocator
 
-    power = int(math.log(longest, 1024)) if longest else 0
-    unit, name = 1024**power, ("B", *UNITS)[power]
+    power = min((len(str(longest)) - 1) // 3, len(UNITS) - 1)
+    unit, name = 1000**power, UNITS[power]
     ticks = MaxNLocator(5, integer=not power).tick_values(0, longest / unit)
     ax.set_xlim(0, longest * 1.55 or 1)
     ax.xaxis.set_major_locator(FixedLocator(ticks * unit))

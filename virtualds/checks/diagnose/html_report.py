@@ -19,6 +19,7 @@ from virtualds.pictures.html import Markup, element, join, section, table
 from virtualds.pictures.palette import CHANGED, GAP, MISSING, OK, SERIES, UNKNOWN, Shade
 from virtualds.pictures.reports import draw_card, draw_heading, draw_labels, lay_out
 from virtualds.pictures.svg import Span, key, strip
+from virtualds.quantities import format_count
 
 Shorten = Callable[[str], str]
 """A function that leaves the common folder out of the name of a file."""
@@ -62,7 +63,7 @@ def draw_eras(eras: Sequence[Era], stretches: Sequence[EraStretch], shorten: Sho
     ]
     rows = [(_shade_era(n, eras), _describe_era(n, eras, shorten)) for n in _list_keyed(eras)]
     if gaps:
-        rows.append((GAP, f"no file: {len(gaps):,} gap{'s' * (len(gaps) != 1)}"))
+        rows.append((GAP, f"no file: {format_count(len(gaps), 'gap')}"))
     style = "--vds-height:22px;margin-bottom:8px"
     return element("div", *lanes, _label_line(eras, stretches, shorten), key(rows), style=style)
 
@@ -83,17 +84,13 @@ def _list_keyed(eras: Sequence[Era]) -> Iterator[int]:
 def _describe_era(number: int, eras: Sequence[Era], shorten: Shorten) -> str:
     era = eras[number]
     if era.reason is not None:
-        return f"cannot be opened: {_count_files(era.files)}, {shorten(era.first_file)}"
+        return f"cannot be opened: {format_count(era.files, 'file')}, {shorten(era.first_file)}"
     if number == len(ERA_SHADES):
         later = [other.files for other in eras[number:] if other.reason is None]
         last = f" to {number + len(later)}" if len(later) > 1 else ""
-        return f"era {number + 1}{last}: {_count_files(sum(later))}"
+        return f"era {number + 1}{last}: {format_count(sum(later), 'file')}"
     span = f", {era.start} to {era.stop}" if era.start is not None else ""
-    return f"era {number + 1}: {_count_files(era.files)}{span}"
-
-
-def _count_files(count: int) -> str:
-    return f"{count:,} file{'s' * (count != 1)}"
+    return f"era {number + 1}: {format_count(era.files, 'file')}{span}"
 
 
 def _find_gaps(stretches: Sequence[EraStretch]) -> Iterator[tuple[float, float]]:
@@ -130,7 +127,7 @@ def _list_spans(
         if place not in drawn:
             drawn.add(place)
             ends = f"{shorten(stretch.start)} to {shorten(stretch.stop)}"
-            words = f"era {stretch.era + 1}: {_count_files(stretch.files)}, {ends}"
+            words = f"era {stretch.era + 1}: {format_count(stretch.files, 'file')}, {ends}"
             low = min(stretch.low, 1 - 2 / FINEST)
             yield Span(low, max(stretch.high, low + 2 / FINEST), shade, words)
 
@@ -187,7 +184,7 @@ def _draw_difference(row: Difference, shorten: Shorten) -> Markup:
         join(f"{sign} ", subject, row.aspect),
         join(element("code", cut_text(row.before)), " → ", element("code", cut_text(row.after))),
         row.how,
-        note=f"from {shorten(row.first_file)}, {_count_files(row.files)}",
+        note=f"from {shorten(row.first_file)}, {format_count(row.files, 'file')}",
         shade=shade,
         remedy=row.remedy,
         code=row.code,

@@ -23,6 +23,7 @@ from virtualds.checks.diagnose.html_report import draw_differences, draw_eras, d
 from virtualds.errors import without_secrets
 from virtualds.pictures.html import Markup, cell, page, section, table
 from virtualds.public import public
+from virtualds.quantities import format_count
 
 
 @public
@@ -155,7 +156,7 @@ class Diagnosis:
         along = ", ".join(map(repr, self.joined)) or "no dimension"
         held = ", ".join(self.formats) or "none"
         return [
-            f"{self.files:,} file{'s' * (self.files != 1)}{place}{looked}: {_format_summary(self)}",
+            f"{format_count(self.files, 'file')}{place}{looked}: {_format_summary(self)}",
             f"joined along {along} ({self.reason})",
             *([] if self.blocks else [f"formats that can hold them: {held}"]),
         ]
@@ -177,7 +178,7 @@ class Diagnosis:
     def _format_difference(self, row: Difference) -> list[str]:
         """Return a difference as a few lines of text."""
         subject = f"{row.variable}: " if row.variable else ""
-        files = f"{row.files:,} file{'s' * (row.files != 1)}"
+        files = format_count(row.files, "file")
         return [
             f"  {subject}{row.aspect}: {cut_text(row.before)} -> {cut_text(row.after)}",
             f"      from {self._shorten(row.first_file)} ({files})",

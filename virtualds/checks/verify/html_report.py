@@ -12,6 +12,7 @@ from virtualds.pictures.html import Markup, element, facts, table
 from virtualds.pictures.palette import CHANGED, MISSING, OK, SERIES, UNKNOWN, Shade
 from virtualds.pictures.reports import draw_card, draw_heading
 from virtualds.pictures.svg import Span, key, strip
+from virtualds.quantities import format_count
 
 NARROWEST = 0.006
 """Least part of the strip that a run of bad files takes, so that one of a million is seen."""
@@ -98,7 +99,7 @@ def draw_files(runs: Sequence[FileRun]) -> Markup | None:
         counts[state] += run.files
         if state is not SOUND:
             low = min(start / total, 1 - NARROWEST)
-            words = f"{run.files:,} file{'s' * (run.files != 1)} {state.name}"
+            words = f"{format_count(run.files, 'file')} {state.name}"
             spans.append(
                 Span(low, max((start + run.files) / total, low + NARROWEST), state.shade, words)
             )
