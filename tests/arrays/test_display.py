@@ -387,10 +387,11 @@ def test_a_chequered_box_has_at_most_a_thousand_rectangles() -> None:
         regular((0, 4), (1, 2)),
         regular((3, 4, 5), (2, 2, 2))[:, :0],
         ManifestArray.full((), 0, "i4"),
+        replace(regular((4,), (2,), file=np.full(2, MISSING)), pipelines=()),
         ManifestArray.unreadable((3,), "f4", "no codec"),
         ManifestArray.from_values(np.arange(6.0)),
     ],
-    ids=range(7),
+    ids=range(8),
 )
 def test_odd_arrays_have_a_picture_too(array: ManifestArray) -> None:
     page = array._repr_html_()

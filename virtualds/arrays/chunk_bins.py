@@ -75,7 +75,11 @@ def bin_chunks(array: ManifestArray) -> ChunkBins:
     axes = _choose_axes(array)
     edges = [_cut_axis(array, a, n) for a, n in zip(axes, MOST_BINS[len(axes)], strict=True)]
     bins = [e.size - 1 for e in edges]
-    found = [_join_equal(find_known(f.manifest), array.pipelines) for f in array.fragments]
+    numbers = _number_equal(array.pipelines)
+    found = [
+        known and known._replace(pipeline=numbers[known.pipeline])
+        for known in (find_known(f.manifest) for f in array.fragments)
+    ]
     files = [len(f.manifest.files) if c else 0 for f, c in zip(array.fragments, found, strict=True)]
     columns = [c or _assume(f, array) for f, c in zip(array.fragments, found, strict=True)]
     encodings = _find_encodings(array, columns)
@@ -175,13 +179,12 @@ def _find_encodings(array: ManifestArray, columns: Sequence[Known | None]) -> tu
     return tuple(sorted(used)) if len(used) > 1 else ()
 
 
-def _join_equal(known: Known | None, pipelines: Sequence[CodecPipeline]) -> Known | None:
-    """Return columns in which equal pipelines have one number."""
+def _number_equal(pipelines: Sequence[CodecPipeline]) -> Ints:
+    """Return a number for each pipeline; equal pipelines have one number."""
     first: dict[CodecPipeline, int] = {}
-    numbers = [first.setdefault(pipeline, n) for n, pipeline in enumerate(pipelines)]
-    if known is None or len(first) == len(numbers):
-        return known
-    return known._replace(pipeline=np.array(numbers)[known.pipeline])
+    numbers = [first.setdefault(p, n) for n, p in enumerate(pipelines)]
+    # missing chunks have number 0, even where no chunk has a pipeline
+    return np.array(numbers or [0], np.int64)
 
 
 def _number_kinds(known: Known, encodings: tuple[int, ...], before: int | None) -> Ints:
