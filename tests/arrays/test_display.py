@@ -17,7 +17,7 @@ from memory import peak
 from virtual_arrays import no_reads
 
 from virtualds import ChunkManifest, CodecPipeline, Fragment, ManifestArray, SourceFile
-from virtualds.arrays.chunk_bins import FIRST_KIND, GAP, MOST_BINS, UNREAD, bin_chunks
+from virtualds.arrays.chunk_bins import FIRST_KIND, GAP, MOST_BINS, MOST_KINDS, UNREAD, bin_chunks
 from virtualds.arrays.chunk_picture import draw_chunks
 from virtualds.arrays.survey import count_files, find_used_files, survey
 from virtualds.chunks.axis import ChunkAxis, make_regular_axes
@@ -335,7 +335,7 @@ def test_every_shade_of_a_picture_is_in_its_key(count: int) -> None:
     drawn = draw_chunks(array)
     swatches = [s for s in parse(drawn).iter(f"{SVG}svg") if s.get("class") != "vds-grid"]
     named = {swatch.get("aria-label") for swatch in swatches}
-    assert named == shades(array) and len(named) == min(count, 6)
+    assert named == shades(array) and len(named) == min(count, MOST_KINDS)
 
 
 def test_no_two_shades_have_one_name() -> None:

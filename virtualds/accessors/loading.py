@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
+from virtualds.accessors.importing import importing
 from virtualds.errors import VirtualdsError
 
 ARRAYS = "virtualds.arrays.array"
@@ -47,7 +48,8 @@ def load_virtual_arrays(loaded: xr.Dataset | xr.DataTree) -> None:
 def _read_arrays(
     loaded: xr.Dataset | xr.DataTree,
 ) -> Iterator[tuple[xr.Variable, npt.NDArray[Any]]]:
-    from virtualds.datasets.lazy import get_virtual_array
+    with importing:
+        from virtualds.datasets.lazy import get_virtual_array
 
     for node in loaded.subtree if isinstance(loaded, xr.DataTree) else [loaded]:
         for name, variable in node.variables.items():
