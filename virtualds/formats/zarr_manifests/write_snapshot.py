@@ -284,7 +284,8 @@ class SnapshotWriter:
             said = {"chunks": rows, "begins": begins}
         for record, data in enumerate(records):
             self.put(f"{path}/{folder}/{record}.parquet", data)
-            advance(min(RECORD_SIZE, rows - record * RECORD_SIZE))
+            advance(min(RECORD_SIZE, rows))
+            rows = max(rows - RECORD_SIZE, 0)
         # the number of files is known when everything is written
         sources = [f"{find_way_up(path)}{FOLDER}/{self.name}/sources", 0]
         self._tables.append((path, sources))
