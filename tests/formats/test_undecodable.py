@@ -154,7 +154,7 @@ def test_times_out_of_range_are_named(form: str, tmp_path: Path) -> None:
     # xarray looks at the first and the last one when it opens a file
     with pytest.raises(ReadError, match="days since") as caught:
         found.bad.to_numpy()
-    assert any("bad" in note for note in caught.value.__notes__)
+    assert "variable 'bad'" in str(caught.value)
 
 
 @pytest.mark.parametrize("value", [1e300, -1e300, 1e18])
@@ -186,7 +186,7 @@ def test_of_many_files_the_one_with_such_a_variable_is_named(on_error: str, tmp_
     if on_error == "raise":
         with pytest.raises(FormatError, match="bad") as caught:
             virtualds.open_virtual_mfdataset(str(tmp_path / "*.nc"), **how)
-        assert any("2.nc" in note for note in caught.value.__notes__)
+        assert "2.nc: " in str(caught.value)
     else:
         with pytest.warns(UserWarning, match="2.nc"):
             found = virtualds.open_virtual_mfdataset(str(tmp_path / "*.nc"), on_error="skip", **how)

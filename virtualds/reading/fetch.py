@@ -361,7 +361,8 @@ def chunk_read_error(source: Readable, work: Batch | Tile, number: int, reason: 
     """Return the error that names file, bytes, variable and chunk."""
     url = NOT_IN_FILE[work.file] if work.file < 0 else work.fragment.manifest.files[work.file].url
     offset, length = work.ranges[number]
-    variable = f"variable {source.name!r} of " if source.name else ""
+    of = ":" if work.file < 0 else " of"
+    variable = f"variable {source.name!r}{of} " if source.name else ""
     error = ReadError(
         f"{variable}{url}, bytes {offset} to {offset + length}: {reason}; restore the file, scan "
         f"it again, or if it has moved, call virtualds.rename_paths"
