@@ -830,7 +830,7 @@ def test_a_damaged_inline_chunk_is_an_error() -> None:
     array = ManifestArray.of_fragment(fragment, CodecPipeline(np.dtype("u1"), layout=(0,)), "v")
     with pytest.raises(ReadError, match="inline") as caught:
         array.read()
-    assert str(caught.value).startswith("variable 'v' of ")
+    assert str(caught.value).startswith("variable 'v': ")
     assert "chunk (0,)" in caught.value.__notes__
 
 
