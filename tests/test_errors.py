@@ -50,6 +50,10 @@ def test_no_place_shows_a_secret() -> None:
     error = FormatError("odd")
     error.locate("variable 't'", "https://example.org/a.nc?token=abc")
     assert "abc" not in repr(error)
+    error = FormatError("odd")
+    error.locate_file("https://example.org/a.nc?token=abc")
+    error.locate_file("https://example.org/a.nc?token=abc")
+    assert str(error) == "https://example.org/a.nc?token=...: odd"
 
 
 def test_details_stand_below_and_the_rest_is_counted() -> None:

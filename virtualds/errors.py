@@ -122,10 +122,23 @@ class VirtualdsError(Exception):
         >>> print(error)
         variable 't' of a.nc: its chunks overlap
         """
-        text, url = f"{self}", without_secrets(url)
+        text, place, url = f"{self}", without_secrets(place), without_secrets(url)
         if not re.search(rf"{re.escape(place)}(?![\w/])", text):
             where = f"{place} of {url}" if url else place
             self.args = (f"{where}: {text.removeprefix(f'{url}: ')}", *self.args[1:])
+
+    def locate_file(self, url: str) -> None:
+        """Put the file before a message that does not name it.
+
+        Examples
+        --------
+        >>> error = FormatError("its header is odd")
+        >>> error.locate_file("file:///a.nc")
+        >>> print(error)
+        file:///a.nc: its header is odd
+        """
+        if without_secrets(url) not in f"{self}":
+            self.locate(url)
 
     def add_note(self, note: str, /) -> None:
         """Add a line that says where the error happened."""

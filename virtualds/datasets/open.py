@@ -310,14 +310,13 @@ def _telling(location: Location) -> Iterator[list[str]]:
 @contextmanager
 def _naming_file(location: Location) -> Iterator[None]:
     """Name the file in errors of decoding."""
-    url = without_secrets(location.url)
     try:
         yield
     except VirtualdsError as error:
-        if url not in f"{error}":
-            error.locate(url)
+        error.locate_file(location.url)
         raise
     except ValueError as error:
+        url = without_secrets(location.url)
         if url not in str(error):
             error.add_note(f"file {url}")
         raise

@@ -66,8 +66,7 @@ def describe_damage(
     try:
         yield
     except VirtualdsError as error:
-        if source.url not in f"{error}":
-            error.locate(source.url)
+        error.locate_file(source.url)
         raise
     except (FetchError, FileNotFoundError, PermissionError):
         raise
