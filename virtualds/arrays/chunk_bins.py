@@ -18,6 +18,7 @@ import numpy.typing as npt
 from virtualds.arrays.survey import Known, find_known
 from virtualds.chunks.columns import MISSING
 from virtualds.chunks.fragment import Fragment
+from virtualds.chunks.projection import Ints
 from virtualds.codecs.pipeline import CodecPipeline
 
 if TYPE_CHECKING:
@@ -34,9 +35,6 @@ MOST_KINDS = 6
 
 GAP, UNREAD, FIRST_KIND = 0, 1, 2
 """Rows of `ChunkBins.counts`: missing chunks, chunks that nobody looked at, the first kind."""
-
-Ints = npt.NDArray[np.int64]
-Counts = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ class ChunkBins:
     axes: tuple[int, ...]
     edges: tuple[Ints, ...]
     encodings: tuple[int, ...]
-    counts: Counts
+    counts: Ints
     is_assumed: bool
 
     @property
@@ -202,7 +200,7 @@ def _number_kinds(known: Known, encodings: tuple[int, ...], before: int | None) 
 
 
 def _add_chunks(
-    counts: Counts,
+    counts: Ints,
     fragment: Fragment,
     overlaps: Sequence[Overlap],
     known: Known | None,

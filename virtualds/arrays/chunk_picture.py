@@ -13,9 +13,9 @@ from virtualds.arrays.chunk_bins import (
     MOST_KINDS,
     UNREAD,
     ChunkBins,
-    Counts,
     bin_chunks,
 )
+from virtualds.chunks.projection import Ints
 from virtualds.codecs.encoding_words import name_pipelines
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.pictures import palette
@@ -54,7 +54,7 @@ def draw_chunks(array: ManifestArray, dims: Sequence[str] | None = None) -> Mark
     return element("div", drawn, key(meanings), _note(array, found, faces, dims))
 
 
-def _list_faces(found: ChunkBins) -> list[Counts]:
+def _list_faces(found: ChunkBins) -> list[Ints]:
     """Return the counts of the cells that are drawn, in rows and columns.
 
     Of three axes there are three faces, each of which looks through the whole array: a gap inside
@@ -94,7 +94,7 @@ def _draw_grid(
     return draw_line(side, face[0], title)
 
 
-def _make_face(counts: Counts, shades: Sequence[Shade]) -> Face:
+def _make_face(counts: Ints, shades: Sequence[Shade]) -> Face:
     """Return the cells of bins in rows and columns: each has the shade of most of its chunks."""
     kinds = counts[FIRST_KIND:]
     most, there = kinds.argmax(0), kinds.any(0)
@@ -113,7 +113,7 @@ def _make_face(counts: Counts, shades: Sequence[Shade]) -> Face:
 
 
 def _list_meanings(
-    array: ManifestArray, found: ChunkBins, faces: Sequence[Counts], shades: Sequence[Shade]
+    array: ManifestArray, found: ChunkBins, faces: Sequence[Ints], shades: Sequence[Shade]
 ) -> list[tuple[Shade, object]]:
     """Return what each shade stands for, where the picture does not say it by itself."""
     meanings: list[tuple[Shade, object]] = []
@@ -143,7 +143,7 @@ def list_encodings(pipelines: Sequence[CodecPipeline]) -> list[str]:
 
 
 def _note(
-    array: ManifestArray, found: ChunkBins, faces: Sequence[Counts], dims: Sequence[str] | None
+    array: ManifestArray, found: ChunkBins, faces: Sequence[Ints], dims: Sequence[str] | None
 ) -> Markup | None:
     """Return what the picture leaves out."""
     parts = []

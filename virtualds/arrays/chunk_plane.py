@@ -122,7 +122,7 @@ class _Cells(NamedTuple):
             np.minimum.at(least, where, part.pipeline)
             np.maximum.at(most, where, part.pipeline)
         whole = np.multiply.outer(*map(np.diff, ends)) * (prod(grid) // (grid[one] * grid[other]))
-        cuts = _find_cuts(fragment, one), _find_cuts(fragment, other)
+        cuts = fragment.edges(one), fragment.edges(other)
         return cls(
             np.where(least < most, SEVERAL, most),
             (count > 0) & (count < whole),
@@ -144,11 +144,6 @@ class _Cells(NamedTuple):
 
 def _cut_evenly(count: int, step: int) -> Ints:
     return np.append(np.arange(0, count, step), count)
-
-
-def _find_cuts(fragment: Fragment, axis: int) -> Ints:
-    """Return where the chunks of a fragment begin and end in the array."""
-    return fragment.axes[axis].slabs().edges + fragment.start[axis]
 
 
 def _find_runs(differs: npt.NDArray[np.bool_]) -> list[int]:

@@ -121,7 +121,7 @@ Stretches = tuple[tuple[SourceFile, ...], Codes, Ints, Ints]
 
 def _find_stretches(fragment: Fragment, axis: int) -> Iterator[Stretches]:
     """Yield the stretches of an axis that the chunks of each file cover."""
-    edges = fragment.axes[axis].slabs().edges + fragment.start[axis]
+    edges = fragment.edges(axis)
     for files, codes, slabs in _list_chunks(fragment.manifest, axis):
         # a file and a slab as one number; the slabs of a file that follow each other are a stretch
         keys = np.unique((codes - INLINE) * edges.size + slabs)

@@ -241,7 +241,7 @@ def _check_edges(array: ManifestArray, region: Box) -> None:
         if not any(array.pipelines[n].codecs for n in used):
             continue
         for axis, (low, high) in enumerate(inside):
-            edges = fragment.axes[axis].slabs().edges + fragment.start[axis]
+            edges = fragment.edges(axis)
             if not np.isin([low, high], edges).all():
                 raise CombineError(
                     f"the region {_format_box(region)} cuts compressed chunks of the set, which "

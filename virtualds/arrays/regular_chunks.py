@@ -112,7 +112,7 @@ def _find_cut(array: ManifestArray, permuted: bool) -> tuple[int, int] | None:
         return depth, 1
     if depth not in wanted:
         return depth, find_regular_length(array, entry) or 1
-    edges = [f.axes[entry].slabs().edges + f.start[entry] for f in array.fragments]
+    edges = [f.edges(entry) for f in array.fragments]
     return depth, gcd(*np.concatenate(edges).tolist()) or 1
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from virtualds.chunks.axis import ChunkAxis
 from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.projection import Ints
 from virtualds.chunks.sparse_manifest import are_alike, join_manifests
 from virtualds.public import public
 
@@ -65,6 +66,10 @@ class Fragment:
     def stop(self) -> tuple[int, ...]:
         """Where the box ends in the array, per axis."""
         return tuple(s + n for s, n in zip(self.start, self.shape, strict=True))
+
+    def edges(self, axis: int) -> Ints:
+        """Return where the chunks begin and end along an axis of the array."""
+        return self.axes[axis].slabs().edges + self.start[axis]
 
     def shift(self, axis: int, by: int) -> Fragment:
         """Return the box moved along one axis."""

@@ -25,6 +25,7 @@ from virtualds.chunks.projection import Ints
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.datasets.axis_cells import AxisCells
 from virtualds.pictures.palette import GAP, UNKNOWN, shade_of
+from virtualds.quantities import format_count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,10 +43,7 @@ def choose_axes(array: ManifestArray, given: Sequence[int | None]) -> list[int]:
 
     An array of one axis has one, and one value has none.
     """
-    cuts = [
-        {int(n) for f in array.fragments for n in f.axes[axis].slabs().edges + f.start[axis]}
-        for axis in range(array.ndim)
-    ]
+    cuts = [{int(n) for f in array.fragments for n in f.edges(axis)} for axis in range(array.ndim)]
     others = sorted(set(range(array.ndim)) - set(given), key=lambda axis: -len(cuts[axis]))
     found = [axis if axis is not None else (others.pop(0) if others else None) for axis in given]
     return [axis for axis in found if axis is not None]
@@ -82,7 +80,7 @@ def draw_chunks(
 
 def _summarize(name: str, array: ManifestArray) -> str:
     """Return the number and the shape of the chunks in words."""
-    chunks = f"{array.nchunks:,} chunk{'s' * (array.nchunks != 1)}"
+    chunks = format_count(array.nchunks, "chunk")
     return f"{name}: {chunks} of ({', '.join(list_chunk_lengths(array))})"
 
 
@@ -133,8 +131,7 @@ def _clear_gaps(ax: Axes, cells: Sides, labels: Sequence[str]) -> Iterator[Patch
         sides = [(*ends, *gap) if side else (*gap, *ends) for gap in own.missing]
         # over the borders of chunks, under the frame of the axes
         add_rectangles(ax, sides, EMPTY, gid="empty", zorder=2.2)
-        count = len(own.missing)
-        words = f"{count:,} gap{'s' * (count != 1)} in the dates along {labels[side]}"
+        words = f"{format_count(len(own.missing), 'gap')} in the dates along {labels[side]}"
         yield make_key(ax, EMPTY, words)
 
 

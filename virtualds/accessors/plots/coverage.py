@@ -23,6 +23,7 @@ from virtualds.accessors.plots.canvas import (
 from virtualds.arrays.coverage import IN_THE_SET, Coverage
 from virtualds.datasets.axis_cells import AxisCells, Span
 from virtualds.pictures.palette import GAP, SERIES, Shade
+from virtualds.quantities import format_count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -72,13 +73,9 @@ class Band(NamedTuple):
     def describe(self, cells: AxisCells) -> str:
         """Return how many stretches there are; of one, where it lies."""
         if len(self.spans) > 1:
-            return f"{_count(len(self.spans), self.kind)}{self.words}"
+            return f"{format_count(len(self.spans), self.kind)}{self.words}"
         start, stop = (cells.text_at(end) for end in self.spans[0])
-        return f"{_count(1, self.kind)}{self.words}, {start} to {stop}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'s' * (number != 1)}"
+        return f"{format_count(1, self.kind)}{self.words}, {start} to {stop}"
 
 
 def _draw_files(ax: Axes, coverage: Coverage, cells: AxisCells) -> None:
@@ -96,8 +93,8 @@ def _summarize(files: int, dim: str, bands: Sequence[Band]) -> str:
     counts: Counter[str] = Counter()
     for band in bands:
         counts[band.kind] += len(band.spans)
-    found = ", ".join(_count(n, kind) for kind, n in counts.items())
-    return f"{_count(files, 'file')} along {dim}: {found or 'no gap'}"
+    found = ", ".join(format_count(n, kind) for kind, n in counts.items())
+    return f"{format_count(files, 'file')} along {dim}: {found or 'no gap'}"
 
 
 def _name_rows(ax: Axes, urls: Sequence[str]) -> None:
