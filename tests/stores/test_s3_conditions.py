@@ -16,7 +16,8 @@ from s3_server import requests_to, s3_server
 import virtualds
 from virtualds import UnsupportedError
 from virtualds.source_file import StorageOptions
-from virtualds.stores import find_store, versions
+from virtualds.stores import find_store
+from virtualds.stores.conditional import objects
 
 SETS = ["refs.json", "refs.parquet", "refs.zarr"]
 
@@ -71,15 +72,15 @@ def test_conditions_are_proved_once_for_an_endpoint_and_a_bucket() -> None:
         for url in (f"{first}/a/x.json", f"{first}/b/y.json", f"{first}/b/c/z.json"):
             find_store(url).write_version(url, b"data", StorageOptions(options), None)
         asked = requests_to(options)[before:]
-        tried = [request for request in asked if versions.PROOF in request]
+        tried = [request for request in asked if objects.PROOF in request]
         # two that succeed, two that fail and look whose it is, and a look for those that were left
         assert [r.split()[0] for r in tried] == ["PUT", "PUT", "HEAD", "PUT", "PUT", "HEAD"]
-        assert all(f"/a/{versions.PROOF}" in request for request in tried)
+        assert all(f"/a/{objects.PROOF}" in request for request in tried)
         assert len({request.split()[1] for request in tried}) == 1
         assert len(asked) == len(tried) + 2 + 3
         url = f"{second}/x.json"
         find_store(url).write_version(url, b"data", StorageOptions(options), None)
-        assert any(f"{second[5:]}/{versions.PROOF}" in r for r in requests_to(options))
+        assert any(f"{second[5:]}/{objects.PROOF}" in r for r in requests_to(options))
         assert names_at(first, options) == ["a/x.json", "b/c/z.json", "b/y.json"]
 
 
@@ -88,9 +89,9 @@ def test_trial_objects_lie_beside_the_set(name: str) -> None:
     with s3_server() as options:
         bucket = bucket_at(options)
         dataset(0, 3).virtual.to_manifest(f"{bucket}/of/it/{name}", storage_options=options)
-        tried = [request for request in requests_to(options) if versions.PROOF in request]
-        assert tried and all(f"/of/it/{versions.PROOF}" in request for request in tried)
-        assert not [found for found in names_at(bucket, options) if versions.PROOF in found]
+        tried = [request for request in requests_to(options) if objects.PROOF in request]
+        assert tried and all(f"/of/it/{objects.PROOF}" in request for request in tried)
+        assert not [found for found in names_at(bucket, options) if objects.PROOF in found]
 
 
 def test_a_set_may_be_all_of_a_bucket() -> None:
@@ -107,14 +108,14 @@ def test_trial_objects_of_killed_processes_are_not_listed_and_are_removed(
     with s3_server() as options:
         bucket = bucket_at(options)
         filesystem, path = fsspec.core.url_to_fs(bucket, **options)
-        left = f"{versions.PROOF}0123"
+        left = f"{objects.PROOF}0123"
         filesystem.call_s3("put_object", Bucket=path, Key=left, Body=b"")
         assert find_store(bucket).list_files(bucket, StorageOptions(options)) == []
         url = f"{bucket}/x.json"
         find_store(url).write_version(url, b"1", StorageOptions(options), None)
         # another process may be at it just now
         assert names_at(bucket, options) == [left, "x.json"]
-        monkeypatch.setattr(versions, "GRACE", -60.0)
-        versions._PROVED.clear()
+        monkeypatch.setattr(objects, "GRACE", -60.0)
+        objects._PROVED.clear()
         find_store(url).write_version(f"{bucket}/y.json", b"1", StorageOptions(options), None)
         assert names_at(bucket, options) == ["x.json", "y.json"]

@@ -19,6 +19,9 @@ from virtualds.log import DEBUG, tell, tells
 from virtualds.options import get_options
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import fsspec_ranges, obstore
+from virtualds.stores.conditional import find_versioning
+from virtualds.stores.conditional.by_content import put
+from virtualds.stores.conditional.objects import PROOF
 from virtualds.stores.fsspec_ranges import find_filesystem, find_reading_filesystem
 from virtualds.stores.responses import Answer, cause_of, demand_whole_answer, to_os_error
 from virtualds.stores.retry import GaveUp, Request, list_store_errors, retry_request
@@ -31,7 +34,6 @@ from virtualds.stores.store import (
     StoreError,
     make_far_limits,
 )
-from virtualds.stores.versions import PROOF, demand_conditions, find_versioning, put
 from virtualds.urls import host_of
 
 REPORTED_ERRORS = (
@@ -132,7 +134,7 @@ class FsspecStore:
         """Refuse a filesystem without conditional writes, and an S3 server that ignores them."""
         filesystem, path = find_filesystem(url, options)
         with describe_errors(url):
-            demand_conditions(filesystem, path)
+            find_versioning(filesystem).demand_conditions(filesystem, path)
 
     def read_version(self, url: str, options: StorageOptions | None) -> tuple[bytes, str]:
         """Return a whole file, and its version: the etag in S3, elsewhere a hash of its bytes."""
