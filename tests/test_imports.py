@@ -71,7 +71,7 @@ def test_a_process_that_was_forked_while_a_thread_imports_can_import(tmp_path: P
     code = """
 import os, threading, time
 import virtualds
-from virtualds.accessors.importing import importing
+from virtualds.importing import importing
 held = threading.Event()
 def hold():
     with importing:
