@@ -5,25 +5,49 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, TypeVar, overload
 
+from virtualds.json_values import pause_garbage_collection
+
 Entry = TypeVar("Entry")
 
-importing = threading.RLock()
-"""Held while the face, or a table, imports what lies behind it.
 
-Python locks a module and then its package; a package that imports this module locks them the other
-way round. Where two threads do so at once, one of them gets half a module, or an error.
-"""
+class Importing:
+    """What the face, or a table, does around imports of what lies behind it.
+
+    One thread at a time imports. Python locks a module and then its package; a package that imports
+    this module locks them the other way round. Where two threads do so at once, one of them gets
+    half a module, or an error.
+
+    Garbage collection is paused: modules make no garbage, and to look through all that xarray and
+    they have made takes as long as a third of the imports.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.pauses: list[AbstractContextManager[None]] = []
+
+    def __enter__(self) -> None:
+        self.lock.acquire()
+        self.pauses.append(pause_garbage_collection())
+        self.pauses[-1].__enter__()
+
+    def __exit__(self, *raised: Any) -> None:
+        self.pauses.pop().__exit__(None, None, None)
+        self.lock.release()
+
+
+importing = Importing()
 
 if hasattr(os, "register_at_fork"):
     # a child process has none of the other threads, so nobody there would release the lock
     os.register_at_fork(
-        before=importing.acquire,
-        after_in_parent=importing.release,
-        after_in_child=importing.release,
+        before=importing.lock.acquire,
+        after_in_parent=importing.lock.release,
+        after_in_child=importing.lock.release,
     )
 
 
