@@ -150,7 +150,7 @@ UNNEEDED = {
     "xr.open_dataset('2001.nc', engine=ENGINE)": LAZY | FILE,
     "xr.open_dataset('2001.nc', engine=ENGINE).t.values": LAZY | FILE,
     "xr.open_dataset('refs.zarr', engine=ENGINE)": (
-        LAZY | SET | KERCHUNK | {"virtualds.parsers", "pyarrow.parquet"}
+        LAZY | SET | {"virtualds.parsers", "pyarrow.parquet"}
     ),
     "xr.open_dataset('refs.json', engine=ENGINE)": LAZY | SET | {"pyarrow.parquet"},
     "xr.open_dataset('refs.parquet', engine=ENGINE)": LAZY | SET | {"virtualds.parsers"},

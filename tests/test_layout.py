@@ -380,6 +380,7 @@ BEHIND_THE_PROGRAM = {
     "virtualds.datasets.write",
     "virtualds.datasets.write_modes",
     "virtualds.errors",
+    "virtualds.importing",
     "virtualds.pictures.html",
     "virtualds.quantities",
     "virtualds.stores.glob",
