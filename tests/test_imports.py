@@ -139,8 +139,8 @@ PARSERS = {f"virtualds.parsers.{n}" for n in ("fits", "grib", "netcdf3", "numpy"
 CODECS = {f"virtualds.codecs.{name}" for name in ("blosc2", "jpeg", "szip", "tiff", "zfp")}
 # what only files and sets of another kind need
 OTHERS = {*PARSERS, *CODECS, "virtualds.formats.icechunk"}
-KERCHUNK, ZARR = {"virtualds.formats.kerchunk"}, {"virtualds.formats.zarr_manifests"}
-FILE = {"pyarrow.parquet", *OTHERS, *KERCHUNK, *ZARR}
+FORMATS = {"virtualds.formats.kerchunk", "virtualds.formats.zarr_manifests"}
+FILE = {"pyarrow.parquet", *OTHERS, *FORMATS}
 SET = {"numcodecs", *OTHERS}
 UNNEEDED = {
     "import virtualds": LAZY | {"dask", "numcodecs", "pyarrow.parquet", "virtualds.arrays"},
