@@ -25,7 +25,7 @@ import virtualds
 from virtualds.accessors.dataset import VirtualDatasetAccessor
 from virtualds.accessors.dataset_writer import DatasetWriter
 from virtualds.accessors.tree import VirtualDataTreeAccessor
-from virtualds.codecs import Zlib
+from virtualds.codecs.zlib import Zlib
 from virtualds.combine.progress import LeftOut
 from virtualds_cli.program import main as program
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from virtualds.accessors import dataset as _dataset
 from virtualds.accessors import loading as _loading
 from virtualds.accessors import tree as _tree
-from virtualds.accessors.importing import importing as _importing
+from virtualds.importing import importing as _importing
 
 if TYPE_CHECKING:
     __version__: str

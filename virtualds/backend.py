@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import xarray as xr
 from xarray.backends import BackendEntrypoint
 
-from virtualds.accessors.importing import importing
 from virtualds.datasets.keywords import list_arguments, make_strict
+from virtualds.importing import importing
 from virtualds.options import FILE_RETRIES, SETTLE
 from virtualds.urls import local_path, normalise_url, scheme_of
 

@@ -322,3 +322,8 @@ def pause_garbage_collection() -> Iterator[None]:
     finally:
         if before:
             gc.enable()
+
+
+def is_shape(value: Any) -> bool:
+    """Say whether a value of JSON is a list of lengths."""
+    return isinstance(value, list) and all(type(n) is int and n >= 0 for n in value)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from virtualds import ManifestArray, UnsupportedError
 from virtualds.arrays.concatenate import concatenate
 from virtualds.arrays.subchunks import can_be_cut, cut_chunks
-from virtualds.codecs import Zlib
+from virtualds.codecs.zlib import Zlib
 from virtualds.source_file import SourceFile, checksum_of
 
 VALUES = np.arange(6 * 4 * 5, dtype="i2").reshape(6, 4, 5)

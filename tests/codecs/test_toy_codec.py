@@ -287,4 +287,4 @@ def test_two_codecs_of_one_name_are_refused() -> None:
         zarr_v2_id: ClassVar[str] = "twin"
 
     with pytest.raises(ValueError, match=r"hdf5 name 1: Twin has it, and so has Zlib"):
-        Registry((Zlib, Twin))
+        Registry((Zlib, Twin)).list_names("hdf5")

@@ -246,7 +246,7 @@ def test_damaged_messages_neither_end_the_process_nor_have_another_size(
     # in a process of its own: what ecCodes does to memory is not to be found out here
     code = f"""
 import random
-from virtualds.codecs import GribMessage
+from virtualds.codecs.grib import GribMessage
 from virtualds.codecs.codec import CodecError
 data = open({str(path)!r}, "rb").read()
 data = data[:int.from_bytes(data[8:16] if data[7] == 2 else data[4:7], "big")]

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import xarray as xr
 
-from virtualds.accessors.importing import importing
 from virtualds.datasets.keywords import make_strict
+from virtualds.importing import importing
 
 if TYPE_CHECKING:
     from virtualds.datasets.regions import Region

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from virtualds.accessors.importing import importing
 from virtualds.errors import VirtualdsError
+from virtualds.importing import importing
 
 ARRAYS = "virtualds.arrays.array"
 """The module of virtual arrays: there are none until it is imported."""

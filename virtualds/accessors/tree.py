@@ -11,10 +11,10 @@ import pandas as pd
 import xarray as xr
 
 from virtualds.accessors.dataset import VirtualDatasetAccessor
-from virtualds.accessors.importing import importing
 from virtualds.chunks.familiar_names import OF_DATASETS, FamiliarNames
 from virtualds.datasets.keywords import make_strict
 from virtualds.errors import VirtualdsError
+from virtualds.importing import importing
 
 if TYPE_CHECKING:
     from virtualds.accessors.display import Contents

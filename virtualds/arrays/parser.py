@@ -1,7 +1,8 @@
 """The record of a parser: how to detect a source format, scan it, and read it natively.
 
-A source format is one module with one such record, and one line in the table of the package
-`virtualds.parsers`. The checks compare values with those of the native readers in the record.
+A source format is one module with one such record, and one line in the table of
+`virtualds.datasets.registry`. The checks compare values with those of the native readers in the
+record.
 """
 
 from __future__ import annotations

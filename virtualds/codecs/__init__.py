@@ -12,66 +12,54 @@ from typing import Any, cast
 
 import numpy as np
 
-from virtualds.bounds import Buffer
-from virtualds.codecs.bitshuffle_lz4 import Bitshuffle, BitshuffleBlocks, Lz4Blocks
-from virtualds.codecs.blosc2 import Blosc2Frame
-from virtualds.codecs.cast_value import CastValues
-from virtualds.codecs.checksums import Crc32c, Fletcher32
-from virtualds.codecs.codec import Codec, CodecError, Kind, Make, OfOneType, Shaped, Unreadable
-from virtualds.codecs.grib import GribMessage
-from virtualds.codecs.hdf5_nbit import Nbit, ScaleOffset
-from virtualds.codecs.jpeg import Jpeg, JpegChunk, JpegLs
-from virtualds.codecs.jpegxl import JpegXlChunk
-from virtualds.codecs.libraries import Bytes
-from virtualds.codecs.lzf import Lzf
-from virtualds.codecs.numcodecs import Numcodecs
-from virtualds.codecs.packbits import BitFields
-from virtualds.codecs.pcodec import Pcodec
+from virtualds.codecs.codec import Codec, Kind, Make, OfOneType
 from virtualds.codecs.registry import Registry
-from virtualds.codecs.scale_offset import ScaledValues
-from virtualds.codecs.shuffle import Shuffle
-from virtualds.codecs.szip import Szip
-from virtualds.codecs.tiff import Differences, FloatDifferences, Lzw, PackBits
-from virtualds.codecs.unsigned import SignFlip
-from virtualds.codecs.zfp import Zfp, ZfpChunk, Zfpy
-from virtualds.codecs.zlib import Gzip, Zlib
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
+from virtualds.importing import LateTable
 
-CODECS: tuple[type[Codec], ...] = (
-    Zlib,
-    Gzip,
-    Shuffle,
-    Fletcher32,
-    Crc32c,
-    Szip,
-    Nbit,
-    ScaleOffset,
-    Lzf,
-    Lz4Blocks,
-    Bitshuffle,
-    BitshuffleBlocks,
-    Blosc2Frame,
-    Zfp,
-    ZfpChunk,
-    Zfpy,
-    Pcodec,
-    JpegLs,
-    Differences,
-    FloatDifferences,
-    Lzw,
-    PackBits,
-    Jpeg,
-    JpegChunk,
-    JpegXlChunk,
-    SignFlip,
-    GribMessage,
-    ScaledValues,
-    CastValues,
-    BitFields,
+CODECS = LateTable[type[Codec]](
+    "virtualds.codecs.zlib:Zlib",
+    "virtualds.codecs.zlib:Gzip",
+    "virtualds.codecs.shuffle:Shuffle",
+    "virtualds.codecs.checksums:Fletcher32",
+    "virtualds.codecs.checksums:Crc32c",
+    "virtualds.codecs.szip:Szip",
+    "virtualds.codecs.hdf5_nbit:Nbit",
+    "virtualds.codecs.hdf5_nbit:ScaleOffset",
+    "virtualds.codecs.lzf:Lzf",
+    "virtualds.codecs.bitshuffle_lz4:Lz4Blocks",
+    "virtualds.codecs.bitshuffle_lz4:Bitshuffle",
+    "virtualds.codecs.bitshuffle_lz4:BitshuffleBlocks",
+    "virtualds.codecs.blosc2:Blosc2Frame",
+    "virtualds.codecs.zfp:Zfp",
+    "virtualds.codecs.zfp:ZfpChunk",
+    "virtualds.codecs.zfp:Zfpy",
+    "virtualds.codecs.pcodec:Pcodec",
+    "virtualds.codecs.jpeg:JpegLs",
+    "virtualds.codecs.tiff:Differences",
+    "virtualds.codecs.tiff:FloatDifferences",
+    "virtualds.codecs.tiff:Lzw",
+    "virtualds.codecs.tiff:PackBits",
+    "virtualds.codecs.jpeg:Jpeg",
+    "virtualds.codecs.jpeg:JpegChunk",
+    "virtualds.codecs.jpegxl:JpegXlChunk",
+    "virtualds.codecs.unsigned:SignFlip",
+    "virtualds.codecs.grib:GribMessage",
+    "virtualds.codecs.scale_offset:ScaledValues",
+    "virtualds.codecs.cast_value:CastValues",
+    "virtualds.codecs.packbits:BitFields",
 )
-"""Every codec with its own class; `Numcodecs` stands for those of numcodecs and its plugins."""
+"""Every codec with its own class, common ones first; `Numcodecs` stands for those of numcodecs and
+its plugins."""
 
-REGISTRY = Registry((*CODECS, Numcodecs))
+COMMON = 5
+REGISTRY = Registry(
+    LateTable(
+        *CODECS.entries[:COMMON],
+        "virtualds.codecs.numcodecs:Numcodecs",
+        *CODECS.entries[COMMON:],
+    )
+)
 """The codecs by name."""
 
 UNSUPPORTED_HDF5_FILTERS = {305: "LZO", 32017: "SZ", 32024: "SZ3", 32028: "SPERR", 32029: "HTJ2K"}
@@ -258,55 +246,6 @@ def known_names(kind: Kind) -> list[str | int]:
     return REGISTRY.list_names(kind)
 
 
-def array_serialisers() -> frozenset[str]:
-    """Return the Zarr v3 names of the array-to-bytes codecs."""
-    return REGISTRY.array_serialisers
-
-
-__all__ = [
-    "BitFields",
-    "Bitshuffle",
-    "BitshuffleBlocks",
-    "Blosc2Frame",
-    "Buffer",
-    "Bytes",
-    "CastValues",
-    "Codec",
-    "CodecError",
-    "Crc32c",
-    "Differences",
-    "Fletcher32",
-    "FloatDifferences",
-    "GribMessage",
-    "Gzip",
-    "Jpeg",
-    "JpegChunk",
-    "JpegLs",
-    "JpegXlChunk",
-    "Lz4Blocks",
-    "Lzf",
-    "Lzw",
-    "Nbit",
-    "Numcodecs",
-    "PackBits",
-    "Pcodec",
-    "ScaleOffset",
-    "ScaledValues",
-    "Shaped",
-    "Shuffle",
-    "SignFlip",
-    "Szip",
-    "Unreadable",
-    "Zfp",
-    "ZfpChunk",
-    "Zfpy",
-    "Zlib",
-    "array_serialisers",
-    "codec_from_hdf5",
-    "codec_from_tiff",
-    "codec_from_zarr_v2",
-    "codec_from_zarr_v3",
-    "find_zarr_v3_maker",
-    "known_names",
-    "predictor_from_tiff",
-]
+def is_array_serialiser(name: str) -> bool:
+    """Say whether a Zarr v3 name is that of an array-to-bytes codec."""
+    return REGISTRY.is_array_serialiser(name)

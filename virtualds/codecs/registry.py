@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from virtualds.codecs.codec import OURS, Codec, Kind, Make
+
+Named = tuple[type[Codec], Make]
+"""A codec, and the function that makes it."""
 
 
 @dataclass(frozen=True)
@@ -14,12 +18,7 @@ class Registry:
 
     Parameters
     ----------
-    codecs : tuple of Codec classes
-
-    Raises
-    ------
-    ValueError
-        Two codecs have one name.
+    codecs : sequence of Codec classes
 
     Examples
     --------
@@ -28,47 +27,56 @@ class Registry:
     ['gzip', 'numcodecs.gzip', 'numcodecs.zlib']
     """
 
-    codecs: tuple[type[Codec], ...]
-
-    def __post_init__(self) -> None:
-        # two codecs with one name are a programming error, found on import
-        _ = self._by_name
+    codecs: Sequence[type[Codec]]
 
     @cached_property
-    def _by_name(self) -> dict[tuple[Kind, str | int], tuple[type[Codec], Make]]:
-        found: dict[tuple[Kind, str | int], tuple[type[Codec], Make]] = {}
+    def _found(self) -> dict[tuple[Kind, str | int], Named]:
+        """The codecs that were looked for, and found."""
+        return {}
+
+    def _find(self, kind: Kind, name: str | int) -> Named | None:
+        """Ask the codecs in turn, so that those behind the one found are not imported."""
+        if (known := self._found.get((kind, name))) is not None:
+            return known
         for codec in self.codecs:
-            for kind, name, make in codec.names():
-                other, _ = found.setdefault((kind, name), (codec, make))
-                if other is not codec:
-                    raise ValueError(
-                        f"{kind} name {name!r}: {codec.__name__} has it, and so has "
-                        f"{other.__name__}; give one of them another"
-                    )
-        return found
+            for named in codec.names():
+                if (named.kind, named.name) == (kind, name):
+                    return self._found.setdefault((kind, name), (codec, named.make))
+        return None
 
     def find_maker(self, kind: Kind, name: str | int) -> Make | None:
         """Return the function that makes the codec of a name, None if there is none; see `Name`."""
-        if (known := self._by_name.get((kind, name))) is not None:
+        if (known := self._find(kind, name)) is not None:
             return known[1]
         brought = (codec.brought(kind, name) for codec in self.codecs)
         return next((make for make in brought if make is not None), None)
 
-    def list_names(self, kind: Kind) -> list[str | int]:
-        """Return all names of one kind, sorted, without those of plugins."""
-        return sorted((name for known, name in self._by_name if known == kind), key=_order)
+    def is_array_serialiser(self, name: str) -> bool:
+        """Say whether a Zarr v3 name is that of an array-to-bytes codec.
 
-    @cached_property
-    def array_serialisers(self) -> frozenset[str]:
-        """The Zarr v3 names of the array-to-bytes codecs.
-
-        Names that only virtualds knows are not among them: they stand in pipelines, where each
-        codec turns bytes into bytes.
+        Names that only virtualds knows are not: they stand in pipelines, where each codec turns
+        bytes into bytes.
         """
-        entries = (
-            (str(n), codec) for (kind, n), (codec, _) in self._by_name.items() if kind == "zarr_v3"
-        )
-        return frozenset(n for n, codec in entries if codec.serialises and not n.startswith(OURS))
+        known = None if name.startswith(OURS) else self._find("zarr_v3", name)
+        return known is not None and known[0].serialises
+
+    def list_names(self, kind: Kind) -> list[str | int]:
+        """Return all names of one kind, sorted, without those of plugins.
+
+        Raises
+        ------
+        ValueError
+            Two codecs have one name.
+        """
+        found = dict[str | int, type[Codec]]()
+        for codec in self.codecs:
+            for name in (named.name for named in codec.names() if named.kind == kind):
+                if (other := found.setdefault(name, codec)) is not codec:
+                    raise ValueError(
+                        f"{kind} name {name!r}: {codec.__name__} has it, and so has "
+                        f"{other.__name__}; give one of them another"
+                    )
+        return sorted(found, key=_order)
 
 
 def _order(name: str | int) -> tuple[int, str]:

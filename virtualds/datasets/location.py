@@ -17,12 +17,14 @@ from virtualds.datasets.objects import find_meaning
 from virtualds.datasets.registry import (
     FORMATS,
     PARSERS,
+    PLAIN_ZARR,
     format_of_object,
     is_recognised,
     load_plugins,
 )
 from virtualds.errors import FormatError, list_details, without_secrets
 from virtualds.formats import Format
+from virtualds.importing import LateTable
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
@@ -39,11 +41,13 @@ Found = tuple[Parser | Format, SourceFile]
 ARCHIVES = {"zip": is_zip, "tar": is_tar}
 """First bytes of archives, by the scheme of the files in them."""
 
-READERS: tuple[Parser | Format, ...] = (*FORMATS, *PARSERS)
+MOST, *OTHERS = PARSERS.entries
+READERS = LateTable[Parser | Format](MOST, *FORMATS, *OTHERS)
+"""Every reader: that of most files comes first."""
+
+FOLDER_READERS: tuple[Parser | Format, ...] = (*FORMATS, PLAIN_ZARR)
 """Readers of folders, reference sets first: some also look like Zarr stores."""
 
-DEFAULT_READER = PARSERS[0]
-"""The readers of most files."""
 HEAD_BYTES = 4096
 """First bytes that identify most files; a local file gives more in the same time."""
 
@@ -150,13 +154,12 @@ def reader_of(location: Location, name: str | None = None) -> Found:
     """
     if not name:
         return _detected(location.url, location.options)
-    known: dict[str, Parser | Format] = {reader.name: reader for reader in READERS}
-    if name not in known:
-        # plugins are imported only if needed; none may replace a parser of this package
-        known = {**{parser.name: parser for parser in load_plugins()}, **known}
-    if name not in known:
-        raise ValueError(f"parser={name!r}: give one of {', '.join(map(repr, sorted(known)))}")
-    reader, (url, options) = known[name], (location.url, location.options)
+    url, options = location.url, location.options
+    # plugins are imported only if needed; none may replace a parser of this package
+    reader = _find_named(name, READERS) or _find_named(name, load_plugins())
+    if reader is None:
+        known = sorted(reader.name for reader in (*READERS, *load_plugins()))
+        raise ValueError(f"parser={name!r}: give one of {', '.join(map(repr, known))}")
     if reader.markers:
         return reader, SourceFile(url, options=options)
     return _give_options(reader, find_store(url).describe(url, options), options)
@@ -245,7 +248,7 @@ def _detected(url: str, options: StorageOptions | None) -> Found:
     store = find_store(url)
     try:
         source, head = store.read_head(url, options, HEAD_BYTES)
-        if (reader := _find_by_bytes(head)) is not DEFAULT_READER and len(
+        if (reader := _find_by_bytes(head)) is not READERS[0] and len(
             head
         ) == HEAD_BYTES != source.size:
             source, head = store.read_head(url, options, FIRST_PAGES * PAGE)
@@ -283,6 +286,10 @@ def _detected(url: str, options: StorageOptions | None) -> Found:
         f"{url}: begins with {head[:8]!r}, which no known format does; name the format with "
         f"parser=, or open the file with one of xarray's other engines\n  known: {names}"
     )
+
+
+def _find_named(name: str, readers: Sequence[Parser | Format]) -> Parser | Format | None:
+    return next((reader for reader in readers if reader.name == name), None)
 
 
 def _give_options(
@@ -362,7 +369,8 @@ def _demand_not_begun(url: str, options: StorageOptions | None) -> None:
 
 def _find_by_marker(url: str, options: StorageOptions | None) -> Found | None:
     """Return the reader of a folder, None if there is none."""
-    return _find_marked_by(READERS, url, options) or _find_marked_by(load_plugins(), url, options)
+    known = _find_marked_by(FOLDER_READERS, url, options)
+    return known or _find_marked_by(load_plugins(), url, options)
 
 
 def _find_marked_by(

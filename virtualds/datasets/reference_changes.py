@@ -19,12 +19,10 @@ from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.datasets.hold_inline import hold_small_chunks
 from virtualds.datasets.keywords import format_suggestion
+from virtualds.datasets.registry import INLINE_THRESHOLD, SUBCHUNK
 from virtualds.errors import UnsupportedError, VirtualdsError
 from virtualds.formats.admission import IsKnown
 
-SUBCHUNK, INLINE_THRESHOLD = "subchunk", "inline_threshold"
-"""The choices of formats that this module acts on."""
-CHANGES = (SUBCHUNK, INLINE_THRESHOLD)
 Subchunk = Mapping[str, int | Mapping[str, int]]
 ChangeArray = Callable[[str, ManifestVariable, ManifestArray], ManifestArray]
 """Takes the path of a variable, the variable and its array; returns another array."""

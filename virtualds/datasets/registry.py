@@ -7,37 +7,41 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from virtualds.arrays.parser import Parser
-from virtualds.datasets.reference_changes import CHANGES, SUBCHUNK
+from virtualds.arrays.parser import NativeReader, Parser
 from virtualds.errors import LIBRARY_ERRORS
-from virtualds.formats import Format, History, Parts, icechunk, zarr_manifests
-from virtualds.formats.icechunk import target, upkeep, write
-from virtualds.formats.kerchunk import (
-    encode_json,
-    json,
-    json_upkeep,
-    parquet,
-    parquet_append,
-    parquet_upkeep,
+from virtualds.formats import Format, History, Parts
+from virtualds.formats.markers import (
+    ICECHUNK_FOLDERS,
+    ICECHUNK_MARKERS,
+    STORE_MARKERS,
+    ZMETADATA,
 )
-from virtualds.formats.kerchunk.records import MARKER as ZMETADATA
 from virtualds.formats.upkeep import Upkeep
-from virtualds.formats.zarr.document import FOLDER as ZARR_FOLDER
-from virtualds.formats.zarr.document import MARKER as ZARR_JSON
-from virtualds.formats.zarr_manifests import plain_zarr, read
-from virtualds.formats.zarr_manifests.parallel_write import is_table_inside, write_parts
-from virtualds.parsers import fits, grib, hdf5, netcdf3, numpy, safetensors, tiff
+from virtualds.formats.zarr.document import FOLDER as SET_FOLDER
+from virtualds.formats.zarr.document import MARKER as SET_MARKER
+from virtualds.importing import Late, LateTable
 
-PARSERS: tuple[Parser, ...] = (
-    hdf5.PARSER,
-    netcdf3.PARSER,
-    numpy.NPY,
-    numpy.NPZ,
-    safetensors.PARSER,
-    tiff.PARSER,
-    fits.PARSER,
-    grib.PARSER,
-    plain_zarr.PARSER,
+PLAIN_ZARR = Parser(
+    "zarr",
+    # no suffix: a folder named .zarr may also be a reference set
+    (),
+    Late("virtualds.formats.zarr_manifests.plain_zarr:detect"),
+    Late("virtualds.formats.zarr_manifests.plain_zarr:read"),
+    markers=STORE_MARKERS,
+    natives=(NativeReader("zarr", engine="zarr", remote=True),),
+)
+"""Plain Zarr, which modules of the formats read."""
+
+PARSERS = LateTable[Parser](
+    "virtualds.parsers.hdf5:PARSER",
+    "virtualds.parsers.netcdf3:PARSER",
+    "virtualds.parsers.numpy:NPY",
+    "virtualds.parsers.numpy:NPZ",
+    "virtualds.parsers.safetensors:PARSER",
+    "virtualds.parsers.tiff:PARSER",
+    "virtualds.parsers.fits:PARSER",
+    "virtualds.parsers.grib:PARSER",
+    PLAIN_ZARR,
 )
 """The source formats; a new one is one module with a `Parser`, and one line here."""
 
@@ -102,71 +106,88 @@ def _warn(point: EntryPoint, why: str) -> None:
     )
 
 
+SUBCHUNK, INLINE_THRESHOLD = CHANGES = "subchunk", "inline_threshold"
+"""Choices of every format whose chunks `virtualds.datasets.reference_changes` cuts and holds."""
+
 FORMATS: tuple[Format, ...] = (
     Format(
         "kerchunk-json",
         (".json", ".json.gz", ".json.zst"),
-        json.detect,
-        json.read,
-        json.write,
-        json.update,
+        Late("virtualds.formats.kerchunk.json:detect"),
+        Late("virtualds.formats.kerchunk.json:read"),
+        Late("virtualds.formats.kerchunk.json:write"),
+        Late("virtualds.formats.kerchunk.json:update"),
         choices=("templates", "relative_paths", "zarr_format", *CHANGES),
-        upkeep=Upkeep(None, json_upkeep.move_sources),
-        to_dict=json.to_dict,
-        obstacles=encode_json.list_obstacles,
+        upkeep=Upkeep(None, Late("virtualds.formats.kerchunk.json_upkeep:move_sources")),
+        to_dict=Late("virtualds.formats.kerchunk.json:to_dict"),
+        obstacles=Late("virtualds.formats.kerchunk.encode_json:list_obstacles"),
     ),
     Format(
         "kerchunk-parquet",
         (".parquet", ".parq"),
-        parquet.detect,
-        parquet.read,
-        parquet.write,
-        parquet_append.update,
+        Late("virtualds.formats.kerchunk.parquet:detect"),
+        Late("virtualds.formats.kerchunk.parquet:read"),
+        Late("virtualds.formats.kerchunk.parquet:write"),
+        Late("virtualds.formats.kerchunk.parquet_append:update"),
         markers=(ZMETADATA,),
         choices=("record_size", "relative_paths", *CHANGES),
-        upkeep=Upkeep(parquet_upkeep.join_records, parquet_upkeep.move_sources),
-        obstacles=encode_json.list_obstacles,
+        upkeep=Upkeep(
+            Late("virtualds.formats.kerchunk.parquet_upkeep:join_records"),
+            Late("virtualds.formats.kerchunk.parquet_upkeep:move_sources"),
+        ),
+        obstacles=Late("virtualds.formats.kerchunk.encode_json:list_obstacles"),
     ),
     Format(
         "zarr-v3",
         (".zarr",),
-        read.detect,
-        read.read,
-        zarr_manifests.write,
-        zarr_manifests.update,
-        markers=(ZARR_JSON,),
-        first_written=(ZARR_FOLDER,),
+        Late("virtualds.formats.zarr_manifests.read:detect"),
+        Late("virtualds.formats.zarr_manifests.read:read"),
+        Late("virtualds.formats.zarr_manifests:write"),
+        Late("virtualds.formats.zarr_manifests:update"),
+        markers=(SET_MARKER,),
+        first_written=(SET_FOLDER,),
         choices=("manifest", "relative_paths", *CHANGES),
-        upgrade=zarr_manifests.upgrade,
-        history=History(zarr_manifests.history, zarr_manifests.expire),
-        parts=Parts(
-            zarr_manifests.begin_parts,
-            write_parts,
-            zarr_manifests.commit_parts,
-            zarr_manifests.abandon_parts,
-            is_table_inside,
+        upgrade=Late("virtualds.formats.zarr_manifests:upgrade"),
+        history=History(
+            Late("virtualds.formats.zarr_manifests:history"),
+            Late("virtualds.formats.zarr_manifests:expire"),
         ),
-        upkeep=Upkeep(zarr_manifests.join_tables, zarr_manifests.move_sources),
+        parts=Parts(
+            Late("virtualds.formats.zarr_manifests:begin_parts"),
+            Late("virtualds.formats.zarr_manifests.parallel_write:write_parts"),
+            Late("virtualds.formats.zarr_manifests:commit_parts"),
+            Late("virtualds.formats.zarr_manifests:abandon_parts"),
+            Late("virtualds.formats.zarr_manifests.parallel_write:is_table_inside"),
+        ),
+        upkeep=Upkeep(
+            Late("virtualds.formats.zarr_manifests:join_tables"),
+            Late("virtualds.formats.zarr_manifests:move_sources"),
+        ),
     ),
     Format(
         "icechunk",
         (".icechunk",),
-        icechunk.detect,
-        icechunk.read,
-        write.write,
-        write.update,
-        markers=icechunk.MARKERS,
-        first_written=icechunk.FOLDERS,
+        Late("virtualds.formats.icechunk:detect"),
+        Late("virtualds.formats.icechunk:read"),
+        Late("virtualds.formats.icechunk.write:write"),
+        Late("virtualds.formats.icechunk.write:update"),
+        markers=ICECHUNK_MARKERS,
+        first_written=ICECHUNK_FOLDERS,
         choices=(
             *("message", "metadata", "branch", "create_branch", "config"),
             *("rectilinear", SUBCHUNK),
         ),
-        history=History(icechunk.history, icechunk.expire),
-        upkeep=Upkeep(upkeep.rewrite_manifests, upkeep.move_sources),
+        history=History(
+            Late("virtualds.formats.icechunk:history"), Late("virtualds.formats.icechunk:expire")
+        ),
+        upkeep=Upkeep(
+            Late("virtualds.formats.icechunk.upkeep:rewrite_manifests"),
+            Late("virtualds.formats.icechunk.upkeep:move_sources"),
+        ),
         library="icechunk",
-        read_object=icechunk.read_object,
-        holds=target.is_occupied,
-        obstacles=write.list_obstacles,
+        read_object=Late("virtualds.formats.icechunk:read_object"),
+        holds=Late("virtualds.formats.icechunk.target:is_occupied"),
+        obstacles=Late("virtualds.formats.icechunk.write:list_obstacles"),
         takes_in=True,
     ),
 )

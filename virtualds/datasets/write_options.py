@@ -14,7 +14,8 @@ from virtualds.datasets.keywords import (
     format_suggestion,
     list_arguments,
 )
-from virtualds.datasets.reference_changes import CHANGES, ReferenceChanges
+from virtualds.datasets.reference_changes import ReferenceChanges
+from virtualds.datasets.registry import CHANGES
 from virtualds.datasets.rewrite.options import Rewriting
 from virtualds.formats import Format
 from virtualds.formats.admission import KEEP_QUERY

@@ -23,7 +23,7 @@ from virtualds.errors import (
     without_secrets,
 )
 from virtualds.formats.referenced_files import MALFORMED_ERRORS, malformed_error
-from virtualds.formats.zarr.v2_metadata import is_shape
+from virtualds.json_values import is_shape
 
 DECODING_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """Errors of xarray and cftime about meaningless attributes and values."""

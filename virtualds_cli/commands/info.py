@@ -41,7 +41,10 @@ def info(url: str, html: Path | None, **options: Any) -> None:
     of coordinates, unless you give --loadable-variables ''. With --html it also reads references,
     up to two million, to draw where the chunks lie.
     """
-    from virtualds.checks.describe import describe
+    from virtualds.importing import importing
+
+    with importing:
+        from virtualds.checks.describe import describe
 
     found = describe(url, **select_given(options, options))
     write_page(html, partial(_make_page, found))

@@ -25,7 +25,7 @@ from virtualds.datasets.location import Location, reader_of
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.errors import FormatError
-from virtualds.formats.zarr_manifests.plain_zarr import MARKERS
+from virtualds.formats.markers import STORE_MARKERS
 from virtualds.reading.decode import Decoder
 from virtualds.source_file import SourceFile
 from virtualds.stores import find_store
@@ -257,7 +257,7 @@ def _find_store_around(file: SourceFile) -> str | None:
 
 
 def _has_marker(folder: str, file: SourceFile) -> bool:
-    for marker in MARKERS:
+    for marker in STORE_MARKERS:
         url = join_path(folder, marker)
         try:
             find_store(url).describe(url, file.options)

@@ -12,7 +12,8 @@ import pandas as pd
 
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.datasets.location import Location, format_for
-from virtualds.datasets.reference_changes import SUBCHUNK, ReferenceChanges
+from virtualds.datasets.reference_changes import ReferenceChanges
+from virtualds.datasets.registry import SUBCHUNK
 from virtualds.datasets.rewrite.choose import Obstacles
 from virtualds.datasets.rewrite.chunk_files import choose_waiting_room, name_folder
 from virtualds.datasets.rewrite.options import Rewriting

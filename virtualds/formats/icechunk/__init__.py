@@ -29,16 +29,12 @@ from virtualds.formats.zarr.v3_arrays import ManifestPart
 from virtualds.formats.zarr.v3_groups import NodesReader
 from virtualds.source_file import SourceFile, StorageOptions
 
-MARKERS = ("repo", "refs/branch.main/ref.json")
-"""The files that make a folder a repository, of version 2 and of version 1."""
-FOLDERS = ("snapshots", "transactions", "chunks", "manifests")
-"""The folders of a repository (Icechunk specification, "File layout")."""
 MAGIC = "ICE🧊CHUNK".encode()
 """The first bytes of files of Icechunk (Icechunk specification, "File layout")."""
 
 
 def detect(marker: bytes) -> bool:
-    """Say whether one of the `MARKERS` is that of a repository."""
+    """Say whether one of the `ICECHUNK_MARKERS` is that of a repository."""
     return marker.startswith(MAGIC) or (marker.startswith(b"{") and b'"snapshot"' in marker)
 
 

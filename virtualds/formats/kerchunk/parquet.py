@@ -26,7 +26,6 @@ from virtualds.chunks.reference_table import ReferenceTable
 from virtualds.errors import FormatError, UnsupportedError, exists_already
 from virtualds.formats.kerchunk.changed_rows import ArrayChunks
 from virtualds.formats.kerchunk.records import (
-    MARKER,
     WRITTEN,
     Records,
     RecordTable,
@@ -34,6 +33,7 @@ from virtualds.formats.kerchunk.records import (
     join_record_path,
 )
 from virtualds.formats.kerchunk.write_record import encode_record
+from virtualds.formats.markers import ZMETADATA
 from virtualds.formats.read_options import READ_ALL, ReadOptions
 from virtualds.formats.referenced_files import MALFORMED_ERRORS, malformed_error
 from virtualds.formats.zarr.v2_metadata import read_chunk_grid
@@ -83,7 +83,7 @@ def read(source: SourceFile, how: ReadOptions = READ_ALL) -> ManifestGroup:
     """
     # relative urls start from the folder that holds the folder of the set
     source = SourceFile(source.url.rstrip("/"), options=source.options)
-    raw = find_store(source.url).read_all(f"{source.url}/{MARKER}", source.options)
+    raw = find_store(source.url).read_all(f"{source.url}/{ZMETADATA}", source.options)
     demand_no_claim(raw, source.url)
     return ParquetSet.parse(raw, source, how.allow).read_tree(how.group, how.skip)
 
@@ -92,7 +92,7 @@ def count_displaced(marker: bytes) -> int | None:
     """Return how many fences in a row a fence displaced; None if a marker is no fence."""
     if f'"{DISPLACED}"'.encode() not in marker or is_claim(marker):
         return None
-    document = parse_json(marker, MARKER)
+    document = parse_json(marker, ZMETADATA)
     notes = document.get(NOTES) if isinstance(document, Mapping) else None
     count = notes.get(DISPLACED) if isinstance(notes, Mapping) else None
     return count if type(count) is int and count >= 0 else None
@@ -231,7 +231,7 @@ def write(
         demand_exchange(url)
     files = files_of(hierarchy, record_size or _choose_record_size(hierarchy))
     if scheme_of(url) != "file":
-        create_folder(url, MARKER, files, options)
+        create_folder(url, ZMETADATA, files, options)
         return
     try:
         find_store(url).write_folder(url, files, options, replace=replaces)
@@ -268,7 +268,7 @@ def _choose_record_size(hierarchy: Hierarchy) -> int:
 def _is_set(url: str, options: StorageOptions | None) -> bool:
     """Say whether there is a set to replace."""
     try:
-        return detect(find_store(url).read_all(f"{url}/{MARKER}", options))
+        return detect(find_store(url).read_all(f"{url}/{ZMETADATA}", options))
     except (FileNotFoundError, NotADirectoryError):
         return False
 
@@ -300,7 +300,7 @@ def files_of(
                     check(rows, data)
                 yield join_record_path(path, number), data
                 advance(rows.size)
-    yield MARKER, to_document(hierarchy, size, {"set": token})
+    yield ZMETADATA, to_document(hierarchy, size, {"set": token})
 
 
 def list_records(manifest: ChunkManifest, size: int) -> Sequence[int]:

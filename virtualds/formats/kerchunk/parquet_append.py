@@ -25,8 +25,9 @@ from virtualds.formats.kerchunk.parquet import (
     rows_of_record,
     to_document,
 )
-from virtualds.formats.kerchunk.records import MARKER, join_record_path
+from virtualds.formats.kerchunk.records import join_record_path
 from virtualds.formats.kerchunk.write_record import encode_record
+from virtualds.formats.markers import ZMETADATA
 from virtualds.formats.zarr.v2_write import RELATIVE, Hierarchy
 from virtualds.progress import count_array
 from virtualds.source_file import SourceFile, StorageOptions
@@ -83,7 +84,7 @@ def update(
     relative = was_relative if relative_paths is None else relative_paths
 
     def is_there() -> bool:
-        return find_store(url).find_version(f"{url}/{MARKER}", options) == version
+        return find_store(url).find_version(f"{url}/{ZMETADATA}", options) == version
 
     with explain_vanished_files(is_there, url):
         before = found.read_tree()
@@ -109,7 +110,7 @@ def find_set(
     FileNotFoundError
         There is no set.
     """
-    raw, version, displaced = read_marker(f"{url}/{MARKER}", options, count_displaced)
+    raw, version, displaced = read_marker(f"{url}/{ZMETADATA}", options, count_displaced)
     demand_no_claim(raw, url)
     return ParquetSet.parse(raw, SourceFile(url, options=options), allow), version, displaced
 
@@ -189,7 +190,7 @@ class _SetGrowth:
         size, token, writer = records.size, records.token, secrets.token_hex(8)
         grown = {path: self._list_records(path) for path in self.hierarchy.manifests}
         paths = [join_record_path(path, n) for path, numbers in grown.items() for n in numbers]
-        fence = WriteLease(source.url, MARKER, source.options, version, paths)
+        fence = WriteLease(source.url, ZMETADATA, source.options, version, paths)
         fence.replace_marker(self.found.to_fence(writer, displaced))
         with explain_vanished_files(fence.is_current, source.url):
             for path, numbers in grown.items():

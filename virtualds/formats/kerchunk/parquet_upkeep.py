@@ -24,8 +24,9 @@ from virtualds.formats.kerchunk.parquet import (
     hierarchy_of,
 )
 from virtualds.formats.kerchunk.parquet_append import find_set, replace_folder
-from virtualds.formats.kerchunk.records import MARKER, TOKEN
+from virtualds.formats.kerchunk.records import TOKEN
 from virtualds.formats.kerchunk.write_record import encode_table
+from virtualds.formats.markers import ZMETADATA
 from virtualds.formats.same_references import demand_same_rows
 from virtualds.formats.upkeep import CheckMoved, MoveFile
 from virtualds.formats.zarr.v2_read import NOTES
@@ -81,7 +82,7 @@ def _check_record(found: ParquetSet, rows: ChunkManifest, data: bytes) -> None:
 def _explained(found: ParquetSet, version: str) -> Any:
     """Turn errors of files that vanish into a conflict, if another writer replaced the set."""
     url, options = found.source.url, found.source.options
-    marker = f"{url}/{MARKER}"
+    marker = f"{url}/{ZMETADATA}"
     return explain_vanished_files(
         lambda: find_store(url).find_version(marker, options) == version, url
     )
@@ -131,7 +132,7 @@ class _RecordMoving:
                 yield listed.path, self._move_record(data, listed.file.url)
         document = self._move_document()
         check([file for file in self._known.values() if file is not None])
-        yield MARKER, document
+        yield ZMETADATA, document
 
     def _get_url(self, url: str) -> str:
         """Return the url to write in place of one."""

@@ -29,6 +29,7 @@ from virtualds.chunks.record_cache import (
 from virtualds.chunks.reference_table import SourceSummary
 from virtualds.errors import AccessError, FormatError, ReadError
 from virtualds.formats.kerchunk.record_columns import read_inline, read_integers, read_urls
+from virtualds.formats.markers import ZMETADATA
 from virtualds.formats.referenced_files import (
     MALFORMED_ERRORS,
     ReferencedFiles,
@@ -40,8 +41,6 @@ from virtualds.stores import find_store
 from virtualds.stores.access_rules import AccessPolicy
 from virtualds.stores.store import version_of
 
-MARKER = ".zmetadata"
-"""The file that makes a folder a set."""
 FENCED = "virtualds"
 """Key of our notes in a marker, where writers also put their fence."""
 WRITTEN = "records"
@@ -106,7 +105,7 @@ class Records:
 
     def _describe_set(self) -> SourceFile | None:
         """Return the file that makes the folder a set, as it is now."""
-        url = f"{self.source.url}/{MARKER}"
+        url = f"{self.source.url}/{ZMETADATA}"
         try:
             return find_store(url).describe(url, self.source.options)
         except FileNotFoundError:
@@ -118,7 +117,7 @@ class Records:
             return True
         try:
             found = find_store(self.source.url).read_all(
-                f"{self.source.url}/{MARKER}", self.source.options
+                f"{self.source.url}/{ZMETADATA}", self.source.options
             )
             document = json.loads(found)
             return FENCED in document and hash_document(document) == self._meaning

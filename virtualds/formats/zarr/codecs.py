@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from virtualds.codecs import array_serialisers, codec_from_zarr_v3, find_zarr_v3_maker
+from virtualds.codecs import codec_from_zarr_v3, find_zarr_v3_maker, is_array_serialiser
 from virtualds.codecs.codec import Codec, Order, Shaped
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, UnsupportedError
@@ -208,21 +208,25 @@ def pipeline_from_v3(metadata: Mapping[str, Any]) -> CodecPipeline:
 
 def _find_bytes_codec(chain: Sequence[Entry]) -> int:
     """Return the number of the codec in a chain that makes bytes of an array."""
-    makers = {*BYTES_CODEC, *array_serialisers()}
     for name, _ in chain:
         if name in OTHER_SERIALISERS:
             raise UnsupportedError(
-                f"codec {name!r}: virtualds decodes only arrays whose chunks are made with one of "
-                f"{sorted(makers)}; open the data with zarr-python"
+                f"codec {name!r}: virtualds decodes no arrays whose chunks are made with it; open "
+                f"the data with zarr-python"
             )
-    places = [number for number, (name, _) in enumerate(chain) if name in makers]
+    places = [number for number, (name, _) in enumerate(chain) if _makes_bytes(name)]
     if len(places) == 1:
         return places[0]
     for entry in chain:
         # an unknown name may be that of another serialising codec
-        if entry[0] not in (*makers, *AXES):
+        if entry[0] not in AXES and not _makes_bytes(entry[0]):
             find_zarr_v3_maker(entry[0])
     raise _misplaced_error(chain)
+
+
+def _makes_bytes(name: str) -> bool:
+    """Say whether a codec makes bytes of an array."""
+    return name in BYTES_CODEC or (name not in AXES and is_array_serialiser(name))
 
 
 def _misplaced_error(chain: Sequence[Entry]) -> FormatError:

@@ -34,6 +34,7 @@ from virtualds.formats.zarr.v2_obstacles import (
     memory_order,
 )
 from virtualds.formats.zarr.v2_types import dtype_from_zarr_v2, dtype_to_zarr_v2, fill_from_zarr_v2
+from virtualds.json_values import is_shape
 
 V2_CHOICES = {"order": ("C", "F", None), "dimension_separator": (".", "/", None)}
 """Values that optional keys of ``.zarray`` may have."""
@@ -140,11 +141,6 @@ def check_zarr_v2(metadata: Any) -> None:
                 f".zarray: {key} {metadata[key]!r}, not one of {known[:2]}; the "
                 f"reference set is damaged"
             )
-
-
-def is_shape(value: Any) -> bool:
-    """Say whether a value of JSON is a list of lengths."""
-    return isinstance(value, list) and all(type(n) is int and n >= 0 for n in value)
 
 
 def read_chunk_grid(metadata: Mapping[str, Any]) -> tuple[int, ...]:

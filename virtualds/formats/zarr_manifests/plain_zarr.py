@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from virtualds.arrays.group import ManifestGroup
-from virtualds.arrays.parser import NativeReader, Parser
 from virtualds.bounds import demand_table
 from virtualds.chunks.columns import MISSING
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
+from virtualds.formats.markers import STORE_MARKERS, ZARR_JSON, ZARRAY, ZGROUP, ZMETADATA
 from virtualds.formats.referenced_files import MALFORMED_ERRORS, malformed_error
 from virtualds.formats.zarr.chunk_keys import ChunkKeys, SeparatedKeys, parse_chunk_keys
 from virtualds.formats.zarr.v2_read import HierarchyReader
@@ -35,10 +35,7 @@ from virtualds.stores import find_store
 from virtualds.stores.store import ListedFile
 from virtualds.urls import join_path, name_of
 
-V3, V2_CONSOLIDATED, V2_GROUP, V2_ARRAY = "zarr.json", ".zmetadata", ".zgroup", ".zarray"
-MARKERS = (V3, V2_CONSOLIDATED, V2_GROUP, V2_ARRAY)
-"""Files that make a folder a store, in the order of search."""
-V2_ATTRIBUTES = ".zattrs"
+ZATTRS = ".zattrs"
 
 
 def detect(marker: bytes) -> bool:
@@ -71,7 +68,7 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
         raise ValueError(f"group must be a string or None, got {group!r}")
     group = _normalise_path(group)
     store = _Store(source)
-    read_version = _read_v3 if store.marker == V3 else _read_v2
+    read_version = _read_v3 if store.marker == ZARR_JSON else _read_v2
     try:
         return read_version(store, frozenset(skip), group)
     except MALFORMED_ERRORS as error:
@@ -103,9 +100,9 @@ class _Store:
         listing = self._list_files()
         self.files = [listed.file for listed in listing]
         self.paths = [listed.path for listed in listing]
-        here = set(MARKERS).intersection(self.paths)
-        known = [marker for marker in MARKERS if marker in here]
-        self.marker, self.document = self._find_marker(known or MARKERS)
+        here = set(STORE_MARKERS).intersection(self.paths)
+        known = [marker for marker in STORE_MARKERS if marker in here]
+        self.marker, self.document = self._find_marker(known or STORE_MARKERS)
         # a listing without the marker would lack chunks, too
         self.is_listed = bool(known)
 
@@ -121,7 +118,8 @@ class _Store:
             with suppress(FileNotFoundError, NotADirectoryError):
                 return marker, self.read_json(marker)
         raise FileNotFoundError(
-            f"{self.root}: there is no Zarr store, none of {', '.join(MARKERS)}; check the path"
+            f"{self.root}: there is no Zarr store, none of {', '.join(STORE_MARKERS)}; check the "
+            f"path"
         )
 
     def read_json(self, path: str) -> Any:
@@ -200,7 +198,9 @@ def _measure_file(file: SourceFile) -> SourceFile:
 def _read_v3(store: _Store, skip: frozenset[str], group: str | None) -> ManifestGroup:
     root, folder_of = store.document, dict[str, str]()
     if root.get("zarr_format") != 3:
-        raise FormatError(f"{store.root}/{V3}: it is not metadata of Zarr v3; the store is damaged")
+        raise FormatError(
+            f"{store.root}/{ZARR_JSON}: it is not metadata of Zarr v3; the store is damaged"
+        )
     nodes: dict[str, Any]
     if root.get("node_type") == "array":
         nodes = {"": {"zarr_format": 3, "node_type": "group"}, store.name: root}
@@ -208,8 +208,8 @@ def _read_v3(store: _Store, skip: frozenset[str], group: str | None) -> Manifest
     elif (consolidated := root.get("consolidated_metadata")) is not None:
         nodes = {"": root, **consolidated["metadata"]}
     else:
-        found = store.read_all_json((V3,))
-        nodes = {path.removesuffix(V3).rstrip("/"): node for path, node in found.items()}
+        found = store.read_all_json((ZARR_JSON,))
+        nodes = {path.removesuffix(ZARR_JSON).rstrip("/"): node for path, node in found.items()}
     parts_of = partial(_find_manifests, store, folder_of)
     return NodesReader(store.root, nodes, {}, parts_of, skip).read_group(group)
 
@@ -246,29 +246,18 @@ def _is_needed(extension: Any) -> bool:
 
 def _read_v2(store: _Store, skip: frozenset[str], group: str | None) -> ManifestGroup:
     folder_of: dict[str, str] = {}
-    if store.marker == V2_CONSOLIDATED:
+    if store.marker == ZMETADATA:
         metadata = store.document["metadata"]
-    elif store.marker == V2_ARRAY:
-        metadata = {f"{store.name}/{V2_ARRAY}": store.document}
+    elif store.marker == ZARRAY:
+        metadata = {f"{store.name}/{ZARRAY}": store.document}
         with suppress(FileNotFoundError):
-            metadata[f"{store.name}/{V2_ATTRIBUTES}"] = store.read_json(V2_ATTRIBUTES)
+            metadata[f"{store.name}/{ZATTRS}"] = store.read_json(ZATTRS)
         folder_of[store.name] = ""
     else:
-        metadata = store.read_all_json((V2_GROUP, V2_ARRAY, V2_ATTRIBUTES))
+        metadata = store.read_all_json((ZGROUP, ZARRAY, ZATTRS))
 
     def chunks(path: str, grid: tuple[int, ...]) -> ChunkManifest:
-        separator = metadata[f"{path}/{V2_ARRAY}"].get("dimension_separator") or "."
+        separator = metadata[f"{path}/{ZARRAY}"].get("dimension_separator") or "."
         return store.build_manifest(folder_of.get(path, path), SeparatedKeys("v2", separator), grid)
 
     return HierarchyReader(store.source, metadata, {}, chunks, skip).read_tree(group)
-
-
-PARSER = Parser(
-    "zarr",
-    # no suffix: a folder named .zarr may also be a reference set
-    (),
-    detect,
-    read,
-    markers=MARKERS,
-    natives=(NativeReader("zarr", engine="zarr", remote=True),),
-)

@@ -1,0 +1,113 @@
+"""Modules of this package that are imported where a call needs them, by one thread at a time."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, TypeVar, overload
+
+from virtualds.json_values import pause_garbage_collection
+
+Entry = TypeVar("Entry")
+
+
+class Importing:
+    """What the face, or a table, does around imports of what lies behind it.
+
+    One thread at a time imports. Python locks a module and then its package; a package that imports
+    this module locks them the other way round. Where two threads do so at once, one of them gets
+    half a module, or an error.
+
+    Garbage collection is paused: modules make no garbage, and to look through all that xarray and
+    they have made takes as long as a third of the imports.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.pauses: list[AbstractContextManager[None]] = []
+
+    def __enter__(self) -> None:
+        self.lock.acquire()
+        self.pauses.append(pause_garbage_collection())
+        self.pauses[-1].__enter__()
+
+    def __exit__(self, *raised: Any) -> None:
+        self.pauses.pop().__exit__(None, None, None)
+        self.lock.release()
+
+
+importing = Importing()
+
+if hasattr(os, "register_at_fork"):
+    # a child process has none of the other threads, so nobody there would release the lock
+    os.register_at_fork(
+        before=importing.lock.acquire,
+        after_in_parent=importing.lock.release,
+        after_in_child=importing.lock.release,
+    )
+
+
+@dataclass(frozen=True)
+class Late:
+    """A function of a module that is imported when the function is called.
+
+    Parameters
+    ----------
+    place : str
+        Module and name, as entry points are written.
+
+    Examples
+    --------
+    >>> Late("virtualds.quantities:format_bytes")(2048)
+    '2 KiB'
+    """
+
+    place: str
+
+    def __call__(self, *given: Any, **options: Any) -> Any:
+        """Call the function."""
+        return find(self.place)(*given, **options)
+
+
+class LateTable(Sequence[Entry]):
+    """A table whose entries are imported one after another, as far as it is read.
+
+    Parameters
+    ----------
+    *entries : str or object
+        The entries, or module and name of each, as entry points are written. What most calls look
+        for comes first.
+
+    Examples
+    --------
+    >>> table = LateTable("virtualds.urls:scheme_of", "virtualds.parsers.grib:PARSER")
+    >>> table[0]("s3://bucket/2001.nc")
+    's3'
+    """
+
+    def __init__(self, *entries: str | Entry) -> None:
+        self.entries = entries
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    @overload
+    def __getitem__(self, index: int) -> Entry: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Entry]: ...
+    def __getitem__(self, index: int | slice) -> Entry | Sequence[Entry]:
+        if isinstance(index, slice):
+            return LateTable(*self.entries[index])
+        entry = self.entries[index]
+        return find(entry) if isinstance(entry, str) else entry
+
+
+def find(place: str) -> Any:
+    """Import what lies at a place: a module and a name, as entry points are written."""
+    module, _, name = place.partition(":")
+    with importing:
+        return getattr(import_module(module), name)
