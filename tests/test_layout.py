@@ -50,6 +50,7 @@ PUBLIC = {
     "ChunkManifest",
     "CodecPipeline",
     "CombineError",
+    "CombineWarning",
     "ConflictError",
     "Diagnosis",
     "Difference",

@@ -26,6 +26,8 @@ from virtualds.datasets.structure import Fact, find_first_difference, list_facts
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xarray.SerializationWarning"),
     pytest.mark.filterwarnings("ignore::RuntimeWarning"),
+    # the archives here differ on purpose
+    pytest.mark.filterwarnings("ignore::virtualds.CombineWarning"),
 ]
 
 OPTIONS: dict[str, Any] = {
