@@ -412,9 +412,14 @@ def test_files_that_are_left_out_are_in_the_report() -> None:
     document = said(*given, "--on-error", "collect")
     [lost] = document["left_out"]
     assert lost["url"].endswith("2003.nc")
+    for number in range(4, 7):
+        Path(f"200{number}.nc").write_bytes(b"\x89HDF\r\n\x1a\n of no use")
+    shown = done(*given, "--on-error", "collect", "--mode", "w").stdout
+    assert "6 files (4 left out)" in shown
+    assert "2003.nc (FormatError), 2004.nc (FormatError), 2005.nc (FormatError) and 1 more" in shown
     assert_identical(opened("refs.json"), native("200[12].nc"))
     result = done(*given, "--on-error", "skip", "--mode", "w")
-    assert result.stderr.startswith("warning: 1 of 3 files")
+    assert result.stderr.startswith("warning: 4 of 6 files")
     assert ".py:" not in result.stderr
 
 

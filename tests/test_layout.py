@@ -51,6 +51,7 @@ PUBLIC = {
     "ChunkManifest",
     "CodecPipeline",
     "CombineError",
+    "CombineWarning",
     "ConflictError",
     "Diagnosis",
     "Difference",

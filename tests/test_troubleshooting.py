@@ -134,6 +134,17 @@ def read_from_a_server(at: Place) -> None:
     at.read(f"{at.served.url}/refs.json")
 
 
+def combine_two_grids(at: Place) -> None:
+    at.put("2002.nc", at.native("2002.nc").rename(lat="latitude"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", virtualds.CombineWarning)
+        at.many()
+
+
+def open_with(engine: Any) -> Callable[[Place], None]:
+    return lambda at: xr.open_dataset(str(at.set()), engine=engine).load()
+
+
 def load_too_much(_: Place) -> None:
     with virtualds.set_options(load_limit=10):
         np.asarray(open_one("2001.nc").t)
@@ -172,6 +183,7 @@ PROVOKED: dict[str, Callable[[Place], object]] = {
     "cannot align objects with join='exact'": lambda at: open_many(
         ["2001.nc", at.put("cut.nc", at.native("2002.nc").isel(lat=slice(1, 5)))], join="exact"
     ),
+    "the ... files combine, but are not alike": combine_two_grids,
     "overlap along": overlap,
     "files could not be opened, and are left out": leave_out,
     "cannot hold ... of this dataset": hold_in_kerchunk,
@@ -185,6 +197,8 @@ PROVOKED: dict[str, Callable[[Place], object]] = {
         xr.open_dataset("2001.nc", engine="virtual", chunks={}) + 1
     ).virtual.to_manifest("refs.zarr"),
     "not listed any more": sync_without_a_file,
+    "Chunk key encoding 'virtualds.manifest' not found": open_with("zarr"),
+    "No such file or directory: '.../.zmetadata'": open_with("kerchunk"),
     "No such file or directory": read_after(os.unlink),
     "the file was modified after it was scanned": read_after(lambda path: os.utime(path, (1, 1))),
     "it had ... when scanned": read_after(lambda path: path.write_bytes(b"another")),

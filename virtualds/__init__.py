@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from virtualds.errors import (
         AccessError as AccessError,
         CombineError as CombineError,
+        CombineWarning as CombineWarning,
         ConflictError as ConflictError,
         FormatError as FormatError,
         ReadError as ReadError,
@@ -93,6 +94,7 @@ _HOMES = {
     "ChunkManifest": "chunks.manifest",
     "CodecPipeline": "codecs.pipeline",
     "CombineError": "errors",
+    "CombineWarning": "errors",
     "ConflictError": "errors",
     "Diagnosis": "checks.diagnose.report",
     "Difference": "checks.diagnose.findings",

@@ -1,4 +1,4 @@
-"""The error classes.
+"""The error classes, and the warning.
 
 ::
 
@@ -9,6 +9,7 @@
     ├── ReadError(OSError)                     bytes missing, changed or undecodable
     ├── AccessError(PermissionError)           a reference points where it may not
     └── ConflictError(RuntimeError)            another writer was faster
+    CombineWarning(UserWarning)                these files combine, but they are not alike
 
 Every message is written as *where: what happened; what to do*, and shown in two lines: what
 happened and where, then what to do. Lists of details follow below. Callers that know the file or
@@ -16,6 +17,8 @@ the variable put it before the message with ``locate``, or add it below with ``a
 """
 
 import re
+import sys
+import warnings
 from collections.abc import Iterable
 
 from virtualds.public import public
@@ -173,6 +176,31 @@ class AccessError(VirtualdsError, PermissionError):
 @public
 class ConflictError(VirtualdsError, RuntimeError):
     """Another writer was faster: the object has changed since it was read."""
+
+
+@public
+class CombineWarning(UserWarning):
+    """Files combine, but values are repeated along a dimension that only some files have.
+
+    Or coordinates of two grids are united. xarray combines them so without a word.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> warnings.simplefilter("ignore", CombineWarning)
+    """
+
+
+OWN_PACKAGES = ("virtualds", "xarray")
+"""Packages whose lines no warning points to, since users have not written them."""
+
+
+def warn_user(text: str, kind: type[Warning] = UserWarning) -> None:
+    """Warn, and point to the line that called this package."""
+    level, frame = 2, sys._getframe(1).f_back
+    while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] in OWN_PACKAGES:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(without_secrets(text), kind, stacklevel=level + 1)
 
 
 LIBRARY_ERRORS = (

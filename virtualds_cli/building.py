@@ -100,6 +100,19 @@ def summarise(
     }
 
 
+MOST_NAMES = 3
+"""Files that were left out, of which a summary gives the names."""
+
+
+def name_files(left_out: Sequence[Mapping[str, str]]) -> str:
+    """Return the first files that were left out, with their errors, and how many more."""
+    from virtualds.errors import without_secrets
+
+    shown = [f"{without_secrets(lost['url'])} ({lost['error']})" for lost in left_out[:MOST_NAMES]]
+    more = len(left_out) - MOST_NAMES
+    return ", ".join(shown) + (f" and {more:,} more" if more > 0 else "")
+
+
 def format_summary(document: Mapping[str, Any], read: FilesRead) -> str:
     """Format a summary as text; ``-v`` adds how files were read."""
     from virtualds.quantities import format_count
@@ -109,6 +122,7 @@ def format_summary(document: Mapping[str, Any], read: FilesRead) -> str:
     notes = ", ".join(f"{count:,} {what}" for count, what in parts if count)
     dims = ", ".join(f"{name} {size:,}" for name, size in document["dims"].items())
     opened = {"files": f"{files} ({notes})" if notes else files}
+    opened |= {"left out": name_files(lost)} if (lost := document["left_out"]) else {}
     opened |= {"read": str(read)} if is_verbose() else {}
     where = f"{document['target']}, {document['format']}"
     if not document["written"]:

@@ -472,7 +472,7 @@ def test_references_in_a_set_are_not_read_to_draw_them(has_pipelines: bool) -> N
     [picture] = pictures_of(page)
     assert shades_of(picture) == ({"unknown"} if has_pipelines else {"blue"})
     assert bin_chunks(array).counts[UNREAD].any() == has_pipelines
-    assert "missing chunks are not seen" in text_of(page)
+    assert "missing chunks are not seen: ds.virtual.plot.chunks(name) loads" in text_of(page)
 
 
 @pytest.mark.parametrize(

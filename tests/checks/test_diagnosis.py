@@ -17,7 +17,8 @@ from transforms import assert_identical
 from virtual_arrays import no_reads
 
 import virtualds
-from virtualds.checks.diagnose.explanations import EXPLANATIONS, TOGETHER
+from virtualds.checks.diagnose.entries import fold_differences
+from virtualds.checks.diagnose.explanations import EXPLANATIONS, KIND, RENAMED, TOGETHER
 from virtualds.checks.diagnose.fact_runs import FactRuns
 from virtualds.checks.diagnose.trial_combine import FORMAT_CHECKS
 from virtualds.datasets.registry import FORMATS
@@ -26,6 +27,8 @@ from virtualds.datasets.structure import Fact, find_first_difference, list_facts
 pytestmark = [
     pytest.mark.filterwarnings("ignore::xarray.SerializationWarning"),
     pytest.mark.filterwarnings("ignore::RuntimeWarning"),
+    # the archives here differ on purpose
+    pytest.mark.filterwarnings("ignore::virtualds.CombineWarning"),
 ]
 
 OPTIONS: dict[str, Any] = {
@@ -308,9 +311,17 @@ def test_formats_refuse_or_hold_as_diagnosed(name: str, written: Written, tmp_pa
 def test_every_aspect_has_a_case() -> None:
     aspects = {case.aspect for case in CASES.values()}
     without = [a for a in EXPLANATIONS if not any(c.startswith(a) for c in aspects)]
-    # units of times are an aspect of units; files out of order, gaps, and errors that no difference
-    # explains have tests of their own
-    assert set(without) == {"units of time", "order", "gap", TOGETHER}
+    # units of times are an aspect of units, and grids one of values; files out of order, gaps,
+    # causes, and errors that no difference explains have tests of their own
+    assert set(without) == {
+        "units of time",
+        "values of a grid",
+        "order",
+        "gap",
+        RENAMED,
+        KIND,
+        TOGETHER,
+    }
 
 
 def test_files_out_of_order_are_put_in_order_by_coordinates(tmp_path: Path) -> None:
@@ -865,7 +876,8 @@ def test_text_names_eras_and_differences_the_worst_first(found: virtualds.Diagno
 def test_html_escapes_what_files_say(found: virtualds.Diagnosis) -> None:
     page = found._repr_html_()
     assert "<b>&" not in page and "&lt;b&gt;&amp;amp;" in page
-    assert page.count('class="vds-card"') == len(found.of("blocks") + found.of("costs"))
+    cards = fold_differences(found.of("blocks") + found.of("costs"))
+    assert page.count('class="vds-card"') == len(cards)
 
 
 def test_machines_get_all_rows(found: virtualds.Diagnosis) -> None:

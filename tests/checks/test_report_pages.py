@@ -221,7 +221,7 @@ def test_what_blocks_or_costs_has_a_card_with_its_remedy_and_a_line_to_copy() ->
     ]
     page = parsed(diagnosis(*rows)._repr_html_())
     cards = [words(card) for card in by_class(page, "vds-card")]
-    assert cards[0] == '✗ t: codecsfrom 2.nc, 1 filea → bsoDo: mend itmend("2.nc")'
+    assert cards[0] == '✗ t: codecsfrom 2.nc (1 file)a → bsoDo: mend itmend("2.nc")'
     assert [words(code) for code in by_class(page, "vds-code")] == ['mend("2.nc")']
     assert len(cards) == 2 and cards[1].startswith("! t: units")
     assert "Differences that cost nothing1" in words(page)
@@ -240,10 +240,13 @@ def test_the_verdict_comes_first_with_a_sign_and_a_shade(
     assert f"border-left:4px solid var(--vds-{shade}," in page
 
 
-def test_long_lists_of_cards_are_cut() -> None:
-    page = parsed(diagnosis(*[difference("costs")] * 50)._repr_html_())
-    assert len(by_class(page, "vds-card")) == 20
-    assert "... and 30 more; to_dataframe() has all" in words(page)
+@pytest.mark.parametrize(("remedy", "cards"), [("", 20), ("mend it", 1)])
+def test_long_lists_of_cards_are_cut(remedy: str, cards: int) -> None:
+    rows = [difference("costs", before=str(n), remedy=remedy) for n in range(50)]
+    page = parsed(diagnosis(*rows)._repr_html_())
+    assert len(by_class(page, "vds-card")) == cards
+    for shown in (words(page), str(diagnosis(*rows))):
+        assert shown.count("... and 30 more; to_dataframe() has all") == 1
 
 
 def test_names_and_values_are_shown_as_text(tmp_path: Path) -> None:
@@ -300,33 +303,33 @@ def test_a_line_of_code_does_what_the_remedy_says(name: str, tmp_path: Path) -> 
 
 
 GIVEN = {"concat_dim": "time", "drop_variables": "v", "storage_options": {"key": "hunter2"}}
-LINES_OF_CODE: dict[str, tuple[dict[str, str], bool, str]] = {
-    "drop": ({"aspect": "presence"}, False, 'concat_dim="time", drop_variables=["v", "t"]'),
-    "coordinate": ({"aspect": "values"}, True, 'drop_variables="v", join="override"'),
-    "field": ({"aspect": "values"}, False, 'drop_variables="v", compat="override"'),
-    "order": ({"aspect": "order"}, True, "sort=True"),
+LINES_OF_CODE: dict[str, tuple[dict[str, str], tuple[str, ...], str]] = {
+    "drop": ({"aspect": "presence"}, (), 'concat_dim="time", drop_variables=["v", "t"]'),
+    "coordinate": ({"aspect": "values"}, ("4", "4"), 'drop_variables="v", join="override"'),
+    "field": ({"aspect": "values"}, (), 'drop_variables="v", compat="override"'),
+    "order": ({"aspect": "order"}, ("4", "4"), "sort=True"),
     "calendar": (
         {"aspect": "calendar", "before": "noleap"},
-        True,
+        ("4", "4"),
         'preprocess=lambda ds: ds.convert_calendar("noleap", dim="t")',
     ),
     "data variable": (
         {"aspect": "role", "before": "data variable"},
-        False,
+        (),
         'preprocess=lambda ds: ds.reset_coords("t")',
     ),
-    "name": ({"aspect": "presence", "variable": 'a"b'}, False, r'["v", "a\"b"]'),
+    "name": ({"aspect": "presence", "variable": 'a"b'}, (), r'["v", "a\"b"]'),
 }
 
 
 @pytest.mark.parametrize("name", LINES_OF_CODE)
 def test_a_line_repeats_what_was_given_but_no_secret(name: str) -> None:
-    row, is_dimension, expected = LINES_OF_CODE[name]
-    code = write_remedy(difference("blocks", **row), GIVEN, is_dimension)
+    row, sizes, expected = LINES_OF_CODE[name]
+    code = write_remedy(difference("blocks", **row), GIVEN, sizes)
     assert code.startswith("vds = virtualds.open_virtual_mfdataset(files, concat_dim=")
     assert expected in code and "hunter2" not in code
     compile(code, "line", "exec")
-    assert write_remedy(difference("combines", **row), GIVEN, is_dimension) == ""
+    assert write_remedy(difference("combines", **row), GIVEN, sizes) == ""
 
 
 def test_a_file_that_cannot_be_opened_is_left_out_by_the_line(tmp_path: Path) -> None:

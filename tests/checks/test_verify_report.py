@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -163,3 +165,17 @@ def test_bits_between_the_fields_of_records_are_no_values() -> None:
     other = one.copy()
     other["b"] = 1
     assert "1 of 1 elements differ" in find_difference(one, other)
+
+
+def test_the_text_says_what_to_do_about_each_kind(
+    archive_files: list[Path], tmp_path: Path
+) -> None:
+    gone, other = (shutil.copy2(path, tmp_path) for path in archive_files)
+    ds = virtualds.open_virtual_mfdataset([gone, other])
+    os.unlink(gone)
+    os.utime(other, (1, 1))
+    text = str(ds.virtual.verify())
+    missing, modified = text[text.index("missing (1)") :].split("modified (1)")
+    assert "  do: restore the file" in missing
+    assert "virtualds sync --on-removed drop" in missing and "virtualds drop-sources" in missing
+    assert "cp -p or rsync -t" in modified and "virtualds sync" in modified

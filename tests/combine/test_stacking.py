@@ -144,6 +144,7 @@ def test_any_number_of_files_is_stacked(
     xr.testing.assert_identical(found.virtual.load(), natively(paths, "member"))
 
 
+@pytest.mark.filterwarnings("ignore::virtualds.CombineWarning")
 @pytest.mark.parametrize("dims", [["member", "time"], ["time", "member"], ["member", "run"]])
 def test_nested_lists_are_stacked_along_what_they_lack(dims: list[str], tmp_path: Path) -> None:
     parts = [

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import xarray as xr
 from cases import CASES, Archive
@@ -422,7 +423,8 @@ def test_a_dry_run_shows_the_cost_and_writes_nothing(tmp_path: Path) -> None:
     MIXED["codec_changes"].virtual(paths).virtual.to_manifest(tmp_path / "all.zarr")
     before = sorted(os.listdir(tmp_path))
     shown = command("convert", tmp_path / "all.zarr", tmp_path / "refs.json", "--dry-run")
-    assert "2 chunks of 6 to rewrite, 1.1 kB; nothing has been written" in shown.stdout
+    assert "2 of 6 chunks to rewrite, 1.1 kB decoded" in shown.stdout
+    assert "nothing has been written" in shown.stdout
     assert "its chunks use 2 encodings" in shown.stdout
     found = command("convert", tmp_path / "all.zarr", tmp_path / "refs.json", "--dry-run", "--json")
     assert json.loads(found.stdout)["variables"][0]["rewritten"] == 2
@@ -566,3 +568,27 @@ def test_a_source_is_not_dropped_beside_chunks_of_unknown_sources(
     with pytest.raises(CombineError, match="has no such source"):
         virtualds.drop_sources(target, str(tmp_path / "never.nc"))
     assert_same_bits(opened(target), xr.concat(map(xr.load_dataset, paths), "time"))
+
+
+def test_a_cost_is_readable_on_80_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    months = [
+        xr.Dataset({f"variable_{n}": ("x", np.zeros(m)) for n in range(30)}) for m in (31, 28)
+    ]
+    for number, month in enumerate(months):
+        month.to_netcdf(f"{number}.nc", encoding={n: {"zlib": True} for n in month})
+    joined = virtualds.open_virtual_mfdataset(["0.nc", "1.nc"], combine="nested", concat_dim="x")
+    table = joined.virtual.cost("icechunk")
+    lines = repr(table).splitlines()
+    assert lines[0] == "30 of 60 chunks to rewrite, 7.4 kB decoded"
+    assert lines[1] == "  variable_0: 1 of 2 chunks, 248 bytes"
+    assert lines[2] == "      as float64, shuffle zlib, chunks (31,)"
+    assert lines[3].startswith("      since chunk lengths along axis 0 vary (31, 28")
+    assert lines[-1] == "  ... and 10 more variables"
+    # a path is one word, however long it is
+    assert all(len(line) <= 80 or len(line.split()) == 1 for line in lines)
+    page = table._repr_html_()
+    assert "30 of 60 chunks to rewrite" in page and page.count("<tr>") == 31
+    # it is a pandas table, and so is what is made of it
+    assert table["rewritten"].sum() == 30
+    assert type(table[["variable", "bytes"]]) is type(table.query("bytes > 0")) is pd.DataFrame

@@ -636,6 +636,8 @@ def test_a_file_changed_after_scanning_is_an_error(folder: Path) -> None:
     stat = path.stat()
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
     demand_report(array, (0, 0, 0), "modified after it was scanned", "check_sources=False")
+    with pytest.raises(ReadError, match=r"same size, other time\ncopy it again .*cp -p, rsync -t"):
+        array.read()
     with set_virtualds_options(check_sources=False):
         exactly(array.read(), before)
 

@@ -17,7 +17,7 @@ from counting_server import counting_server
 from daily_files import days, native, opened, written
 
 import virtualds
-from virtualds import CombineError, SourceFile, SyncReport, UnsupportedError
+from virtualds import CombineError, ReadError, SourceFile, SyncReport, UnsupportedError
 
 TARGETS = ("refs.json", "refs.parquet", "refs.zarr")
 Make = Callable[..., Path]
@@ -109,13 +109,25 @@ def test_a_changed_file_may_be_longer_or_shorter(make: Make) -> None:
     assert_holds("refs.zarr")
 
 
+def test_of_many_changed_files_the_error_names_the_one_with_other_days(make: Make) -> None:
+    for number in range(4):
+        make(number)
+    run()
+    make(0, age=500)
+    make(2, count=6, age=500)
+    with pytest.raises(
+        CombineError, match=r"^file:.*/02\.nc: it has changed, and has other values"
+    ):
+        run()
+
+
 def test_a_changed_file_whose_days_overlap_others_is_refused(make: Make) -> None:
     for number in range(3):
         make(number)
     run()
     make(1, count=6, age=500)
     before = bytes_below(Path("refs.zarr"))
-    with pytest.raises(CombineError, match=r"(?s)overlap.*write the set anew"):
+    with pytest.raises(CombineError, match=r"(?s)/01\.nc: it has .*overlap.*write the set anew"):
         run()
     assert bytes_below(Path("refs.zarr")) == before
 
@@ -603,3 +615,19 @@ def test_a_report_says_what_was_done(make: Make) -> None:
     assert repr(run(settle=0)).startswith(f"<SyncReport {done.target}: 1 added, 1 unchanged")
     many = SyncReport("refs.zarr", added=tuple(f"{n}.nc" for n in range(12)))
     assert str(many).splitlines()[-1] == "  added: 2 more"
+
+
+def test_a_copy_without_its_time_is_accepted_as_the_error_says(make: Make) -> None:
+    for number in range(2):
+        make(number)
+    run()
+    path = make(0).resolve()
+    path.write_bytes(path.read_bytes())
+    os.utime(path, (1, 1))
+    with pytest.raises(ReadError, match="copied without its time") as raised:
+        xr.open_dataset("refs.zarr", engine="virtual").load()
+    assert "virtualds.sync scans it again" in str(raised.value)
+    with virtualds.set_options(check_sources=False):
+        xr.open_dataset("refs.zarr", engine="virtual").load()
+    assert names(run().replaced) == ["00.nc"]
+    assert_holds("refs.zarr")

@@ -148,7 +148,11 @@ def _note(
     """Return what the picture leaves out."""
     parts = []
     if found.is_assumed:
-        parts.append("References are not loaded: missing chunks are not seen.")
+        parts.append(
+            "References are not loaded, so missing chunks are not seen: "
+            "ds.virtual.plot.chunks(name) loads and draws those of a variable, "
+            "virtualds info SET --html PAGE those of a set."
+        )
     if any((face.sum(0) > 1).any() for face in faces):
         through = "Each face looks through the whole array: cells" if len(faces) > 1 else "Cells"
         parts.append(f"{through} hold several chunks.")

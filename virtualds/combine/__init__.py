@@ -171,6 +171,11 @@ def open_virtual_mfdataset(
     ConflictError
         Another writer replaced the set during the commit.
 
+    Warns
+    -----
+    CombineWarning
+        Values are repeated along a dimension that only some files have, or grids are united.
+
     Examples
     --------
     >>> vds = open_virtual_mfdataset(

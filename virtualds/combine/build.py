@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
@@ -23,10 +22,11 @@ from virtualds.combine.overlap import Extent
 from virtualds.combine.progress import BuildReport, Count, LeftOut, describe_left_out
 from virtualds.combine.read_together import AlikeOpener
 from virtualds.combine.stored_file import FileInConcat, StoredFile, decode_opened, sample
+from virtualds.combine.unlike_files import warn_of_unlike_files
 from virtualds.combine.workers import Workers
 from virtualds.combine.write_target import BuildTarget
 from virtualds.combine.xarray_combine import Combination, combine_naming_files
-from virtualds.errors import CombineError
+from virtualds.errors import CombineError, warn_user
 from virtualds.log import INFO, tell, tells
 from virtualds.progress import report_progress
 
@@ -76,10 +76,9 @@ class Build(Generic[Opened]):
                 tell(INFO, f"HDF5 files: {report.read}")
         if failed and self.building.on_error == "skip":
             lines = "\n".join(describe_left_out(report.left_out))
-            warnings.warn(
+            warn_user(
                 f"{len(failed)} of {len(items)} files could not be opened, and are left out:\n"
-                f"{lines}",
-                stacklevel=6,
+                f"{lines}"
             )
         return found, report
 
@@ -100,6 +99,7 @@ class Build(Generic[Opened]):
         joined = None if combination.concat_dim is None else dims
         combined = combine_naming_files(combine, joined, crop_datasets(parts, found), files, opened)
         combination.arrangement.check(Extent.of("the result", combined), extents.values())
+        warn_of_unlike_files(combination, {str(names[n]): found[n] for n in placed}, combined)
         return combined
 
     def _raise_first(

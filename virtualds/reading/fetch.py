@@ -218,7 +218,8 @@ class _SelectionReader:
                 except StoreError as own:
                     number, reason = member, own
                     break
-            raise chunk_read_error(self.source, work, number, str(reason)) from reason.__cause__
+            why = (number, str(reason), reason.remedy)
+            raise chunk_read_error(self.source, work, *why) from reason.__cause__
 
     # ------------------------------------------------------------------ values
 
@@ -264,7 +265,8 @@ class _SelectionReader:
         try:
             store.read_into(_file_of(batch), found.ranges, list(targets.values()))
         except StoreError as error:
-            raise chunk_read_error(self.source, found, error.item, str(error)) from error.__cause__
+            why = (error.item, str(error), error.remedy)
+            raise chunk_read_error(self.source, found, *why) from error.__cause__
         return _take_tasks(batch, [n for n in range(len(batch.tasks)) if n not in targets])
 
     def _finish_tile(self, tile: Tile, decoder: Decoder, data: Sequence[Buffer]) -> None:
@@ -346,7 +348,8 @@ class _SelectionReader:
         try:
             find_store(file.url).check_unchanged(file)
         except StoreError as error:
-            raise chunk_read_error(self.source, batch, 0, str(error)) from error.__cause__
+            why = (0, str(error), error.remedy)
+            raise chunk_read_error(self.source, batch, *why) from error.__cause__
 
 
 def _file_of(work: Batch | Tile) -> SourceFile:
@@ -357,16 +360,18 @@ def _take_tasks(batch: Batch, numbers: Sequence[int]) -> Batch:
     return batch._replace(tasks=[batch.tasks[number] for number in numbers])
 
 
-def chunk_read_error(source: Readable, work: Batch | Tile, number: int, reason: str) -> ReadError:
+def chunk_read_error(
+    source: Readable, work: Batch | Tile, number: int, reason: str, remedy: str = ""
+) -> ReadError:
     """Return the error that names file, bytes, variable and chunk."""
     url = NOT_IN_FILE[work.file] if work.file < 0 else work.fragment.manifest.files[work.file].url
     offset, length = work.ranges[number]
     of = ":" if work.file < 0 else " of"
     variable = f"variable {source.name!r}{of} " if source.name else ""
-    error = ReadError(
-        f"{variable}{url}, bytes {offset} to {offset + length}: {reason}; restore the file, scan "
-        f"it again, or if it has moved, call virtualds.rename_paths"
+    remedy = remedy or (
+        "restore the file, scan it again, or if it has moved, call virtualds.rename_paths"
     )
+    error = ReadError(f"{variable}{url}, bytes {offset} to {offset + length}: {reason}; {remedy}")
     error.add_note(f"chunk {_find_chunk_id(source, work, offset)}")
     return error
 

@@ -198,14 +198,21 @@ def _check_within(path: str, found: os.stat_result, folders: Any) -> None:
         raise StoreError(f"the path leads to {real}, which lies under none of {list(folders)}")
 
 
+OTHER_TIME_REMEDY = (
+    "copy it again with its time (cp -p, rsync -t); or accept it: virtualds.sync scans it again, "
+    "virtualds.set_options(check_sources=False) reads it as it is"
+)
+
+
 def check_unchanged(file: SourceFile, found: os.stat_result) -> None:
     """Refuse a file that has changed since it was scanned."""
     if file.size is not None and file.size != found.st_size:
         raise StoreError(f"the file has {found.st_size} bytes, it had {file.size} when scanned")
     if file.mtime is not None and file.mtime != found.st_mtime_ns:
         raise StoreError(
-            "the file was modified after it was scanned "
-            "(virtualds.set_options(check_sources=False) reads modified files, too)"
+            "the file was modified after it was scanned, or copied without its time: "
+            "same size, other time",
+            remedy=OTHER_TIME_REMEDY,
         )
 
 

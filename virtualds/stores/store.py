@@ -48,13 +48,14 @@ def make_far_limits() -> RequestLimits:
 class StoreError(OSError):
     """A store cannot deliver bytes; ``item`` is the number of the range that failed.
 
+    ``remedy`` says what to do, where the store knows that better than its callers.
     This error stays inside the library: callers turn it into an error that names the chunk and the
     variable.
     """
 
-    def __init__(self, reason: str, item: int = 0) -> None:
+    def __init__(self, reason: str, item: int = 0, remedy: str = "") -> None:
         super().__init__(without_secrets(reason))
-        self.item = item
+        self.item, self.remedy = item, remedy
 
 
 class RequestError(StoreError):

@@ -19,6 +19,7 @@ from virtualds.datasets.from_dataset import as_read, group_from_dataset
 from virtualds.datasets.source_positions import find_positions, lies_in, urls_of
 from virtualds.datasets.to_dataset import to_virtual_dataset
 from virtualds.errors import CombineError
+from virtualds.quantities import format_count
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.listing import FileColumns
 from virtualds.syncing.compare import Changes
@@ -94,7 +95,7 @@ class Update:
             after = as_read(remove_sources(after, removed, self.dim))
         if changed is not None:
             after = as_read(replace_sources(after, changed, self.dim))
-            self._check_order(group, after)
+            self._check_order(group, after, changes.changed)
         grown = after if added is None else self._add(after, added)
         if grown is begun:
             # data that the set has, without references to the file, are opened in every run
@@ -170,7 +171,7 @@ class Update:
             index.is_monotonic_increasing or index.is_monotonic_decreasing
         )
 
-    def _check_order(self, before: ManifestGroup, after: ManifestGroup) -> None:
+    def _check_order(self, before: ManifestGroup, after: ManifestGroup, changed: Urls) -> None:
         """Refuse changed files that no longer follow each other as the set does."""
         old, new = _index_of(before, self.dim), _index_of(after, self.dim)
         if not self.sorts or old is None or new is None or not old.is_unique:
@@ -179,11 +180,19 @@ class Update:
             old.is_monotonic_decreasing and new.is_monotonic_decreasing
         )
         if (self._rises_or_falls(before) and not kept) or not new.is_unique:
+            [first, *others] = [u for u in changed if self._moves(u, before, after)] or changed
+            more = f" (and {format_count(len(others), 'other file')})" if others else ""
             raise CombineError(
-                f"the changed files have other values of {self.dim!r} than before, which overlap "
-                f"those of other files, or come in another order; write the set anew (delete it, "
-                f"and run again), or leave the files out of the pattern"
+                f"{first}{more}: it has changed, and has other values of {self.dim!r} than before, "
+                f"which overlap those of other files, or come in another order; write the set anew "
+                f"(delete it, and run again), or leave the file out of the pattern"
             )
+
+    def _moves(self, url: str, before: ManifestGroup, after: ManifestGroup) -> bool:
+        """Say whether a file has other values along the dimension than before."""
+        datasets = [to_virtual_dataset(group) for group in (before, after)]
+        old, new = (ds.indexes[self.dim][find_positions(ds, self.dim, {url})] for ds in datasets)
+        return not old.equals(new)
 
     # ------------------------------------------------------------------ without the dimension
 

@@ -12,7 +12,6 @@ from virtualds_cli.command import command
 from virtualds_cli.options import CHOICES, given, select_given
 from virtualds_cli.output import (
     format_facts,
-    format_table,
     report,
     to_records,
 )
@@ -87,18 +86,13 @@ def show_cost(
 ) -> None:
     """Print what would be rewritten, with the options of a format that are given."""
     from virtualds.datasets.convert import estimate_conversion
-    from virtualds.quantities import format_bytes, format_count
 
     names = ("drop_variables", "allow", "storage_options", *of_format)
     found = estimate_conversion(source, form, **select_given(chosen, names))
     total = int(found["bytes"].sum())
-    summary = (
-        f"{format_count(int(found['rewritten'].sum()), 'chunk')} of {int(found['chunks'].sum()):,} "
-        f"to rewrite, {format_bytes(total)}; nothing has been written"
-    )
     document = {"source": source, "target": target, "format": form, "bytes": total}
     report(
         document | {"variables": to_records(found)},
-        format_table(list(found.columns), found.values.tolist()),
-        format_facts({target: f"{form}, {summary}"}),
+        str(found),
+        format_facts({target: f"{form}; nothing has been written"}),
     )

@@ -8,8 +8,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from virtualds.checks.diagnose.causes import put_causes
 from virtualds.checks.diagnose.explanations import GAP, OPENING, ORDER, OVERLAP, FoundChange, Pair
-from virtualds.checks.diagnose.fact_runs import MOST_VALUES, FactRun, is_steady
+from virtualds.checks.diagnose.fact_runs import MOST_VALUES, FactRun, find_text, is_steady
 from virtualds.checks.diagnose.findings import VERDICTS, Difference, Era, EraStretch
 from virtualds.checks.diagnose.guess_dimension import (
     CoordinateSpan,
@@ -138,15 +139,15 @@ def find_differences(survey: FileSurvey, trial: TrialCombine) -> tuple[Differenc
         _describe_opening(era, leaves_out=is_fault and leaves_out)
         for era, is_fault in _find_unreadable(survey)
     ]
-    found += [
-        row for pair, changes in by_pair.items() for row in judge_changes(pair, changes, trial)
-    ]
+    for pair, changes in by_pair.items():
+        numbers = survey.files.index(pair[0]), survey.files.index(pair[1])
+        found += judge_changes(pair, put_causes(changes, survey.courses, numbers), trial)
     for files in (
         _select_ends(survey.files) if not any(d.verdict == "blocks" for d in found) else ()
     ):
         if files not in by_pair:
             found += judge_unchanged(files, trial)
-    found.sort(key=lambda row: VERDICTS.index(row.verdict))
+    found.sort(key=lambda row: (VERDICTS.index(row.verdict), not row.leads))
     return tuple(_add_code(row, survey, trial) for row in found)
 
 
@@ -155,8 +156,10 @@ def _add_code(row: Difference, survey: FileSurvey, trial: TrialCombine) -> Diffe
     given = {**trial.how, **trial.options}
     if trial.preprocess is not None:
         given["preprocess"] = Code("preprocess")
-    is_dimension = Fact(row.variable, SIZE) in survey.courses.runs
-    return replace(row, code=write_remedy(row, given, is_dimension))
+    runs = survey.courses.runs.get(Fact(row.variable, SIZE), [])
+    pair = [survey.files.index(file) for file in (row.against, row.first_file) if runs and file]
+    sizes = tuple(find_text(runs, number) or "" for number in pair)
+    return replace(row, code=write_remedy(row, given, sizes))
 
 
 def _select_ends(files: Sequence[str]) -> list[tuple[str, ...]]:
@@ -200,7 +203,7 @@ def _describe_opening(era: Era, *, leaves_out: bool) -> Difference:
 def _find_changes(survey: FileSurvey, joined: Sequence[str]) -> Iterator[FoundChange]:
     """Yield the changes of each fact; then files that overlap, or are out of order."""
     for fact, runs in survey.courses.find_changing().items():
-        if not _is_joined(survey, fact, joined) and not _is_implied(survey, fact):
+        if not _is_joined(survey, fact, joined) and not _is_implied(survey, fact, joined):
             yield from _find_fact_changes(survey, fact, runs)
     if len(joined) != 1:
         return
@@ -237,13 +240,16 @@ def _find_fact_changes(
     survey: FileSurvey, fact: Fact, runs: Sequence[FactRun]
 ) -> Iterator[FoundChange]:
     counts = survey.courses.count_texts(fact)
-    seen = {runs[0][1]}
+    seen, alike = {runs[0][1]}, _list_alike_texts(survey, fact)
     for (_, before), (place, after) in pairwise(runs):
         if after in seen:
             continue
         seen.add(after)
         count, text = counts[after], _to_text(after)
-        if _is_collapsed(fact, len(counts)):
+        if after in alike:
+            count, text = sum(counts[other] for other in alike), _sum_up(alike)
+            seen.update(alike)
+        elif _is_collapsed(fact, len(counts)):
             count = survey.courses.count - counts[runs[0][1]]
             text = f"{text} (and {len(counts) - 2:,} others)" if len(counts) > 2 else text
         pair = (survey.files[place - 1], survey.files[place])
@@ -255,9 +261,29 @@ def _find_fact_changes(
             count,
             survey.courses.counts_time(fact.subject),
             _is_virtual(survey, fact),
+            is_dimension=Fact(fact.subject, SIZE) in survey.courses.runs,
         )
         if _is_collapsed(fact, len(counts)):
             return
+
+
+def _list_alike_texts(survey: FileSurvey, fact: Fact) -> list[str]:
+    """Return the chunk lengths that cut longer and shorter files as those of the first are cut."""
+    if not fact.aspect.startswith(CHUNKS):
+        return []
+    runs, numbers = survey.courses.runs[fact], survey.courses.number_texts(fact)
+    texts = dict.fromkeys(text for start, text in runs if numbers[start] == numbers[0])
+    return [text for text in texts if text is not None and text != runs[0][1]]
+
+
+def _sum_up(lengths: Sequence[str]) -> str:
+    """Return lengths of chunks as one text.
+
+    >>> _sum_up(["28", "30", "29"]), _sum_up(["28"])
+    ('28 to 30', '28')
+    """
+    ends = sorted({int(text) for text in lengths})
+    return f"{ends[0]} to {ends[-1]}" if len(ends) > 1 else str(ends[0])
 
 
 def _is_collapsed(fact: Fact, count: int) -> bool:
@@ -276,8 +302,9 @@ def _is_joined(survey: FileSurvey, fact: Fact, joined: Sequence[str]) -> bool:
     return fact.aspect == VALUES and not set(_dims_of(survey, fact.subject)).isdisjoint(joined)
 
 
-def _is_implied(survey: FileSurvey, fact: Fact) -> bool:
+def _is_implied(survey: FileSurvey, fact: Fact, joined: Sequence[str]) -> bool:
     """Say whether another difference already implies this one."""
+    is_joined = fact.aspect.removeprefix(CHUNKS) in joined
     changing = survey.courses.find_changing()
     if fact.aspect == STORED:
         return Fact(fact.subject, DTYPE) in changing
@@ -286,7 +313,9 @@ def _is_implied(survey: FileSurvey, fact: Fact) -> bool:
         return Fact(fact.subject, VALUES) in changing
     if fact.aspect.startswith(CHUNKS):
         # a variable with a single chunk has chunks as long as its dimension
-        return Fact(fact.subject, DIMENSIONS) in changing
+        size = Fact(fact.aspect.removeprefix(CHUNKS), SIZE)
+        follows = size in changing and not survey.courses.number_texts(fact).any()
+        return Fact(fact.subject, DIMENSIONS) in changing or (follows and not is_joined)
     return False
 
 
@@ -304,13 +333,8 @@ def _has_common_variable(survey: FileSurvey, first: int, second: int) -> bool:
     runs = survey.courses.runs
     names = {fact.subject for fact in runs if fact.aspect == PRESENCE} - set(survey.spans)
     return not names or any(
-        _find_text(runs[Fact(name, PRESENCE)], first)
+        find_text(runs[Fact(name, PRESENCE)], first)
         == THERE
-        == _find_text(runs[Fact(name, PRESENCE)], second)
+        == find_text(runs[Fact(name, PRESENCE)], second)
         for name in names
     )
-
-
-def _find_text(runs: Sequence[FactRun], number: int) -> str | None:
-    """Return the text of a fact in one file."""
-    return [text for start, text in runs if start <= number][-1]

@@ -24,16 +24,19 @@ from virtualds.datasets.structure import (
 
 OVERLAP, ORDER, TOGETHER, OPENING = "overlap", "order", "together", "opening"
 GAP = "gap"
-TIME_UNITS = "units of time"
+RENAMED, KIND = "name of the dimension", "data variables"
+"""Causes of other differences, which a report names in their place."""
+TIME_UNITS, GRID = "units of time", "values of a grid"
 Pair = tuple[str, str]
 
 
 class FoundChange(NamedTuple):
     """A difference without a verdict.
 
-    ``pair`` holds the two files to try, ``is_time`` says whether the variable counts time, and
-    ``virtual`` whether its values stay in the files. ``among`` lists all files with the difference,
-    where two files do not show it.
+    ``pair`` holds the two files to try, ``is_time`` says whether the variable counts time,
+    ``virtual`` whether its values stay in the files, and ``is_dimension`` whether it is the
+    coordinate of a dimension. ``among`` lists all files with the difference, where two files do not
+    show it.
     """
 
     fact: Fact
@@ -44,19 +47,29 @@ class FoundChange(NamedTuple):
     is_time: bool = False
     virtual: bool = False
     among: tuple[str, ...] = ()
+    is_dimension: bool = False
+
+    @property
+    def names(self) -> set[str]:
+        """The variables and dimensions that the difference is about."""
+        if self.fact.aspect == RENAMED:
+            return {*self.before.split(", "), *self.after.split(", ")}
+        return {self.fact.subject}
 
 
 class ChangeMeaning(NamedTuple):
     """What a difference does when files are combined, in words.
 
     ``price`` is what it always costs; ``remedy`` helps if it costs or blocks. A ``harmless``
-    difference never keeps files from combining, so it is not tried.
+    difference never keeps files from combining, so it is not tried. A ``leading`` one is a mistake
+    of the files rather than a matter of formats: it is named first, with its own remedy alone.
     """
 
     how: str
     remedy: str = ""
     price: str = ""
     harmless: bool = False
+    leading: bool = False
 
 
 SPLIT = "open the eras separately"
@@ -70,6 +83,7 @@ EXPLANATIONS: dict[str, ChangeMeaning] = {
     SIZE: ChangeMeaning(
         "aligned by its coordinate",
         "select the common part in preprocess, or " + SPLIT,
+        leading=True,
     ),
     DIMENSIONS: ChangeMeaning(
         "broadcast, and transposed to the order of the first file",
@@ -81,6 +95,24 @@ EXPLANATIONS: dict[str, ChangeMeaning] = {
         "the values of the first file are used",
         "compat='override' uses the values of the first file, join='override' its coordinate; or "
         "leave out the variable with drop_variables",
+    ),
+    GRID: ChangeMeaning(
+        "the coordinate of the first file is used",
+        "leave out the files of the other grid, or open them apart; join='override' takes the "
+        "coordinate of the first file, if there is as much of it and only rounding differs",
+        leading=True,
+    ),
+    RENAMED: ChangeMeaning(
+        "variables get both dimensions",
+        "rename it in preprocess",
+        price="their values are repeated along the one that a file lacks",
+        leading=True,
+    ),
+    KIND: ChangeMeaning(
+        "each variable is filled where files lack it",
+        "leave out the files of the other kind, or open them apart",
+        price="the files have no data variable in common",
+        leading=True,
     ),
     STORED: ChangeMeaning("each file is read with its own type"),
     CODECS: ChangeMeaning("each chunk is decoded with the codecs of its file"),
@@ -123,6 +155,8 @@ def explain_change(change: FoundChange) -> ChangeMeaning:
     aspect = change.fact.aspect
     if aspect == UNITS and change.is_time:
         return EXPLANATIONS[TIME_UNITS]
+    if aspect == VALUES and change.is_dimension:
+        return EXPLANATIONS[GRID]
     for several in (CHUNKS, ATTRIBUTE):
         if aspect.startswith(several):
             return EXPLANATIONS[several]

@@ -119,6 +119,11 @@ class FactRuns:
         return key
 
 
+def find_text(runs: Sequence[FactRun], number: int) -> str | None:
+    """Return the text of a fact in one file."""
+    return [text for start, text in runs if start <= number][-1]
+
+
 def is_steady(counts: Counter[Any]) -> bool:
     """Say whether texts hold for stretches of files instead of changing with every file."""
     return len(counts) <= min(max(2, counts.total() // 2), MOST_VALUES)

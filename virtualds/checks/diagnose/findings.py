@@ -117,8 +117,12 @@ class Difference:
     refused : tuple of str
         Names of the reference formats that cannot hold the result.
     code : str
-        A line of code that does it; empty if there is none. ``files`` are the files, and ``vds`` is
-        the combined dataset.
+        A line of code that does it; empty if there is none. ``files`` is the list of files, and
+        ``vds`` is the combined dataset.
+    against : str
+        The file before it, which has ``before``.
+    leads : bool
+        Whether it is a mistake of the files, to be mended before all others.
 
     Raises
     ------
@@ -142,6 +146,8 @@ class Difference:
     remedy: str = ""
     refused: tuple[str, ...] = ()
     code: str = ""
+    against: str = ""
+    leads: bool = False
 
     def __post_init__(self) -> None:
         if self.verdict not in VERDICTS:

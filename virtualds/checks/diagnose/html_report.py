@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from virtualds.checks.diagnose.entries import Entry, EntryLine, fold_differences
 from virtualds.checks.diagnose.findings import (
     MOST_ROWS,
     TITLES,
@@ -15,7 +16,7 @@ from virtualds.checks.diagnose.findings import (
     cut_text,
     format_more,
 )
-from virtualds.pictures.html import Markup, element, join, section, table
+from virtualds.pictures.html import Markup, element, escape, join, section, table
 from virtualds.pictures.palette import CHANGED, GAP, MISSING, OK, SERIES, UNKNOWN, Shade
 from virtualds.pictures.reports import draw_card, draw_heading, draw_labels, lay_out
 from virtualds.pictures.svg import Span, key, strip
@@ -149,19 +150,19 @@ def _label_line(eras: Sequence[Era], stretches: Sequence[EraStretch], shorten: S
 
 
 def draw_differences(rows: Sequence[Difference], shorten: Shorten) -> Iterator[Markup]:
-    """Yield a card for each difference that blocks or costs, and a table of all others."""
+    """Yield a card for each entry of what blocks or costs, and a table of all others."""
     for verdict in VERDICTS[:-1]:
-        found = [row for row in rows if row.verdict == verdict]
+        found = fold_differences(row for row in rows if row.verdict == verdict)
         if found:
-            cards = [_draw_difference(row, shorten) for row in found[:MOST_ROWS]]
+            cards = [_draw_entry(entry, shorten) for entry in found[:MOST_ROWS]]
             more = len(found) - MOST_ROWS
             rest = element("div", format_more(more), class_="vds-note") if more > 0 else None
             title = TITLES[verdict].capitalize()
             yield section(title, lay_out(cards), rest, note=f"{len(found):,}", is_open=True)
-    others = [row for row in rows if row.verdict == VERDICTS[-1]]
+    others = fold_differences(row for row in rows if row.verdict == VERDICTS[-1])
     if others:
         head = ("variable", "what", "before", "after", "first file", "files", "result")
-        cells = [_list_cells(row, shorten) for row in others]
+        cells = [_list_cells(line, shorten) for entry in others for line in entry.lines]
         yield section(
             "Differences that cost nothing",
             table(head, cells, numbers=[5]),
@@ -169,23 +170,49 @@ def draw_differences(rows: Sequence[Difference], shorten: Shorten) -> Iterator[M
         )
 
 
-def _list_cells(row: Difference, shorten: Shorten) -> Sequence[str]:
+def describe_files(row: Difference, shorten: Shorten) -> str:
+    """Return the first file that differs, how many do, and the file that it was compared with."""
+    against = f", against {shorten(row.against)}" if row.against else ""
+    return f"{shorten(row.first_file)} ({format_count(row.files, 'file')}){against}"
+
+
+def _list_cells(line: EntryLine, shorten: Shorten) -> Sequence[str]:
+    row = line.first
     values = (cut_text(row.before), cut_text(row.after))
     return (
-        *(row.variable, row.aspect, *values),
+        *(line.names, row.aspect, *values),
         *(shorten(row.first_file), f"{row.files:,}", row.how),
     )
 
 
-def _draw_difference(row: Difference, shorten: Shorten) -> Markup:
+def _draw_entry(entry: Entry, shorten: Shorten) -> Markup:
+    """Return a card; what its title does not say stands before each of several differences."""
+    row, lines = entry.first, entry.lines
     sign, shade = VERDICT_SHADES[row.verdict]
-    subject = join(element("code", row.variable), ": ") if row.variable else None
+    is_alone, more = len(lines) == 1, len(lines) - MOST_ROWS
+    aspects = dict.fromkeys(line.first.aspect for line in lines[:MOST_ROWS])
+    parts = [p for line in lines[:MOST_ROWS] for p in _draw_line(line, shorten, is_alone=is_alone)]
     return draw_card(
-        join(f"{sign} ", subject, row.aspect),
-        join(element("code", cut_text(row.before)), " → ", element("code", cut_text(row.after))),
-        row.how,
-        note=f"from {shorten(row.first_file)}, {format_count(row.files, 'file')}",
+        join(f"{sign} ", _name_subject(lines[0], row.aspect) if is_alone else ", ".join(aspects)),
+        *parts,
+        *([format_more(more)] if more > 0 else []),
+        note=f"from {describe_files(row, shorten)}" if is_alone else "",
         shade=shade,
         remedy=row.remedy,
         code=row.code,
     )
+
+
+def _draw_line(line: EntryLine, shorten: Shorten, *, is_alone: bool) -> Iterator[Markup]:
+    row = line.first
+    ends = (element("code", cut_text(row.before)), " → ", element("code", cut_text(row.after)))
+    if is_alone:
+        yield from (join(*ends), escape(row.how))
+        return
+    note = element("span", f"from {describe_files(row, shorten)}", class_="vds-note")
+    yield join(_name_subject(line, row.aspect), " ", *ends, note)
+    yield element("div", row.how, style="margin:0 0 4px 1em")
+
+
+def _name_subject(line: EntryLine, aspect: str) -> Markup:
+    return join(element("code", line.names), f": {aspect}") if line.names else escape(aspect)

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from virtualds.checks.diagnose.explanations import (
     EXPLANATIONS,
     GAP,
+    KIND,
     OPENING,
     ORDER,
     OVERLAP,
+    RENAMED,
     TOGETHER,
 )
 from virtualds.checks.diagnose.findings import Difference
 from virtualds.datasets.keywords import names_of
-from virtualds.datasets.structure import CALENDAR, DIMENSIONS, PRESENCE, ROLE, VALUES
+from virtualds.datasets.renamed import write_rename
+from virtualds.datasets.structure import CALENDAR, DIMENSIONS, PRESENCE, ROLE, SIZE, VALUES
 from virtualds.errors import without_secrets
 
 REPEATED = (
@@ -25,10 +28,12 @@ REPEATED = (
 )
 """Arguments of the diagnosis that the line of code repeats: short ones, and never a secret."""
 
+FILES = "files"
+"""The files of a call, which code may choose from."""
 Arguments = Mapping[str, Any]
 
 
-def write_remedy(row: Difference, given: Arguments, is_dimension: bool) -> str:
+def write_remedy(row: Difference, given: Arguments, sizes: Sequence[str]) -> str:
     """Return a line of code that does something about a difference, "" if there is none.
 
     Parameters
@@ -36,8 +41,8 @@ def write_remedy(row: Difference, given: Arguments, is_dimension: bool) -> str:
     row : Difference
     given : mapping
         The arguments of `open_virtual_mfdataset` with which the files were tried.
-    is_dimension : bool
-        Whether the variable is the coordinate of a dimension.
+    sizes : sequence of str
+        If the variable is the coordinate of a dimension: how long it is before and after.
     """
     if row.verdict == "combines":
         return ""
@@ -46,7 +51,7 @@ def write_remedy(row: Difference, given: Arguments, is_dimension: bool) -> str:
     if row.aspect == TOGETHER and row.remedy == EXPLANATIONS[TOGETHER].remedy:
         return f"virtualds.open_virtual_dataset({_show(without_secrets(row.first_file))})"
     if (find := _ARGUMENTS.get(row.aspect)) is not None:
-        return _write_call(given, find(row, is_dimension))
+        return _write_call(given, find(row, sizes))
     if row.refused and "zarr-v3" not in row.refused:
         return 'vds.virtual.to_manifest("refs.zarr")'
     return ""
@@ -65,7 +70,8 @@ def _write_call(given: Arguments, changed: Arguments) -> str:
         for name, value in arguments.items()
         if name in (*REPEATED, "preprocess") and value is not None
     ]
-    return f"vds = virtualds.open_virtual_mfdataset({', '.join(['files', *named])})"
+    files = arguments.get(FILES, FILES)
+    return f"vds = virtualds.open_virtual_mfdataset({', '.join([files, *named])})"
 
 
 def _show(value: Any) -> str:
@@ -83,7 +89,29 @@ class Code(str):
     __slots__ = ()
 
 
-def _transpose(row: Difference, is_dimension: bool) -> Arguments:
+def _rename(row: Difference, sizes: Sequence[str]) -> Arguments:
+    pairs = zip(row.after.split(", "), row.before.split(", "), strict=True)
+    return {"preprocess": Code(write_rename(dict(pairs)))}
+
+
+def _take_first_kind(row: Difference, sizes: Sequence[str]) -> Arguments:
+    name = _show(row.before.split(", ")[0])
+    return {FILES: f"[f for f in files if {name} in virtualds.open_virtual_dataset(f)]"}
+
+
+def _choose_values(row: Difference, sizes: Sequence[str]) -> Arguments:
+    """Take the values of the first file where that is possible, else only files of its grid."""
+    if len(set(sizes)) < 2:
+        return {"join" if sizes else "compat": "override"}
+    return _take_first_size(row, sizes)
+
+
+def _take_first_size(row: Difference, sizes: Sequence[str]) -> Arguments:
+    size = f"virtualds.open_virtual_dataset(f).sizes[{_show(row.variable)}]"
+    return {FILES: f"[f for f in files if {size} == {sizes[0]}]"}
+
+
+def _transpose(row: Difference, sizes: Sequence[str]) -> Arguments:
     dims = row.before.split(", ")
     if sorted(dims) != sorted(row.after.split(", ")):
         return {}
@@ -91,25 +119,28 @@ def _transpose(row: Difference, is_dimension: bool) -> Arguments:
     return {"preprocess": Code(f"lambda ds: ds.assign({{{_show(row.variable)}: {order}}})")}
 
 
-def _change_role(row: Difference, is_dimension: bool) -> Arguments:
+def _change_role(row: Difference, sizes: Sequence[str]) -> Arguments:
     method = "set_coords" if row.before == "coordinate" else "reset_coords"
     return {"preprocess": Code(f"lambda ds: ds.{method}({_show(row.variable)})")}
 
 
-def _convert_calendar(row: Difference, is_dimension: bool) -> Arguments:
+def _convert_calendar(row: Difference, sizes: Sequence[str]) -> Arguments:
     call = f"ds.convert_calendar({_show(row.before)}, dim={_show(row.variable)})"
-    return {"preprocess": Code(f"lambda ds: {call}")} if is_dimension else {}
+    return {"preprocess": Code(f"lambda ds: {call}")} if sizes else {}
 
 
-_ARGUMENTS: dict[str, Callable[[Difference, bool], Arguments]] = {
-    OPENING: lambda row, is_dimension: {"on_error": "collect"},
-    PRESENCE: lambda row, is_dimension: {"drop_variables": [row.variable]},
-    VALUES: lambda row, is_dimension: {"join" if is_dimension else "compat": "override"},
-    TOGETHER: lambda row, is_dimension: {"compat": "override"},
+_ARGUMENTS: dict[str, Callable[[Difference, Sequence[str]], Arguments]] = {
+    OPENING: lambda row, sizes: {"on_error": "collect"},
+    PRESENCE: lambda row, sizes: {"drop_variables": [row.variable]},
+    SIZE: _take_first_size,
+    VALUES: _choose_values,
+    RENAMED: _rename,
+    KIND: _take_first_kind,
+    TOGETHER: lambda row, sizes: {"compat": "override"},
     ROLE: _change_role,
     DIMENSIONS: _transpose,
     CALENDAR: _convert_calendar,
-    OVERLAP: lambda row, is_dimension: {"overlap": "last"},
-    ORDER: lambda row, is_dimension: {"sort": True},
+    OVERLAP: lambda row, sizes: {"overlap": "last"},
+    ORDER: lambda row, sizes: {"sort": True},
 }
 """What to change in the call of `open_virtual_mfdataset`, by aspect."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import pandas as pd
 
+from virtualds.checks.diagnose.entries import Entry, fold_differences
 from virtualds.checks.diagnose.findings import (
     MOST_ROWS,
     TITLES,
@@ -19,7 +20,12 @@ from virtualds.checks.diagnose.findings import (
     cut_text,
     format_more,
 )
-from virtualds.checks.diagnose.html_report import draw_differences, draw_eras, draw_verdict
+from virtualds.checks.diagnose.html_report import (
+    describe_files,
+    draw_differences,
+    draw_eras,
+    draw_verdict,
+)
 from virtualds.errors import without_secrets
 from virtualds.pictures.html import Markup, cell, page, section, table
 from virtualds.public import public
@@ -105,10 +111,10 @@ class Diagnosis:
         columns, eras = self._format_eras()
         lines = [*self._format_heading(), "", *format_text_table(columns, eras)]
         for verdict in VERDICTS:
-            found = self.of(verdict)
+            found = fold_differences(self.of(verdict))
             if found:
                 lines += ["", f"{verdict}: {TITLES[verdict]} ({len(found)})"]
-            lines += [line for row in found[:MOST_ROWS] for line in self._format_difference(row)]
+            lines += [line for entry in found[:MOST_ROWS] for line in self._format_entry(entry)]
             lines += [f"  {format_more(len(found) - MOST_ROWS)}"] * (len(found) > MOST_ROWS)
         return without_secrets("\n".join(lines))
 
@@ -175,16 +181,19 @@ class Diagnosis:
         ]
         return ("era", "files", "first file", "last file", span), rows
 
-    def _format_difference(self, row: Difference) -> list[str]:
-        """Return a difference as a few lines of text."""
-        subject = f"{row.variable}: " if row.variable else ""
-        files = format_count(row.files, "file")
-        return [
-            f"  {subject}{row.aspect}: {cut_text(row.before)} -> {cut_text(row.after)}",
-            f"      from {self._shorten(row.first_file)} ({files})",
-            f"      {row.how}",
-            *([f"      do: {row.remedy}"] if row.remedy else []),
-        ]
+    def _format_entry(self, entry: Entry) -> Iterator[str]:
+        """Yield an entry as lines of text."""
+        for line in entry.lines[:MOST_ROWS]:
+            row, subject = line.first, f"{line.names}: " if line.names else ""
+            yield f"  {subject}{row.aspect}: {cut_text(row.before)} -> {cut_text(row.after)}"
+            yield f"      from {describe_files(row, self._shorten)}"
+            yield f"      {row.how}"
+        if len(entry.lines) > MOST_ROWS:
+            yield f"  {format_more(len(entry.lines) - MOST_ROWS)}"
+        if entry.first.remedy:
+            yield f"      do: {entry.first.remedy}"
+        if entry.first.code:
+            yield f"      {entry.first.code}"
 
 
 def _format_summary(found: Diagnosis) -> str:

@@ -18,8 +18,10 @@ import xarray as xr
 from virtualds.arrays.group import ManifestGroup
 from virtualds.checks.diagnose.explanations import (
     EXPLANATIONS,
+    KIND,
     ORDER,
     OVERLAP,
+    RENAMED,
     TOGETHER,
     WRITE_ZARR,
     ChangeMeaning,
@@ -161,7 +163,8 @@ def _judge_change(change: FoundChange, whole: xr.Dataset | None, trial: TrialCom
     prices += [f"{', '.join(refused)} cannot hold that"] if refused else []
     how = "; ".join([_describe_outcome(change, combined, meaning), *prices])
     verdict: Verdict = "costs" if prices else "combines"
-    remedies = [WRITE_ZARR] if refused and "zarr-v3" not in refused else []
+    goes_into_zarr = refused and "zarr-v3" not in refused and not meaning.leading
+    remedies = [WRITE_ZARR] if goes_into_zarr else []
     remedies += [meaning.remedy] if prices and meaning.remedy else []
     return _make_difference(change, verdict, how, ", or ".join(remedies), refused)
 
@@ -174,18 +177,20 @@ def _try_change(change: FoundChange, trial: TrialCombine) -> xr.Dataset:
 def _make_difference(
     change: FoundChange, verdict: Verdict, how: str, remedy: str = "", refused: Iterable[str] = ()
 ) -> Difference:
-    fact, (_, file) = change.fact, change.pair
+    fact, (before, file) = change.fact, change.pair
     return Difference(
         variable=fact.subject,
         aspect=fact.aspect,
         before=change.before,
         after=change.after,
         first_file=file,
+        against=before,
         files=change.files,
         verdict=verdict,
         how=how,
         remedy=remedy,
         refused=tuple(refused),
+        leads=explain_change(change).leading,
     )
 
 
@@ -216,10 +221,13 @@ def _reduce_others(
 ) -> xr.Dataset:
     """Return the variables of a difference; all others are cut alike or left out."""
     subject, aspect = change.fact
+    if aspect == KIND:
+        return dataset
     if aspect in (OVERLAP, ORDER):
         return dataset[[]].assign_coords({subject: dataset[subject]})
-    about = [n for n, v in dataset.variables.items() if n == subject or subject in v.dims]
-    if aspect not in (SIZE, VALUES, PRESENCE, ROLE):
+    named = change.names
+    about = [n for n, v in dataset.variables.items() if n in named or named & set(v.dims)]
+    if aspect not in (SIZE, VALUES, PRESENCE, ROLE, RENAMED):
         about = [n for n in about if n == subject]
     along = [n for n, v in dataset.variables.items() if set(joined) & set(v.dims)]
     along.sort(key=lambda n: n in joined)
@@ -228,7 +236,7 @@ def _reduce_others(
     kept = {*about, *(() if tells else along[:1])}
     kept |= set(joined) & set(dataset.variables) if placed else set()
     found = dataset.drop_vars([n for n in dataset.variables if n not in kept])
-    others = {d: slice(0, 1) for d in found.dims if d not in (*joined, subject)}
+    others = {d: slice(0, 1) for d in found.dims if d not in (*joined, *named)}
     return found.isel(others).drop_vars([d for d in others if d in found.variables])
 
 
@@ -275,12 +283,12 @@ def _is_refused_by(hold: Callable[[ManifestGroup], None], group: ManifestGroup) 
 
 def _list_variables(change: FoundChange, dataset: xr.Dataset) -> list[Hashable]:
     """Return the variables that a difference is about."""
-    subject, aspect = change.fact
+    aspect, named = change.fact.aspect, change.names
     if aspect in (OVERLAP, ORDER):
         return []
-    along = aspect in (SIZE, VALUES)
+    along = aspect in (SIZE, VALUES, RENAMED)
     return [
-        n for n, v in dataset.variables.items() if n == subject or (along and subject in v.dims)
+        n for n, v in dataset.variables.items() if n in named or (along and named & set(v.dims))
     ]
 
 

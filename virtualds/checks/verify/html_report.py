@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from virtualds.checks.verify.findings import KINDS, NOT_COMPARED, SHOWN_PROBLEMS, FileRun, Problem
+from virtualds.checks.verify.remedies import REMEDIES, Remedy
 from virtualds.errors import without_secrets
 from virtualds.pictures.html import Markup, element, facts, table
 from virtualds.pictures.palette import CHANGED, MISSING, OK, SERIES, UNKNOWN, Shade
@@ -44,37 +45,6 @@ STATES: dict[str, State] = {
     NOT_COMPARED: UNSEEN,
 }
 """The states of files, by their gravest kind of problem; all others are damage."""
-
-
-class Remedy(NamedTuple):
-    """What to do about a kind of problem, and code that does it.
-
-    In the code ``{urls}`` are the files, ``set_url`` is the set, and ``found`` is the report.
-    """
-
-    words: str
-    code: str = ""
-
-
-TAKE_OUT = "virtualds.drop_sources(set_url, {urls})"
-SCAN_AGAIN = """for url in {urls}:
-    again = virtualds.open_virtual_dataset(url)
-    again.virtual.to_manifest(set_url, mode="replace-source")"""
-CHANGED_FILE = Remedy("scan the file again, if the change was meant; else restore it", SCAN_AGAIN)
-REMEDIES: dict[str, Remedy] = {
-    "missing": Remedy(
-        "restore the file; name its new folder (rename_paths); or take it out of the set", TAKE_OUT
-    ),
-    "unreachable": Remedy("check permissions, credentials and network, then verify again"),
-    "size": CHANGED_FILE,
-    "etag": CHANGED_FILE,
-    "modified": CHANGED_FILE,
-    "range": Remedy("fetch the file again, or scan it again", SCAN_AGAIN),
-    "references": Remedy("restore the set from a copy, or open an older snapshot of it"),
-    "undecodable": Remedy("fetch the file again; or take it out of the set", TAKE_OUT),
-    "differs": Remedy("scan the file again, and report the difference", SCAN_AGAIN),
-    NOT_COMPARED: Remedy("the reason says what is needed"),
-}
 
 
 def draw_verdict(

@@ -11,6 +11,7 @@ import pandas as pd
 
 from virtualds.checks.verify.findings import KINDS, NOT_COMPARED, SHOWN_PROBLEMS, FileRun, Problem
 from virtualds.checks.verify.html_report import draw_files, draw_problems, draw_verdict
+from virtualds.checks.verify.remedies import REMEDIES
 from virtualds.errors import without_secrets
 from virtualds.pictures.html import Markup, cell, page
 from virtualds.public import public
@@ -123,6 +124,7 @@ class Verification:
             lines += [f"  {problem}" for problem in found[:SHOWN_PROBLEMS]]
             if len(found) > SHOWN_PROBLEMS:
                 lines.append(f"  ... and {len(found) - SHOWN_PROBLEMS:,} more, see to_dataframe()")
+            lines.append(f"  do: {REMEDIES[kind].words}")
         return "\n".join(lines)
 
     __repr__ = __str__

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
@@ -20,6 +19,7 @@ from virtualds.datasets.rewrite.choose import (
     as_stored,
     choose_encoding,
 )
+from virtualds.datasets.rewrite.cost_table import COLUMNS, CostTable
 from virtualds.datasets.rewrite.encodings import MainEncoding
 from virtualds.errors import UnsupportedError, cannot_hold
 from virtualds.source_file import SourceFile
@@ -140,12 +140,11 @@ def plan_rewriting(
     return plans
 
 
-def build_cost_table(group: ManifestGroup, plans: Mapping[str, VariablePlan]) -> pd.DataFrame:
+def build_cost_table(group: ManifestGroup, plans: Mapping[str, VariablePlan]) -> CostTable:
     """Return a row for each virtual variable: what rewriting it costs, and why."""
     rows = [_describe(path, v, plans.get(path)) for path, v in _list_variables(group)
             if isinstance(v.data, ManifestArray)]  # fmt: skip
-    columns = ["variable", "chunks", "rewritten", "bytes", "encoding", "reason"]
-    return pd.DataFrame(rows, columns=columns)
+    return CostTable(rows, columns=COLUMNS)
 
 
 def _describe(path: str, variable: ManifestVariable, plan: VariablePlan | None) -> tuple[Any, ...]:

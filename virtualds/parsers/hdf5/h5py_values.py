@@ -28,6 +28,7 @@ from virtualds.parsers.hdf5.structure.fill_values import FillState
 from virtualds.parsers.hdf5.texts import holds_texts, read_texts
 from virtualds.source_file import SourceFile
 from virtualds.stores import find_store
+from virtualds.stores.local_files import OTHER_TIME_REMEDY
 
 Values = npt.NDArray[Any]
 
@@ -122,6 +123,11 @@ def _check_source(source: SourceFile) -> None:
     for name in ("size", "mtime", "etag"):
         was, now = getattr(source, name), getattr(found, name)
         if was is not None and now is not None and was != now:
+            if name == "mtime":
+                raise ReadError(
+                    f"{source.url}: it was modified after it was scanned, or copied without its "
+                    f"time: same size, other time; {OTHER_TIME_REMEDY}"
+                )
             raise ReadError(
                 f"{source.url}: its {name} was {was} when it was scanned and is {now}; scan it "
                 f"again (virtualds.set_options(check_sources=False) reads it all the same)"

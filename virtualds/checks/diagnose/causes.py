@@ -1,0 +1,94 @@
+"""Differences that explain others: a dimension of another name, and files of another kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from virtualds.checks.diagnose.explanations import KIND, RENAMED, FoundChange
+from virtualds.checks.diagnose.fact_runs import FactRuns, find_text
+from virtualds.datasets.renamed import find_renamed
+from virtualds.datasets.structure import ABSENT, DIMENSIONS, PRESENCE, ROLE, THERE, Fact
+
+MOST_NAMES = 5
+"""Variables of a file that a row names."""
+
+
+def put_causes(
+    changes: Sequence[FoundChange], courses: FactRuns, numbers: tuple[int, int]
+) -> list[FoundChange]:
+    """Return the changes between two files, with a cause in place of those that it explains.
+
+    Parameters
+    ----------
+    changes : sequence of FoundChange
+        All changes that were first seen between the two files.
+    courses : FactRuns
+        The facts of all files.
+    numbers : tuple of int
+        Which of the readable files the two are.
+    """
+    if (cause := _find_other_kind(changes, courses, numbers)) is not None:
+        return [cause, *(c for c in changes if c.fact.aspect != PRESENCE)]
+    if (cause := _find_renamed_dims(changes, courses, numbers[1])) is not None:
+        return [cause, *(c for c in changes if not _is_explained(c, cause))]
+    return list(changes)
+
+
+def _find_other_kind(
+    changes: Sequence[FoundChange], courses: FactRuns, numbers: tuple[int, int]
+) -> FoundChange | None:
+    """Return that two files have no data variable in common, if so."""
+    before, after = (_list_data_variables(courses, number) for number in numbers)
+    lost = [c for c in changes if c.fact.aspect == PRESENCE and c.after == ABSENT]
+    if not lost or not before or not after or set(before) & set(after):
+        return None
+    count = max(change.files for change in lost)
+    return FoundChange(Fact("", KIND), _name_some(before), _name_some(after), lost[0].pair, count)
+
+
+def _list_data_variables(courses: FactRuns, number: int) -> list[str]:
+    return [
+        fact.subject
+        for fact, runs in courses.runs.items()
+        if fact.aspect == ROLE
+        and find_text(runs, number) == "data variable"
+        and find_text(courses.runs[fact._replace(aspect=PRESENCE)], number) == THERE
+    ]
+
+
+def _name_some(names: Sequence[str]) -> str:
+    more = len(names) - MOST_NAMES
+    return ", ".join(names[:MOST_NAMES]) + (f" and {more} others" if more > 0 else "")
+
+
+def _find_renamed_dims(
+    changes: Iterable[FoundChange], courses: FactRuns, number: int
+) -> FoundChange | None:
+    """Return that dimensions have other names in the second file, if that explains a change."""
+    taken = [
+        fact.subject
+        for fact, runs in courses.runs.items()
+        if fact.aspect == PRESENCE and find_text(runs, number) == THERE
+    ]
+    renamed: dict[str, str] = {}
+    files = 0
+    for change in changes:
+        if change.fact.aspect == DIMENSIONS:
+            found = find_renamed(change.before.split(", "), change.after.split(", "), taken)
+            renamed |= found
+            files, pair = (change.files, change.pair) if found else (files, change.pair)
+    if not renamed:
+        return None
+    before, after = ", ".join(renamed.values()), ", ".join(renamed)
+    return FoundChange(Fact(before, RENAMED), before, after, pair, files)
+
+
+def _is_explained(change: FoundChange, cause: FoundChange) -> bool:
+    """Say whether other names of dimensions explain a change."""
+    old, new = cause.before.split(", "), cause.after.split(", ")
+    if change.fact.aspect == PRESENCE:
+        return change.fact.subject in (*old, *new)
+    if change.fact.aspect != DIMENSIONS:
+        return False
+    names = dict(zip(old, new, strict=True))
+    return [names.get(d, d) for d in change.before.split(", ")] == change.after.split(", ")
