@@ -20,7 +20,7 @@ from typing import Any
 
 import fsspec
 import pytest
-from s3_server import CONDITIONS, s3_server
+from s3_server import CONDITIONS, EARLY, MISSING, s3_server
 
 S3_SERVERS = ("moto", "seaweedfs")
 """Servers that keep conditions, by their fixture; the tests of S3 run with each."""
@@ -29,8 +29,10 @@ OURS: dict[str, tuple[str, ...]] = {
     "no If-None-Match": CONDITIONS[1:],
     "no If-Match": CONDITIONS[:1],
     "neither": CONDITIONS,
+    "If-Match only of what exists": (MISSING,),
+    "one at a time": (EARLY,),
 }
-"""Servers of ours, by what they ignore."""
+"""Servers of ours that keep conditions by halves, by what they keep or not: their faults."""
 OTHERS = ("s3rver", "rclone")
 """Servers of others that ignore conditions, by the program."""
 IGNORANT = (*OURS, *OTHERS)
