@@ -81,7 +81,8 @@ class Race:
             try:
                 self.append(number)
                 return failures
-            except ReadError:
+            except (ReadError, FileExistsError):
+                # a server that is starting may say of a set that it is not there, and that it is
                 failures += 1
             # whether the server wrote it before it was killed is unknown
             if number in self.read_when_possible(end):
