@@ -58,47 +58,37 @@ class Race:
         find_store(self.numbers).write_file(self.numbers, data, self.options)
 
     def refer(self, number: int) -> xr.Dataset:
-        """Return a dataset of one reference, to one number."""
+        """Return a dataset of one reference, to one number, which is also its coordinate."""
         array = ManifestArray.from_arrays(
             shape=(1,), chunks=(1,), dtype="<i4", path=self.numbers, offsets=[4 * number], lengths=4
         )
-        return xr.Dataset({"v": ("time", array)})
+        return xr.Dataset({"v": ("time", array)}, {"time": [number]})
 
-    def append(self, number: int) -> None:
-        self.refer(number).virtual.to_manifest(
-            self.url, append_dim="time", conflict="retry", storage_options=self.options
-        )
+    def append(self, number: int) -> int:
+        """Append a number, to a server that may be killed; return how often it failed."""
+        failures, end = 0, time.monotonic() + PATIENCE
+        while True:
+            try:
+                # whether a server wrote the number before it was killed is unknown
+                self.refer(number).virtual.to_manifest(
+                    self.url,
+                    append_dim="time",
+                    conflict="retry",
+                    on_duplicate="skip",
+                    storage_options=self.options,
+                )
+                return failures
+            except (ReadError, FileExistsError):
+                # a server that is starting may say of a set that it is not there, and that it is
+                failures += 1
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.1)
 
     def read(self) -> list[int]:
         """Return all numbers, in their order in the set."""
         with xr.open_dataset(self.url, engine="virtual", storage_options=self.options) as opened:
             return [int(number) for number in opened["v"].values]
-
-    def append_surely(self, number: int) -> int:
-        """Append a number, to a server that may be killed; return how often it failed."""
-        failures, end = 0, time.monotonic() + PATIENCE
-        while True:
-            try:
-                self.append(number)
-                return failures
-            except (ReadError, FileExistsError):
-                # a server that is starting may say of a set that it is not there, and that it is
-                failures += 1
-            # whether the server wrote it before it was killed is unknown
-            if number in self.read_when_possible(end):
-                return failures
-
-    def read_when_possible(self, end: float) -> list[int]:
-        """Read a set as soon as its server answers; a set that nobody has begun is empty."""
-        while True:
-            try:
-                return self.read()
-            except FileNotFoundError:
-                return []
-            except ReadError:
-                if time.monotonic() > end:
-                    raise
-                time.sleep(0.1)
 
 
 # ---------------------------------------------------------------------- a writer
@@ -117,7 +107,7 @@ def write(race: Race, numbers: Sequence[int]) -> None:
     """Append numbers one after the other; say of each when it was acknowledged."""
     for number in numbers:
         try:
-            print(number, race.append_surely(number), flush=True)
+            print(number, race.append(number), flush=True)
         except (VirtualdsError, OSError) as error:
             print("failed", number, repr(error), flush=True)
     print("done", flush=True)
