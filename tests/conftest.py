@@ -1,18 +1,17 @@
 """What many tests share: a small archive of real files, and which tests the quick suite runs."""
 
 import signal
-import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import numpy as np
 import pytest
 import xarray as xr
 from cases import Archive
 from hypothesis import HealthCheck, settings
-from products import leave_for_the_full_suite
+from other_s3_servers import S3_SERVERS, bucket_at, seaweedfs_server
+from products import few_quick, leave_for_the_full_suite
 from s3_server import s3_server as running_s3_server
 
 # A job in the background is started with interrupts ignored, and so would be what tests start and
@@ -79,15 +78,27 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Archive:
 
 
 @pytest.fixture(scope="session")
-def s3_server() -> Iterator[dict[str, Any]]:
-    """An S3 server on loopback: the storage options that lead to it."""
+def moto() -> Iterator[dict[str, Any]]:
+    """An S3 server of Python: the storage options that lead to it."""
     with running_s3_server() as options:
         yield options
+
+
+@pytest.fixture(scope="session")
+def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """An S3 server that others run for their data: the storage options that lead to it."""
+    with seaweedfs_server(tmp_path_factory.mktemp("seaweedfs")) as server:
+        yield server.options
+
+
+@pytest.fixture(scope="session", params=few_quick(S3_SERVERS, S3_SERVERS[:1]))
+def s3_server(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Each S3 server on loopback that keeps conditions: the storage options that lead to it."""
+    options: dict[str, Any] = request.getfixturevalue(request.param)
+    return options
 
 
 @pytest.fixture
 def s3_bucket(s3_server: dict[str, Any]) -> str:
     """The url of a bucket that nobody else uses."""
-    name = f"bucket-{uuid.uuid4().hex}"
-    fsspec.filesystem("s3", **s3_server).call_s3("create_bucket", Bucket=name)
-    return f"s3://{name}"
+    return bucket_at(s3_server)

@@ -82,20 +82,18 @@ def archive(tmp_path: Path, archive_files: list[Path], monkeypatch: pytest.Monke
 
 
 @pytest.fixture
-def bucket(
-    archive: Path, s3_server: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[None]:
+def bucket(archive: Path, moto: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """``s3://bucket`` with the files of ``archive``, which everybody may read."""
-    server = fsspec.filesystem("s3", **s3_server)
+    server = fsspec.filesystem("s3", **moto)
     server.call_s3("create_bucket", Bucket="bucket")
     for path in archive.glob("*.nc"):
         found = {"Body": path.read_bytes(), "ACL": "public-read"}
         server.call_s3("put_object", Bucket="bucket", Key=f"archive/{path.name}", **found)
-    client = s3_server["client_kwargs"]
+    client = moto["client_kwargs"]
     monkeypatch.setenv("AWS_ENDPOINT_URL", client["endpoint_url"])
     monkeypatch.setenv("AWS_DEFAULT_REGION", client["region_name"])
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3_server["key"])
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3_server["secret"])
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", moto["key"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", moto["secret"])
     yield
     server.rm("s3://bucket", recursive=True)
 

@@ -68,6 +68,14 @@ def test_the_recipe_bounds_what_the_extras_install() -> None:
     assert RECIPE["requirements"]["run_constraints"] == sorted(set(name_on_conda(listed)))
 
 
+def test_the_extra_for_all_servers_is_the_union_of_those_for_each() -> None:
+    extras = PROJECT["optional-dependencies"]
+    for name in ("s3", "gcs", "azure"):
+        assert extras[name] == sorted(extras[name])
+    assert extras["remote"] == sorted({*extras["s3"], *extras["gcs"], *extras["azure"]})
+    assert set(extras["remote"]) <= set(extras["test"])
+
+
 def test_the_recipe_builds_with_what_the_project_is_built_with() -> None:
     host = fill_in(RECIPE["requirements"]["host"])
     assert set(host[1:]) == {*PYPROJECT["build-system"]["requires"], "pip"}

@@ -17,6 +17,7 @@ from typing import Any
 
 import fsspec
 import pytest
+from other_s3_servers import S3_SERVERS, bucket_at
 
 from virtualds import UnsupportedError
 from virtualds.source_file import StorageOptions
@@ -28,9 +29,9 @@ from virtualds.stores.store import ChangedError, Store, StoreError
 NAMES = ["plain.json", "with space", "a#b", "100%", "a%20b", "T00:00:00", "ü–ñ", "a+b&c=d;e",
          "[0]*", "x/y/z.json"]  # fmt: skip
 
-STORES = ["local", "memory", "s3"]
+STORES = ["local", "memory", *S3_SERVERS]
 
-SHARED = ["local", "s3"]
+SHARED = ["local", *S3_SERVERS]
 """Stores that several processes see."""
 
 
@@ -94,12 +95,13 @@ def place(request: pytest.FixtureRequest) -> Place:
     made: dict[str, Callable[[], Place]] = {
         "local": lambda: Place(f"file://{request.getfixturevalue('tmp_path').as_posix()}/of/it"),
         "memory": lambda: Place(f"memory://{uuid.uuid4().hex}"),
-        "s3": lambda: Place(
-            f"{request.getfixturevalue('s3_bucket')}/of/it",
-            StorageOptions(request.getfixturevalue("s3_server")),
-        ),
+        **dict.fromkeys(S3_SERVERS, lambda: s3_place(request.getfixturevalue(request.param))),
     }
     return made[request.param]()
+
+
+def s3_place(server: dict[str, Any]) -> Place:
+    return Place(f"{bucket_at(server)}/of/it", StorageOptions(server))
 
 
 everywhere = pytest.mark.parametrize("place", STORES, indirect=True)
@@ -344,7 +346,7 @@ def test_an_error_within_a_lock_ends_it(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- S3
 
 
-@pytest.mark.parametrize("place", ["s3"], indirect=True)
+@pytest.mark.parametrize("place", S3_SERVERS, indirect=True)
 def test_a_request_that_is_sent_again_is_no_other_writer(place: Place) -> None:
     """The first answer was lost: the second says that there is such an object, which is our own."""
     filesystem = fsspec.filesystem("s3", **(place.options or {}))
@@ -364,7 +366,7 @@ def test_a_request_that_is_sent_again_is_no_other_writer(place: Place) -> None:
     assert place.read("x") == (b"two", second)
 
 
-@pytest.mark.parametrize("place", ["s3"], indirect=True)
+@pytest.mark.parametrize("place", S3_SERVERS, indirect=True)
 def test_a_bucket_that_is_not_there_is_no_other_writer(place: Place) -> None:
     nowhere = Place("s3://no-such-bucket", place.options)
     for expected in (None, '"0123"'):
@@ -376,7 +378,7 @@ def test_a_bucket_that_is_not_there_is_no_other_writer(place: Place) -> None:
     assert nowhere.names() == []
 
 
-@pytest.mark.parametrize("place", ["s3"], indirect=True)
+@pytest.mark.parametrize("place", S3_SERVERS, indirect=True)
 def test_more_objects_are_removed_than_one_request_may_name(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,6 @@ from products import few_quick
 
 import virtualds
 from virtualds import AccessError, FormatError, ReadError, UnsupportedError
-from virtualds.stores import fsspec_ranges
 from virtualds.stores.temporary import make_temporary_name, remove_left_over
 
 SETS = ["refs.json", "refs.parquet", "refs.zarr"]
@@ -83,17 +82,39 @@ def test_a_web_server_that_does_not_answer_is_named() -> None:
         opened("http://127.0.0.1:9/refs.json")
 
 
-@pytest.mark.parametrize("library", ["s3fs", "aiohttp"])
-def test_a_library_that_is_missing_is_named_with_its_extra(
-    library: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def missing(*args: Any, **options: Any) -> Any:
-        raise ImportError(f"Install {library}")
+LIBRARIES = {
+    "http": ("aiohttp", "remote"),
+    "https": ("aiohttp", "remote"),
+    "s3": ("s3fs", "s3"),
+    "s3a": ("s3fs", "s3"),
+    "gs": ("gcsfs", "gcs"),
+    "gcs": ("gcsfs", "gcs"),
+    "az": ("adlfs", "azure"),
+    "abfs": ("adlfs", "azure"),
+    "abfss": ("adlfs", "azure"),
+}
+"""The library that speaks with servers, and the extra that installs it, by scheme."""
 
-    monkeypatch.setattr(fsspec.core, "url_to_fs", missing)
-    url = {"s3fs": "s3://bucket/x", "aiohttp": "http://127.0.0.1/x"}[library]
-    with pytest.raises(OSError, match=rf"{library}.*virtualds\[remote\]"):
-        fsspec_ranges.find_filesystem(url, None)
+
+WITHOUT_LIBRARIES = """
+import sys
+from virtualds.stores.fsspec_ranges import find_filesystem
+
+sys.modules |= dict.fromkeys(("aiohttp", "s3fs", "gcsfs", "adlfs"))
+for scheme in sys.argv[1:]:
+    try:
+        find_filesystem(f"{scheme}://bucket/x", None)
+    except OSError as error:
+        print(error)
+"""
+"""A fresh Python in which these libraries cannot be imported."""
+
+
+def test_a_library_that_is_missing_is_named_with_its_extra() -> None:
+    command = [sys.executable, "-c", WITHOUT_LIBRARIES, *LIBRARIES]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    for line, (library, extra) in zip(told.splitlines(), LIBRARIES.values(), strict=True):
+        assert re.search(rf"{library}.*; pip install 'virtualds\[{extra}\]'$", line)
 
 
 # ---------------------------------------------------------------------- local targets

@@ -107,9 +107,9 @@ def _find_filesystem(url: str, options: dict[str, Any]) -> tuple[Any, str]:
     try:
         return fsspec.core.url_to_fs(url, **options)  # type: ignore[no-any-return]
     except (ImportError, TypeError, ValueError) as error:
-        is_missing = isinstance(error, ImportError) and scheme_of(url) in ("http", "https", "s3")
-        extra = "; pip install 'virtualds[remote]'" if is_missing else ""
-        raise StoreError(f"{error}{extra}") from error
+        extra = _EXTRAS.get(scheme_of(url)) if isinstance(error, ImportError) else None
+        advice = f"; pip install 'virtualds[{extra}]'" if extra else ""
+        raise StoreError(f"{error}{advice}") from error
 
 
 def _is_of_protocol(filesystem: Any, protocol: str, needs: str) -> bool:
@@ -297,6 +297,14 @@ def _enlarge_pool(given: dict[str, Any]) -> dict[str, Any]:
     }
     return {**given, "config_kwargs": {**ours, **given.get("config_kwargs", {})}}
 
+
+_EXTRAS = {
+    **dict.fromkeys(("http", "https"), "remote"),
+    **dict.fromkeys(("s3", "s3a"), "s3"),
+    **dict.fromkeys(("gs", "gcs"), "gcs"),
+    **dict.fromkeys(("az", "abfs", "abfss"), "azure"),
+}
+"""The extra with the filesystem, by scheme."""
 
 _SETTINGS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "s3": _enlarge_pool,

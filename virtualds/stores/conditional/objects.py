@@ -1,7 +1,8 @@
 """Conditional writes of object stores: one request each, and proved before they are relied on.
 
-A server must first prove that it refuses a write whose condition is false: some servers ignore
-conditions, and the work of another writer would silently be lost.
+A server must first prove that it refuses a write whose condition is false, also of writes that come
+at the same time: some servers ignore conditions, and the work of another writer would silently be
+lost.
 """
 
 from __future__ import annotations
@@ -11,11 +12,16 @@ import secrets
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
 from virtualds.stores.conditional.by_content import ByContent
 from virtualds.stores.store import ChangedError
+
+RACERS = 4
+"""How many writes with one condition are tried at a time: the server must make one of them."""
 
 WRITER = "virtualds-writer"
 """The name of the metadata that says which write made an object."""
@@ -98,38 +104,71 @@ class InObjectStore(ByContent, ABC):
         return _PROVED[endpoint, bucket]
 
     def _find_broken_condition(self, filesystem: Any, folder: str) -> str:
-        """Try conditional writes of a new object in a folder; return what went wrong, if any."""
-        # removing old ones is optional: a user who may not list or remove objects may still write
-        with suppress(OSError):
-            times = self.list_times(filesystem, folder + PROOF)
-            old = [path for path, written in times.items() if written < time.time() - GRACE]
-            self.remove(filesystem, old)
-        path = f"{folder}{PROOF}{secrets.token_hex(16)}"
-        # equal sizes, at nearly the same time: the server must not tell versions by size and time
-        contents = [secrets.token_bytes(32) for _ in range(4)]
+        """Try conditional writes of new objects in a folder; return what went wrong, if any."""
+        self._remove_old_trials(filesystem, folder)
+        paths = [f"{folder}{PROOF}{secrets.token_hex(16)}" for _ in range(2)]
         try:
-            first = self._write_if(filesystem, path, contents[0], None)
-            if not self._is_refused(filesystem, path, contents[1], None):
-                return f"it replaced an object in spite of {self.conditions[0]}"
-            self._write_if(filesystem, path, contents[2], first)
-            if not self._is_refused(filesystem, path, contents[3], first):
-                return f"it replaced an object that had changed, in spite of {self.conditions[1]}"
-        except ChangedError:
-            return "it refused a write whose condition was true"
+            return self._find_false_write(filesystem, *paths)
         except UnknownConditionError as error:
             return f"it does not know them ({error})"
         finally:
             # the user may have the right to write, and not the right to remove
             with suppress(OSError):
-                self.remove(filesystem, [path])
-        return ""
+                self.remove(filesystem, paths)
 
-    def _is_refused(self, filesystem: Any, path: str, data: bytes, expected: str | None) -> bool:
-        try:
-            self._write_if(filesystem, path, data, expected)
-        except ChangedError:
-            return True
-        return False
+    def _find_false_write(self, filesystem: Any, path: str, other: str) -> str:
+        """Return which write of two new objects went wrong, if any."""
+        create, replace = self.conditions
+        refuses = "it refused a write whose condition was true"
+        [first] = self._write_at_once(filesystem, [(path, None)])
+        if first is None:
+            return refuses
+        again, missing = self._write_at_once(filesystem, [(path, None), (other, first)])
+        if again:
+            return f"it replaced an object in spite of {create}"
+        if missing:
+            return f"it wrote an object that did not exist, in spite of {replace}"
+        raced = self._write_at_once(filesystem, [(other, None), (path, first)] * RACERS)
+        for made, condition in ((raced[::2], create), (raced[1::2], replace)):
+            if made.count(None) != RACERS - 1:
+                several = f"of writes at the same time it made several, in spite of {condition}"
+                return several if any(made) else refuses
+        [late] = self._write_at_once(filesystem, [(path, first)])
+        return f"it replaced an object that had changed, in spite of {replace}" if late else ""
+
+    def _remove_old_trials(self, filesystem: Any, folder: str) -> None:
+        """Remove what killed processes left, if the user may list and remove objects."""
+        with suppress(OSError):
+            times = self.list_times(filesystem, folder + PROOF)
+            old = [path for path, written in times.items() if written < time.time() - GRACE]
+            self.remove(filesystem, old)
+
+    def _write_at_once(
+        self, filesystem: Any, writes: Sequence[tuple[str, str | None]]
+    ) -> list[str | None]:
+        """Write objects that are expected to have versions; return the new ones, None if refused.
+
+        The requests are sent at the same time, since some servers check a condition when a request
+        begins, and write when it ends.
+        """
+
+        def write(aim: tuple[str, str | None]) -> str | OSError | None:
+            try:
+                # equal sizes: the server must not tell versions by size and time
+                return self._write_if(filesystem, aim[0], secrets.token_bytes(32), aim[1])
+            except ChangedError:
+                return None
+            except OSError as error:
+                return error
+
+        with ThreadPoolExecutor(len(writes)) as pool:
+            answers = dict(enumerate(pool.map(write, writes)))
+        written = {writes[number][0] for number, new in answers.items() if isinstance(new, str)}
+        for number, answer in answers.items():
+            # a server that is busy with one write of an object may put off the others
+            if isinstance(answer, OSError) and writes[number][0] not in written:
+                raise answer
+        return [answer if isinstance(answer, str) else None for answer in answers.values()]
 
     def write(self, filesystem: Any, path: str, data: bytes, expected: str | None) -> str:
         """Write an object by one conditional request."""
