@@ -61,11 +61,16 @@ class CountedSources(NamedTuple):
 
 
 @runtime_checkable
-class IndexedTable(Protocol):
-    """A table of references in a set that knows its files better than reference by reference."""
+class CountedTable(Protocol):
+    """A table of references that knows how many of them lie in each file."""
 
     def count_sources(self, start: int, stop: int) -> CountedSources:
         """Count the files that the rows ``start`` to ``stop`` lie in."""
+
+
+@runtime_checkable
+class SearchedTable(Protocol):
+    """A table of references that finds files without listing all."""
 
     def find_sources(self, urls: Collection[str]) -> tuple[SourceFile, ...]:
         """Return those of its files that have one of the urls."""
@@ -77,7 +82,7 @@ def count_stored(manifest: ChunkManifest) -> CountedSources | None:
         return None
     counting = manifest.counting
     stretch = _find_stretch(counting)
-    if stretch is None or not isinstance(counting.table, IndexedTable):
+    if stretch is None or not isinstance(counting.table, CountedTable):
         return None
     return counting.table.count_sources(*stretch)
 
@@ -86,7 +91,7 @@ def find_listed(manifest: ChunkManifest, urls: Collection[str]) -> tuple[SourceF
     """Return those of the files that a manifest lists which have one of the urls."""
     if isinstance(manifest, LazyManifest):
         table = manifest.counting.table
-        if isinstance(table, IndexedTable):
+        if isinstance(table, SearchedTable):
             return table.find_sources(urls)
     return tuple(file for file in manifest.listed if file.url in urls)
 

@@ -103,14 +103,14 @@ class SourceNumbering:
 
 
 def list_fingerprints(
-    parts: Iterable[ManifestPart], name: Callable[[str], str]
+    parts: Iterable[ManifestPart], name: Callable[[str], str], *, every: bool = False
 ) -> dict[str, Fingerprint]:
-    """Return the fingerprints of the files of parts, by written path."""
+    """Return the fingerprints of the files of parts, or of every file, by written path."""
     known = SourceNumbering(name)
     for part in parts:
         for file in part.manifest.sources:
             known.number(file)
-    return {name(f.url): f.fingerprint for f in known.files.values() if any(f.fingerprint)}
+    return {name(f.url): f.fingerprint for f in known.files.values() if every or any(f.fingerprint)}
 
 
 def encode_entries(
