@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from virtualds.datasets.zarr_store import zarr_store as zarr_store
     from virtualds.errors import (
         AccessError as AccessError,
+        AccessWarning as AccessWarning,
         CombineError as CombineError,
         ConflictError as ConflictError,
         FormatError as FormatError,
@@ -88,6 +89,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AccessError": "errors",
+    "AccessWarning": "errors",
     "BuildReport": "combine.progress",
     "ChunkAxis": "chunks.axis",
     "ChunkManifest": "chunks.manifest",

@@ -12,7 +12,9 @@ from virtualds.formats.zarr.write_plan import PlannedArray, WritePlan
 from virtualds.source_file import SourceFile
 
 SPLIT_REFERENCES = 2**15
-"""References of one manifest of an array, about: as many are written again by an append."""
+"""References of one manifest of an array, about: an append writes no more than these again."""
+MOST_SPLITS = 32
+"""Manifests of an array that one commit writes: Icechunk looks through all references for each."""
 
 
 class Split(NamedTuple):
@@ -70,8 +72,9 @@ def _list_splits(
             continue
         group = planned.notes.get("groups", {}).get(path.rpartition("/")[0], {})
         axis = _find_growing(grid, node.metadata, nodes.get(path), group)
-        around = prod(grid) // max(grid[axis], 1)
-        yield path, Split(axis, max(1, SPLIT_REFERENCES // max(around, 1)))
+        around = max(prod(grid) // max(grid[axis], 1), 1)
+        together = max(SPLIT_REFERENCES, prod(grid) // MOST_SPLITS)
+        yield path, Split(axis, max(1, together // around))
 
 
 def _find_growing(
