@@ -126,7 +126,7 @@ def test_the_command_line_tells_in_a_line_on_stderr(
         warnings.simplefilter("default", virtualds.AccessWarning)
         done = runner.invoke(
             main,
-            ["scan", str(files[0]), f"{url}.zarr", "--target-options", json.dumps(options)],
+            ["scan", str(files[0]), "-o", f"{url}.zarr", "--target-options", json.dumps(options)],
         )
     assert done.exit_code == 0, done.output
     [line] = [line for line in done.stderr.splitlines() if line.startswith("warning: ")]

@@ -27,7 +27,9 @@ def part(files: range, steps: int = STEPS) -> xr.Dataset:
 
 
 def manifests(target: Path) -> dict[str, int]:
-    return {path.name: path.stat().st_size for path in (target / "manifests").iterdir()}
+    sizes = {path.name: path.stat().st_size for path in (target / "manifests").iterdir()}
+    # those of the coordinate are small
+    return {name: size for name, size in sizes.items() if size > 2000}
 
 
 def splitting(target: Path) -> Any:
@@ -76,8 +78,11 @@ def test_an_append_reads_no_reference_of_the_set(
     first, second = part(range(1)), part(range(1, 2))
     first.virtual.to_manifest(target)
 
-    def refuse(*arguments: Any) -> Any:
-        raise AssertionError("references of the set are read")
+    read = known_chunks.KnownChunks.read_manifest
+
+    def refuse(known: Any, path: str, grid: tuple[int, ...]) -> Any:
+        assert path == "time", "references of the set are read"
+        return read(known, path, grid)
 
     with monkeypatch.context() as patch:
         patch.setattr(known_chunks.KnownChunks, "read_manifest", refuse)
@@ -128,7 +133,7 @@ def test_a_splitting_of_the_owner_stays(tmp_path: Path) -> None:
     config = icechunk.RepositoryConfig(manifest=icechunk.ManifestConfig(splitting=own))
     part(range(1)).virtual.to_manifest(target, config=config)
     part(range(1, 2)).virtual.to_manifest(target, append_dim="time")
-    assert splitting(target).to_dict() == own.to_dict()
+    assert str(splitting(target)) == str(own)
 
 
 def test_one_commit_writes_a_bounded_number_of_manifests(
@@ -136,7 +141,7 @@ def test_one_commit_writes_a_bounded_number_of_manifests(
 ) -> None:
     monkeypatch.setattr(needs, "SPLIT_REFERENCES", 1)
     part(range(FILES)).virtual.to_manifest(tmp_path / "refs.icechunk")
-    assert len(manifests(tmp_path / "refs.icechunk")) <= needs.MOST_SPLITS + 8
+    assert len(manifests(tmp_path / "refs.icechunk")) <= needs.MOST_SPLITS
 
 
 def test_commits_of_others_are_read_again(tmp_path: Path) -> None:
@@ -168,4 +173,4 @@ def test_chunks_that_move_are_written_where_they_are_now(mode: str, tmp_path: Pa
     else:
         again = part(range(2, 3))
         again.virtual.to_manifest(target, mode="replace-source", append_dim="time")
-        check(target, first, second)
+        check(target, first.isel(time=slice(0, STEPS)), again, second)

@@ -73,8 +73,9 @@ def _list_splits(
         group = planned.notes.get("groups", {}).get(path.rpartition("/")[0], {})
         axis = _find_growing(grid, node.metadata, nodes.get(path), group)
         around = max(prod(grid) // max(grid[axis], 1), 1)
-        together = max(SPLIT_REFERENCES, prod(grid) // MOST_SPLITS)
-        yield path, Split(axis, max(1, together // around))
+        # rounded up, so that there are no more than these
+        few = -(-grid[axis] // MOST_SPLITS)
+        yield path, Split(axis, max(1, SPLIT_REFERENCES // around, few))
 
 
 def _find_growing(
