@@ -46,6 +46,7 @@ MOST_LINES = 400
 
 PUBLIC = {
     "AccessError",
+    "AccessWarning",
     "BuildReport",
     "ChunkAxis",
     "ChunkManifest",

@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from virtualds.datasets.zarr_store import zarr_store as zarr_store
     from virtualds.errors import (
         AccessError as AccessError,
+        AccessWarning as AccessWarning,
         CombineError as CombineError,
         CombineWarning as CombineWarning,
         ConflictError as ConflictError,
@@ -89,6 +90,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AccessError": "errors",
+    "AccessWarning": "errors",
     "BuildReport": "combine.progress",
     "ChunkAxis": "chunks.axis",
     "ChunkManifest": "chunks.manifest",

@@ -174,6 +174,11 @@ class AccessError(VirtualdsError, PermissionError):
 
 
 @public
+class AccessWarning(UserWarning):
+    """A remote set is written that refers to files which readers of it may not open."""
+
+
+@public
 class ConflictError(VirtualdsError, RuntimeError):
     """Another writer was faster: the object has changed since it was read."""
 

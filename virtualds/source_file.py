@@ -12,6 +12,9 @@ import numpy.typing as npt
 from virtualds.errors import without_secrets
 from virtualds.public import public
 
+NO_NUMBER = np.iinfo(np.int64).min
+"""A size or time that is not known, in a column of integers."""
+
 
 class StorageOptions(dict[str, Any]):
     """Access options of a file: hashable, with a repr that hides their values."""

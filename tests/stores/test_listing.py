@@ -15,10 +15,10 @@ import pytest
 from counting_server import counting_server
 from range_server import running
 
-from virtualds.source_file import StorageOptions
+from virtualds.source_file import NO_NUMBER, StorageOptions
 from virtualds.stores import obstore
 from virtualds.stores.glob import find_matching
-from virtualds.stores.listing import NO_NUMBER, fetch_state, list_states
+from virtualds.stores.listing import fetch_state, list_states
 from virtualds.urls import normalise_url
 
 FILES = {

@@ -522,7 +522,8 @@ def test_a_remote_set_refers_to_local_files_only_if_they_are_allowed(
 ) -> None:
     path = make(0)
     how: Any = {"target_options": s3_server}
-    run(f"{s3_bucket}/refs.json", **how)
+    with pytest.warns(virtualds.AccessWarning, match="refers to 3 files"):
+        run(f"{s3_bucket}/refs.json", **how)
     with pytest.raises(virtualds.AccessError):
         run(f"{s3_bucket}/refs.json", **how)
     assert run(f"{s3_bucket}/refs.json", allow=path.parent, **how).unchanged == 1

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from operator import is_
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,23 +18,71 @@ from virtualds.chunks.lazy_manifest import DeferredManifest, LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import compact
 from virtualds.chunks.reference_table import iterate_references
-from virtualds.source_file import SourceFile
+from virtualds.chunks.stored_sources import CountedSources, SourceColumns, count_stored
+from virtualds.source_file import NO_NUMBER, SourceFile
 from virtualds.stores import find_archive_checksums, is_in_archive, locate_outside_archives
 from virtualds.urls import HELD, normalise_url, scheme_of
 
 
 def build_source_table(arrays: Iterable[ManifestArray]) -> pd.DataFrame:
     """Return a table with one row for each source file of some arrays."""
-    counts: dict[SourceFile, int] = {}
-    for array in arrays:
-        for fragment in array.fragments:
-            for _, rows in iterate_references(fragment.manifest):
-                used = np.bincount(rows.file[rows.file >= 0], minlength=len(rows.files))
-                for file, count in zip(rows.files, used.tolist(), strict=True):
-                    counts[file] = counts.get(file, 0) + count
-    lines = [(f.url, n, f.size, f.mtime, f.etag) for f, n in counts.items()]
-    table = pd.DataFrame(lines, columns=["url", "chunks", "size", "modified", "etag"])
-    return table.astype({"modified": "datetime64[ns]"})
+    parts = _count_sources(f.manifest for array in arrays for f in array.fragments)
+    columns = [part.read_files().take(part.chunks > 0) for part in parts]
+    urls, sizes, mtimes, etags = map(np.concatenate, zip(*columns, strict=True))
+    table = pd.DataFrame(
+        {
+            "url": urls,
+            "chunks": np.concatenate([part.chunks[part.chunks > 0] for part in parts]),
+            "size": _to_numbers(sizes),
+            # an unknown time is what pandas calls NaT
+            "modified": mtimes.view("M8[ns]"),
+            "etag": etags,
+        }
+    )
+    # a set of strings is made in a tenth of the time of a look for repeated ones
+    return table if len(set(urls)) == len(urls) else _join_repeated(table)
+
+
+def _count_sources(manifests: Iterable[ChunkManifest]) -> list[CountedSources]:
+    """Count the chunks in each file, together for manifests whose set has one list of files."""
+    stored: dict[Hashable, CountedSources] = {}
+    others: dict[SourceFile, int] = {}
+    for manifest in manifests:
+        found = count_stored(manifest)
+        if found is None:
+            _add_references(others, manifest)
+        elif known := stored.get(found.name):
+            stored[found.name] = known._replace(chunks=known.chunks + found.chunks)
+        else:
+            stored[found.name] = found
+    rest = CountedSources(
+        "others", np.array([*others.values()], np.int64), lambda: SourceColumns.of(others)
+    )
+    return [rest, *stored.values()]
+
+
+def _add_references(counts: dict[SourceFile, int], manifest: ChunkManifest) -> None:
+    """Count the references of a manifest, one after the other."""
+    for _, rows in iterate_references(manifest):
+        used = np.bincount(rows.file[rows.file >= 0], minlength=len(rows.files))
+        for file, count in zip(rows.files, used.tolist(), strict=True):
+            counts[file] = counts.get(file, 0) + count
+
+
+def _to_numbers(column: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+    """Return integers as they are where all are known; else with None or NaN in place of others."""
+    known = column != NO_NUMBER
+    if known.any():
+        return column if known.all() else np.where(known, column, np.nan)
+    return np.full(column.shape, None, object)
+
+
+def _join_repeated(table: pd.DataFrame) -> pd.DataFrame:
+    """Return one row for each file, where several lists have the same one."""
+    same = [name for name in table.columns if name != "chunks"]
+    chunks = table.groupby(same, dropna=False, sort=False)["chunks"].sum()
+    first = table.drop_duplicates(same, ignore_index=True)
+    return first.assign(chunks=chunks.to_numpy())
 
 
 def load_deferred(array: ManifestArray) -> ManifestArray:

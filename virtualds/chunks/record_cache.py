@@ -108,8 +108,13 @@ def read_rows(ids: Ints, size: int, rows: Callable[[int, Ints], ChunkManifest]) 
     return joined.at(where.reshape(ids.shape))
 
 
-def read_parquet(data: bytes, url: str, dictionaries: Sequence[str] = ()) -> Any:
-    """Return the content of a Parquet file as an Arrow table, some columns as dictionaries.
+def read_parquet(
+    data: bytes,
+    url: str,
+    dictionaries: Sequence[str] = (),
+    columns: Sequence[str] | None = None,
+) -> Any:
+    """Return all or some columns of a Parquet file as an Arrow table, some as dictionaries.
 
     Only this thread touches the bytes. A thread of Arrow that releases them needs the interpreter;
     after the interpreter has ended, that would crash the process.
@@ -128,6 +133,6 @@ def read_parquet(data: bytes, url: str, dictionaries: Sequence[str] = ()) -> Any
         file = pq.ParquetFile(
             pa.BufferReader(data), metadata=metadata, read_dictionary=there, pre_buffer=False
         )
-        return file.read(use_threads=False)
+        return file.read(columns=columns, use_threads=False)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise FormatError(f"{url}: not a Parquet file ({error}); write it anew") from error

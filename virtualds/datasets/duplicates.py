@@ -17,9 +17,11 @@ import xarray as xr
 from virtualds.arrays.array import ManifestArray
 from virtualds.chunks.columns import drop_repeated_tables
 from virtualds.chunks.reference_table import iterate_references
+from virtualds.chunks.stored_sources import find_listed
 from virtualds.datasets.copies import find_copies
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.source_positions import (
+    find_urls_along,
     find_used_along,
     list_arrays_along,
     list_urls_along,
@@ -49,7 +51,7 @@ def find_known_positions(present: xr.Dataset, new: xr.Dataset, dim: str) -> npt.
 def _find_same_elements(present: xr.Dataset, new: xr.Dataset, dim: str) -> npt.NDArray[np.bool_]:
     """Say for every position whether the set refers to the same elements."""
     found = np.zeros(new.sizes[dim], bool)
-    urls = list_urls_along(present, dim) & list_urls_along(new, dim)
+    urls = find_urls_along(present, dim, list_urls_along(new, dim))
     if not urls:
         return found
     for name, variable in new.variables.items():
@@ -122,11 +124,13 @@ def check_unchanged(present: xr.Dataset, new: xr.Dataset, dim: str) -> None:
     CombineError
         A source has another size, time or etag.
     """
-    before = {file.url: file for file in _list_files_along(present, dim)}
+    now = {file.url: file for file in _list_files_along(new, dim)}
     changed = {
         file.url
-        for file in _list_files_along(new, dim)
-        if file.url in before and file.joined_with(before[file.url]) is None
+        for _, array in list_arrays_along(present, dim)
+        for fragment in array.fragments
+        for file in find_listed(fragment.manifest, now.keys())
+        if now[file.url].joined_with(file) is None
     }
     for url in sorted(find_used_along(present, dim, changed)):
         raise CombineError(

@@ -6,7 +6,7 @@ read piece by piece.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.chunks.columns import drop_repeated_tables
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.reference_table import iterate_references
+from virtualds.chunks.stored_sources import find_listed
 from virtualds.datasets.lazy import get_virtual_array
 
 
@@ -38,6 +39,12 @@ def list_urls_along(dataset: xr.Dataset, dim: str) -> set[str]:
     return _list_urls(array for _, array in list_arrays_along(dataset, dim))
 
 
+def find_urls_along(dataset: xr.Dataset, dim: str, urls: Collection[str]) -> set[str]:
+    """Return those of some urls that are listed along a dimension, without listing all."""
+    fragments = (f for _, array in list_arrays_along(dataset, dim) for f in array.fragments)
+    return {file.url for f in fragments for file in find_listed(f.manifest, urls)}
+
+
 def _list_urls(arrays: Iterable[ManifestArray]) -> set[str]:
     """Return the urls in the tables of arrays; most arrays of a dataset share one table."""
     listed = (f.manifest.listed for array in arrays for f in array.fragments)
@@ -46,7 +53,7 @@ def _list_urls(arrays: Iterable[ManifestArray]) -> set[str]:
 
 def find_used_along(dataset: xr.Dataset, dim: str, urls: set[str]) -> set[str]:
     """Return the urls that chunks along a dimension really use; tables may list more."""
-    wanted, used = urls & list_urls_along(dataset, dim), set[str]()
+    wanted, used = find_urls_along(dataset, dim, urls), set[str]()
     for _, array in list_arrays_along(dataset, dim):
         for fragment in array.fragments:
             if wanted <= used:

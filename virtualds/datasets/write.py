@@ -28,12 +28,15 @@ from virtualds.formats.admission import (
     IsKnown,
     demand_admissible,
     know_nothing,
+    list_first_files,
+    list_new_files,
     make_known_check,
+    warn_of_unreadable,
 )
 from virtualds.formats.undecodable import ON_ERROR
 from virtualds.log import INFO, tell, tells
 from virtualds.progress import count_writing
-from virtualds.stores.access_rules import AccessPolicy
+from virtualds.stores.access_rules import AccessPolicy, is_own
 from virtualds.stores.errors import explain_write_errors
 
 Whole = Callable[[], ManifestGroup]
@@ -239,6 +242,10 @@ class Destination:
         """Refuse a group that no set may hold."""
         target, keep = str(self.location.target), self.options.keep_query
         demand_admissible(group, target, keep_query=keep, is_known=is_known)
+        # an object of Icechunk does not say where it lies
+        if isinstance(self.location.target, str) and not is_own(target):
+            new = list_new_files(group, is_known) if self.place is None else list_first_files(group)
+            warn_of_unreadable(new, target, AccessPolicy.of(self.options.allow))
 
     def _is_part(self, table: ReferenceTable) -> bool:
         """Say whether a worker has written a table to the set: workers check what they write."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 from virtualds.arrays.group import ManifestGroup
@@ -11,10 +12,13 @@ from virtualds.chunks.columns import drop_repeated_tables
 from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.reference_table import ReferenceTable, TiledReferences
-from virtualds.errors import UnsupportedError, without_secrets
+from virtualds.errors import AccessError, AccessWarning, UnsupportedError, without_secrets
 from virtualds.formats.kerchunk.changed_rows import list_other_tables
+from virtualds.quantities import format_count
 from virtualds.source_file import SourceFile
+from virtualds.stores.access_rules import AccessPolicy
 from virtualds.stores.held import demand_lasting
+from virtualds.urls import host_of, lies_under
 
 KEEP_QUERY = "keep_query"
 """The choice of every format: whether it writes urls that hold a secret."""
@@ -46,7 +50,7 @@ def demand_admissible(
     UnsupportedError
         A url holds a secret, or bytes exist in this process alone.
     """
-    arrays = [v.data for _, part in group.walk() for v in part.variables.values()]
+    arrays = _list_data(group)
     demand_lasting(_list_files(arrays, is_known), target)
     if not keep_query:
         demand_unsigned(arrays, target, is_known)
@@ -72,6 +76,57 @@ def demand_unsigned(arrays: Iterable[Any], target: str, is_known: IsKnown = know
                 f"keep_query=True of to_manifest, virtualds.convert and to=, or --keep-query of "
                 f"the command line"
             )
+
+
+def warn_of_unreadable(files: Iterable[SourceFile], target: str, allow: AccessPolicy) -> None:
+    """Warn once if a remote set is to name files that it may not name, such as local ones.
+
+    Such a set is sound, but its author could not open it either, without ``allow``.
+    """
+    judged: dict[str, bool] = {}
+    refused = [file.url for file in files if _is_refused(file, target, allow, judged)]
+    if not refused:
+        return
+    example = without_secrets(refused[0])
+    warnings.warn(
+        f"{without_secrets(target)}: it is written, but whoever opens it gets an AccessError: it "
+        f"refers to {format_count(len(refused), 'file')} of this machine or its network, such as "
+        f"{example}, which a remote set may not; put copies where the set is and name them with "
+        f"rename_paths, write the set beside the files, or read it with "
+        f"allow=[{example.rpartition('/')[0]!r}]",
+        AccessWarning,
+        stacklevel=2,
+    )
+
+
+def _is_refused(
+    file: SourceFile, target: str, allow: AccessPolicy, judged: dict[str, bool]
+) -> bool:
+    """Say whether a set may not name a file; without prefixes, all files of a host are alike."""
+    if lies_under(file.url, target):
+        return False
+    name = file.url if allow.prefixes is not None or "::" in file.url else host_of(file.url)
+    if name not in judged:
+        try:
+            allow.check(file.url, target)
+            judged[name] = False
+        except AccessError:
+            judged[name] = True
+    return judged[name]
+
+
+def list_new_files(group: ManifestGroup, is_known: IsKnown) -> Iterator[SourceFile]:
+    """Yield the files that a group refers to, besides those of known tables."""
+    return _list_files(_list_data(group), is_known)
+
+
+def list_first_files(group: ManifestGroup) -> Iterator[SourceFile]:
+    """Yield the files of the first table alone: workers wrote many, which would all be read."""
+    yield from (file for m in islice(_list_manifests(_list_data(group)), 1) for file in m.listed)
+
+
+def _list_data(group: ManifestGroup) -> list[Any]:
+    return [v.data for _, part in group.walk() for v in part.variables.values()]
 
 
 def make_known_check(group: ManifestGroup) -> IsKnown:

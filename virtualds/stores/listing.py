@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from virtualds.errors import without_secrets
 from virtualds.log import DEBUG, tell, tells
-from virtualds.source_file import StorageOptions
+from virtualds.source_file import NO_NUMBER, StorageOptions
 from virtualds.stores import obstore
 from virtualds.stores.fsspec import describe_errors, fetch_info, modified_of
 from virtualds.stores.fsspec_ranges import find_filesystem
@@ -29,9 +29,6 @@ from virtualds.stores.glob import is_pattern
 from virtualds.stores.responses import normalise_etag
 from virtualds.stores.retry import Request, retry_request
 from virtualds.urls import local_path, normalise_url, scheme_of
-
-NO_NUMBER = np.iinfo(np.int64).min
-"""A size or time that is not known."""
 
 
 class FileState(NamedTuple):

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from virtualds.source_file import StorageOptions
-from virtualds.stores.listing import NO_NUMBER, FileColumns
+from virtualds.source_file import NO_NUMBER, StorageOptions
+from virtualds.stores.listing import FileColumns
 from virtualds.syncing.list_files import fetch_states
 
 Mask = npt.NDArray[np.bool_]

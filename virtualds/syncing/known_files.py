@@ -15,8 +15,8 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.reference_table import iterate_references
 from virtualds.datasets.copies import is_copy
 from virtualds.formats.zarr_manifests.parquet_table import ParquetTable
-from virtualds.source_file import SourceFile
-from virtualds.stores.listing import NO_NUMBER, FileColumns, FileState
+from virtualds.source_file import NO_NUMBER, SourceFile
+from virtualds.stores.listing import FileColumns, FileState
 from virtualds.stores.responses import normalise_etag
 from virtualds.urls import lies_under
 
@@ -85,7 +85,7 @@ def _parquet_of(manifest: ChunkManifest) -> ParquetTable | None:
 
 def _read_columns(table: ParquetTable) -> FileColumns:
     """Return the table of files as it is stored, without an object for each of a million files."""
-    urls, sizes, mtimes, etags = table.sources.read_columns(table.store, NO_NUMBER)
+    urls, sizes, mtimes, etags = table.sources.read_columns(table.store)
     tidy = np.array([normalise_etag(etag) for etag in etags], object)
     return FileColumns(urls, sizes, mtimes, tidy, np.full(len(urls), np.nan))
 
@@ -93,7 +93,7 @@ def _read_columns(table: ParquetTable) -> FileColumns:
 def _find_used(manifest: ChunkManifest) -> FileColumns:
     """Return the files that chunks of a manifest lie in; tables may list more."""
     if (table := _parquet_of(manifest)) is not None:
-        return _read_columns(table).take(table.find_used_sources())
+        return _read_columns(table).take(table.count_sources(0, table.rows).chunks > 0)
     return FileColumns.of(map(_to_state, dict.fromkeys(_list_used(manifest))))
 
 

@@ -19,7 +19,9 @@ import numpy as np
 from virtualds.chunks.projection import Ints
 from virtualds.chunks.sparse_manifest import is_sparse
 from virtualds.errors import AccessError, ConflictError, FormatError, ReadError, UnsupportedError
+from virtualds.formats.icechunk.configuration import add_containers, add_splits
 from virtualds.formats.icechunk.locations import ObjectLocation
+from virtualds.formats.icechunk.needs import Split
 from virtualds.formats.icechunk.nodes import (
     References,
     fetch_chunks,
@@ -123,9 +125,13 @@ def is_repository(place: ObjectLocation, url: str) -> bool:
 
 
 def create_repository(
-    place: ObjectLocation, url: str, needed: Mapping[str, ObjectLocation], given: Any = None
+    place: ObjectLocation,
+    url: str,
+    needed: Mapping[str, ObjectLocation],
+    splits: Mapping[str, Split],
+    given: Any = None,
 ) -> Any:
-    """Create a repository that may refer to files below some prefixes.
+    """Create a repository that may refer to files below some prefixes, and splits arrays.
 
     Raises
     ------
@@ -134,7 +140,8 @@ def create_repository(
     """
     config = icechunk.RepositoryConfig.default()
     config = config if given is None else config.merge(given)
-    _add_to_config(config, _list_lacking(config, needed))
+    add_containers(config, _list_lacking(config, needed))
+    add_splits(config, splits)
     try:
         with describe_errors(url):
             return icechunk.Repository.create(make_storage(place), config)
@@ -146,15 +153,19 @@ def create_repository(
         ) from error
 
 
-def add_containers(repository: Any, url: str, needed: Mapping[str, ObjectLocation]) -> Any:
-    """Return a repository that may also refer to files below some prefixes."""
+def configure(
+    repository: Any, url: str, needed: Mapping[str, ObjectLocation], splits: Mapping[str, Split]
+) -> Any:
+    """Return a repository that may also refer to files below some prefixes, and splits arrays."""
     lacking = _list_lacking(repository.config, needed)
-    if not lacking:
-        return repository
     with describe_errors(url):
         config = repository.config
-        _add_to_config(config, lacking)
-        return _save_config(repository, config)
+        add_containers(config, lacking)
+        return (
+            _save_config(repository, config)
+            if add_splits(config, splits) or lacking
+            else repository
+        )
 
 
 def list_uncovered(config: Any, prefixes: Iterable[str]) -> list[str]:
@@ -174,19 +185,6 @@ def _list_lacking(config: Any, needed: Mapping[str, ObjectLocation]) -> dict[str
 def _is_covered(config: Any, prefix: str) -> bool:
     known = config.virtual_chunk_containers or {}
     return any(prefix.startswith(container.url_prefix) for container in known.values())
-
-
-def _add_to_config(config: Any, needed: Mapping[str, ObjectLocation]) -> None:
-    stores = {"http": icechunk.http_store, "s3": icechunk.s3_store}
-    for prefix, (kind, arguments) in needed.items():
-        if kind == "local":
-            store = icechunk.local_filesystem_store(arguments["path"])
-        elif kind == "gcs":
-            store = icechunk.gcs_store()
-        else:
-            compatible = {"s3_compatible": True} if arguments.get("endpoint_url") else {}
-            store = stores[kind](**arguments, **compatible)
-        config.set_virtual_chunk_container(icechunk.VirtualChunkContainer(prefix, store))
 
 
 def find_snapshot(repository: Any, name: str | None, url: str) -> str:

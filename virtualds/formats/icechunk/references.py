@@ -166,6 +166,13 @@ def read_noted_sources(store: Any, root: str, parent: str | None = None) -> Mapp
     return found
 
 
+def are_all_noted(store: Any, root: str, parent: str | None) -> bool:
+    """Say whether our notes name every file that a snapshot, after another one, refers to."""
+    notes = import_adapter().read_document(store, "", root).get(NOTES)
+    known = isinstance(notes, Mapping) and bool(notes.get("all"))
+    return known and notes.get("after") == parent
+
+
 def to_manifest(found: Any, grid: tuple[int, ...], file_of: Any) -> ChunkManifest:
     """Return references of Icechunk as a manifest.
 

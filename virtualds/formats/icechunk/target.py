@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from virtualds.errors import ConflictError, cannot_hold
-from virtualds.formats.icechunk.locations import ObjectLocation, find_containers, find_storage
+from virtualds.formats.icechunk.locations import ObjectLocation, find_storage
+from virtualds.formats.icechunk.needs import NOTHING_NEEDED, Needs
 from virtualds.formats.icechunk.references import CHUNKS, import_adapter
-from virtualds.formats.zarr.write_plan import PlannedArray, WritePlan
 from virtualds.source_file import StorageOptions
 
 MAIN = "main"
@@ -34,7 +34,7 @@ def is_occupied(
     if target.place is not None and not target.exists():
         return False
     with target.whole_branch(keep=False):
-        store = target.open_store({})
+        store = target.open_store()
         if import_adapter().read_documents(store, target.name):
             raise occupied_error(target, store)
     return False
@@ -136,27 +136,26 @@ class Target:
         """Say whether there is a repository."""
         return self.place is None or bool(import_adapter().is_repository(self.place, self.name))
 
-    def open_store(self, needed: Mapping[str, ObjectLocation], before: Any = None) -> Any:
-        """Return a store to write to, which may refer to files below some prefixes.
+    def open_store(self, needed: Needs = NOTHING_NEEDED, before: Any = None) -> Any:
+        """Return a store to write to, of a repository whose configuration has what is needed.
 
         Parameters
         ----------
-        needed : mapping of str to ObjectLocation
-            Prefixes, and how to read files there.
+        needed : Needs
         before : IcechunkStore, optional
             A store opened before: the new one must begin with the same snapshot.
         """
         if self.place is not None:
             if self.exists():
                 repository = import_adapter().open_repository(self.place, self.name, self.config)
-                repository = import_adapter().add_containers(repository, self.name, needed)
+                repository = import_adapter().configure(repository, self.name, *needed)
             else:
                 repository = import_adapter().create_repository(
-                    self.place, self.name, needed, self.config
+                    self.place, self.name, *needed, self.config
                 )
             self.given = repository
         else:
-            self._check(needed)
+            self._check(needed.containers)
             if before is not None:
                 return before
         if self.create_branch and import_adapter().is_committed_here(self.given):
@@ -212,16 +211,3 @@ def _remove_branch(repository: Any, branch: str, url: str) -> None:
     """Remove a branch."""
     with import_adapter().describe_errors(url):
         repository.delete_branch(branch)
-
-
-def containers_needed(planned: WritePlan, target: Target) -> dict[str, ObjectLocation]:
-    """Return the containers that the references of a plan need."""
-    files = (
-        file
-        for node in planned.nodes.values()
-        if isinstance(node, PlannedArray)
-        for part in node.parts
-        for file in part.manifest.sources
-    )
-    outside = dict.fromkeys(file for file in files if not target.is_own(file.url))
-    return find_containers((file.url, file.options) for file in outside)

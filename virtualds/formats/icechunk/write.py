@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,22 +12,17 @@ import numpy as np
 
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.chunks.columns import INLINE, MISSING
-from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints
-from virtualds.chunks.reference_table import TiledReferences, gather_references
+from virtualds.chunks.reference_table import gather_references
 from virtualds.formats.icechunk import make_reader
-from virtualds.formats.icechunk.locations import quote_url, unquote_url
-from virtualds.formats.icechunk.references import (
-    CHUNKS,
-    NOTES,
-    import_adapter,
-    read_noted_sources,
-    to_manifest,
-)
-from virtualds.formats.icechunk.target import MAIN, Target, containers_needed, occupied_error
+from virtualds.formats.icechunk.known_chunks import KnownChunks, find_new_parts, is_known
+from virtualds.formats.icechunk.locations import quote_url
+from virtualds.formats.icechunk.needs import list_needs
+from virtualds.formats.icechunk.references import NOTES, import_adapter
+from virtualds.formats.icechunk.target import MAIN, Target, occupied_error
 from virtualds.formats.icechunk.writers import exclude_other_writers
-from virtualds.formats.referenced_files import ReferencedFiles, fetch_chunk
+from virtualds.formats.referenced_files import fetch_chunk
 from virtualds.formats.zarr.chunk_keys import parse_chunk_keys
 from virtualds.formats.zarr.v3_arrays import ManifestPart
 from virtualds.formats.zarr.v3_metadata import axes_from_v3
@@ -40,7 +35,7 @@ from virtualds.formats.zarr.write_plan import (
 )
 from virtualds.formats.zarr_manifests.manifest_files import list_fingerprints
 from virtualds.progress import count_array
-from virtualds.source_file import SourceFile, StorageOptions
+from virtualds.source_file import StorageOptions
 from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
 
 GRIDS = ("regular", "rectilinear")
@@ -113,7 +108,7 @@ def write(
     with suggest_zarr_v3(group, target.name):
         planned = plan_writing(group, target.name, form="icechunk", grids=GRIDS[: 1 + rectilinear])
     with exclude_other_writers(target.place, target.name, options), target.whole_branch():
-        store = target.open_store(containers_needed(planned, target))
+        store = target.open_store(list_needs(planned, target.is_own, is_known))
         there = bool(import_adapter().read_documents(store, target.name))
         if there and not replace:
             raise occupied_error(target, store)
@@ -175,9 +170,9 @@ def _commit_change(
     commit: Callable[[Any], None],
     rectilinear: bool | None,
 ) -> None:
-    store = target.open_store({})
+    store = target.open_store()
     known = KnownChunks(store, target, allow)
-    before = make_reader(store, target.name, known.read_manifest).read_group(None)
+    before = make_reader(store, target.name, known.find_manifest).read_group(None)
     if (after := change(before)) is before:
         return
     nodes = import_adapter().read_documents(store, target.name)
@@ -186,50 +181,12 @@ def _commit_change(
         rectilinear = "rectilinear" in there
     with suggest_zarr_v3(after, target.name):
         planned = plan_writing(after, target.name, form="icechunk", grids=GRIDS[: 1 + rectilinear])
-    store = target.open_store(containers_needed(planned, target), store)
+    needed = list_needs(planned, target.is_own, is_known, nodes)
+    store = target.open_store(needed, store)
     gone = [path for path in nodes if path and path not in planned.nodes]
     import_adapter().remove_paths(store, gone, target.name)
     NodeWriter(store, target, known, nodes).write_all(planned)
     commit(store)
-
-
-class KnownChunks:
-    """The chunks of a store before it is changed.
-
-    Chunks of a repository whose place is unknown are read.
-    """
-
-    def __init__(self, store: Any, target: Target, allow: AccessPolicy) -> None:
-        self._store = store
-        self._target = target
-        self._found: dict[tuple[str, tuple[int, ...]], ChunkManifest] = {}
-        root = target.root or "file:///"
-        source = SourceFile(f"{root}/repo", options=target.options)
-        self._own = ReferencedFiles(source, {})
-        self._files = ReferencedFiles(source, read_noted_sources(store, target.name), allow)
-
-    def read_manifest(self, path: str, grid: tuple[int, ...]) -> ChunkManifest:
-        """Return the references of an array."""
-        if (path, grid) not in self._found:
-            found = import_adapter().read_references(self._store, path, self._target.name)
-            if self._target.root is None:
-                found = self._add_values(path, found)
-            self._found[path, grid] = to_manifest(found, grid, self._get_file)
-        return self._found[path, grid]
-
-    def _get_file(self, name: str, native: bool) -> SourceFile:
-        if native:
-            return self._own.get_file(f"{self._target.root}/{CHUNKS}/{name}")
-        return self._files.get_file(unquote_url(name))
-
-    def _add_values(self, path: str, found: Any) -> Any:
-        rows = np.flatnonzero(found.kind == import_adapter().NATIVE)
-        places = found.places[rows].tolist()
-        keys = ["/".join([path, "c", *map(str, place)]) for place in places]
-        read = import_adapter().read_chunks(self._store, keys, self._target.name)
-        kind = np.where(found.kind == import_adapter().NATIVE, import_adapter().INLINE, found.kind)
-        inline = found.inline | dict(zip(rows.tolist(), read, strict=True))
-        return found._replace(kind=kind, inline=inline)
 
 
 @dataclass
@@ -243,19 +200,25 @@ class NodeWriter:
 
     def write_all(self, planned: WritePlan) -> None:
         """Write a plan, and note the fingerprints of files."""
-        parts = [
-            part
-            for node in planned.nodes.values()
-            if isinstance(node, PlannedArray)
-            for part in node.parts
-        ]
-        sources = list_fingerprints(parts, lambda url: url)
+        sources = self._list_noted() | list_fingerprints(self._list_parts(planned), str, every=True)
         sources = {url: known for url, known in sources.items() if not self.target.is_own(url)}
         if sources:
-            noted = {"after": self.store.session.snapshot_id, "sources": sources}
+            noted = {"after": self.store.session.snapshot_id, "sources": sources, "all": True}
             planned.notes["groups"][""] = planned.notes["groups"].get("", {}) | noted
         for path, node in planned.nodes.items():
             self.write(path, node, planned.notes)
+
+    def _list_noted(self) -> dict[str, Any]:
+        """Return the noted fingerprints of files, if all files are noted."""
+        return dict(self.known.noted) if self.known and self.known.notes_all else {}
+
+    def _list_parts(self, planned: WritePlan) -> Iterator[ManifestPart]:
+        """Yield the parts whose files have to be noted."""
+        for path, node in planned.nodes.items():
+            if isinstance(node, PlannedArray):
+                noted = self.known is not None and self.known.notes_all
+                new = self._find_new_parts(path, node.parts) if noted else None
+                yield from node.parts if new is None else new
 
     def write(
         self, path: str, node: dict[str, Any] | PlannedArray, notes: Mapping[str, Any]
@@ -274,12 +237,7 @@ class NodeWriter:
             import_adapter().put_documents(self.store, chunks, self.target.name)
             return
         axes = axes_from_v3(metadata["shape"], metadata["chunk_grid"])
-        placed = _PlacedChunks.of(node.parts, tuple(axis.nchunks for axis in axes))
-        changed = self._find_changed(path, metadata, placed)
-        if changed is None:
-            self._remove(path)
-        else:
-            placed = placed.at(changed)
+        placed = self._place_changed(path, metadata, node, tuple(axis.nchunks for axis in axes))
         self._put_document(path, metadata, notes["arrays"].get(path))
         with count_array(math.prod(placed.grid)):
             self._put_held(path, placed, key)
@@ -296,10 +254,27 @@ class NodeWriter:
         if self.nodes is not None and path in self.nodes:
             import_adapter().remove_paths(self.store, [path], self.target.name)
 
-    def _find_changed(
-        self, path: str, metadata: Mapping[str, Any], new: _PlacedChunks
-    ) -> Ints | None:
-        """Return which rows to write, None to write the array anew."""
+    def _find_new_parts(self, path: str, parts: list[ManifestPart]) -> list[ManifestPart] | None:
+        return None if self.known is None else find_new_parts(parts, path, self.known)
+
+    def _place_changed(
+        self, path: str, metadata: Mapping[str, Any], node: PlannedArray, grid: tuple[int, ...]
+    ) -> _PlacedChunks:
+        """Return the chunks to write; remove the array first, if it has to be written anew."""
+        there = self._find_comparable(path, metadata, grid)
+        if there is not None and (new := self._find_new_parts(path, node.parts)) is not None:
+            return _PlacedChunks.of(new, grid)
+        placed = _PlacedChunks.of(node.parts, grid)
+        changed = None if there is None else self._find_changed(path, there, placed)
+        if changed is not None:
+            return placed.at(changed)
+        self._remove(path)
+        return placed
+
+    def _find_comparable(
+        self, path: str, metadata: Mapping[str, Any], grid: tuple[int, ...]
+    ) -> tuple[int, ...] | None:
+        """Return the grid of an array that is there and may grow, None to write it anew."""
         there = None if self.nodes is None else self.nodes.get(path)
         if there is None or self.known is None or there.get("node_type") != "array":
             return None
@@ -308,8 +283,14 @@ class NodeWriter:
         if any(there.get(n) != metadata.get(n) for n in same) or grids[0] != grids[1]:
             return None
         axes = axes_from_v3(there["shape"], there["chunk_grid"])
-        grid = tuple(axis.nchunks for axis in axes)
-        if len(grid) != len(new.grid) or any(n > m for n, m in zip(grid, new.grid, strict=True)):
+        before = tuple(axis.nchunks for axis in axes)
+        if len(before) != len(grid) or any(n > m for n, m in zip(before, grid, strict=True)):
+            return None
+        return before
+
+    def _find_changed(self, path: str, grid: tuple[int, ...], new: _PlacedChunks) -> Ints | None:
+        """Return which rows to write, None to write the array anew."""
+        if self.known is None:
             return None
         old = _PlacedChunks(grid, *gather_references(self.known.read_manifest(path, grid)))
         numbers = old.number_in(new.grid)
@@ -360,10 +341,14 @@ class _PlacedChunks(NamedTuple):
     @classmethod
     def of(cls, parts: list[ManifestPart], grid: tuple[int, ...]) -> _PlacedChunks:
         """Return the chunks of the parts of an array."""
-        if len(parts) == 1 and parts[0].manifest.shape == grid:
-            return cls(grid, *gather_references(parts[0].manifest))
-        placed = tuple((part.origin, part.manifest) for part in parts)
-        return cls(grid, *gather_references(LazyManifest(TiledReferences(grid, placed), grid)))
+        found = [(part, *gather_references(part.manifest)) for part in parts]
+        if len(found) == 1 and parts[0].manifest.shape == grid:
+            return cls(grid, *found[0][1:])
+        numbers = [_number_in_grid(part, ids, grid) for part, ids, _ in found]
+        rows = [ChunkManifest.missing((0,)), *(rows for _, _, rows in found)]
+        flat = np.concatenate([np.zeros(0, np.int64), *numbers])
+        order = np.argsort(flat)
+        return cls(grid, flat[order], ChunkManifest.concatenate(rows, 0).at(order))
 
     def at(self, rows: Ints) -> _PlacedChunks:
         """Return some of the chunks."""
@@ -382,6 +367,13 @@ class _PlacedChunks(NamedTuple):
             return self.numbers
         places = np.unravel_index(self.numbers, self.grid)
         return np.asarray(np.ravel_multi_index(places, grid), np.int64)
+
+
+def _number_in_grid(part: ManifestPart, ids: Ints, grid: tuple[int, ...]) -> Ints:
+    """Return the numbers that chunks of a part have in the grid of the array."""
+    places = np.unravel_index(ids, part.manifest.shape)
+    moved = tuple(place + begin for place, begin in zip(places, part.origin, strict=True))
+    return np.asarray(np.ravel_multi_index(moved, grid), np.int64) if grid else np.zeros_like(ids)
 
 
 def _identify_chunks(manifest: ChunkManifest, names: dict[str | bytes, int]) -> Any:

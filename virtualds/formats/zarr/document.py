@@ -24,8 +24,8 @@ VERSION = 1
 """The version of the layout."""
 CONSOLIDATED = "consolidated_metadata"
 """The key in the root group with the metadata of all other nodes."""
-NOTED_KEYS = ("arrays", "groups", "values")
-"""Kinds of notes that are mappings by the paths of nodes."""
+NOTED_KEYS = ("arrays", "groups", "sources", "values")
+"""Kinds of notes that are mappings by paths, of nodes or of tables of files."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,8 @@ class Document:
         Metadata of every group and array by path; that of the root is under ``""``.
     notes : dict
         ``snapshot``, its id; ``history``, pairs of the ids and times of earlier snapshots, oldest
-        first; ``arrays`` and ``groups``, notes by path; ``values``, the chunks of native arrays.
+        first; ``arrays`` and ``groups``, notes by path; ``values``, the chunks of native arrays;
+        ``sources``, the first and last paths of the records of tables of files, by folder.
 
     Examples
     --------

@@ -11,7 +11,7 @@ from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.reference_table import TiledReferences
 from virtualds.formats.zarr.v3_arrays import ManifestPart
-from virtualds.formats.zarr_manifests.parquet_table import RECORD_SIZE
+from virtualds.formats.zarr_manifests.source_table import RECORD_SIZE
 
 MOST_JSON = 4096
 """Most chunks of an array whose manifest goes into JSON, and of a part that is small."""

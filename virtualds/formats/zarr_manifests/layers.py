@@ -24,8 +24,8 @@ from virtualds.chunks.sparse_manifest import (
 )
 from virtualds.errors import FormatError
 from virtualds.formats.zarr.v3_arrays import ManifestPart
-from virtualds.formats.zarr_manifests.parquet_table import RECORD_SIZE
 from virtualds.formats.zarr_manifests.placed_table import PlacedTable
+from virtualds.formats.zarr_manifests.source_table import RECORD_SIZE
 
 SMALL_TABLE = 4096
 """References of a table that is always joined with the next one."""

@@ -9,6 +9,7 @@ from operator import is_
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.manifest import ChunkManifest
@@ -16,8 +17,16 @@ from virtualds.chunks.projection import Ints
 from virtualds.chunks.reference_table import gather_references, iterate_blocks
 from virtualds.errors import UnsupportedError
 from virtualds.formats.zarr.v3_arrays import ManifestPart
+from virtualds.formats.zarr_manifests.counts import (
+    COUNTS,
+    MOST_RUNS,
+    Counts,
+    add_counts,
+    count_numbers,
+    find_equal_runs,
+)
 from virtualds.formats.zarr_manifests.json_rows import Fingerprint
-from virtualds.formats.zarr_manifests.parquet_table import RECORD_SIZE
+from virtualds.formats.zarr_manifests.source_table import RECORD_SIZE
 from virtualds.source_file import PRESENT, SourceFile
 
 MOST_ENTRIES = 2**16
@@ -94,14 +103,14 @@ class SourceNumbering:
 
 
 def list_fingerprints(
-    parts: Iterable[ManifestPart], name: Callable[[str], str]
+    parts: Iterable[ManifestPart], name: Callable[[str], str], *, every: bool = False
 ) -> dict[str, Fingerprint]:
-    """Return the fingerprints of the files of parts, by written path."""
+    """Return the fingerprints of the files of parts, or of every file, by written path."""
     known = SourceNumbering(name)
     for part in parts:
         for file in part.manifest.sources:
             known.number(file)
-    return {name(f.url): f.fingerprint for f in known.files.values() if any(f.fingerprint)}
+    return {name(f.url): f.fingerprint for f in known.files.values() if every or any(f.fingerprint)}
 
 
 def encode_entries(
@@ -159,10 +168,8 @@ def _to_entry(
     return found | ({"checksum": f"crc32:{checksum - PRESENT:08x}"} if checksum else {})
 
 
-def encode_records(
-    manifest: ChunkManifest, sources: SourceNumbering, pipelines: bool
-) -> Iterator[bytes]:
-    """Yield the records of a table of all chunks of a manifest, in C order.
+class TableRecords:
+    """The records of a table of all chunks of a manifest, in C order, and what they count.
 
     Parameters
     ----------
@@ -171,8 +178,37 @@ def encode_records(
     pipelines : bool
         Whether rows have a pipeline.
     """
-    for _, rows in iterate_blocks(manifest, most=RECORD_SIZE):
-        yield _encode_record(rows.pruned(), sources, pipelines)
+
+    def __init__(self, manifest: ChunkManifest, sources: SourceNumbering, pipelines: bool) -> None:
+        self._manifest = manifest
+        self._sources = sources
+        self._pipelines = pipelines
+        self._counted: list[tuple[int, Ints]] = []
+
+    def encode(self) -> Iterator[bytes]:
+        """Yield the records."""
+        for _, rows in iterate_blocks(self._manifest, most=RECORD_SIZE):
+            some = rows.pruned()
+            numbers = _number_sources(some, self._sources)
+            self._counted.append(count_numbers(numbers))
+            yield _encode_record(some, numbers, self._pipelines)
+
+    def encode_counts(self) -> tuple[Counts, bytes | None]:
+        """Return the counts of the encoded records, and the file that holds them, if one does."""
+        length = max((low + counts.size for low, counts in self._counted), default=0)
+        counted = add_counts(self._counted, length)
+        runs = find_equal_runs(counted)
+        if len(runs) <= MOST_RUNS:
+            return tuple((files, chunks) for files, chunks in runs.tolist()), None
+        return COUNTS, _encode_runs(runs)
+
+
+def _encode_runs(runs: Ints) -> bytes:
+    import pyarrow as pa
+
+    files, chunks = runs.T
+    arrays = {"files": pa.array(files), "chunks": pa.array(chunks)}
+    return _encode_parquet(arrays, tuple(arrays))
 
 
 def encode_placed_records(
@@ -190,20 +226,27 @@ def encode_placed_records(
     """
     for begin in range(0, rows.size, RECORD_SIZE):
         some = slice(begin, begin + RECORD_SIZE)
-        yield _encode_record(rows.take(0, some).pruned(), sources, False, numbers[some])
+        part = rows.take(0, some).pruned()
+        yield _encode_record(part, _number_sources(part, sources), False, numbers[some])
+
+
+def _number_sources(rows: ChunkManifest, sources: SourceNumbering) -> npt.NDArray[np.int32]:
+    """Return the number of the file of each row in the table of sources."""
+    # negative codes index from the end, so they map to themselves
+    known = np.array([*sources.number_all(rows.files), INLINE, MISSING], np.int32)
+    found: npt.NDArray[np.int32] = known[rows.file]
+    return found
 
 
 def _encode_record(
-    rows: ChunkManifest, sources: SourceNumbering, pipelines: bool, numbers: Ints | None = None
+    rows: ChunkManifest, source: npt.NDArray[np.int32], pipelines: bool, numbers: Ints | None = None
 ) -> bytes:
     import pyarrow as pa
 
-    # negative codes index from the end, so they map to themselves
-    known = np.array([*sources.number_all(rows.files), INLINE, MISSING], np.int32)
     held = rows.file == INLINE
     there = rows.file >= 0
     columns: dict[str, Any] = {
-        "source": known[rows.file],
+        "source": source,
         "offset": np.where(there, rows.offset, 0),
         "length": np.where(rows.file == MISSING, 0, rows.length),
     }
@@ -224,10 +267,9 @@ def _encode_record(
     return _encode_parquet(arrays, ("source", "offset", "length", "chunk"))
 
 
-def encode_source_records(sources: SourceNumbering) -> Iterator[bytes]:
-    """Yield the records of the table of files, with their fingerprints."""
-    rows = [(sources.name(file.url), file.fingerprint) for file in sources.files.values()]
-    return encode_source_rows(rows)
+def list_source_rows(sources: SourceNumbering) -> list[tuple[str, Fingerprint]]:
+    """Return the written paths and the fingerprints of the files of a table."""
+    return [(sources.name(file.url), file.fingerprint) for file in sources.files.values()]
 
 
 def encode_source_rows(rows: Sequence[tuple[str, Fingerprint]]) -> Iterator[bytes]:

@@ -18,11 +18,14 @@ from virtualds.formats.referenced_files import UNKNOWN, ReferencedFiles, unreach
 from virtualds.formats.zarr.chunk_keys import ChunkKeys
 from virtualds.formats.zarr.v3_arrays import ManifestPart
 from virtualds.formats.zarr.v3_metadata import check_extras
+from virtualds.formats.zarr_manifests.counts import read_counts
 from virtualds.formats.zarr_manifests.json_rows import Fingerprint
 from virtualds.formats.zarr_manifests.json_table import JsonTable
 from virtualds.formats.zarr_manifests.layers import lay_parts
-from virtualds.formats.zarr_manifests.parquet_table import ParquetTable, SourceTable, read_columns
+from virtualds.formats.zarr_manifests.manifest_files import to_written_path
+from virtualds.formats.zarr_manifests.parquet_table import ParquetTable, read_column, read_columns
 from virtualds.formats.zarr_manifests.placed_table import PlacedTable
+from virtualds.formats.zarr_manifests.source_table import SourceTable
 from virtualds.json_values import parse_json
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
@@ -31,7 +34,7 @@ from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
 JSON_MANIFEST, PARQUET_MANIFEST = "chunk-manifest-json", "chunk-manifest-parquet"
 """Names of the storage transformers."""
 PART = ("fragment", "origin", "shape", "first", "strides", "pipelines", "table")
-TABLE = ("path", "rows", "chunks", "begins", "sources", "pipelines")
+TABLE = ("path", "rows", "chunks", "begins", "sources", "pipelines", "counts")
 """Keys of a part of a manifest, and of its table: readers know all of them."""
 KEPT_RECORDS = 24
 """Records, of references and of sources, that one set keeps in memory."""
@@ -50,14 +53,23 @@ class StoredManifests:
     options : StorageOptions, optional
     allow : AccessPolicy
         Where the files that the set refers to may lie.
+    ranges : mapping of str to lists
+        The first and last paths of the records of tables of files, by folder, as the set notes.
     """
 
+    _ranges: Mapping[str, Any] = {}
+
     def __init__(
-        self, root: str, options: StorageOptions | None, allow: AccessPolicy = ANYWHERE
+        self,
+        root: str,
+        options: StorageOptions | None,
+        allow: AccessPolicy = ANYWHERE,
+        ranges: Mapping[str, Any] | None = None,
     ) -> None:
         self.root = root
         self.options = options
         self.allow = allow
+        self._ranges = ranges or {}
         self._opening = name_opening()
         self._open()
 
@@ -126,6 +138,14 @@ class StoredManifests:
             path, lambda: read_columns(self.read(path), f"{self.root}/{path}")
         )
         return found
+
+    def read_column(self, path: str, name: str) -> Any:
+        """Return one column of a record as an array, and keep nothing."""
+        return read_column(self.read(path), name, f"{self.root}/{path}")
+
+    def spell_paths(self, url: str) -> set[str]:
+        """Return the paths that a writer of the set may have written for a url."""
+        return {to_written_path(self.root, url, relative=r) for r in (False, True)}
 
     def get_cached(self, name: Hashable, read: Callable[[], Any]) -> Any:
         """Return what ``read`` makes, and keep it for a while."""
@@ -228,9 +248,10 @@ class StoredManifests:
             self,
             to_set_path(folder, said["path"]),
             _demand_naturals([said["chunks" if is_placed else "rows"]])[0],
-            read_source_table(folder, said["sources"]),
+            read_source_table(folder, said["sources"], self._ranges),
             bool(said.get("pipelines", False)),
             max(numbered, 1) if numbers is None else len(numbers),
+            read_counts(said.get("counts")),
         )
         strides, first = _demand_integers(part["strides"]), _demand_naturals([part["first"]])[0]
         ends = [s * max(n - 1, 0) for s, n in zip(strides, shape, strict=True)]
@@ -253,10 +274,13 @@ def _is_inside(path: str) -> bool:
         return False
 
 
-def read_source_table(folder: str, said: Any) -> SourceTable:
+def read_source_table(
+    folder: str, said: Any, ranges: Mapping[str, Any] | None = None
+) -> SourceTable:
     """Return the table of files that the metadata of an array name."""
-    path, count = said
-    return SourceTable(to_set_path(folder, path), _demand_naturals([count])[0])
+    path, count = to_set_path(folder, said[0]), said[1]
+    known = tuple((str(first), str(last)) for first, last in (ranges or {}).get(path, ()))
+    return SourceTable(path, _demand_naturals([count])[0], known)
 
 
 def _demand_integers(values: Any) -> tuple[int, ...]:

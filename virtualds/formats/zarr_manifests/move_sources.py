@@ -19,7 +19,7 @@ from virtualds.formats.zarr_manifests.manifests import (
     read_source_table,
     to_set_path,
 )
-from virtualds.formats.zarr_manifests.parquet_table import SourceTable
+from virtualds.formats.zarr_manifests.source_table import SourceTable
 from virtualds.formats.zarr_manifests.write_snapshot import SnapshotWriter, find_way_up
 from virtualds.source_file import SourceFile
 

@@ -18,10 +18,12 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.reference_table import ReferenceTable
 from virtualds.errors import ReadError
 from virtualds.formats.zarr.document import FOLDER, Document
+from virtualds.formats.zarr_manifests.counts import Counts, read_counts
 from virtualds.formats.zarr_manifests.manifest_files import (
     SourceNumbering,
-    encode_records,
-    encode_source_records,
+    TableRecords,
+    encode_source_rows,
+    list_source_rows,
     to_written_path,
 )
 from virtualds.formats.zarr_manifests.manifests import (
@@ -30,7 +32,12 @@ from virtualds.formats.zarr_manifests.manifests import (
     read_source_table,
     to_set_path,
 )
-from virtualds.formats.zarr_manifests.parquet_table import RECORD_SIZE, ParquetTable, SourceTable
+from virtualds.formats.zarr_manifests.parquet_table import ParquetTable
+from virtualds.formats.zarr_manifests.source_table import (
+    RECORD_SIZE,
+    SourceTable,
+    list_path_ranges,
+)
 from virtualds.source_file import StorageOptions
 from virtualds.stores import find_store
 from virtualds.urls import scheme_of
@@ -91,16 +98,18 @@ def is_table_inside(table: ReferenceTable, place: PartsFolder) -> bool:
 
 def _move_array(
     array: ManifestArray,
-    folders: Mapping[int, str],
+    folders: Mapping[int, tuple[str, Counts]],
     store: StoredManifests,
     sources: SourceTable,
 ) -> ManifestArray:
-    """Return an array whose fragments refer to the written tables, given by fragment."""
+    """Return an array whose fragments refer to the written tables, given with their counts."""
     fragments = list(array.fragments)
     count = len(array.pipelines)
-    for number, folder in folders.items():
+    for number, (folder, counts) in folders.items():
         manifest = fragments[number].manifest
-        table = ParquetTable(store, folder, manifest.size, sources, count > 1, max(count, 1))
+        table = ParquetTable(
+            store, folder, manifest.size, sources, count > 1, max(count, 1), counts
+        )
         moved = LazyManifest(table, manifest.shape)
         fragments[number] = replace(fragments[number], manifest=moved)
     return replace(array, fragments=tuple(fragments))
@@ -117,32 +126,40 @@ class _PartWriter:
         )
         self._tables = 0
 
-    def write_tables(self, array: ManifestArray) -> dict[int, str]:
-        """Write the manifests of an array that lie in no set; return folders by fragment."""
+    def write_tables(self, array: ManifestArray) -> dict[int, tuple[str, Counts]]:
+        """Write the manifests of an array that lie in no set; return folders and counts."""
         return {
             number: self._write_table(fragment.manifest.loaded(), len(array.pipelines) > 1)
             for number, fragment in enumerate(array.fragments)
             if not fragment.manifest.is_in_set
         }
 
-    def _write_table(self, manifest: ChunkManifest, pipelines: bool) -> str:
-        """Write the records of a manifest, and return the folder that they lie in."""
+    def _write_table(self, manifest: ChunkManifest, pipelines: bool) -> tuple[str, Counts]:
+        """Write the records of a manifest; return the folder that they lie in, and the counts."""
         folder = f"{self._folder}/{self._tables}"
         self._tables += 1
-        self._put(folder, encode_records(manifest, self._sources, pipelines))
-        return folder
+        table = TableRecords(manifest, self._sources, pipelines)
+        self._put_records(folder, table.encode())
+        counts, data = table.encode_counts()
+        if data is not None:
+            self._put(f"{folder}/{counts}", data)
+        return folder, counts
 
     def write_sources(self) -> SourceTable:
         """Write the table of files."""
         folder = f"{self._folder}/sources"
-        self._put(folder, encode_source_records(self._sources))
-        return SourceTable(folder, len(self._sources))
+        rows = list_source_rows(self._sources)
+        self._put_records(folder, encode_source_rows(rows))
+        ranges = list_path_ranges([path for path, _ in rows])
+        return SourceTable(folder, len(rows), tuple((first, last) for first, last in ranges))
 
-    def _put(self, folder: str, files: Iterator[bytes]) -> None:
-        store = find_store(self._place.root)
-        for number, data in enumerate(files):
-            url = f"{self._place.root}/{folder}/{number}.parquet"
-            store.write_file(url, data, self._place.options)
+    def _put_records(self, folder: str, records: Iterator[bytes]) -> None:
+        for number, data in enumerate(records):
+            self._put(f"{folder}/{number}.parquet", data)
+
+    def _put(self, path: str, data: bytes) -> None:
+        url = f"{self._place.root}/{path}"
+        find_store(url).write_file(url, data, self._place.options)
 
 
 # ---------------------------------------------------------------------- written parts
@@ -192,8 +209,14 @@ def _list_needed(document: Document) -> Iterator[str]:
                 continue
             for part in transformer["configuration"]["parts"]:
                 table = part["table"]
-                yield from _list_records(to_set_path(path, table["path"]), _count_rows(table))
-                yield from _list_records(*read_source_table(path, table["sources"]))
+                folder, sources = (
+                    to_set_path(path, table["path"]),
+                    read_source_table(path, table["sources"]),
+                )
+                yield from _list_records(folder, _count_rows(table))
+                yield from _list_records(sources.folder, sources.rows)
+                if isinstance(name := read_counts(table.get("counts")), str):
+                    yield f"{folder}/{name}"
 
 
 def _count_rows(table: Mapping[str, Any]) -> int:

@@ -16,12 +16,8 @@ from virtualds.chunks.projection import Ints
 from virtualds.chunks.reference_table import SourceSummary
 from virtualds.chunks.sparse_manifest import spread_rows
 from virtualds.errors import FormatError
-from virtualds.formats.zarr_manifests.parquet_table import (
-    RECORD_SIZE,
-    ParquetTable,
-    SetRecords,
-    SourceTable,
-)
+from virtualds.formats.zarr_manifests.parquet_table import ParquetTable
+from virtualds.formats.zarr_manifests.source_table import RECORD_SIZE, SetRecords, SourceTable
 from virtualds.source_file import SourceFile
 
 

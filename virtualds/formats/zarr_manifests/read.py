@@ -74,7 +74,8 @@ class SetReader:
         how: ReadOptions,
     ) -> None:
         self._values, self._group = document.notes.get("values", {}), how.group
-        self._manifests = StoredManifests(root, options, how.allow)
+        ranges = document.notes.get("sources")
+        self._manifests = StoredManifests(root, options, how.allow, ranges)
         nodes = read_all_nodes(root, options, document)
         self._reader = NodesReader(root, nodes, document.notes, self._find_parts, how.skip)
 

@@ -20,17 +20,19 @@ from virtualds.formats.zarr.v3_arrays import ManifestPart, is_extended
 from virtualds.formats.zarr.v3_metadata import axes_from_v3
 from virtualds.formats.zarr.values import NativeArray
 from virtualds.formats.zarr.write_plan import PlannedArray, plan_writing
+from virtualds.formats.zarr_manifests.counts import describe_counts
 from virtualds.formats.zarr_manifests.join_parts import MOST_JSON, join_all_parts, join_small_parts
 from virtualds.formats.zarr_manifests.json_rows import Fingerprint
 from virtualds.formats.zarr_manifests.json_table import JsonTable
 from virtualds.formats.zarr_manifests.layers import arrange_layers, flatten_layers
 from virtualds.formats.zarr_manifests.manifest_files import (
     SourceNumbering,
+    TableRecords,
     encode_entries,
     encode_placed_records,
-    encode_records,
-    encode_source_records,
+    encode_source_rows,
     list_fingerprints,
+    list_source_rows,
     to_written_path,
 )
 from virtualds.formats.zarr_manifests.manifests import (
@@ -39,8 +41,9 @@ from virtualds.formats.zarr_manifests.manifests import (
     build_json_manifest,
 )
 from virtualds.formats.zarr_manifests.parallel_write import join_parts_folder
-from virtualds.formats.zarr_manifests.parquet_table import RECORD_SIZE, ParquetTable
+from virtualds.formats.zarr_manifests.parquet_table import ParquetTable
 from virtualds.formats.zarr_manifests.placed_table import PlacedTable
+from virtualds.formats.zarr_manifests.source_table import RECORD_SIZE, list_path_ranges
 from virtualds.progress import Advance, count_array
 from virtualds.source_file import StorageOptions
 from virtualds.stores import find_store
@@ -86,6 +89,7 @@ class SnapshotWriter:
         self._values: dict[str, Any] = {}
         self._sources = SourceNumbering(self.make_path)
         self._tables: list[tuple[str, list[Any]]] = []
+        self._ranges: dict[str, Any] = {}
 
     # ------------------------------------------------------------------ the whole
 
@@ -106,7 +110,7 @@ class SnapshotWriter:
             for path, node in planned.nodes.items()
         }
         self._write_sources()
-        noted = planned.notes | {"values": self._values}
+        noted = planned.notes | {"values": self._values, "sources": self._ranges}
         notes = {kind: part for kind, part in noted.items() if part}
         return Document(nodes, notes | {"relative_paths": self.relative_paths})
 
@@ -274,33 +278,46 @@ class SnapshotWriter:
         folder = f"manifest.{self.name}.{number}"
         placed = manifest.placed if isinstance(manifest, SparseManifest) else None
         if placed is None:
-            records = encode_records(manifest, self._sources, numbered)
-            rows = manifest.size
-            said: dict[str, Any] = {"rows": rows}
+            table = TableRecords(manifest, self._sources, numbered)
+            self._put_records(f"{path}/{folder}", table.encode(), manifest.size, advance)
+            said: dict[str, Any] = {"rows": manifest.size}
+            said |= self._put_counts(f"{path}/{folder}", table)
         else:
             records = encode_placed_records(*placed, self._sources)
-            begins = placed[0][::RECORD_SIZE].tolist()
-            rows = placed[0].size
-            said = {"chunks": rows, "begins": begins}
-        for record, data in enumerate(records):
-            self.put(f"{path}/{folder}/{record}.parquet", data)
-            advance(min(RECORD_SIZE, rows))
-            rows = max(rows - RECORD_SIZE, 0)
+            self._put_records(f"{path}/{folder}", records, placed[0].size, advance)
+            said = {"chunks": placed[0].size, "begins": placed[0][::RECORD_SIZE].tolist()}
         # the number of files is known when everything is written
         sources = [f"{find_way_up(path)}{FOLDER}/{self.name}/sources", 0]
         self._tables.append((path, sources))
-        table = {"path": f"./{folder}", **said, "sources": sources}
-        found = {"table": table, "first": 0, "strides": list(compute_strides(manifest.shape))}
+        named = {"path": f"./{folder}", **said, "sources": sources}
+        found = {"table": named, "first": 0, "strides": list(compute_strides(manifest.shape))}
         if numbered and isinstance(manifest, SparseManifest):
             # all its chunks, also missing ones, are decoded alike
             found["pipelines"] = [manifest.rest]
         elif numbered:
-            table["pipelines"] = True
+            named["pipelines"] = True
         return found
 
+    def _put_records(
+        self, folder: str, records: Iterator[bytes], rows: int, advance: Advance
+    ) -> None:
+        for record, data in enumerate(records):
+            self.put(f"{folder}/{record}.parquet", data)
+            advance(min(RECORD_SIZE, rows))
+            rows = max(rows - RECORD_SIZE, 0)
+
+    def _put_counts(self, folder: str, table: TableRecords) -> dict[str, Any]:
+        counts, data = table.encode_counts()
+        if data is not None:
+            self.put(f"{folder}/{counts}", data)
+        return describe_counts(counts)
+
     def _write_sources(self) -> None:
-        for number, data in enumerate(encode_source_records(self._sources)):
-            self.put(f"{FOLDER}/{self.name}/sources/{number}.parquet", data)
+        rows, folder = list_source_rows(self._sources), f"{FOLDER}/{self.name}/sources"
+        for number, data in enumerate(encode_source_rows(rows)):
+            self.put(f"{folder}/{number}.parquet", data)
+        if ranges := list_path_ranges([path for path, _ in rows]):
+            self._ranges[folder] = ranges
         for _, said in self._tables:
             said[1] = len(self._sources)
 
@@ -324,6 +341,8 @@ class SnapshotWriter:
         if table is None or not isinstance(manifest, LazyManifest):
             return None
         found = manifest.counting
+        if table.sources.ranges:
+            self._ranges[table.sources.folder] = table.sources.ranges
         said: dict[str, Any] = {
             "path": find_way_up(path) + table.folder,
             **table.describe_rows(),
