@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from cases import Archive
+from google_servers import GoogleServer, google_server
 from hypothesis import HealthCheck, settings
 from products import leave_for_the_full_suite
 from s3_server import s3_server as running_s3_server
@@ -91,3 +92,10 @@ def s3_bucket(s3_server: dict[str, Any]) -> str:
     name = f"bucket-{uuid.uuid4().hex}"
     fsspec.filesystem("s3", **s3_server).call_s3("create_bucket", Bucket=name)
     return f"s3://{name}"
+
+
+@pytest.fixture(scope="session")
+def google(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GoogleServer]:
+    """A server on loopback that speaks as Google Cloud Storage does, and keeps conditions."""
+    with google_server(tmp_path_factory.mktemp("google")) as server:
+        yield server

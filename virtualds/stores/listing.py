@@ -23,7 +23,7 @@ from virtualds.errors import without_secrets
 from virtualds.log import DEBUG, tell, tells
 from virtualds.source_file import StorageOptions
 from virtualds.stores import obstore
-from virtualds.stores.fsspec import describe_errors, fetch_info, modified_of
+from virtualds.stores.fsspec import describe_errors, etag_of, fetch_info, modified_of
 from virtualds.stores.fsspec_ranges import find_filesystem
 from virtualds.stores.glob import is_pattern
 from virtualds.stores.responses import normalise_etag
@@ -221,7 +221,7 @@ def _remote_state(url: str, info: dict[str, Any]) -> FileState:
         url,
         NO_NUMBER if size is None else size,
         NO_NUMBER,
-        normalise_etag(info.get("ETag")),
+        normalise_etag(etag_of(info)),
         np.nan if modified is None else modified,
     )
 

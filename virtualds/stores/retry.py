@@ -59,6 +59,8 @@ CLIENT_ERRORS = (
     ("botocore.exceptions", "ClientError"),
     ("azure.core.exceptions", "AzureError"),
     ("gcsfs.retry", "HttpError"),
+    ("gcsfs.retry", "NonRetryableError"),
+    ("google.auth.exceptions", "GoogleAuthError"),
 )
 """Errors of the libraries below fsspec that are no OSError: module and name."""
 
