@@ -7,10 +7,12 @@ is one more request; and where no gRPC is spoken (emulators, proxies) each takes
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
 from collections.abc import Mapping
 from io import BytesIO
+from itertools import count
 from typing import Any
 
 from aiohttp import ClientResponseError, ClientTimeout
@@ -20,8 +22,18 @@ from gcsfs.retry import HttpError
 from google.auth.exceptions import GoogleAuthError as GoogleAuthError
 from yarl import URL
 
+from virtualds.options import get_options
 from virtualds.stores.google import GENERATION
-from virtualds.stores.retry import CONNECT_TIMEOUT, READ_TIMEOUT
+from virtualds.stores.retry import (
+    CONNECT_TIMEOUT,
+    READ_TIMEOUT,
+    choose_wait,
+    list_store_errors,
+    may_pass,
+)
+
+WORDY_ERRORS: tuple[type[BaseException], ...] = (ValueError,)
+"""Errors of gcsfs that say in words alone why the server refused a request."""
 
 _LIMITS = ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=READ_TIMEOUT)
 
@@ -86,21 +98,32 @@ class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
         self.invalidate_cache(path)
 
     async def _request(self, *asked: Any, **how: Any) -> Any:
-        try:
-            return await self._ask(*asked, **how)
-        except (OSError, ValueError, HttpError) as error:
-            raise _to_plain_error(error) from error
+        for attempt in count():
+            try:
+                return await self._ask(*asked, **how)
+            except WORDY_ERRORS + list_store_errors() as error:
+                plain = _to_plain_error(error)
+                if attempt >= self.count_retries() or not may_pass(plain):
+                    # what caused a plain error has a status that says less
+                    raise plain from (error.__cause__ if plain is error else None)
+                await asyncio.sleep(choose_wait(attempt + 1, plain))
 
     async def _ask(self, *asked: Any, **how: Any) -> Any:
-        return await GCSFileSystem._request(self, *asked, **how)
+        # gcsfs repeats requests six times, and takes half a minute to refuse wrong credentials
+        repeated = GCSFileSystem._request
+        return await getattr(repeated, "__wrapped__", repeated)(self, *asked, **how)
+
+    def count_retries(self) -> int:
+        """Return how often a request that fails is repeated."""
+        return get_options().retries
 
 
 class GoogleFilesAskedOnce(GoogleFiles):
-    """The same files; gcsfs does not repeat requests that fail, for its caller does."""
+    """The same files; who asks for them repeats requests that fail."""
 
-    async def _ask(self, *asked: Any, **how: Any) -> Any:
-        repeated = GCSFileSystem._request
-        return await getattr(repeated, "__wrapped__", repeated)(self, *asked, **how)
+    def count_retries(self) -> int:
+        """Return 0."""
+        return 0
 
 
 class _Body(BytesIO):
@@ -143,7 +166,7 @@ def _read_message(body: bytes) -> str:
         return ""
 
 
-def _to_plain_error(error: OSError | ValueError | HttpError) -> BaseException:
+def _to_plain_error(error: BaseException) -> BaseException:
     """Return an error of gcsfs as one of a kind that others see: some kinds it says in words."""
     if isinstance(error, FileNotFoundError | FileExistsError):
         return error
