@@ -22,11 +22,14 @@ from virtualds import AccessError, ConflictError, ReadError, UnsupportedError
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store, obstore
 from virtualds.stores.conditional import objects
+from virtualds.stores.conditional.google import InGoogle
 from virtualds.stores.fsspec_ranges import find_filesystem
 from virtualds.stores.listing import fetch_state, list_states
+from virtualds.stores.store import ChangedError
 from virtualds_cli.program import main
 
 pytest.importorskip("gcsfs")
+from virtualds.stores.google_files import GoogleFiles
 
 SETS = ["refs.json", "refs.parquet", "refs.zarr"]
 WAYS: dict[str, dict[str, Any]] = {"obstore": {}, "gcsfs": WITHOUT_OBSTORE}
@@ -307,7 +310,8 @@ class Teller(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         server: Any = self.server
         server.asked.append((self.path, dict(self.headers)))
-        status, body = server.answers
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        status, body = server.first.pop(0) if server.first else server.answers
         self.send_response(status)
         for name, value in {"Content-Range": "bytes 0-2/3", "X-Goog-Generation": "7",
                             "ETag": '"e"', "Last-Modified": "Mon, 23 Nov 2026 13:00:00 GMT",
@@ -316,7 +320,7 @@ class Teller(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    do_POST = do_GET
+    do_POST = do_DELETE = do_GET
 
     def log_message(self, format: str, *args: Any) -> None:
         pass
@@ -324,7 +328,7 @@ class Teller(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def teller() -> Iterator[Any]:
-    with running(Teller, asked=[], answers=(206, b"abc")) as server:
+    with running(Teller, asked=[], first=[], answers=(206, b"abc")) as server:
         yield server
 
 
@@ -425,6 +429,61 @@ def test_refused_access_is_told_with_what_google_says(teller: Any, status: int) 
     ):
         with pytest.raises(AccessError, match=told):
             use()
+
+
+BUSY = (503, b"")
+RESOURCE = (200, json.dumps({"name": "a.bin", "size": "3", "generation": "7"}).encode())
+
+
+@pytest.mark.parametrize("name", ["describe", "write_version", "write_file", "get_ranges"])
+def test_each_request_is_repeated_as_often_as_the_setting_says(
+    teller: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """gcsfs, which would repeat requests itself, leaves that to us."""
+    monkeypatch.setattr("virtualds.stores.retry.FIRST_WAIT", 0.001)
+    options = StorageOptions({"endpoint_url": teller.url, "token": "anon", **WITHOUT_OBSTORE})
+    url = "gs://bucket/a.bin"
+    monkeypatch.setattr(InGoogle, "find_unsafe_reason", lambda *_: "")
+    store, file = find_store(url), SourceFile(url, 3, None, "7", options)
+    use = {
+        "describe": lambda: store.describe(url, options),
+        "write_version": lambda: store.write_version(url, b"abc", options, None),
+        "write_file": lambda: store.write_file(url, b"abc", options),
+        "get_ranges": lambda: store.get_ranges(file, [(0, 3)]),
+    }[name]
+    teller.answers = (206, b"abc") if name == "get_ranges" else RESOURCE
+    with virtualds.set_options(retries=2):
+        teller.first[:] = [BUSY, BUSY]
+        use()
+        assert len(teller.asked) == 3
+        teller.asked.clear()
+        teller.first[:] = [BUSY] * 3
+        with pytest.raises(OSError, match="503"):
+            use()
+    # what a failed write may have left is removed
+    assert len(teller.asked) == 3 + (name == "write_file")
+
+
+def test_a_write_that_is_sent_again_is_no_other_writer(
+    google: GoogleServer, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first answer was lost: the second says that there is such an object, which is ours."""
+    url, options = f"{bucket}/x", StorageOptions(google.options)
+    put(f"{bucket}/other", b"", google.options)
+    store, once = find_store(url), GoogleFiles.upload
+
+    def twice(self: Any, *given: Any) -> str:
+        once(self, *given)
+        return str(once(self, *given))
+
+    first = store.write_version(url, b"one", options, None)
+    monkeypatch.setattr(GoogleFiles, "upload", twice)
+    second = store.write_version(url, b"two", options, first)
+    third = store.write_version(f"{url}y", b"three", options, None)
+    assert store.read_version(url, options) == (b"two", second)
+    assert store.read_version(f"{url}y", options) == (b"three", third)
+    with pytest.raises(ChangedError):
+        store.write_version(url, b"four", options, first)
 
 
 def test_a_token_and_anon_contradict_each_other() -> None:

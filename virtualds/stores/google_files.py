@@ -97,6 +97,20 @@ class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
         await self._upload(path, data, {}, {})
         self.invalidate_cache(path)
 
+    async def _info(self, path: str, *given: Any, **how: Any) -> dict[str, Any]:
+        # gcsfs always asks twice: whether there is an object, and a folder
+        path = self._strip_protocol(path).rstrip("/")
+        bucket, name, _ = self.split_path(path)
+        if not name or given or how:
+            return dict(await super()._info(path, *given, **how))
+        try:
+            return dict(await self._get_object(path))
+        except FileNotFoundError:
+            beginning = {"prefix": f"{name}/", "maxResults": 1}
+            if "items" not in await self._call("GET", "b/{}/o", bucket, json_out=True, **beginning):
+                raise
+        return {"name": path, "size": 0, "type": "directory"}
+
     async def _request(self, *asked: Any, **how: Any) -> Any:
         for attempt in count():
             try:
