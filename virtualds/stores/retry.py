@@ -100,7 +100,8 @@ class Request(NamedTuple):
 def list_store_errors() -> tuple[type[BaseException], ...]:
     """Return the errors that a request may raise; only imported libraries can raise theirs."""
     loaded = ((sys.modules.get(module), name) for module, name in CLIENT_ERRORS)
-    return OSError, *(getattr(module, name) for module, name in loaded if module is not None)
+    # a module that is not imported, or of an older version, has none of this name
+    return OSError, *(getattr(module, name) for module, name in loaded if hasattr(module, name))
 
 
 def retry_request(request: Callable[[int], T], asked: Request) -> T:
