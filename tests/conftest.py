@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from cases import Archive
+from google_servers import GoogleServer, google_server
 from hypothesis import HealthCheck, settings
 from other_s3_servers import S3_SERVERS, bucket_at, seaweedfs_server
 from products import few_quick, leave_for_the_full_suite
@@ -102,3 +103,10 @@ def s3_server(request: pytest.FixtureRequest) -> dict[str, Any]:
 def s3_bucket(s3_server: dict[str, Any]) -> str:
     """The url of a bucket that nobody else uses."""
     return bucket_at(s3_server)
+
+
+@pytest.fixture(scope="session")
+def google(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GoogleServer]:
+    """A server on loopback that speaks as Google Cloud Storage does, and keeps conditions."""
+    with google_server(tmp_path_factory.mktemp("google")) as server:
+        yield server

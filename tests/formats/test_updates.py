@@ -25,7 +25,7 @@ import pytest
 import xarray as xr
 from conftest import write_year
 from fsspec.implementations.memory import MemoryFileSystem
-from other_s3_servers import S3_SERVERS, bucket_at
+from object_stores import OBJECT_STORES, make_bucket
 
 import virtualds
 from virtualds import ConflictError, ManifestArray, ReadError, UnsupportedError
@@ -47,8 +47,8 @@ BY_NAME = {form.name: form for form in FORMATS if form.library is None}
 pytestmark = pytest.mark.filterwarnings("ignore:The 'fastparquet' engine")
 
 KERCHUNK = ["kerchunk-json", "kerchunk-parquet"]
-STORES = ["local", "memory", *S3_SERVERS]
-SHARED = ["local", *S3_SERVERS]
+STORES = ["local", "memory", *OBJECT_STORES]
+SHARED = ["local", *OBJECT_STORES]
 """Stores that several processes see."""
 YEARS = range(2001, 2009)
 WRITERS = 8
@@ -169,8 +169,8 @@ def target(request: pytest.FixtureRequest) -> Target:
         return Target(f"file://{request.getfixturevalue('tmp_path')}/{name}", form)
     if place == "memory":
         return Target(f"memory://{uuid.uuid4().hex}/{name}", form)
-    options = request.getfixturevalue(place)
-    return Target(f"{bucket_at(options)}/{name}", form, StorageOptions(options))
+    bucket, options = make_bucket(place, request)
+    return Target(f"{bucket}/{name}", form, StorageOptions(options))
 
 
 def targets(forms: Iterable[str] = tuple(BY_NAME), stores: Iterable[str] = STORES) -> Any:
@@ -470,7 +470,7 @@ def test_readers_never_take_a_set_for_another_one(target: Target, years: list[Pa
 # ---------------------------------------------------------------------- where it cannot be
 
 
-@targets(["kerchunk-parquet"], ["memory", *S3_SERVERS])
+@targets(["kerchunk-parquet"], ["memory", *OBJECT_STORES])
 def test_references_in_object_stores_are_not_replaced(target: Target, years: list[Path]) -> None:
     target.write(target.virtual(years[1]))
     before = target.files()
@@ -599,8 +599,8 @@ OTHERS = ["the same place", "missing chunks", "attributes", "less", "more"]
     [
         (("kerchunk-parquet", store), other)
         for store in STORES
-        # in s3 the others go as in memory
-        for other in (OTHERS[:2] if store in S3_SERVERS else OTHERS)
+        # in object stores the others go as in memory
+        for other in (OTHERS[:2] if store in OBJECT_STORES else OTHERS)
     ],
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else value,
     indirect=["target"],
@@ -823,7 +823,7 @@ def test_processes_that_append_first_lose_nothing(
 
 
 @pytest.mark.product
-@targets(stores=["memory", *S3_SERVERS])
+@targets(stores=["memory", *OBJECT_STORES])
 def test_readers_see_no_set_or_all_of_it_while_it_is_created(
     target: Target, years: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -851,7 +851,7 @@ def whole_or_nothing(target: Target, path: Path) -> bool:
     return True
 
 
-@targets(["kerchunk-parquet"], ["memory", *S3_SERVERS])
+@targets(["kerchunk-parquet"], ["memory", *OBJECT_STORES])
 def test_a_set_begun_by_a_killed_writer_is_taken_over(
     target: Target, years: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1046,7 +1046,7 @@ def test_upkeep_killed_at_any_write_leaves_a_whole_set(
 
 
 @pytest.mark.product
-@targets(stores=["memory", *S3_SERVERS])
+@targets(stores=["memory", *OBJECT_STORES])
 def test_a_writer_that_ends_at_any_request_leaves_the_old_set(
     target: Target, years: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -513,6 +513,11 @@ TOLD: list[tuple[str, dict[str, Any], dict[str, str]]] = [
     ("gs://bucket", {"token": "anon", "project": "p"}, {"google_skip_signature": "true"}),
     (
         "gcs://bucket",
+        {"anon": True, "endpoint_url": "http://127.0.0.1:1"},
+        {"google_skip_signature": "true", "google_base_url": "http://127.0.0.1:1"},
+    ),
+    (
+        "gcs://bucket",
         {"token": {"type": "service_account", "private_key": "p"}},
         {"google_service_account_key": '{"type": "service_account", "private_key": "p"}'},
     ),
@@ -551,6 +556,7 @@ UNTOLD: list[tuple[str, dict[str, Any]]] = [
     ("gs://bucket", {}),
     ("gs://bucket", {"token": "/home/me/key.json"}),
     ("gs://bucket", {"token": "anon", "requester_pays": True}),
+    ("gs://bucket", {"anon": True, "token": "hunter2"}),
     ("az://box", {"account_name": "a"}),
     ("az://box", {"connection_string": "c"}),
     ("az://box", {"account_name": "a", "account_key": "k", "sas_token": "s"}),

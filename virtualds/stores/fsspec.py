@@ -51,6 +51,9 @@ MODIFIED = (
 )
 """Names of the modification time in fsspec; stores of immutable files have the last one."""
 
+VERSIONS = ("ETag", "generation")
+"""Names of what tells versions of a file apart in fsspec: Google's has etags of two kinds."""
+
 _TURNS: dict[tuple[int, str, int], threading.Semaphore] = {}
 
 
@@ -293,7 +296,12 @@ def describe_errors(url: str, method: str = "") -> Iterator[None]:
 
 
 def _describe_file(url: str, info: dict[str, Any], options: StorageOptions | None) -> SourceFile:
-    return SourceFile(url, info.get("size"), None, info.get("ETag"), options)
+    return SourceFile(url, info.get("size"), None, etag_of(info), options)
+
+
+def etag_of(info: dict[str, Any]) -> str | None:
+    """Return the etag of a file, or what its store has in place of one."""
+    return next((str(info[name]) for name in VERSIONS if info.get(name)), None)
 
 
 def modified_of(info: dict[str, Any]) -> float | None:

@@ -1,7 +1,7 @@
 """Ranges of bytes through fsspec, with the etag and size of the file where the response has them.
 
-fsspec's own method returns bytes alone. So HTTP and S3 are asked one layer deeper, with the session
-of their filesystem; other filesystems are asked through that method.
+fsspec's own method returns bytes alone. So HTTP, Google and S3 are asked one layer deeper, with the
+session of their filesystem; other filesystems are asked through that method.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from virtualds.bounds import gunzip
 from virtualds.options import get_options
 from virtualds.source_file import StorageOptions
+from virtualds.stores import google
 from virtualds.stores.http_session import add_own_session
 from virtualds.stores.pace import limit_time
 from virtualds.stores.responses import Answer
@@ -46,7 +47,7 @@ def find_filesystem(url: str, options: StorageOptions | None) -> tuple[Any, str]
 def find_reading_filesystem(url: str, options: StorageOptions | None) -> tuple[Any, str]:
     """Return a filesystem for many requests at a time, without its own retries."""
     settings = _SETTINGS.get(scheme_of(url), dict)
-    filesystem, path = _find_filesystem(url, settings(dict(options or {})))
+    filesystem, path = _find_filesystem(url, settings(dict(options or {})), retries=False)
     if _is_of_protocol(filesystem, "s3", "call_s3"):
         # its retries would multiply ours; no other part of virtualds has this instance
         filesystem.retries = 1
@@ -99,12 +100,14 @@ def call_in_time(filesystem: Any, verb: str, path: str) -> Any:
     return sync(filesystem.loop, done)
 
 
-def _find_filesystem(url: str, options: dict[str, Any]) -> tuple[Any, str]:
+def _find_filesystem(url: str, options: dict[str, Any], *, retries: bool = True) -> tuple[Any, str]:
     # imported here: it takes as long as importing the rest of virtualds
     import fsspec
 
     options = _SESSIONS.get(scheme_of(url), dict)(options)
     try:
+        if scheme_of(url) in google.SCHEMES and "::" not in url:
+            return google.make_filesystem(url, options, retries=retries)
         return fsspec.core.url_to_fs(url, **options)  # type: ignore[no-any-return]
     except (ImportError, TypeError, ValueError) as error:
         extra = _EXTRAS.get(scheme_of(url)) if isinstance(error, ImportError) else None
@@ -148,7 +151,7 @@ def _build_answer(
     return Answer(data, etag, None if found[3] == "*" else int(found[3]))
 
 
-# ---------------------------------------------------------------------- HTTP
+# ---------------------------------------------------------------------- HTTP, Google
 
 
 async def _ask_server(
@@ -156,11 +159,12 @@ async def _ask_server(
 ) -> _Response:
     """Send a request, and read as much of the response as ``judge`` allows by its headers."""
     session = await filesystem.set_session()
+    given = {"raise_for_status": True, **filesystem.kwargs}
     # headers of a request override those of the session
-    headers = {**filesystem.kwargs.get("headers", {}), **wanted, "Accept-Encoding": "identity"}
-    how = {"headers": headers, "raise_for_status": True, "auto_decompress": False}
+    headers = {**given.get("headers", {}), **wanted, "Accept-Encoding": "identity"}
+    how = {**given, "headers": headers, "auto_decompress": False}
     async with limit_time() as pace:
-        response = await session.get(filesystem.encode_url(path), **{**filesystem.kwargs, **how})
+        response = await session.get(filesystem.encode_url(path), **how)
         try:
             most = judge(response)
             return _Response(response, await pace.gather(response.content.iter_any(), most))
@@ -183,7 +187,7 @@ def _fetch_http(filesystem: Any, path: str, offset: int, length: int) -> Answer:
 
     response, data = _fetch_http_part(filesystem, path, offset, length, judge)
     return _build_answer(
-        data, response.headers.get("ETag"), _content_range_of(response), offset, length
+        data, _etag_of(filesystem, response), _content_range_of(response), offset, length
     )
 
 
@@ -202,8 +206,8 @@ def _fetch_http_beginning(filesystem: Any, path: str, length: int) -> Answer:
     if told is None and (size is None or size > length):
         if len(data) < length:
             raise BrokenAnswer(f"the server sent {len(data)} bytes of an unknown number")
-        return Answer(data, response.headers.get("ETag"))
-    return _build_answer(data, response.headers.get("ETag"), told, 0, length)
+        return Answer(data, _etag_of(filesystem, response))
+    return _build_answer(data, _etag_of(filesystem, response), told, 0, length)
 
 
 def _fetch_http_part(
@@ -226,6 +230,12 @@ def _fetch_http_whole(filesystem: Any, path: str) -> bytes:
         return gunzip(data)
     _demand_identity(response)
     return bytes(data)
+
+
+def _etag_of(filesystem: Any, response: Any) -> str | None:
+    """Return what names the version of a file in the headers of a response."""
+    found: str | None = response.headers.get(getattr(filesystem, "version_header", "ETag"))
+    return found
 
 
 def _encoding_of(response: Any) -> str:
@@ -320,18 +330,21 @@ _SESSIONS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 
 _RANGE_FETCHERS: dict[tuple[str, str], Callable[[Any, str, int, int], Answer]] = {
     ("http", "encode_url"): _fetch_http,
+    ("gs", "encode_url"): _fetch_http,
     ("s3", "_call_s3"): _fetch_s3,
 }
 """Functions that get a range, by protocol and a method that the filesystem must have."""
 
 _BEGINNINGS: dict[tuple[str, str], Callable[[Any, str, int], Answer]] = {
     ("http", "encode_url"): _fetch_http_beginning,
+    ("gs", "encode_url"): _fetch_http_beginning,
     ("s3", "_call_s3"): lambda filesystem, path, length: _fetch_s3(filesystem, path, 0, length),
 }
 """Functions that get the first bytes with the size, likewise."""
 
 _WHOLES: dict[tuple[str, str], Callable[[Any, str], bytes]] = {
     ("http", "encode_url"): _fetch_http_whole,
+    ("gs", "encode_url"): _fetch_http_whole,
     ("s3", "_call_s3"): _fetch_s3_whole,
 }
 """Functions that get a whole file, likewise."""

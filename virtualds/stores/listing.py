@@ -23,9 +23,9 @@ from virtualds.errors import without_secrets
 from virtualds.log import DEBUG, tell, tells
 from virtualds.source_file import NO_NUMBER, StorageOptions
 from virtualds.stores import obstore
-from virtualds.stores.fsspec import describe_errors, fetch_info, modified_of
+from virtualds.stores.fsspec import describe_errors, etag_of, fetch_info, modified_of
 from virtualds.stores.fsspec_ranges import find_filesystem
-from virtualds.stores.glob import is_pattern
+from virtualds.stores.glob import is_pattern, name_like
 from virtualds.stores.responses import normalise_etag
 from virtualds.stores.retry import Request, retry_request
 from virtualds.urls import local_path, normalise_url, scheme_of
@@ -176,7 +176,7 @@ def _walk_remote(pattern: str, options: StorageOptions | None) -> Iterator[FileS
     root, parts = _split_pattern(path, scheme)
     list_folder = partial(_list_folder, filesystem, options)
     match = partial(_match_remote, scheme)
-    beginning = filesystem.unstrip_protocol(root).rstrip("/")
+    beginning = name_like(pattern, filesystem, root).rstrip("/")
     for name, info in _walk(root, parts, list_folder, match):
         if info.get("type") != "directory":
             yield _remote_state(f"{beginning}{name[len(root) :]}", info)
@@ -218,7 +218,7 @@ def _remote_state(url: str, info: dict[str, Any]) -> FileState:
         url,
         NO_NUMBER if size is None else size,
         NO_NUMBER,
-        normalise_etag(info.get("ETag")),
+        normalise_etag(etag_of(info)),
         np.nan if modified is None else modified,
     )
 

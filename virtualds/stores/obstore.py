@@ -38,8 +38,11 @@ HARMLESS = frozenset(
 )
 """Variables that obstore ignores, or that have less weight than the options it gets."""
 
-ENVIRONMENT = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
-"""Prefixes of the environment variables that obstore reads, by kind of store."""
+ENVIRONMENT = {"s3": ("AWS_",), "gs": ("GOOGLE_", "STORAGE_EMULATOR_HOST"), "az": ("AZURE_",)}
+"""Prefixes of the environment variables that obstore or fsspec reads, by kind of store."""
+
+VERSIONS = {"gs": "version"}
+"""What names the version of a file for obstore, where it is no etag: Google's generation."""
 
 NO_RETRIES = {
     "max_retries": 0,
@@ -66,9 +69,10 @@ class _Client:
     """A store of obstore, which all threads share."""
 
     def __init__(
-        self, store: Any, library: Any, errors: tuple[type[BaseException], ...], is_http: bool
+        self, store: Any, library: Any, errors: tuple[type[BaseException], ...], kind: str
     ) -> None:
-        self.store, self.errors, self.is_http = store, errors, is_http
+        self.store, self.errors, self.is_http = store, errors, kind == "http"
+        self.version = VERSIONS.get(kind, "e_tag")
         self.get, self.list_all = library.get, library.list_with_delimiter
         self.failures, self.rests_until = 0, 0.0
 
@@ -81,7 +85,7 @@ class _Client:
                 return BrokenAnswer("the server compresses what it sends")
             meta, (first, end) = found.meta, found.range
             data = join_parts((bytes(part) for part in found.stream(1)), begun)
-            answer = Answer(data, meta["e_tag"], meta["size"])
+            answer = Answer(data, meta[self.version], meta["size"])
         except self.errors as error:
             return error
         if first != offset or len(answer.data) != end - first:
@@ -148,7 +152,8 @@ def list_folder(url: str, options: StorageOptions | None) -> list[dict[str, Any]
     part of the key.
     """
     place = None if _forked else split_url(f"{url.rstrip('/')}/name")
-    if place is None or url.startswith("http"):
+    # in a list, obstore has no generations of Google's objects
+    if place is None or url.startswith(("http", "gs:", "gcs:")):
         return None
     client = _get_client(place[0], options, seconds_for(LONG_ANSWER))
     if client is None or time.monotonic() < client.rests_until:
@@ -197,8 +202,8 @@ def _has_other_settings(found: Translation, environment: Mapping[str, str]) -> b
 
         # obstore uses these proxies, and aiohttp does not
         return bool(getproxies().keys() & {"http", "https", "all"})
-    prefix = ENVIRONMENT[found.kind]
-    names = {name.upper() for name in environment if name.upper().startswith(prefix)}
+    prefixes = ENVIRONMENT[found.kind]
+    names = {name.upper() for name in environment if name.upper().startswith(prefixes)}
     return bool(names - HARMLESS) or (found.kind == "s3" and _may_have_other_endpoint(found))
 
 
@@ -239,4 +244,4 @@ def _build_client(found: Translation, seconds: float) -> _Client | None:
             made = kind[found.kind](found.place, config=dict(found.config), **settings)
     except errors:
         return None
-    return _Client(made, obstore, errors, found.kind == "http")
+    return _Client(made, obstore, errors, found.kind)

@@ -19,8 +19,8 @@ IGNORED = frozenset(
     {"block_size", "cache_type", "cache_options", "skip_instance_cache", "use_listings_cache"}
     | {"listings_expiry_time", "max_paths", "default_block_size", "default_fill_cache"}
     | {"default_cache_type", "simple_links", "same_scheme", "cache_regions", "max_concurrency"}
-    | {"fixed_upload_size", "local_expiry_check", "consistency", "cache_timeout", "project"}
-    | {"access", "blocksize"}
+    | {"fixed_upload_size", "local_expiry_check", "consistency", "cache_timeout", "access"}
+    | {"blocksize"}
 )
 """Options of caches, listings and writing, which do not change how a range is read."""
 SAFE_HEADERS = frozenset({"authorization", "cookie", "user-agent", "accept"})
@@ -158,14 +158,23 @@ def _find_s3_addressing(config: dict[str, Any]) -> dict[str, str]:
 
 
 def _translate_gcs(place: str, left: dict[str, Any]) -> Translation:
-    token = left.pop("token", None)
+    token = "anon" if left.pop("anon", False) else left.pop("token", None)
+    if left.pop("token", token) != token:
+        raise Untranslatable
     if token == "anon":
         found = {"google_skip_signature": "true"}
     elif isinstance(token, Mapping) and token.get("type") == "service_account":
         found = {"google_service_account_key": json.dumps(dict(token))}
     else:
         raise Untranslatable
-    return Translation("gs", _bucket_of(place), _to_config(found))
+    found |= _rename_keys(left, {"endpoint_url": "google_base_url"})
+    project, payer = left.pop("project", None), left.pop("requester_pays", False)
+    payer = project if payer is True else payer
+    if not isinstance(payer, str) and payer is not False:
+        raise Untranslatable
+    # https://docs.cloud.google.com/storage/docs/xml-api/reference-headers#xgooguserproject
+    headers = (("x-goog-user-project", payer),) if payer else ()
+    return Translation("gs", _bucket_of(place), _to_config(found), headers)
 
 
 def _translate_azure(place: str, left: dict[str, Any]) -> Translation:

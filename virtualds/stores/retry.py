@@ -59,6 +59,8 @@ CLIENT_ERRORS = (
     ("botocore.exceptions", "ClientError"),
     ("azure.core.exceptions", "AzureError"),
     ("gcsfs.retry", "HttpError"),
+    ("gcsfs.retry", "NonRetryableError"),
+    ("google.auth.exceptions", "GoogleAuthError"),
 )
 """Errors of the libraries below fsspec that are no OSError: module and name."""
 
@@ -98,7 +100,8 @@ class Request(NamedTuple):
 def list_store_errors() -> tuple[type[BaseException], ...]:
     """Return the errors that a request may raise; only imported libraries can raise theirs."""
     loaded = ((sys.modules.get(module), name) for module, name in CLIENT_ERRORS)
-    return OSError, *(getattr(module, name) for module, name in loaded if module is not None)
+    # a module that is not imported, or of an older version, has none of this name
+    return OSError, *(getattr(module, name) for module, name in loaded if hasattr(module, name))
 
 
 def retry_request(request: Callable[[int], T], asked: Request) -> T:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from virtualds.errors import UnsupportedError
+from virtualds.stores.google import name_anonymous
 from virtualds.urls import local_path, scheme_of
 
 VERBATIM = ("http", "https")
@@ -172,6 +173,7 @@ def _locate_s3(url: str, options: dict[str, Any]) -> ObjectLocation:
 
 
 def _locate_gcs(url: str, options: dict[str, Any]) -> ObjectLocation:
+    options = name_anonymous(options)
     token = options.pop("token", None)
     options.pop("project", None)
     _demand_nothing_left(url, options)

@@ -16,6 +16,7 @@ from virtualds.chunks.projection import Ints
 from virtualds.errors import FormatError
 from virtualds.json_values import parse_json
 from virtualds.source_file import SourceFile
+from virtualds.urls import scheme_of
 
 REQUESTS_AT_ONCE = 256
 """Chunks that are written at a time."""
@@ -146,7 +147,8 @@ def to_checksum(file: SourceFile) -> datetime | str | None:
     """Return the checksum of a file for Icechunk: mtime in full seconds, or etag."""
     if file.mtime is not None:
         return datetime.fromtimestamp(-(-file.mtime // 10**9), UTC)
-    return file.etag
+    # our etag of a file in Google Cloud Storage is its generation, which Icechunk does not compare
+    return None if scheme_of(file.url) in ("gs", "gcs") else file.etag
 
 
 def spread_over_box(

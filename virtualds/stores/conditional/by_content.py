@@ -33,7 +33,10 @@ class ByContent:
     def find_unsafe_reason(self, filesystem: Any, path: str) -> str:
         """Return why conditional writes beside a path are unsafe, an empty text if they are not."""
         spoken = "/".join(sorted(list_protocols(filesystem)))
-        return f"conditional writes are known for local disk, memory and S3, not for {spoken}"
+        return (
+            f"conditional writes are known for local disk, memory, S3 and Google Cloud Storage, "
+            f"not for {spoken}"
+        )
 
     def demand_conditions(self, filesystem: Any, path: str) -> None:
         """Refuse a filesystem on which writers would not notice each other.

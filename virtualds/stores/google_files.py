@@ -1,0 +1,203 @@
+"""gcsfs's filesystem of Google Cloud Storage, as the rest of the stores need it.
+
+It speaks the JSON API (https://docs.cloud.google.com/storage/docs/json_api) and nothing else. The
+class that gcsfs registers also asks by gRPC, before most requests, what kind of bucket it has. That
+is one more request; and where no gRPC is spoken (emulators, proxies) each takes a minute to fail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import Mapping
+from io import BytesIO
+from itertools import count
+from typing import Any
+
+from aiohttp import ClientResponseError, ClientTimeout
+from fsspec.asyn import sync_wrapper
+from gcsfs.core import GCSFileSystem
+from gcsfs.retry import HttpError
+from google.auth.exceptions import GoogleAuthError as GoogleAuthError
+from yarl import URL
+
+from virtualds.options import get_options
+from virtualds.stores.google import GENERATION
+from virtualds.stores.retry import (
+    CONNECT_TIMEOUT,
+    READ_TIMEOUT,
+    choose_wait,
+    list_store_errors,
+    may_pass,
+)
+
+WORDY_ERRORS: tuple[type[BaseException], ...] = (ValueError,)
+"""Errors of gcsfs that say in words alone why the server refused a request."""
+
+_LIMITS = ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=READ_TIMEOUT)
+
+
+class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
+    """Files in Google Cloud Storage.
+
+    Their bytes are asked for as those of an HTTP filesystem are, by `set_session`, `encode_url` and
+    `kwargs`. So they are read as they come, within a time limit, and with their headers.
+    """
+
+    version_header = GENERATION
+
+    async def set_session(self) -> Any:
+        """Return the session of aiohttp."""
+        return await self._set_session()
+
+    def encode_url(self, path: str) -> URL:
+        """Return the url of the bytes of an object."""
+        return URL(self.url(path), encoded=True).update_query(self._get_params({}))
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        """Arguments of requests for bytes: credentials, limits, and who reads errors."""
+        return {
+            "headers": self._get_headers(None),
+            "timeout": self.requests_timeout or _LIMITS,
+            "raise_for_status": _raise_for_status,
+        }
+
+    @property
+    def server(self) -> str:
+        """The url of the server, without a slash at its end."""
+        return str(self.base).removesuffix("/storage/v1/")
+
+    async def _upload(
+        self, path: str, data: bytes, metadata: dict[str, str], condition: dict[str, str]
+    ) -> str:
+        """Write an object with its metadata by one request, and return its generation.
+
+        See https://docs.cloud.google.com/storage/docs/uploading-objects for the request.
+        """
+        bucket, name, _ = self.split_path(path)
+        boundary, body = _join_parts({"name": name, "metadata": metadata}, data)
+        found = await self._call(
+            "POST",
+            f"{self.server}/upload/storage/v1/b/{{}}/o",
+            bucket,
+            headers={"Content-Type": f'multipart/related; boundary="{boundary}"'},
+            data=body,
+            json_out=True,
+            uploadType="multipart",
+            **condition,
+        )
+        return str(found["generation"])
+
+    upload = sync_wrapper(_upload)
+
+    async def _pipe_file(self, path: str, data: bytes, **how: Any) -> None:
+        # what gcsfs puts between the parts of an upload may stand in the data, and would end them
+        await self._upload(path, data, {}, {})
+        self.invalidate_cache(path)
+
+    async def _info(self, path: str, *given: Any, **how: Any) -> dict[str, Any]:
+        # gcsfs always asks twice: whether there is an object, and a folder
+        path = self._strip_protocol(path).rstrip("/")
+        bucket, name, _ = self.split_path(path)
+        if not name or given or how:
+            return dict(await super()._info(path, *given, **how))
+        try:
+            return dict(await self._get_object(path))
+        except FileNotFoundError:
+            beginning = {"prefix": f"{name}/", "maxResults": 1}
+            if "items" not in await self._call("GET", "b/{}/o", bucket, json_out=True, **beginning):
+                raise
+        return {"name": path, "size": 0, "type": "directory"}
+
+    async def _request(self, *asked: Any, **how: Any) -> Any:
+        for attempt in count():
+            try:
+                return await self._ask(*asked, **how)
+            except WORDY_ERRORS + list_store_errors() as error:
+                plain = _to_plain_error(error)
+                if attempt >= self.count_retries() or not may_pass(plain):
+                    # what caused a plain error has a status that says less
+                    raise plain from (error.__cause__ if plain is error else None)
+                await asyncio.sleep(choose_wait(attempt + 1, plain))
+
+    async def _ask(self, *asked: Any, **how: Any) -> Any:
+        # gcsfs repeats requests six times, and takes half a minute to refuse wrong credentials
+        repeated = GCSFileSystem._request
+        return await getattr(repeated, "__wrapped__", repeated)(self, *asked, **how)
+
+    def count_retries(self) -> int:
+        """Return how often a request that fails is repeated."""
+        return get_options().retries
+
+
+class GoogleFilesAskedOnce(GoogleFiles):
+    """The same files; who asks for them repeats requests that fail."""
+
+    def count_retries(self) -> int:
+        """Return 0."""
+        return 0
+
+
+class _Body(BytesIO):
+    """The body of a request that may be sent again: aiohttp closes it each time."""
+
+    def close(self) -> None:
+        """Stay open."""
+
+
+def _join_parts(described: dict[str, Any], data: bytes) -> tuple[str, BytesIO]:
+    """Return a boundary, and JSON and bytes as two parts of one body (RFC 2387)."""
+    # drawn, so that it does not stand in the data
+    boundary = secrets.token_hex(16)
+    kinds = ("application/json; charset=UTF-8", "application/octet-stream")
+    begin, middle = (f"--{boundary}\r\nContent-Type: {kind}\r\n\r\n".encode() for kind in kinds)
+    parts = (begin, json.dumps(described).encode(), b"\r\n", middle, data)
+    return boundary, _Body(b"".join((*parts, f"\r\n--{boundary}--\r\n".encode())))
+
+
+async def _raise_for_status(response: Any) -> None:
+    """Raise the error that an answer of Google describes.
+
+    See https://docs.cloud.google.com/storage/docs/json_api/v1/status-codes.
+    """
+    if response.status >= 400:
+        request, headers, status = response.request_info, response.headers, response.status
+        said = _read_message(await response.read()) or response.reason
+        error = ClientResponseError(
+            request, response.history, status=status, message=said, headers=headers
+        )
+        raise _explain_payment(said) or error
+
+
+def _read_message(body: bytes) -> str:
+    """Return the message in the body of an error, an empty text if there is none."""
+    try:
+        told = json.loads(body)["error"]
+        return str(told["message"] if isinstance(told, Mapping) else told)
+    except (ValueError, TypeError, KeyError):
+        return ""
+
+
+def _to_plain_error(error: BaseException) -> BaseException:
+    """Return an error of gcsfs as one of a kind that others see: some kinds it says in words."""
+    if isinstance(error, FileNotFoundError | FileExistsError):
+        return error
+    if isinstance(error, OSError):
+        # gcsfs itself looks for this word
+        return PermissionError(str(error)) if str(error).startswith("Forbidden") else error
+    if (payment := _explain_payment(str(error))) is not None:
+        return payment
+    plain: BaseException = HttpError({"code": 400, "message": str(error)})
+    return plain if isinstance(error, ValueError) else error
+
+
+def _explain_payment(said: str) -> PermissionError | None:
+    """Return the error of a bucket whose readers pay, None if an error says something else."""
+    if "requester pays" not in said.lower():
+        return None
+    return PermissionError(
+        "who reads this bucket pays for it; set requester_pays=True, and project to the project "
+        "that pays, in storage_options"
+    )
