@@ -10,6 +10,8 @@ import fsspec
 import numpy as np
 import pytest
 import xarray as xr
+from azure_server import AzureServer
+from azure_server import azure_server as running_azure_server
 from cases import Archive
 from hypothesis import HealthCheck, settings
 from products import leave_for_the_full_suite
@@ -91,3 +93,16 @@ def s3_bucket(s3_server: dict[str, Any]) -> str:
     name = f"bucket-{uuid.uuid4().hex}"
     fsspec.filesystem("s3", **s3_server).call_s3("create_bucket", Bucket=name)
     return f"s3://{name}"
+
+
+@pytest.fixture(scope="session")
+def azure_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzureServer]:
+    """A server of Azure's blobs on loopback."""
+    with running_azure_server(tmp_path_factory.mktemp("azure")) as server:
+        yield server
+
+
+@pytest.fixture
+def azure_box(azure_server: AzureServer) -> str:
+    """The url of a container that nobody else uses."""
+    return azure_server.make_box()

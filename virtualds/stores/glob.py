@@ -11,7 +11,7 @@ from typing import Any
 from virtualds.errors import without_secrets
 from virtualds.log import INFO, tell, tells
 from virtualds.source_file import StorageOptions
-from virtualds.stores.fsspec_ranges import find_filesystem
+from virtualds.stores.fsspec_ranges import find_filesystem, spell_like
 from virtualds.urls import ARCHIVES, local_path, scheme_of
 
 WEB = ("http", "https")
@@ -81,4 +81,4 @@ def _match_local(pattern: str) -> list[str]:
 
 def _match_remote(pattern: str, options: StorageOptions | None) -> list[str]:
     filesystem, path = find_filesystem(pattern, options)
-    return sorted(filesystem.unstrip_protocol(name) for name in filesystem.glob(path))
+    return sorted(spell_like(pattern, filesystem, name) for name in filesystem.glob(path))

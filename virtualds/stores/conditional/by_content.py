@@ -11,7 +11,7 @@ from virtualds.errors import UnsupportedError
 from virtualds.options import get_options
 from virtualds.stores.store import ChangedError, version_of
 
-WITHOUT_FOLDERS = {"memory", "s3", "gs", "gcs", "abfs", "az"}
+WITHOUT_FOLDERS = {"memory", "s3", "gs", "gcs", "abfs", "abfss", "az"}
 """Filesystems that have files only: a writer makes no folders there."""
 
 
@@ -33,7 +33,9 @@ class ByContent:
     def find_unsafe_reason(self, filesystem: Any, path: str) -> str:
         """Return why conditional writes beside a path are unsafe, an empty text if they are not."""
         spoken = "/".join(sorted(list_protocols(filesystem)))
-        return f"conditional writes are known for local disk, memory and S3, not for {spoken}"
+        return (
+            f"conditional writes are known for local disk, memory, S3 and Azure, not for {spoken}"
+        )
 
     def demand_conditions(self, filesystem: Any, path: str) -> None:
         """Refuse a filesystem on which writers would not notice each other.
