@@ -9,13 +9,20 @@ from __future__ import annotations
 import socket
 import subprocess
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import fsspec
+from azure.storage.blob import (
+    AccountSasPermissions,
+    BlobServiceClient,
+    ResourceTypes,
+    generate_account_sas,
+)
 from other_s3_servers import needed, wait_for
 
 ACCOUNT = "devstoreaccount1"
@@ -45,14 +52,22 @@ class AzureServer:
         signed = f"AccountName={ACCOUNT};AccountKey={KEY}"
         return {"connection_string": f"{signed};BlobEndpoint={endpoint};"}
 
-    def make_box(self, **how: Any) -> str:
-        """Make a container that nobody else uses; return its url."""
-        from azure.storage.blob import BlobServiceClient
-
+    def make_box(self, files: Mapping[str, bytes] | None = None, **how: Any) -> str:
+        """Make a container that nobody else uses, with files in it; return its url."""
         name = f"box-{uuid.uuid4().hex}"
         with BlobServiceClient(self.endpoint, KEY, connection_verify=self._trusted) as client:
-            client.create_container(name, **how)
+            box = client.create_container(name, **how)
+            for path, data in (files or {}).items():
+                box.upload_blob(path, data)
         return f"az://{name}"
+
+    def sign(self) -> str:
+        """Return a signature that allows all for an hour, in place of the key."""
+        until = datetime.now(UTC) + timedelta(hours=1)
+        may = AccountSasPermissions.from_string("rwdlac")
+        return generate_account_sas(
+            ACCOUNT, KEY, ResourceTypes(service=True, container=True, object=True), may, until
+        )
 
     @property
     def _trusted(self) -> str | bool:
@@ -71,7 +86,9 @@ def azure_server(folder: Path, *, encrypted: bool = False) -> Iterator[AzureServ
         *("--disableTelemetry", "--skipApiVersionCheck"),
     ]
     if server.certificate:
+        # only an encrypted one takes tokens
         command += ["--cert", str(server.certificate), "--key", str(folder / "key.pem")]
+        command += ["--oauth", "basic"]
     with (
         (folder / "log.txt").open("wb") as log,
         subprocess.Popen(command, cwd=folder, stdout=log, stderr=log) as process,

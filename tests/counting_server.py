@@ -96,6 +96,8 @@ class ProxyHandler(BaseHTTPRequestHandler):
         for name, value in answer.getheaders():
             if name not in ("Transfer-Encoding", "Connection", "Date", "Server"):
                 self.send_header(name, value)
+        if answer.getheader("Content-Length") is None:
+            self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
         connection.close()

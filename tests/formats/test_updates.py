@@ -46,8 +46,8 @@ BY_NAME = {form.name: form for form in FORMATS if form.library is None}
 pytestmark = pytest.mark.filterwarnings("ignore:The 'fastparquet' engine")
 
 KERCHUNK = ["kerchunk-json", "kerchunk-parquet"]
-STORES = ["local", "memory", "s3"]
-SHARED = ["local", "s3"]
+STORES = ["local", "memory", "s3", "azure"]
+SHARED = ["local", "s3", "azure"]
 """Stores that several processes see."""
 YEARS = range(2001, 2009)
 WRITERS = 8
@@ -168,6 +168,9 @@ def target(request: pytest.FixtureRequest) -> Target:
         return Target(f"file://{request.getfixturevalue('tmp_path')}/{name}", form)
     if place == "memory":
         return Target(f"memory://{uuid.uuid4().hex}/{name}", form)
+    if place == "azure":
+        options = StorageOptions(request.getfixturevalue("azure_server").options)
+        return Target(f"{request.getfixturevalue('azure_box')}/{name}", form, options)
     options = StorageOptions(request.getfixturevalue("s3_server"))
     return Target(f"{request.getfixturevalue('s3_bucket')}/{name}", form, options)
 
@@ -469,7 +472,7 @@ def test_readers_never_take_a_set_for_another_one(target: Target, years: list[Pa
 # ---------------------------------------------------------------------- where it cannot be
 
 
-@targets(["kerchunk-parquet"], ["memory", "s3"])
+@targets(["kerchunk-parquet"], ["memory", "s3", "azure"])
 def test_references_in_object_stores_are_not_replaced(target: Target, years: list[Path]) -> None:
     target.write(target.virtual(years[1]))
     before = target.files()
@@ -598,8 +601,8 @@ OTHERS = ["the same place", "missing chunks", "attributes", "less", "more"]
     [
         (("kerchunk-parquet", store), other)
         for store in STORES
-        # in s3 the others go as in memory
-        for other in (OTHERS[:2] if store == "s3" else OTHERS)
+        # in object stores the others go as in memory
+        for other in (OTHERS[:2] if store in ("s3", "azure") else OTHERS)
     ],
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else value,
     indirect=["target"],
@@ -822,7 +825,7 @@ def test_processes_that_append_first_lose_nothing(
 
 
 @pytest.mark.product
-@targets(stores=["memory", "s3"])
+@targets(stores=["memory", "s3", "azure"])
 def test_readers_see_no_set_or_all_of_it_while_it_is_created(
     target: Target, years: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -850,7 +853,7 @@ def whole_or_nothing(target: Target, path: Path) -> bool:
     return True
 
 
-@targets(["kerchunk-parquet"], ["memory", "s3"])
+@targets(["kerchunk-parquet"], ["memory", "s3", "azure"])
 def test_a_set_begun_by_a_killed_writer_is_taken_over(
     target: Target, years: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1045,7 +1048,7 @@ def test_upkeep_killed_at_any_write_leaves_a_whole_set(
 
 
 @pytest.mark.product
-@targets(stores=["memory", "s3"])
+@targets(stores=["memory", "s3", "azure"])
 def test_a_writer_that_ends_at_any_request_leaves_the_old_set(
     target: Target, years: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -182,10 +182,11 @@ def _translate_azure(place: str, left: dict[str, Any]) -> Translation:
         raise Untranslatable
     if connection:
         # adlfs looks at no other option then
-        found, anonymous = _split_connection_string(connection), False
+        found = _split_connection_string(connection)
+        anonymous = not found.keys() & _AZURE_SECRETS
     elif host:
         found["azure_storage_endpoint"] = f"https://{host}"
-    secrets = found.keys() & {"azure_storage_account_key", "azure_storage_sas_key"}
+    secrets = found.keys() & _AZURE_SECRETS
     if _AZURE_ACCOUNT not in found or bool(anonymous) == len(secrets) or len(secrets) > 1:
         raise Untranslatable
     if anonymous:
@@ -199,6 +200,7 @@ _AZURE_NAMES = {
     "account_key": "azure_storage_account_key",
     "sas_token": "azure_storage_sas_key",
 }
+_AZURE_SECRETS = {"azure_storage_account_key", "azure_storage_sas_key"}
 _CONNECTION_NAMES = {
     "accountname": _AZURE_ACCOUNT,
     "accountkey": "azure_storage_account_key",

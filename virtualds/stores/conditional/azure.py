@@ -6,8 +6,8 @@ That client takes every kind of credentials that adlfs takes; obstore takes only
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from virtualds.options import get_options
@@ -43,7 +43,7 @@ class InAzure(InObjectStore):
             stream = await find_blob(filesystem, path).download_blob(decompress=False)
             return await stream.readall(), str(stream.properties.etag)
 
-        return _run(filesystem, read)
+        return _run(filesystem, path, read)
 
     def find_version(self, filesystem: Any, path: str) -> str:
         """Return the etag of a blob."""
@@ -51,7 +51,7 @@ class InAzure(InObjectStore):
 
     def find_writer(self, filesystem: Any, path: str) -> tuple[str | None, str]:
         """Return the writer and the etag of a blob."""
-        found = _run(filesystem, lambda: find_blob(filesystem, path).get_blob_properties())
+        found = _run(filesystem, path, lambda: find_blob(filesystem, path).get_blob_properties())
         return found.metadata.get(METADATA), str(found.etag)
 
     def find_bucket(self, filesystem: Any, path: str) -> tuple[str, str]:
@@ -102,7 +102,7 @@ class InAzure(InObjectStore):
                 }
             return {}
 
-        return _run(filesystem, list_page)
+        return _run(filesystem, prefix, list_page)
 
     def remove(self, filesystem: Any, paths: Sequence[str]) -> None:
         """Remove blobs, many at a time: signatures of single containers allow no batches."""
@@ -112,13 +112,13 @@ class InAzure(InObjectStore):
             await asyncio.gather(*(_delete(filesystem, path, turns) for path in paths))
 
         try:
-            _run(filesystem, remove_all)
+            _run(filesystem, paths[0] if paths else "", remove_all)
         finally:
             filesystem.invalidate_cache()
 
 
 def _upload(filesystem: Any, path: str, data: bytes, **how: Any) -> str:
-    answer = _run(filesystem, lambda: find_blob(filesystem, path).upload_blob(data, **how))
+    answer = _run(filesystem, path, lambda: find_blob(filesystem, path).upload_blob(data, **how))
     return str(answer["etag"])
 
 
@@ -130,22 +130,16 @@ async def _delete(filesystem: Any, path: str, turns: asyncio.Semaphore) -> None:
             await find_blob(filesystem, path).delete_blob()
 
 
-def _run(filesystem: Any, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+def _run(filesystem: Any, path: str, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Return what requests return; turn the errors of the client into those of stores."""
+    from azure.core.exceptions import AzureError, ResourceNotFoundError
     from fsspec.asyn import sync
 
-    with _azure_errors():
-        found: T = sync(filesystem.loop, ask)
-    return found
-
-
-@contextmanager
-def _azure_errors() -> Iterator[None]:
-    from azure.core.exceptions import AzureError, ResourceNotFoundError
-
     try:
-        yield
+        found: T = sync(filesystem.loop, ask)
+        return found
     except ResourceNotFoundError as error:
-        raise FileNotFoundError(str(error).partition("\n")[0]) from error
+        reason, url = str(error).partition("\n")[0], filesystem.unstrip_protocol(path)
+        raise FileNotFoundError(f"{url}: there is no such file ({reason})") from error
     except AzureError as error:
         raise StoreError(f"{type(error).__name__}: {error}") from error
