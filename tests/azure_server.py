@@ -17,12 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
-from azure.storage.blob import (
-    AccountSasPermissions,
-    BlobServiceClient,
-    ResourceTypes,
-    generate_account_sas,
-)
 from other_s3_servers import needed, wait_for
 
 ACCOUNT = "devstoreaccount1"
@@ -54,6 +48,8 @@ class AzureServer:
 
     def make_box(self, files: Mapping[str, bytes] | None = None, **how: Any) -> str:
         """Make a container that nobody else uses, with files in it; return its url."""
+        from azure.storage.blob import BlobServiceClient
+
         name = f"box-{uuid.uuid4().hex}"
         with BlobServiceClient(self.endpoint, KEY, connection_verify=self._trusted) as client:
             box = client.create_container(name, **how)
@@ -63,6 +59,8 @@ class AzureServer:
 
     def sign(self) -> str:
         """Return a signature that allows all for an hour, in place of the key."""
+        from azure.storage.blob import AccountSasPermissions, ResourceTypes, generate_account_sas
+
         until = datetime.now(UTC) + timedelta(hours=1)
         may = AccountSasPermissions.from_string("rwdlac")
         return generate_account_sas(

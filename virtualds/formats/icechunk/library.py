@@ -85,6 +85,7 @@ def make_storage(place: ObjectLocation) -> Any:
         "http": icechunk.http_storage,
         "s3": icechunk.s3_storage,
         "gcs": icechunk.gcs_storage,
+        "azure": icechunk.azure_storage,
     }
     if place.kind == "local":
         return icechunk.local_filesystem_storage(place.arguments["path"])
@@ -183,6 +184,9 @@ def _add_to_config(config: Any, needed: Mapping[str, ObjectLocation]) -> None:
             store = icechunk.local_filesystem_store(arguments["path"])
         elif kind == "gcs":
             store = icechunk.gcs_store()
+        elif kind == "azure":
+            account = {"account": arguments["account"], **arguments["config"]}
+            store = icechunk.ObjectStoreConfig.Azure(account)
         else:
             compatible = {"s3_compatible": True} if arguments.get("endpoint_url") else {}
             store = stores[kind](**arguments, **compatible)
