@@ -142,8 +142,7 @@ def create_repository(
     except FormatError as error:
         raise FileExistsError(
             f"{url}: there is something of this name that is not a repository ({error}); remove "
-            f"it, "
-            f"or choose another name"
+            f"it, or choose another name"
         ) from error
 
 
