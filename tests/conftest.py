@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
+from azure_server import AzureServer
+from azure_server import azure_server as running_azure_server
 from cases import Archive
 from google_servers import GoogleServer, google_server
 from hypothesis import HealthCheck, settings
@@ -110,3 +112,16 @@ def google(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GoogleServer]:
     """A server on loopback that speaks as Google Cloud Storage does, and keeps conditions."""
     with google_server(tmp_path_factory.mktemp("google")) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def azure_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzureServer]:
+    """A server of Azure's blobs on loopback."""
+    with running_azure_server(tmp_path_factory.mktemp("azure")) as server:
+        yield server
+
+
+@pytest.fixture
+def azure_box(azure_server: AzureServer) -> str:
+    """The url of a container that nobody else uses."""
+    return azure_server.make_box()

@@ -96,6 +96,8 @@ class ProxyHandler(BaseHTTPRequestHandler):
         for name, value in answer.getheaders():
             if name not in ("Transfer-Encoding", "Connection", "Date", "Server"):
                 self.send_header(name, value)
+        if answer.getheader("Content-Length") is None:
+            self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
         connection.close()
@@ -103,7 +105,7 @@ class ProxyHandler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.pass_on(self.server.behind)  # type: ignore[attr-defined]
 
-    do_HEAD = do_GET
+    do_HEAD = do_PUT = do_DELETE = do_GET
 
     def log_message(self, format: str, *args: Any) -> None:
         pass

@@ -13,6 +13,7 @@ import fsspec
 import numpy as np
 import pytest
 import xarray as xr
+from azure_server import ACCOUNT, KEY, AzureServer, filesystem_of
 from cases import CASES, Archive
 from peers import peer
 from transforms import without_gaps
@@ -520,6 +521,46 @@ def test_a_repository_in_s3_refers_to_files_in_s3(
     )
     theirs = xr.open_zarr(repo.readonly_session("main").store, consolidated=False)
     xr.testing.assert_identical(theirs.load(), native(files))
+
+
+def test_a_repository_in_azure_refers_to_files_in_azure(
+    azure_server: AzureServer, azure_box: str, tmp_path: Path
+) -> None:
+    options, root = azure_server.options, azure_box
+    files = years(tmp_path / "in", 2)
+    for n, path in enumerate(files):
+        filesystem_of(azure_server).put_file(str(path), f"{root}/in put/{n}.nc")
+        vds = virtualds.open_virtual_dataset(f"{root}/in put/{n}.nc", storage_options=options)
+        vds.virtual.to_manifest(f"{root}/refs.icechunk", append_dim="time", storage_options=options)
+    found = xr.open_dataset(f"{root}/refs.icechunk", engine="virtual", storage_options=options)
+    xr.testing.assert_identical(found.load(), native(files))
+    repo = icechunk.Repository.open(
+        icechunk.azure_storage(
+            account=ACCOUNT, container=root.removeprefix("az://"), prefix="refs.icechunk",
+            access_key=KEY, config={"endpoint": azure_server.endpoint, "allow_http": "true"},
+        ),
+        authorize_virtual_chunk_access=icechunk.containers_credentials(
+            {f"{root}/": icechunk.azure_credentials(access_key=KEY)}
+        ),
+    )  # fmt: skip
+    theirs = xr.open_zarr(repo.readonly_session("main").store, consolidated=False)
+    xr.testing.assert_identical(theirs.load(), native(files))
+
+
+@pytest.mark.parametrize("host", ["abfss://{}", "abfs://{}@account.dfs.core.windows.net"])
+def test_icechunk_refers_to_no_files_by_other_urls_of_azure(
+    host: str, azure_server: AzureServer, azure_box: str, tmp_path: Path
+) -> None:
+    [path], how = years(tmp_path / "in", 1), {"storage_options": azure_server.options}
+    filesystem_of(azure_server).put_file(str(path), f"{azure_box}/a.nc")
+    url = host.format(azure_box.removeprefix("az://"))
+    vds = virtualds.open_virtual_dataset(f"{url}/a.nc", **how)
+    with pytest.raises(UnsupportedError, match="az://container"):
+        vds.virtual.to_manifest(f"{azure_box}/a.icechunk", **how)
+    # a repository itself may lie there
+    vds.virtual.load().virtual.to_manifest(f"{url}/b.icechunk", **how)
+    found = xr.open_dataset(f"{azure_box}/b.icechunk", engine="virtual", **how)
+    xr.testing.assert_identical(found.load(), native([path]))
 
 
 def test_an_option_that_icechunk_has_no_name_for_is_refused(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
+from azure_server import AzureServer
 from other_s3_servers import OTHERS, bucket_at, ignorant_server, names_at
 from peers import peer
 
@@ -92,6 +93,12 @@ def test_nothing_is_lost_where_conditions_hold(s3_server: dict[str, Any], s3_buc
     assert race(f"{s3_bucket}/a.icechunk", s3_server) == [None] * WRITERS
     whole = xr.concat(map(part, range(WRITERS)), "time")
     xr.testing.assert_equal(opened(f"{s3_bucket}/a.icechunk", s3_server), whole)
+
+
+def test_nothing_is_lost_in_azure(azure_server: AzureServer, azure_box: str) -> None:
+    assert race(f"{azure_box}/a.icechunk", azure_server.options) == [None] * WRITERS
+    whole = xr.concat(map(part, range(WRITERS)), "time")
+    xr.testing.assert_equal(opened(f"{azure_box}/a.icechunk", azure_server.options), whole)
 
 
 @pytest.mark.parametrize("again", range(3))

@@ -536,6 +536,24 @@ TOLD: list[tuple[str, dict[str, Any], dict[str, str]]] = [
         {"account_name": "a", "anon": True},
         {"azure_storage_account_name": "a", "azure_skip_signature": "true"},
     ),
+    (
+        "abfss://box@acc.dfs.core.windows.net",
+        {"account_key": "k", "account_name": "acc", "account_host": "blobs.example.org"},
+        {"azure_storage_account_name": "acc", "azure_storage_account_key": "k"}
+        | {"azure_storage_endpoint": "https://blobs.example.org"},
+    ),
+    (
+        "az://box",
+        {"connection_string": "AccountName=a;AccountKey=k==;EndpointSuffix=core.example.org"},
+        {"azure_storage_account_name": "a", "azure_storage_account_key": "k=="}
+        | {"azure_storage_endpoint": "https://a.blob.core.example.org"},
+    ),
+    (
+        "az://box",
+        {"connection_string": "BlobEndpoint=http://x/a/;AccountName=a;", "account_key": "other"},
+        {"azure_storage_account_name": "a", "azure_skip_signature": "true"}
+        | {"azure_storage_endpoint": "http://x/a"},
+    ),
 ]
 UNTOLD: list[tuple[str, dict[str, Any]]] = [
     ("https://host", {"client_kwargs": {"auth": object()}}),
@@ -559,6 +577,10 @@ UNTOLD: list[tuple[str, dict[str, Any]]] = [
     ("gs://bucket", {"anon": True, "token": "hunter2"}),
     ("az://box", {"account_name": "a"}),
     ("az://box", {"connection_string": "c"}),
+    ("az://box", {"connection_string": "UseDevelopmentStorage=true"}),
+    ("az://box", {"account_name": "a", "account_key": "k", "location_mode": "secondary"}),
+    ("az://box@acc.dfs.core.windows.net", {"account_name": "other", "account_key": "k"}),
+    ("az://box", {"account_name": "a", "credential": object()}),
     ("az://box", {"account_name": "a", "account_key": "k", "sas_token": "s"}),
     ("ftp://host", {}),
     ("memory://x", {}),

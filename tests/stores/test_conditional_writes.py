@@ -18,6 +18,7 @@ from typing import Any
 import fsspec
 import pytest
 from object_stores import OBJECT_STORES, make_bucket
+from other_s3_servers import S3_SERVERS
 
 from virtualds import UnsupportedError
 from virtualds.source_file import StorageOptions
@@ -134,6 +135,8 @@ def test_reading_a_missing_file_is_an_error(place: Place) -> None:
         place.read("none")
 
 
+# aiohttp warns of bodies that Azure's client sends
+@pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
 @everywhere
 @pytest.mark.parametrize("data", [b"", b"x", b"0123456789abcdef" * 500_000], ids=len)
 def test_bytes_of_any_length_come_back(place: Place, data: bytes) -> None:
@@ -438,7 +441,7 @@ def test_folders_are_made_where_they_are_needed(tmp_path: Path) -> None:
 def test_all_files_below_a_folder_are_listed(place: Place) -> None:
     assert place.names() == []
     before = time.time()
-    names = ["a", "b/c", "b/d/e", "b/[f]*?", "ü g"]
+    names = ["a", "b/c", "b/d/e", "b/[f]?*", "ü g"]
     for name in names:
         place.put(name, name.encode())
     found = place.store.list_files(place.folder, place.options)
@@ -447,7 +450,7 @@ def test_all_files_below_a_folder_are_listed(place: Place) -> None:
     told = [place.store.describe(place.url(name), place.options) for name in sorted(names)]
     assert [listed.file for listed in found] == told
     assert place.names("/") == sorted(names)
-    assert place.names("/b") == ["[f]*?", "c", "d/e"]
+    assert place.names("/b") == ["[f]?*", "c", "d/e"]
     assert [place.read(name)[0] for name in names] == [name.encode() for name in names]
 
 

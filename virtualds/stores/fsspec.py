@@ -14,7 +14,7 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from virtualds.errors import UnsupportedError, exists_already
+from virtualds.errors import UnsupportedError, exists_already, without_secrets
 from virtualds.log import DEBUG, tell, tells
 from virtualds.options import get_options
 from virtualds.source_file import SourceFile, StorageOptions
@@ -51,7 +51,7 @@ MODIFIED = (
 )
 """Names of the modification time in fsspec; stores of immutable files have the last one."""
 
-VERSIONS = ("ETag", "generation")
+VERSIONS = ("ETag", "generation", "etag")
 """Names of what tells versions of a file apart in fsspec: Google's has etags of two kinds."""
 
 _TURNS: dict[tuple[int, str, int], threading.Semaphore] = {}
@@ -134,13 +134,13 @@ class FsspecStore:
         )
 
     def demand_conditions(self, url: str, options: StorageOptions | None) -> None:
-        """Refuse a filesystem without conditional writes, and an S3 server that ignores them."""
+        """Refuse a filesystem without conditional writes, and a server that ignores them."""
         filesystem, path = find_filesystem(url, options)
         with describe_errors(url):
             find_versioning(filesystem).demand_conditions(filesystem, path)
 
     def read_version(self, url: str, options: StorageOptions | None) -> tuple[bytes, str]:
-        """Return a whole file, and its version: the etag in S3, elsewhere a hash of its bytes."""
+        """Return a whole file, and its version: the etag, or elsewhere a hash of its bytes."""
         filesystem, path = find_filesystem(url, options)
         with describe_errors(url, "GET"):
             return find_versioning(filesystem).read(filesystem, path)
@@ -157,7 +157,7 @@ class FsspecStore:
     def write_version(
         self, url: str, data: bytes, options: StorageOptions | None, expected: str | None
     ) -> str:
-        """Create or replace a file in S3 by a conditional write, in memory under a lock."""
+        """Create or replace a file by a conditional write, in memory under a lock."""
         filesystem, path = find_filesystem(url, options)
         with describe_errors(url, "PUT"):
             return find_versioning(filesystem).write(filesystem, path, data, expected)
@@ -181,6 +181,9 @@ class FsspecStore:
             with describe_errors(url, "LIST"):
                 found = filesystem.find(path, detail=True)
         except (FileNotFoundError, NotADirectoryError):
+            return []
+        if not isinstance(found, dict):
+            # adlfs lists the name of a file that is no folder
             return []
         folder = f"{path.rstrip('/')}/"
         beginning = url.rstrip("/")
@@ -211,6 +214,8 @@ def fetch_info(url: str, options: StorageOptions | None) -> dict[str, Any]:
 
     Raises
     ------
+    IsADirectoryError
+        It is a folder.
     OSError
         The file does not exist or may not be read.
     """
@@ -219,9 +224,16 @@ def fetch_info(url: str, options: StorageOptions | None) -> dict[str, Any]:
     filesystem.invalidate_cache(path)
     with describe_errors(url):
         found: dict[str, Any] = retry_request(
-            lambda _: fsspec_ranges.call_in_time(filesystem, "info", path), Request("HEAD", url)
+            lambda _: fsspec_ranges.get_info(filesystem, path), Request("HEAD", url)
         )
+    if found.get("type") == "directory":
+        raise folder_error(url)
     return found
+
+
+def folder_error(url: str) -> IsADirectoryError:
+    """Return the error of a folder where a file is expected."""
+    return IsADirectoryError(f"{without_secrets(url)}: this is a folder; give files")
 
 
 def _get_range(file: SourceFile, item: int, wanted: Range) -> bytes:

@@ -1,25 +1,27 @@
 """Ranges of bytes through fsspec, with the etag and size of the file where the response has them.
 
-fsspec's own method returns bytes alone. So HTTP, Google and S3 are asked one layer deeper, with the
-session of their filesystem; other filesystems are asked through that method.
+fsspec's own method returns bytes alone. So HTTP and object stores are asked one layer deeper, with
+the session of their filesystem; other filesystems are asked through that method.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Callable
+from glob import has_magic
 from typing import Any, NamedTuple
 
 from virtualds.bounds import gunzip
 from virtualds.options import get_options
 from virtualds.source_file import StorageOptions
-from virtualds.stores import google
+from virtualds.stores import azure_blobs, google
+from virtualds.stores.access_rules import BUCKETS
 from virtualds.stores.http_session import add_own_session
 from virtualds.stores.pace import limit_time
 from virtualds.stores.responses import Answer
 from virtualds.stores.retry import BrokenAnswer, list_store_errors
 from virtualds.stores.store import StoreError
-from virtualds.urls import scheme_of
+from virtualds.urls import host_of, scheme_of
 
 WHOLE = 64 * 2**20
 """Bytes of the largest file that is read as a whole from a server without ranges."""
@@ -42,6 +44,17 @@ def find_filesystem(url: str, options: StorageOptions | None) -> tuple[Any, str]
         fsspec has no filesystem for the url, or not with these options.
     """
     return _find_filesystem(url, dict(options or {}))
+
+
+def spell_like(url: str, filesystem: Any, path: str) -> str:
+    """Return the url of a path in a filesystem, with the scheme and the bucket of another url.
+
+    fsspec itself knows one scheme of several, and no account of ``abfs://box@account.../path``.
+    """
+    host = host_of(url)
+    if "::" in url or scheme_of(url) not in BUCKETS or has_magic(host):
+        return str(filesystem.unstrip_protocol(path))
+    return f"{host}/{path.partition('/')[2]}".rstrip("/")
 
 
 def find_reading_filesystem(url: str, options: StorageOptions | None) -> tuple[Any, str]:
@@ -84,6 +97,15 @@ def get_whole(filesystem: Any, path: str) -> bytes:
         if _is_of_protocol(filesystem, protocol, needs):
             return ask(filesystem, path)
     return bytes(call_in_time(filesystem, "cat_file", path))
+
+
+def get_info(filesystem: Any, path: str) -> dict[str, Any]:
+    """Ask what a filesystem says of a file or folder."""
+    for (protocol, needs), ask in _INFOS.items():
+        if _is_of_protocol(filesystem, protocol, needs):
+            return ask(filesystem, path)
+    found: dict[str, Any] = call_in_time(filesystem, "info", path)
+    return found
 
 
 def call_in_time(filesystem: Any, verb: str, path: str) -> Any:
@@ -332,6 +354,7 @@ _RANGE_FETCHERS: dict[tuple[str, str], Callable[[Any, str, int, int], Answer]] =
     ("http", "encode_url"): _fetch_http,
     ("gs", "encode_url"): _fetch_http,
     ("s3", "_call_s3"): _fetch_s3,
+    ("abfs", "service_client"): azure_blobs.fetch_range,
 }
 """Functions that get a range, by protocol and a method that the filesystem must have."""
 
@@ -339,6 +362,9 @@ _BEGINNINGS: dict[tuple[str, str], Callable[[Any, str, int], Answer]] = {
     ("http", "encode_url"): _fetch_http_beginning,
     ("gs", "encode_url"): _fetch_http_beginning,
     ("s3", "_call_s3"): lambda filesystem, path, length: _fetch_s3(filesystem, path, 0, length),
+    ("abfs", "service_client"): lambda filesystem, path, length: azure_blobs.fetch_range(
+        filesystem, path, 0, length
+    ),
 }
 """Functions that get the first bytes with the size, likewise."""
 
@@ -346,5 +372,11 @@ _WHOLES: dict[tuple[str, str], Callable[[Any, str], bytes]] = {
     ("http", "encode_url"): _fetch_http_whole,
     ("gs", "encode_url"): _fetch_http_whole,
     ("s3", "_call_s3"): _fetch_s3_whole,
+    ("abfs", "service_client"): azure_blobs.fetch_whole,
 }
 """Functions that get a whole file, likewise."""
+
+_INFOS: dict[tuple[str, str], Callable[[Any, str], dict[str, Any]]] = {
+    ("abfs", "service_client"): azure_blobs.describe,
+}
+"""Functions that describe a file, likewise."""

@@ -11,8 +11,7 @@ from typing import Any
 from virtualds.errors import without_secrets
 from virtualds.log import INFO, tell, tells
 from virtualds.source_file import StorageOptions
-from virtualds.stores.conditional.by_content import list_protocols
-from virtualds.stores.fsspec_ranges import find_filesystem
+from virtualds.stores.fsspec_ranges import find_filesystem, spell_like
 from virtualds.urls import ARCHIVES, local_path, scheme_of
 
 WEB = ("http", "https")
@@ -82,15 +81,4 @@ def _match_local(pattern: str) -> list[str]:
 
 def _match_remote(pattern: str, options: StorageOptions | None) -> list[str]:
     filesystem, path = find_filesystem(pattern, options)
-    return sorted(name_like(pattern, filesystem, name) for name in filesystem.glob(path))
-
-
-def name_like(pattern: str, filesystem: Any, path: str) -> str:
-    """Return the url of a path with the scheme of a pattern: some filesystems have several.
-
-    A file found as ``gs://bucket/a.nc`` would be another one than ``gcs://bucket/a.nc`` of a set.
-    """
-    scheme = scheme_of(pattern)
-    if "://" in path or scheme not in list_protocols(filesystem):
-        return str(filesystem.unstrip_protocol(path))
-    return f"{scheme}://{path}"
+    return sorted(spell_like(pattern, filesystem, name) for name in filesystem.glob(path))

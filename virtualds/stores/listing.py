@@ -23,9 +23,9 @@ from virtualds.errors import without_secrets
 from virtualds.log import DEBUG, tell, tells
 from virtualds.source_file import NO_NUMBER, StorageOptions
 from virtualds.stores import obstore
-from virtualds.stores.fsspec import describe_errors, etag_of, fetch_info, modified_of
-from virtualds.stores.fsspec_ranges import find_filesystem
-from virtualds.stores.glob import is_pattern, name_like
+from virtualds.stores.fsspec import describe_errors, etag_of, fetch_info, folder_error, modified_of
+from virtualds.stores.fsspec_ranges import find_filesystem, spell_like
+from virtualds.stores.glob import is_pattern
 from virtualds.stores.responses import normalise_etag
 from virtualds.stores.retry import Request, retry_request
 from virtualds.urls import local_path, normalise_url, scheme_of
@@ -122,16 +122,9 @@ def fetch_state(url: str, options: StorageOptions | None) -> FileState:
     if scheme_of(url) == "file":
         found = os.stat(local_path(url))
         if S_ISDIR(found.st_mode):
-            raise _folder_error(url)
+            raise folder_error(url)
         return _local_state(url, found)
-    info = fetch_info(url, options)
-    if info.get("type") == "directory":
-        raise _folder_error(url)
-    return _remote_state(url, info)
-
-
-def _folder_error(url: str) -> IsADirectoryError:
-    return IsADirectoryError(f"{without_secrets(url)}: this is a folder; give files")
+    return _remote_state(url, fetch_info(url, options))
 
 
 # ---------------------------------------------------------------------- local
@@ -174,18 +167,18 @@ def _walk_remote(pattern: str, options: StorageOptions | None) -> Iterator[FileS
     filesystem.invalidate_cache()
     scheme = scheme_of(pattern)
     root, parts = _split_pattern(path, scheme)
-    list_folder = partial(_list_folder, filesystem, options)
+    list_folder = partial(_list_folder, filesystem, pattern, options)
     match = partial(_match_remote, scheme)
-    beginning = name_like(pattern, filesystem, root).rstrip("/")
+    beginning = spell_like(pattern, filesystem, root).rstrip("/")
     for name, info in _walk(root, parts, list_folder, match):
         if info.get("type") != "directory":
             yield _remote_state(f"{beginning}{name[len(root) :]}", info)
 
 
 def _list_folder(
-    filesystem: Any, options: StorageOptions | None, folder: str
+    filesystem: Any, pattern: str, options: StorageOptions | None, folder: str
 ) -> Iterator[tuple[str, Any, Callable[[], bool]]]:
-    url = filesystem.unstrip_protocol(folder)
+    url = spell_like(pattern, filesystem, folder)
     begun = time.monotonic()
     if (quick := obstore.list_folder(url, options)) is not None:
         if tells(DEBUG):

@@ -44,6 +44,7 @@ class Untranslatable(Exception):
 _HTTP_URL = re.compile(r"(https?://[A-Za-z0-9.-]+(?::\d+)?)/(.+)", re.IGNORECASE)
 _HTTP_PATH = re.compile(r"[A-Za-z0-9._~=@:,+!$&'()*;/-]+")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_AZURE_BOX = re.compile(r"([^@]+)@([a-z0-9]{3,24})\.(?:dfs|blob)\.core\.windows\.net")
 _NO_KEY = re.compile(r"^/|/$|//|(^|/)\.\.?(/|$)|[\x00-\x1f\x7f]|\?versionId=|#generation=|^#")
 
 
@@ -64,7 +65,8 @@ def split_url(url: str) -> tuple[str, str] | None:
         return found[1], found[2]
     scheme, _, rest = url.partition("://")
     bucket, _, key = rest.partition("/")
-    if not _BUCKET.fullmatch(bucket) or not key or _NO_KEY.search(key):
+    box = _AZURE_BOX.fullmatch(bucket) if TRANSLATIONS.get(scheme) is _translate_azure else None
+    if not _BUCKET.fullmatch(box[1] if box else bucket) or not key or _NO_KEY.search(key):
         return None
     return f"{scheme}://{bucket}", key
 
@@ -178,22 +180,60 @@ def _translate_gcs(place: str, left: dict[str, Any]) -> Translation:
 
 
 def _translate_azure(place: str, left: dict[str, Any]) -> Translation:
-    anonymous = left.pop("anon", None)
+    anonymous, host = left.pop("anon", None), left.pop("account_host", None)
+    connection = left.pop("connection_string", None)
+    if left.pop("location_mode", "primary") != "primary" or left.pop("version_aware", False):
+        raise Untranslatable
+    left.pop("assume_container_exists", None)
     found = _rename_keys(left, _AZURE_NAMES)
-    if "azure_storage_account_name" not in found:
+    box = _AZURE_BOX.fullmatch(_bucket_of(place))
+    if box and found.setdefault(_AZURE_ACCOUNT, box[2]) != box[2]:
         raise Untranslatable
-    if anonymous is True and len(found) == 1:
+    if connection:
+        # adlfs looks at no other option then
+        found = _split_connection_string(connection)
+        anonymous = not found.keys() & _AZURE_SECRETS
+    elif host:
+        found["azure_storage_endpoint"] = f"https://{host}"
+    secrets = found.keys() & _AZURE_SECRETS
+    if _AZURE_ACCOUNT not in found or bool(anonymous) == len(secrets) or len(secrets) > 1:
+        raise Untranslatable
+    if anonymous:
         found["azure_skip_signature"] = "true"
-    elif anonymous or len(found) != 2:
-        raise Untranslatable
-    return Translation("az", _bucket_of(place), _to_config(found))
+    return Translation("az", box[1] if box else _bucket_of(place), _to_config(found))
 
 
+_AZURE_ACCOUNT = "azure_storage_account_name"
 _AZURE_NAMES = {
-    "account_name": "azure_storage_account_name",
+    "account_name": _AZURE_ACCOUNT,
     "account_key": "azure_storage_account_key",
     "sas_token": "azure_storage_sas_key",
 }
+_AZURE_SECRETS = {"azure_storage_account_key", "azure_storage_sas_key"}
+_CONNECTION_NAMES = {
+    "accountname": _AZURE_ACCOUNT,
+    "accountkey": "azure_storage_account_key",
+    "sharedaccesssignature": "azure_storage_sas_key",
+    "blobendpoint": "azure_storage_endpoint",
+}
+_ENDPOINTS_OF_OTHERS = ("queueendpoint", "tableendpoint", "fileendpoint", "dfsendpoint")
+
+
+def _split_connection_string(text: str) -> dict[str, str]:
+    """Return what a connection string says, as the client of Azure reads it."""
+    settings = [part.partition("=") for part in text.rstrip(";").split(";")]
+    given = {name.strip().lower(): value for name, _, value in settings}
+    protocol = given.pop("defaultendpointsprotocol", "https")
+    suffix = given.pop("endpointsuffix", "core.windows.net")
+    for name in _ENDPOINTS_OF_OTHERS:
+        given.pop(name, None)
+    found = _rename_keys(given, _CONNECTION_NAMES)
+    if given or "" in found.values() or _AZURE_ACCOUNT not in found:
+        raise Untranslatable
+    account = f"{protocol}://{found[_AZURE_ACCOUNT]}.blob.{suffix}"
+    found["azure_storage_endpoint"] = found.get("azure_storage_endpoint", account).rstrip("/")
+    return found
+
 
 TRANSLATIONS: dict[str, Callable[[str, dict[str, Any]], Translation]] = {
     "http": _translate_http,
@@ -204,6 +244,7 @@ TRANSLATIONS: dict[str, Callable[[str, dict[str, Any]], Translation]] = {
     "gcs": _translate_gcs,
     "az": _translate_azure,
     "abfs": _translate_azure,
+    "abfss": _translate_azure,
 }
 """The translation of each scheme; it takes the options that it understands out of the mapping."""
 

@@ -74,8 +74,10 @@ class Pace:
 
 
 @asynccontextmanager
-async def limit_time() -> AsyncIterator[Pace]:
+async def limit_time(nbytes: int = 0) -> AsyncIterator[Pace]:
     """End what is done in the block when it takes too long.
+
+    ``nbytes`` is how many bytes a library hands over at once, so that nobody sees them come.
 
     Raises
     ------
@@ -84,7 +86,7 @@ async def limit_time() -> AsyncIterator[Pace]:
     """
     pace: Pace | None = None
     try:
-        async with asyncio.timeout(seconds_for(0)) as timeout:
+        async with asyncio.timeout(seconds_for(nbytes)) as timeout:
             pace = Pace(timeout)
             watch = _Watch(timeout)
             try:

@@ -33,6 +33,9 @@ MEANINGS: dict[type[OSError] | None, str] = {
 URL_AT_END = re.compile(r", url='[^']*'$")
 """The end of messages of aiohttp; an error names its url once."""
 
+AZURE_DETAILS = re.compile(r"\nRequestId:.*", re.DOTALL)
+"""What Azure's client tells behind the reason: numbers, the time, and the whole answer."""
+
 UNREACHABLE = "see whether the host, or endpoint_url in storage_options, is right and up"
 """What the user can do if no server answers."""
 
@@ -156,4 +159,4 @@ def _kind_of(error: BaseException) -> type[OSError] | None:
 def _message_of(error: BaseException) -> str:
     """Return the message of the cause that knows most: others only repeat the url."""
     known = (c for c in list_causes(error) if status_of(c) is not None or is_connection_error(c))
-    return str(next(known, error)) or str(error)
+    return AZURE_DETAILS.sub("", str(next(known, error))) or str(error)

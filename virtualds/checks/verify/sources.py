@@ -223,7 +223,7 @@ FileLocation = tuple[str, StorageOptions | None]
 """The url of a file, and its access options."""
 
 
-HEAD_SCHEMES = {"file", "http", "https", "s3", "s3a", "gs", "gcs"}
+HEAD_SCHEMES = {"file", "http", "https", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"}
 """Schemes whose stores give the first bytes of a file together with its size and etag.
 
 fsspec would send two requests to HTTP servers for a missing file, or where they refuse HEAD; and a

@@ -20,6 +20,9 @@ def add_containers(config: Any, needed: Mapping[str, ObjectLocation]) -> None:
             store = icechunk.local_filesystem_store(arguments["path"])
         elif kind == "gcs":
             store = icechunk.gcs_store()
+        elif kind == "azure":
+            account = {"account": arguments["account"], **arguments["config"]}
+            store = icechunk.ObjectStoreConfig.Azure(account)
         else:
             compatible = {"s3_compatible": True} if arguments.get("endpoint_url") else {}
             store = stores[kind](**arguments, **compatible)

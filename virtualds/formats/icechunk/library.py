@@ -87,6 +87,7 @@ def make_storage(place: ObjectLocation) -> Any:
         "http": icechunk.http_storage,
         "s3": icechunk.s3_storage,
         "gcs": icechunk.gcs_storage,
+        "azure": icechunk.azure_storage,
     }
     if place.kind == "local":
         return icechunk.local_filesystem_storage(place.arguments["path"])
@@ -148,8 +149,7 @@ def create_repository(
     except FormatError as error:
         raise FileExistsError(
             f"{url}: there is something of this name that is not a repository ({error}); remove "
-            f"it, "
-            f"or choose another name"
+            f"it, or choose another name"
         ) from error
 
 

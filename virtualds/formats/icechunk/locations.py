@@ -12,6 +12,7 @@ from urllib.parse import quote, unquote
 
 from virtualds.errors import UnsupportedError
 from virtualds.stores.google import name_anonymous
+from virtualds.stores.obstore_options import translate_options
 from virtualds.urls import local_path, scheme_of
 
 VERBATIM = ("http", "https")
@@ -33,6 +34,14 @@ S3_NAMES = {
 """Names of Icechunk for options of s3fs and botocore."""
 S3_SECRETS = ("access_key_id", "secret_access_key", "session_token", "anonymous")
 """Credentials, which are no part of how a repository describes a bucket."""
+AZURE_SECRETS = frozenset({"account_key", "sas_token", "connection_string", "credential"})
+"""Options of adlfs that hold credentials."""
+AZURE_NAMES = {
+    "azure_storage_account_name": "account",
+    "azure_storage_account_key": "access_key",
+    "azure_storage_sas_key": "sas_token",
+}
+"""Names of Icechunk for options of obstore."""
 
 
 class ObjectLocation(NamedTuple):
@@ -100,6 +109,11 @@ def find_container(url: str, options: Mapping[str, Any] | None) -> tuple[str, Ob
         folder = _find_plain_folder(posixpath.dirname(local_path(url)))
         return f"file://{folder}", ObjectLocation("local", {"path": folder})
     host = "/".join(url.split("/")[:3]) + "/"
+    if scheme == "abfss" or (scheme in ("az", "abfs") and "@" in host):
+        raise UnsupportedError(
+            f"{url}: Icechunk refers to no files by such a url; name the file az://container/path, "
+            f"and give account_name in storage_options"
+        )
     place = find_storage(host, options)
     told = {n: v for n, v in place.arguments.items() if n in CONTAINER.get(place.kind, ())}
     return host, ObjectLocation(place.kind, told)
@@ -186,6 +200,28 @@ def _locate_gcs(url: str, options: dict[str, Any]) -> ObjectLocation:
     return ObjectLocation("gcs", {"bucket": bucket, "prefix": prefix or None, **access})
 
 
+def _locate_azure(url: str, options: dict[str, Any]) -> ObjectLocation:
+    scheme, _, rest = url.partition("://")
+    box, _, prefix = rest.partition("/")
+    is_public = bool(options.get("anon"))
+    # Icechunk looks for a login of this machine where obstore, which is asked here, looks for none
+    needs_login = not is_public and not AZURE_SECRETS & options.keys()
+    found = translate_options(f"{scheme}://{box}", options | {"anon": is_public or needs_login})
+    if found is None:
+        _demand_nothing_left(url, {n: v for n, v in options.items() if n != "account_name"})
+        raise UnsupportedError(f"{url}: name the account: give account_name in storage_options")
+    told = dict(found.config)
+    access: dict[str, Any] = {
+        AZURE_NAMES[name]: value for name, value in told.items() if name in AZURE_NAMES
+    }
+    access |= {"from_env": True} if needs_login else {"anonymous": True} if is_public else {}
+    place: dict[str, Any] = {"container": found.place, "prefix": prefix, "config": {}}
+    if (endpoint := told.get("azure_storage_endpoint")) is not None:
+        is_plain = endpoint.startswith("http://")
+        place["config"] = {"endpoint": endpoint, "allow_http": str(is_plain).lower()}
+    return ObjectLocation("azure", place | access)
+
+
 def _demand_nothing_left(url: str, left: Mapping[str, Any]) -> None:
     if left:
         raise UnsupportedError(
@@ -201,6 +237,9 @@ LOCATORS: dict[str, Callable[[str, dict[str, Any]], ObjectLocation]] = {
     "s3": _locate_s3,
     "gs": _locate_gcs,
     "gcs": _locate_gcs,
+    "az": _locate_azure,
+    "abfs": _locate_azure,
+    "abfss": _locate_azure,
 }
 """Translators of urls and options, by scheme."""
 CONTAINER = {
@@ -209,5 +248,6 @@ CONTAINER = {
         *("force_path_style", "requester_pays", "anonymous"),
     ),
     "http": ("headers",),
+    "azure": ("account", "config"),
 }
 """Options of a server that a container keeps; readers pass their own credentials."""

@@ -1,7 +1,7 @@
 """Keep writers of one repository apart, so that no commit is lost.
 
 Icechunk commits by a conditional write. Local disk has none, so a lock keeps our own writers apart.
-An S3 server may ignore conditions, so it must first prove that it keeps them.
+A server of an object store may ignore conditions, so it must first prove that it keeps them.
 """
 
 from __future__ import annotations
@@ -36,6 +36,6 @@ def exclude_other_writers(
         with hold_lock(lock_of(path)):
             yield
         return
-    if place is not None and place.kind == "s3":
+    if place is not None and place.kind in ("s3", "azure"):
         find_store(url).demand_conditions(url, options)
     yield

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from virtualds.stores.conditional.azure import InAzure
 from virtualds.stores.conditional.by_content import ByContent, InMemory, list_protocols
 from virtualds.stores.conditional.google import InGoogle
 from virtualds.stores.conditional.s3 import InS3
 
 _VERSIONING: dict[str, ByContent] = {
     "memory": InMemory(),
-    "s3": InS3(),
-    "s3a": InS3(),
+    **dict.fromkeys(("s3", "s3a"), InS3()),
     "gs": InGoogle(),
+    **dict.fromkeys(("az", "abfs", "abfss"), InAzure()),
 }
 """Versioning by protocol; other filesystems have no conditional writes."""
 

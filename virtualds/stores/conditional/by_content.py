@@ -11,7 +11,7 @@ from virtualds.errors import UnsupportedError
 from virtualds.options import get_options
 from virtualds.stores.store import ChangedError, version_of
 
-WITHOUT_FOLDERS = {"memory", "s3", "gs", "gcs", "abfs", "az"}
+WITHOUT_FOLDERS = {"memory", "s3", "gs", "gcs", "abfs", "abfss", "az"}
 """Filesystems that have files only: a writer makes no folders there."""
 
 
@@ -34,7 +34,7 @@ class ByContent:
         """Return why conditional writes beside a path are unsafe, an empty text if they are not."""
         spoken = "/".join(sorted(list_protocols(filesystem)))
         return (
-            f"conditional writes are known for local disk, memory, S3 and Google Cloud Storage, "
+            f"conditional writes are known for local disk, memory, S3, Google Cloud and Azure, "
             f"not for {spoken}"
         )
 
