@@ -23,7 +23,7 @@ from virtualds import ManifestArray
 from virtualds.chunks.alignment import LARGE_BLOCK
 from virtualds.datasets import far_blocks
 
-STEPS, SIDE = 24, 64
+STEPS, SIDE = 24, 192
 VALUES = np.random.default_rng(7).normal(size=(STEPS, SIDE, SIDE)).round(2)
 
 
@@ -66,6 +66,17 @@ def test_far_blocks_take_no_more_requests_than_no_dask(opener: str, tmp_path: Pa
         np.testing.assert_array_equal(exact["v"].values, VALUES)
 
 
+def test_a_mean_that_is_repeated_sends_no_request(tmp_path: Path) -> None:
+    ds = write_files(tmp_path / "files")
+    with counting_server(tmp_path) as (url, counts):
+        lazy = ds.virtual.rename_paths({f"file://{tmp_path}": url}).virtual.to_lazy({})["v"]
+        first = lazy.mean().compute()
+        assert len(counts.requests) == STEPS
+        assert lazy.mean().compute() == first
+        np.testing.assert_array_equal(lazy.values, VALUES)
+        assert len(counts.requests) == STEPS
+
+
 def test_near_blocks_are_chunks(tmp_path: Path) -> None:
     ds = write_files(tmp_path / "files")
     ds.virtual.to_manifest(tmp_path / "refs.zarr")
@@ -93,7 +104,8 @@ def test_a_mean_takes_the_memory_of_a_block_for_each_thread(
         lazy = far.virtual.to_lazy({})["v"]
         assert max(map(prod, zip(*lazy.chunks, strict=False))) * 8 <= block
         found: list[Any] = []
-        with dask.config.set(scheduler="threads", num_workers=2):
+        threads = dask.config.set(scheduler="threads", num_workers=2)
+        with threads, virtualds.set_options(chunk_cache=0):
             lazy[:2].mean().compute()
             used = peak(lambda: found.append(lazy.mean().compute()))
         np.testing.assert_allclose(found[0], VALUES.mean())
