@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, fields, replace
 from numbers import Integral, Real
 from types import TracebackType
@@ -17,6 +18,14 @@ SETTLE = 60.0
 """Seconds without a change after which a file counts as written, by default."""
 
 
+def count_memory() -> int:
+    """Return the bytes of memory of this machine; 4 GiB where the system does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return 4096 * MIB
+
+
 @dataclass(frozen=True)
 class Options:
     """The settings and their defaults; `set_options` documents each."""
@@ -25,7 +34,7 @@ class Options:
     small_variable: int = 16 * 1024
     check_sources: bool = True
     only_writer: bool = False
-    chunk_cache: int = 128 * MIB
+    chunk_cache: int = min(1024 * MIB, count_memory() // 8)
     max_requests: int = 64
     retries: int = 5
     request_timeout: float = 600.0
@@ -95,9 +104,10 @@ class set_options:
         Write reference sets to stores without conditional writes (Google Cloud, Azure, SFTP and
         all other fsspec file systems besides S3), and to S3 servers that ignore them. Other writers
         are not noticed there, so set it only if no other process changes the sets.
-    chunk_cache : int, default 128 MiB
-        Bytes of decoded chunks that the process keeps, the latest used ones. Only chunks that were
-        read in part are kept; 0 keeps none.
+    chunk_cache : int, default 1 GiB, or an eighth of the memory if that is less
+        Bytes of decoded chunks that the process keeps, the latest used ones; 0 keeps none. Chunks
+        of which a part was needed are kept if those of the selection take half of it at most, and
+        chunks that were needed whole if all of the variable fits.
     max_requests : int, default 64
         How many requests one host gets at a time.
     retries : int, default 5

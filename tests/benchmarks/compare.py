@@ -34,6 +34,10 @@ READERS = {
     "cold": ("virtualds", *NATIVE),
     "http-chunks": ("virtualds", "kerchunk", "icechunk"),
     "http-runs": ("virtualds", "kerchunk", "icechunk"),
+    "http-dask": ("virtualds", "no dask", "kerchunk", "icechunk"),
+    "http-dask-200": ("virtualds", "no dask", "kerchunk", "icechunk"),
+    "http-dask-slow": ("virtualds", "no dask", "kerchunk", "icechunk"),
+    "http-dask-workers": ("virtualds", "no dask", "kerchunk", "icechunk"),
     "http-scan": ("virtualds", "virtualizarr"),
     "http-scan-100": ("virtualds", "virtualizarr"),
     "cluster": ("virtualds", "h5netcdf"),
@@ -52,6 +56,7 @@ MODULES = {"netcdf4": "netCDF4"}
 """Names of the modules of readers that are called otherwise."""
 STORED = (
     "limit",
+    "no dask",
     "two processes",
     "regular",
     "uniform",

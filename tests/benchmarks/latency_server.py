@@ -1,14 +1,16 @@
-"""A web server on loopback whose answers take a while: python latency_server.py FOLDER DELAY_MS.
+"""A web server on loopback whose answers take a while.
 
-It prints its port. ``GET /counts`` answers how many requests and bytes there were since it was
-asked last, how many requests were open at a time, and in how many rounds the file was read that
-took most: a round begins with a request for a file when no other for it is open.
+``python latency_server.py FOLDER DELAY_MS [MBIT_PER_SECOND]`` prints its port. ``GET /counts``
+answers how many requests and bytes there were since it was asked last, how many requests were open
+at a time, and in how many rounds the file was read that took most: a round begins with a request
+for a file when no other for it is open.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -16,10 +18,14 @@ from aiohttp import web
 
 
 class Files:
-    """The files of a folder, and ranges of them (RFC 9110, section 14)."""
+    """The files of a folder, and ranges of them (RFC 9110, section 14).
 
-    def __init__(self, folder: Path, delay: float) -> None:
-        self._folder, self._delay = folder.resolve(), delay
+    ``rate`` is how many bytes a second all answers share.
+    """
+
+    def __init__(self, folder: Path, delay: float, rate: float) -> None:
+        self._folder, self._delay, self._rate = folder.resolve(), delay, rate
+        self._line_is_free_at = 0.0
         self._open: Counter[str] = Counter()
         self._rounds: Counter[str] = Counter()
         self._counts = {"requests": 0, "bytes": 0, "at_once": 0}
@@ -41,9 +47,17 @@ class Files:
         self._counts["at_once"] = max(self._counts["at_once"], self._open.total())
         try:
             await asyncio.sleep(self._delay)
-            return self._sent(request)
+            answer = self._sent(request)
+            await asyncio.sleep(self._queue(len(answer.body or b"")))
+            return answer
         finally:
             self._open[path] -= 1
+
+    def _queue(self, nbytes: int) -> float:
+        """Return the seconds until bytes have gone through the line, behind those before them."""
+        now = time.monotonic()
+        self._line_is_free_at = max(now, self._line_is_free_at) + nbytes / self._rate
+        return self._line_is_free_at - now
 
     def _sent(self, request: web.Request) -> web.Response:
         path = (self._folder / request.match_info["path"]).resolve()
@@ -67,9 +81,9 @@ class Files:
         return web.Response(status=status, body=body, headers=headers)
 
 
-async def serve(folder: Path, delay: float) -> None:
+async def serve(folder: Path, delay: float, rate: float) -> None:
     """Serve until killed."""
-    files = Files(folder, delay)
+    files = Files(folder, delay, rate)
     app = web.Application()
     app.router.add_get("/counts", files.counts)
     app.router.add_route("*", "/{path:.*}", files.answer)
@@ -82,4 +96,5 @@ async def serve(folder: Path, delay: float) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(Path(sys.argv[1]), float(sys.argv[2]) / 1000))
+    mbit = float(sys.argv[3]) if len(sys.argv) > 3 else float("inf")
+    asyncio.run(serve(Path(sys.argv[1]), float(sys.argv[2]) / 1000, mbit * 10**6 / 8))

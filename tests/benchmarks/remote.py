@@ -1,9 +1,10 @@
-"""Jobs over HTTP with 20 ms of latency: chunks of many files, and scanning them."""
+"""Jobs over HTTP with latency: chunks of many files, means of them, and scanning them."""
 
 from __future__ import annotations
 
 import atexit
 import json
+import math
 import subprocess
 import sys
 import tempfile
@@ -40,10 +41,10 @@ def write_files(folder: Path) -> None:
                 field.dims[axis].attach_scale(scale)
 
 
-def served(folder: Path) -> str:
+def served(folder: Path, delay: float = DELAY, mbit: float = math.inf) -> str:
     """Serve a folder until this process ends, and return the url."""
     program = Path(__file__).parent / "latency_server.py"
-    command = [sys.executable, str(program), str(folder), str(DELAY)]
+    command = [sys.executable, str(program), str(folder), str(delay), str(mbit)]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     atexit.register(server.kill)
     assert server.stdout is not None
@@ -82,7 +83,44 @@ def reading(reader: str, folder: Path, key: Any) -> Job:
     return counted(url, read)
 
 
-def _virtualds(folder: Path, url: str) -> Callable[[], xr.Dataset]:
+def averaging(
+    reader: str, folder: Path, delay: float, mbit: float = math.inf, workers: int = 0
+) -> Job:
+    """Return a job that averages the field with the blocks that a reader prefers, or without dask.
+
+    ``workers`` are processes of one thread; without any, dask has its threads.
+    """
+    url = served(folder, delay, mbit)
+    name = "virtualds" if reader == "no dask" else reader
+    chunks = None if reader == "no dask" else {}
+    open_field = OPENERS[name](folder, url)
+    if workers:
+        _start_workers(workers)
+
+    def average(steps: slice = slice(None)) -> float:
+        return float(open_field(chunks)["t"][steps].mean(dtype="f8").compute())
+
+    # imports and connections, in the workers too
+    average(slice(-8, None))
+    return counted(url, average)
+
+
+def _start_workers(count: int) -> None:
+    from distributed import Client, LocalCluster
+
+    cluster = LocalCluster(
+        n_workers=count, threads_per_worker=1, host="127.0.0.1", dashboard_address=":0"
+    )
+    client = Client(cluster)
+    # closed in this order, before the loop that both need
+    atexit.register(lambda: (client.close(), cluster.close()))
+
+
+Opener = Callable[..., xr.Dataset]
+"""Opens the field anew, with dask if it is given ``chunks``."""
+
+
+def _virtualds(folder: Path, url: str) -> Opener:
     import virtualds
 
     paths = sorted(folder.glob("*.nc"))
@@ -90,10 +128,10 @@ def _virtualds(folder: Path, url: str) -> Callable[[], xr.Dataset]:
     whole = xr.concat(parts, "time").virtual.rename_paths({f"file://{folder}": url})
     target = f"{tempfile.mkdtemp()}/refs.zarr"
     whole.virtual.to_manifest(target)
-    return lambda: xr.open_dataset(target, engine="virtual")
+    return lambda chunks=None: xr.open_dataset(target, engine="virtual", chunks=chunks)
 
 
-def _kerchunk(folder: Path, url: str) -> Callable[[], xr.Dataset]:
+def _kerchunk(folder: Path, url: str) -> Opener:
     from kerchunk.combine import MultiZarrToZarr
     from kerchunk.hdf import SingleHdf5ToZarr
 
@@ -106,10 +144,12 @@ def _kerchunk(folder: Path, url: str) -> Callable[[], xr.Dataset]:
     target = Path(tempfile.mkdtemp()) / "refs.json"
     target.write_text(text)
     options = {"remote_protocol": "http"}
-    return lambda: xr.open_dataset(str(target), engine="kerchunk", storage_options=options)
+    return lambda chunks=None: xr.open_dataset(
+        str(target), engine="kerchunk", storage_options=options, chunks=chunks
+    )
 
 
-def _icechunk(folder: Path, url: str) -> Callable[[], xr.Dataset]:
+def _icechunk(folder: Path, url: str) -> Opener:
     import icechunk
 
     whole = _virtualized(folder, url)
@@ -125,7 +165,7 @@ def _icechunk(folder: Path, url: str) -> Callable[[], xr.Dataset]:
     whole.vz.to_icechunk(session.store, validate_containers=False)
     session.commit("all of it")
     read = repository.readonly_session("main").store
-    return lambda: xr.open_zarr(read, consolidated=False, chunks=None)
+    return lambda chunks=None: xr.open_zarr(read, consolidated=False, chunks=chunks)
 
 
 def _virtualized(folder: Path, url: str) -> xr.Dataset:
@@ -145,7 +185,7 @@ def _virtualized(folder: Path, url: str) -> xr.Dataset:
     return joined.vz.rename_paths(lambda path: path.replace(f"file://{folder}", url))
 
 
-OPENERS: dict[str, Callable[[Path, str], Callable[[], xr.Dataset]]] = {
+OPENERS: dict[str, Callable[[Path, str], Opener]] = {
     "virtualds": _virtualds,
     "kerchunk": _kerchunk,
     "icechunk": _icechunk,

@@ -201,6 +201,12 @@ JOBS: dict[str, Callable[[str, Path], Job]] = {
     "files": lambda reader, path: reading_file(reader, path),
     "http-chunks": lambda reader, folder: remote.reading(reader, folder / "remote", remote.CORNER),
     "http-runs": lambda reader, folder: remote.reading(reader, folder / "remote", slice(None)),
+    "http-dask": lambda reader, folder: remote.averaging(reader, folder / "remote", 20),
+    "http-dask-200": lambda reader, folder: remote.averaging(reader, folder / "remote", 200),
+    "http-dask-slow": lambda reader, folder: remote.averaging(reader, folder / "remote", 20, 40),
+    "http-dask-workers": lambda reader, folder: remote.averaging(
+        reader, folder / "remote", 20, workers=2
+    ),
     "http-scan": lambda reader, folder: remote.scanning(reader, folder / "remote", 1),
     "http-scan-100": lambda reader, folder: remote.scanning(reader, folder / "remote", 100),
     "cluster": averaging,

@@ -10,9 +10,11 @@ import fsspec
 import h5py
 import numpy as np
 import pytest
+from memory import peak
 from virtual_arrays import PLAIN, SHUFFLED, ZLIB, counted_reads, exactly, path_of, virtual
 
 from virtualds import ManifestArray, ReadError, open_virtual_dataset, set_options
+from virtualds.options import Options, count_memory
 from virtualds.reading.chunk_cache import ChunkCache, ChunkKey, chunk_cache
 from virtualds.source_file import SourceFile
 
@@ -68,11 +70,58 @@ def test_an_equal_array_opened_again_finds_kept_chunks(array: ManifestArray) -> 
 
 
 @pytest.mark.parametrize("codecs", [ZLIB, SHUFFLED])
-def test_chunks_that_are_wanted_whole_are_not_kept(tmp_path: Path, codecs: Any) -> None:
+def test_a_job_that_is_repeated_reads_every_chunk_once(tmp_path: Path, codecs: Any) -> None:
     array = virtual(VALUES, tmp_path, chunks=(12, 50, 50), codecs=codecs)
-    before = chunk_cache().nbytes
     exactly(array.read(), VALUES)
-    assert chunk_cache().nbytes == before
+    with counted_reads() as store:
+        exactly(array.read(), VALUES)
+        exactly(array.read((slice(12, 24), slice(None), slice(50, 100))), VALUES[12:, :, 50:])
+        exactly(array.read((5, slice(None), slice(20, 70))), VALUES[5, :, 20:70])
+    assert store.ranges == []
+
+
+def test_a_pass_over_more_than_the_cache_leaves_it_alone(tmp_path: Path) -> None:
+    """Block by block as dask reads, and as a whole; its memory is what it is without a cache."""
+    small = virtual(VALUES[:6], tmp_path, chunks=(6, 50, 50), codecs=ZLIB)
+    large = virtual(VALUES, tmp_path, chunks=(6, 50, 50), codecs=ZLIB)
+
+    def read_blocks() -> None:
+        for step in range(0, 24, 6):
+            exactly(
+                large.read((slice(step, step + 6), slice(None), slice(None))),
+                VALUES[step : step + 6],
+            )
+
+    with set_options(chunk_cache=VALUES.nbytes - 1):
+        exactly(small.read(), VALUES[:6])
+        kept = list(chunk_cache()._chunks)
+        read_blocks()
+        used = peak(read_blocks)
+        exactly(large.read(), VALUES)
+        assert list(chunk_cache()._chunks) == kept
+    with set_options(chunk_cache=0):
+        assert used < 1.2 * peak(read_blocks) + 2**16
+
+
+def test_arrays_push_out_those_that_were_used_before_them(tmp_path: Path) -> None:
+    first, second, third = (
+        virtual(VALUES + n, tmp_path, chunks=(12, 50, 50), codecs=ZLIB) for n in range(3)
+    )
+    with set_options(chunk_cache=2 * VALUES.nbytes):
+        for array, number in ((first, 0), (second, 1), (first, 0), (third, 2)):
+            exactly(array.read(), VALUES + number)
+        assert chunk_cache().nbytes == 2 * VALUES.nbytes
+        with counted_reads() as store:
+            exactly(first.read(), VALUES + 0)
+            exactly(third.read(), VALUES + 2)
+            assert store.ranges == []
+            exactly(second.read(), VALUES + 1)
+            assert store.ranges
+
+
+def test_the_cache_has_an_eighth_of_the_memory_and_at_most_a_gibibyte() -> None:
+    assert Options().chunk_cache == min(2**30, count_memory() // 8)
+    assert count_memory() > 2**28
 
 
 def test_plain_chunks_are_not_kept_but_read_in_part(tmp_path: Path) -> None:
@@ -130,18 +179,19 @@ def test_turning_the_cache_off_frees_its_memory_at_the_next_read(array: Manifest
         assert not chunk_cache().nbytes
 
 
+@pytest.mark.parametrize("used", [0, slice(0, 12)])
 @pytest.mark.parametrize("how", ["modified", "gone"])
 def test_a_kept_chunk_of_a_file_that_has_changed_is_an_error(
-    array: ManifestArray, how: str
+    array: ManifestArray, how: str, used: Any
 ) -> None:
-    exactly(array.read((0, 0, slice(None))), VALUES[0, 0])
+    exactly(array.read((used, slice(None), slice(None))), VALUES[used])
     path = path_of(array)
     if how == "gone":
         path.unlink()
     else:
         os.utime(path, ns=(1, 1))
     with pytest.raises(ReadError, match=r"modified after|No such file"):
-        array.read((1, 0, slice(None)))
+        array.read((used, slice(None), slice(None)))
 
 
 def _without_fingerprint(path: Path, references: Path) -> None:
@@ -174,10 +224,14 @@ def test_a_file_opened_again_gives_its_current_values(tmp_path: Path, where: str
         assert found["v"][0, :3].values.tolist() == [value] * 3
 
 
-def test_changing_returned_values_does_not_change_a_kept_chunk(array: ManifestArray) -> None:
-    first = array.read((slice(0, 11), slice(None), slice(None)))
-    first[...] = 0
-    exactly(array.read((slice(0, 11), slice(None), slice(None))), VALUES[:11])
+@pytest.mark.parametrize("steps", [slice(0, 11), slice(0, 12), slice(None)])
+def test_changing_returned_values_does_not_change_a_kept_chunk(
+    array: ManifestArray, steps: slice
+) -> None:
+    for _ in range(3):
+        found = array.read((steps, slice(None), slice(None)))
+        exactly(found, VALUES[steps])
+        found[...] = 0
 
 
 def key(number: int) -> ChunkKey:

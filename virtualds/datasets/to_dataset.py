@@ -30,6 +30,7 @@ from virtualds.datasets.decoding import (
     name_variable_in_errors,
 )
 from virtualds.datasets.decoding_cache import DecodingPlan, DecodingPlans, make_plan_key
+from virtualds.datasets.far_blocks import prefer_far_blocks
 from virtualds.datasets.lazy import get_virtual_array, to_lazy
 from virtualds.datasets.loaded_values import TIME_ATTRIBUTES
 from virtualds.datasets.open_options import OPEN_DEFAULTS, OpenOptions
@@ -82,6 +83,7 @@ def to_lazy_dataset(group: ManifestGroup, **decoders: Any) -> xr.Dataset:
     """
     group = _name_arrays(group)
     variables, attributes, coordinates = _decode_group(group, decoders)
+    decoded = {}
     for name, variable in variables.items():
         stored = group.variables[NO_NAME if name is None else str(name)]
         array = stored.data
@@ -95,7 +97,9 @@ def to_lazy_dataset(group: ManifestGroup, **decoders: Any) -> xr.Dataset:
                 )
             data = array if unread else _decode_by_chunk(name, stored, array, variable)
         if data is not None:
+            decoded[name] = data
             variables[name] = variable.copy(data=to_lazy(data, str(name), is_decoded=True))
+    prefer_far_blocks(variables, decoded)
     return _build_dataset(variables, attributes, coordinates, group)
 
 

@@ -9,6 +9,7 @@ import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.chunks.alignment import snap_blocks, to_preferred_chunks
+from virtualds.datasets.far_blocks import prefer_far_blocks
 from virtualds.datasets.lazy import to_lazy
 from virtualds.datasets.references_behind import replace_variables
 
@@ -35,6 +36,7 @@ def to_lazy_copy(
         )
         for name, array in arrays.items()
     }
+    prefer_far_blocks(variables, arrays)
     lazy = replace_variables(dataset, variables)
     if chunks is None:
         return lazy
@@ -57,9 +59,9 @@ def _chunks_of(
     """Return the requested blocks; where dask may choose, of whole chunks."""
     from dask.array.core import normalize_chunks
 
-    whole = array.blocks
+    whole, preferred = array.blocks, variable.encoding["preferred_chunks"]
     named = chunks if isinstance(chunks, Mapping) else dict.fromkeys(variable.dims, chunks)
-    asked = [named.get(dim) or stored for dim, stored in zip(variable.dims, whole, strict=True)]
+    asked = [named.get(dim) or preferred.get(dim, size) for dim, size in variable.sizes.items()]
     found = normalize_chunks(  # type: ignore[no-untyped-call]
         tuple(asked), shape=array.shape, dtype=array.dtype, previous_chunks=whole
     )

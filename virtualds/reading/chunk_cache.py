@@ -1,7 +1,9 @@
-"""The cache of decoded chunks: the next selection often needs the rest of a chunk.
+"""The cache of decoded chunks: the next selection often needs the rest of a chunk, or all again.
 
-Walking along an axis step by step meets every chunk as often as it has steps. Chunks that were read
-whole are not kept, since their values are rarely read again.
+Walking along an axis step by step meets every chunk as often as it has steps: chunks that were
+used in part are kept if all of their selection fit. A job that is repeated meets every chunk
+whole: these are kept if their whole array fits, since a pass over a larger one would push out
+what is there, and each of its own chunks before it is asked for again.
 
 A file without a known time or etag may be replaced, unnoticed, by one of the same size. A user who
 opens a file again wants the current one, so chunks of such files are dropped at the next opening.
@@ -41,7 +43,7 @@ class ChunkKey(NamedTuple):
 
 
 def chunk_key_of(batch: Batch, task: Task, opened: int) -> ChunkKey | None:
-    """Return the key of a chunk; None if it is read whole, or too small to keep.
+    """Return the key of a chunk; None if it lies in no file, or is not worth keeping.
 
     ``opened`` is the value of `ChunkCache.opened` before the read.
     """
@@ -49,11 +51,16 @@ def chunk_key_of(batch: Batch, task: Task, opened: int) -> ChunkKey | None:
     size = prod(task.encoded) * pipeline.hidden_size
     if not pipeline.codecs or batch.file < 0 or size * pipeline.dtype.itemsize < SMALLEST_CACHED:
         return None
-    if not task.points and size == prod(part.stop - part.start for part in task.outer):
-        return None
     file, shape = batch.fragment.manifest.files[batch.file], pipeline.stored_shape(task.encoded)
     since = opened if file.mtime is None and file.etag is None else 0
     return ChunkKey(file, task.offset, task.length, pipeline.dtype, pipeline.codecs, shape, since)
+
+
+def is_used_whole(task: Task) -> bool:
+    """Say whether a selection needs all of a chunk."""
+    if task.points:
+        return False
+    return bool(prod(task.encoded) == prod(part.stop - part.start for part in task.outer))
 
 
 class ChunkCache:

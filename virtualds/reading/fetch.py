@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy.typing as npt
@@ -18,7 +19,7 @@ from virtualds.codecs.libraries import Bytes
 from virtualds.errors import ReadError
 from virtualds.log import DEBUG, tell, tells
 from virtualds.options import get_options
-from virtualds.reading.chunk_cache import chunk_cache, chunk_key_of
+from virtualds.reading.chunk_cache import ChunkKey, chunk_cache, chunk_key_of, is_used_whole
 from virtualds.reading.coalesce import JoinedRange, join_ranges, split_portions
 from virtualds.reading.decode import (
     Decoder,
@@ -73,9 +74,10 @@ def execute(source: Readable, selection: Selection, out: Array) -> None:
     """
     if not selection.covered:
         out[...] = source.fill_value
-    # a selection larger than the cache would push out all its chunks
-    keeps = 2 * selection.nbytes <= get_options().chunk_cache
-    reading = _SelectionReader(source, out, keeps, chunk_cache().opened)
+    most = get_options().chunk_cache
+    # a selection, or pass over an array, that is larger would push out all its chunks
+    keeps_parts, keeps_whole = 2 * selection.nbytes <= most, _count_stored_bytes(source) <= most
+    reading = _SelectionReader(source, out, keeps_parts, keeps_whole, chunk_cache().opened)
     work = _announce_ahead(reading.separate_kept(selection.batches))
     run_all(Prefetcher(work, _host_slot_of, reading.fetch), reading.finish)
 
@@ -88,7 +90,13 @@ def execute_batch(source: Readable, batch: Batch, out: Array) -> None:
     ReadError
         As `execute`.
     """
-    _SelectionReader(source, out, keeps=False, opened=0).finish((batch, None))
+    alone = _SelectionReader(source, out, keeps_parts=False, keeps_whole=False, opened=0)
+    alone.finish((batch, None))
+
+
+def _count_stored_bytes(source: Readable) -> int:
+    """Return how many bytes the decoded chunks of an array have, but for what their edges hide."""
+    return prod(source.shape) * max((p.dtype.itemsize for p in source.pipelines), default=0)
 
 
 def _announce_ahead(works: Iterator[Work]) -> Iterator[Work]:
@@ -134,15 +142,16 @@ class _SelectionReader:
     source : Readable
     out : numpy.ndarray
         The result.
-    keeps : bool
-        Whether chunks that are used in part are kept for later selections.
+    keeps_parts, keeps_whole : bool
+        Whether chunks that are used in part, or whole, are kept for later selections.
     opened : int
         Value of `ChunkCache.opened` before the read.
     """
 
     source: Readable
     out: Array
-    keeps: bool
+    keeps_parts: bool
+    keeps_whole: bool
     opened: int
 
     # ------------------------------------------------------------------ bytes
@@ -304,7 +313,7 @@ class _SelectionReader:
     def _place(self, batch: Batch, task: Task, decoder: Decoder, encoded: Buffer) -> None:
         if batch.file == MISSING:
             place_missing(decoder.pipeline, task, self.out)
-        elif self.keeps and (key := chunk_key_of(batch, task, self.opened)):
+        elif (key := self._choose_key(batch, task)) is not None:
             stored = decoder.decode(encoded, to_keep=True)
             chunk_cache().put(key, stored)
             place_stored(decoder, stored, task, self.out)
@@ -312,6 +321,11 @@ class _SelectionReader:
             place(decoder, encoded, task, self.out)
 
     # ------------------------------------------------------------------ chunks in memory
+
+    def _choose_key(self, batch: Batch, task: Task) -> ChunkKey | None:
+        """Return the key to keep a chunk by, None if it is not to be kept."""
+        keeps = self.keeps_whole if is_used_whole(task) else self.keeps_parts
+        return chunk_key_of(batch, task, self.opened) if keeps else None
 
     def separate_kept(self, batches: Iterable[Batch | Tile]) -> Iterator[Work]:
         """Yield batches, with the tasks whose chunks are in memory apart.

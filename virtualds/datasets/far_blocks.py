@@ -1,0 +1,182 @@
+"""Blocks of dask for far arrays: several stored chunks each, so that a task has many requests.
+
+dask runs as many tasks at a time as there are threads. With a chunk in each block, as many requests
+are on their way, and a server that is 20 ms away answers two threads a hundred times a second. A
+block of many chunks sends their requests together, and joins those that are neighbours in a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any, NamedTuple, overload
+
+import numpy as np
+import xarray as xr
+
+from virtualds.arrays.array import ManifestArray
+from virtualds.chunks.alignment import LARGE_BLOCK, to_preferred_chunks
+from virtualds.errors import VirtualdsError
+from virtualds.options import MIB
+from virtualds.source_file import SourceFile
+from virtualds.stores import find_store
+
+FAR_BLOCK = 32 * MIB
+"""Decoded bytes that chunks of a far array are joined to."""
+
+Lengths = int | tuple[int, ...]
+"""Lengths of chunks along a dimension: all but the last alike, or each."""
+
+
+class ChunkGrid(NamedTuple):
+    """The stored chunks of one variable."""
+
+    lengths: Mapping[Hashable, Lengths]
+    array: ManifestArray
+
+    @property
+    def counts(self) -> dict[Hashable, int]:
+        """How many chunks there are along every dimension."""
+        return {
+            dim: -(-size // max(n, 1)) if isinstance(n, int) else len(n)
+            for (dim, n), size in zip(self.lengths.items(), self.array.shape, strict=True)
+        }
+
+    @property
+    def chunk_nbytes(self) -> int:
+        """Decoded bytes of the largest chunk."""
+        longest = (n if isinstance(n, int) else max(n) for n in self.lengths.values())
+        sizes = map(min, longest, self.array.shape)
+        return prod(sizes) * self.array.dtype.itemsize
+
+    def count_together(self) -> dict[Hashable, int]:
+        """Return how many chunks along every dimension may make a block.
+
+        They have `FAR_BLOCK` bytes at most, and are joined along the last dimensions first, since
+        these are mostly neighbours in a file. xarray combines these blocks with the ones that a
+        user wants along other dimensions, all of it at worst. So that this makes no block
+        of more than `LARGE_BLOCK`, a dimension keeps as many blocks as that goes into the array.
+        """
+        found = {}
+        least = max(1, -(-self.array.nbytes // LARGE_BLOCK))
+        room = FAR_BLOCK // max(self.chunk_nbytes, 1)
+        for dim, count in reversed(self.counts.items()):
+            found[dim] = max(1, min(room, count // least))
+            room //= found[dim]
+        return found
+
+
+@dataclass(frozen=True)
+class FarBlocks:
+    """The blocks of the variables of a dataset, whose chunks lie far away.
+
+    Variables whose chunks have the same lengths along a dimension have the same blocks there.
+
+    Parameters
+    ----------
+    grids : sequence of ChunkGrid
+    """
+
+    grids: Sequence[ChunkGrid]
+
+    def join(self, dim: Hashable, lengths: Lengths) -> Lengths:
+        """Return the lengths of blocks along a dimension."""
+        together = self._together.get((dim, lengths), 1)
+        if isinstance(lengths, int) or together == 1:
+            return lengths * together if isinstance(lengths, int) else lengths
+        sums = np.add.reduceat(np.array(lengths), np.arange(0, len(lengths), together))
+        return to_preferred_chunks(tuple(sums.tolist()))
+
+    @cached_property
+    def _together(self) -> dict[tuple[Hashable, Lengths], int]:
+        """How many chunks make a block, by dimension and lengths; of near chunks nothing."""
+        found: dict[tuple[Hashable, Lengths], int] = {}
+        if self._is_far:
+            for grid in self.grids:
+                for dim, count in grid.count_together().items():
+                    key = dim, grid.lengths[dim]
+                    found[key] = min(count, found.get(key, count))
+        return found
+
+    @property
+    def _is_far(self) -> bool:
+        """Whether the array of most chunks is far: one look at references does for a dataset."""
+        return is_far(max(self.grids, key=lambda grid: grid.array.nchunks).array)
+
+
+class PreferredChunks(dict[Hashable, Lengths]):
+    """The chunks that are stored, as ``encoding["preferred_chunks"]``; to xarray, blocks.
+
+    xarray asks for the sizes along all dimensions that a user leaves to the backend by
+    ``get(dim, size)``. These may be more than one chunk. What it asks for otherwise are the
+    chunks that requested blocks should not cut, and about which it warns.
+
+    Parameters
+    ----------
+    lengths : mapping
+    blocks : FarBlocks
+    """
+
+    def __init__(self, lengths: Mapping[Hashable, Lengths], blocks: FarBlocks) -> None:
+        super().__init__(lengths)
+        self._blocks = blocks
+
+    @overload
+    def get(self, dim: Hashable, default: None = None, /) -> Lengths | None: ...
+    @overload
+    def get(self, dim: Hashable, default: Any, /) -> Any: ...
+    def get(self, dim: Hashable, default: Any = None, /) -> Any:
+        """Return the sizes of blocks where a default is given, else those of chunks."""
+        stored = super().get(dim, default)
+        return stored if default is None or dim not in self else self._blocks.join(dim, stored)
+
+    def __deepcopy__(self, memo: object) -> PreferredChunks:
+        return PreferredChunks(self, self._blocks)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the stored chunks: blocks are chosen where a dataset is opened."""
+        return dict, (dict(self),)
+
+
+def prefer_far_blocks(
+    variables: Mapping[Any, xr.Variable], arrays: Mapping[Any, ManifestArray]
+) -> None:
+    """Let xarray make blocks of several chunks of those variables whose arrays are far.
+
+    Nothing is looked at before xarray asks for the size of a block.
+    """
+    stored = {name: variables[name].encoding.get("preferred_chunks") for name in arrays}
+    known = {
+        name: ChunkGrid({dim: lengths[dim] for dim in variables[name].dims}, arrays[name])
+        for name, lengths in stored.items()
+        if isinstance(lengths, Mapping) and lengths.keys() == set(variables[name].dims)
+    }
+    blocks = FarBlocks(tuple(known.values()))
+    for name, grid in known.items():
+        variables[name].encoding["preferred_chunks"] = PreferredChunks(grid.lengths, blocks)
+
+
+def is_far(array: ManifestArray) -> bool:
+    """Say whether chunks lie in a store that takes many requests at a time.
+
+    Where references lie in a set, a few are read.
+    """
+    try:
+        file = _find_file(array)
+    except (VirtualdsError, OSError):
+        # whoever reads the values is told what is wrong
+        return False
+    return file is not None and find_store(file.url).reach.at_once > 0
+
+
+def _find_file(array: ManifestArray) -> SourceFile | None:
+    """Return a file of the largest fragment, None if it has none where it is looked for."""
+    manifest = max((f.manifest for f in array.fragments), key=lambda m: m.size, default=None)
+    if manifest is None or not manifest.size:
+        return None
+    if manifest.is_in_set:
+        ids = np.unique([0, manifest.size // 2, manifest.size - 1])
+        manifest = manifest.at(ids).pruned()
+    return next(iter(manifest.files), None)
