@@ -16,7 +16,8 @@ from virtualds.arrays.read_way import hear_ways
 from virtualds.arrays.sources import resolve_archive_members
 from virtualds.datasets.coordinates import fetch_coordinates
 from virtualds.datasets.keywords import make_strict
-from virtualds.datasets.location import Found, Location, demand_data, reader_of
+from virtualds.datasets.detection import Found
+from virtualds.datasets.location import Location, demand_data, reader_of
 from virtualds.datasets.open_options import OPEN_DEFAULTS, OpenOptions
 from virtualds.datasets.to_dataset import KnownDecoding, to_virtual_dataset
 from virtualds.datasets.tree import to_virtual_tree

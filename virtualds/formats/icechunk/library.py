@@ -189,6 +189,23 @@ def _add_to_config(config: Any, needed: Mapping[str, ObjectLocation]) -> None:
         config.set_virtual_chunk_container(icechunk.VirtualChunkContainer(prefix, store))
 
 
+def open_snapshot(repository: Any, name: str | None, url: str) -> Any:
+    """Return a session for reading a branch, a tag or a snapshot; by default ``main``.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is none.
+    ValueError
+        Both a branch and a tag have this name.
+    """
+    with describe_errors(url):
+        if name is None:
+            # one request, where looking for the name takes one for each kind of names
+            return repository.readonly_session("main")
+        return repository.readonly_session(snapshot_id=find_snapshot(repository, name, url))
+
+
 def find_snapshot(repository: Any, name: str | None, url: str) -> str:
     """Return the snapshot id of a branch, a tag or an id; by default of ``main``.
 
