@@ -15,8 +15,8 @@ from virtualds.arrays.parser import Parser
 from virtualds.arrays.read_way import hear_ways
 from virtualds.arrays.sources import resolve_archive_members
 from virtualds.datasets.coordinates import fetch_coordinates
-from virtualds.datasets.keywords import make_strict
 from virtualds.datasets.detection import Found
+from virtualds.datasets.keywords import make_strict
 from virtualds.datasets.location import Location, demand_data, reader_of
 from virtualds.datasets.open_options import OPEN_DEFAULTS, OpenOptions
 from virtualds.datasets.to_dataset import KnownDecoding, to_virtual_dataset

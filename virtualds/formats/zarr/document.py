@@ -7,6 +7,7 @@ import hashlib
 import json
 import secrets
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -183,16 +184,18 @@ def copy_chunk(data: bytes) -> str:
 
 
 def read_copies(
-    path: str, noted: Mapping[str, Any], copies: Mapping[str, str]
+    path: str, noted: Mapping[str, Any] | None, copies: Mapping[str, str]
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield the chunks of a native array that the document repeats: path in the set, and bytes.
+    """Yield the chunks of values that the document repeats: path in the set, and bytes.
 
     A copy whose content is not what its hash says is left out.
     """
+    if not noted or not copies:
+        return
     folder = values_folder_of(path, noted)
     for name, _, digest in noted["chunks"]:
-        if digest in copies:
-            data = base64.b64decode(copies[digest])
+        with suppress(TypeError, ValueError):
+            data = base64.b64decode(copies.get(digest, ""))
             if hashlib.sha256(data).hexdigest() == digest:
                 yield f"{folder}/{name}", data
 

@@ -96,6 +96,7 @@ class SetReader:
     def _find_parts(self, path: str, node: Mapping[str, Any]) -> Manifests:
         """Return the manifests of an array."""
         transformers = node.get("storage_transformers") or []
+        self._hold_copies(path)
         if not transformers:
             transformer = self._find_native(path)
         elif len(transformers) == 1:
@@ -115,12 +116,11 @@ class SetReader:
         if not noted or noted.get("folder"):
             # a prefix of all keys; files that do not exist are missing chunks
             return build_json_manifest({"./": {"path": f"./{path}/"}})
-        self._hold_copies(path, noted)
         return build_json_manifest(build_value_entries(path, noted))
 
-    def _hold_copies(self, path: str, noted: Mapping[str, Any]) -> None:
-        """Hold the chunks of a native array that the root repeats while a remote set is opened."""
-        copies = read_copies(path, noted, self._copies)
+    def _hold_copies(self, path: str) -> None:
+        """Hold chunks of values that the root repeats, while a remote set is opened."""
+        copies = read_copies(path, self._values.get(path), self._copies)
         hold_files((f"{self._root}/{name}", data) for name, data in copies)
 
 
