@@ -40,10 +40,10 @@ def write_files(folder: Path) -> None:
                 field.dims[axis].attach_scale(scale)
 
 
-def served(folder: Path) -> str:
+def served(folder: Path, delay: float = DELAY) -> str:
     """Serve a folder until this process ends, and return the url."""
     program = Path(__file__).parent / "latency_server.py"
-    command = [sys.executable, str(program), str(folder), str(DELAY)]
+    command = [sys.executable, str(program), str(folder), str(delay)]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     atexit.register(server.kill)
     assert server.stdout is not None
