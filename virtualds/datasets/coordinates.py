@@ -24,7 +24,7 @@ from virtualds.errors import VirtualdsError
 from virtualds.options import get_options
 from virtualds.source_file import SourceFile
 from virtualds.stores.errors import explain_open_errors
-from virtualds.stores.scan_cache import fetch_ahead, hold_ranges_of
+from virtualds.stores.scan_cache import are_held, fetch_ahead, hold_ranges_of
 from virtualds.stores.store import Range
 from virtualds.urls import scheme_of
 
@@ -59,7 +59,7 @@ def fetch_coordinates(url: str, groups: Iterable[ManifestGroup], opening: OpenOp
         if all(_lies_in(url, manifest) for manifest in manifests):
             for manifest in manifests if one.key is None else ():
                 ranges.setdefault(manifest.listed[0], []).extend(_list_ranges(manifest))
-        elif any(manifest.is_in_set or manifest.listed for manifest in manifests):
+        elif any(manifest.is_in_set or not are_held(manifest.listed) for manifest in manifests):
             others.append(one)
     with explain_open_errors(url):
         fetch_ahead(ranges)

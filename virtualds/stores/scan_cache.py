@@ -150,6 +150,10 @@ class Scan:
         for url, data in files:
             self._fetched.put_file(url, self.options, data)
 
+    def holds(self, file: SourceFile) -> bool:
+        """Say whether a whole file is held."""
+        return self._fetched.find_file(file.url, file.options) is not None
+
     def hold_ranges_of(self, files: Iterable[SourceFile]) -> None:
         """Hold what will be fetched of files that are referred to."""
         self._answered |= {file.url for file in files if find_store(file.url) is self._behind}
@@ -226,6 +230,12 @@ def hold_files(files: Iterable[tuple[str, bytes]]) -> None:
     """
     if (scan := _find_scan()) is not None:
         scan.hold_files(files)
+
+
+def are_held(files: Iterable[SourceFile]) -> bool:
+    """Say whether files are held as a whole, as those are that the metadata of a set repeat."""
+    scan = _find_scan()
+    return all(scan is not None and scan.holds(file) for file in files)
 
 
 def hold_ranges_of(files: Iterable[SourceFile]) -> None:
