@@ -6,7 +6,7 @@ takes as long as hundreds of kilobytes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from virtualds.arrays.parser import Parser
@@ -205,16 +205,26 @@ def _find_among(
     PermissionError
         None does, and one of the files must not be read.
     """
-    url = url.rstrip("/")
-    markers = fetch_many(names, lambda name: url, lambda name: _read_marker(url, name, options))
-    for name, marker in zip(names, markers, strict=True):
+    denied: PermissionError | None = None
+    for name, marker in _read_markers(url.rstrip("/"), names, options):
+        if isinstance(marker, PermissionError):
+            denied = marker
         for reader in readers:
             if isinstance(marker, bytes) and name in reader.markers and reader.detect(marker):
-                return reader, SourceFile(url, options=options)
-    for marker in markers:
-        if isinstance(marker, PermissionError):
-            raise marker
+                return reader, SourceFile(url.rstrip("/"), options=options)
+    if denied is not None:
+        raise denied
     return None
+
+
+def _read_markers(
+    url: str, names: Sequence[str], options: StorageOptions | None
+) -> Iterable[tuple[str, bytes | PermissionError | None]]:
+    """Return some files of a folder: near ones as they are taken, far ones fetched at once."""
+    if not find_store(url).reach.at_once:
+        return ((name, _read_marker(url, name, options)) for name in names)
+    found = fetch_many(names, lambda name: url, lambda name: _read_marker(url, name, options))
+    return zip(names, found, strict=True)
 
 
 def _read_marker(
