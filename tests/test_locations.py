@@ -13,7 +13,7 @@ import xarray as xr
 
 import virtualds
 from virtualds.checks.describe import describe
-from virtualds.datasets import location as detection
+from virtualds.datasets import location as locations
 from virtualds.datasets.location import Location
 
 VALUES = np.arange(12.0).reshape(3, 4)
@@ -100,14 +100,14 @@ def test_of_a_set_without_a_suffix_what_is_there_is_asked_once(
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the urls of which it is asked from now on what reads them, archives as a whole."""
     asked: list[str] = []
-    detect = detection._detected
+    detect = locations.detect_reader
 
     def counting(url: str, options: Any) -> Any:
         if "::" not in url:
             asked.append(url)
         return detect(url, options)
 
-    monkeypatch.setattr(detection, "_detected", counting)
+    monkeypatch.setattr(locations, "detect_reader", counting)
     return asked
 
 

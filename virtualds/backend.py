@@ -132,7 +132,8 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
         """
         given = dict(locals())
         with importing:
-            from virtualds.datasets.open import fetch_coordinates, open_group
+            from virtualds.datasets.coordinates import fetch_coordinates
+            from virtualds.datasets.open import open_group
             from virtualds.datasets.open_options import OpenOptions
             from virtualds.datasets.to_dataset import to_lazy_dataset
             from virtualds.formats.undecodable import decode_group
@@ -204,7 +205,8 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
     ) -> dict[str, xr.Dataset]:
         """Return a group and all groups below it as lazy datasets, by path."""
         with importing:
-            from virtualds.datasets.open import fetch_coordinates, open_group
+            from virtualds.datasets.coordinates import fetch_coordinates
+            from virtualds.datasets.open import open_group
             from virtualds.datasets.open_options import OpenOptions
             from virtualds.datasets.tree import to_lazy_datasets
 

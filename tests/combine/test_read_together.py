@@ -20,7 +20,7 @@ from virtualds.combine import stored_file
 from virtualds.combine.files_read import FilesRead
 from virtualds.datasets import to_dataset
 from virtualds.datasets.decoding_cache import DecodingPlans
-from virtualds.datasets.location import DEFAULT_READER
+from virtualds.datasets.detection import DEFAULT_READER
 from virtualds.parsers.netcdf3 import PARSER as NETCDF3
 
 pytestmark = [

@@ -232,6 +232,8 @@ def test_a_set_consists_of_the_files_that_the_page_lists(
     for name in ("v", "w", "name"):
         copy = json.loads((tmp_path / "refs.zarr" / name / "zarr.json").read_bytes())
         assert copy == nodes[name]
+    # only the root repeats what chunks hold
+    root["attributes"]["virtualds"].pop("copies")
     assert json.loads(
         (
             tmp_path / f"refs.zarr/__virtualds__/{root['attributes']['virtualds']['snapshot']}"

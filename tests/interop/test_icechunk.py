@@ -15,6 +15,7 @@ import pytest
 import xarray as xr
 from azure_server import ACCOUNT, KEY, AzureServer, filesystem_of
 from cases import CASES, Archive
+from counting_server import counting_server
 from peers import peer
 from transforms import without_gaps
 
@@ -666,3 +667,20 @@ def test_writing_counts_chunks_array_by_array(tmp_path: Path) -> None:
         assert [(now.done, now.total) for now in told][-1] == (told[-1].total,) * 2
         assert told[-1].total >= 4 * (n + 1)
         assert {now.job for now in told} == {"writing"}
+
+
+def test_a_far_repository_opens_in_as_few_requests_as_by_icechunk(tmp_path: Path) -> None:
+    coordinates = {name: np.arange(200.0) + n for n, name in enumerate("xyz")}
+    xr.Dataset(coords=coordinates).virtual.to_manifest(tmp_path / "r.icechunk")
+    with counting_server(tmp_path) as (url, counts):
+        found = xr.open_dataset(f"{url}/r.icechunk", engine="virtual")
+        ours = [path for _, path, _ in counts.requests]
+        counts.requests.clear()
+        opened = icechunk.Repository.open(icechunk.http_storage(f"{url}/r.icechunk"))
+        session = opened.readonly_session("main")
+        theirs = xr.open_zarr(session.store, consolidated=False, chunks=None)
+        # what the suffix says is looked at first
+        assert len(ours) <= 1 + len(counts.requests)
+        chunks = [path for path in ours if "/chunks/" in path]
+        assert len(chunks) == len(set(chunks)) == 3
+        xr.testing.assert_identical(found.load(), theirs.load())

@@ -12,10 +12,11 @@ import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
+from virtualds.datasets.coordinates import fetch_coordinates
 from virtualds.datasets.decoding_cache import DecodingPlan
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.location import Location
-from virtualds.datasets.open import dataset_of, fetch_coordinates, open_group
+from virtualds.datasets.open import dataset_of, open_group
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.to_dataset import KnownDecoding, find_decoding_plan
 from virtualds.errors import ReadError, VirtualdsError, without_secrets

@@ -26,7 +26,7 @@ from virtualds.datasets.location import Location
 from virtualds.formats import replaces_by, zarr_manifests
 from virtualds.formats.upkeep import GRACE
 from virtualds.formats.zarr.document import CHUNKS
-from virtualds.formats.zarr_manifests.snapshots import list_needed_files, open_snapshot
+from virtualds.formats.zarr_manifests.snapshots import list_needed_files, read_snapshot
 from virtualds.progress import Advance, ProgressOption, count_progress, is_shown
 from virtualds.reading.threads import run_all
 from virtualds.source_file import SourceFile, StorageOptions, checksum_of
@@ -170,7 +170,7 @@ def _list_present_chunks(root: str, options: StorageOptions | None) -> dict[str,
     listed = find_store(root).list_files(f"{root}/{CHUNKS}", options)
     found = {f"{CHUNKS}/{one.path}": one for one in listed}
     try:
-        document, _ = open_snapshot(root, options)
+        document = read_snapshot(root, options, None)
     except (FileNotFoundError, NotADirectoryError):
         return {path: one.file.size for path, one in found.items()}
     needed = set(list_needed_files(root, options, document))

@@ -14,14 +14,14 @@ from virtualds.arrays.group import ManifestGroup
 from virtualds.arrays.parser import Parser
 from virtualds.arrays.read_way import hear_ways
 from virtualds.arrays.sources import resolve_archive_members
-from virtualds.bounds import is_small_enough_to_load
-from virtualds.chunks.reference_table import gather_references
+from virtualds.datasets.coordinates import fetch_coordinates
+from virtualds.datasets.detection import Found
 from virtualds.datasets.keywords import make_strict
-from virtualds.datasets.location import Found, Location, demand_data, reader_of
+from virtualds.datasets.location import Location, demand_data, reader_of
 from virtualds.datasets.open_options import OPEN_DEFAULTS, OpenOptions
 from virtualds.datasets.to_dataset import KnownDecoding, to_virtual_dataset
 from virtualds.datasets.tree import to_virtual_tree
-from virtualds.datasets.what_to_load import Loadable, demand_variables, find_loaded_first
+from virtualds.datasets.what_to_load import Loadable, demand_variables
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, without_secrets
 from virtualds.formats import Format
 from virtualds.formats.read_options import ReadOptions
@@ -31,9 +31,6 @@ from virtualds.reading.chunk_cache import chunk_cache
 from virtualds.source_file import SourceFile
 from virtualds.stores.access_rules import AccessPolicy, Allow
 from virtualds.stores.errors import explain_open_errors
-from virtualds.stores.scan_cache import fetch_ahead
-from virtualds.stores.store import Range
-from virtualds.urls import scheme_of
 
 
 @make_strict()
@@ -347,21 +344,3 @@ def _read_source(
         read = (reader.deferring if opening.defers else None) or known
         return read[opening.below](source, how.group, how.skip)
     return reader.read(source, how)
-
-
-def fetch_coordinates(url: str, groups: Iterable[ManifestGroup], opening: OpenOptions) -> None:
-    """Fetch remote coordinates that will be loaded all at once instead of one by one."""
-    if opening.loadable_variables is not None or scheme_of(url) == "file":
-        return
-    wanted: dict[SourceFile, list[Range]] = {}
-    arrays = (array for group in groups for array in find_loaded_first(group).values())
-    for array in filter(lambda array: is_small_enough_to_load(array.nbytes), arrays):
-        for fragment in array.fragments:
-            manifest = fragment.manifest
-            if not manifest.is_in_set and len(manifest.listed) == 1:
-                _, found = gather_references(manifest)
-                there = found.file >= 0
-                rows = zip(found.offset[there], found.length[there], strict=True)
-                wanted.setdefault(manifest.listed[0], []).extend((int(a), int(n)) for a, n in rows)
-    with explain_open_errors(url):
-        fetch_ahead(wanted)

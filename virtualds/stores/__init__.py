@@ -24,20 +24,21 @@ ARCHIVES: dict[str, ArchiveStore] = {}
 _ANY_OTHER = FsspecStore()
 
 
-class StoreOfOneFile(Store, Protocol):
-    """A store that answers for a single url."""
+class ScanningStore(Store, Protocol):
+    """A store that holds what is fetched of some urls."""
 
-    url: str
+    def answers_for(self, url: str) -> bool:
+        """Say whether it answers for a url."""
 
 
-SCANNED: ContextVar[StoreOfOneFile | None] = ContextVar("virtualds_scanned", default=None)
-"""The store of the file that is being scanned: in the thread that scans it, and in those that read
-for it, which work in a copy of its context. No other thread sees it."""
+SCANNED: ContextVar[ScanningStore | None] = ContextVar("virtualds_scanned", default=None)
+"""The store of the file or set that is being opened: in the thread that opens it, and in those that
+read for it, which work in a copy of its context. No other thread sees it."""
 
 
 def find_store(url: str) -> Store:
     """Return the store that answers for a url."""
-    if (scanned := SCANNED.get()) is not None and scanned.url == url:
+    if (scanned := SCANNED.get()) is not None and scanned.answers_for(url):
         return scanned
     return _archives_of(url) or STORES.get(scheme_of(url), _ANY_OTHER)
 

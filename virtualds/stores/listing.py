@@ -127,6 +127,16 @@ def fetch_state(url: str, options: StorageOptions | None) -> FileState:
     return _remote_state(url, fetch_info(url, options))
 
 
+def find_names(url: str, options: StorageOptions | None) -> set[str] | None:
+    """Return the names in a folder of an object store; None where no quick listing tells them."""
+    if scheme_of(url) == "file" or "::" in url:
+        return None
+    begun = time.monotonic()
+    if (found := obstore.list_names(url, options)) is not None and tells(DEBUG):
+        tell(DEBUG, f"{Request('LIST', url)}: {time.monotonic() - begun:.3f} s")
+    return found
+
+
 # ---------------------------------------------------------------------- local
 
 

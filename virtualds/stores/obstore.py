@@ -145,6 +145,21 @@ def get_range(file: SourceFile, offset: int, length: int, *, again: bool) -> Ans
     return None
 
 
+def list_names(url: str, options: StorageOptions | None) -> set[str] | None:
+    """Return the names directly in a folder of an object store; None if obstore cannot list it.
+
+    Reading and listing are two permissions, so a refusal says nothing about later requests.
+    """
+    place = None if _forked else split_url(f"{url.rstrip('/')}/name")
+    if place is None or url.startswith("http"):
+        return None
+    client = _get_client(place[0], options, seconds_for(LONG_ANSWER))
+    if client is None or time.monotonic() < client.rests_until:
+        return None
+    found = _run_apart(client.list_folder, place[1].rpartition("/")[0] or None)
+    return None if found is None else {entry["name"] for entry in found}
+
+
 def list_folder(url: str, options: StorageOptions | None) -> list[dict[str, Any]] | None:
     """Return what lies directly in a folder of an object store, None if fsspec has to list it.
 

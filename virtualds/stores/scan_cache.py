@@ -1,4 +1,4 @@
-"""The cache of a scan: fetched bytes of a remote file are shared until the scan ends.
+"""The cache of a scan: fetched bytes of a remote file or set are shared until the scan ends.
 
 A scan is seen by the thread that scans, and by those that read for it: they work in a copy of its
 context (`docs/explanation/decisions/0029-a-scan-belongs-to-its-context.md`).
@@ -7,15 +7,16 @@ context (`docs/explanation/decisions/0029-a-scan-belongs-to-its-context.md`).
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, cast
 
 from virtualds.errors import UnsupportedError
 from virtualds.log import DEBUG, tell, tells
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.stores import SCANNED, StoreOfOneFile, find_store
+from virtualds.stores import SCANNED, ScanningStore, find_store
 from virtualds.stores.block_cache import FIRST_PAGES, PAGE, BlockFile, Blocks
+from virtualds.stores.fetched_files import FetchedFiles
 from virtualds.stores.store import Range, Store, StoreError
 from virtualds.urls import scheme_of
 
@@ -24,9 +25,10 @@ OTHERS = 64
 
 
 class Scan:
-    """A store of a file that is being scanned: it holds what was fetched.
+    """A store of a file or set that is being opened: it holds what was fetched.
 
-    It also holds what was fetched of files that this one refers to. Any number of threads may ask.
+    It also holds what was fetched of files in the folder of a set, and of files that are referred
+    to. Any number of threads may ask.
 
     Parameters
     ----------
@@ -41,11 +43,19 @@ class Scan:
         self._main: Blocks | None = None
         self._others: OrderedDict[SourceFile, Blocks] = OrderedDict()
         self._described: dict[str, SourceFile] = {}
+        self._fetched = FetchedFiles()
+        self._answered: set[str] = set()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._behind, name)
 
     # ------------------------------------------------------------------ as a store
+
+    def answers_for(self, url: str) -> bool:
+        """Say whether it holds what is fetched of a url."""
+        if not self.url:
+            return False
+        return url == self.url or url.startswith(f"{self.url}/") or url in self._answered
 
     def read_head(
         self, url: str, options: StorageOptions | None, length: int
@@ -66,15 +76,10 @@ class Scan:
         return self._file, head
 
     def describe(self, url: str, options: StorageOptions | None) -> SourceFile:
-        """Return a file with its fingerprint; the store is asked once."""
+        """Return a file with its fingerprint; of the scanned file the store is asked once."""
         if self._is_scanned(url, options):
             return self._file or self.read_head(url, options, FIRST_PAGES * PAGE)[0]
-        store = self._behind if url == self.url else find_store(url)
-        if options != self.options:
-            return store.describe(url, options)
-        if url not in self._described:
-            self._described[url] = store.describe(url, options)
-        return self._described[url]
+        return self._behind.describe(url, options)
 
     def get_ranges(self, file: SourceFile, ranges: Sequence[Range]) -> Sequence[bytes]:
         """Return the bytes of every range, fetched where they are not held."""
@@ -82,36 +87,48 @@ class Scan:
         missing = [number for number, data in enumerate(found) if data is None]
         if not missing:
             return [data for data in found if data is not None]
-        if len(missing) == len(ranges):
-            return self._behind.get_ranges(file, ranges)
         try:
             rest = self._behind.get_ranges(file, [ranges[number] for number in missing])
         except StoreError as error:
             error.item = missing[error.item]
             raise
+        if not self._is_scanned(file.url, file.options):
+            for number, data in zip(missing, rest, strict=True):
+                self._fetched.put_range(file, ranges[number][0], data)
         fetched = iter(rest)
         return [next(fetched) if data is None else data for data in found]
 
     def read_all(self, url: str, options: StorageOptions | None) -> bytes:
-        """Return a whole file."""
-        # a folder's store is also asked for what lies in it
+        """Return a whole file; the store is asked once, and only for what is not held."""
+        if (known := self._fetched.find_file(url, options)) is not None:
+            return known
+        if (begun := self._read_rest(url, options)) is not None:
+            return begun
+        data = self._behind.read_all(url, options)
+        self._fetched.put_file(url, options, data)
+        return data
+
+    def _read_rest(self, url: str, options: StorageOptions | None) -> bytes | None:
+        """Return the scanned file, of which the beginning is held; None if it is not."""
         file = self._file if self._is_scanned(url, options) else None
-        if file is not None and file.size:
-            found = self._held(file, 0, file.size)
-            if found is not None:
-                return found
-        return self._behind.read_all(url, options)
+        if file is None or not file.size:
+            return None
+        size = min(FIRST_PAGES * PAGE, file.size)
+        if (head := self._held(file, 0, size)) is None or size == file.size:
+            return head
+        [rest] = self._behind.get_ranges(file, [(size, file.size - size)])
+        return head + rest
 
     def _is_scanned(self, url: str, options: StorageOptions | None) -> bool:
         return (url, options) == (self.url, self.options)
 
     def _held(self, file: SourceFile, offset: int, length: int) -> bytes | None:
-        """Return bytes of the scanned file that are held."""
+        """Return bytes of a file that are held."""
+        if not self._is_scanned(file.url, file.options):
+            return self._fetched.find_range(file, offset, length)
         # the scan may end meanwhile, in another thread
         main = self._main
-        if main is None or not self._is_scanned(file.url, file.options):
-            return None
-        return main.get_held(offset, length)
+        return None if main is None else main.get_held(offset, length)
 
     # ------------------------------------------------------------------ what is held
 
@@ -128,10 +145,29 @@ class Scan:
         self._others.move_to_end(file)
         return self._others[file]
 
+    def hold_files(self, files: Iterable[tuple[str, bytes]]) -> None:
+        """Hold files whose content is known without a request: urls and bytes."""
+        for url, data in files:
+            self._fetched.put_file(url, self.options, data)
+
+    def holds(self, file: SourceFile) -> bool:
+        """Say whether a whole file is held."""
+        return self._fetched.find_file(file.url, file.options) is not None
+
+    def hold_ranges_of(self, files: Iterable[SourceFile]) -> None:
+        """Hold what will be fetched of files that are referred to."""
+        self._answered |= {file.url for file in files if find_store(file.url) is self._behind}
+
+    def describe_other(self, url: str) -> SourceFile:
+        """Return a file that the scanned one refers to; its store is asked once."""
+        if url not in self._described:
+            self._described[url] = find_store(url).describe(url, self.options)
+        return self._described[url]
+
     @contextmanager
     def hold(self) -> Iterator[None]:
         """Answer for the url until the end of the block, in this context."""
-        token = SCANNED.set(cast("StoreOfOneFile", self))
+        token = SCANNED.set(cast("ScanningStore", self))
         try:
             yield
         finally:
@@ -147,6 +183,8 @@ class Scan:
         self._file = self._main = None
         self._others.clear()
         self._described.clear()
+        self._answered.clear()
+        self._fetched = FetchedFiles()
 
 
 def _find_scan() -> Scan | None:
@@ -157,7 +195,8 @@ def _find_scan() -> Scan | None:
 
 @contextmanager
 def hold_scan(url: str, options: StorageOptions | None) -> Iterator[None]:
-    """Hold what is fetched of a remote file until the end of the block, for this context."""
+    """Hold what is fetched of a remote file or set until the end of the block, for this context."""
+    url = url.rstrip("/")
     current = _find_scan()
     if current is not None and (current.url, current.options) == (url, options):
         yield
@@ -178,7 +217,31 @@ def describe_file(url: str, options: StorageOptions | None) -> SourceFile:
     OSError
         The file does not exist or may not be read.
     """
-    return (_find_scan() or find_store(url)).describe(url, options)
+    scan = _find_scan()
+    if scan is not None and options == scan.options and url != scan.url:
+        return scan.describe_other(url)
+    return find_store(url).describe(url, options)
+
+
+def hold_files(files: Iterable[tuple[str, bytes]]) -> None:
+    """Hold files of the set that is opened, whose content its metadata repeat: urls and bytes.
+
+    Nothing is taken from ``files`` where no remote set is opened.
+    """
+    if (scan := _find_scan()) is not None:
+        scan.hold_files(files)
+
+
+def are_held(files: Iterable[SourceFile]) -> bool:
+    """Say whether files are held as a whole, as those are that the metadata of a set repeat."""
+    scan = _find_scan()
+    return all(scan is not None and scan.holds(file) for file in files)
+
+
+def hold_ranges_of(files: Iterable[SourceFile]) -> None:
+    """Hold what will be fetched of files that the opened set refers to."""
+    if (scan := _find_scan()) is not None:
+        scan.hold_ranges_of(files)
 
 
 def keep_scan(source: SourceFile) -> AbstractContextManager[None]:

@@ -60,8 +60,9 @@ def read(source: SourceFile, how: ReadOptions = READ_ALL) -> ManifestGroup:
     """
     root = source.url.rstrip("/")
     repository = import_adapter().open_repository(find_storage(root, source.options), root)
-    found = import_adapter().find_snapshot(repository, how.snapshot, root)
-    references = RepositoryReferences(root, source.options, found, how.allow)
+    session = import_adapter().open_snapshot(repository, how.snapshot, root)
+    references = RepositoryReferences(root, source.options, session.snapshot_id, how.allow)
+    references.keep(repository, session.store)
 
     def manifest(path: str, grid: tuple[int, ...]) -> ChunkManifest:
         return LazyManifest(RepositoryTable(references, path, grid), grid)

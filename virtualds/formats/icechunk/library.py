@@ -7,9 +7,8 @@ whole arrays. Coroutines run in a thread of their own, since the caller's may ru
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from math import prod
 from typing import Any, TypeVar
 
@@ -18,8 +17,9 @@ import numpy as np
 
 from virtualds.chunks.projection import Ints
 from virtualds.chunks.sparse_manifest import is_sparse
-from virtualds.errors import AccessError, ConflictError, FormatError, ReadError, UnsupportedError
+from virtualds.errors import FormatError, UnsupportedError
 from virtualds.formats.icechunk.configuration import add_containers, add_splits
+from virtualds.formats.icechunk.library_errors import describe_errors
 from virtualds.formats.icechunk.locations import ObjectLocation
 from virtualds.formats.icechunk.needs import Split
 from virtualds.formats.icechunk.nodes import (
@@ -45,37 +45,6 @@ def wait_for(coroutine: Coroutine[Any, Any, Result]) -> Result:
     """Return the result of a coroutine."""
     with ThreadPoolExecutor(1, thread_name_prefix="virtualds-icechunk") as pool:
         return pool.submit(asyncio.run, coroutine).result()
-
-
-@contextmanager
-def describe_errors(url: str) -> Iterator[None]:
-    """Turn errors of Icechunk into ours, with the url."""
-    try:
-        yield
-    except icechunk.RepositoryNotFoundError as error:
-        raise FileNotFoundError(f"{url}: there is no Icechunk repository") from error
-    except icechunk.NotFoundError as error:
-        raise FileNotFoundError(f"{url}: {_first_line_of(error)}") from error
-    except icechunk.ConflictError as error:
-        raise ConflictError(
-            f"{url}: another writer has committed meanwhile; write again to what is there now"
-        ) from error
-    except icechunk.AlreadyExistsError as error:
-        raise FileExistsError(f"{url}: {_first_line_of(error)}") from error
-    except icechunk.ReadOnlyError as error:
-        raise AccessError(f"{url}: {_first_line_of(error)}; pass a writable session") from error
-    except icechunk.StorageError as error:
-        raise ReadError(
-            f"{url}: {_first_line_of(error)}; check the path and the options"
-        ) from error
-    except icechunk.IcechunkError as error:
-        raise FormatError(
-            f"{url}: Icechunk {icechunk.__version__} says: {_first_line_of(error)}"
-        ) from error
-
-
-def _first_line_of(error: BaseException) -> str:
-    return next(iter(str(error.args[0] if error.args else error).strip().splitlines()), "")
 
 
 # ---------------------------------------------------------------------- repositories
@@ -185,6 +154,23 @@ def _list_lacking(config: Any, needed: Mapping[str, ObjectLocation]) -> dict[str
 def _is_covered(config: Any, prefix: str) -> bool:
     known = config.virtual_chunk_containers or {}
     return any(prefix.startswith(container.url_prefix) for container in known.values())
+
+
+def open_snapshot(repository: Any, name: str | None, url: str) -> Any:
+    """Return a session for reading a branch, a tag or a snapshot; by default ``main``.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is none.
+    ValueError
+        Both a branch and a tag have this name.
+    """
+    with describe_errors(url):
+        if name is None:
+            # one request, where looking for the name takes one for each kind of names
+            return repository.readonly_session("main")
+        return repository.readonly_session(snapshot_id=find_snapshot(repository, name, url))
 
 
 def find_snapshot(repository: Any, name: str | None, url: str) -> str:

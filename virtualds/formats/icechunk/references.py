@@ -79,6 +79,22 @@ class RepositoryReferences:
         within = None if self.allow.prefixes is None else (self.root,)
         self._own = ReferencedFiles(self._beginning, {}, AccessPolicy(within))
         self._kept: RecordCache[Any] = RecordCache(KEPT_TABLES)
+        self._opened: tuple[Any, Any] | None = None
+
+    def keep(self, repository: Any, store: Any) -> None:
+        """Keep the repository of Icechunk and its store of the snapshot, which are open already."""
+        self._opened = repository, store
+
+    def _open_again(self) -> tuple[Any, Any]:
+        """Return the repository and its store of the snapshot, opened in this process."""
+        if self._opened is None:
+            repository = import_adapter().open_repository(
+                find_storage(self.root, self.options), self.root
+            )
+            with import_adapter().describe_errors(self.root):
+                session = repository.readonly_session(snapshot_id=self.snapshot)
+            self._opened = repository, session.store
+        return self._opened
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle where the references lie, not the cache of them."""
@@ -109,25 +125,14 @@ class RepositoryReferences:
     @property
     def store(self) -> Any:
         """Icechunk's store of the snapshot."""
-
-        def opened() -> Any:
-            repository = import_adapter().open_repository(
-                find_storage(self.root, self.options), self.root
-            )
-            with import_adapter().describe_errors(self.root):
-                return repository.readonly_session(snapshot_id=self.snapshot).store
-
-        return self._kept.get("store", opened)
+        return self._open_again()[1]
 
     @property
     def files(self) -> ReferencedFiles:
         """The files that the snapshot refers to, with the fingerprints that it has noted."""
 
         def noted() -> ReferencedFiles:
-            repository = import_adapter().open_repository(
-                find_storage(self.root, self.options), self.root
-            )
-            parent = import_adapter().find_parent(repository, self.snapshot, self.root)
+            parent = import_adapter().find_parent(self._open_again()[0], self.snapshot, self.root)
             return ReferencedFiles(
                 self._beginning, read_noted_sources(self.store, self.root, parent), self.allow
             )

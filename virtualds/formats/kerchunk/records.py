@@ -116,9 +116,9 @@ class Records:
         if self._describe_set() == self._marker:
             return True
         try:
-            found = find_store(self.source.url).read_all(
-                f"{self.source.url}/{ZMETADATA}", self.source.options
-            )
+            # not what an opening holds of it
+            url = f"{self.source.url}/{ZMETADATA}"
+            found, _ = find_store(url).read_version(url, self.source.options)
             document = json.loads(found)
             return FENCED in document and hash_document(document) == self._meaning
         except (AttributeError, FileNotFoundError, TypeError, ValueError):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import secrets
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -24,8 +27,10 @@ VERSION = 1
 """The version of the layout."""
 CONSOLIDATED = "consolidated_metadata"
 """The key in the root group with the metadata of all other nodes."""
-NOTED_KEYS = ("arrays", "groups", "sources", "values")
-"""Kinds of notes that are mappings by paths, of nodes or of tables of files."""
+COPIES = "copies"
+"""The note with the content of small chunks of native arrays, by its hash."""
+NOTED_KEYS = ("arrays", "groups", "sources", "values", COPIES)
+"""Kinds of notes that are mappings, all but the last by paths, of nodes or of tables of files."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,8 @@ class Document:
     notes : dict
         ``snapshot``, its id; ``history``, pairs of the ids and times of earlier snapshots, oldest
         first; ``arrays`` and ``groups``, notes by path; ``values``, the chunks of native arrays;
-        ``sources``, the first and last paths of the records of tables of files, by folder.
+        ``copies``, what small ones of them hold; ``sources``, the first and last paths of the
+        records of tables of files, by folder.
 
     Examples
     --------
@@ -93,6 +99,10 @@ class Document:
         """Ids and times of all snapshots that can be opened, this one last."""
         earlier = [(name, time) for name, time in self.notes.get("history", ())]
         return [*earlier, (self.notes["snapshot"], self.notes["time"])] if self.snapshot else []
+
+    def without_copies(self) -> Document:
+        """Return the document as it is kept of a snapshot: its chunks are files of the set."""
+        return replace(self, notes={name: n for name, n in self.notes.items() if name != COPIES})
 
     def to_bytes(self) -> bytes:
         """Return the content of the file."""
@@ -167,6 +177,28 @@ def build_value_entries(path: str, noted: Mapping[str, Any]) -> dict[str, dict[s
         }
         for name, length, _ in noted["chunks"]
     }
+
+
+def copy_chunk(data: bytes) -> str:
+    """Return a chunk as it is written in ``copies``."""
+    return base64.b64encode(data).decode()
+
+
+def read_copies(
+    path: str, noted: Mapping[str, Any] | None, copies: Mapping[str, str]
+) -> Iterator[tuple[str, bytes]]:
+    """Yield the chunks of values that the document repeats: path in the set, and bytes.
+
+    A copy whose content is not what its hash says is left out.
+    """
+    if not noted or not copies:
+        return
+    folder = values_folder_of(path, noted)
+    for name, _, digest in noted["chunks"]:
+        with suppress(TypeError, ValueError):
+            data = base64.b64decode(copies.get(digest, ""))
+            if hashlib.sha256(data).hexdigest() == digest:
+                yield f"{folder}/{name}", data
 
 
 def name_snapshot() -> tuple[str, str]:

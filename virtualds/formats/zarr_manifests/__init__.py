@@ -25,7 +25,7 @@ from virtualds.formats.zarr_manifests.parallel_write import PartsFolder, check_p
 from virtualds.formats.zarr_manifests.read import FoundSet, SetReader, find_replaceable, find_set
 from virtualds.formats.zarr_manifests.snapshots import (
     expire_snapshots_of,
-    open_snapshot,
+    open_newest,
     read_all_nodes,
     swap,
     write_nodes,
@@ -184,7 +184,7 @@ def update(
         Another writer was faster; nothing has changed.
     """
     root = url.rstrip("/")
-    found = FoundSet(*open_snapshot(root, options))
+    found = FoundSet(*open_newest(root, options))
     reader = SetReader(root, options, found.document, ReadOptions(allow=allow))
     relative = found.is_relative if relative_paths is None else relative_paths
     before = reader.read_group()
@@ -203,7 +203,7 @@ def upgrade(url: str, options: StorageOptions | None = None) -> bool:
         Another writer was faster; nothing has changed.
     """
     root = url.rstrip("/")
-    found = FoundSet(*open_snapshot(root, options))
+    found = FoundSet(*open_newest(root, options))
     before = read_all_nodes(root, options, found.document)
     nodes = {path: add_manifest_keys(node) for path, node in before.items()}
     if nodes == before:
@@ -240,7 +240,7 @@ def _commit(
         document = made(writer)
         waste = check_parts(parts, document) if parts else []
         document.notes.update(snapshot=name, time=time, history=before.history if before else [])
-        writer.put(join_snapshot_path(name), document.to_bytes())
+        writer.put(join_snapshot_path(name), document.without_copies().to_bytes())
         swap(root, options, document, found.version if found else None)
     except BaseException:
         writer.undo()
@@ -265,7 +265,7 @@ def join_tables(url: str, options: StorageOptions | None = None) -> bool:
         Another writer was faster; nothing has changed.
     """
     root = url.rstrip("/")
-    found = FoundSet(*open_snapshot(root, options))
+    found = FoundSet(*open_newest(root, options))
 
     def read(document: Document) -> ManifestGroup:
         return SetReader(root, options, document, ReadOptions()).read_group()
@@ -300,7 +300,7 @@ def move_sources(
         Another writer was faster; nothing has changed.
     """
     root = url.rstrip("/")
-    found = FoundSet(*open_snapshot(root, options))
+    found = FoundSet(*open_newest(root, options))
     nodes = read_all_nodes(root, options, found.document)
 
     def made(writer: SnapshotWriter) -> Document:
@@ -320,7 +320,7 @@ def move_sources(
 
 def history(url: str, options: StorageOptions | None = None) -> list[tuple[str, str]]:
     """Return the ids and times of all snapshots, the newest last."""
-    return open_snapshot(url.rstrip("/"), options)[0].history
+    return open_newest(url.rstrip("/"), options)[0].history
 
 
 def expire(url: str, options: StorageOptions | None, expiry: Expiry) -> Removal:

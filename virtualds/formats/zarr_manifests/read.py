@@ -10,13 +10,22 @@ from virtualds.arrays.group import ManifestGroup
 from virtualds.errors import FormatError, exists_already
 from virtualds.formats.read_options import READ_ALL, ReadOptions
 from virtualds.formats.zarr.chunk_keys import drop_manifest_keys, parse_chunk_keys
-from virtualds.formats.zarr.document import FOLDER, MARKER, NOTES, Document, build_value_entries
+from virtualds.formats.zarr.document import (
+    COPIES,
+    FOLDER,
+    MARKER,
+    NOTES,
+    Document,
+    build_value_entries,
+    read_copies,
+)
 from virtualds.formats.zarr.v3_arrays import ManifestPart, Manifests
 from virtualds.formats.zarr.v3_groups import NodesReader
 from virtualds.formats.zarr_manifests.manifests import StoredManifests, build_json_manifest
-from virtualds.formats.zarr_manifests.snapshots import open_snapshot, read_all_nodes
+from virtualds.formats.zarr_manifests.snapshots import read_all_nodes, read_snapshot
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
+from virtualds.stores.scan_cache import hold_files
 
 
 def detect(marker: bytes) -> bool:
@@ -50,7 +59,7 @@ def read(source: SourceFile, how: ReadOptions = READ_ALL) -> ManifestGroup:
         It refers to files that it may not name.
     """
     root = source.url.rstrip("/")
-    document, _ = open_snapshot(root, source.options, how.snapshot)
+    document = read_snapshot(root, source.options, how.snapshot)
     return SetReader(root, source.options, document, how).read_group()
 
 
@@ -73,7 +82,9 @@ class SetReader:
         document: Document,
         how: ReadOptions,
     ) -> None:
-        self._values, self._group = document.notes.get("values", {}), how.group
+        self._root, self._group = root, how.group
+        self._values = document.notes.get("values", {})
+        self._copies = document.notes.get(COPIES, {})
         ranges = document.notes.get("sources")
         self._manifests = StoredManifests(root, options, how.allow, ranges)
         nodes = read_all_nodes(root, options, document)
@@ -86,6 +97,7 @@ class SetReader:
     def _find_parts(self, path: str, node: Mapping[str, Any]) -> Manifests:
         """Return the manifests of an array."""
         transformers = node.get("storage_transformers") or []
+        self._hold_copies(path)
         if not transformers:
             transformer = self._find_native(path)
         elif len(transformers) == 1:
@@ -106,6 +118,11 @@ class SetReader:
             # a prefix of all keys; files that do not exist are missing chunks
             return build_json_manifest({"./": {"path": f"./{path}/"}})
         return build_json_manifest(build_value_entries(path, noted))
+
+    def _hold_copies(self, path: str) -> None:
+        """Hold chunks of values that the root repeats, while a remote set is opened."""
+        copies = read_copies(path, self._values.get(path), self._copies)
+        hold_files((f"{self._root}/{name}", data) for name, data in copies)
 
 
 # ---------------------------------------------------------------------- finding a set to write

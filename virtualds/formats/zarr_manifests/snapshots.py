@@ -35,19 +35,29 @@ SNAPSHOT_ID = re.compile(r"\d{8}T\d{12}-[0-9a-f]{8}")
 """Ids of `virtualds.formats.zarr.document.name_snapshot`."""
 
 
-def open_snapshot(
-    root: str, options: StorageOptions | None, snapshot: str | None = None
-) -> tuple[Document, str]:
-    """Return the document of a snapshot, and the name of its version."""
+def open_newest(root: str, options: StorageOptions | None) -> tuple[Document, str]:
+    """Return the document of the newest snapshot, and the name of its version, for writers."""
     url = f"{root}/{MARKER}"
     data, version = find_store(url).read_version(url, options)
-    document = Document.parse(data, url)
+    return Document.parse(data, url), version
+
+
+def read_snapshot(root: str, options: StorageOptions | None, snapshot: str | None) -> Document:
+    """Return the document of a snapshot, by default of the newest.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such snapshot.
+    """
+    url = f"{root}/{MARKER}"
+    document = Document.parse(find_store(url).read_all(url, options), url)
     if snapshot is None or snapshot == document.snapshot:
-        return document, version
+        return document
     names = [name for name, _ in document.history]
     if snapshot not in names:
         raise FileNotFoundError(f"{root}: there is no snapshot {snapshot!r}; there are {names}")
-    return _open_kept(root, options, snapshot), version
+    return _open_kept(root, options, snapshot)
 
 
 def _open_kept(root: str, options: StorageOptions | None, snapshot: str) -> Document:
@@ -82,7 +92,7 @@ def swap(
         find_store(url).write_version(url, document.to_bytes(), options, version)
     except ChangedError as error:
         # the store may have kept a first request whose answer was lost, and refused the second
-        if open_snapshot(root, options)[0].snapshot != document.snapshot:
+        if open_newest(root, options)[0].snapshot != document.snapshot:
             raise outrun_error(root) from error
 
 
@@ -116,7 +126,7 @@ def expire_snapshots_of(root: str, options: StorageOptions | None, expiry: Expir
     """
     if not expiry.dry_run:
         find_store(root).demand_conditions(root, options)
-    document, version = open_snapshot(root, options)
+    document, version = open_newest(root, options)
     now = datetime.now(UTC)
     going = _list_expired(document, expiry, now)
     staying = [(name, time) for name, time in document.history[:-1] if name not in going]

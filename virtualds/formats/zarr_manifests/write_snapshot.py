@@ -15,11 +15,12 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import compute_strides
 from virtualds.chunks.sparse_manifest import SparseManifest, split_layers
 from virtualds.formats.zarr.chunk_keys import add_manifest_keys, parse_chunk_keys
-from virtualds.formats.zarr.document import FOLDER, Document, build_value_entries
+from virtualds.formats.zarr.document import COPIES, FOLDER, Document, build_value_entries
 from virtualds.formats.zarr.v3_arrays import ManifestPart, is_extended
 from virtualds.formats.zarr.v3_metadata import axes_from_v3
 from virtualds.formats.zarr.values import NativeArray
 from virtualds.formats.zarr.write_plan import PlannedArray, plan_writing
+from virtualds.formats.zarr_manifests.chunk_copies import ChunkCopies
 from virtualds.formats.zarr_manifests.counts import describe_counts
 from virtualds.formats.zarr_manifests.join_parts import MOST_JSON, join_all_parts, join_small_parts
 from virtualds.formats.zarr_manifests.json_rows import Fingerprint
@@ -87,6 +88,7 @@ class SnapshotWriter:
 
     def __post_init__(self) -> None:
         self._values: dict[str, Any] = {}
+        self._copies = ChunkCopies(self.before)
         self._sources = SourceNumbering(self.make_path)
         self._tables: list[tuple[str, list[Any]]] = []
         self._ranges: dict[str, Any] = {}
@@ -111,6 +113,7 @@ class SnapshotWriter:
         }
         self._write_sources()
         noted = planned.notes | {"values": self._values, "sources": self._ranges}
+        noted |= {COPIES: self._copies.choose(nodes)}
         notes = {kind: part for kind, part in noted.items() if part}
         return Document(nodes, notes | {"relative_paths": self.relative_paths})
 
@@ -136,6 +139,7 @@ class SnapshotWriter:
             return dict(node)
         if node.known and self.before is not None:
             self._values[path] = self.before.notes["values"][path]
+            self._copies.keep(path, self._values[path]["chunks"])
             return node.metadata
         if node.values is not None:
             transformer = self._write_values(path, node.values)
@@ -160,6 +164,8 @@ class SnapshotWriter:
         now: list[list[Any]] = [
             [name, len(data), hashlib.sha256(data).hexdigest()] for name, data in chunks
         ]
+        for (_, data), (_, _, digest) in zip(chunks, now, strict=True):
+            self._copies.add(path, digest, data)
         known = self.before.notes.get("values", {}).get(path) if self.before else None
         if known is not None and known["chunks"] == now:
             folder = known["folder"]
