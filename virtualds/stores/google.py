@@ -41,6 +41,8 @@ def make_filesystem(url: str, options: dict[str, Any], *, retries: bool) -> tupl
     PermissionError
         gcsfs finds no credentials, or cannot use those that it got.
     """
+    # first, so that its absence is named before that of the libraries below it
+    import_module("gcsfs")
     files = import_module("virtualds.stores.google_files")
     kind = files.GoogleFiles if retries else files.GoogleFilesAskedOnce
     settings = {**kind._get_kwargs_from_urls(url), **name_anonymous(options)}

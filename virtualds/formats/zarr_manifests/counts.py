@@ -55,8 +55,10 @@ def describe_counts(counts: Counts) -> dict[str, Any]:
     """Return what the metadata of a table say of its counts."""
     if not counts:
         return {}
-    said: dict[str, Any] = {"path": counts} if isinstance(counts, str) else {"runs": counts}
-    return {"counts": {"must_understand": False, **said}}
+    if isinstance(counts, str):
+        return {"counts": {"must_understand": False, "path": counts}}
+    # as JSON gives it back: documents are also used before they are written
+    return {"counts": {"must_understand": False, "runs": [list(run) for run in counts]}}
 
 
 def read_counts(said: Any) -> Counts:
