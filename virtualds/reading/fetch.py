@@ -218,7 +218,7 @@ class _SelectionReader:
                 except StoreError as own:
                     number, reason = member, own
                     break
-            raise chunk_read_error(self.source, work, number, str(reason)) from reason.__cause__
+            raise chunk_read_error(self.source, work, number, reason) from reason.__cause__
 
     # ------------------------------------------------------------------ values
 
@@ -264,7 +264,7 @@ class _SelectionReader:
         try:
             store.read_into(_file_of(batch), found.ranges, list(targets.values()))
         except StoreError as error:
-            raise chunk_read_error(self.source, found, error.item, str(error)) from error.__cause__
+            raise chunk_read_error(self.source, found, error.item, error) from error.__cause__
         return _take_tasks(batch, [n for n in range(len(batch.tasks)) if n not in targets])
 
     def _finish_tile(self, tile: Tile, decoder: Decoder, data: Sequence[Buffer]) -> None:
@@ -346,7 +346,7 @@ class _SelectionReader:
         try:
             find_store(file.url).check_unchanged(file)
         except StoreError as error:
-            raise chunk_read_error(self.source, batch, 0, str(error)) from error.__cause__
+            raise chunk_read_error(self.source, batch, 0, error) from error.__cause__
 
 
 def _file_of(work: Batch | Tile) -> SourceFile:
@@ -357,15 +357,22 @@ def _take_tasks(batch: Batch, numbers: Sequence[int]) -> Batch:
     return batch._replace(tasks=[batch.tasks[number] for number in numbers])
 
 
-def chunk_read_error(source: Readable, work: Batch | Tile, number: int, reason: str) -> ReadError:
+RESTORE = "restore the file, scan it again, or if it has moved, call virtualds.rename_paths"
+"""What to do about bytes that are not as they were, where the store knows nothing better."""
+
+
+def chunk_read_error(
+    source: Readable, work: Batch | Tile, number: int, failed: str | StoreError
+) -> ReadError:
     """Return the error that names file, bytes, variable and chunk."""
+    told = failed if isinstance(failed, StoreError) else StoreError(failed)
     url = NOT_IN_FILE[work.file] if work.file < 0 else work.fragment.manifest.files[work.file].url
     offset, length = work.ranges[number]
     of = ":" if work.file < 0 else " of"
     variable = f"variable {source.name!r}{of} " if source.name else ""
     error = ReadError(
-        f"{variable}{url}, bytes {offset} to {offset + length}: {reason}; restore the file, scan "
-        f"it again, or if it has moved, call virtualds.rename_paths"
+        f"{variable}{url}, bytes {offset} to {offset + length}: {told.reason}; "
+        f"{told.remedy or RESTORE}"
     )
     error.add_note(f"chunk {_find_chunk_id(source, work, offset)}")
     return error

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from virtualds.bounds import gunzip
 from virtualds.options import get_options
 from virtualds.source_file import StorageOptions
-from virtualds.stores.http_session import add_own_session
+from virtualds.stores.credentials import find_grant, note_refusal, renew, resolve_options
+from virtualds.stores.http_session import add_own_session, demand_no_login
 from virtualds.stores.pace import limit_time
 from virtualds.stores.responses import Answer
 from virtualds.stores.retry import BrokenAnswer, list_store_errors
 from virtualds.stores.store import StoreError
 from virtualds.urls import scheme_of
+
+T = TypeVar("T")
 
 WHOLE = 64 * 2**20
 """Bytes of the largest file that is read as a whole from a server without ranges."""
@@ -40,17 +43,43 @@ def find_filesystem(url: str, options: StorageOptions | None) -> tuple[Any, str]
     StoreError
         fsspec has no filesystem for the url, or not with these options.
     """
-    return _find_filesystem(url, dict(options or {}))
+    return _find_filesystem(url, dict(resolve_options(options) or {}))
 
 
 def find_reading_filesystem(url: str, options: StorageOptions | None) -> tuple[Any, str]:
     """Return a filesystem for many requests at a time, without its own retries."""
     settings = _SETTINGS.get(scheme_of(url), dict)
-    filesystem, path = _find_filesystem(url, settings(dict(options or {})))
+    present = dict(resolve_options(options) or {})
+    filesystem, path = _find_filesystem(url, settings(present))
     if _is_of_protocol(filesystem, "s3", "call_s3"):
         # its retries would multiply ours; no other part of virtualds has this instance
         filesystem.retries = 1
     return filesystem, path
+
+
+def use_filesystem(
+    url: str,
+    options: StorageOptions | None,
+    work: Callable[[Any, str], T],
+    find: Callable[[str, StorageOptions | None], tuple[Any, str]] = find_reading_filesystem,
+) -> T:
+    """Return what work on a filesystem and a path in it returns.
+
+    Work is done once more if credentials, which a function gave, have expired meanwhile.
+    """
+    if (used := find_grant(options)) is None:
+        return work(*find(url, options))
+    try:
+        return work(*find(url, options))
+    except list_store_errors() as error:
+        if not renew(options, used, error):
+            raise
+    newer = find_grant(options) or used
+    try:
+        return work(*find(url, options))
+    except list_store_errors() as error:
+        note_refusal(options, newer, error)
+        raise
 
 
 def get_range(filesystem: Any, path: str, offset: int, length: int) -> Answer:
@@ -158,10 +187,13 @@ async def _ask_server(
     session = await filesystem.set_session()
     # headers of a request override those of the session
     headers = {**filesystem.kwargs.get("headers", {}), **wanted, "Accept-Encoding": "identity"}
-    how = {"headers": headers, "raise_for_status": True, "auto_decompress": False}
+    how = {"headers": headers, "raise_for_status": False, "auto_decompress": False}
     async with limit_time() as pace:
         response = await session.get(filesystem.encode_url(path), **{**filesystem.kwargs, **how})
         try:
+            # not by aiohttp: it forgets redirects in its error
+            response.raise_for_status()
+            demand_no_login(response)
             most = judge(response)
             return _Response(response, await pace.gather(response.content.iter_any(), most))
         finally:

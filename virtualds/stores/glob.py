@@ -11,7 +11,10 @@ from typing import Any
 from virtualds.errors import without_secrets
 from virtualds.log import INFO, tell, tells
 from virtualds.source_file import StorageOptions
-from virtualds.stores.fsspec_ranges import find_filesystem
+from virtualds.stores.errors import explain_open_errors
+from virtualds.stores.fsspec import describe_errors
+from virtualds.stores.fsspec_ranges import use_filesystem
+from virtualds.stores.retry import Request, retry_request
 from virtualds.urls import ARCHIVES, local_path, scheme_of
 
 WEB = ("http", "https")
@@ -80,5 +83,10 @@ def _match_local(pattern: str) -> list[str]:
 
 
 def _match_remote(pattern: str, options: StorageOptions | None) -> list[str]:
-    filesystem, path = find_filesystem(pattern, options)
-    return sorted(filesystem.unstrip_protocol(name) for name in filesystem.glob(path))
+    def list_matching(filesystem: Any, path: str) -> list[str]:
+        filesystem.invalidate_cache()
+        return sorted(filesystem.unstrip_protocol(name) for name in filesystem.glob(path))
+
+    asked = Request("LIST", pattern)
+    with explain_open_errors(pattern), describe_errors(pattern):
+        return retry_request(lambda _: use_filesystem(pattern, options, list_matching), asked)
