@@ -180,13 +180,14 @@ def find_refusal(error: BaseException) -> Refusal | None:
     >>> find_refusal(OSError("odd")) is None
     True
     """
-    for cause in list_causes(error):
+    causes = list(list_causes(error))
+    for cause in causes:
         if (status := status_of(cause)) is not None:
             return CODES.get(code_of(cause) or "") or _judge_by_status(cause, status)
         if (named := _find_by_name(cause)) is not None:
             return named
-        if is_connection_error(cause):
-            return NO_ANSWER
+    if any(map(is_connection_error, causes)):
+        return NO_ANSWER
     kinds = {refusal.kind: refusal for refusal in (REFUSED, NOT_FOUND)}
     return next((r for kind, r in kinds.items() if kind and isinstance(error, kind)), None)
 

@@ -86,7 +86,9 @@ def to_os_error(failed: GaveUp, url: str = "") -> OSError:
 def _describe(kind: type[OSError] | None, error: BaseException, url: str) -> str:
     """Return what a failure means, and what the server or its library says about it."""
     cause = _find_knowing_cause(error)
-    said = URL_AT_END.sub("", str(cause) or str(error)) + _name_last_host(cause)
+    # Azure's client tells the whole answer in further lines
+    line = (str(cause) or str(error)).partition("\n")[0]
+    said = URL_AT_END.sub("", line) + _name_last_host(cause)
     if (refusal := find_refusal(error)) is None:
         return f"{(kind or type(cause)).__name__}: {said}"
     return refusal.meaning if said in ("", url) else f"{refusal.meaning} ({said})"

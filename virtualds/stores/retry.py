@@ -169,7 +169,8 @@ def may_pass(error: BaseException) -> bool:
         if status is not None or code is not None:
             return status in PASSING_STATUSES or code in PASSING_CODES
         if is_connection_error(cause):
-            return not error_names_of(cause) & LASTING_ERRORS
+            # botocore says why there is no connection in the cause of its error
+            return not any(error_names_of(below) & LASTING_ERRORS for below in list_causes(cause))
     return False
 
 
@@ -208,7 +209,10 @@ def list_causes(error: BaseException) -> Iterator[BaseException]:
         if found is None:
             return
         yield found
-        found = found.__cause__
+        # errors of botocore hold their causes
+        held = getattr(found, "kwargs", None)
+        within = held.get("error") if isinstance(held, Mapping) else None
+        found = found.__cause__ or (within if isinstance(within, BaseException) else None)
 
 
 def status_of(error: BaseException) -> int | None:
