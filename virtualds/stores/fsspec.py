@@ -270,7 +270,7 @@ def _get_range(file: SourceFile, item: int, wanted: Range) -> bytes:
         return retry_request(ask, Request("GET", file.url, offset, length))
     except GaveUp as failed:
         error = to_os_error(failed)
-        reason = error.reason if isinstance(error, StoreError) else str(error)
+        reason = error.reason if isinstance(error, StoreError) else f"{error}"
         raise StoreError(reason, item, getattr(error, "remedy", "")) from cause_of(failed)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from virtualds.errors import without_secrets
+from virtualds.errors import AccessError, without_secrets
 from virtualds.options import get_options
 from virtualds.source_file import SourceFile
 from virtualds.stores.refusals import find_refusal
@@ -72,6 +72,9 @@ def to_os_error(failed: GaveUp, url: str = "") -> OSError:
     tries = f" (tried {failed.attempts} times)" if failed.attempts > 1 else ""
     if isinstance(error, StoreError):
         return StoreError((f"{url}: " if url else "") + str(error) + tries)
+    if isinstance(error, AccessError):
+        # its message is complete
+        return error
     refusal, kind = find_refusal(error), _kind_of(error)
     text = _describe(kind, error, url)
     remedy = None if refusal is None else refusal.remedy
