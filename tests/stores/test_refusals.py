@@ -185,6 +185,17 @@ def test_a_chunk_that_is_refused_says_what_to_set(
     assert "storage_options" in to_do and "restore" not in to_do
 
 
+def test_a_signed_url_that_is_refused_needs_a_new_one(
+    refuse: Callable[[tuple[int, str]], str],
+) -> None:
+    url = f"{refuse((403, ''))}/a.nc?X-Amz-Signature=hunter2"
+    with pytest.raises(
+        AccessError, match=r"signature or token of the url.*\n.*a new url"
+    ) as caught:
+        virtualds.open_virtual_dataset(url)
+    assert "hunter2" not in str(caught.value)
+
+
 @pytest.mark.parametrize("url", [f"http://{NO_NAME}/a.nc", "s3://bucket/a.nc"])
 def test_a_name_that_does_not_resolve_is_asked_for_once(url: str) -> None:
     options = anonymous(f"http://s3.{NO_NAME}") if url.startswith("s3") else {}

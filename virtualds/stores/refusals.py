@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from virtualds.errors import without_secrets
 from virtualds.stores.retry import (
     code_of,
     error_names_of,
@@ -44,6 +45,11 @@ REDIRECT_REFUSED = Refusal(
     "the server refuses access after a redirect",
     f"give credentials that may do this in {OPTIONS}, such as {BEARER}, and if they are meant for "
     f"that host too, its name: {{'trusted_hosts': ['...']}}",
+)
+OLD_SIGNATURE = Refusal(
+    PermissionError,
+    "the server refuses access by the signature or token of the url",
+    "these end after some time, so get a new url; or give the plain url and credentials",
 )
 UNKNOWN_USER = Refusal(
     PermissionError,
@@ -194,9 +200,12 @@ def find_refusal(error: BaseException) -> Refusal | None:
 
 def _judge_by_status(error: BaseException, status: int) -> Refusal | None:
     found = STATUSES.get(status)
-    if found is REFUSED and "ClientResponseError" in error_names_of(error):
-        return REDIRECT_REFUSED if getattr(error, "history", ()) else WEB_REFUSED
-    return found
+    if found is not REFUSED or "ClientResponseError" not in error_names_of(error):
+        return found
+    if getattr(error, "history", ()):
+        return REDIRECT_REFUSED
+    url = str(getattr(getattr(error, "request_info", None), "real_url", ""))
+    return WEB_REFUSED if without_secrets(url) == url else OLD_SIGNATURE
 
 
 def _find_by_name(error: BaseException) -> Refusal | None:
