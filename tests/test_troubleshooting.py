@@ -53,6 +53,14 @@ class Place:
         self.served.always = fault
         open_one(f"{self.served.url}/2001.nc")
 
+    def ask_s3(self, fault: Fault) -> None:
+        self.served.always = fault
+        server = {"endpoint_url": self.served.url, "region_name": "us-east-1"}
+        open_one(
+            "s3://bucket/2001.nc",
+            storage_options={"key": "a", "secret": "b", "client_kwargs": server},
+        )
+
     def many(self) -> xr.Dataset:
         return open_many(sorted(self.folder.glob("200?.nc")))
 
@@ -94,6 +102,26 @@ def connect_to_nobody(at: Place) -> None:
     with faulty_server(at.folder) as gone:
         url = gone.url
     open_one(f"{url}/2001.nc")
+
+
+def s3_fault(status: int, code: str) -> Fault:
+    return Fault("status", status, body=f"<Error><Code>{code}</Code></Error>".encode())
+
+
+EXPIRED_TOKEN = s3_fault(400, "ExpiredToken")
+OTHER_REGION = s3_fault(400, "AuthorizationHeaderMalformed")
+WRONG_CHECKSUM = Fault(
+    "status",
+    206,
+    {"Content-Range": "bytes 0-3/4", "x-amz-checksum-crc32": "AAAAAA=="},
+    b"data",
+)
+
+
+def redirect_to_a_login(at: Place) -> None:
+    with faulty_server(at.folder) as login:
+        login.always = Fault("status", 401)
+        at.fail(Fault("status", 302, {"Location": f"{login.url}/login"}))
 
 
 def overlap(at: Place) -> None:
@@ -172,7 +200,12 @@ PROVOKED: dict[str, Callable[[Place], object]] = {
     "there is no group": lambda _: open_one("2001.nc", group="nope"),
     "has no argument": lambda _: open_many("*.nc", concatdim="time"),
     "the server refuses access": lambda at: at.fail(Fault("status", status=403)),
-    "Cannot connect to host": connect_to_nobody,
+    "the credentials have expired": lambda at: at.ask_s3(EXPIRED_TOKEN),
+    "after a redirect": redirect_to_a_login,
+    "the bucket is in another region": lambda at: at.ask_s3(OTHER_REGION),
+    "no server answers": connect_to_nobody,
+    "the name of the host is not known": lambda _: open_one("http://nowhere.invalid/2001.nc"),
+    "do not fit the checksum that the server sent": lambda at: at.ask_s3(WRONG_CHECKSUM),
     "Protocol not known": lambda _: open_one("htp://example.org/2001.nc"),
     "it refers to ..., which": read_from_a_server,
     "has a password, or a signature or token in its query": lambda at: open_one(

@@ -227,8 +227,7 @@ class _SelectionReader:
                 except StoreError as own:
                     number, reason = member, own
                     break
-            why = (number, str(reason), reason.remedy)
-            raise chunk_read_error(self.source, work, *why) from reason.__cause__
+            raise chunk_read_error(self.source, work, number, reason) from reason.__cause__
 
     # ------------------------------------------------------------------ values
 
@@ -274,8 +273,7 @@ class _SelectionReader:
         try:
             store.read_into(_file_of(batch), found.ranges, list(targets.values()))
         except StoreError as error:
-            why = (error.item, str(error), error.remedy)
-            raise chunk_read_error(self.source, found, *why) from error.__cause__
+            raise chunk_read_error(self.source, found, error.item, error) from error.__cause__
         return _take_tasks(batch, [n for n in range(len(batch.tasks)) if n not in targets])
 
     def _finish_tile(self, tile: Tile, decoder: Decoder, data: Sequence[Buffer]) -> None:
@@ -362,8 +360,7 @@ class _SelectionReader:
         try:
             find_store(file.url).check_unchanged(file)
         except StoreError as error:
-            why = (0, str(error), error.remedy)
-            raise chunk_read_error(self.source, batch, *why) from error.__cause__
+            raise chunk_read_error(self.source, batch, 0, error) from error.__cause__
 
 
 def _file_of(work: Batch | Tile) -> SourceFile:
@@ -374,18 +371,23 @@ def _take_tasks(batch: Batch, numbers: Sequence[int]) -> Batch:
     return batch._replace(tasks=[batch.tasks[number] for number in numbers])
 
 
+RESTORE = "restore the file, scan it again, or if it has moved, call virtualds.rename_paths"
+"""What to do about bytes that are not as they were, where the store knows nothing better."""
+
+
 def chunk_read_error(
-    source: Readable, work: Batch | Tile, number: int, reason: str, remedy: str = ""
+    source: Readable, work: Batch | Tile, number: int, failed: str | StoreError
 ) -> ReadError:
     """Return the error that names file, bytes, variable and chunk."""
+    told = failed if isinstance(failed, StoreError) else StoreError(failed)
     url = NOT_IN_FILE[work.file] if work.file < 0 else work.fragment.manifest.files[work.file].url
     offset, length = work.ranges[number]
     of = ":" if work.file < 0 else " of"
     variable = f"variable {source.name!r}{of} " if source.name else ""
-    remedy = remedy or (
-        "restore the file, scan it again, or if it has moved, call virtualds.rename_paths"
+    error = ReadError(
+        f"{variable}{url}, bytes {offset} to {offset + length}: {told.reason}; "
+        f"{told.remedy or RESTORE}"
     )
-    error = ReadError(f"{variable}{url}, bytes {offset} to {offset + length}: {reason}; {remedy}")
     error.add_note(f"chunk {_find_chunk_id(source, work, offset)}")
     return error
 

@@ -54,7 +54,7 @@ def explain_open_errors(url: str) -> Iterator[None]:
                 f"it, give a pattern to virtualds.open_virtual_mfdataset"
             ) from None
         if isinstance(error.__cause__, ImportError):
-            raise FormatError(f"{url}: {error}") from None
+            raise ReadError(f"{url}: {error}") from None
         raise FormatError(
             f"{url}: cannot be opened ({error}); give a path, or a url of a scheme that fsspec "
             f"knows"
@@ -72,6 +72,9 @@ def explain_write_errors(url: Any) -> Iterator[None]:
     except (VirtualdsError, FileExistsError):
         raise
     except PermissionError as error:
+        if error.errno is None and (told := str(error)).startswith(str(url)):
+            # errors of stores name the url and the remedy already
+            raise AccessError(told) from error.__cause__
         reason = error.strerror or str(error)
         raise AccessError(
             f"{url}: no permission to write ({reason}); ask for write access, or write elsewhere"

@@ -22,7 +22,12 @@ from virtualds.stores import fsspec_ranges, obstore
 from virtualds.stores.conditional import find_versioning
 from virtualds.stores.conditional.by_content import put
 from virtualds.stores.conditional.objects import PROOF
-from virtualds.stores.fsspec_ranges import find_filesystem, find_reading_filesystem
+from virtualds.stores.fsspec_ranges import (
+    find_filesystem,
+    find_reading_filesystem,
+    use_filesystem,
+)
+from virtualds.stores.refusals import find_refusal
 from virtualds.stores.responses import Answer, cause_of, demand_whole_answer, to_os_error
 from virtualds.stores.retry import GaveUp, Request, list_store_errors, retry_request
 from virtualds.stores.store import (
@@ -86,12 +91,12 @@ class FsspecStore:
         self, url: str, options: StorageOptions | None, length: int
     ) -> tuple[SourceFile, bytes]:
         """Return the file with size and etag, and its first bytes, in one request if possible."""
-        filesystem, path = find_reading_filesystem(url, options)
-        if (found := _fetch_beginning(url, filesystem, path, length)) is not None:
+        if (found := _fetch_beginning(url, options, length)) is not None:
             return SourceFile(url, found.size, None, found.etag, options), found.data
         file = self.describe(url, options)
         if file.size is None:
             # its end is unknown, so it is read as a stream
+            filesystem, path = find_reading_filesystem(url, options)
             with filesystem.open(path, "rb") as handle:
                 return file, handle.read(length)
         length = min(length, file.size)
@@ -99,10 +104,10 @@ class FsspecStore:
 
     def read_all(self, url: str, options: StorageOptions | None) -> bytes:
         """Return a whole file, with retries."""
-        filesystem, path = find_reading_filesystem(url, options)
         with describe_errors(url):
             return retry_request(
-                lambda _: fsspec_ranges.get_whole(filesystem, path), Request("GET", url)
+                lambda _: use_filesystem(url, options, fsspec_ranges.get_whole),
+                Request("GET", url),
             )
 
     def write_all(
@@ -115,9 +120,8 @@ class FsspecStore:
             except ChangedError as error:
                 raise exists_already(url) from error
             return
-        filesystem, path = find_filesystem(url, options)
         with describe_errors(url, "PUT"):
-            filesystem.pipe_file(path, data)
+            use_filesystem(url, options, lambda fs, path: fs.pipe_file(path, data), find_filesystem)
 
     def write_folder(
         self,
@@ -135,22 +139,31 @@ class FsspecStore:
 
     def demand_conditions(self, url: str, options: StorageOptions | None) -> None:
         """Refuse a filesystem without conditional writes, and a server that ignores them."""
-        filesystem, path = find_filesystem(url, options)
         with describe_errors(url):
-            find_versioning(filesystem).demand_conditions(filesystem, path)
+            use_filesystem(
+                url,
+                options,
+                lambda fs, path: find_versioning(fs).demand_conditions(fs, path),
+                find_filesystem,
+            )
 
     def read_version(self, url: str, options: StorageOptions | None) -> tuple[bytes, str]:
         """Return a whole file, and its version: the etag, or elsewhere a hash of its bytes."""
-        filesystem, path = find_filesystem(url, options)
         with describe_errors(url, "GET"):
-            return find_versioning(filesystem).read(filesystem, path)
+            return use_filesystem(
+                url, options, lambda fs, path: find_versioning(fs).read(fs, path), find_filesystem
+            )
 
     def find_version(self, url: str, options: StorageOptions | None) -> str | None:
         """Return the current version, None if there is no such file."""
-        filesystem, path = find_filesystem(url, options)
         try:
             with describe_errors(url, "HEAD"):
-                return find_versioning(filesystem).find_version(filesystem, path)
+                return use_filesystem(
+                    url,
+                    options,
+                    lambda fs, path: find_versioning(fs).find_version(fs, path),
+                    find_filesystem,
+                )
         except FileNotFoundError:
             return None
 
@@ -158,28 +171,24 @@ class FsspecStore:
         self, url: str, data: bytes, options: StorageOptions | None, expected: str | None
     ) -> str:
         """Create or replace a file by a conditional write, in memory under a lock."""
-        filesystem, path = find_filesystem(url, options)
         with describe_errors(url, "PUT"):
-            return find_versioning(filesystem).write(filesystem, path, data, expected)
+            return use_filesystem(
+                url,
+                options,
+                lambda fs, path: find_versioning(fs).write(fs, path, data, expected),
+                find_filesystem,
+            )
 
     def write_file(self, url: str, data: bytes, options: StorageOptions | None) -> None:
         """Put a file; object stores show it whole or not at all."""
-        filesystem, path = find_filesystem(url, options)
         with describe_errors(url, "PUT"):
-            try:
-                put(filesystem, path, data)
-            except BaseException:
-                with suppress(*list_store_errors(), NotImplementedError):
-                    filesystem.rm_file(path)
-                raise
+            use_filesystem(url, options, lambda fs, path: _put(fs, path, data), find_filesystem)
 
     def list_files(self, url: str, options: StorageOptions | None) -> list[ListedFile]:
         """Return the files below a folder, with sizes, etags and times where they are known."""
-        filesystem, path = find_filesystem(url, options)
-        filesystem.invalidate_cache()
         try:
             with describe_errors(url, "LIST"):
-                found = filesystem.find(path, detail=True)
+                path, found = use_filesystem(url, options, _find_below, find_filesystem)
         except (FileNotFoundError, NotADirectoryError):
             return []
         if not isinstance(found, dict):
@@ -201,12 +210,15 @@ class FsspecStore:
     def remove(self, urls: Iterable[str], options: StorageOptions | None) -> None:
         """Remove files, in S3 many by one request; folders stay."""
         named = list(urls)
-        found = [find_filesystem(url, options) for url in named]
-        if found:
+
+        def remove(filesystem: Any, _: str) -> None:
             # all urls belong to the same filesystem
-            filesystem = found[0][0]
+            paths = [find_filesystem(url, options)[1] for url in named]
+            find_versioning(filesystem).remove(filesystem, paths)
+
+        if named:
             with describe_errors(named[0], "DELETE"):
-                find_versioning(filesystem).remove(filesystem, [path for _, path in found])
+                use_filesystem(named[0], options, remove, find_filesystem)
 
 
 def fetch_info(url: str, options: StorageOptions | None) -> dict[str, Any]:
@@ -219,16 +231,32 @@ def fetch_info(url: str, options: StorageOptions | None) -> dict[str, Any]:
     OSError
         The file does not exist or may not be read.
     """
-    filesystem, path = find_reading_filesystem(url, options)
-    # the current state, not that of an earlier listing
-    filesystem.invalidate_cache(path)
+
+    def ask(filesystem: Any, path: str) -> dict[str, Any]:
+        # the current state, not that of an earlier listing
+        filesystem.invalidate_cache(path)
+        return fsspec_ranges.get_info(filesystem, path)
+
     with describe_errors(url):
-        found: dict[str, Any] = retry_request(
-            lambda _: fsspec_ranges.get_info(filesystem, path), Request("HEAD", url)
-        )
+        found = retry_request(lambda _: use_filesystem(url, options, ask), Request("HEAD", url))
     if found.get("type") == "directory":
         raise folder_error(url)
     return found
+
+
+def _put(filesystem: Any, path: str, data: bytes) -> None:
+    try:
+        put(filesystem, path, data)
+    except BaseException:
+        with suppress(*list_store_errors(), NotImplementedError):
+            filesystem.rm_file(path)
+        raise
+
+
+def _find_below(filesystem: Any, path: str) -> tuple[str, Any]:
+    """Return the path of a folder, and what lies in it and in its folders, as it is now."""
+    filesystem.invalidate_cache()
+    return path, filesystem.find(path, detail=True)
 
 
 def folder_error(url: str) -> IsADirectoryError:
@@ -246,8 +274,10 @@ def _get_range(file: SourceFile, item: int, wanted: Range) -> bytes:
         again = attempt < get_options().retries
         with _get_turns(host_of(file.url), get_options().max_requests):
             fast = None if attempt else obstore.get_range(file, offset, length, again=again)
-            answer = fast or fsspec_ranges.get_range(
-                *find_reading_filesystem(file.url, file.options), offset, length
+            answer = fast or use_filesystem(
+                file.url,
+                file.options,
+                lambda fs, path: fsspec_ranges.get_range(fs, path, offset, length),
             )
         return demand_whole_answer(answer, file, length)
 
@@ -255,7 +285,8 @@ def _get_range(file: SourceFile, item: int, wanted: Range) -> bytes:
         return retry_request(ask, Request("GET", file.url, offset, length))
     except GaveUp as failed:
         error = to_os_error(failed)
-        raise StoreError(str(error), item) from cause_of(failed)
+        reason = error.reason if isinstance(error, StoreError) else f"{error}"
+        raise StoreError(reason, item, getattr(error, "remedy", "")) from cause_of(failed)
 
 
 def _get_turns(host: str, at_once: int) -> threading.Semaphore:
@@ -264,16 +295,19 @@ def _get_turns(host: str, at_once: int) -> threading.Semaphore:
     return _TURNS.setdefault((os.getpid(), host, at_once), threading.Semaphore(at_once))
 
 
-def _fetch_beginning(url: str, filesystem: Any, path: str, length: int) -> Answer | None:
+def _fetch_beginning(url: str, options: StorageOptions | None, length: int) -> Answer | None:
     """Return the first bytes of a file, None if they and its size take more than one request."""
     try:
         found = retry_request(
-            lambda _: fsspec_ranges.get_beginning(filesystem, path, length),
+            lambda _: use_filesystem(
+                url, options, lambda fs, path: fsspec_ranges.get_beginning(fs, path, length)
+            ),
             Request("GET", url, 0, length),
         )
     except GaveUp as failed:
         error = to_os_error(failed, url)
-        judged = isinstance(failed.__cause__, StoreError)
+        cause = failed.__cause__ or failed
+        judged = isinstance(cause, StoreError) or find_refusal(cause) is not None
         if isinstance(error, StoreError) and failed.attempts == 1 and not judged:
             # an empty file has no first bytes, and some servers refuse such ranges
             return None

@@ -7,21 +7,23 @@ the session of their filesystem; other filesystems are asked through that method
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable
-from glob import has_magic
-from typing import Any, NamedTuple
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 from virtualds.bounds import gunzip
 from virtualds.options import get_options
 from virtualds.source_file import StorageOptions
 from virtualds.stores import azure_blobs, google
-from virtualds.stores.access_rules import BUCKETS
-from virtualds.stores.http_session import add_own_session
+from virtualds.stores.credentials import find_grant, note_refusal, renew, resolve_options
+from virtualds.stores.http_session import add_own_session, demand_no_login
 from virtualds.stores.pace import limit_time
 from virtualds.stores.responses import Answer
 from virtualds.stores.retry import BrokenAnswer, list_store_errors
 from virtualds.stores.store import StoreError
-from virtualds.urls import host_of, scheme_of
+from virtualds.urls import scheme_of
+
+T = TypeVar("T")
+F = TypeVar("F")
 
 WHOLE = 64 * 2**20
 """Bytes of the largest file that is read as a whole from a server without ranges."""
@@ -43,35 +45,49 @@ def find_filesystem(url: str, options: StorageOptions | None) -> tuple[Any, str]
     StoreError
         fsspec has no filesystem for the url, or not with these options.
     """
-    return _find_filesystem(url, dict(options or {}))
-
-
-def spell_like(url: str, filesystem: Any, path: str) -> str:
-    """Return the url of a path in a filesystem, with the scheme and the bucket of another url.
-
-    fsspec itself knows one scheme of several, and no account of ``abfs://box@account.../path``.
-    """
-    host = host_of(url)
-    if "::" in url or scheme_of(url) not in BUCKETS or has_magic(host):
-        return str(filesystem.unstrip_protocol(path))
-    return f"{host}/{path.partition('/')[2]}".rstrip("/")
+    return _find_filesystem(url, dict(resolve_options(options) or {}))
 
 
 def find_reading_filesystem(url: str, options: StorageOptions | None) -> tuple[Any, str]:
     """Return a filesystem for many requests at a time, without its own retries."""
     settings = _SETTINGS.get(scheme_of(url), dict)
-    filesystem, path = _find_filesystem(url, settings(dict(options or {})), retries=False)
+    present = dict(resolve_options(options) or {})
+    filesystem, path = _find_filesystem(url, settings(present), retries=False)
     if _is_of_protocol(filesystem, "s3", "call_s3"):
         # its retries would multiply ours; no other part of virtualds has this instance
         filesystem.retries = 1
     return filesystem, path
 
 
+def use_filesystem(
+    url: str,
+    options: StorageOptions | None,
+    work: Callable[[Any, str], T],
+    find: Callable[[str, StorageOptions | None], tuple[Any, str]] = find_reading_filesystem,
+) -> T:
+    """Return what work on a filesystem and a path in it returns.
+
+    Work is done once more if credentials, which a function gave, have expired meanwhile.
+    """
+    if (used := find_grant(options)) is None:
+        return work(*find(url, options))
+    try:
+        return work(*find(url, options))
+    except list_store_errors() as error:
+        if not renew(options, used, error):
+            raise
+    newer = find_grant(options) or used
+    try:
+        return work(*find(url, options))
+    except list_store_errors() as error:
+        note_refusal(options, newer, error)
+        raise
+
+
 def get_range(filesystem: Any, path: str, offset: int, length: int) -> Answer:
     """Ask for a range of a file, by one request."""
-    for (protocol, needs), ask in _RANGE_FETCHERS.items():
-        if _is_of_protocol(filesystem, protocol, needs):
-            return ask(filesystem, path, offset, length)
+    if (ask := _find_function(_RANGE_FETCHERS, filesystem)) is not None:
+        return ask(filesystem, path, offset, length)
     [data] = filesystem.cat_ranges([path], [offset], [offset + length], on_error="return")
     if isinstance(data, list_store_errors()):
         raise data
@@ -85,25 +101,21 @@ def get_beginning(filesystem: Any, path: str, length: int) -> Answer | None:
 
     The size is None where the server sends no parts of the file.
     """
-    for (protocol, needs), ask in _BEGINNINGS.items():
-        if _is_of_protocol(filesystem, protocol, needs):
-            return ask(filesystem, path, length)
-    return None
+    ask = _find_function(_BEGINNINGS, filesystem)
+    return None if ask is None else ask(filesystem, path, length)
 
 
 def get_whole(filesystem: Any, path: str) -> bytes:
     """Ask for a whole file, by one request."""
-    for (protocol, needs), ask in _WHOLES.items():
-        if _is_of_protocol(filesystem, protocol, needs):
-            return ask(filesystem, path)
+    if (ask := _find_function(_WHOLES, filesystem)) is not None:
+        return ask(filesystem, path)
     return bytes(call_in_time(filesystem, "cat_file", path))
 
 
 def get_info(filesystem: Any, path: str) -> dict[str, Any]:
     """Ask what a filesystem says of a file or folder."""
-    for (protocol, needs), ask in _INFOS.items():
-        if _is_of_protocol(filesystem, protocol, needs):
-            return ask(filesystem, path)
+    if (ask := _find_function(_INFOS, filesystem)) is not None:
+        return ask(filesystem, path)
     found: dict[str, Any] = call_in_time(filesystem, "info", path)
     return found
 
@@ -135,6 +147,12 @@ def _find_filesystem(url: str, options: dict[str, Any], *, retries: bool = True)
         extra = _EXTRAS.get(scheme_of(url)) if isinstance(error, ImportError) else None
         advice = f"; pip install 'virtualds[{extra}]'" if extra else ""
         raise StoreError(f"{error}{advice}") from error
+
+
+def _find_function(table: Mapping[tuple[str, str], F], filesystem: Any) -> F | None:
+    """Return the function of a table for a filesystem."""
+    fitting = (ask for key, ask in table.items() if _is_of_protocol(filesystem, *key))
+    return next(fitting, None)
 
 
 def _is_of_protocol(filesystem: Any, protocol: str, needs: str) -> bool:
@@ -181,13 +199,16 @@ async def _ask_server(
 ) -> _Response:
     """Send a request, and read as much of the response as ``judge`` allows by its headers."""
     session = await filesystem.set_session()
-    given = {"raise_for_status": True, **filesystem.kwargs}
+    given = {"raise_for_status": False, **filesystem.kwargs}
     # headers of a request override those of the session
     headers = {**given.get("headers", {}), **wanted, "Accept-Encoding": "identity"}
     how = {**given, "headers": headers, "auto_decompress": False}
     async with limit_time() as pace:
         response = await session.get(filesystem.encode_url(path), **how)
         try:
+            # not by aiohttp: it forgets redirects in its error
+            response.raise_for_status()
+            demand_no_login(response)
             most = judge(response)
             return _Response(response, await pace.gather(response.content.iter_any(), most))
         finally:

@@ -11,8 +11,12 @@ from typing import Any
 from virtualds.errors import without_secrets
 from virtualds.log import INFO, tell, tells
 from virtualds.source_file import StorageOptions
-from virtualds.stores.fsspec_ranges import find_filesystem, spell_like
-from virtualds.urls import ARCHIVES, local_path, scheme_of
+from virtualds.stores.access_rules import BUCKETS
+from virtualds.stores.errors import explain_open_errors
+from virtualds.stores.fsspec import describe_errors
+from virtualds.stores.fsspec_ranges import use_filesystem
+from virtualds.stores.retry import Request, retry_request
+from virtualds.urls import ARCHIVES, host_of, local_path, scheme_of
 
 WEB = ("http", "https")
 """Schemes whose urls have question marks and brackets of their own."""
@@ -80,5 +84,21 @@ def _match_local(pattern: str) -> list[str]:
 
 
 def _match_remote(pattern: str, options: StorageOptions | None) -> list[str]:
-    filesystem, path = find_filesystem(pattern, options)
-    return sorted(spell_like(pattern, filesystem, name) for name in filesystem.glob(path))
+    def list_matching(filesystem: Any, path: str) -> list[str]:
+        filesystem.invalidate_cache()
+        return sorted(spell_like(pattern, filesystem, name) for name in filesystem.glob(path))
+
+    asked = Request("LIST", pattern)
+    with explain_open_errors(pattern), describe_errors(pattern):
+        return retry_request(lambda _: use_filesystem(pattern, options, list_matching), asked)
+
+
+def spell_like(url: str, filesystem: Any, path: str) -> str:
+    """Return the url of a path in a filesystem, with the scheme and the bucket of another url.
+
+    fsspec itself knows one scheme of several, and no account of ``abfs://box@account.../path``.
+    """
+    host = host_of(url)
+    if "::" in url or scheme_of(url) not in BUCKETS or glob.has_magic(host):
+        return str(filesystem.unstrip_protocol(path))
+    return f"{host}/{path.partition('/')[2]}".rstrip("/")

@@ -1,18 +1,38 @@
 """The HTTP session of fsspec, without a limit of connections and without leaks.
 
-Headers, cookies and credentials for one host are not sent to another one that it redirects to.
+Headers, cookies and credentials for one host are not sent to another one that it redirects to. A
+user names the hosts that get the headers too: ``storage_options={"trusted_hosts": [...]}``.
 """
 
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from virtualds.stores.retry import CONNECT_TIMEOUT, READ_TIMEOUT
 
 OWN_HEADERS = frozenset({"range", "accept", "accept-encoding", "user-agent"})
 """Headers, in lower case, that hold nothing about the user."""
+
+
+class LoginPageError(PermissionError):
+    """A server sent a page of another host, such as a login, in place of a file."""
+
+
+def demand_no_login(response: Any) -> None:
+    """Refuse a page of another host than the one that was asked.
+
+    Raises
+    ------
+    LoginPageError
+    """
+    asked = response.history[0].url if response.history else response.url
+    if response.content_type == "text/html" and asked.origin() != response.url.origin():
+        raise LoginPageError(
+            f"{asked.host} redirects to a page of {response.url.host}, such as a login"
+        )
 
 
 def add_own_session(given: dict[str, Any]) -> dict[str, Any]:
@@ -23,11 +43,30 @@ def add_own_session(given: dict[str, Any]) -> dict[str, Any]:
     """
     if "get_client" in given:
         return given
-    given = {**given, "get_client": _open_session}
+    trusted = _to_origins(given.get("trusted_hosts") or ())
+    given = {name: value for name, value in given.items() if name != "trusted_hosts"}
     client = dict(given.get("client_kwargs") or {})
-    told = {**_to_headers(client), **dict(client.pop("headers", None) or {})}
+    named = dict(client.pop("headers", None) or {})
+    told = {**_to_headers(client), **named}
     given["client_kwargs"] = {**client, "headers": told} if told else client
+    if trusted:
+        # cookies are for one host
+        both = {**named, **dict(given.get("headers") or {})}.items()
+        secrets = tuple((name, text) for name, text in both if name.lower() != "cookie")
+        given["get_client"] = partial(_open_session, trusted=trusted, secrets=secrets)
+    else:
+        given["get_client"] = _open_session
     return given
+
+
+def _to_origins(hosts: Iterable[str]) -> tuple[str, ...]:
+    """Return the origins of hosts; one without a scheme is asked by https."""
+    from yarl import URL
+
+    if isinstance(hosts, str):
+        raise TypeError(f"trusted_hosts: got {hosts!r}; give a list of names of hosts")
+    urls = (URL(host if "://" in host else f"https://{host}") for host in hosts)
+    return tuple(sorted(str(url.origin()) for url in urls))
 
 
 def _to_headers(client: dict[str, Any]) -> dict[str, str]:
@@ -44,7 +83,13 @@ def _to_headers(client: dict[str, Any]) -> dict[str, str]:
     return found
 
 
-def _open_session(*, loop: Any, **options: Any) -> Any:
+def _open_session(
+    *,
+    loop: Any,
+    trusted: tuple[str, ...] = (),
+    secrets: tuple[tuple[str, str], ...] = (),
+    **options: Any,
+) -> Any:
     """Return a session, as a future: fsspec waits for what this returns, on its loop."""
     from aiohttp import ClientSession, ClientTimeout, TCPConnector, TraceConfig
 
@@ -53,6 +98,8 @@ def _open_session(*, loop: Any, **options: Any) -> Any:
     # `virtualds.stores.pace` limits the time of a whole response
     timeout = ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=READ_TIMEOUT)
     ours: dict[str, Any] = {"timeout": timeout}
+    if trusted:
+        ours["middlewares"] = (_tell_trusted_hosts(trusted, dict(secrets)),)
     if "connector" not in options:
         ours["connector"] = TCPConnector(limit=0)
     traces = [redirects, *options.pop("trace_configs", ())]
@@ -79,3 +126,14 @@ async def _keep_to_one_host(session: Any, context: Any, redirect: Any) -> None:
     if not same:
         for name in {name for name in redirect.headers if name.lower() not in OWN_HEADERS}:
             del redirect.headers[name]
+
+
+def _tell_trusted_hosts(trusted: tuple[str, ...], secrets: dict[str, str]) -> Any:
+    """Return what puts headers back into requests that are redirected to some hosts."""
+
+    async def tell(request: Any, handler: Any) -> Any:
+        if str(request.url.origin()) in trusted:
+            request.headers.update(secrets)
+        return await handler(request)
+
+    return tell

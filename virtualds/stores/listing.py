@@ -23,9 +23,10 @@ from virtualds.errors import without_secrets
 from virtualds.log import DEBUG, tell, tells
 from virtualds.source_file import NO_NUMBER, StorageOptions
 from virtualds.stores import obstore
+from virtualds.stores.errors import explain_open_errors
 from virtualds.stores.fsspec import describe_errors, etag_of, fetch_info, folder_error, modified_of
-from virtualds.stores.fsspec_ranges import find_filesystem, spell_like
-from virtualds.stores.glob import is_pattern
+from virtualds.stores.fsspec_ranges import find_filesystem, use_filesystem
+from virtualds.stores.glob import is_pattern, spell_like
 from virtualds.stores.responses import normalise_etag
 from virtualds.stores.retry import Request, retry_request
 from virtualds.urls import local_path, normalise_url, scheme_of
@@ -195,8 +196,14 @@ def _list_folder(
             tell(DEBUG, f"{Request('LIST', url)}: {time.monotonic() - begun:.3f} s")
         yield from ((info["name"], info, partial(_is_folder, info)) for info in quick)
         return
-    with describe_errors(url):
-        found = retry_request(lambda _: filesystem.ls(folder, detail=True), Request("LIST", url))
+
+    def ask(filesystem: Any, _: str) -> Any:
+        return filesystem.ls(folder, detail=True)
+
+    with explain_open_errors(url), describe_errors(url):
+        found = retry_request(
+            lambda _: use_filesystem(url, options, ask, find_filesystem), Request("LIST", url)
+        )
     beginning = f"{folder.rstrip('/')}/"
     for info in found:
         inside = info["name"].removeprefix(beginning).rstrip("/")

@@ -17,6 +17,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from virtualds.source_file import SourceFile, StorageOptions
+from virtualds.stores.credentials import resolve_options
 from virtualds.stores.obstore_options import Translation, split_url, translate_options
 from virtualds.stores.pace import TooSlowError, join_parts, seconds_for
 from virtualds.stores.responses import Answer
@@ -129,7 +130,9 @@ def get_range(file: SourceFile, offset: int, length: int, *, again: bool) -> Ans
     place = None if _forked else split_url(file.url)
     # few different timeouts, since each needs a client with connections of its own
     longest = seconds_for(max(LONG_ANSWER, 1 << length.bit_length()))
-    client = None if place is None else _get_client(place[0], file.options, longest)
+    client = (
+        None if place is None else _get_client(place[0], resolve_options(file.options), longest)
+    )
     if place is None or client is None or time.monotonic() < client.rests_until:
         return None
     found = client.fetch(place[1], offset, length)
@@ -170,7 +173,7 @@ def list_folder(url: str, options: StorageOptions | None) -> list[dict[str, Any]
     # in a list, obstore has no generations of Google's objects
     if place is None or url.startswith(("http", "gs:", "gcs:")):
         return None
-    client = _get_client(place[0], options, seconds_for(LONG_ANSWER))
+    client = _get_client(place[0], resolve_options(options), seconds_for(LONG_ANSWER))
     if client is None or time.monotonic() < client.rests_until:
         return None
     found = _run_apart(client.list_folder, place[1].rpartition("/")[0] or None)

@@ -5,54 +5,15 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from virtualds.errors import without_secrets
+from virtualds.errors import AccessError, without_secrets
 from virtualds.options import get_options
 from virtualds.source_file import SourceFile
-from virtualds.stores.retry import (
-    GaveUp,
-    error_names_of,
-    is_connection_error,
-    list_causes,
-    status_of,
-)
+from virtualds.stores.refusals import find_refusal
+from virtualds.stores.retry import GaveUp, is_connection_error, list_causes, status_of
 from virtualds.stores.store import RequestError, StoreError
-
-REMEDIES: dict[type[OSError] | None, str] = {
-    PermissionError: "give credentials that may do this, or anon=True for a public bucket, in "
-    "storage_options",
-    FileNotFoundError: "check the url",
-}
-"""What the user can do, by kind of failure."""
-
-MEANINGS: dict[type[OSError] | None, str] = {
-    PermissionError: "the server refuses access",
-    FileNotFoundError: "there is no such file",
-}
-"""What a kind of failure means, before what the server or its library says."""
 
 URL_AT_END = re.compile(r", url='[^']*'$")
 """The end of messages of aiohttp; an error names its url once."""
-
-AZURE_DETAILS = re.compile(r"\nRequestId:.*", re.DOTALL)
-"""What Azure's client tells behind the reason: numbers, the time, and the whole answer."""
-
-UNREACHABLE = "see whether the host, or endpoint_url in storage_options, is right and up"
-"""What the user can do if no server answers."""
-
-NO_CREDENTIALS = frozenset(
-    {"NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError"}
-    | {"TokenRetrievalError", "SSOTokenLoadError", "UnauthorizedSSOTokenError", "ProfileNotFound"}
-    | {"DefaultCredentialsError", "RefreshError", "CredentialUnavailableError"}
-)
-"""Names of errors about credentials: botocore, google-auth and azure-identity are optional."""
-
-KINDS: dict[int, type[OSError]] = {
-    401: PermissionError,
-    403: PermissionError,
-    404: FileNotFoundError,
-    410: FileNotFoundError,
-}
-"""The kind of failure that a status of HTTP means."""
 
 KEPT_ERRORS = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 """Kinds of failure that callers distinguish."""
@@ -111,13 +72,14 @@ def to_os_error(failed: GaveUp, url: str = "") -> OSError:
     tries = f" (tried {failed.attempts} times)" if failed.attempts > 1 else ""
     if isinstance(error, StoreError):
         return StoreError((f"{url}: " if url else "") + str(error) + tries)
-    kind = _kind_of(error)
+    if isinstance(error, AccessError):
+        # its message is complete
+        return error
+    refusal, kind = find_refusal(error), _kind_of(error)
     text = _describe(kind, error, url)
-    remedy = REMEDIES.get(kind)
-    if kind is None and any(map(is_connection_error, list_causes(error))):
-        remedy = UNREACHABLE
+    remedy = None if refusal is None else refusal.remedy
     if not url:
-        return RequestError(text + (f" ({remedy})" if remedy else "") + tries)
+        return RequestError(text + tries, remedy=remedy or "")
     # a server without listings may refuse a folder; callers that look into one expect "not found"
     kind = FileNotFoundError if isinstance(error, FileNotFoundError) and kind else kind
     told = f"{url}: {text}{tries}" + (f"; {remedy}" if remedy else "")
@@ -126,10 +88,21 @@ def to_os_error(failed: GaveUp, url: str = "") -> OSError:
 
 def _describe(kind: type[OSError] | None, error: BaseException, url: str) -> str:
     """Return what a failure means, and what the server or its library says about it."""
-    said = URL_AT_END.sub("", _message_of(error))
-    if kind not in MEANINGS:
-        return f"{(kind or type(error)).__name__}: {said}"
-    return MEANINGS[kind] if said in ("", url) else f"{MEANINGS[kind]} ({said})"
+    cause = _find_knowing_cause(error)
+    # Azure's client tells the whole answer in further lines
+    line = (str(cause) or str(error)).partition("\n")[0]
+    said = URL_AT_END.sub("", line) + _name_last_host(cause)
+    if (refusal := find_refusal(error)) is None:
+        return f"{(kind or type(cause)).__name__}: {said}"
+    return refusal.meaning if said in ("", url) else f"{refusal.meaning} ({said})"
+
+
+def _name_last_host(error: BaseException) -> str:
+    """Return which host answered, if it is not the one that was asked (errors of aiohttp)."""
+    if not getattr(error, "history", ()):
+        return ""
+    host = getattr(getattr(error, "request_info", None), "real_url", None)
+    return f", host={getattr(host, 'host', None)!r}"
 
 
 def cause_of(failed: GaveUp) -> BaseException | None:
@@ -138,7 +111,7 @@ def cause_of(failed: GaveUp) -> BaseException | None:
     None if the error says all that the cause says, or if its text contains a secret of a url.
     """
     found = failed.__cause__
-    if found is not None and _kind_of(found) in MEANINGS:
+    if found is not None and (refusal := find_refusal(found)) is not None and refusal.kind:
         return None
     shown = [str(cause) for cause in list_causes(found)] if found else []
     return None if any(without_secrets(text) != text for text in shown) else found
@@ -146,17 +119,14 @@ def cause_of(failed: GaveUp) -> BaseException | None:
 
 def _kind_of(error: BaseException) -> type[OSError] | None:
     """Return the kind of a failure, None if callers do not distinguish it."""
-    for cause in list_causes(error):
-        if (status := status_of(cause)) is not None:
-            return KINDS.get(status)
-        if not NO_CREDENTIALS.isdisjoint(error_names_of(cause)):
-            return PermissionError
-        if is_connection_error(cause):
-            return None
+    if (refusal := find_refusal(error)) is not None:
+        return refusal.kind
+    if any(status_of(cause) is not None for cause in list_causes(error)):
+        return None
     return next((kind for kind in KEPT_ERRORS if isinstance(error, kind)), None)
 
 
-def _message_of(error: BaseException) -> str:
-    """Return the message of the cause that knows most: others only repeat the url."""
+def _find_knowing_cause(error: BaseException) -> BaseException:
+    """Return the cause that knows most: others only repeat the url."""
     known = (c for c in list_causes(error) if status_of(c) is not None or is_connection_error(c))
-    return AZURE_DETAILS.sub("", str(next(known, error))) or str(error)
+    return next(known, error)

@@ -37,7 +37,7 @@ A whole answer has no such limit: how long it takes depends on the network.
 PASSING_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Statuses of HTTP for temporary failures (RFC 9110, section 15; RFC 8470; RFC 6585)."""
 PASSING_CODES = frozenset(
-    {"SlowDown", "RequestTimeout", "RequestTimeTooSkewed", "InternalError", "ServiceUnavailable"}
+    {"SlowDown", "RequestTimeout", "InternalError", "ServiceUnavailable"}
     | {"Throttling", "ThrottlingException", "RequestLimitExceeded", "BandwidthLimitExceeded"}
 )
 """Codes of S3, and of servers with its protocol, for temporary failures."""
@@ -45,6 +45,8 @@ PASSING_ERRORS = frozenset(
     {"TimeoutError", "ConnectionError", "BrokenAnswer", "IncompleteRead", "ResponseParserError"}
     | {"ClientPayloadError", "ClientConnectionError", "HTTPClientError"}
     | {"ServiceRequestError", "ServiceResponseError", "IncompleteReadError"}
+    # botocore compares bytes with the checksum of the server
+    | {"FlexibleChecksumError"}
 )
 """Names of temporary errors, or of their base classes: their libraries are optional."""
 LASTING_ERRORS = frozenset(
@@ -126,7 +128,8 @@ def retry_request(request: Callable[[int], T], asked: Request) -> T:
         try:
             answer = request(attempt)
         except list_store_errors() as error:
-            if attempt >= get_options().retries or not may_pass(error):
+            again = may_pass(error) or (attempt == 0 and is_stale_redirect(error))
+            if attempt >= get_options().retries or not again:
                 tell_failure(asked, error)
                 raise GaveUp(attempt + 1) from error
             wait = choose_wait(attempt + 1, error)
@@ -165,12 +168,24 @@ def pause(seconds: float) -> None:
 def may_pass(error: BaseException) -> bool:
     """Say whether a failure is worth another attempt."""
     for cause in list_causes(error):
-        status, code = status_of(cause), _code_of(cause)
+        status, code = status_of(cause), code_of(cause)
         if status is not None or code is not None:
             return status in PASSING_STATUSES or code in PASSING_CODES
         if is_connection_error(cause):
-            return not error_names_of(cause) & LASTING_ERRORS
+            # botocore says why there is no connection in the cause of its error
+            return not any(error_names_of(below) & LASTING_ERRORS for below in list_causes(cause))
     return False
+
+
+def is_stale_redirect(error: BaseException) -> bool:
+    """Say whether a server redirected to a url that another refused: its signature may be too old.
+
+    Another attempt begins at the first url, and is redirected to a new one.
+    """
+    return any(
+        status_of(cause) in (400, 403) and getattr(cause, "history", ())
+        for cause in list_causes(error)
+    )
 
 
 def is_connection_error(error: BaseException) -> bool:
@@ -197,7 +212,10 @@ def list_causes(error: BaseException) -> Iterator[BaseException]:
         if found is None:
             return
         yield found
-        found = found.__cause__
+        # errors of botocore hold their causes
+        held = getattr(found, "kwargs", None)
+        within = held.get("error") if isinstance(held, Mapping) else None
+        found = found.__cause__ or (within if isinstance(within, BaseException) else None)
 
 
 def status_of(error: BaseException) -> int | None:
@@ -208,9 +226,11 @@ def status_of(error: BaseException) -> int | None:
     return next((value for value in given if isinstance(value, int) and value), None)
 
 
-def _code_of(error: BaseException) -> str | None:
-    code = _answer_of(error).get("Error", {}).get("Code")
-    return code if isinstance(code, str) else None
+def code_of(error: BaseException) -> str | None:
+    """Return the code of an error of botocore or azure, if the server gave one."""
+    given = _answer_of(error).get("Error", {}).get("Code") or getattr(error, "error_code", None)
+    # that of azure is an enumeration of strings
+    return str(getattr(given, "value", given)) if isinstance(given, str) else None
 
 
 def _answer_of(error: BaseException) -> Mapping[str, Any]:

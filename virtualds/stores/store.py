@@ -50,12 +50,12 @@ class StoreError(OSError):
 
     ``remedy`` says what to do, where the store knows that better than its callers.
     This error stays inside the library: callers turn it into an error that names the chunk and the
-    variable.
+    variable. If ``remedy`` is known, it is a part of the text; ``reason`` is the text without it.
     """
 
     def __init__(self, reason: str, item: int = 0, remedy: str = "") -> None:
-        super().__init__(without_secrets(reason))
-        self.item, self.remedy = item, remedy
+        self.reason, self.item, self.remedy = without_secrets(reason), item, remedy
+        super().__init__(f"{self.reason} ({remedy})" if remedy else self.reason)
 
 
 class RequestError(StoreError):

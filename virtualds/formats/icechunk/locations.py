@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from virtualds.errors import UnsupportedError
+from virtualds.stores.credentials import resolve_options
 from virtualds.stores.google import name_anonymous
 from virtualds.stores.obstore_options import translate_options
 from virtualds.urls import local_path, scheme_of
@@ -89,7 +90,7 @@ def find_storage(url: str, options: Mapping[str, Any] | None) -> ObjectLocation:
         raise UnsupportedError(
             f"{url}: Icechunk keeps no repository there; these are known: {sorted(LOCATORS)}"
         )
-    return LOCATORS[scheme](url.rstrip("/"), dict(options or {}))
+    return LOCATORS[scheme](url.rstrip("/"), dict(resolve_options(options) or {}))
 
 
 def find_container(url: str, options: Mapping[str, Any] | None) -> tuple[str, ObjectLocation]:
