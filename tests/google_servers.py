@@ -23,7 +23,7 @@ import pytest
 from other_s3_servers import wait_for
 
 from virtualds.source_file import StorageOptions
-from virtualds.stores.fsspec_ranges import find_filesystem
+from virtualds.stores.filesystems import find_filesystem
 
 WITHOUT_OBSTORE = {"requests_timeout": 600}
 """An option that changes nothing here, and that obstore has no word for: gcsfs asks instead."""

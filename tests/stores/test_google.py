@@ -23,7 +23,7 @@ from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store, obstore
 from virtualds.stores.conditional import objects
 from virtualds.stores.conditional.google import InGoogle
-from virtualds.stores.fsspec_ranges import find_filesystem
+from virtualds.stores.filesystems import find_filesystem
 from virtualds.stores.listing import fetch_state, list_states
 from virtualds.stores.store import ChangedError
 from virtualds_cli.program import main

@@ -98,7 +98,7 @@ LIBRARIES = {
 
 WITHOUT_LIBRARIES = """
 import sys
-from virtualds.stores.fsspec_ranges import find_filesystem
+from virtualds.stores.filesystems import find_filesystem
 
 sys.modules |= dict.fromkeys(("aiohttp", "s3fs", "gcsfs", "adlfs"))
 for scheme in sys.argv[1:]:

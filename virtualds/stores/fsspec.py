@@ -22,7 +22,7 @@ from virtualds.stores import fsspec_ranges, obstore
 from virtualds.stores.conditional import find_versioning
 from virtualds.stores.conditional.by_content import put
 from virtualds.stores.conditional.objects import PROOF
-from virtualds.stores.fsspec_ranges import (
+from virtualds.stores.filesystems import (
     find_filesystem,
     find_reading_filesystem,
     use_filesystem,

@@ -11,18 +11,14 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from virtualds.bounds import gunzip
-from virtualds.options import get_options
-from virtualds.source_file import StorageOptions
-from virtualds.stores import azure_blobs, google
-from virtualds.stores.credentials import find_grant, note_refusal, renew, resolve_options
-from virtualds.stores.http_session import add_own_session, demand_no_login
+from virtualds.stores import azure_blobs
+from virtualds.stores.filesystems import speaks
+from virtualds.stores.http_session import demand_no_login
 from virtualds.stores.pace import limit_time
 from virtualds.stores.responses import Answer
 from virtualds.stores.retry import BrokenAnswer, list_store_errors
 from virtualds.stores.store import StoreError
-from virtualds.urls import scheme_of
 
-T = TypeVar("T")
 F = TypeVar("F")
 
 WHOLE = 64 * 2**20
@@ -35,53 +31,6 @@ Judge = Callable[[Any], int | None]
 """Takes the headers of a response: refuses it, or returns the number of bytes to read at most."""
 
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
-
-
-def find_filesystem(url: str, options: StorageOptions | None) -> tuple[Any, str]:
-    """Return the fsspec filesystem of a url, and the path in it.
-
-    Raises
-    ------
-    StoreError
-        fsspec has no filesystem for the url, or not with these options.
-    """
-    return _find_filesystem(url, dict(resolve_options(options) or {}))
-
-
-def find_reading_filesystem(url: str, options: StorageOptions | None) -> tuple[Any, str]:
-    """Return a filesystem for many requests at a time, without its own retries."""
-    settings = _SETTINGS.get(scheme_of(url), dict)
-    present = dict(resolve_options(options) or {})
-    filesystem, path = _find_filesystem(url, settings(present), retries=False)
-    if _is_of_protocol(filesystem, "s3", "call_s3"):
-        # its retries would multiply ours; no other part of virtualds has this instance
-        filesystem.retries = 1
-    return filesystem, path
-
-
-def use_filesystem(
-    url: str,
-    options: StorageOptions | None,
-    work: Callable[[Any, str], T],
-    find: Callable[[str, StorageOptions | None], tuple[Any, str]] = find_reading_filesystem,
-) -> T:
-    """Return what work on a filesystem and a path in it returns.
-
-    Work is done once more if credentials, which a function gave, have expired meanwhile.
-    """
-    if (used := find_grant(options)) is None:
-        return work(*find(url, options))
-    try:
-        return work(*find(url, options))
-    except list_store_errors() as error:
-        if not renew(options, used, error):
-            raise
-    newer = find_grant(options) or used
-    try:
-        return work(*find(url, options))
-    except list_store_errors() as error:
-        note_refusal(options, newer, error)
-        raise
 
 
 def get_range(filesystem: Any, path: str, offset: int, length: int) -> Answer:
@@ -134,33 +83,10 @@ def call_in_time(filesystem: Any, verb: str, path: str) -> Any:
     return sync(filesystem.loop, done)
 
 
-def _find_filesystem(url: str, options: dict[str, Any], *, retries: bool = True) -> tuple[Any, str]:
-    # imported here: it takes as long as importing the rest of virtualds
-    import fsspec
-
-    options = _SESSIONS.get(scheme_of(url), dict)(options)
-    try:
-        if scheme_of(url) in google.SCHEMES and "::" not in url:
-            return google.make_filesystem(url, options, retries=retries)
-        return fsspec.core.url_to_fs(url, **options)  # type: ignore[no-any-return]
-    except (ImportError, TypeError, ValueError) as error:
-        extra = _EXTRAS.get(scheme_of(url)) if isinstance(error, ImportError) else None
-        advice = f"; pip install 'virtualds[{extra}]'" if extra else ""
-        raise StoreError(f"{error}{advice}") from error
-
-
 def _find_function(table: Mapping[tuple[str, str], F], filesystem: Any) -> F | None:
     """Return the function of a table for a filesystem."""
-    fitting = (ask for key, ask in table.items() if _is_of_protocol(filesystem, *key))
+    fitting = (ask for key, ask in table.items() if speaks(filesystem, *key))
     return next(fitting, None)
-
-
-def _is_of_protocol(filesystem: Any, protocol: str, needs: str) -> bool:
-    """Say whether a filesystem has a protocol, and an inner method that is used here."""
-    spoken = filesystem.protocol
-    return protocol in ((spoken,) if isinstance(spoken, str) else spoken) and hasattr(
-        filesystem, needs
-    )
 
 
 def _demand_soundness(told: str | None, size: int | None, offset: int) -> None:
@@ -341,35 +267,6 @@ def _fetch_s3_whole(filesystem: Any, path: str) -> bytes:
         raise BrokenAnswer(f"the server sent {len(data)} of {answer['ContentLength']} bytes")
     return bytes(data)
 
-
-def _enlarge_pool(given: dict[str, Any]) -> dict[str, Any]:
-    """Return S3 options without botocore's limit of 10 connections, and without its retries."""
-    ours = {
-        "max_pool_connections": get_options().max_requests,
-        "retries": {"total_max_attempts": 1},
-    }
-    return {**given, "config_kwargs": {**ours, **given.get("config_kwargs", {})}}
-
-
-_EXTRAS = {
-    **dict.fromkeys(("http", "https"), "remote"),
-    **dict.fromkeys(("s3", "s3a"), "s3"),
-    **dict.fromkeys(("gs", "gcs"), "gcs"),
-    **dict.fromkeys(("az", "abfs", "abfss"), "azure"),
-}
-"""The extra with the filesystem, by scheme."""
-
-_SETTINGS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    "s3": _enlarge_pool,
-    "s3a": _enlarge_pool,
-}
-"""Changes of options for reading, by scheme."""
-
-_SESSIONS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    "http": add_own_session,
-    "https": add_own_session,
-}
-"""Changes of options for all requests, by scheme."""
 
 _RANGE_FETCHERS: dict[tuple[str, str], Callable[[Any, str, int, int], Answer]] = {
     ("http", "encode_url"): _fetch_http,

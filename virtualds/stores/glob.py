@@ -13,8 +13,8 @@ from virtualds.log import INFO, tell, tells
 from virtualds.source_file import StorageOptions
 from virtualds.stores.access_rules import BUCKETS
 from virtualds.stores.errors import explain_open_errors
+from virtualds.stores.filesystems import use_filesystem
 from virtualds.stores.fsspec import describe_errors
-from virtualds.stores.fsspec_ranges import use_filesystem
 from virtualds.stores.retry import Request, retry_request
 from virtualds.urls import ARCHIVES, host_of, local_path, scheme_of
 

@@ -24,8 +24,8 @@ from virtualds.log import DEBUG, tell, tells
 from virtualds.source_file import NO_NUMBER, StorageOptions
 from virtualds.stores import obstore
 from virtualds.stores.errors import explain_open_errors
+from virtualds.stores.filesystems import find_filesystem, use_filesystem
 from virtualds.stores.fsspec import describe_errors, etag_of, fetch_info, folder_error, modified_of
-from virtualds.stores.fsspec_ranges import find_filesystem, use_filesystem
 from virtualds.stores.glob import is_pattern, spell_like
 from virtualds.stores.responses import normalise_etag
 from virtualds.stores.retry import Request, retry_request

@@ -26,7 +26,7 @@ from virtualds.arrays.parser import (
 )
 from virtualds.source_file import SourceFile
 from virtualds.stores import find_store
-from virtualds.stores.fsspec_ranges import find_filesystem
+from virtualds.stores.filesystems import find_filesystem
 from virtualds.urls import HELD, local_path, scheme_of
 
 
