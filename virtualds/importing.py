@@ -63,7 +63,7 @@ class Late:
     Examples
     --------
     >>> Late("virtualds.quantities:format_bytes")(2048)
-    '2 KiB'
+    '2.0 kB'
     """
 
     place: str

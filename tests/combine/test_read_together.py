@@ -20,7 +20,7 @@ from virtualds.combine import stored_file
 from virtualds.combine.files_read import FilesRead
 from virtualds.datasets import to_dataset
 from virtualds.datasets.decoding_cache import DecodingPlans
-from virtualds.datasets.detection import DEFAULT_READER
+from virtualds.datasets.registry import PARSERS
 from virtualds.parsers.netcdf3 import PARSER as NETCDF3
 
 pytestmark = [
@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::RuntimeWarning"),
 ]
 
-HDF5: Any = DEFAULT_READER
+HDF5: Any = PARSERS[0]
 WAYS: dict[str, dict[str, Any]] = {
     "nested": {"combine": "nested", "concat_dim": "time"},
     "by_coords": {"combine": "by_coords"},

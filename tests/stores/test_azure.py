@@ -313,7 +313,8 @@ def test_a_missing_blob_and_a_missing_container_are_told_apart(
         virtualds.open_virtual_dataset(
             f"{box}/a.nc", storage_options=azure_server.options | WAYS[way]
         )
-    told = f"{box}/a.nc: there is no such file (The specified {missing} does not exist.)"
+    what = "file" if missing == "blob" else "bucket"
+    told = f"{box}/a.nc: there is no such {what} (The specified {missing} does not exist.)"
     assert str(caught.value).startswith(told)
 
 

@@ -170,8 +170,7 @@ class Destination:
             self.demand_free()
         is_known = know_nothing if self.place is None else self._is_part
         group = self.options.changes.apply(whole(), is_known)
-        self._judge(group, is_known)
-        group = self.rewrite.fit(group)
+        group = self._fit(group, is_known)
         where, replaces = self.location.target, self.options.replaces_set
         # not around ``whole``: it reads sources, and their errors are no errors of the set
         with explain_write_errors(where):
@@ -219,8 +218,7 @@ class Destination:
             return before
         is_known = make_known_check(before)
         after = self.options.changes.apply(after, is_known)
-        self._judge(after, is_known)
-        return self.rewrite.fit(after)
+        return self._fit(after, is_known)
 
     def _create_first(self, whole: Whole) -> Written:
         """Create a set that is to grow, unless another writer has just created it."""
@@ -238,14 +236,16 @@ class Destination:
         total = sum(array.nchunks for array in _list_arrays(group))
         return count_writing(self.options.rewriting.progress, total)
 
-    def _judge(self, group: ManifestGroup, is_known: IsKnown) -> None:
-        """Refuse a group that no set may hold."""
+    def _fit(self, group: ManifestGroup, is_known: IsKnown) -> ManifestGroup:
+        """Return a group in a form that the format can write; refuse one that no set may hold."""
         target, keep = str(self.location.target), self.options.keep_query
         demand_admissible(group, target, keep_query=keep, is_known=is_known)
+        group = self.rewrite.fit(group)
         # an object of Icechunk does not say where it lies
         if isinstance(self.location.target, str) and not is_own(target):
             new = list_new_files(group, is_known) if self.place is None else list_first_files(group)
             warn_of_unreadable(new, target, AccessPolicy.of(self.options.allow))
+        return group
 
     def _is_part(self, table: ReferenceTable) -> bool:
         """Say whether a worker has written a table to the set: workers check what they write."""

@@ -60,7 +60,7 @@ NOT_FOUND = Refusal(FileNotFoundError, "there is no such file", "check the url")
 NO_BUCKET = Refusal(
     FileNotFoundError,
     "there is no such bucket",
-    f"check the url, and endpoint_url in {OPTIONS}",
+    f"check the url, and the account or endpoint_url in {OPTIONS}",
 )
 EXPIRED = Refusal(
     PermissionError,
