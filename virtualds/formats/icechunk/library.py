@@ -7,6 +7,7 @@ whole arrays. Coroutines run in a thread of their own, since the caller's may ru
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from math import prod
@@ -38,6 +39,8 @@ from virtualds.source_file import SourceFile
 
 NATIVE, INLINE = int(icechunk.ChunkType.native), int(icechunk.ChunkType.inline)
 """Kinds of chunks that do not lie in source files."""
+PATIENCE, PAUSE = 3.0, 0.05
+"""Seconds in which another writer has created a repository, and between two looks at it."""
 Result = TypeVar("Result")
 
 
@@ -112,14 +115,23 @@ def create_repository(
     config = config if given is None else config.merge(given)
     add_containers(config, _list_lacking(config, needed))
     add_splits(config, splits)
+    storage = make_storage(place)
     try:
         with describe_errors(url):
-            return icechunk.Repository.create(make_storage(place), config)
+            return icechunk.Repository.create(storage, config)
     except FormatError as error:
+        _await_other_writer(storage)
         raise FileExistsError(
             f"{url}: there is something of this name that is not a repository ({error}); remove "
             f"it, or choose another name"
         ) from error
+
+
+def _await_other_writer(storage: Any) -> None:
+    """Wait until a repository is there, if another writer creates it at the same time."""
+    end = time.monotonic() + PATIENCE
+    while not icechunk.Repository.exists(storage) and time.monotonic() < end:
+        time.sleep(PAUSE)
 
 
 def configure(
