@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from numbers import Integral, Real
+from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import Any
 
@@ -19,11 +21,46 @@ SETTLE = 60.0
 
 
 def count_memory() -> int:
+    """Return the bytes of memory that this process may use: of the machine, or of a container."""
+    return min([_count_installed(), *list_memory_limits()])
+
+
+def _count_installed() -> int:
     """Return the bytes of memory of this machine; 4 GiB where the system does not say."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
         return 4096 * MIB
+
+
+def list_memory_limits(root: str = "/") -> Iterator[int]:
+    """Yield the limits of memory that Linux sets to the control groups of this process.
+
+    Those of the groups above count too. A container may know its group by the name that it has
+    outside, and see its limit at the root of all groups. The files are those of cgroups(7), of the
+    memory controller of version 1, and of "Memory Interface Files" of version 2.
+    """
+    groups = Path(root, "sys/fs/cgroup")
+    for line in _read_text(Path(root, "proc/self/cgroup")).splitlines():
+        controllers, _, path = line.partition(":")[2].partition(":")
+        if not controllers:
+            folder, name = groups, "memory.max"
+        elif "memory" in controllers.split(","):
+            folder, name = groups / "memory", "memory.limit_in_bytes"
+        else:
+            continue
+        group = PurePosixPath(path.lstrip("/"))
+        told = [_read_text(folder / one / name).strip() for one in (group, *group.parents)]
+        # "max", or nothing at the root of a machine, is no limit
+        yield from (int(limit) for limit in told if limit.isdecimal())
+
+
+def _read_text(path: Path) -> str:
+    """Return the content of a file of the system; nothing if there is no such file."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
 
 
 @dataclass(frozen=True)
@@ -107,7 +144,8 @@ class set_options:
     chunk_cache : int, default 1 GiB, or an eighth of the memory if that is less
         Bytes of decoded chunks that the process keeps, the latest used ones; 0 keeps none. Chunks
         of which a part was needed are kept if those of the selection take half of it at most, and
-        chunks that were needed whole if all of the variable fits.
+        chunks that were needed whole if all of the variable fits. The memory is that of the
+        machine, or as much of it as the container or the job of this process may use.
     max_requests : int, default 64
         How many requests one host gets at a time.
     retries : int, default 5

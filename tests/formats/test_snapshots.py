@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import xarray as xr
@@ -14,6 +16,8 @@ from products import few_quick
 from transforms import assert_identical
 
 import virtualds
+from virtualds.stores.local import LocalStore
+from virtualds.stores.store import ChangedError
 
 
 @pytest.fixture
@@ -142,3 +146,61 @@ def test_formats_without_snapshots_say_so(tmp_path: Path) -> None:
             ask()
     with pytest.raises(ValueError, match="keep at least 1"):
         virtualds.expire_snapshots(tmp_path / "refs.zarr", keep=0)
+
+
+def interrupt_next_write(
+    patch: pytest.MonkeyPatch, meanwhile: Callable[[], Any], *, is_kept: bool
+) -> None:
+    """Have a store refuse the next change of a root, which it has kept or not.
+
+    Stores repeat a request whose answer is lost; the server refuses the second one.
+    """
+    write = LocalStore.write_version
+
+    def write_once(store: LocalStore, *told: Any) -> str:
+        patch.undo()
+        if is_kept:
+            write(store, *told)
+        meanwhile()
+        raise ChangedError("412")
+
+    patch.setattr(LocalStore, "write_version", write_once)
+
+
+def test_a_change_that_was_made_is_no_conflict_though_others_came_after_it(
+    tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [written(tmp_path, f"{n}", days(4 * n)) for n in range(3)]
+    append(files[0], target)
+    interrupt_next_write(monkeypatch, lambda: append(files[2], target), is_kept=True)
+    append(files[1], target)
+    assert_identical(opened(target), native(files))
+    assert len(names(target)) == 3
+
+
+def test_a_change_that_was_not_made_is_a_conflict(
+    tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [written(tmp_path, f"{n}", days(4 * n)) for n in range(3)]
+    append(files[0], target)
+    interrupt_next_write(monkeypatch, lambda: append(files[2], target), is_kept=False)
+    with pytest.raises(virtualds.ConflictError):
+        append(files[1], target)
+    assert_identical(opened(target), native([files[0], files[2]]))
+
+
+@pytest.mark.parametrize("other", ["an append", "an expiry of fewer"])
+def test_an_expiry_that_was_outrun_removes_nothing(
+    other: str, tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grown(tmp_path, target, 4)
+    more = written(tmp_path, "more", days(16))
+    meanwhile: Callable[[], Any] = {
+        "an append": lambda: append(more, target),
+        "an expiry of fewer": lambda: virtualds.expire_snapshots(target, keep=3),
+    }[other]
+    interrupt_next_write(monkeypatch, meanwhile, is_kept=False)
+    with pytest.raises(virtualds.ConflictError):
+        virtualds.expire_snapshots(target, keep=1)
+    for name in names(target):
+        xr.open_dataset(target, engine="virtual", snapshot=name).load()

@@ -255,18 +255,54 @@ def test_a_second_append_still_knows_the_first_and_last_files(target: Path) -> N
     assert set(traffic.read) == {"zarr.json"}
 
 
-def test_relative_paths_are_found_too(tmp_path: Path) -> None:
+def noted_ranges(target: Path) -> dict[str, list[list[str]]]:
+    root = json.loads((target / "zarr.json").read_bytes())
+    found: dict[str, list[list[str]]] = root["attributes"]["virtualds"].get("sources", {})
+    return found
+
+
+def note_ranges(target: Path) -> None:
+    """Note the first and last path of a table of relative paths."""
+    [folder] = (target / "__virtualds__").glob("*/sources")
+    root = json.loads((target / "zarr.json").read_bytes())
+    paths = pd.read_parquet(folder / "0.parquet")["path"]
+    notes = {str(folder.relative_to(target)): [[paths.min(), paths.max()]]}
+    root["attributes"]["virtualds"]["sources"] = notes
+    (target / "zarr.json").write_text(json.dumps(root))
+
+
+@pytest.mark.parametrize("noted", [False, True])
+def test_files_of_relative_paths_are_found_also_when_the_set_has_moved(
+    noted: bool, tmp_path: Path
+) -> None:
+    """From `sets` to `days`: `../days/day_0000700.nc` still leads to the same file."""
     name = f"file://{tmp_path}/days/day_{{:07d}}.nc"
-    target = tmp_path / "sets" / "refs.zarr"
+    target, moved = tmp_path / "sets" / "refs.zarr", tmp_path / "days" / "refs.zarr"
     many(range(1500), name=name).virtual.to_manifest(
         target, relative_paths=True, manifest="parquet"
     )
-    root = json.loads((target / "zarr.json").read_bytes())
-    [ranges] = root["attributes"]["virtualds"]["sources"].values()
-    assert ranges == [["../../days/day_0000000.nc", "../../days/day_0001499.nc"]]
+    assert noted_ranges(target) == {}
+    if noted:
+        note_ranges(target)
+        assert len(noted_ranges(target)) == 1
     again = many(range(700, 701), size=99, offset=8, name=name)
     with pytest.raises(virtualds.CombineError, match="has changed"):
         again.virtual.to_manifest(target, append_dim="time")
+    moved.parent.mkdir()
+    target.rename(moved)
+    with pytest.raises(virtualds.CombineError, match="has changed"):
+        again.virtual.to_manifest(moved, append_dim="time")
+
+
+def test_files_are_found_when_the_set_has_moved_above_them(tmp_path: Path) -> None:
+    name = f"file://{tmp_path}/archive/day_{{:07d}}.nc"
+    target, moved = tmp_path / "refs.zarr", tmp_path / "archive"
+    many(range(1500), name=name).virtual.to_manifest(target, manifest="parquet")
+    assert len(noted_ranges(target)) == 1
+    target.rename(moved)
+    again = many(range(700, 701), size=99, offset=8, name=name)
+    with pytest.raises(virtualds.CombineError, match="has changed"):
+        again.virtual.to_manifest(moved, append_dim="time")
 
 
 def test_a_large_set_without_notes_still_finds_changed_files(target: Path) -> None:

@@ -17,6 +17,7 @@ from azure_server import ACCOUNT, KEY, AzureServer, filesystem_of
 from cases import CASES, Archive
 from counting_server import counting_server
 from peers import peer
+from range_server import faulty_server
 from transforms import without_gaps
 
 import virtualds
@@ -491,6 +492,32 @@ def test_a_set_may_refer_only_where_it_is_allowed_to(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------------- object stores
+
+
+def test_a_token_for_a_web_server_is_given_by_readers_and_not_kept(tmp_path: Path) -> None:
+    headers = {"Authorization": "Bearer only-for-me"}
+    [first] = years(tmp_path / "in", 1)
+    source = first.rename(first.with_name("a.nc"))
+    target = tmp_path / "a.icechunk"
+    with faulty_server(tmp_path / "in") as served:
+        url, options = f"{served.url}/a.nc", {"headers": headers}
+        vds = virtualds.open_virtual_dataset(url, storage_options=options)
+        vds.virtual.to_manifest(target)
+        storage = icechunk.local_filesystem_storage(str(target))
+        saved = icechunk.Repository.fetch_config(storage)
+        [(prefix, kept)] = saved.virtual_chunk_containers.items()
+        assert (prefix, "only-for-me" in str(kept)) == (f"{served.url}/", False)
+        config = icechunk.RepositoryConfig.default()
+        config.set_virtual_chunk_container(
+            icechunk.VirtualChunkContainer(prefix, icechunk.http_store(headers=headers))
+        )
+        repo = icechunk.Repository.open(
+            storage, config=config, authorize_virtual_chunk_access={prefix: None}
+        )
+        served.requests.clear()
+        theirs = xr.open_zarr(repo.readonly_session("main").store, consolidated=False, chunks=None)
+        xr.testing.assert_identical(theirs.load(), native([source]))
+        assert {sent.get("authorization") for *_, sent in served.requests} == {*headers.values()}
 
 
 def test_a_repository_in_s3_refers_to_files_in_s3(

@@ -174,3 +174,36 @@ def test_chunks_that_move_are_written_where_they_are_now(mode: str, tmp_path: Pa
         again = part(range(2, 3))
         again.virtual.to_manifest(target, mode="replace-source", append_dim="time")
         check(target, first.isel(time=slice(0, STEPS)), again, second)
+
+
+def write_values(path: Path, value: float) -> xr.Dataset:
+    """A file of two variables, scanned; its size tells how often it was written."""
+    names = ("u", "v")
+    ds = xr.Dataset({name: ("x", np.full(5000, value)) for name in names}, attrs={"n": f"{value}"})
+    ds.to_netcdf(path, engine="scipy")
+    return virtualds.open_virtual_dataset(path)
+
+
+@pytest.mark.parametrize("there", [["u"], ["u", "v"]])
+def test_a_changed_file_is_refused_while_references_to_it_as_it_was_stay(
+    there: list[str], tmp_path: Path
+) -> None:
+    target, source = tmp_path / "refs.icechunk", tmp_path / "a.nc"
+    write_values(source, 1.0)[there].virtual.to_manifest(target)
+    changed = write_values(source, 23.5)
+    mode = "r+" if "v" in there else "a"
+    with pytest.raises(virtualds.UnsupportedError, match="scanned twice"):
+        changed[["v"]].virtual.to_manifest(target, mode=mode)
+    assert list(virtualds.open_virtual_dataset(target)) == there
+    with pytest.raises(virtualds.ReadError, match="changed"):
+        virtualds.open_virtual_dataset(target)["u"].load()
+
+
+def test_a_changed_file_is_written_anew_once_nothing_needs_it_as_it_was(tmp_path: Path) -> None:
+    target, source, other = (tmp_path / name for name in ("refs.icechunk", "a.nc", "b.nc"))
+    old, kept = write_values(source, 1.0), write_values(other, 2.0)
+    old.assign(w=kept["u"]).virtual.to_manifest(target)
+    changed = write_values(source, 23.5)
+    changed.virtual.to_manifest(target, mode="a", on_duplicate="replace")
+    found = xr.open_dataset(target, engine="virtual")
+    assert {name: float(found[name][0]) for name in "uvw"} == {"u": 23.5, "v": 23.5, "w": 2.0}

@@ -14,7 +14,7 @@ from memory import peak
 from virtual_arrays import PLAIN, SHUFFLED, ZLIB, counted_reads, exactly, path_of, virtual
 
 from virtualds import ManifestArray, ReadError, open_virtual_dataset, set_options
-from virtualds.options import Options, count_memory
+from virtualds.options import Options, count_memory, list_memory_limits
 from virtualds.reading.chunk_cache import ChunkCache, ChunkKey, chunk_cache
 from virtualds.source_file import SourceFile
 
@@ -122,6 +122,35 @@ def test_arrays_push_out_those_that_were_used_before_them(tmp_path: Path) -> Non
 def test_the_cache_has_an_eighth_of_the_memory_and_at_most_a_gibibyte() -> None:
     assert Options().chunk_cache == min(2**30, count_memory() // 8)
     assert count_memory() > 2**28
+
+
+V2, V1 = "memory.max", "memory.limit_in_bytes"
+GROUPS: dict[str, tuple[str, dict[str, str], list[int]]] = {
+    "a container": ("0::/\n", {V2: "536870912\n"}, [2**29]),
+    "no limit": ("0::/\n", {V2: "max\n"}, []),
+    "a machine": ("0::/user.slice\n", {f"user.slice/{V2}": "max\n"}, []),
+    "a job": ("0::/jobs/7\n", {f"jobs/7/{V2}": "max\n", f"jobs/{V2}": "4096\n"}, [4096]),
+    "a name from outside": ("0::/docker/ab\n", {V2: "4096\n"}, [4096]),
+    "version 1": ("9:pids:/a\n4:cpu,memory:/a\n0::/\n", {f"memory/a/{V1}": "4096\n"}, [4096]),
+    "version 1 in a container": ("4:memory:/docker/ab\n", {f"memory/{V1}": "4096\n"}, [4096]),
+    "no such file": ("", {V2: "4096\n"}, []),
+}
+"""What Linux says of the groups of a process, the limits, and those that hold for it."""
+
+
+@pytest.mark.parametrize("case", GROUPS)
+def test_the_memory_of_a_container_or_job_is_its_limit(case: str, tmp_path: Path) -> None:
+    said, limits, expected = GROUPS[case]
+    files = {"proc/self/cgroup": said, **{f"sys/fs/cgroup/{p}": t for p, t in limits.items()}}
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert list(list_memory_limits(str(tmp_path))) == expected
+
+
+def test_a_limit_makes_the_memory_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("virtualds.options.list_memory_limits", lambda: iter([2**20, 2**62]))
+    assert count_memory() == 2**20
 
 
 def test_plain_chunks_are_not_kept_but_read_in_part(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 import gc
 import json
 import shutil
+import sys
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -44,8 +46,10 @@ from virtualds.stores.block_cache import (
     FetchError,
 )
 from virtualds.stores.scan_cache import (
+    OTHERS,
     fetch_ahead,
     hold_scan,
+    open_blocks,
 )
 from virtualds.stores.store import Range, RequestLimits, StoreError
 
@@ -561,6 +565,38 @@ def test_announced_ranges_are_fetched_together(data: bytes) -> None:
     assert store.ranges == [(0, PAGE), (MIB, 4 * PAGE), (2 * MIB, 3 * PAGE)]
     assert blocks.get_held(MIB, 10) == data[MIB : MIB + 10]
     assert blocks.get_held(MIB // 2, 10) is None
+
+
+def test_threads_of_a_scan_get_the_blocks_of_any_file(data: bytes) -> None:
+    """More files than are held, from threads that take turns within a line."""
+    files = [SourceFile(f"bytes://{n}", len(data)) for n in range(OTHERS + 40)]
+
+    def get(number: int) -> bytes:
+        return open_blocks(files[number * 7 % len(files)]).read(0, 9)
+
+    pause = sys.getswitchinterval()
+    with served(data), hold_scan(URL, None), ThreadPoolExecutor(8) as threads:
+        sys.setswitchinterval(1e-6)
+        try:
+            found = [threads.submit(copy_context().run, get, number) for number in range(4000)]
+            assert {one.result() for one in found} == {data[:9]}
+        finally:
+            sys.setswitchinterval(pause)
+
+
+def test_threads_that_want_one_file_fetch_its_beginning_once(data: bytes) -> None:
+    file = SourceFile("bytes://other", len(data))
+    with served(data) as store, hold_scan(URL, None), ThreadPoolExecutor(8) as threads:
+        get_ranges = store.get_ranges
+
+        def get_slowly(file: SourceFile, ranges: list[Range]) -> list[bytes]:
+            time.sleep(0.05)
+            return get_ranges(file, ranges)
+
+        store.get_ranges = get_slowly  # type: ignore[method-assign]
+        found = [threads.submit(copy_context().run, open_blocks, file) for _ in range(50)]
+        assert len({id(one.result()) for one in found}) == 1
+        assert len(store.ranges) == 1
 
 
 def test_an_error_of_a_block_names_the_block(data: bytes) -> None:

@@ -57,6 +57,7 @@ class Blocks:
         self._next, self._step = 0, FIRST_PAGES // 2
         self.hits = 0
         """How many ranges were held when they were asked for."""
+        self._is_begun = bool(head)
         if head:
             self._next, self._step = -(-len(head) // PAGE), FIRST_PAGES
             self._hold(0, head)
@@ -96,6 +97,19 @@ class Blocks:
         if found is None:
             raise FetchError(f"{length} bytes are more than is held of a file")
         return found
+
+    def begin(self) -> None:
+        """Fetch the beginning, unless it has been held before.
+
+        Raises
+        ------
+        FetchError
+            It could not be fetched.
+        """
+        with self._lock:
+            if not self._is_begun:
+                self.fetch(0, min(FIRST_PAGES * PAGE, self.size))
+            self._is_begun = True
 
     def fetch(self, offset: int, length: int) -> None:
         """Fetch the missing pages of a range, and following ones.

@@ -6,6 +6,7 @@ context (`docs/explanation/decisions/0029-a-scan-belongs-to-its-context.md`).
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -45,6 +46,7 @@ class Scan:
         self._described: dict[str, SourceFile] = {}
         self._fetched = FetchedFiles()
         self._answered: set[str] = set()
+        self._lock = threading.Lock()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._behind, name)
@@ -134,12 +136,21 @@ class Scan:
 
     def get_blocks(self, file: SourceFile) -> Blocks:
         """Return the blocks of the file that is scanned, or of one that it refers to."""
-        if self._is_scanned(file.url, file.options):
-            if self._main is None:
-                self._main = _begin_blocks(self._behind, file)
-            return self._main
+        with self._lock:
+            is_scanned = self._is_scanned(file.url, file.options)
+            blocks = self._get_main(file) if is_scanned else self._get_other(file)
+        # threads that want other files need not wait for this one
+        blocks.begin()
+        return blocks
+
+    def _get_main(self, file: SourceFile) -> Blocks:
+        if self._main is None:
+            self._main = _make_blocks(self._behind, file)
+        return self._main
+
+    def _get_other(self, file: SourceFile) -> Blocks:
         if file not in self._others:
-            self._others[file] = _begin_blocks(find_store(file.url), file)
+            self._others[file] = _make_blocks(find_store(file.url), file)
             if len(self._others) > OTHERS:
                 self._others.popitem(last=False)
         self._others.move_to_end(file)
@@ -175,7 +186,9 @@ class Scan:
 
     def close(self) -> None:
         """Let go of all that is held, and answer for no url."""
-        for blocks in (self._main, *self._others.values()):
+        with self._lock:
+            held = [self._main, *self._others.values()]
+        for blocks in held:
             if blocks is not None and blocks.hits and tells(DEBUG):
                 tell(DEBUG, f"{blocks.file.url}: {blocks.hits:,} reads from held blocks")
         # threads and connections keep the context in which they were made
@@ -261,7 +274,11 @@ def open_blocks(source: SourceFile) -> Blocks:
         It cannot be had.
     """
     scan = _find_scan()
-    return scan.get_blocks(source) if scan else _begin_blocks(find_store(source.url), source)
+    if scan is not None:
+        return scan.get_blocks(source)
+    blocks = _make_blocks(find_store(source.url), source)
+    blocks.begin()
+    return blocks
 
 
 def open_remote(source: SourceFile) -> BlockFile:
@@ -278,13 +295,11 @@ def fetch_ahead(ranges: Mapping[SourceFile, Sequence[Range]]) -> None:
             scan.get_blocks(file).fetch_together(wanted)
 
 
-def _begin_blocks(store: Store, file: SourceFile) -> Blocks:
-    """Return the blocks of a file with the first of them."""
+def _make_blocks(store: Store, file: SourceFile) -> Blocks:
+    """Return the blocks of a file, of which nothing is held yet."""
     if file.size is None:
         raise UnsupportedError(
             f"{file.url}: the server sends no parts of it (it knows no byte ranges, or does not "
             f"say how long the file is); copy it to local disk"
         )
-    blocks = Blocks(store, file)
-    blocks.fetch(0, min(FIRST_PAGES * PAGE, file.size))
-    return blocks
+    return Blocks(store, file)

@@ -248,7 +248,6 @@ CONTAINER = {
         *("region", "endpoint_url", "allow_http"),
         *("force_path_style", "requester_pays", "anonymous"),
     ),
-    "http": ("headers",),
     "azure": ("account", "config"),
 }
 """Options of a server that a container keeps; readers pass their own credentials."""

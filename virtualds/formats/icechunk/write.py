@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -200,7 +200,7 @@ class NodeWriter:
 
     def write_all(self, planned: WritePlan) -> None:
         """Write a plan, and note the fingerprints of files."""
-        sources = self._list_noted() | list_fingerprints(self._list_parts(planned), str, every=True)
+        sources = self._list_sources(planned)
         sources = {url: known for url, known in sources.items() if not self.target.is_own(url)}
         if sources:
             noted = {"after": self.store.session.snapshot_id, "sources": sources, "all": True}
@@ -208,17 +208,26 @@ class NodeWriter:
         for path, node in planned.nodes.items():
             self.write(path, node, planned.notes)
 
-    def _list_noted(self) -> dict[str, Any]:
-        """Return the noted fingerprints of files, if all files are noted."""
-        return dict(self.known.noted) if self.known and self.known.notes_all else {}
+    def _list_sources(self, planned: WritePlan) -> dict[str, Any]:
+        """Return the fingerprints of files.
 
-    def _list_parts(self, planned: WritePlan) -> Iterator[ManifestPart]:
-        """Yield the parts whose files have to be noted."""
-        for path, node in planned.nodes.items():
-            if isinstance(node, PlannedArray):
-                noted = self.known is not None and self.known.notes_all
-                new = self._find_new_parts(path, node.parts) if noted else None
-                yield from node.parts if new is None else new
+        Raises
+        ------
+        UnsupportedError
+            A file has changed since it was noted, and references to it as it was stay.
+        """
+        arrays = [(p, n) for p, n in planned.nodes.items() if isinstance(n, PlannedArray)]
+        everything = [part for _, node in arrays for part in node.parts]
+        if self.known is None or not self.known.notes_all:
+            return list_fingerprints(everything, str, every=True)
+        noted = {url: tuple(known) for url, known in self.known.noted.items()}
+        found = [(node.parts, self._find_new_parts(path, node.parts)) for path, node in arrays]
+        new = [part for parts, some in found for part in (parts if some is None else some)]
+        sources = list_fingerprints(new, str, every=True)
+        if any(noted.get(url, known) != known for url, known in sources.items()):
+            # only now are references that stay read: whether they need the file as it was
+            sources = list_fingerprints(everything, str, every=True)
+        return noted | sources
 
     def write(
         self, path: str, node: dict[str, Any] | PlannedArray, notes: Mapping[str, Any]

@@ -144,8 +144,8 @@ class StoredManifests:
         return read_column(self.read(path), name, f"{self.root}/{path}")
 
     def spell_paths(self, url: str) -> set[str]:
-        """Return the paths that a writer of the set may have written for a url."""
-        return {to_written_path(self.root, url, relative=r) for r in (False, True)}
+        """Return the paths that a writer may have written for a url, also before the set moved."""
+        return {url, to_written_path(self.root, url)}
 
     def get_cached(self, name: Hashable, read: Callable[[], Any]) -> Any:
         """Return what ``read`` makes, and keep it for a while."""

@@ -92,8 +92,19 @@ def swap(
         find_store(url).write_version(url, document.to_bytes(), options, version)
     except ChangedError as error:
         # the store may have kept a first request whose answer was lost, and refused the second
-        if open_newest(root, options)[0].snapshot != document.snapshot:
+        if not _continues(open_newest(root, options)[0], document):
             raise outrun_error(root) from error
+
+
+def _continues(newest: Document, document: Document) -> bool:
+    """Say whether a document has been the newest: others may have committed on top of it.
+
+    The newest has its snapshot then, and before that none that the document has let go of.
+    """
+    names, ours = ([name for name, _ in one.history] for one in (newest, document))
+    if document.snapshot not in names:
+        return False
+    return set(names[: names.index(document.snapshot)]) <= set(ours)
 
 
 def write_nodes(

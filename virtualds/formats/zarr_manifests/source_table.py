@@ -25,6 +25,9 @@ RECORD_SIZE = 100_000
 """Rows in a record of a table."""
 SHARED_TABLES = 1000
 """Tuples of at least so many files are shared between arrays, and tables of so many note paths."""
+ABOVE = "../"
+"""How relative paths to files outside of the set begin. No range is told of them: when the set is
+moved they may still lead to the files, but a writer spells the paths to these files otherwise."""
 PLAIN = (
     r"^(file://|(s3|gs|az|abfs|abfss|http|https)://[a-z0-9][a-z0-9_.-]*)"
     r"(/[^./\\:?#\x00-\x1f\x7f][^/\\:?#\x00-\x1f\x7f]*)+$"
@@ -132,7 +135,8 @@ class SourceTable(NamedTuple):
         return [
             record
             for record, place in enumerate(firsts)
-            if place < len(paths) and paths[place] <= self.ranges[record][1]
+            if self.ranges[record][0].startswith(ABOVE)
+            or (place < len(paths) and paths[place] <= self.ranges[record][1])
         ]
 
     def summarize(self, store: SetRecords) -> SourceSummary:
@@ -208,8 +212,11 @@ def _resolve_paths(store: SetRecords, paths: Any) -> Any:
 
 
 def list_path_ranges(paths: Sequence[str]) -> list[list[str]]:
-    """Return the first and last path of every record of a large table; nothing of a small one."""
-    if len(paths) < SHARED_TABLES:
+    """Return the first and last path of every record of a large table.
+
+    Nothing is returned of a small table, or if a relative path leads out of the set.
+    """
+    if len(paths) < SHARED_TABLES or any(path.startswith(ABOVE) for path in paths):
         return []
     records = (paths[n : n + RECORD_SIZE] for n in range(0, len(paths), RECORD_SIZE))
     return [[min(some), max(some)] for some in records]
