@@ -98,9 +98,9 @@ def test_a_server_of_googles_protocol_is_refused_if_it_ignores_conditions(tmp_pa
         url = f"{server.make_bucket()}/a.icechunk"
         # Icechunk itself speaks to Google alone, so this asks for its server of another name
         place = ObjectLocation("gcs", {"bucket": "bucket", "prefix": "a.icechunk"})
-        with pytest.raises(UnsupportedError, match="only_writer=True"):
-            with exclude_other_writers(place, url, StorageOptions(server.options)):
-                pytest.fail("it was not refused")
+        excluding = exclude_other_writers(place, url, StorageOptions(server.options))
+        with pytest.raises(UnsupportedError, match="only_writer=True"), excluding:
+            pytest.fail("it was not refused")
 
 
 def test_nothing_is_lost_where_conditions_hold(s3_server: dict[str, Any], s3_bucket: str) -> None:
