@@ -21,7 +21,10 @@ from virtualds.errors import CombineWarning, warn_user, without_secrets
 
 MOST_NAMES = 3
 """Variables, or files, that a sentence names; of more it gives the number."""
-SILENCE = 'to combine them so: warnings.simplefilter("ignore", virtualds.CombineWarning)'
+SILENCE = (
+    "if this is meant, silence the warning: "
+    'warnings.simplefilter("ignore", virtualds.CombineWarning)'
+)
 
 Parts = Mapping[str, xr.Dataset]
 """The dataset, or one group, of each file, by the name of the file."""
