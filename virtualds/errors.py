@@ -1,4 +1,4 @@
-"""The error classes, and the warning.
+"""The error classes, and the warnings.
 
 ::
 
@@ -10,6 +10,7 @@
     ├── AccessError(PermissionError)           a reference points where it may not
     └── ConflictError(RuntimeError)            another writer was faster
     CombineWarning(UserWarning)                these files combine, but they are not alike
+    AccessWarning(UserWarning)                 whoever opens this set will get an AccessError
 
 Every message is written as *where: what happened; what to do*, and shown in two lines: what
 happened and where, then what to do. Lists of details follow below. Callers that know the file or
@@ -175,7 +176,7 @@ class AccessError(VirtualdsError, PermissionError):
 
 @public
 class AccessWarning(UserWarning):
-    """A remote set is written that refers to files which readers of it may not open."""
+    """A remote set will refer to files that whoever opens it may not read."""
 
 
 @public

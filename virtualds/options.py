@@ -138,9 +138,9 @@ class set_options:
         when it was scanned, and raise `ReadError` where they differ. Of a remote file, compare size
         and etag, where the response has them.
     only_writer : bool, default False
-        Write reference sets to stores without conditional writes (Google Cloud, Azure, SFTP and
-        all other fsspec file systems besides S3), and to S3 servers that ignore them. Other writers
-        are not noticed there, so set it only if no other process changes the sets.
+        Write reference sets to stores without conditional writes (SFTP and others), and to servers
+        that ignore them. Other writers are not noticed there, so set it only if no other process
+        changes the sets.
     chunk_cache : int, default 1 GiB, or an eighth of the memory if that is less
         Bytes of decoded chunks that the process keeps, the latest used ones; 0 keeps none. Chunks
         of which a part was needed are kept if those of the selection take half of it at most, and

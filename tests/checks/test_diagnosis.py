@@ -894,14 +894,14 @@ def test_machines_get_all_rows(found: virtualds.Diagnosis) -> None:
 
 def test_a_fact_that_never_changes_takes_one_entry(archive_files: list[Path]) -> None:
     facts = [list_facts(virtualds.open_virtual_dataset(path)) for path in archive_files]
-    courses = FactRuns()
+    runs_of_facts = FactRuns()
     for number in range(1000):
-        courses.add(facts[number // 500])
-    assert {fact for fact, runs in courses.runs.items() if len(runs) > 1} == {
+        runs_of_facts.add(facts[number // 500])
+    assert {fact for fact, runs in runs_of_facts.runs.items() if len(runs) > 1} == {
         Fact("time", "values"),
     }
-    assert sum(map(len, courses.runs.values())) == len(courses.runs) + 1
-    assert courses.number_eras([Fact("time", "values")]).tolist() == [0] * 500 + [1] * 500
+    assert sum(map(len, runs_of_facts.runs.values())) == len(runs_of_facts.runs) + 1
+    assert runs_of_facts.number_eras([Fact("time", "values")]).tolist() == [0] * 500 + [1] * 500
 
 
 def test_structure_is_found_without_reading_values(archive_files: list[Path]) -> None:

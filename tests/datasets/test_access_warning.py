@@ -69,6 +69,7 @@ def test_writers_of_sets_that_nobody_may_open_are_told_once(
     with pytest.warns(virtualds.AccessWarning) as told:
         call(files, url + suffix, options)
     [warning] = told
+    assert warning.filename == __file__
     text = str(warning.message)
     assert text.startswith(url + suffix)
     assert str(files[0]) in text

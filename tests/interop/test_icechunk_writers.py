@@ -12,12 +12,16 @@ import numpy as np
 import pytest
 import xarray as xr
 from azure_server import AzureServer
+from google_servers import ignorant_google_server
 from other_s3_servers import OTHERS, bucket_at, ignorant_server, names_at
 from peers import peer
 
 import virtualds
 from virtualds import UnsupportedError
 from virtualds.errors import VirtualdsError
+from virtualds.formats.icechunk.locations import ObjectLocation
+from virtualds.formats.icechunk.writers import exclude_other_writers
+from virtualds.source_file import StorageOptions
 
 peer("icechunk")
 
@@ -87,6 +91,16 @@ def test_the_only_writer_may_use_such_a_server_and_others_may_not(ignorant: dict
     xr.testing.assert_equal(opened(url, ignorant), both)
     assert all(isinstance(error, UnsupportedError) for error in race(url, ignorant))
     xr.testing.assert_equal(opened(url, ignorant), both)
+
+
+def test_a_server_of_googles_protocol_is_refused_if_it_ignores_conditions(tmp_path: Path) -> None:
+    with ignorant_google_server(tmp_path) as server:
+        url = f"{server.make_bucket()}/a.icechunk"
+        # Icechunk itself speaks to Google alone, so this asks for its server of another name
+        place = ObjectLocation("gcs", {"bucket": "bucket", "prefix": "a.icechunk"})
+        excluding = exclude_other_writers(place, url, StorageOptions(server.options))
+        with pytest.raises(UnsupportedError, match="only_writer=True"), excluding:
+            pytest.fail("it was not refused")
 
 
 def test_nothing_is_lost_where_conditions_hold(s3_server: dict[str, Any], s3_bucket: str) -> None:

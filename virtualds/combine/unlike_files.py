@@ -21,7 +21,10 @@ from virtualds.errors import CombineWarning, warn_user, without_secrets
 
 MOST_NAMES = 3
 """Variables, or files, that a sentence names; of more it gives the number."""
-SILENCE = 'to combine them so: warnings.simplefilter("ignore", virtualds.CombineWarning)'
+SILENCE = (
+    "if this is meant, silence the warning: "
+    'warnings.simplefilter("ignore", virtualds.CombineWarning)'
+)
 
 Parts = Mapping[str, xr.Dataset]
 """The dataset, or one group, of each file, by the name of the file."""
@@ -43,7 +46,7 @@ def warn_of_unlike_files(
     """
     found: list[str] = []
     for path, result in _list_groups(combined):
-        found_in = {file: _select(each, path) for file, each in opened.items()}
+        found_in = {file: _select_group(each, path) for file, each in opened.items()}
         parts = {file: part for file, part in found_in.items() if part is not None}
         joined = _find_joined(combination, parts)
         found += _describe_repeated(parts, result, joined)
@@ -61,7 +64,7 @@ def _list_groups(opened: Any) -> Iterator[tuple[str, xr.Dataset]]:
         yield from ((node.path, node.to_dataset(inherit=False)) for node in opened.subtree)
 
 
-def _select(opened: Any, path: str) -> xr.Dataset | None:
+def _select_group(opened: Any, path: str) -> xr.Dataset | None:
     if isinstance(opened, xr.Dataset):
         return opened
     return opened[path].to_dataset(inherit=False) if path in opened.groups else None
@@ -120,8 +123,8 @@ def _describe_repeated(parts: Parts, result: xr.Dataset, joined: Collection[Any]
         renamed = find_renamed(usual, other, taken)
         remedy = f"rename it: preprocess={write_rename(renamed)}" if renamed else EQUAL_DIMENSIONS
         yield (
-            f"{_name_some(map(repr, names))}: {_say(other)} in {_name_some(files)}, {_say(usual)} "
-            f"in others: repeated along what each lacks; {remedy}"
+            f"{_name_some(map(repr, names))}: {_write_dims(other)} in {_name_some(files)}, "
+            f"{_write_dims(usual)} in others: repeated along what each lacks; {remedy}"
         )
 
 
@@ -192,14 +195,14 @@ def _describe_union(dim: str, size: int, having: Mapping[str, pd.Index[Any]]) ->
     for file, index in having.items():
         grids[digest_values(index.values)].append(file)
     most = sorted(grids.items(), key=lambda item: -len(item[1]))[:MOST_NAMES]
-    told = "; ".join(f"{grid} in {_name_some(files)}" for grid, files in most)
+    places = "; ".join(f"{grid} in {_name_some(files)}" for grid, files in most)
     return (
-        f"{dim!r}: {told}: united to {size:,} values, and filled where a file has none; leave out "
-        f'the files of another grid, or open them apart (join="exact" refuses them)'
+        f"{dim!r}: {places}: united to {size:,} values, and filled where a file has none; leave "
+        f'out the files of another grid, or open them apart (join="exact" refuses them)'
     )
 
 
-def _say(dims: Sequence[str]) -> str:
+def _write_dims(dims: Sequence[str]) -> str:
     return f"({', '.join(dims)})"
 
 

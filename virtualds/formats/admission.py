@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from typing import Any
@@ -12,7 +11,13 @@ from virtualds.chunks.columns import drop_repeated_tables
 from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.reference_table import ReferenceTable, TiledReferences
-from virtualds.errors import AccessError, AccessWarning, UnsupportedError, without_secrets
+from virtualds.errors import (
+    AccessError,
+    AccessWarning,
+    UnsupportedError,
+    warn_user,
+    without_secrets,
+)
 from virtualds.formats.kerchunk.changed_rows import list_other_tables
 from virtualds.quantities import format_count
 from virtualds.source_file import SourceFile
@@ -88,14 +93,13 @@ def warn_of_unreadable(files: Iterable[SourceFile], target: str, allow: AccessPo
     if not refused:
         return
     example = without_secrets(refused[0])
-    warnings.warn(
-        f"{without_secrets(target)}: it is written, but whoever opens it gets an AccessError: it "
+    warn_user(
+        f"{without_secrets(target)}: whoever opens this set will get an AccessError: it "
         f"refers to {format_count(len(refused), 'file')} of this machine or its network, such as "
         f"{example}, which a remote set may not; put copies where the set is and name them with "
         f"rename_paths, write the set beside the files, or read it with "
         f"allow=[{example.rpartition('/')[0]!r}]",
         AccessWarning,
-        stacklevel=2,
     )
 
 

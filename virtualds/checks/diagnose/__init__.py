@@ -116,7 +116,7 @@ def diagnose(
         _check_dims(combination.dims, survey)
         joining = JoinedDimensions(tuple(d for d in combination.dims if d is not None), "as given")
     else:
-        joining = guess_dimensions(survey.courses, survey.spans, survey.always_unlimited)
+        joining = guess_dimensions(survey.facts, survey.spans, survey.always_unlimited)
     tried = {name: value for name, value in options.items() if name not in MANY_FILE_OPTIONS}
     tried["coordinates"] = coordinates
     trial = TrialCombine(joining.dims, how or _to_arguments(joining.dims), tried, preprocess)
@@ -151,7 +151,7 @@ def _check_dims(dims: Sequence[Any], survey: FileSurvey) -> None:
     ------
     CombineError
     """
-    facts = survey.courses.runs
+    facts = survey.facts.runs
     for dim in set(dims) - {None, *(fact.subject for fact in facts)}:
         check_name(dim, [fact.subject for fact in facts if fact.aspect == SIZE])
 

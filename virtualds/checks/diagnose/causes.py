@@ -14,7 +14,7 @@ MOST_NAMES = 5
 
 
 def put_causes(
-    changes: Sequence[FoundChange], courses: FactRuns, numbers: tuple[int, int]
+    changes: Sequence[FoundChange], facts: FactRuns, numbers: tuple[int, int]
 ) -> list[FoundChange]:
     """Return the changes between two files, with a cause in place of those that it explains.
 
@@ -22,23 +22,23 @@ def put_causes(
     ----------
     changes : sequence of FoundChange
         All changes that were first seen between the two files.
-    courses : FactRuns
+    facts : FactRuns
         The facts of all files.
     numbers : tuple of int
         Which of the readable files the two are.
     """
-    if (cause := _find_other_kind(changes, courses, numbers)) is not None:
+    if (cause := _find_other_kind(changes, facts, numbers)) is not None:
         return [cause, *(c for c in changes if c.fact.aspect != PRESENCE)]
-    if (cause := _find_renamed_dims(changes, courses, numbers[1])) is not None:
+    if (cause := _find_renamed_dims(changes, facts, numbers[1])) is not None:
         return [cause, *(c for c in changes if not _is_explained(c, cause))]
     return list(changes)
 
 
 def _find_other_kind(
-    changes: Sequence[FoundChange], courses: FactRuns, numbers: tuple[int, int]
+    changes: Sequence[FoundChange], facts: FactRuns, numbers: tuple[int, int]
 ) -> FoundChange | None:
     """Return that two files have no data variable in common, if so."""
-    before, after = (_list_data_variables(courses, number) for number in numbers)
+    before, after = (_list_data_variables(facts, number) for number in numbers)
     lost = [c for c in changes if c.fact.aspect == PRESENCE and c.after == ABSENT]
     if not lost or not before or not after or set(before) & set(after):
         return None
@@ -46,13 +46,13 @@ def _find_other_kind(
     return FoundChange(Fact("", KIND), _name_some(before), _name_some(after), lost[0].pair, count)
 
 
-def _list_data_variables(courses: FactRuns, number: int) -> list[str]:
+def _list_data_variables(facts: FactRuns, number: int) -> list[str]:
     return [
         fact.subject
-        for fact, runs in courses.runs.items()
+        for fact, runs in facts.runs.items()
         if fact.aspect == ROLE
         and find_text(runs, number) == "data variable"
-        and find_text(courses.runs[fact._replace(aspect=PRESENCE)], number) == THERE
+        and find_text(facts.runs[fact._replace(aspect=PRESENCE)], number) == THERE
     ]
 
 
@@ -62,12 +62,12 @@ def _name_some(names: Sequence[str]) -> str:
 
 
 def _find_renamed_dims(
-    changes: Iterable[FoundChange], courses: FactRuns, number: int
+    changes: Iterable[FoundChange], facts: FactRuns, number: int
 ) -> FoundChange | None:
     """Return that dimensions have other names in the second file, if that explains a change."""
     taken = [
         fact.subject
-        for fact, runs in courses.runs.items()
+        for fact, runs in facts.runs.items()
         if fact.aspect == PRESENCE and find_text(runs, number) == THERE
     ]
     renamed: dict[str, str] = {}

@@ -57,9 +57,9 @@ def find_eras(
     survey: FileSurvey, joined: Sequence[str]
 ) -> tuple[tuple[Era, ...], tuple[EraStretch, ...]]:
     """Return the eras of an archive, unreadable files last, and their places."""
-    changing = [f for f in survey.courses.find_changing() if not _is_joined(survey, f, joined)]
+    changing = [f for f in survey.facts.find_changing() if not _is_joined(survey, f, joined)]
     making = [f for f in changing if _makes_eras(survey, f)]
-    numbers = survey.courses.number_eras(making)
+    numbers = survey.facts.number_eras(making)
     placed = dict(survey.spans.get(joined[0], ())) if len(joined) == 1 else {}
     found = [
         _make_era(survey, np.flatnonzero(numbers == n).tolist(), placed)
@@ -67,7 +67,7 @@ def find_eras(
     ]
     eras = (*found, *(era for era, _ in _find_unreadable(survey)))
     files = _list_files(survey, numbers.tolist(), len(found), placed)
-    return eras, place_eras(files, bool(placed) and survey.courses.counts_time(joined[0]))
+    return eras, place_eras(files, bool(placed) and survey.facts.counts_time(joined[0]))
 
 
 def _list_files(
@@ -87,9 +87,9 @@ def _list_files(
 
 
 def _makes_eras(survey: FileSurvey, fact: Fact) -> bool:
-    counts = survey.courses.count_texts(fact)
+    counts = survey.facts.count_texts(fact)
     if fact.aspect.startswith(CHUNKS):
-        return not _is_many(len(set(survey.courses.number_texts(fact).tolist())))
+        return not _is_many(len(set(survey.facts.number_texts(fact).tolist())))
     return is_steady(counts) or (
         not fact.aspect.startswith(OWN_ASPECTS) and not _is_many(len(counts))
     )
@@ -141,7 +141,7 @@ def find_differences(survey: FileSurvey, trial: TrialCombine) -> tuple[Differenc
     ]
     for pair, changes in by_pair.items():
         numbers = survey.files.index(pair[0]), survey.files.index(pair[1])
-        found += judge_changes(pair, put_causes(changes, survey.courses, numbers), trial)
+        found += judge_changes(pair, put_causes(changes, survey.facts, numbers), trial)
     for files in (
         _select_ends(survey.files) if not any(d.verdict == "blocks" for d in found) else ()
     ):
@@ -156,7 +156,7 @@ def _add_code(row: Difference, survey: FileSurvey, trial: TrialCombine) -> Diffe
     given = {**trial.how, **trial.options}
     if trial.preprocess is not None:
         given["preprocess"] = Code("preprocess")
-    runs = survey.courses.runs.get(Fact(row.variable, SIZE), [])
+    runs = survey.facts.runs.get(Fact(row.variable, SIZE), [])
     pair = [survey.files.index(file) for file in (row.against, row.first_file) if runs and file]
     sizes = tuple(find_text(runs, number) or "" for number in pair)
     return replace(row, code=write_remedy(row, given, sizes))
@@ -202,7 +202,7 @@ def _describe_opening(era: Era, *, leaves_out: bool) -> Difference:
 
 def _find_changes(survey: FileSurvey, joined: Sequence[str]) -> Iterator[FoundChange]:
     """Yield the changes of each fact; then files that overlap, or are out of order."""
-    for fact, runs in survey.courses.find_changing().items():
+    for fact, runs in survey.facts.find_changing().items():
         if not _is_joined(survey, fact, joined) and not _is_implied(survey, fact, joined):
             yield from _find_fact_changes(survey, fact, runs)
     if len(joined) != 1:
@@ -218,7 +218,7 @@ def _find_changes(survey: FileSurvey, joined: Sequence[str]) -> Iterator[FoundCh
             among = tuple(survey.files[n] for n in sorted({n for two in sharing for n in two}))
             fact = Fact(joined[0], aspect)
             yield FoundChange(fact, before, after, pair, len(sharing), among=among)
-    if survey.is_whole and not survey.unreadable and survey.courses.counts_time(joined[0]):
+    if survey.is_whole and not survey.unreadable and survey.facts.counts_time(joined[0]):
         yield from _find_gap_changes(survey, joined[0], placed)
 
 
@@ -239,7 +239,7 @@ def _find_gap_changes(
 def _find_fact_changes(
     survey: FileSurvey, fact: Fact, runs: Sequence[FactRun]
 ) -> Iterator[FoundChange]:
-    counts = survey.courses.count_texts(fact)
+    counts = survey.facts.count_texts(fact)
     seen, alike = {runs[0][1]}, _list_alike_texts(survey, fact)
     for (_, before), (place, after) in pairwise(runs):
         if after in seen:
@@ -250,7 +250,7 @@ def _find_fact_changes(
             count, text = sum(counts[other] for other in alike), _sum_up(alike)
             seen.update(alike)
         elif _is_collapsed(fact, len(counts)):
-            count = survey.courses.count - counts[runs[0][1]]
+            count = survey.facts.count - counts[runs[0][1]]
             text = f"{text} (and {len(counts) - 2:,} others)" if len(counts) > 2 else text
         pair = (survey.files[place - 1], survey.files[place])
         yield FoundChange(
@@ -259,9 +259,9 @@ def _find_fact_changes(
             text,
             pair,
             count,
-            survey.courses.counts_time(fact.subject),
+            survey.facts.counts_time(fact.subject),
             _is_virtual(survey, fact),
-            is_dimension=Fact(fact.subject, SIZE) in survey.courses.runs,
+            is_dimension=Fact(fact.subject, SIZE) in survey.facts.runs,
         )
         if _is_collapsed(fact, len(counts)):
             return
@@ -271,7 +271,7 @@ def _list_alike_texts(survey: FileSurvey, fact: Fact) -> list[str]:
     """Return the chunk lengths that cut longer and shorter files as those of the first are cut."""
     if not fact.aspect.startswith(CHUNKS):
         return []
-    runs, numbers = survey.courses.runs[fact], survey.courses.number_texts(fact)
+    runs, numbers = survey.facts.runs[fact], survey.facts.number_texts(fact)
     texts = dict.fromkeys(text for start, text in runs if numbers[start] == numbers[0])
     return [text for text in texts if text is not None and text != runs[0][1]]
 
@@ -305,7 +305,7 @@ def _is_joined(survey: FileSurvey, fact: Fact, joined: Sequence[str]) -> bool:
 def _is_implied(survey: FileSurvey, fact: Fact, joined: Sequence[str]) -> bool:
     """Say whether another difference already implies this one."""
     is_joined = fact.aspect.removeprefix(CHUNKS) in joined
-    changing = survey.courses.find_changing()
+    changing = survey.facts.find_changing()
     if fact.aspect == STORED:
         return Fact(fact.subject, DTYPE) in changing
     if fact.aspect == SIZE:
@@ -314,23 +314,23 @@ def _is_implied(survey: FileSurvey, fact: Fact, joined: Sequence[str]) -> bool:
     if fact.aspect.startswith(CHUNKS):
         # a variable with a single chunk has chunks as long as its dimension
         size = Fact(fact.aspect.removeprefix(CHUNKS), SIZE)
-        follows = size in changing and not survey.courses.number_texts(fact).any()
+        follows = size in changing and not survey.facts.number_texts(fact).any()
         return Fact(fact.subject, DIMENSIONS) in changing or (follows and not is_joined)
     return False
 
 
 def _dims_of(survey: FileSurvey, subject: str) -> list[str]:
-    runs = survey.courses.runs.get(Fact(subject, DIMENSIONS), [(0, None)])
+    runs = survey.facts.runs.get(Fact(subject, DIMENSIONS), [(0, None)])
     return [dim for _, text in runs for dim in (text or "").split(", ")]
 
 
 def _is_virtual(survey: FileSurvey, fact: Fact) -> bool:
-    return Fact(fact.subject, CODECS) in survey.courses.runs
+    return Fact(fact.subject, CODECS) in survey.facts.runs
 
 
 def _has_common_variable(survey: FileSurvey, first: int, second: int) -> bool:
     """Say whether two files share a variable; files without shared variables do not overlap."""
-    runs = survey.courses.runs
+    runs = survey.facts.runs
     names = {fact.subject for fact in runs if fact.aspect == PRESENCE} - set(survey.spans)
     return not names or any(
         find_text(runs[Fact(name, PRESENCE)], first)

@@ -75,49 +75,49 @@ def find_time_gaps(placed: Sequence[PlacedFile]) -> Iterator[tuple[int, int]]:
 
 
 def guess_dimensions(
-    courses: FactRuns, placed: Mapping[str, Sequence[PlacedFile]], unlimited: Sequence[str]
+    facts: FactRuns, placed: Mapping[str, Sequence[PlacedFile]], unlimited: Sequence[str]
 ) -> JoinedDimensions:
     """Find the dimensions to join along.
 
     Parameters
     ----------
-    courses : Courses
+    facts : FactRuns
         The facts of the files.
     placed : dict of str to sequence of Placed
         The spans of the files, by coordinate.
     unlimited : sequence of str
         The dimensions that are unlimited in all files.
     """
-    dims = [fact.subject for fact in courses.runs if fact.aspect == SIZE]
-    moving = {dim: count for dim in dims if (count := _count_coordinates(courses, dim)) > 1}
-    still = {dim for dim in dims if _count_coordinates(courses, dim) == 1 and courses.count > 1}
+    dims = [fact.subject for fact in facts.runs if fact.aspect == SIZE]
+    moving = {dim: count for dim in dims if (count := _count_coordinates(facts, dim)) > 1}
+    still = {dim for dim in dims if _count_coordinates(facts, dim) == 1 and facts.count > 1}
     for name, chosen in (
         ("the unlimited dimension", [d for d in unlimited if d not in still]),
         ("its coordinate differs from file to file", list(moving)),
-        ("its size differs from file to file", _find_changing_dims(courses, dims)),
-        ("the first dimension of most variables", _find_leading(courses, still)),
+        ("its size differs from file to file", _find_changing_dims(facts, dims)),
+        ("the first dimension of most variables", _find_leading(facts, still)),
     ):
         if chosen:
-            return JoinedDimensions(_find_foremost(courses, chosen, moving, placed), name)
+            return JoinedDimensions(_find_foremost(facts, chosen, moving, placed), name)
     return JoinedDimensions((), "none differs; name a new one with concat_dim")
 
 
-def _count_coordinates(courses: FactRuns, dim: str) -> int:
+def _count_coordinates(facts: FactRuns, dim: str) -> int:
     """Return how many different coordinates a dimension has, 0 without any."""
     fact = Fact(dim, VALUES)
-    return len(courses.count_texts(fact)) if fact in courses.runs else 0
+    return len(facts.count_texts(fact)) if fact in facts.runs else 0
 
 
-def _find_changing_dims(courses: FactRuns, dims: Iterable[str]) -> list[str]:
-    bare = (dim for dim in dims if not _count_coordinates(courses, dim))
-    return [dim for dim in bare if len(courses.count_texts(Fact(dim, SIZE))) > 1]
+def _find_changing_dims(facts: FactRuns, dims: Iterable[str]) -> list[str]:
+    bare = (dim for dim in dims if not _count_coordinates(facts, dim))
+    return [dim for dim in bare if len(facts.count_texts(Fact(dim, SIZE))) > 1]
 
 
-def _find_leading(courses: FactRuns, still: set[str]) -> list[str]:
+def _find_leading(facts: FactRuns, still: set[str]) -> list[str]:
     """Return the dimension that comes first in most variables."""
     firsts = [
         (runs[0][1] or "").split(", ")[0]
-        for fact, runs in courses.runs.items()
+        for fact, runs in facts.runs.items()
         if fact.aspect == DIMENSIONS and runs[0][1] != "none"
     ]
     counted = [dim for dim in firsts if dim not in still]
@@ -125,14 +125,14 @@ def _find_leading(courses: FactRuns, still: set[str]) -> list[str]:
 
 
 def _find_foremost(
-    courses: FactRuns,
+    facts: FactRuns,
     dims: Sequence[str],
     moving: Mapping[str, int],
     placed: Mapping[str, Sequence[PlacedFile]],
 ) -> tuple[str, ...]:
     """Return the dimension along which files follow each other, or the dimensions of tiles."""
     alone = [dim for dim in dims if dim in moving and _is_apart(placed.get(dim, ()))]
-    times = [dim for dim in alone or dims if courses.counts_time(dim)]
+    times = [dim for dim in alone or dims if facts.counts_time(dim)]
     tiles = tuple(dim for dim in dims if dim in moving)
     if len(tiles) > 1 and len(alone) != 1 and not times:
         return tiles

@@ -49,7 +49,7 @@ class FileSurvey:
     ----------
     files : list of str
         The readable files, in order.
-    courses : Courses
+    facts : FactRuns
         Their facts.
     spans : dict of str to list
         By coordinate: the number of each file that has it, and its span.
@@ -62,7 +62,7 @@ class FileSurvey:
     """
 
     files: list[str] = field(default_factory=list)
-    courses: FactRuns = field(default_factory=FactRuns)
+    facts: FactRuns = field(default_factory=FactRuns)
     spans: dict[str, list[PlacedFile]] = field(default_factory=dict)
     unlimited: Counter[str] = field(default_factory=Counter)
     unreadable: list[tuple[str, UnreadableFile]] = field(default_factory=list)
@@ -75,7 +75,7 @@ class FileSurvey:
             return
         for name, span in found.spans.items():
             self.spans.setdefault(name, []).append((len(self.files), span))
-        self.courses.add(found.facts)
+        self.facts.add(found.facts)
         self.unlimited.update(found.unlimited)
         self.files.append(file)
 

@@ -36,6 +36,6 @@ def exclude_other_writers(
         with hold_lock(lock_of(path)):
             yield
         return
-    if place is not None and place.kind in ("s3", "azure"):
+    if place is not None and place.kind in ("s3", "gcs", "azure"):
         find_store(url).demand_conditions(url, options)
     yield

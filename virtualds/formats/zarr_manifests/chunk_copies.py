@@ -47,15 +47,24 @@ class ChunkCopies:
             digest: text
             for path, copies in self._found.items()
             for digest, text in copies.items()
-            if is_loaded_first(path, nodes[path]) or len(text) <= MOST_OF_OTHER
+            if is_loaded_first(path, nodes[path]) or _count_bytes(text) <= MOST_OF_OTHER
         }
         chosen, left = dict[str, str](), MOST_IN_ALL
         for digest, text in sorted(wanted.items(), key=lambda item: len(item[1])):
-            left -= len(text)
+            left -= _count_bytes(text)
             if left < 0:
                 break
             chosen[digest] = text
         return chosen
+
+
+def _count_bytes(text: str) -> int:
+    """Return how many bytes a text of base64 stands for.
+
+    >>> _count_bytes("AAAA"), _count_bytes("AAA="), _count_bytes("AA==")
+    (3, 2, 1)
+    """
+    return len(text) // 4 * 3 - text[-2:].count("=")
 
 
 def is_loaded_first(path: str, node: Mapping[str, Any]) -> bool:

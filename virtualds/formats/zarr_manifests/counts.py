@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +19,18 @@ COUNTS = "counts.parquet"
 MOST_RUNS = 8
 """Runs that stand in the metadata."""
 
-Counts = tuple[tuple[int, int], ...] | str
-"""Runs, each a number of files and the chunks in each of them; or the name of a file of runs."""
+
+class Counts(NamedTuple):
+    """Runs, each a number of files and the chunks in each; or the path of the file that has them.
+
+    A table without either has no counts.
+    """
+
+    runs: tuple[tuple[int, int], ...] = ()
+    path: str = ""
+
+
+NO_COUNTS = Counts()
 
 
 def count_numbers(numbers: npt.NDArray[np.signedinteger[Any]]) -> tuple[int, Ints]:
@@ -53,12 +63,12 @@ def find_equal_runs(counts: Ints) -> Ints:
 
 def describe_counts(counts: Counts) -> dict[str, Any]:
     """Return what the metadata of a table say of its counts."""
-    if not counts:
+    if counts.path:
+        return {"counts": {"must_understand": False, "path": counts.path}}
+    if not counts.runs:
         return {}
-    if isinstance(counts, str):
-        return {"counts": {"must_understand": False, "path": counts}}
     # as JSON gives it back: documents are also used before they are written
-    return {"counts": {"must_understand": False, "runs": [list(run) for run in counts]}}
+    return {"counts": {"must_understand": False, "runs": [list(run) for run in counts.runs]}}
 
 
 def read_counts(said: Any) -> Counts:
@@ -71,11 +81,11 @@ def read_counts(said: Any) -> Counts:
     """
     match said:
         case None:
-            return ()
+            return NO_COUNTS
         case {"path": str() as name} if name == COUNTS:
-            return name
+            return Counts(path=name)
         case {"runs": [*runs]} if all(map(_is_run, runs)):
-            return tuple((files, chunks) for files, chunks in runs)
+            return Counts(tuple((files, chunks) for files, chunks in runs))
     raise FormatError(f"{said!r:.80} are not the counts of a table; the set is damaged")
 
 

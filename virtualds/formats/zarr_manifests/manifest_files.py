@@ -199,8 +199,8 @@ class TableRecords:
         counted = add_counts(self._counted, length)
         runs = find_equal_runs(counted)
         if len(runs) <= MOST_RUNS:
-            return tuple((files, chunks) for files, chunks in runs.tolist()), None
-        return COUNTS, _encode_runs(runs)
+            return Counts(tuple((files, chunks) for files, chunks in runs.tolist())), None
+        return Counts(path=COUNTS), _encode_runs(runs)
 
 
 def _encode_runs(runs: Ints) -> bytes:

@@ -142,7 +142,7 @@ class _PartWriter:
         self._put_records(folder, table.encode())
         counts, data = table.encode_counts()
         if data is not None:
-            self._put(f"{folder}/{counts}", data)
+            self._put(f"{folder}/{counts.path}", data)
         return folder, counts
 
     def write_sources(self) -> SourceTable:
@@ -215,8 +215,8 @@ def _list_needed(document: Document) -> Iterator[str]:
                 )
                 yield from _list_records(folder, _count_rows(table))
                 yield from _list_records(sources.folder, sources.rows)
-                if isinstance(name := read_counts(table.get("counts")), str):
-                    yield f"{folder}/{name}"
+                if path_of_counts := read_counts(table.get("counts")).path:
+                    yield f"{folder}/{path_of_counts}"
 
 
 def _count_rows(table: Mapping[str, Any]) -> int:

@@ -21,6 +21,7 @@ from virtualds.chunks.stored_sources import CountedSources
 from virtualds.errors import FormatError, VirtualdsError
 from virtualds.formats.referenced_files import MALFORMED_ERRORS
 from virtualds.formats.zarr_manifests.counts import (
+    NO_COUNTS,
     Counts,
     add_counts,
     count_numbers,
@@ -57,7 +58,7 @@ class ParquetTable:
     sources: SourceTable
     has_pipelines: bool = False
     pipelines: int = 1
-    counts: Counts = ()
+    counts: Counts = NO_COUNTS
 
     def describe_rows(self) -> dict[str, Any]:
         """Return what metadata say of its rows."""
@@ -88,11 +89,11 @@ class ParquetTable:
 
     def _count_noted(self) -> Ints | None:
         """Return how many rows lie in each file, as the set notes it; None if it does not."""
-        if not self.counts:
+        if self.counts == NO_COUNTS:
             return None
-        runs: Any = self.counts
-        if isinstance(self.counts, str):
-            path = f"{self.folder}/{self.counts}"
+        runs: Any = self.counts.runs
+        if self.counts.path:
+            path = f"{self.folder}/{self.counts.path}"
             runs = np.transpose([self.store.read_column(path, n) for n in ("files", "chunks")])
         files, chunks = np.reshape(runs, (-1, 2)).T.astype(np.int64)
         sound = files.size and min(files.min(), chunks.min()) >= 0

@@ -315,7 +315,7 @@ class SnapshotWriter:
     def _put_counts(self, folder: str, table: TableRecords) -> dict[str, Any]:
         counts, data = table.encode_counts()
         if data is not None:
-            self.put(f"{folder}/{counts}", data)
+            self.put(f"{folder}/{counts.path}", data)
         return describe_counts(counts)
 
     def _write_sources(self) -> None:
