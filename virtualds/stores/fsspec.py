@@ -20,7 +20,7 @@ from virtualds.options import get_options
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import fsspec_ranges, obstore
 from virtualds.stores.conditional import find_versioning
-from virtualds.stores.conditional.by_content import put
+from virtualds.stores.conditional.by_content import create
 from virtualds.stores.conditional.objects import PROOF
 from virtualds.stores.filesystems import (
     find_filesystem,
@@ -180,9 +180,9 @@ class FsspecStore:
             )
 
     def write_file(self, url: str, data: bytes, options: StorageOptions | None) -> None:
-        """Put a file; object stores show it whole or not at all."""
+        """Put a file; it shows whole or not at all."""
         with describe_errors(url, "PUT"):
-            use_filesystem(url, options, lambda fs, path: _put(fs, path, data), find_filesystem)
+            use_filesystem(url, options, lambda fs, path: create(fs, path, data), find_filesystem)
 
     def list_files(self, url: str, options: StorageOptions | None) -> list[ListedFile]:
         """Return the files below a folder, with sizes, etags and times where they are known."""
@@ -242,15 +242,6 @@ def fetch_info(url: str, options: StorageOptions | None) -> dict[str, Any]:
     if found.get("type") == "directory":
         raise folder_error(url)
     return found
-
-
-def _put(filesystem: Any, path: str, data: bytes) -> None:
-    try:
-        put(filesystem, path, data)
-    except BaseException:
-        with suppress(*list_store_errors(), NotImplementedError):
-            filesystem.rm_file(path)
-        raise
 
 
 def _find_below(filesystem: Any, path: str) -> tuple[str, Any]:
