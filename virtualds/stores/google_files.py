@@ -185,8 +185,9 @@ def _to_plain_error(error: BaseException) -> BaseException:
     if isinstance(error, FileNotFoundError | FileExistsError):
         return error
     if isinstance(error, OSError):
-        # gcsfs itself looks for this word
-        return PermissionError(str(error)) if str(error).startswith("Forbidden") else error
+        # gcsfs itself looks for this word; why access is refused stands in the second line
+        said = str(error).replace("\n", ": ")
+        return PermissionError(said) if said.startswith("Forbidden") else error
     if (payment := _explain_payment(str(error))) is not None:
         return payment
     plain: BaseException = HttpError({"code": 400, "message": str(error)})
