@@ -56,8 +56,8 @@ MODIFIED = (
 )
 """Names of the modification time in fsspec; stores of immutable files have the last one."""
 
-VERSIONS = ("ETag", "generation", "etag")
-"""Names of what tells versions of a file apart in fsspec: Google's has etags of two kinds."""
+INFO_VERSIONS = ("ETag", "generation", "etag")
+"""What names a version, in what fsspec says of a file: Google's has etags of two kinds."""
 
 _TURNS: dict[tuple[int, str, int], threading.Semaphore] = {}
 
@@ -338,7 +338,7 @@ def _describe_file(url: str, info: dict[str, Any], options: StorageOptions | Non
 
 def etag_of(info: dict[str, Any]) -> str | None:
     """Return the etag of a file, or what its store has in place of one."""
-    return next((str(info[name]) for name in VERSIONS if info.get(name)), None)
+    return next((str(info[name]) for name in INFO_VERSIONS if info.get(name)), None)
 
 
 def modified_of(info: dict[str, Any]) -> float | None:

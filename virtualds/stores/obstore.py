@@ -42,8 +42,8 @@ HARMLESS = frozenset(
 ENVIRONMENT = {"s3": ("AWS_",), "gs": ("GOOGLE_", "STORAGE_EMULATOR_HOST"), "az": ("AZURE_",)}
 """Prefixes of the environment variables that obstore or fsspec reads, by kind of store."""
 
-VERSIONS = {"gs": "version"}
-"""What names the version of a file for obstore, where it is no etag: Google's generation."""
+META_VERSIONS = {"gs": "version"}
+"""What names a version, in what obstore says of a file, if not the etag: Google's generation."""
 
 NO_RETRIES = {
     "max_retries": 0,
@@ -73,7 +73,7 @@ class _Client:
         self, store: Any, library: Any, errors: tuple[type[BaseException], ...], kind: str
     ) -> None:
         self.store, self.errors, self.is_http = store, errors, kind == "http"
-        self.version = VERSIONS.get(kind, "e_tag")
+        self.version = META_VERSIONS.get(kind, "e_tag")
         self.get, self.list_all = library.get, library.list_with_delimiter
         self.failures, self.rests_until = 0, 0.0
 
