@@ -276,7 +276,7 @@ def test_a_busy_server_is_no_unsafe_one(
 ) -> None:
     """The errors of gcsfs are no OSError."""
     url, options = f"{bucket}/of/x.json", StorageOptions(google.options)
-    turns, once, ask = defaultdict[str, Lock](Lock), GoogleFiles.upload, GoogleFiles._ask
+    turns, once, ask = defaultdict[str, Lock](Lock), GoogleFiles.upload_object, GoogleFiles._ask
 
     def upload_alone(self: Any, path: str, *given: Any) -> str:
         if not turns[path].acquire(blocking=False):
@@ -294,7 +294,7 @@ def test_a_busy_server_is_no_unsafe_one(
     if busy == "removing":
         monkeypatch.setattr(GoogleFiles, "_ask", remove_nothing)
     else:
-        monkeypatch.setattr(GoogleFiles, "upload", upload_alone)
+        monkeypatch.setattr(GoogleFiles, "upload_object", upload_alone)
     with virtualds.set_options(retries=0):
         version = find_store(url).write_version(url, b"data", options, None)
     assert find_store(url).read_version(url, options) == (b"data", version)
@@ -504,14 +504,14 @@ def test_a_write_that_is_sent_again_is_no_other_writer(
     """The first answer was lost: the second says that there is such an object, which is ours."""
     url, options = f"{bucket}/x", StorageOptions(google.options)
     put(f"{bucket}/other", b"", google.options)
-    store, once = find_store(url), GoogleFiles.upload
+    store, once = find_store(url), GoogleFiles.upload_object
 
     def twice(self: Any, *given: Any) -> str:
         once(self, *given)
         return str(once(self, *given))
 
     first = store.write_version(url, b"one", options, None)
-    monkeypatch.setattr(GoogleFiles, "upload", twice)
+    monkeypatch.setattr(GoogleFiles, "upload_object", twice)
     second = store.write_version(url, b"two", options, first)
     third = store.write_version(f"{url}y", b"three", options, None)
     assert store.read_version(url, options) == (b"two", second)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
+
+from virtualds.importing import importing
 
 SCHEMES = frozenset({"gs", "gcs"})
 
@@ -41,14 +42,16 @@ def make_filesystem(url: str, options: dict[str, Any], *, retries: bool) -> tupl
     PermissionError
         gcsfs finds no credentials, or cannot use those that it got.
     """
-    # first, so that its absence is named before that of the libraries below it
-    import_module("gcsfs")
-    files = import_module("virtualds.stores.google_files")
-    kind = files.GoogleFiles if retries else files.GoogleFilesAskedOnce
-    settings = {**kind._get_kwargs_from_urls(url), **name_anonymous(options)}
+    with importing:
+        # first, so that its absence is named before that of the libraries below it
+        import gcsfs  # noqa: F401
+        from google.auth.exceptions import GoogleAuthError
+
+        from virtualds.stores.google_files import GoogleFiles
+    settings = {**GoogleFiles._get_kwargs_from_urls(url), **name_anonymous(options)}
     try:
-        return kind(**settings), kind._strip_protocol(url)
-    except files.GoogleAuthError as error:
+        return GoogleFiles(**settings, repeats=retries), GoogleFiles._strip_protocol(url)
+    except GoogleAuthError as error:
         raise PermissionError(
             f"{url}: gcsfs found no credentials that it can use ({error}); log in with gcloud, or "
             f"give a token, or anon=True for a public bucket, in storage_options"

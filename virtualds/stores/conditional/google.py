@@ -32,7 +32,7 @@ OBJECT = "b/{}/o/{}"
 class InGoogle(InObjectStore):
     """Versions of objects in Google Cloud Storage: their generations."""
 
-    needs = "upload"
+    needs = "upload_object"
     conditions = ("ifGenerationMatch=0", "ifGenerationMatch")
 
     def read(self, filesystem: Any, path: str) -> tuple[bytes, str]:
@@ -59,11 +59,11 @@ class InGoogle(InObjectStore):
         """Write an object with ``ifGenerationMatch``; generation 0 stands for no object."""
         condition = {"ifGenerationMatch": expected or "0"}
         with _conditions(filesystem, path):
-            return str(filesystem.upload(path, data, {WRITER: writer}, condition))
+            return str(filesystem.upload_object(path, data, {WRITER: writer}, condition))
 
     def put(self, filesystem: Any, path: str, data: bytes) -> str:
         """Write an object, and return its generation."""
-        return str(filesystem.upload(path, data, {}, {}))
+        return str(filesystem.upload_object(path, data, {}, {}))
 
     def find_writer(self, filesystem: Any, path: str) -> tuple[str | None, str]:
         """Return the writer and the generation of an object."""
