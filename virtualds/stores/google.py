@@ -6,8 +6,6 @@ from typing import Any
 
 from virtualds.importing import importing
 
-SCHEMES = frozenset({"gs", "gcs"})
-
 GENERATION = "X-Goog-Generation"
 """The header that holds the version of an object.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Any
 
 from virtualds.errors import UnsupportedError
@@ -12,8 +13,9 @@ from virtualds.options import get_options
 from virtualds.stores.retry import list_store_errors
 from virtualds.stores.store import ChangedError, version_of
 from virtualds.stores.temporary import make_temporary_name
+from virtualds.urls import KINDS
 
-WITHOUT_FOLDERS = {"memory", "s3", "gs", "gcs", "abfs", "abfss", "az"}
+WITHOUT_FOLDERS = {"memory", *chain.from_iterable(KINDS.values())}
 """Filesystems without folders, whose files show once they are whole."""
 
 
