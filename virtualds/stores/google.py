@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from virtualds.importing import importing
+from virtualds.importing import import_named, importing
 
 GENERATION = "X-Goog-Generation"
 """The header that holds the version of an object.
@@ -44,11 +44,10 @@ def make_filesystem(url: str, options: dict[str, Any], *, retries: bool) -> tupl
         # first, so that its absence is named before that of the libraries below it
         import gcsfs  # noqa: F401
         from google.auth.exceptions import GoogleAuthError
-
-        from virtualds.stores.google_files import GoogleFiles
-    settings = {**GoogleFiles._get_kwargs_from_urls(url), **name_anonymous(options)}
+    kind = import_named("virtualds.stores.google_files:GoogleFiles")
+    settings = {**kind._get_kwargs_from_urls(url), **name_anonymous(options)}
     try:
-        return GoogleFiles(**settings, repeats=retries), GoogleFiles._strip_protocol(url)
+        return kind(**settings, repeats=retries), kind._strip_protocol(url)
     except GoogleAuthError as error:
         raise PermissionError(
             f"{url}: gcsfs found no credentials that it can use ({error}); log in with gcloud, or "
