@@ -31,7 +31,7 @@ ARCHIVES = {"zip": is_zip, "tar": is_tar}
 
 MOST, *OTHERS = PARSERS.entries
 READERS = LateTable[Parser | Format](MOST, *FORMATS, *OTHERS)
-"""Every reader: that of most files comes first."""
+"""Every reader: HDF5, the format of most files, comes first."""
 
 FOLDER_READERS: tuple[Parser | Format, ...] = (*FORMATS, PLAIN_ZARR)
 """Readers of folders, reference sets first: some also look like Zarr stores."""
@@ -53,9 +53,9 @@ def detect_reader(url: str, options: StorageOptions | None) -> Found:
     store = find_store(url)
     try:
         source, head = store.read_head(url, options, HEAD_BYTES)
-        if (reader := _find_by_bytes(head)) is not READERS[0] and len(
-            head
-        ) == HEAD_BYTES != source.size:
+        reader = _find_by_bytes(head)
+        is_hdf5 = reader is READERS[0]
+        if not is_hdf5 and len(head) == HEAD_BYTES != source.size:
             source, head = store.read_head(url, options, FIRST_PAGES * PAGE)
             reader = _find_by_bytes(head)
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:

@@ -58,7 +58,7 @@ class InGoogle(InObjectStore):
     ) -> str:
         """Write an object with ``ifGenerationMatch``; generation 0 stands for no object."""
         condition = {"ifGenerationMatch": expected or "0"}
-        with _conditions(filesystem, path):
+        with _turn_refusals(filesystem, path):
             return str(filesystem.upload_object(path, data, {WRITER: writer}, condition))
 
     def put(self, filesystem: Any, path: str, data: bytes) -> str:
@@ -108,7 +108,7 @@ def _version_of(described: dict[str, Any]) -> str:
 
 
 @contextmanager
-def _conditions(filesystem: Any, path: str) -> Iterator[None]:
+def _turn_refusals(filesystem: Any, path: str) -> Iterator[None]:
     """Turn the errors of refused and of unknown conditions into those of `InObjectStore`."""
     from gcsfs.retry import HttpError
 
