@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from virtualds.importing import import_named, importing
+from virtualds.importing import import_named
 
 GENERATION = "X-Goog-Generation"
 """The header that holds the version of an object.
@@ -40,15 +40,14 @@ def make_filesystem(url: str, options: dict[str, Any], *, retries: bool) -> tupl
     PermissionError
         gcsfs finds no credentials, or cannot use those that it got.
     """
-    with importing:
-        # first, so that its absence is named before that of the libraries below it
-        import gcsfs  # noqa: F401
-        from google.auth.exceptions import GoogleAuthError
+    # first, so that its absence is named before that of the libraries below it
+    import_named("gcsfs:GCSFileSystem")
+    google_auth_error = import_named("google.auth.exceptions:GoogleAuthError")
     kind = import_named("virtualds.stores.google_files:GoogleFiles")
     settings = {**kind._get_kwargs_from_urls(url), **name_anonymous(options)}
     try:
         return kind(**settings, repeats=retries), kind._strip_protocol(url)
-    except GoogleAuthError as error:
+    except google_auth_error as error:
         raise PermissionError(
             f"{url}: gcsfs found no credentials that it can use ({error}); log in with gcloud, or "
             f"give a token, or anon=True for a public bucket, in storage_options"
