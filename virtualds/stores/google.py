@@ -6,6 +6,9 @@ from typing import Any
 
 from virtualds.importing import import_named
 
+FILES = "virtualds.stores.google_files:GoogleFiles"
+"""The filesystem; its module needs gcsfs."""
+
 GENERATION = "X-Goog-Generation"
 """The header that holds the version of an object.
 
@@ -43,7 +46,7 @@ def make_filesystem(url: str, options: dict[str, Any], *, retries: bool) -> tupl
     # first, so that its absence is named before that of the libraries below it
     import_named("gcsfs:GCSFileSystem")
     google_auth_error = import_named("google.auth.exceptions:GoogleAuthError")
-    kind = import_named("virtualds.stores.google_files:GoogleFiles")
+    kind = import_named(FILES)
     settings = {**kind._get_kwargs_from_urls(url), **name_anonymous(options)}
     try:
         return kind(**settings, repeats=retries), kind._strip_protocol(url)
