@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import virtualds
-from virtualds.importing import find
+from virtualds.importing import import_named
 
 PACKAGE = Path(__file__).parents[1] / "virtualds"
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -332,7 +332,7 @@ def test_tables_name_what_is_there() -> None:
     places = {place for place in places if PLACE.fullmatch(str(place))}
     assert len(places) > 50
     for place in places:
-        assert find(place) is not None, place
+        assert import_named(place) is not None, place
 
 
 def test_every_package_has_a_layer() -> None:

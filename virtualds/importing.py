@@ -70,7 +70,7 @@ class Late:
 
     def __call__(self, *given: Any, **options: Any) -> Any:
         """Call the function."""
-        return find(self.place)(*given, **options)
+        return import_named(self.place)(*given, **options)
 
 
 class LateTable(Sequence[Entry]):
@@ -103,10 +103,10 @@ class LateTable(Sequence[Entry]):
         if isinstance(index, slice):
             return LateTable(*self.entries[index])
         entry = self.entries[index]
-        return find(entry) if isinstance(entry, str) else entry
+        return import_named(entry) if isinstance(entry, str) else entry
 
 
-def find(place: str) -> Any:
+def import_named(place: str) -> Any:
     """Import what lies at a place: a module and a name, as entry points are written."""
     module, _, name = place.partition(":")
     with importing:

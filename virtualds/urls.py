@@ -18,6 +18,13 @@ ARCHIVES = frozenset({"zip", "tar"})
 HELD = "held"
 """Scheme of bytes and open files of this process, which have no other name."""
 
+KINDS: dict[str, tuple[str, ...]] = {
+    "s3": ("s3", "s3a"),
+    "gs": ("gs", "gcs"),
+    "az": ("az", "abfs", "abfss"),
+}
+"""The kinds of object stores that are more than a filesystem of fsspec here, and their schemes."""
+
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+)(://|::)")
 
 
@@ -32,6 +39,18 @@ def scheme_of(url: str) -> str:
     found = _SCHEME.match(url)
     scheme = found.group(1).lower() if found else "file"
     return "file" if scheme == "local" else scheme
+
+
+def kind_of(url: str) -> str:
+    """Return the kind of store of a url: a key of `KINDS`, or else the scheme.
+
+    Examples
+    --------
+    >>> kind_of("gcs://bucket/2001.nc"), kind_of("sftp://host/2001.nc")
+    ('gs', 'sftp')
+    """
+    scheme = scheme_of(url)
+    return next((kind for kind, schemes in KINDS.items() if scheme in schemes), scheme)
 
 
 def host_of(url: str) -> str:

@@ -17,7 +17,7 @@ import zarr
 from range_server import running
 
 import virtualds
-from virtualds.errors import FormatError, ReadError, UnsupportedError
+from virtualds.errors import AccessError, FormatError, ReadError, UnsupportedError
 from virtualds.stores.fsspec import FsspecStore
 
 TIMES = np.arange("2001-01", "2001-07", dtype="datetime64[M]").astype("datetime64[ns]")
@@ -334,6 +334,13 @@ class _Unlisted(http.server.SimpleHTTPRequestHandler):
         pass
 
 
+class _Silent(_Unlisted):
+    """A web server that refuses what is not there, as S3 does where listing is not allowed."""
+
+    def send_error(self, code: int, *args: Any) -> None:
+        super().send_error(403 if code == 404 else code, *args)
+
+
 @pytest.fixture
 def website(tmp_path: Path) -> Iterator[str]:
     handler = functools.partial(_Unlisted, directory=str(tmp_path))
@@ -362,6 +369,33 @@ def test_a_store_without_listing_and_consolidation_is_refused(
     array[:] = 1
     with pytest.raises(UnsupportedError, match="consolidate"):
         virtualds.open_virtual_dataset(f"{website}/s")
+
+
+@both
+@pytest.mark.parametrize("name", ["store.zarr", "store"])
+@pytest.mark.filterwarnings("ignore:Consolidated metadata")
+def test_a_refused_file_may_be_missing_so_others_are_tried(
+    tmp_path: Path, version: int, name: str
+) -> None:
+    xr.Dataset({"t": ("x", np.arange(5.0))}).to_zarr(
+        tmp_path / name, zarr_format=version, consolidated=True
+    )
+    with running(functools.partial(_Silent, directory=str(tmp_path))) as server:
+        assert_read(f"{server.url}/{name}", native(str(tmp_path / name)))
+        with pytest.raises(AccessError, match="refuses access"):
+            virtualds.open_virtual_dataset(f"{server.url}/none{name}")
+
+
+@pytest.mark.parametrize("name", ["refs.virtual.zarr", "refs.parquet", "refs"])
+@pytest.mark.filterwarnings("ignore:Consolidated metadata")
+def test_a_set_is_found_where_what_is_missing_is_refused(tmp_path: Path, name: str) -> None:
+    xr.Dataset({"t": ("x", np.arange(5.0))}).to_zarr(tmp_path / "store.zarr")
+    form = {"refs.parquet": "kerchunk-parquet"}.get(name, "zarr-v3")
+    with running(functools.partial(_Silent, directory=str(tmp_path))) as server:
+        vds = virtualds.open_virtual_dataset(tmp_path / "store.zarr")
+        vds.virtual.to_manifest(tmp_path / name, format=form)
+        found = virtualds.open_virtual_dataset(f"{server.url}/{name}", allow=tmp_path)
+        assert set(found.variables) == set(vds.variables)
 
 
 # ---------------------------------------------------------------------- what is not read

@@ -434,6 +434,58 @@ def test_folders_are_made_where_they_are_needed(tmp_path: Path) -> None:
     assert store.list_files("dir://a", options) == []
 
 
+def break_writes(monkeypatch: pytest.MonkeyPatch, filesystem: Any) -> None:
+    """Let the connection break in the middle of each write."""
+    whole = type(filesystem).pipe_file
+
+    def write_half(filesystem: Any, path: str, data: bytes, **how: Any) -> None:
+        if "memory" not in filesystem.protocol:
+            whole(filesystem, path, data[: len(data) // 2], **how)
+        raise ConnectionResetError("connection reset")
+
+    monkeypatch.setattr(type(filesystem), "pipe_file", write_half)
+
+
+@pytest.mark.parametrize("scheme", ["memory", "dir"])
+def test_a_write_that_fails_leaves_the_file_that_another_has_made(
+    scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chunks are named by their content, so two jobs may write the same one."""
+    url = f"{scheme}://{uuid.uuid4().hex}/chunk"
+    options = StorageOptions(path=str(tmp_path)) if scheme == "dir" else None
+    store = FsspecStore()
+    store.write_file(url, b"content", options)
+    break_writes(monkeypatch, find_filesystem(url, options)[0])
+    for name in (url, f"{url}-new"):
+        with pytest.raises(OSError, match="connection reset"):
+            store.write_file(name, b"content", options)
+    assert store.read_all(url, options) == b"content"
+    [listed] = store.list_files(url.rpartition("/")[0], options)
+    assert listed.path == "chunk"
+
+
+@pytest.mark.parametrize("refuses", [True, False])
+def test_a_file_is_replaced_where_renaming_does_not_replace(
+    refuses: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a name that is taken, some filesystems say so, and some do nothing."""
+    options, store = StorageOptions(path=str(tmp_path)), FsspecStore()
+    kind = type(find_filesystem("dir://a/b", options)[0])
+    renamed = kind.mv
+
+    def rename(filesystem: Any, path: str, new: str, **how: Any) -> None:
+        if not filesystem.exists(new):
+            renamed(filesystem, path, new, **how)
+        elif refuses:
+            raise FileExistsError(new)
+
+    monkeypatch.setattr(kind, "mv", rename)
+    for data in (b"first", b"second"):
+        store.write_file("dir://a/b", data, options)
+    assert (tmp_path / "a/b").read_bytes() == b"second"
+    assert os.listdir(tmp_path / "a") == ["b"]
+
+
 # ---------------------------------------------------------------------- listing and removing
 
 

@@ -6,7 +6,7 @@ takes as long as hundreds of kilobytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from virtualds.arrays.parser import Parser
@@ -31,7 +31,7 @@ ARCHIVES = {"zip": is_zip, "tar": is_tar}
 
 MOST, *OTHERS = PARSERS.entries
 READERS = LateTable[Parser | Format](MOST, *FORMATS, *OTHERS)
-"""Every reader: that of most files comes first."""
+"""Every reader: HDF5, the format of most files, comes first."""
 
 FOLDER_READERS: tuple[Parser | Format, ...] = (*FORMATS, PLAIN_ZARR)
 """Readers of folders, reference sets first: some also look like Zarr stores."""
@@ -43,15 +43,19 @@ HEAD_BYTES = 4096
 def detect_reader(url: str, options: StorageOptions | None) -> Found:
     """Return the reader of a file, a folder, or the only content of an archive."""
     told = _list_told_by_suffix(url)
-    if (found := _find_among(FOLDER_READERS, url, options, told)) is not None:
-        return found
+    try:
+        if (found := _find_among(FOLDER_READERS, url, options, told)) is not None:
+            return found
+    except PermissionError:
+        # it may be missing: servers that list nothing may say no more; it is asked for once more
+        told = ()
     head = b""
     store = find_store(url)
     try:
         source, head = store.read_head(url, options, HEAD_BYTES)
-        if (reader := _find_by_bytes(head)) is not READERS[0] and len(
-            head
-        ) == HEAD_BYTES != source.size:
+        reader = _find_by_bytes(head)
+        is_hdf5 = reader is READERS[0]
+        if not is_hdf5 and len(head) == HEAD_BYTES != source.size:
             source, head = store.read_head(url, options, FIRST_PAGES * PAGE)
             reader = _find_by_bytes(head)
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
@@ -183,8 +187,18 @@ def _list_told_by_suffix(url: str) -> tuple[str, ...]:
 
 def _find_by_marker(url: str, options: StorageOptions | None, tried: Sequence[str]) -> Found | None:
     """Return the reader of a folder, None if there is none; some files were looked at already."""
-    own = find_marked_by(FOLDER_READERS, url, options, tried)
-    return own or find_marked_by(load_plugins(), url, options)
+    # plugins are imported only if they are needed
+    own: Callable[[], Sequence[Parser | Format]] = lambda: FOLDER_READERS  # noqa: E731
+    denied: PermissionError | None = None
+    for list_readers in (own, load_plugins):
+        try:
+            if (found := find_marked_by(list_readers(), url, options, tried)) is not None:
+                return found
+        except PermissionError as error:
+            denied = denied or error
+    if denied is not None:
+        raise denied
+    return None
 
 
 def find_marked_by(

@@ -12,7 +12,7 @@ from virtualds.stores.credentials import find_grant, note_refusal, renew, resolv
 from virtualds.stores.http_session import add_own_session
 from virtualds.stores.retry import list_store_errors
 from virtualds.stores.store import StoreError
-from virtualds.urls import scheme_of
+from virtualds.urls import kind_of, scheme_of
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ def find_filesystem(url: str, options: StorageOptions | None) -> tuple[Any, str]
 
 def find_reading_filesystem(url: str, options: StorageOptions | None) -> tuple[Any, str]:
     """Return a filesystem for many requests at a time, without its own retries."""
-    settings = _SETTINGS.get(scheme_of(url), dict)
+    settings = _SETTINGS.get(kind_of(url), dict)
     present = dict(resolve_options(options) or {})
     filesystem, path = _find_filesystem(url, settings(present), retries=False)
     if speaks(filesystem, "s3", "call_s3"):
@@ -70,11 +70,11 @@ def _find_filesystem(url: str, options: dict[str, Any], *, retries: bool = True)
 
     options = _SESSIONS.get(scheme_of(url), dict)(options)
     try:
-        if scheme_of(url) in google.SCHEMES and "::" not in url:
+        if kind_of(url) == "gs" and "::" not in url:
             return google.make_filesystem(url, options, retries=retries)
         return fsspec.core.url_to_fs(url, **options)  # type: ignore[no-any-return]
     except (ImportError, TypeError, ValueError) as error:
-        extra = _EXTRAS.get(scheme_of(url)) if isinstance(error, ImportError) else None
+        extra = _EXTRAS.get(kind_of(url)) if isinstance(error, ImportError) else None
         advice = f"; pip install 'virtualds[{extra}]'" if extra else ""
         raise StoreError(f"{error}{advice}") from error
 
@@ -96,19 +96,11 @@ def _enlarge_pool(given: dict[str, Any]) -> dict[str, Any]:
     return {**given, "config_kwargs": {**ours, **given.get("config_kwargs", {})}}
 
 
-_EXTRAS = {
-    **dict.fromkeys(("http", "https"), "remote"),
-    **dict.fromkeys(("s3", "s3a"), "s3"),
-    **dict.fromkeys(("gs", "gcs"), "gcs"),
-    **dict.fromkeys(("az", "abfs", "abfss"), "azure"),
-}
-"""The extra with the filesystem, by scheme."""
+_EXTRAS = {"http": "remote", "https": "remote", "s3": "s3", "gs": "gcs", "az": "azure"}
+"""The extra with the filesystem, by kind of store."""
 
-_SETTINGS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    "s3": _enlarge_pool,
-    "s3a": _enlarge_pool,
-}
-"""Changes of options for reading, by scheme."""
+_SETTINGS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {"s3": _enlarge_pool}
+"""Changes of options for reading, by kind of store."""
 
 _SESSIONS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "http": add_own_session,

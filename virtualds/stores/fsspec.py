@@ -20,7 +20,7 @@ from virtualds.options import get_options
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import fsspec_ranges, obstore
 from virtualds.stores.conditional import find_versioning
-from virtualds.stores.conditional.by_content import put
+from virtualds.stores.conditional.by_content import create
 from virtualds.stores.conditional.objects import PROOF
 from virtualds.stores.filesystems import (
     find_filesystem,
@@ -56,8 +56,8 @@ MODIFIED = (
 )
 """Names of the modification time in fsspec; stores of immutable files have the last one."""
 
-VERSIONS = ("ETag", "generation", "etag")
-"""Names of what tells versions of a file apart in fsspec: Google's has etags of two kinds."""
+INFO_VERSIONS = ("ETag", "generation", "etag")
+"""What names a version, in what fsspec says of a file: Google's has etags of two kinds."""
 
 _TURNS: dict[tuple[int, str, int], threading.Semaphore] = {}
 
@@ -180,9 +180,9 @@ class FsspecStore:
             )
 
     def write_file(self, url: str, data: bytes, options: StorageOptions | None) -> None:
-        """Put a file; object stores show it whole or not at all."""
+        """Put a file; it shows whole or not at all."""
         with describe_errors(url, "PUT"):
-            use_filesystem(url, options, lambda fs, path: _put(fs, path, data), find_filesystem)
+            use_filesystem(url, options, lambda fs, path: create(fs, path, data), find_filesystem)
 
     def list_files(self, url: str, options: StorageOptions | None) -> list[ListedFile]:
         """Return the files below a folder, with sizes, etags and times where they are known."""
@@ -242,15 +242,6 @@ def fetch_info(url: str, options: StorageOptions | None) -> dict[str, Any]:
     if found.get("type") == "directory":
         raise folder_error(url)
     return found
-
-
-def _put(filesystem: Any, path: str, data: bytes) -> None:
-    try:
-        put(filesystem, path, data)
-    except BaseException:
-        with suppress(*list_store_errors(), NotImplementedError):
-            filesystem.rm_file(path)
-        raise
 
 
 def _find_below(filesystem: Any, path: str) -> tuple[str, Any]:
@@ -347,7 +338,7 @@ def _describe_file(url: str, info: dict[str, Any], options: StorageOptions | Non
 
 def etag_of(info: dict[str, Any]) -> str | None:
     """Return the etag of a file, or what its store has in place of one."""
-    return next((str(info[name]) for name in VERSIONS if info.get(name)), None)
+    return next((str(info[name]) for name in INFO_VERSIONS if info.get(name)), None)
 
 
 def modified_of(info: dict[str, Any]) -> float | None:

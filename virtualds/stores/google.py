@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
-SCHEMES = frozenset({"gs", "gcs"})
+from virtualds.importing import import_named
+
+FILES = "virtualds.stores.google_files:GoogleFiles"
+"""The filesystem; its module needs gcsfs."""
 
 GENERATION = "X-Goog-Generation"
 """The header that holds the version of an object.
@@ -42,13 +44,13 @@ def make_filesystem(url: str, options: dict[str, Any], *, retries: bool) -> tupl
         gcsfs finds no credentials, or cannot use those that it got.
     """
     # first, so that its absence is named before that of the libraries below it
-    import_module("gcsfs")
-    files = import_module("virtualds.stores.google_files")
-    kind = files.GoogleFiles if retries else files.GoogleFilesAskedOnce
+    import_named("gcsfs:GCSFileSystem")
+    google_auth_error = import_named("google.auth.exceptions:GoogleAuthError")
+    kind = import_named(FILES)
     settings = {**kind._get_kwargs_from_urls(url), **name_anonymous(options)}
     try:
-        return kind(**settings), kind._strip_protocol(url)
-    except files.GoogleAuthError as error:
+        return kind(**settings, repeats=retries), kind._strip_protocol(url)
+    except google_auth_error as error:
         raise PermissionError(
             f"{url}: gcsfs found no credentials that it can use ({error}); log in with gcloud, or "
             f"give a token, or anon=True for a public bucket, in storage_options"

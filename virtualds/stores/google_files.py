@@ -19,7 +19,6 @@ from aiohttp import ClientResponseError, ClientTimeout
 from fsspec.asyn import sync_wrapper
 from gcsfs.core import GCSFileSystem
 from gcsfs.retry import HttpError
-from google.auth.exceptions import GoogleAuthError as GoogleAuthError
 from yarl import URL
 
 from virtualds.options import get_options
@@ -43,9 +42,20 @@ class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
 
     Their bytes are asked for as those of an HTTP filesystem are, by `set_session`, `encode_url` and
     `kwargs`. So they are read as they come, within a time limit, and with their headers.
+
+    Parameters
+    ----------
+    repeats : bool
+        Repeat requests that fail; if not, who asks for them does so.
+    **options
+        Options of gcsfs.
     """
 
     version_header = GENERATION
+
+    def __init__(self, *, repeats: bool = True, **options: Any) -> None:
+        super().__init__(**options)
+        self.repeats = repeats
 
     async def set_session(self) -> Any:
         """Return the session of aiohttp."""
@@ -69,7 +79,7 @@ class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
         """The url of the server, without a slash at its end."""
         return str(self.base).removesuffix("/storage/v1/")
 
-    async def _upload(
+    async def _upload_object(
         self, path: str, data: bytes, metadata: dict[str, str], condition: dict[str, str]
     ) -> str:
         """Write an object with its metadata by one request, and return its generation.
@@ -90,11 +100,11 @@ class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
         )
         return str(found["generation"])
 
-    upload = sync_wrapper(_upload)
+    upload_object = sync_wrapper(_upload_object)
 
     async def _pipe_file(self, path: str, data: bytes, **how: Any) -> None:
         # what gcsfs puts between the parts of an upload may stand in the data, and would end them
-        await self._upload(path, data, {}, {})
+        await self._upload_object(path, data, {}, {})
         self.invalidate_cache(path)
 
     async def _info(self, path: str, *given: Any, **how: Any) -> dict[str, Any]:
@@ -117,7 +127,7 @@ class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
                 return await self._ask(*asked, **how)
             except WORDY_ERRORS + list_store_errors() as error:
                 plain = _to_plain_error(error)
-                if attempt >= self.count_retries() or not may_pass(plain):
+                if attempt >= (get_options().retries if self.repeats else 0) or not may_pass(plain):
                     # what caused a plain error has a status that says less
                     raise plain from (error.__cause__ if plain is error else None)
                 await asyncio.sleep(choose_wait(attempt + 1, plain))
@@ -126,18 +136,6 @@ class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
         # gcsfs repeats requests six times, and takes half a minute to refuse wrong credentials
         repeated = GCSFileSystem._request
         return await getattr(repeated, "__wrapped__", repeated)(self, *asked, **how)
-
-    def count_retries(self) -> int:
-        """Return how often a request that fails is repeated."""
-        return get_options().retries
-
-
-class GoogleFilesAskedOnce(GoogleFiles):
-    """The same files; who asks for them repeats requests that fail."""
-
-    def count_retries(self) -> int:
-        """Return 0."""
-        return 0
 
 
 class _Body(BytesIO):
@@ -185,8 +183,9 @@ def _to_plain_error(error: BaseException) -> BaseException:
     if isinstance(error, FileNotFoundError | FileExistsError):
         return error
     if isinstance(error, OSError):
-        # gcsfs itself looks for this word
-        return PermissionError(str(error)) if str(error).startswith("Forbidden") else error
+        # gcsfs itself looks for this word; why access is refused stands in the second line
+        said = str(error).replace("\n", ": ")
+        return PermissionError(said) if said.startswith("Forbidden") else error
     if (payment := _explain_payment(str(error))) is not None:
         return payment
     plain: BaseException = HttpError({"code": 400, "message": str(error)})

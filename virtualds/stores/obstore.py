@@ -22,6 +22,7 @@ from virtualds.stores.obstore_options import Translation, split_url, translate_o
 from virtualds.stores.pace import TooSlowError, join_parts, seconds_for
 from virtualds.stores.responses import Answer
 from virtualds.stores.retry import CONNECT_TIMEOUT, PASSING_STATUSES, READ_TIMEOUT, BrokenAnswer
+from virtualds.urls import kind_of
 
 Result = TypeVar("Result")
 
@@ -42,8 +43,8 @@ HARMLESS = frozenset(
 ENVIRONMENT = {"s3": ("AWS_",), "gs": ("GOOGLE_", "STORAGE_EMULATOR_HOST"), "az": ("AZURE_",)}
 """Prefixes of the environment variables that obstore or fsspec reads, by kind of store."""
 
-VERSIONS = {"gs": "version"}
-"""What names the version of a file for obstore, where it is no etag: Google's generation."""
+META_VERSIONS = {"gs": "version"}
+"""What names a version, in what obstore says of a file, if not the etag: Google's generation."""
 
 NO_RETRIES = {
     "max_retries": 0,
@@ -73,7 +74,7 @@ class _Client:
         self, store: Any, library: Any, errors: tuple[type[BaseException], ...], kind: str
     ) -> None:
         self.store, self.errors, self.is_http = store, errors, kind == "http"
-        self.version = VERSIONS.get(kind, "e_tag")
+        self.version = META_VERSIONS.get(kind, "e_tag")
         self.get, self.list_all = library.get, library.list_with_delimiter
         self.failures, self.rests_until = 0, 0.0
 
@@ -153,13 +154,9 @@ def list_names(url: str, options: StorageOptions | None) -> set[str] | None:
 
     Reading and listing are two permissions, so a refusal says nothing about later requests.
     """
-    place = None if _forked else split_url(f"{url.rstrip('/')}/name")
-    if place is None or url.startswith("http"):
+    if (asked := _find_lister(url, options)) is None:
         return None
-    client = _get_client(place[0], options, seconds_for(LONG_ANSWER))
-    if client is None or time.monotonic() < client.rests_until:
-        return None
-    found = _run_apart(client.list_folder, place[1].rpartition("/")[0] or None)
+    found = _run_apart(asked[0].list_folder, asked[1])
     return None if found is None else {entry["name"] for entry in found}
 
 
@@ -169,18 +166,26 @@ def list_folder(url: str, options: StorageOptions | None) -> list[dict[str, Any]
     It takes a twentieth of the time of s3fs. Each entry has the keys of s3fs; its name is the last
     part of the key.
     """
-    place = None if _forked else split_url(f"{url.rstrip('/')}/name")
     # in a list, obstore has no generations of Google's objects
-    if place is None or url.startswith(("http", "gs:", "gcs:")):
+    if kind_of(url) == "gs" or (asked := _find_lister(url, options)) is None:
         return None
-    client = _get_client(place[0], resolve_options(options), seconds_for(LONG_ANSWER))
-    if client is None or time.monotonic() < client.rests_until:
-        return None
-    found = _run_apart(client.list_folder, place[1].rpartition("/")[0] or None)
+    client, path = asked
+    found = _run_apart(client.list_folder, path)
     if found is None:
         client.count_failure()
     # of an empty folder, fsspec says whether there is such a bucket
     return found or None
+
+
+def _find_lister(url: str, options: StorageOptions | None) -> tuple[_Client, str | None] | None:
+    """Return the client that lists a folder, and its path there; None if obstore cannot."""
+    place = None if _forked else split_url(f"{url.rstrip('/')}/name")
+    if place is None or url.startswith("http"):
+        return None
+    client = _get_client(place[0], resolve_options(options), seconds_for(LONG_ANSWER))
+    if client is None or time.monotonic() < client.rests_until:
+        return None
+    return client, place[1].rpartition("/")[0] or None
 
 
 def _run_apart(work: Callable[..., Result], *given: Any) -> Result:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from virtualds.urls import scheme_of
+from virtualds.urls import kind_of, scheme_of
 
 Config = tuple[tuple[str, str], ...]
 
@@ -65,7 +65,7 @@ def split_url(url: str) -> tuple[str, str] | None:
         return found[1], found[2]
     scheme, _, rest = url.partition("://")
     bucket, _, key = rest.partition("/")
-    box = _AZURE_BOX.fullmatch(bucket) if TRANSLATIONS.get(scheme) is _translate_azure else None
+    box = _AZURE_BOX.fullmatch(bucket) if kind_of(url) == "az" else None
     if not _BUCKET.fullmatch(box[1] if box else bucket) or not key or _NO_KEY.search(key):
         return None
     return f"{scheme}://{bucket}", key
@@ -82,7 +82,7 @@ def translate_options(place: str, options: Mapping[str, Any] | None) -> Translat
     >>> translate_options("s3://bucket", {"profile": "mine"}) is None
     True
     """
-    translate = TRANSLATIONS.get(scheme_of(place))
+    translate = TRANSLATIONS.get(kind_of(place))
     if translate is None:
         return None
     left = {name: value for name, value in (options or {}).items() if name not in IGNORED}
@@ -239,14 +239,10 @@ TRANSLATIONS: dict[str, Callable[[str, dict[str, Any]], Translation]] = {
     "http": _translate_http,
     "https": _translate_http,
     "s3": _translate_s3,
-    "s3a": _translate_s3,
     "gs": _translate_gcs,
-    "gcs": _translate_gcs,
     "az": _translate_azure,
-    "abfs": _translate_azure,
-    "abfss": _translate_azure,
 }
-"""The translation of each scheme; it takes the options that it understands out of the mapping."""
+"""The translation of each kind of store; it takes the options that it knows out of the mapping."""
 
 
 def _bucket_of(place: str) -> str:

@@ -210,7 +210,8 @@ class Store(Protocol):
     def write_file(self, url: str, data: bytes, options: StorageOptions | None) -> None:
         """Create a file with a unique name, and the folders above it.
 
-        In stores that can do so, a write that fails leaves nothing under that name.
+        A write that fails changes nothing under that name: two writers of the same content give it
+        the same name.
         """
 
     def list_files(self, url: str, options: StorageOptions | None) -> list[ListedFile]:

@@ -26,7 +26,7 @@ from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.archive_index import is_zip
 from virtualds.stores.responses import normalise_etag
-from virtualds.urls import scheme_of
+from virtualds.urls import KINDS, kind_of
 
 Arrays = Mapping[str, ManifestArray]
 
@@ -223,8 +223,8 @@ FileLocation = tuple[str, StorageOptions | None]
 """The url of a file, and its access options."""
 
 
-HEAD_SCHEMES = {"file", "http", "https", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"}
-"""Schemes whose stores give the first bytes of a file together with its size and etag.
+HEAD_KINDS = {"file", "http", "https", *KINDS}
+"""Kinds of stores that give the first bytes of a file together with its size and etag.
 
 fsspec would send two requests to HTTP servers for a missing file, or where they refuse HEAD; and a
 local file shows its size even to users who may not read it.
@@ -285,7 +285,7 @@ def _fetch_state(place: FileLocation) -> FileState:
     url, options = place
     store = find_store(url)
     try:
-        if scheme_of(url) in HEAD_SCHEMES:
+        if kind_of(url) in HEAD_KINDS:
             return store.read_head(url, options, HEAD_BYTES)
         return store.describe(url, options), None
     except (VirtualdsError, *PARSER_ERRORS) as error:

@@ -114,9 +114,17 @@ class _Store:
             return []
 
     def _find_marker(self, markers: Sequence[str]) -> tuple[str, Any]:
+        denied: PermissionError | None = None
         for marker in markers:
-            with suppress(FileNotFoundError, NotADirectoryError):
+            try:
                 return marker, self.read_json(marker)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except PermissionError as error:
+                # it may be missing: servers that list nothing may say no more
+                denied = denied or error
+        if denied is not None:
+            raise denied
         raise FileNotFoundError(
             f"{self.root}: there is no Zarr store, none of {', '.join(STORE_MARKERS)}; check the "
             f"path"

@@ -12,12 +12,13 @@ from virtualds.stores.conditional.azure import InAzure
 from virtualds.stores.conditional.by_content import ByContent, InMemory, list_protocols
 from virtualds.stores.conditional.google import InGoogle
 from virtualds.stores.conditional.s3 import InS3
+from virtualds.urls import KINDS
 
 _VERSIONING: dict[str, ByContent] = {
     "memory": InMemory(),
-    **dict.fromkeys(("s3", "s3a"), InS3()),
-    "gs": InGoogle(),
-    **dict.fromkeys(("az", "abfs", "abfss"), InAzure()),
+    **dict.fromkeys(KINDS["s3"], InS3()),
+    **dict.fromkeys(KINDS["gs"], InGoogle()),
+    **dict.fromkeys(KINDS["az"], InAzure()),
 }
 """Versioning by protocol; other filesystems have no conditional writes."""
 

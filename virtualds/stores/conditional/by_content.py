@@ -5,14 +5,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Any
 
 from virtualds.errors import UnsupportedError
 from virtualds.options import get_options
+from virtualds.stores.retry import list_store_errors
 from virtualds.stores.store import ChangedError, version_of
+from virtualds.stores.temporary import make_temporary_name
+from virtualds.urls import KINDS
 
-WITHOUT_FOLDERS = {"memory", "s3", "gs", "gcs", "abfs", "abfss", "az"}
-"""Filesystems that have files only: a writer makes no folders there."""
+WITHOUT_FOLDERS = {"memory", *chain.from_iterable(KINDS.values())}
+"""Filesystems without folders, whose files show once they are whole."""
 
 
 class ByContent:
@@ -93,9 +97,43 @@ class InMemory(ByContent):
 
 def put(filesystem: Any, path: str, data: bytes) -> None:
     """Write a file; make the folders above it, in filesystems that have folders."""
-    if not list_protocols(filesystem) & WITHOUT_FOLDERS:
+    if _has_folders(filesystem):
         filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
     filesystem.pipe_file(path, data)
+
+
+def create(filesystem: Any, path: str, data: bytes) -> None:
+    """Write a file that shows whole or not at all.
+
+    If writing fails, what has the name already stays: another writer may have made it.
+    """
+    if not _has_folders(filesystem):
+        filesystem.pipe_file(path, data)
+        return
+    name = path.rpartition("/")[2]
+    temporary = path.removesuffix(name) + make_temporary_name(name)
+    try:
+        put(filesystem, temporary, data)
+        _rename(filesystem, temporary, path)
+    except BaseException:
+        with suppress(*list_store_errors(), NotImplementedError):
+            filesystem.rm_file(temporary)
+        raise
+
+
+def _rename(filesystem: Any, path: str, new: str) -> None:
+    """Rename a file, and replace the file that has the new name."""
+    # of a name that is taken, some filesystems say so, and some do nothing
+    with suppress(*list_store_errors()):
+        filesystem.mv(path, new)
+    if filesystem.exists(path):
+        with suppress(FileNotFoundError):
+            filesystem.rm_file(new)
+        filesystem.mv(path, new)
+
+
+def _has_folders(filesystem: Any) -> bool:
+    return not list_protocols(filesystem) & WITHOUT_FOLDERS
 
 
 def list_protocols(filesystem: Any) -> set[str]:

@@ -32,7 +32,7 @@ OBJECT = "b/{}/o/{}"
 class InGoogle(InObjectStore):
     """Versions of objects in Google Cloud Storage: their generations."""
 
-    needs = "upload"
+    needs = "upload_object"
     conditions = ("ifGenerationMatch=0", "ifGenerationMatch")
 
     def read(self, filesystem: Any, path: str) -> tuple[bytes, str]:
@@ -58,12 +58,12 @@ class InGoogle(InObjectStore):
     ) -> str:
         """Write an object with ``ifGenerationMatch``; generation 0 stands for no object."""
         condition = {"ifGenerationMatch": expected or "0"}
-        with _conditions(filesystem, path):
-            return str(filesystem.upload(path, data, {WRITER: writer}, condition))
+        with _turn_refusals(filesystem, path):
+            return str(filesystem.upload_object(path, data, {WRITER: writer}, condition))
 
     def put(self, filesystem: Any, path: str, data: bytes) -> str:
         """Write an object, and return its generation."""
-        return str(filesystem.upload(path, data, {}, {}))
+        return str(filesystem.upload_object(path, data, {}, {}))
 
     def find_writer(self, filesystem: Any, path: str) -> tuple[str | None, str]:
         """Return the writer and the generation of an object."""
@@ -108,7 +108,7 @@ def _version_of(described: dict[str, Any]) -> str:
 
 
 @contextmanager
-def _conditions(filesystem: Any, path: str) -> Iterator[None]:
+def _turn_refusals(filesystem: Any, path: str) -> Iterator[None]:
     """Turn the errors of refused and of unknown conditions into those of `InObjectStore`."""
     from gcsfs.retry import HttpError
 

@@ -18,6 +18,7 @@ from contextlib import suppress
 from typing import Any
 
 from virtualds.stores.conditional.by_content import ByContent
+from virtualds.stores.retry import list_store_errors
 from virtualds.stores.store import ChangedError
 
 RACERS = 4
@@ -113,7 +114,7 @@ class InObjectStore(ByContent, ABC):
             return f"it does not know them ({error})"
         finally:
             # the user may have the right to write, and not the right to remove
-            with suppress(OSError):
+            with suppress(*list_store_errors()):
                 self.remove(filesystem, paths)
 
     def _find_false_write(self, filesystem: Any, path: str, other: str) -> str:
@@ -138,7 +139,7 @@ class InObjectStore(ByContent, ABC):
 
     def _remove_old_trials(self, filesystem: Any, folder: str) -> None:
         """Remove what killed processes left, if the user may list and remove objects."""
-        with suppress(OSError):
+        with suppress(*list_store_errors()):
             times = self.list_times(filesystem, folder + PROOF)
             old = [path for path, written in times.items() if written < time.time() - GRACE]
             self.remove(filesystem, old)
@@ -152,13 +153,13 @@ class InObjectStore(ByContent, ABC):
         begins, and write when it ends.
         """
 
-        def write(aim: tuple[str, str | None]) -> str | OSError | None:
+        def write(aim: tuple[str, str | None]) -> str | BaseException | None:
             try:
                 # equal sizes: the server must not tell versions by size and time
                 return self._write_if(filesystem, aim[0], secrets.token_bytes(32), aim[1])
             except ChangedError:
                 return None
-            except OSError as error:
+            except list_store_errors() as error:
                 return error
 
         with ThreadPoolExecutor(len(writes)) as pool:
@@ -166,7 +167,7 @@ class InObjectStore(ByContent, ABC):
         written = {writes[number][0] for number, new in answers.items() if isinstance(new, str)}
         for number, answer in answers.items():
             # a server that is busy with one write of an object may put off the others
-            if isinstance(answer, OSError) and writes[number][0] not in written:
+            if isinstance(answer, BaseException) and writes[number][0] not in written:
                 raise answer
         return [answer if isinstance(answer, str) else None for answer in answers.values()]
 

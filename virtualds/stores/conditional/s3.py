@@ -39,7 +39,7 @@ class InS3(InObjectStore):
         """Return the bytes of an object and its etag."""
         from fsspec.asyn import sync
 
-        with _s3_errors():
+        with _turn_errors():
             answer = filesystem.call_s3("get_object", **_object_of(filesystem, path))
             body = answer["Body"]
             try:
@@ -49,7 +49,7 @@ class InS3(InObjectStore):
 
     def find_version(self, filesystem: Any, path: str) -> str:
         """Return the etag of an object."""
-        with _s3_errors():
+        with _turn_errors():
             answer = filesystem.call_s3("head_object", **_object_of(filesystem, path))
         return str(answer["ETag"])
 
@@ -72,31 +72,31 @@ class InS3(InObjectStore):
         metadata = {**filesystem.s3_additional_kwargs.get("Metadata", {}), WRITER: writer}
         asked = {**_object_of(filesystem, path), "Body": data, "Metadata": metadata, **condition}
         try:
-            with _s3_errors():
+            with _turn_errors():
                 return str(filesystem.call_s3("put_object", **asked)["ETag"])
         except OSError as error:
             if _has_failed_condition(error, expected):
                 raise RefusedError(f"s3://{path}: was changed by another writer") from error
-            if _code(error) in UNSUPPORTED_CODES:
+            if _find_code(error) in UNSUPPORTED_CODES:
                 raise UnknownConditionError(str(error)) from error
             raise
 
     def put(self, filesystem: Any, path: str, data: bytes) -> str:
         """Write an object, and return its etag."""
-        with _s3_errors():
+        with _turn_errors():
             answer = filesystem.call_s3("put_object", **_object_of(filesystem, path), Body=data)
         return str(answer["ETag"])
 
     def find_writer(self, filesystem: Any, path: str) -> tuple[str | None, str]:
         """Return the writer and the etag of an object."""
-        with _s3_errors():
+        with _turn_errors():
             found = filesystem.call_s3("head_object", **_object_of(filesystem, path))
         return found.get("Metadata", {}).get(WRITER), str(found["ETag"])
 
     def list_times(self, filesystem: Any, prefix: str) -> dict[str, float]:
         """Return the first objects, at most 1000, by one request."""
         named = _object_of(filesystem, prefix)
-        with _s3_errors():
+        with _turn_errors():
             answer = filesystem.call_s3(
                 "list_objects_v2", Bucket=named["Bucket"], Prefix=named["Key"]
             )
@@ -125,7 +125,7 @@ def _object_of(filesystem: Any, path: str) -> dict[str, str]:
 
 
 def _delete(filesystem: Any, bucket: str, keys: list[dict[str, str]]) -> None:
-    with _s3_errors():
+    with _turn_errors():
         answer = filesystem.call_s3(
             "delete_objects", Bucket=bucket, Delete={"Objects": keys, "Quiet": True}
         )
@@ -135,18 +135,18 @@ def _delete(filesystem: Any, bucket: str, keys: list[dict[str, str]]) -> None:
 
 def _has_failed_condition(error: OSError, expected: str | None) -> bool:
     """Say whether S3 refused a write because its condition was false."""
-    code = _code(error)
+    code = _find_code(error)
     return code in REFUSED_CODES or (expected is not None and code in ("NoSuchKey", "404"))
 
 
-def _code(error: OSError) -> Any:
+def _find_code(error: OSError) -> Any:
     """Return the code in the answer of S3 that caused an error."""
     answer = getattr(error.__cause__, "response", None) or {}
     return answer.get("Error", {}).get("Code")
 
 
 @contextmanager
-def _s3_errors() -> Iterator[None]:
+def _turn_errors() -> Iterator[None]:
     """Turn errors of the libraries below s3fs into a `StoreError`."""
     from aiohttp import ClientError
     from botocore.exceptions import BotoCoreError
