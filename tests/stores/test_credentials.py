@@ -15,6 +15,7 @@ import fsspec
 import pytest
 import xarray as xr
 from expiring_s3 import Tokens, expiring_s3, fetch_token, renewing_options
+from other_s3_servers import bucket_at
 
 import virtualds
 from virtualds import AccessError
@@ -30,19 +31,19 @@ STORE = FsspecStore()
 
 
 @pytest.fixture
-def tokens(s3_server: dict[str, Any]) -> Iterator[Tokens]:
-    with expiring_s3(s3_server) as running:
+def tokens(moto: dict[str, Any]) -> Iterator[Tokens]:
+    with expiring_s3(moto) as running:
         yield running
 
 
 @pytest.fixture
-def bucket(s3_server: dict[str, Any], s3_bucket: str, archive_files: list[Path]) -> str:
+def bucket(moto: dict[str, Any], archive_files: list[Path]) -> str:
     """A bucket with two files, and with ``old``."""
-    filesystem = fsspec.filesystem("s3", **s3_server)
+    url, filesystem = bucket_at(moto), fsspec.filesystem("s3", **moto)
     for path in archive_files:
-        filesystem.pipe_file(f"{s3_bucket}/{path.name}", path.read_bytes())
-    filesystem.pipe_file(f"{s3_bucket}/old", b"old")
-    return s3_bucket
+        filesystem.pipe_file(f"{url}/{path.name}", path.read_bytes())
+    filesystem.pipe_file(f"{url}/old", b"old")
+    return url
 
 
 ASKS: dict[str, Callable[[str, StorageOptions], object]] = {
