@@ -96,6 +96,8 @@ def bucket(archive: Path, moto: dict[str, Any], monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("AWS_DEFAULT_REGION", client["region_name"])
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", moto["key"])
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", moto["secret"])
+    # fsspec keeps its filesystems, and one that found no credentials never looks again
+    type(server).clear_instance_cache()
     yield
     server.rm("s3://bucket", recursive=True)
 

@@ -6,15 +6,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import icechunk
 import numpy as np
 import pytest
 import xarray as xr
 from large_sets import archive
+from peers import peer
 
 import virtualds
 from virtualds.arrays.sources import move_files
 from virtualds.formats.icechunk import known_chunks, needs
+
+icechunk: Any = peer("icechunk")
 
 FILES, STEPS = 4, 20
 
