@@ -13,8 +13,8 @@ from azure_server import azure_server as running_azure_server
 from cases import Archive
 from google_servers import GoogleServer, google_server
 from hypothesis import HealthCheck, settings
-from other_s3_servers import S3_SERVERS, bucket_at, seaweedfs_server
-from products import few_quick, leave_for_the_full_suite
+from other_s3_servers import bucket_at, seaweedfs_server
+from products import leave_for_the_full_suite
 from s3_server import s3_server as running_s3_server
 
 # A job in the background is started with interrupts ignored, and so would be what tests start and
@@ -94,11 +94,10 @@ def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, An
         yield server.options
 
 
-@pytest.fixture(scope="session", params=few_quick(S3_SERVERS, S3_SERVERS[:1]))
-def s3_server(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """Each S3 server on loopback that keeps conditions: the storage options that lead to it."""
-    options: dict[str, Any] = request.getfixturevalue(request.param)
-    return options
+@pytest.fixture(scope="session")
+def s3_server(moto: dict[str, Any]) -> dict[str, Any]:
+    """An S3 server on loopback: the storage options that lead to it."""
+    return moto
 
 
 @pytest.fixture

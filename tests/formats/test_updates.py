@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import pickle
@@ -173,8 +174,17 @@ def target(request: pytest.FixtureRequest) -> Target:
     return Target(f"{bucket}/{name}", form, StorageOptions(options))
 
 
+_TURNS = itertools.count()
+
+
 def targets(forms: Iterable[str] = tuple(BY_NAME), stores: Iterable[str] = STORES) -> Any:
-    pairs = [(form, store) for form in forms for store in stores]
+    """Every form in near stores and in one S3; of the other object stores one for each form."""
+    near = [store for store in stores if store not in OBJECT_STORES[1:]]
+    others = [store for store in stores if store not in near]
+    pairs = [(form, store) for form in forms for store in near]
+    if others:
+        turn = next(_TURNS)
+        pairs += [(form, others[(n + turn) % len(others)]) for n, form in enumerate(forms)]
     return pytest.mark.parametrize("target", pairs, ids="-".join, indirect=True)
 
 

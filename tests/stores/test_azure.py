@@ -11,7 +11,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -165,44 +164,6 @@ def test_a_set_follows_its_files(azure_server: AzureServer, box: str, days: list
     assert (report.unchanged, report.replaced) == (3, (f"az://{box}/data/1.nc",))
     found = opened(target, options)
     xr.testing.assert_equal(found.isel(time=slice(2, 4)), changed)
-
-
-APPENDER = """
-import json, sys
-import numpy as np
-import xarray as xr
-import virtualds
-
-url, options, number = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
-print("ready", flush=True)
-sys.stdin.readline()
-for turn in range(2):
-    new = xr.Dataset({"v": ("time", [8 * turn + number])})
-    new.virtual.to_manifest(url, append_dim="time", conflict="retry", storage_options=options)
-"""
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", SETS)
-def test_eight_processes_that_append_lose_nothing(name: str, azure_server: AzureServer) -> None:
-    url, options = f"{azure_server.make_box()}/{name}", azure_server.options
-    command = [sys.executable, "-c", APPENDER, url, json.dumps(options)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with ExitStack() as stack:
-        processes = [
-            stack.enter_context(subprocess.Popen([*command, str(number)], **pipes))
-            for number in range(8)
-        ]
-        for process in processes:
-            assert process.stdout is not None and process.stdout.readline() == b"ready\n"
-        for process in processes:
-            assert process.stdin is not None
-            process.stdin.write(b"go\n")
-            process.stdin.flush()
-        for process in processes:
-            process.wait(500)
-        assert [process.returncode for process in processes] == [0] * 8
-    assert sorted(opened(url, options)["v"].values) == list(range(16))
 
 
 # ---------------------------------------------------------------------- requests
