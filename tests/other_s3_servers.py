@@ -156,6 +156,9 @@ class SeaweedFS:
             "admin.ui": "false",
             "webdav": "false",
             "master.telemetry": "false",
+            # each bucket takes a volume, and the free disk sets how many there are
+            "volume.max": 1000,
+            "master.volumeSizeLimitMB": 64,
             **self.ports,
         }
         return [needed("weed"), "mini", *(f"-{name}={value}" for name, value in settings.items())]
