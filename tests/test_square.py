@@ -220,6 +220,9 @@ def _kind(value: Any) -> Any:
 
 def _spelled(value: Any) -> Any:
     """Spell an encoding so that NaN equals NaN and arrays compare, types included."""
+    if isinstance(value, dict):
+        # `preferred_chunks` also knows blocks of far chunks
+        value = dict(value)
     if isinstance(value, np.dtype) and value.names:
         return value.names, [value[name] for name in value.names]
     if isinstance(value, np.dtype) and value.metadata and "enum" in value.metadata:
