@@ -1,6 +1,8 @@
-"""Numbers of bytes and of things, in words: the same on pages, in texts and at the command line."""
+"""Numbers of bytes and of things, and names, in words: the same on pages and in texts."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB", "EB", "ZB", "YB")
 """Powers of a thousand, as xarray counts bytes."""
@@ -32,3 +34,16 @@ def format_count(count: int, thing: str) -> str:
     ('1 file', '12,000 files')
     """
     return f"{count:,} {thing}{'s' * (count != 1)}"
+
+
+def name_some(names: Iterable[str], most: int, rest: str = "more") -> str:
+    """Return the first names, and the number of the others.
+
+    Examples
+    --------
+    >>> name_some(["t", "u"], 2), name_some(["t", "u", "v", "w"], 2)
+    ('t, u', 't, u and 2 more')
+    """
+    known = list(names)
+    left = len(known) - most
+    return ", ".join(known[:most]) + (f" and {left:,} {rest}" if left > 0 else "")

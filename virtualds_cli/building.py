@@ -107,10 +107,10 @@ MOST_NAMES = 3
 def name_files(left_out: Sequence[Mapping[str, str]]) -> str:
     """Return the first files that were left out, with their errors, and how many more."""
     from virtualds.errors import without_secrets
+    from virtualds.quantities import name_some
 
-    shown = [f"{without_secrets(lost['url'])} ({lost['error']})" for lost in left_out[:MOST_NAMES]]
-    more = len(left_out) - MOST_NAMES
-    return ", ".join(shown) + (f" and {more:,} more" if more > 0 else "")
+    named = (f"{without_secrets(lost['url'])} ({lost['error']})" for lost in left_out)
+    return name_some(named, MOST_NAMES)
 
 
 def format_summary(document: Mapping[str, Any], read: FilesRead) -> str:

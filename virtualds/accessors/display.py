@@ -30,7 +30,7 @@ from virtualds.pictures.html import (
     section,
     table,
 )
-from virtualds.quantities import format_bytes, format_count
+from virtualds.quantities import format_bytes, format_count, name_some
 
 MOST_PICTURES, OPEN_PICTURES = 6, 2
 """Most pictures of a dataset, and how many of them are seen at once."""
@@ -235,12 +235,11 @@ def _describe_cut(shown: Shown) -> Hashable:
 
 
 def _draw_group(group: Sequence[Shown], is_open: bool) -> Markup:
-    names = [shown.name for shown in group[:SHOWN_NAMES]]
-    more = f" and {len(group) - SHOWN_NAMES:,} more" if len(group) > SHOWN_NAMES else ""
+    names = name_some((shown.name for shown in group), SHOWN_NAMES)
     arrays = [shown.array for shown in group]
     found = sum((shown.survey for shown in group), Survey())
     body = describe_arrays(arrays, found, group[0].dims)
-    return section(", ".join(names) + more, body, note=f"({group[0].shape})", is_open=is_open)
+    return section(names, body, note=f"({group[0].shape})", is_open=is_open)
 
 
 def _list_variables(virtual: Sequence[Shown], most: int = SHOWN_VARIABLES) -> Markup | None:

@@ -18,6 +18,7 @@ from virtualds.combine.xarray_combine import Combination
 from virtualds.datasets.renamed import find_renamed, write_rename
 from virtualds.datasets.structure import digest_values
 from virtualds.errors import CombineWarning, warn_user, without_secrets
+from virtualds.quantities import name_some
 
 MOST_NAMES = 3
 """Variables, or files, that a sentence names; of more it gives the number."""
@@ -123,7 +124,8 @@ def _describe_repeated(parts: Parts, result: xr.Dataset, joined: Collection[Any]
         renamed = find_renamed(usual, other, taken)
         remedy = f"rename it: preprocess={write_rename(renamed)}" if renamed else EQUAL_DIMENSIONS
         yield (
-            f"{_name_some(map(repr, names))}: {_write_dims(other)} in {_name_some(files)}, "
+            f"{name_some(map(repr, names), MOST_NAMES)}: {_write_dims(other)} in "
+            f"{name_some(files, MOST_NAMES)}, "
             f"{_write_dims(usual)} in others: repeated along what each lacks; {remedy}"
         )
 
@@ -195,7 +197,7 @@ def _describe_union(dim: str, size: int, having: Mapping[str, pd.Index[Any]]) ->
     for file, index in having.items():
         grids[digest_values(index.values)].append(file)
     most = sorted(grids.items(), key=lambda item: -len(item[1]))[:MOST_NAMES]
-    places = "; ".join(f"{grid} in {_name_some(files)}" for grid, files in most)
+    places = "; ".join(f"{grid} in {name_some(files, MOST_NAMES)}" for grid, files in most)
     return (
         f"{dim!r}: {places}: united to {size:,} values, and filled where a file has none; leave "
         f'out the files of another grid, or open them apart (join="exact" refuses them)'
@@ -204,10 +206,3 @@ def _describe_union(dim: str, size: int, having: Mapping[str, pd.Index[Any]]) ->
 
 def _write_dims(dims: Sequence[str]) -> str:
     return f"({', '.join(dims)})"
-
-
-def _name_some(names: Any) -> str:
-    """Return the first names, and the number of the others."""
-    given = list(names)
-    more = len(given) - MOST_NAMES
-    return ", ".join(given[:MOST_NAMES]) + (f" and {more:,} more" if more > 0 else "")

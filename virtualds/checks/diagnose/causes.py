@@ -8,6 +8,7 @@ from virtualds.checks.diagnose.explanations import KIND, RENAMED, FoundChange
 from virtualds.checks.diagnose.fact_runs import FactRuns, find_text
 from virtualds.datasets.renamed import find_renamed
 from virtualds.datasets.structure import ABSENT, DIMENSIONS, PRESENCE, ROLE, THERE, Fact
+from virtualds.quantities import name_some
 
 MOST_NAMES = 5
 """Variables of a file that a row names."""
@@ -43,7 +44,8 @@ def _find_other_kind(
     if not lost or not before or not after or set(before) & set(after):
         return None
     count = max(change.files for change in lost)
-    return FoundChange(Fact("", KIND), _name_some(before), _name_some(after), lost[0].pair, count)
+    old, new = (name_some(names, MOST_NAMES, "others") for names in (before, after))
+    return FoundChange(Fact("", KIND), old, new, lost[0].pair, count)
 
 
 def _list_data_variables(facts: FactRuns, number: int) -> list[str]:
@@ -54,11 +56,6 @@ def _list_data_variables(facts: FactRuns, number: int) -> list[str]:
         and find_text(runs, number) == "data variable"
         and find_text(facts.runs[fact._replace(aspect=PRESENCE)], number) == THERE
     ]
-
-
-def _name_some(names: Sequence[str]) -> str:
-    more = len(names) - MOST_NAMES
-    return ", ".join(names[:MOST_NAMES]) + (f" and {more} others" if more > 0 else "")
 
 
 def _find_renamed_dims(

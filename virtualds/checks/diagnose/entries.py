@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from virtualds.checks.diagnose.findings import Difference
+from virtualds.quantities import name_some
 
 MOST_NAMES = 5
 """Variables that a line names; of more it gives the number."""
@@ -31,9 +32,7 @@ class EntryLine:
     @property
     def names(self) -> str:
         """The names of the variables."""
-        names = [row.variable for row in self.rows]
-        more = len(names) - MOST_NAMES
-        return ", ".join(names[:MOST_NAMES]) + (f" and {more:,} more" if more > 0 else "")
+        return name_some((row.variable for row in self.rows), MOST_NAMES)
 
 
 @dataclass(frozen=True)
