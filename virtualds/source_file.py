@@ -26,7 +26,9 @@ class StorageOptions(dict[str, Any]):
             raise TypeError(
                 f"storage_options: got {type(options).__name__}; give a dict of options for fsspec"
             )
-        return cls(options) if options else None
+        if not options:
+            return None
+        return options if isinstance(options, cls) else cls(options)
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(tuple(sorted(self)))
