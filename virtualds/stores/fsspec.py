@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 
 from virtualds.errors import UnsupportedError, exists_already, without_secrets
 from virtualds.log import DEBUG, tell, tells
@@ -40,6 +40,8 @@ from virtualds.stores.store import (
     make_far_limits,
 )
 from virtualds.urls import host_of
+
+T = TypeVar("T")
 
 REPORTED_ERRORS = (
     ChangedError,
@@ -120,8 +122,7 @@ class FsspecStore:
             except ChangedError as error:
                 raise exists_already(url) from error
             return
-        with describe_errors(url, "PUT"):
-            use_filesystem(url, options, lambda fs, path: fs.pipe_file(path, data), find_filesystem)
+        _ask_once("PUT", url, options, lambda fs, path: fs.pipe_file(path, data))
 
     def write_folder(
         self,
@@ -139,31 +140,20 @@ class FsspecStore:
 
     def demand_conditions(self, url: str, options: StorageOptions | None) -> None:
         """Refuse a filesystem without conditional writes, and a server that ignores them."""
-        with describe_errors(url):
-            use_filesystem(
-                url,
-                options,
-                lambda fs, path: find_versioning(fs).demand_conditions(fs, path),
-                find_filesystem,
-            )
+        _ask_once(
+            "", url, options, lambda fs, path: find_versioning(fs).demand_conditions(fs, path)
+        )
 
     def read_version(self, url: str, options: StorageOptions | None) -> tuple[bytes, str]:
         """Return a whole file, and its version: the etag, or elsewhere a hash of its bytes."""
-        with describe_errors(url, "GET"):
-            return use_filesystem(
-                url, options, lambda fs, path: find_versioning(fs).read(fs, path), find_filesystem
-            )
+        return _ask_once("GET", url, options, lambda fs, path: find_versioning(fs).read(fs, path))
 
     def find_version(self, url: str, options: StorageOptions | None) -> str | None:
         """Return the current version, None if there is no such file."""
         try:
-            with describe_errors(url, "HEAD"):
-                return use_filesystem(
-                    url,
-                    options,
-                    lambda fs, path: find_versioning(fs).find_version(fs, path),
-                    find_filesystem,
-                )
+            return _ask_once(
+                "HEAD", url, options, lambda fs, path: find_versioning(fs).find_version(fs, path)
+            )
         except FileNotFoundError:
             return None
 
@@ -171,24 +161,21 @@ class FsspecStore:
         self, url: str, data: bytes, options: StorageOptions | None, expected: str | None
     ) -> str:
         """Create or replace a file by a conditional write, in memory under a lock."""
-        with describe_errors(url, "PUT"):
-            return use_filesystem(
-                url,
-                options,
-                lambda fs, path: find_versioning(fs).write(fs, path, data, expected),
-                find_filesystem,
-            )
+        return _ask_once(
+            "PUT",
+            url,
+            options,
+            lambda fs, path: find_versioning(fs).write(fs, path, data, expected),
+        )
 
     def write_file(self, url: str, data: bytes, options: StorageOptions | None) -> None:
         """Put a file; it shows whole or not at all."""
-        with describe_errors(url, "PUT"):
-            use_filesystem(url, options, lambda fs, path: create(fs, path, data), find_filesystem)
+        _ask_once("PUT", url, options, lambda fs, path: create(fs, path, data))
 
     def list_files(self, url: str, options: StorageOptions | None) -> list[ListedFile]:
         """Return the files below a folder, with sizes, etags and times where they are known."""
         try:
-            with describe_errors(url, "LIST"):
-                path, found = use_filesystem(url, options, _find_below, find_filesystem)
+            path, found = _ask_once("LIST", url, options, _find_below)
         except (FileNotFoundError, NotADirectoryError):
             return []
         if not isinstance(found, dict):
@@ -217,8 +204,18 @@ class FsspecStore:
             find_versioning(filesystem).remove(filesystem, paths)
 
         if named:
-            with describe_errors(named[0], "DELETE"):
-                use_filesystem(named[0], options, remove, find_filesystem)
+            _ask_once("DELETE", named[0], options, remove)
+
+
+def _ask_once(
+    method: str, url: str, options: StorageOptions | None, work: Callable[[Any, str], T]
+) -> T:
+    """Return what work on a filesystem returns; its library repeats requests, if anybody does.
+
+    ``method`` is what the log calls the request; one without a name is not told of.
+    """
+    with describe_errors(url, method):
+        return use_filesystem(url, options, work, find_filesystem)
 
 
 def fetch_info(url: str, options: StorageOptions | None) -> dict[str, Any]:

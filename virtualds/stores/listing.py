@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from stat import S_ISDIR
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,8 @@ from virtualds.stores.glob import is_pattern, spell_like
 from virtualds.stores.responses import normalise_etag
 from virtualds.stores.retry import Request, retry_request
 from virtualds.urls import local_path, normalise_url, scheme_of
+
+T = TypeVar("T")
 
 
 class FileState(NamedTuple):
@@ -132,8 +134,15 @@ def find_names(url: str, options: StorageOptions | None) -> set[str] | None:
     """Return the names in a folder of an object store; None where no quick listing tells them."""
     if scheme_of(url) == "file" or "::" in url:
         return None
+    return _ask_obstore(obstore.list_names, url, options)
+
+
+def _ask_obstore(
+    ask: Callable[[str, StorageOptions | None], T | None], url: str, options: StorageOptions | None
+) -> T | None:
+    """Return a list of obstore's, and tell of the request; None if obstore cannot list."""
     begun = time.monotonic()
-    if (found := obstore.list_names(url, options)) is not None and tells(DEBUG):
+    if (found := ask(url, options)) is not None and tells(DEBUG):
         tell(DEBUG, f"{Request('LIST', url)}: {time.monotonic() - begun:.3f} s")
     return found
 
@@ -190,10 +199,7 @@ def _list_folder(
     filesystem: Any, pattern: str, options: StorageOptions | None, folder: str
 ) -> Iterator[tuple[str, Any, Callable[[], bool]]]:
     url = spell_like(pattern, filesystem, folder)
-    begun = time.monotonic()
-    if (quick := obstore.list_folder(url, options)) is not None:
-        if tells(DEBUG):
-            tell(DEBUG, f"{Request('LIST', url)}: {time.monotonic() - begun:.3f} s")
+    if (quick := _ask_obstore(obstore.list_folder, url, options)) is not None:
         yield from ((info["name"], info, partial(_is_folder, info)) for info in quick)
         return
 

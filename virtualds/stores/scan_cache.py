@@ -66,7 +66,7 @@ class Scan:
 
         Of the scanned file they are as many as are fetched first, whatever ``length`` says.
         """
-        if not self._is_scanned(url, options):
+        if not self.is_scanned(url, options):
             return self._behind.read_head(url, options, length)
         if self._file is not None and self._main is not None:
             size = min(FIRST_PAGES * PAGE, self._main.size)
@@ -79,7 +79,7 @@ class Scan:
 
     def describe(self, url: str, options: StorageOptions | None) -> SourceFile:
         """Return a file with its fingerprint; of the scanned file the store is asked once."""
-        if self._is_scanned(url, options):
+        if self.is_scanned(url, options):
             return self._file or self.read_head(url, options, FIRST_PAGES * PAGE)[0]
         return self._behind.describe(url, options)
 
@@ -94,7 +94,7 @@ class Scan:
         except StoreError as error:
             error.item = missing[error.item]
             raise
-        if not self._is_scanned(file.url, file.options):
+        if not self.is_scanned(file.url, file.options):
             for number, data in zip(missing, rest, strict=True):
                 self._fetched.put_range(file, ranges[number][0], data)
         fetched = iter(rest)
@@ -112,7 +112,7 @@ class Scan:
 
     def _read_rest(self, url: str, options: StorageOptions | None) -> bytes | None:
         """Return the scanned file, of which the beginning is held; None if it is not."""
-        file = self._file if self._is_scanned(url, options) else None
+        file = self._file if self.is_scanned(url, options) else None
         if file is None or not file.size:
             return None
         size = min(FIRST_PAGES * PAGE, file.size)
@@ -121,12 +121,13 @@ class Scan:
         [rest] = self._behind.get_ranges(file, [(size, file.size - size)])
         return head + rest
 
-    def _is_scanned(self, url: str, options: StorageOptions | None) -> bool:
+    def is_scanned(self, url: str, options: StorageOptions | None) -> bool:
+        """Say whether a file is the one that is being opened."""
         return (url, options) == (self.url, self.options)
 
     def _held(self, file: SourceFile, offset: int, length: int) -> bytes | None:
         """Return bytes of a file that are held."""
-        if not self._is_scanned(file.url, file.options):
+        if not self.is_scanned(file.url, file.options):
             return self._fetched.find_range(file, offset, length)
         # the scan may end meanwhile, in another thread
         main = self._main
@@ -137,7 +138,7 @@ class Scan:
     def get_blocks(self, file: SourceFile) -> Blocks:
         """Return the blocks of the file that is scanned, or of one that it refers to."""
         with self._lock:
-            is_scanned = self._is_scanned(file.url, file.options)
+            is_scanned = self.is_scanned(file.url, file.options)
             blocks = self._get_main(file) if is_scanned else self._get_other(file)
         # threads that want other files need not wait for this one
         blocks.begin()
@@ -211,7 +212,7 @@ def hold_scan(url: str, options: StorageOptions | None) -> Iterator[None]:
     """Hold what is fetched of a remote file or set until the end of the block, for this context."""
     url = url.rstrip("/")
     current = _find_scan()
-    if current is not None and (current.url, current.options) == (url, options):
+    if current is not None and current.is_scanned(url, options):
         yield
         return
     scan = Scan(url, options)
@@ -288,10 +289,10 @@ def open_remote(source: SourceFile) -> BlockFile:
 
 def fetch_ahead(ranges: Mapping[SourceFile, Sequence[Range]]) -> None:
     """Fetch what is going to be read of the file that is scanned, all of it at once."""
-    scan = _find_scan()
+    if (scan := _find_scan()) is None:
+        return
     for file, wanted in ranges.items():
-        is_scanned = scan is not None and (file.url, file.options) == (scan.url, scan.options)
-        if scan is not None and is_scanned and file.size is not None:
+        if scan.is_scanned(file.url, file.options) and file.size is not None:
             scan.get_blocks(file).fetch_together(wanted)
 
 

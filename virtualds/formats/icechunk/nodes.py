@@ -16,7 +16,7 @@ from virtualds.chunks.projection import Ints
 from virtualds.errors import FormatError
 from virtualds.json_values import parse_json
 from virtualds.source_file import SourceFile
-from virtualds.urls import scheme_of
+from virtualds.urls import kind_of
 
 REQUESTS_AT_ONCE = 256
 """Chunks that are written at a time."""
@@ -148,7 +148,7 @@ def to_checksum(file: SourceFile) -> datetime | str | None:
     if file.mtime is not None:
         return datetime.fromtimestamp(-(-file.mtime // 10**9), UTC)
     # our etag of a file in Google Cloud Storage is its generation, which Icechunk does not compare
-    return None if scheme_of(file.url) in ("gs", "gcs") else file.etag
+    return None if kind_of(file.url) == "gs" else file.etag
 
 
 def spread_over_box(
