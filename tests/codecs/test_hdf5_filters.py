@@ -354,6 +354,29 @@ def test_noise_raises_nothing_but_codec_errors(
 # ---------------------------------------------------------------------- what is refused
 
 
+@pytest.mark.parametrize("dtype", ["<f4", ">f4", "<f8", ">i8"])
+@pytest.mark.parametrize("how", ["zfp reversible", "zfp rate 8"])
+def test_zfp_of_a_big_endian_machine_is_what_hdf5_reads(
+    how: str, dtype: str, tmp_path: Path
+) -> None:
+    """Its files differ from others in the byte order of the words of the header."""
+    path, data = tmp_path / "a.h5", np.arange(600).reshape(20, 30).astype(dtype)
+    with h5py.File(path, "w") as file:
+        store(file, "v", FILTERS[how], data, (8, 30))
+        _, _, values, _ = file["v"].id.get_create_plist().get_filter(0)
+        header = np.array(values[1:], "<u4")
+    raw = path.read_bytes()
+    assert raw.count(header.tobytes()) == 1
+    path.write_bytes(raw.replace(header.tobytes(), header.byteswap().tobytes()))
+    with h5py.File(path) as file:
+        expected = file["v"][:]
+    assert not np.array_equal(expected, data)
+    refs = tmp_path / "refs.json"
+    virtualds.open_virtual_dataset(path).virtual.to_manifest(refs)
+    for entry in (path, refs):
+        np.testing.assert_array_equal(virtualds.open_virtual_dataset(entry)["v"], expected)
+
+
 @pytest.mark.parametrize(
     ("number", "values", "match"),
     [

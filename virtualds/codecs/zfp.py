@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import floor, frexp, prod
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
@@ -33,6 +33,9 @@ from virtualds.extras import import_package
 
 MAGIC = int.from_bytes(b"zfp\x05", "little")
 """First bytes of a header; 5 is the codec version that zfp 0.5 to 1.0 write."""
+
+SWAPPED_MAGIC = int.from_bytes(b"zfp\x05", "big")
+"""The same bytes in the words of a big-endian machine."""
 
 META, MODE, BEHIND = 32, 84, 96
 """Bits at which type and shape begin, the mode begins, and a short mode ends."""
@@ -75,7 +78,8 @@ class Zfp(Codec):
     Parameters
     ----------
     header : tuple of int
-        Words of 32 bits, lowest first.
+        Words of 32 bits, lowest first. A big-endian machine wrote their bytes the other way round;
+        then the numbers are in its order, too (H5Z-ZFP).
     """
 
     header: tuple[int, ...]
@@ -103,8 +107,15 @@ class Zfp(Codec):
         return {"id": self.zarr_v2_id, "header": list(self.header)}
 
     @property
+    def _is_swapped(self) -> bool:
+        """Whether a big-endian machine wrote the header."""
+        return self.header[:1] == (SWAPPED_MAGIC,)
+
+    @property
     def _bits(self) -> int:
-        return sum(word << 32 * i for i, word in enumerate(self.header))
+        order: Literal["big", "little"] = "big" if self._is_swapped else "little"
+        words = (word.to_bytes(4, order) for word in self.header)
+        return int.from_bytes(b"".join(words), "little")
 
     @property
     def _mode(self) -> int:
@@ -169,7 +180,7 @@ class Zfp(Codec):
         except (RuntimeError, ValueError) as error:
             raise CodecError(f"zfp: {error}") from error
         # as in h5py: numbers in the byte order of the machine that wrote, not of the dataset
-        found: bytes = out.tobytes()
+        found: bytes = (out.byteswap() if self._is_swapped else out).tobytes()
         check_length(self, len(found), nbytes)
         return found
 
