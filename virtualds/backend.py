@@ -10,6 +10,7 @@ import xarray as xr
 from xarray.backends import BackendEntrypoint
 
 from virtualds.datasets.keywords import list_arguments, make_strict
+from virtualds.errors import VirtualdsError
 from virtualds.importing import importing
 from virtualds.options import FILE_RETRIES, SETTLE
 from virtualds.urls import local_path, normalise_url, scheme_of
@@ -176,13 +177,19 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
 
         Raises
         ------
-        ValueError
+        CombineError
             A group does not share the dimensions of the groups above it.
         """
         with importing:
             from virtualds.datasets.tree import to_tree
 
-        return to_tree(self._datasets(filename_or_obj, **options))
+        datasets = self._datasets(filename_or_obj, **options)
+        try:
+            return to_tree(datasets)
+        except VirtualdsError as error:
+            location = _location_of(filename_or_obj, options.get("storage_options"))
+            error.locate_file(location.url)
+            raise
 
     @make_strict("xr.open_groups(engine='virtual')", more=OF_ONE)
     def open_groups_as_dict(self, filename_or_obj: Any, **options: Any) -> dict[str, xr.Dataset]:

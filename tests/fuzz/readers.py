@@ -31,8 +31,7 @@ Found = Iterable[tuple[str, Any]]
 
 def is_typed(error: BaseException) -> bool:
     """Whether the documentation says that this may be raised."""
-    aligned = type(error) is ValueError and "is not aligned with its parents" in str(error)
-    return isinstance(error, VirtualdsError) or type(error) is FileNotFoundError or aligned
+    return isinstance(error, VirtualdsError) or type(error) is FileNotFoundError
 
 
 def stored(entry: str) -> Found:

@@ -12,7 +12,7 @@ from virtualds.arrays.group import ManifestGroup
 from virtualds.datasets.from_dataset import group_from_dataset
 from virtualds.datasets.open_options import OPEN_DEFAULTS, OpenOptions
 from virtualds.datasets.to_dataset import to_lazy_dataset, to_virtual_dataset
-from virtualds.errors import UnsupportedError, VirtualdsError
+from virtualds.errors import CombineError, UnsupportedError, VirtualdsError
 from virtualds.formats.undecodable import decode_group
 
 MakeDataset = Callable[[ManifestGroup], xr.Dataset]
@@ -40,7 +40,7 @@ def to_virtual_tree(group: ManifestGroup, opening: OpenOptions = OPEN_DEFAULTS) 
 
     Raises
     ------
-    ValueError
+    CombineError
         A group does not share the dimensions of the groups above it.
     """
 
@@ -66,7 +66,7 @@ def to_tree(datasets: Mapping[str, xr.Dataset]) -> xr.DataTree:
 
     Raises
     ------
-    ValueError
+    CombineError
         A group does not share the dimensions of the groups above it.
     UnsupportedError
         The name of a variable has a slash.
@@ -81,12 +81,15 @@ def to_tree(datasets: Mapping[str, xr.Dataset]) -> xr.DataTree:
     try:
         return xr.DataTree.from_dict({f"/{path}": dataset for path, dataset in datasets.items()})
     except ValueError as error:
-        error.add_note(
-            "a tree of xarray has one coordinate and length of a dimension for a group and all "
-            "below it; open one group with virtualds.open_virtual_dataset(url, group=...), or all "
-            "apart with xr.open_groups(url, engine='virtual')"
+        what, _, details = f"{error}".partition(":\n")
+        found = CombineError(
+            f"{what}: a tree of xarray has one coordinate and length of a dimension for a group "
+            f"and all below it; open one group with "
+            f"virtualds.open_virtual_dataset(url, group=...), or all apart with "
+            f"xr.open_groups(url, engine='virtual')"
         )
-        raise
+        found.add_note(details)
+        raise found from error
 
 
 # ---------------------------------------------------------------------- tree -> group
