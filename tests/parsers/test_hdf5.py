@@ -451,6 +451,51 @@ def test_a_refused_variable_may_be_kept_and_refuses_to_be_read(which: str, tmp_p
         assert set(virtualds.open_virtual_dataset(path, on_error="keep")) >= set(kept)
 
 
+class CacheImage(ctypes.Structure):
+    """`H5AC_cache_image_config_t` of HDF5's H5ACpublic.h."""
+
+    _fields_ = (
+        ("version", ctypes.c_int),
+        ("generate", ctypes.c_bool),
+        ("save_sizes", ctypes.c_bool),
+        ("ageout", ctypes.c_int),
+    )
+
+
+def test_a_file_that_neither_reader_knows_is_refused_as_a_whole(tmp_path: Path) -> None:
+    """With an image of the metadata cache, metadata do not lie at their addresses."""
+    hdf5 = _hdf5_library()
+    hdf5.H5Pset_mdc_image_config.argtypes = [ctypes.c_int64, ctypes.POINTER(CacheImage)]
+    access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
+    access.set_libver_bounds(h5py.h5f.LIBVER_LATEST, h5py.h5f.LIBVER_LATEST)
+    wanted = CacheImage(version=1, generate=True, save_sizes=False, ageout=-1)
+    assert hdf5.H5Pset_mdc_image_config(access.id, ctypes.byref(wanted)) == 0
+    path = tmp_path / "a.h5"
+    with h5py.File(h5py.h5f.create(bytes(path), h5py.h5f.ACC_TRUNC, fapl=access)) as file:
+        _good(file)
+    for on_error in ("raise", "skip"):
+        with pytest.raises(
+            UnsupportedError, match=r"(?s)a metadata cache image.*h5repack"
+        ) as found:
+            virtual(path, on_error=on_error)
+        assert found.type is UnsupportedError
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate dimension names")
+def test_strings_that_xarray_cannot_decode_are_a_problem_like_any_other(tmp_path: Path) -> None:
+    """Of their values no chunk holds the bytes."""
+    with netCDF4.Dataset(tmp_path / "a.nc", "w") as file:
+        file.createDimension("x", 2)
+        file.createVariable("good", "f4", ("x",))[:] = 1
+        file.createVariable("bad", str, ("x", "x"))
+    with pytest.raises(FormatError, match=r"(?s)'bad'.*duplicate dimensions"):
+        virtual(tmp_path / "a.nc")
+    for on_error in ("skip", "keep"):
+        with pytest.warns(UserWarning, match="bad: "):
+            found = virtual(tmp_path / "a.nc", on_error=on_error)
+        assert found["good"].values.tolist() == [1, 1]
+
+
 def test_on_error_knows_three_answers(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="'raise', 'skip', 'keep'"):
         virtual(some_file(tmp_path), on_error="ignore")

@@ -169,7 +169,10 @@ class ManifestArray(FragmentedArray, DuckArray, FamiliarNames):
     @classmethod
     def unreadable(cls, shape: Sequence[int], dtype: npt.DTypeLike, reason: str) -> ManifestArray:
         """Return an array that raises an error with ``reason`` when its values are read."""
-        return cls._of_bytes(tuple(shape), np.dtype(dtype), b"", (Unreadable(reason),))
+        kind = np.dtype(dtype)
+        # the bytes of objects are addresses, which no chunk holds
+        held = np.dtype(f"V{kind.itemsize}") if kind.hasobject else kind
+        return cls._of_bytes(tuple(shape), held, b"", (Unreadable(reason),))
 
     @classmethod
     def _of_bytes(

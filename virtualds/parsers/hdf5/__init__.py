@@ -23,13 +23,14 @@ from virtualds.arrays.parser import (
     stored_values,
 )
 from virtualds.arrays.read_way import ALONE, LIBRARY, ReadWay, say_way
-from virtualds.errors import VirtualdsError, without_secrets
+from virtualds.errors import UnsupportedError, VirtualdsError, without_secrets
 from virtualds.options import get_options
 from virtualds.parsers.hdf5 import library, members
 from virtualds.parsers.hdf5.alike_files.read_alike import read_alike
 from virtualds.parsers.hdf5.file import HDF5Files
 from virtualds.parsers.hdf5.group_reader import read_one_group, read_whole_tree
 from virtualds.parsers.hdf5.objects import Structure
+from virtualds.parsers.hdf5.structure.file_bytes import DeclinedError
 from virtualds.parsers.hdf5.structure.superblock import SIGNATURE
 from virtualds.source_file import SourceFile
 from virtualds.stores.scan_cache import keep_scan
@@ -63,6 +64,8 @@ def read(
     ------
     FormatError
         The file is damaged or truncated.
+    UnsupportedError
+        Its metadata have a form that neither virtualds nor h5py can read.
     FileNotFoundError
         There is no such group.
     """
@@ -107,7 +110,11 @@ def _walk_file(
                     return found
                 name, problem = next(iter(problems.items()))
                 reason = f"{name}: {_describe(problem, source)}"
-        found = attempt(library)
+        try:
+            found = attempt(library)
+        except DeclinedError as error:
+            # nobody is left to read it
+            raise UnsupportedError(f"{error}") from error
     say_way(ReadWay(LIBRARY, reason))
     return found
 

@@ -219,7 +219,7 @@ class _GroupReader:
         if dataset.facts.space.shape is None:
             raise UnsupportedError(
                 "it has a null dataspace, so there are no values; leave the variable out with "
-                "drop_variables"
+                "drop_variables or on_error='skip'"
             )
         stored = dataset.stored
         encoding["dtype"] = stored.declared
