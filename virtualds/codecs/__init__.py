@@ -62,11 +62,13 @@ REGISTRY = Registry(
 )
 """The codecs by name."""
 
-UNSUPPORTED_HDF5_FILTERS = {305: "LZO", 32017: "SZ", 32024: "SZ3", 32028: "SPERR", 32029: "HTJ2K"}
+UNSUPPORTED_HDF5_FILTERS = {305: "LZO", 32017: "SZ", 32024: "SZ3", 32028: "SPERR", 32033: "HTJ2K"}
 """Names of registered filters whose chunks no Python package decodes as HDF5 does.
 
 imagecodecs decodes another version of SZ3's format; given HDF5's version, it ends the process.
 """
+OF_HDF5PLUGIN = frozenset({32017, 32024, 32028, 32033})
+"""Those among them that the package hdf5plugin brings, inside the HDF5 library."""
 
 
 def codec_from_zarr_v2(config: Mapping[str, Any]) -> Codec:
@@ -180,15 +182,20 @@ def codec_from_hdf5(number: int, values: Sequence[int], itemsize: int) -> Codec:
     """
     make = REGISTRY.find_maker("hdf5", number)
     if make is None:
-        name = (
-            f" ({UNSUPPORTED_HDF5_FILTERS[number]})" if number in UNSUPPORTED_HDF5_FILTERS else ""
-        )
-        raise UnsupportedError(
-            f"HDF5 filter {number}{name}: virtualds has no decoder for it; load the variable with "
-            f"h5py, or leave it out with drop_variables"
-        )
+        raise make_no_filter_error(number)
     with _explain_bad_parameters(f"HDF5 filter {number}: its client data {tuple(values)}", "file"):
         return make(values, itemsize)
+
+
+def make_no_filter_error(number: int) -> UnsupportedError:
+    """Return the error of an HDF5 filter that nothing here undoes."""
+    name = UNSUPPORTED_HDF5_FILTERS.get(number, "")
+    with_name = f"{number} ({name})" if name else f"{number}"
+    remedy = "install hdf5plugin" if number in OF_HDF5PLUGIN else "install a plugin of HDF5 for it"
+    return UnsupportedError(
+        f"HDF5 filter {with_name}: virtualds has no decoder for it; {remedy}, with which h5py "
+        f"reads the variable, or leave it out with drop_variables or on_error='skip'"
+    )
 
 
 def codec_from_tiff(number: int, page: Any) -> Codec:

@@ -23,6 +23,7 @@ from virtualds.parsers.hdf5.library import ask_chosen_fill, open_dataset
 from virtualds.parsers.hdf5.members import find_dataset
 from virtualds.parsers.hdf5.netcdf_rules import find_fill_beyond
 from virtualds.parsers.hdf5.objects import Dataset
+from virtualds.parsers.hdf5.plugins import demand_filters
 from virtualds.parsers.hdf5.structure.file_bytes import DeclinedError
 from virtualds.parsers.hdf5.structure.fill_values import FillState
 from virtualds.parsers.hdf5.texts import holds_texts, read_texts
@@ -90,6 +91,7 @@ class HDF5Array:
             return read_texts(found, box)
         file = files.open(self.source)
         dataset = file[self.path]
+        demand_filters(dataset)
         if dataset.dtype.hasobject:
             path = self.path.encode("utf-8", "surrogateescape")
             if (known := open_dataset(files, self.source, file, path)) is not None:

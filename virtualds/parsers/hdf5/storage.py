@@ -40,6 +40,7 @@ from virtualds.parsers.hdf5.file import (
     list_in_working_directory,
 )
 from virtualds.parsers.hdf5.objects import Dataset
+from virtualds.parsers.hdf5.plugins import can_undo
 from virtualds.parsers.hdf5.structure.filter_pipeline import Filter
 from virtualds.parsers.hdf5.structure.layout import LayoutClass
 from virtualds.source_file import SourceFile
@@ -84,7 +85,7 @@ def build_stored_array(
     try:
         pipeline = _find_pipeline(dataset, stored, facts.filters if chunks is not None else ())
     except UnsupportedError:
-        if _can_read(facts.filters):
+        if can_undo(f.number for f in facts.filters):
             return None
         raise
     if chunks is None:
@@ -150,17 +151,6 @@ def _make_pipeline(
     nbytes = dtype.itemsize * elements
     codecs = tuple(codec_from_hdf5(f.number, f.values, nbytes) for f in filters)
     return CodecPipeline(dtype, codecs, fill, tuple(range(rank)))
-
-
-def _can_read(filters: Sequence[Filter]) -> bool:
-    """Say whether h5py has every filter, with those of plugins."""
-    import h5py
-
-    can_decode = h5py.h5z.FILTER_CONFIG_DECODE_ENABLED
-    return all(
-        h5py.h5z.filter_avail(f.number) and h5py.h5z.get_filter_info(f.number) & can_decode
-        for f in filters
-    )
 
 
 def fill_of(dataset: Dataset, dtype: np.dtype[Any]) -> bytes | None:

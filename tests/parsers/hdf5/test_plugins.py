@@ -1,0 +1,88 @@
+"""Filters that only a plugin of HDF5 undoes are read by h5py, which is given hdf5plugin."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import hdf5plugin
+import numpy as np
+import pytest
+
+import virtualds
+from virtualds.codecs import OF_HDF5PLUGIN
+
+PLUGINS = {
+    "SZ": hdf5plugin.SZ(absolute=1e-3),
+    "SZ3": hdf5plugin.SZ3(absolute=1e-3),
+    "SPERR": hdf5plugin.Sperr(rate=8),
+    "HTJ2K": hdf5plugin.Htj2k(),
+}
+
+# a process of its own: this one has imported hdf5plugin
+READ = """
+import sys
+import numpy as np, virtualds
+path, installed = sys.argv[1:]
+if installed == "no":
+    sys.modules["hdf5plugin"] = None
+expected = np.load(path + ".npy")
+for limit in (0, 2**20):
+    with virtualds.set_options(small_variable=limit):
+        found = virtualds.open_virtual_dataset(path)["v"]
+    assert "hdf5plugin" in sys.modules
+    assert found.dtype == expected.dtype and np.array_equal(found.values, expected)
+    assert np.array_equal(found[3:5, ::-2].values, expected[3:5, ::-2])
+"""
+
+READ_ELSEWHERE = """
+import pickle, sys
+sys.modules["hdf5plugin"] = None
+pickle.load(open(sys.argv[1], "rb")).values
+"""
+
+
+def write(path: Path, name: str) -> None:
+    dtype = "u2" if name == "HTJ2K" else "f4"
+    values = np.add.outer(np.arange(32), np.arange(48)).astype(dtype)
+    with h5py.File(path, "w") as file:
+        file.create_dataset("v", data=values, chunks=(16, 48), compression=PLUGINS[name])
+    with h5py.File(path) as file:
+        np.save(f"{path}.npy", file["v"][:])
+
+
+def run(code: str, *args: str) -> str:
+    """Run code in a new process; return what it says."""
+    done = subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True)
+    return done.stderr
+
+
+def test_all_filters_that_hdf5plugin_alone_has_are_tried() -> None:
+    assert {plugin.filter_id for plugin in PLUGINS.values()} == OF_HDF5PLUGIN
+
+
+@pytest.mark.parametrize("name", PLUGINS)
+def test_hdf5plugin_is_used_where_it_is_installed(name: str, tmp_path: Path) -> None:
+    write(tmp_path / "a.h5", name)
+    assert run(READ, str(tmp_path / "a.h5"), "yes") == ""
+
+
+def test_hdf5plugin_is_named_where_it_is_not_installed(tmp_path: Path) -> None:
+    write(tmp_path / "a.h5", "SZ3")
+    said = run(READ, str(tmp_path / "a.h5"), "no")
+    assert "HDF5 filter 32024 (SZ3)" in said
+    assert "install hdf5plugin" in said
+
+
+def test_a_worker_without_hdf5plugin_says_so(tmp_path: Path) -> None:
+    write(tmp_path / "a.h5", "SZ3")
+    with virtualds.set_options(small_variable=0):
+        found = virtualds.open_virtual_dataset(tmp_path / "a.h5")["v"]
+    (tmp_path / "v.pickle").write_bytes(pickle.dumps(found))
+    said = run(READ_ELSEWHERE, str(tmp_path / "v.pickle"))
+    assert "UnsupportedError" in said
+    assert "HDF5 filter 32024 (SZ3)" in said
+    assert "install hdf5plugin" in said
