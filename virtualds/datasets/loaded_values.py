@@ -41,9 +41,11 @@ def encode_loaded(name: str, variable: xr.Variable) -> xr.Variable:
                 # the units do not suit the values; other encodings may
                 warnings.simplefilter("error", UserWarning)
                 stored = xr.conventions.encode_cf_variable(attempt, name=name)
-            stored = stored.copy(data=_to_plain(stored.data))
-            if any(_is_same(again, variable) for again in _list_decodings(name, stored, variable)):
-                return stored
+            plain = stored.copy(data=_to_plain(stored.data))
+            for spelt in _list_spellings(plain, encoding):
+                decoded = _list_decodings(name, spelt, variable)
+                if any(_is_same(again, variable) for again in decoded):
+                    return spelt
         except ENCODE_ERRORS:
             continue
     raise UnsupportedError(
@@ -83,6 +85,18 @@ def _select_cf_encoding(encoding: Mapping[str, Any]) -> dict[str, Any]:
     if found.get("dtype") is str or getattr(found.get("dtype"), "kind", "") in "SOU":
         found.pop("dtype", None)
     return found
+
+
+def _list_spellings(stored: xr.Variable, encoding: Mapping[str, Any]) -> Iterator[xr.Variable]:
+    """Yield a variable with units and calendar as the source has them, then as xarray has them."""
+    if "units" in stored.attrs and "units" in encoding:
+        again = stored.copy(deep=False)
+        again.attrs["units"] = encoding["units"]
+        if "calendar" not in encoding:
+            # xarray names the calendar that dates without one have
+            again.attrs.pop("calendar", None)
+        yield again
+    yield stored
 
 
 def _list_decodings(name: str, stored: xr.Variable, variable: xr.Variable) -> Iterator[xr.Variable]:

@@ -13,7 +13,7 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.errors import FormatError, VirtualdsError
 from virtualds.formats.referenced_files import MALFORMED_ERRORS, malformed_error
 from virtualds.formats.undecodable import read_variable_or_problem
-from virtualds.formats.zarr.encoding_notes import restore_encoding
+from virtualds.formats.zarr.encoding_notes import restore_encoding, restore_text_encoding
 from virtualds.formats.zarr.strings import varying_from_zarr_v2
 from virtualds.formats.zarr.v2_metadata import array_from_zarr_v2, check_zarr_v2, read_chunk_grid
 from virtualds.formats.zarr.v2_types import fill_from_zarr_v2
@@ -151,6 +151,7 @@ class HierarchyReader:
             if fill is not None:
                 attributes["_FillValue"] = fill
             data, encoding = values.settle()
+            encoding = restore_text_encoding(encoding, notes)
             return ManifestVariable(dims, data, attributes, encoding)
         array = array_from_zarr_v2(metadata, manifest)
         fill = fill_from_zarr_v2(metadata.get("fill_value"), array.dtype)

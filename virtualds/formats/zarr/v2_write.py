@@ -280,15 +280,13 @@ def _drop_padding(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _to_stored(variable: ManifestVariable) -> ManifestArray | None:
-    """Return the array that readers will find."""
+    """Return the array that readers will find; None for strings."""
     data = variable.data
     if isinstance(data, ManifestArray):
         return data
-    return (
-        None
-        if data.dtype.hasobject
-        else ManifestArray.from_values(np.empty(data.shape, data.dtype))
-    )
+    if data.dtype.hasobject:
+        return None
+    return ManifestArray.from_values(np.empty(data.shape, data.dtype))
 
 
 def _is_read_alike(fill: Any, attribute: Any) -> bool:

@@ -13,7 +13,7 @@ from virtualds.errors import FormatError, VirtualdsError
 from virtualds.formats.referenced_files import MALFORMED_ERRORS, malformed_error
 from virtualds.formats.undecodable import read_variable_or_problem
 from virtualds.formats.zarr.document import CONSOLIDATED
-from virtualds.formats.zarr.encoding_notes import restore_encoding
+from virtualds.formats.zarr.encoding_notes import restore_encoding, restore_text_encoding
 from virtualds.formats.zarr.shards import expand_shards
 from virtualds.formats.zarr.strings import is_varying, varying_from_v3
 from virtualds.formats.zarr.v2_types import fill_from_attribute
@@ -150,6 +150,7 @@ class NodesReader:
         node, parts = expand_shards(node, self.parts_of(path, node))
         if is_varying(node):
             data, encoding = varying_from_v3(node, parts).settle()
+            encoding = restore_text_encoding(encoding, notes)
             return ManifestVariable(dims, data, attributes, encoding)
         array = array_from_v3(node, parts)
         if "_FillValue" in attributes and "_FillValue" not in notes.get("attributes", {}):

@@ -169,7 +169,8 @@ class _Planner:
         elif data is not None:
             # files without references may have changed
             metadata, parts = describe_on_grids(data.pruned(), self.grids)
-        attributes, notes = self._encode_attributes(variable, data)
+        is_held = values is not None or known
+        attributes, notes = self._encode_attributes(variable, data, is_held=is_held)
         if notes:
             self.notes["arrays"][path] = notes
         metadata = metadata | {
@@ -191,7 +192,7 @@ class _Planner:
         return same and urls == [f"{folder}/{name}" for name, _, _ in noted["chunks"]]
 
     def _encode_attributes(
-        self, variable: ManifestVariable, data: ManifestArray | None
+        self, variable: ManifestVariable, data: ManifestArray | None, *, is_held: bool
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return attributes as JSON, and notes on what JSON and references do not show."""
         attributes = dict(variable.attributes)
@@ -204,7 +205,7 @@ class _Planner:
         plain, types = to_json(attributes)
         if exact:
             types.pop("_FillValue", None)
-        notes = list_declared(variable, data)
+        notes = list_declared(variable, None if is_held else data)
         return plain, notes | ({"attributes": types} if types else {})
 
 

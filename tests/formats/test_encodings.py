@@ -1,0 +1,118 @@
+"""What ``encoding`` holds of a source is there again after every format, but for what is listed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import netCDF4
+import numpy as np
+import pytest
+import xarray as xr
+
+import virtualds
+
+SUFFIXES = [".json", ".parquet", ".zarr", *([".icechunk"] if find_spec("icechunk") else [])]
+NOT_OF_CHARACTERS = frozenset(
+    {"chunksizes", "preferred_chunks", "contiguous", "source"}
+    | {"zlib", "szip", "zstd", "bzip2", "blosc", "shuffle", "complevel", "fletcher32"}
+)
+"""Strings are written as such: how their characters lay in the source has no place."""
+
+# by variable: what a format may lose or change
+CHANGED: dict[str, frozenset[str]] = {
+    # the set is its own source
+    "packed": frozenset({"source"}),
+    "plain": frozenset({"source"}),
+    "big": frozenset({"source"}),
+    "flags": frozenset({"source"}),
+    "rounded": frozenset({"source"}),
+    "days": frozenset({"source"}),
+    # the chunks of loaded values are those of the set
+    "time": frozenset({"source", "preferred_chunks"}),
+    "when": frozenset({"source", "preferred_chunks"}),
+    "name": NOT_OF_CHARACTERS,
+    "text": frozenset(),
+}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("encodings") / "a.nc"
+    with netCDF4.Dataset(path, "w") as file:
+        for name, size in (("time", None), ("x", 600), ("n", 3)):
+            file.createDimension(name, size)
+        how: dict[str, Any] = {"zlib": True, "complevel": 3, "shuffle": True}
+        v = file.createVariable("time", "i4", ("time",))
+        v.setncatts({"units": "hours since 1900-01-01 15:00", "calendar": "noleap"})
+        v[:] = np.arange(4)
+        # compressed, and long enough to be compressed in another way by the set
+        v = file.createVariable("when", "f8", ("time", "x"), chunksizes=(2, 300), **how)
+        v.setncatts({"units": "Days since 2000-1-1", "standard_name": "time"})
+        v[:] = np.arange(2400).reshape(4, 600)
+        v = file.createVariable("packed", "i2", ("time", "x"), fill_value=-99, **how)
+        v.setncatts({"scale_factor": np.float32(0.5), "add_offset": np.float32(10)})
+        v[:] = np.arange(2400).reshape(4, 600) / 2
+        file.createVariable("plain", "f4", ("x",))[:] = 1
+        v = file.createVariable("big", ">f4", ("x",), endian="big")
+        v.missing_value = np.float32(-1)
+        v[:] = 1
+        v = file.createVariable("flags", "i1", ("x",))
+        v.setncattr("dtype", "bool")
+        v[:] = 1
+        v = file.createVariable(
+            "rounded", "f8", ("time", "x"), fill_value=1e20, least_significant_digit=2, **how
+        )
+        v[:] = 1
+        v = file.createVariable("days", "f8", ("x",))
+        v.units = "days"
+        v[:] = 1
+        v = file.createVariable("name", "S1", ("time", "n"))
+        v._Encoding = "ascii"
+        v[:] = np.array([list("abc"), list("def")] * 2, "S1")
+        file.createVariable("text", str, ("time",))[:] = np.array(list("abcd"), object)
+    return path
+
+
+def encoding_of(dataset: xr.Dataset, name: str) -> Mapping[str, Any]:
+    return dict(dataset.variables[name].encoding)
+
+
+@pytest.fixture(scope="module", params=SUFFIXES)
+def again(source: Path, request: pytest.FixtureRequest) -> xr.Dataset:
+    """The dataset of a set, written from a dataset that has some variables loaded."""
+    target = source.with_suffix(request.param)
+    dataset = virtualds.open_virtual_dataset(source, loadable_variables=["time", "when", "name"])
+    dataset.virtual.to_manifest(target)
+    return xr.open_dataset(target, engine="virtual")
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_encodings_of_a_source_are_those_of_netcdf(name: str, source: Path) -> None:
+    with xr.open_dataset(source, engine="netcdf4") as native:
+        expected = encoding_of(native, name)
+    assert encoding_of(virtualds.open_virtual_dataset(source), name) == expected
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_encodings_survive_a_format(name: str, source: Path, again: xr.Dataset) -> None:
+    before = encoding_of(virtualds.open_virtual_dataset(source), name)
+    after = encoding_of(again, name)
+    lost = {k for k in before.keys() | after.keys() if before.get(k) != after.get(k)}
+    assert lost <= CHANGED[name]
+
+
+def test_units_and_characters_are_written_to_netcdf_as_they_were(
+    again: xr.Dataset, tmp_path: Path
+) -> None:
+    again[["name", "packed"]].to_netcdf(tmp_path / "b.nc")
+    with netCDF4.Dataset(tmp_path / "b.nc") as file:
+        file.set_auto_maskandscale(False)
+        assert file["name"].dtype == "S1"
+        assert file["name"].dimensions == ("time", "n")
+        assert file["packed"].dtype == "i2"
+        assert file["packed"].chunking() == [1, 600]
+        assert file["packed"].filters()["complevel"] == 3
+        assert file["packed"].getncattr("_FillValue") == -99
