@@ -30,6 +30,9 @@ UNITS = frozenset({*range(8), *range(10, 15), 254})
 LEAST_LENGTHS = {1: 28, 2: 32, 3: 6, 4: 11}
 """Bytes that sections of edition 1 have at least."""
 
+REPEATED, END = b"\xfe", b"7777"
+"""Code of a bitmap that an earlier field of the message has (code table 6.0); section 8."""
+
 MOST_BITS = 63
 """Bits of a packed number."""
 
@@ -82,7 +85,7 @@ def check_second_edition(message: memoryview, points: int | None) -> None:
     ------
     ContradictionError
     """
-    sections = _find_sections(message)
+    sections = {section[4]: section for section in _split_sections(message)}
     counts = _read_number(sections[3], 6, 4), _read_number(sections[5], 5, 4)
     if counts[1] > counts[0] or points not in (None, counts[0]):
         raise ContradictionError(f"{counts[0]} points and {counts[1]} values, not {points}")
@@ -97,16 +100,48 @@ def check_second_edition(message: memoryview, points: int | None) -> None:
         check(sections[5], packed, counts[1])
 
 
-def _find_sections(message: memoryview) -> dict[int, memoryview]:
-    """Return the sections of a message by their numbers."""
-    found, place = dict[int, memoryview](), 16
+def select_field(message: memoryview, number: int) -> memoryview | bytes:
+    """Return a message of edition 2 with one of the fields of a message.
+
+    A field has the latest of each section before it (92.6); a bitmap of code 254 is the latest one
+    that the message defines (code table 6.0). A message with one field is returned as it is.
+
+    Raises
+    ------
+    ContradictionError
+        The message does not hold so many fields.
+    """
+    found, bitmap, count = dict[int, memoryview](), memoryview(b""), 0
+    for section in _split_sections(message):
+        found[section[4]] = section
+        if section[4] == 6 and section[5:6] != REPEATED:
+            bitmap = section
+        if section[4] != 7:
+            continue
+        if count == number:
+            break
+        count += 1
+    else:
+        raise ContradictionError(f"it holds {count} fields, not {number + 1}")
+    length = 16 + sum(map(len, found.values())) + 4
+    if number == 0 and length == len(message):
+        return message
+    if 6 in found and found[6][5:6] == REPEATED:
+        found[6] = bitmap
+    body = b"".join(found[n] for n in sorted(found)) + END
+    return b"".join((message[:8], (16 + len(body)).to_bytes(8, "big"), body))
+
+
+def _split_sections(message: memoryview) -> list[memoryview]:
+    """Return the sections of a message in their order."""
+    found, place = list[memoryview](), 16
     while place + 5 <= len(message) - 4:
-        length, number = _read_number(message, place, 4), message[place + 4]
+        length = _read_number(message, place, 4)
         if length < 5 or place + length > len(message) - 4:
             break
-        found[number] = message[place : place + length]
+        found.append(message[place : place + length])
         place += length
-    if place != len(message) - 4 or not {3, 5, 7} <= found.keys():
+    if place != len(message) - 4 or not {3, 5, 7} <= {section[4] for section in found}:
         raise ContradictionError("sections do not add up")
     return found
 
@@ -192,33 +227,40 @@ TEMPLATES: dict[int, Callable[[memoryview, memoryview, int], None]] = {
 
 @dataclass(frozen=True)
 class GribMessage(Codec):
-    """A message with one field, decoded to little-endian floats of 4 bytes."""
+    """A field of a message, decoded to little-endian floats of 4 bytes.
+
+    Parameters
+    ----------
+    field : int
+        The number of the field among those of its message, from 0.
+    """
 
     zarr_v2_id: ClassVar[str] = "virtualds_grib"
     only_virtualds: ClassVar[bool] = True
+    field: int = 0
 
     @classmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        return cls()
+        return cls(int(config.get("field", 0)))
 
     def to_zarr_v2(self) -> dict[str, Any]:
-        return {"id": self.zarr_v2_id}
+        return {"id": self.zarr_v2_id, **({"field": self.field} if self.field else {})}
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         eccodes = import_package("eccodes", "grib", "grib")
         # ecCodes searches a message for its end
         if bytes(data[:4]) != b"GRIB" or bytes(data[-4:]) != b"7777":
             raise CodecError(f"grib: {len(data)} bytes are not a message from GRIB to 7777")
-        _check(data, None if nbytes is None else nbytes // 4)
+        message = _select(data, self.field, None if nbytes is None else nbytes // 4)
         with _lock_eccodes():
             try:
-                handle = eccodes.codes_new_from_message(bytes(data))
+                handle = eccodes.codes_new_from_message(message)
             except (eccodes.CodesInternalError, ValueError) as error:
                 raise CodecError(f"grib: {error}") from error
             try:
                 check_length(self, 4 * eccodes.codes_get_size(handle, "values"), nbytes)
                 eccodes.codes_set(handle, "missingValue", ECCODES_MISSING)
-                values = eccodes.codes_get_values(handle)
+                values = _read_in_order(handle, eccodes)
             except (eccodes.CodesInternalError, ValueError, MemoryError) as error:
                 raise CodecError(f"grib: {error}") from error
             finally:
@@ -230,15 +272,38 @@ class GribMessage(Codec):
         return found.view(np.uint8).data
 
 
-def _check(data: Buffer, points: int | None) -> None:
-    """Refuse a message that contradicts itself, for which ecCodes might end the process."""
+def _select(data: Buffer, number: int, points: int | None) -> bytes:
+    """Return a message with one field of a message, refusing one that contradicts itself.
+
+    ecCodes might end the process for it.
+    """
     try:
         if data[7] == 2:
-            check_second_edition(memoryview(data), points)
-        elif data[7] == 1:
+            message = select_field(memoryview(data), number)
+            check_second_edition(memoryview(message), points)
+            return bytes(message)
+        if data[7] == 1:
             check_first_edition(bytes(data))
     except ContradictionError as error:
         raise CodecError(f"grib: {error}") from error
+    return bytes(data)
+
+
+def _read_in_order(handle: Any, eccodes: Any) -> npt.NDArray[np.float64]:
+    """Return the values of a message, every row in the direction of the first one."""
+    values = np.asarray(eccodes.codes_get_values(handle))
+    try:
+        if not eccodes.codes_get(handle, "alternativeRowScanning", int):
+            return values
+        columns, rows = (eccodes.codes_get(handle, name, int) for name in ("Nx", "Ny"))
+        if eccodes.codes_get(handle, "jPointsAreConsecutive", int):
+            columns, rows = rows, columns
+    except (eccodes.KeyValueNotFoundError, eccodes.InvalidTypeError):
+        return values
+    if columns * rows == values.size:
+        lines = values.reshape(rows, columns)
+        lines[1::2] = lines[1::2, ::-1].copy()
+    return values
 
 
 @cache

@@ -7,20 +7,24 @@ of interval are in different groups.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from virtualds.arrays.group import ManifestGroup
 from virtualds.arrays.parser import CannotError, NativeReader, NativeRegion, Parser, ReadNative
-from virtualds.errors import FormatError, UnsupportedError
+from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.extras import import_package
-from virtualds.parsers.grib_messages import GribField, scan_messages
-from virtualds.parsers.grib_variables import MessageGroup, group_kinds
+from virtualds.parsers.grib_kinds import Kind, group_kinds
+from virtualds.parsers.grib_messages import scan_messages
+from virtualds.parsers.grib_sections import find_message
+from virtualds.parsers.grib_variables import MessageGroup
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
+from virtualds.stores.archive_index import is_tar, is_zip
 from virtualds.stores.block_cache import PAGE
 from virtualds.stores.open_source import describe_damage, open_source
 from virtualds.stores.scan_cache import fetch_ahead
@@ -33,8 +37,13 @@ HEADERS_AT_ONCE = 256
 
 
 def detect(head: bytes) -> bool:
-    """Say whether a file that begins with ``head`` is GRIB, edition 1 or 2."""
-    return head[:4] == b"GRIB" and head[7:8] in (b"\1", b"\2")
+    """Say whether a file that begins with ``head`` is GRIB, edition 1 or 2.
+
+    Headings of bulletins, and what else archives put there, may lie before the first message.
+    """
+    if head[:4] == b"GRIB":
+        return head[7:8] in (b"\1", b"\2")
+    return find_message(head) > 0 and not (is_zip(head) or is_tar(head))
 
 
 def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ()) -> ManifestGroup:
@@ -58,18 +67,19 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     FileNotFoundError
         There is no such group.
     """
-    kinds, eccodes = _scan_kinds(source)
+    kinds, damaged, eccodes = _scan_kinds(source)
     wanted = group.strip("/") if isinstance(group, str) else group
     if len(kinds) > 1 and not wanted:
         raise UnsupportedError(
-            f"{source.url}: messages are of {len(kinds)} kinds, by typeOfLevel, stepType, levels "
-            f"and grid; open one with group=, one of {sorted(kinds)}"
+            f"{source.url}: messages are of {len(kinds)} kinds, by type of level, grid, times, "
+            f"steps and levels; open one with group=, one of {sorted(kinds)}"
         )
     skipped = frozenset(skip)
     if not wanted:
-        return MessageGroup(source, next(iter(kinds.values())), eccodes).read(skipped)
+        (kind,) = kinds.values()
+        return _note(MessageGroup(source, kind, eccodes).read(skipped), damaged)
     groups = {
-        name: MessageGroup(source, kind, eccodes).read(skipped)
+        name: _note(MessageGroup(source, kind, eccodes).read(skipped), damaged)
         if name == wanted
         else ManifestGroup()
         for name, kind in kinds.items()
@@ -86,28 +96,41 @@ def read_tree(
     """
     if group is not None and (not isinstance(group, str) or group.strip("/")):
         return read(source, group, skip)
-    kinds, eccodes = _scan_kinds(source)
+    kinds, damaged, eccodes = _scan_kinds(source)
     skipped = frozenset(skip)
     groups = {n: MessageGroup(source, kind, eccodes).read(skipped) for n, kind in kinds.items()}
-    return ManifestGroup(groups=groups) if len(groups) > 1 else next(iter(groups.values()))
+    found = ManifestGroup(groups=groups) if len(groups) > 1 else next(iter(groups.values()))
+    return _note(found, damaged)
 
 
-def _scan_kinds(source: SourceFile) -> tuple[dict[str, list[GribField]], Any]:
-    """Return the messages of a file by kinds, and ecCodes."""
+def _note(group: ManifestGroup, damaged: Mapping[str, VirtualdsError]) -> ManifestGroup:
+    """Return a group that names the damaged messages of the file among its problems."""
+    return replace(group, problems={**damaged, **group.problems})
+
+
+def _scan_kinds(
+    source: SourceFile,
+) -> tuple[dict[str, Kind], dict[str, VirtualdsError], Any]:
+    """Return the fields of a file by kinds, what is damaged, and ecCodes."""
     eccodes = import_package("eccodes", source.url, "grib", "reading a GRIB file")
     if source.size is None:
         raise UnsupportedError(f"{source.url}: the server does not send its size; copy it")
     _fetch_headers(source)
+    damaged: dict[str, VirtualdsError] = {}
     with (
         describe_damage(source, "GRIB", (eccodes.CodesInternalError,)),
         open_source(source) as file,
     ):
-        found = list(scan_messages(file, source.size, eccodes))
+        found = list(scan_messages(file, source.size, eccodes, damaged))
+    for error in damaged.values():
+        error.locate_file(source.url)
     if not found:
-        raise FormatError(
-            f"{source.url}: it holds no GRIB message; the file is damaged, fetch it again"
-        )
-    return group_kinds(found), eccodes
+        raise next(iter(damaged.values()), _empty_error(source.url))
+    return group_kinds(found), damaged, eccodes
+
+
+def _empty_error(url: str) -> FormatError:
+    return FormatError(f"{url}: it holds no GRIB message; the file is damaged, fetch it again")
 
 
 def _fetch_headers(source: SourceFile) -> None:

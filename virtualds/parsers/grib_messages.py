@@ -1,13 +1,8 @@
-"""Messages of GRIB files: where they lie, and what their headers say.
-
-WMO Manual on Codes, volume I.2: FM 92 GRIB editions 1 and 2, section 0 (indicator) and the lengths
-of sections. Of a message of edition 2 only the sections before the values are read, and given to
-ecCodes with an empty section of values.
-"""
+"""Fields of GRIB files: what ecCodes tells of their headers, and of their grids."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,19 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.bounds import demand_values
-from virtualds.codecs.grib import ContradictionError, check_first_edition
-from virtualds.errors import FormatError, UnsupportedError
+from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.parsers.grib_headers import ALIKE_DAY, find_alike
+from virtualds.parsers.grib_names import OF_GRIDS
+from virtualds.parsers.grib_sections import find_fields
 
-BEGIN, END = b"GRIB", b"7777"
-SEARCH_BYTES = 64 * 1024
-"""Bytes between messages that are searched for the next one: headings of telegrams, padding."""
-PADDING = b"\0 \r\n\x03\x04\x1a"
-"""Bytes that may follow the last message: padding, ends of telegrams."""
-LARGE_MESSAGE = 0x800000
-"""Edition 1 encodes lengths from here on differently (ECMWF)."""
-NO_VALUES = bytes([0, 0, 0, 6, 6, 255]) + bytes([0, 0, 0, 5, 7]) + END
-"""Section 6 without a bitmap, section 7 without values, section 8."""
 ALIKE_MESSAGES = 4096
 """Messages whose keys are kept for those that are like them: about 5 KB each."""
 ALIKE_GRIDS, ALIKE_POINTS = 4, 2**21
@@ -51,9 +38,9 @@ NUMBERS = (
     *("iScansNegatively", "jScansPositively", "alternativeRowScanning", "uvRelativeToGrid"),
     *("subCentre", "totalNumber", "percentileValue", "perturbationNumber", "bottomLevel"),
     *("probabilityType", "typeOfStatisticalProcessing", "forecastProbabilityNumber"),
+    *("numberOfPoints", "numberOfDirections", "numberOfFrequencies", "NV", "constituentType"),
+    *("directionNumber", "frequencyNumber", "aerosolType", "scaledValueOfFirstWavelength"),
 )
-REGULAR = ("regular_ll", "regular_gg")
-"""Grids whose rows are parallels."""
 
 
 @dataclass(frozen=True)
@@ -68,19 +55,31 @@ class GribField:
         A message that ecCodes accepts, with little more than its header.
     keys : dict
         Values by ecCodes' names, without missing keys.
+    number : int
+        Of the field in its message, from 0.
     """
 
     offset: int
     length: int
     header: bytes
     keys: dict[str, Any]
+    number: int = 0
+
+    def demand_time(self) -> None:
+        """Refuse a field whose time or step is none.
+
+        Raises
+        ------
+        FormatError, UnsupportedError
+        """
+        _ = self.time, self.step
 
     @property
     def time(self) -> int:
         """When the forecast begins, in seconds since 1970."""
-        day, clock = str(self.keys["dataDate"]), int(self.keys["dataTime"])
+        day, clock = str(self.keys["dataDate"]).zfill(8), int(self.keys["dataTime"])
         try:
-            date = np.datetime64(f"{day[:-4].zfill(4)}-{day[-4:-2]}-{day[-2:]}", "s")
+            date = np.datetime64(f"{day[:-4]}-{day[-4:-2]}-{day[-2:]}", "s")
         except ValueError as error:
             raise FormatError(
                 f"GRIB message at byte {self.offset}: its date is {day}; "
@@ -89,15 +88,20 @@ class GribField:
         return int(date.astype(int)) + clock // 100 * 3600 + clock % 100 * 60
 
     @property
-    def step(self) -> float:
-        """Hours from the beginning of the forecast to the field, or to the end of its interval."""
+    def step(self) -> float | None:
+        """Hours from the beginning of the forecast to the field, or to the end of its interval.
+
+        Observations have none.
+        """
+        if "endStep" not in self.keys:
+            return None
         unit = int(self.keys.get("stepUnits", 1))
         if unit not in SECONDS:
             raise UnsupportedError(
                 f"GRIB message at byte {self.offset}: steps are counted in unit {unit}, which has "
                 f"no fixed length; extract it with grib_copy"
             )
-        hours = int(self.keys.get("endStep", 0)) * SECONDS[unit] / 3600
+        hours = int(self.keys["endStep"]) * SECONDS[unit] / 3600
         if abs(hours) > LONGEST:
             raise FormatError(
                 f"GRIB message at byte {self.offset}: its step is {hours} hours; the file is "
@@ -106,113 +110,18 @@ class GribField:
         return hours
 
 
-def scan_messages(file: BinaryIO, size: int, eccodes: Any) -> Iterator[GribField]:
-    """Yield the messages of a file in their order.
-
-    Raises
-    ------
-    FormatError
-        The file is damaged or truncated.
-    UnsupportedError
-        A message holds several fields, or is too long for edition 1.
-    """
-    place = 0
-    while (place := _find_next(file, place, size)) < size:
-        file.seek(place)
-        start = file.read(16)
-        edition, length = _parse_indicator(start, place, size)
-        if edition == 1:
-            header = _read_first_edition(file, place, length)
+def scan_messages(
+    file: BinaryIO, size: int, eccodes: Any, damaged: dict[str, VirtualdsError]
+) -> Iterator[GribField]:
+    """Yield the fields of a file in their order, and add what is damaged to ``damaged``."""
+    for offset, length, number, header in find_fields(file, size, damaged.__setitem__):
+        try:
+            field = GribField(offset, length, header, _read_keys(header, offset, eccodes), number)
+            field.demand_time()
+        except VirtualdsError as error:
+            damaged[f"message at byte {offset}"] = error
         else:
-            header = _read_second_edition(file, place, start, length)
-        yield GribField(place, length, header, _read_keys(header, place, eccodes))
-        place += length
-
-
-def _parse_indicator(start: bytes, place: int, size: int) -> tuple[int, int]:
-    """Return the edition and length of a message from its first 16 bytes."""
-    edition = start[7] if len(start) == 16 else 0
-    if edition not in (1, 2):
-        raise FormatError(
-            f"GRIB message at byte {place}: it is of edition {edition}; "
-            "the file is damaged, fetch it again"
-        )
-    length = int.from_bytes(start[8:16] if edition == 2 else start[4:7], "big")
-    if edition == 1 and length >= LARGE_MESSAGE:
-        raise UnsupportedError(
-            f"GRIB message at byte {place}: edition 1 with more than {LARGE_MESSAGE} bytes, whose "
-            f"length is encoded differently; convert it with grib_set -s edition=2"
-        )
-    if place + length > size:
-        raise FormatError(
-            f"GRIB message at byte {place}: it has {length} bytes, the file ends at {size}; it "
-            f"is truncated"
-        )
-    return edition, length
-
-
-def _find_next(file: BinaryIO, place: int, size: int) -> int:
-    """Return where the next message begins, the size of the file if there is none."""
-    file.seek(place)
-    found = file.read(min(len(BEGIN), size - place))
-    if found == BEGIN or not found:
-        return place if found else size
-    found += file.read(min(SEARCH_BYTES, size - place))
-    at = found.find(BEGIN)
-    if at < 0 and (len(found) + place < size or found.strip(PADDING)):
-        raise FormatError(
-            f"GRIB file: no message begins within {SEARCH_BYTES} bytes of byte {place}; it is "
-            f"damaged or truncated"
-        )
-    return place + at if at >= 0 else size
-
-
-def _read_second_edition(file: BinaryIO, place: int, start: bytes, total: int) -> bytes:
-    """Return a message with an empty section of values."""
-    header, inside = start, 16
-    while inside + 5 <= total:
-        file.seek(place + inside)
-        lead = file.read(5).ljust(5, b"\0")
-        length, number = int.from_bytes(lead[:4], "big"), lead[4]
-        if length < 5 or not 1 <= number <= 7 or inside + length > total:
-            break
-        if number < 6:
-            header += lead + file.read(length - 5)
-        elif number == 7:
-            _refuse_more_fields(file, place, inside + length, total)
-            header += NO_VALUES
-            return header[:8] + len(header).to_bytes(8, "big") + header[16:]
-        inside += length
-    raise FormatError(
-        f"GRIB message at byte {place}: its sections do not add up; "
-        "the file is damaged, fetch it again"
-    )
-
-
-def _refuse_more_fields(file: BinaryIO, place: int, inside: int, total: int) -> None:
-    if inside + len(END) < total:
-        raise UnsupportedError(
-            f"GRIB message at byte {place}: it holds several fields, which have no bytes of their "
-            f"own; take them apart with grib_copy"
-        )
-
-
-def _read_first_edition(file: BinaryIO, place: int, length: int) -> bytes:
-    """Return a whole message: those of edition 1 are small."""
-    file.seek(place)
-    message = file.read(length)
-    if len(message) < length or length < 16 or message[-4:] != END:
-        raise FormatError(
-            f"GRIB message at byte {place}: it does not end where it says; the file is damaged or "
-            f"truncated"
-        )
-    try:
-        check_first_edition(message)
-    except ContradictionError as error:
-        raise FormatError(
-            f"GRIB message at byte {place}: {error}; the file is damaged, fetch it again"
-        ) from error
-    return message
+            yield field
 
 
 def _read_keys(header: bytes, place: int, eccodes: Any) -> dict[str, Any]:
@@ -243,14 +152,26 @@ def _parse_keys(message: bytes, eccodes: Any) -> dict[str, Any]:
     with _open_message(message, eccodes) as handle:
         # steps keep the unit of the message
         for kind, names in ((str, TEXTS), (int, NUMBERS), (float, ("level",))):
-            for name in names:
-                try:
-                    found[name] = eccodes.codes_get(handle, name, kind)
-                except (eccodes.KeyValueNotFoundError, eccodes.InvalidTypeError):
-                    continue
-                except eccodes.CodesInternalError:
-                    # the key needs another key that the message lacks
-                    continue
+            found |= _get_keys(handle, names, kind, eccodes)
+        of_grid = OF_GRIDS.get(found.get("gridType", ""), ())
+        found |= _get_keys(handle, [n for n in of_grid if n not in found], None, eccodes)
+    return found
+
+
+def _get_keys(handle: Any, names: Iterable[str], kind: Any, eccodes: Any) -> dict[str, Any]:
+    """Return the keys that a message has, in their own type if ``kind`` is None."""
+    found: dict[str, Any] = {}
+    for name in names:
+        try:
+            if name == "pl":
+                found[name] = tuple(eccodes.codes_get_array(handle, name).tolist())
+            else:
+                found[name] = eccodes.codes_get(handle, name, kind)
+        except (eccodes.KeyValueNotFoundError, eccodes.InvalidTypeError):
+            continue
+        except eccodes.CodesInternalError:
+            # the key needs another key that the message lacks
+            continue
     return found
 
 
