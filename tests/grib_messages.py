@@ -35,6 +35,25 @@ def message(sample: str, seed: int = 0, holes: bool = False, **keys: Any) -> byt
         eccodes.codes_release(handle)
 
 
+def join_fields(messages: Sequence[bytes], repeated: Sequence[int] = (4, 5, 6, 7)) -> bytes:
+    """One message of edition 2 with the fields of several, which share the other sections."""
+    body = messages[0][16:-4]
+    for one in messages[1:]:
+        sections = split_sections(one)
+        body += b"".join(sections[n] for n in repeated)
+    return messages[0][:8] + (len(body) + 20).to_bytes(8, "big") + body + b"7777"
+
+
+def split_sections(one: bytes) -> dict[int, bytes]:
+    """The sections of a message with one field."""
+    inside, found = 16, {}
+    while one[inside : inside + 4] != b"7777":
+        length = int.from_bytes(one[inside : inside + 4], "big")
+        found[one[inside + 4]] = one[inside : inside + length]
+        inside += length
+    return found
+
+
 SMALL: dict[str, Any] = {
     "Ni": 12, "Nj": 7, "latitudeOfFirstGridPointInDegrees": 60.0,
     "latitudeOfLastGridPointInDegrees": 30.0, "longitudeOfFirstGridPointInDegrees": 0.0,

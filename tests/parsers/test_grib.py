@@ -7,16 +7,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import cfgrib
 import numpy as np
 import pytest
 import xarray as xr
 from counting_server import counting_server
-from grib_messages import CASES, SMALL, message
+from grib_messages import CASES, SMALL, join_fields, message, split_sections
 from products import few_quick
 from transforms import TRANSFORMS, assert_identical
 
 import virtualds
 from virtualds import FormatError, UnsupportedError
+from virtualds.codecs.codec import CodecError
+from virtualds.codecs.grib import GribMessage
+from virtualds.parsers.grib import detect
 
 pytestmark = [
     # the oracle's own
@@ -42,6 +46,13 @@ def native(path: Path) -> xr.Dataset:
         return found.load()
 
 
+def assert_same_attributes(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+    assert set(ours) == set(theirs)
+    for name, value in theirs.items():
+        assert type(ours[name]) is type(value), name
+        np.testing.assert_array_equal(ours[name], value, err_msg=name)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_values_and_coordinates_are_those_of_cfgrib(name: str, folder: Path) -> None:
     path = written(folder, name)
@@ -53,8 +64,7 @@ def test_values_and_coordinates_are_those_of_cfgrib(name: str, folder: Path) -> 
         ours = found[variable]
         theirs = expected[variable].transpose(*ours.dims)
         np.testing.assert_array_equal(ours.values, theirs.values)
-        for key in ("long_name", "units", "GRIB_paramId", "GRIB_gridType", "GRIB_shortName"):
-            assert ours.attrs[key] == theirs.attrs[key]
+        assert_same_attributes(ours.attrs, theirs.attrs)
     for coordinate in expected.coords:
         ours = found[coordinate]
         theirs = expected[coordinate].transpose(*ours.dims)
@@ -63,7 +73,8 @@ def test_values_and_coordinates_are_those_of_cfgrib(name: str, folder: Path) -> 
             np.testing.assert_allclose(ours.values, theirs.values, atol=1e-9)
         else:
             np.testing.assert_array_equal(ours.values, theirs.values)
-        assert ours.attrs.get("standard_name") == theirs.attrs.get("standard_name")
+        assert_same_attributes(ours.attrs, theirs.attrs)
+    assert_same_attributes(found.attrs, {n: v for n, v in expected.attrs.items() if n != "history"})
 
 
 @pytest.mark.product
@@ -179,19 +190,154 @@ def test_a_message_whose_end_is_damaged_is_named(tmp_path: Path) -> None:
         ds.t.values  # noqa: B018
 
 
-def test_several_fields_in_one_message_are_refused(tmp_path: Path) -> None:
+def wind(level: int, **keys: Any) -> list[bytes]:
+    """The two components of a wind, as messages."""
+    parts = enumerate(("u", "v", "w"))
+    return [
+        message("regular_ll_pl_grib2", level + n, **SMALL, level=level, shortName=name, **keys)
+        for n, name in parts
+    ]
+
+
+@pytest.mark.parametrize("repeated", [(4, 5, 6, 7), (3, 4, 5, 6, 7)])
+def test_fields_of_one_message_are_chunks_of_their_own(
+    repeated: tuple[int, ...], tmp_path: Path
+) -> None:
     path = tmp_path / "a.grib2"
+    path.write_bytes(b"".join(join_fields(wind(level), repeated) for level in (500, 850)))
+    ds, expected = virtualds.open_virtual_dataset(path), native(path)
+    assert set(ds) == {"u", "v", "w"}
+    for name in ds:
+        np.testing.assert_array_equal(ds[name].values, expected[name].values)
+    ds.virtual.to_manifest(tmp_path / "a.zarr")
+    with xr.open_dataset(tmp_path / "a.zarr", engine="virtual") as again:
+        np.testing.assert_array_equal(again.v.values, expected.v.values)
+
+
+def test_fields_of_one_message_may_be_of_one_variable(tmp_path: Path) -> None:
+    path = tmp_path / "a.grib2"
+    levels = [
+        message("regular_ll_pl_grib2", n, **SMALL, level=level)
+        for n, level in enumerate((1000, 850, 500))
+    ]
+    path.write_bytes(join_fields(levels))
+    np.testing.assert_array_equal(
+        virtualds.open_virtual_dataset(path).t.values, native(path).t.values
+    )
+
+
+def test_a_field_may_have_the_bitmap_of_an_earlier_one(tmp_path: Path) -> None:
+    plain, path = tmp_path / "plain.grib2", tmp_path / "a.grib2"
+    u, v, _ = (
+        message("regular_ll_pl_grib2", n, True, **SMALL, shortName=name)
+        for n, name in enumerate(("u", "v", "w"))
+    )
+    plain.write_bytes(u + v)
+    joined = join_fields([u, v])
+    at = joined.rindex(split_sections(v)[6])
+    path.write_bytes(shorten(joined, at, split_sections(v)[6]))
+    found, expected = virtualds.open_virtual_dataset(path), native(plain)
+    assert np.isnan(expected.v).any()
+    np.testing.assert_array_equal(found.u.values, expected.u.values)
+    np.testing.assert_array_equal(found.v.values, expected.v.values)
+
+
+def shorten(joined: bytes, at: int, bitmap: bytes) -> bytes:
+    """A message with a reference to an earlier bitmap in place of one (code 254)."""
+    body = joined[:at] + bytes([0, 0, 0, 6, 6, 254]) + joined[at + len(bitmap) :]
+    return body[:8] + len(body).to_bytes(8, "big") + body[16:]
+
+
+def test_a_codec_of_a_field_that_is_not_there_is_refused() -> None:
     one = message("regular_ll_pl_grib2", **SMALL)
-    inside, sections = 16, {}
-    while one[inside : inside + 4] != b"7777":
-        length = int.from_bytes(one[inside : inside + 4], "big")
-        sections[one[inside + 4]] = one[inside : inside + length]
-        inside += length
-    again = b"".join(sections[n] for n in (4, 5, 6, 7) if n in sections)
-    both = one[:-4] + again + b"7777"
-    path.write_bytes(both[:8] + len(both).to_bytes(8, "big") + both[16:])
-    with pytest.raises(UnsupportedError, match="several fields"):
+    with pytest.raises(CodecError, match="1 fields, not 3"):
+        GribMessage(2).decode(one, None)
+
+
+BULLETIN = b"0002033600\1\r\r\n885\r\r\nYLXI40 EGRR 190600\r\r\n"
+
+
+def test_headings_of_bulletins_and_padding_are_read_past(tmp_path: Path) -> None:
+    levels = [message("regular_ll_pl_grib2", n, **SMALL, level=n) for n in (500, 850)]
+    path, plain = tmp_path / "a.grib2", tmp_path / "plain.grib2"
+    plain.write_bytes(b"".join(levels))
+    end = b"\r\r\n\3" + b"\0" * 200_000
+    path.write_bytes(b"".join(BULLETIN + one + end for one in levels))
+    found, expected = virtualds.open_virtual_dataset(path), native(plain)
+    np.testing.assert_array_equal(found.t.values, expected.t.values)
+
+
+def test_archives_of_grib_files_are_not_taken_for_grib() -> None:
+    one = message("regular_ll_pl_grib2", **SMALL)
+    assert detect(BULLETIN + one)
+    assert not detect(b"PK\3\4" + b"\0" * 26 + one)
+    assert not detect(b"a.grib2".ljust(257, b"\0") + b"ustar".ljust(255, b"\0") + one)
+    assert not detect(b"the word GRIB in a text" * 9)
+
+
+DAMAGES: dict[str, Any] = {
+    "its sections": lambda one: one[:16] + b"\xff" + one[17:],
+    "its date": lambda one: one[:30] + b"\x0d" + one[31:],
+    "its beginning": lambda one: b"\1" * len(one),
+    "half of it": lambda one: one[: len(one) // 2],
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_damaged_messages_are_left_out_if_on_error_says_so(name: str, tmp_path: Path) -> None:
+    levels = [message("regular_ll_pl_grib2", n, **SMALL, level=n) for n in (300, 500, 850)]
+    path, sound = tmp_path / "a.grib2", tmp_path / "sound.grib2"
+    sound.write_bytes(levels[0] + levels[2])
+    filler = b"\1" * 70_000 if name == "its beginning" else b""
+    path.write_bytes(levels[0] + DAMAGES[name](levels[1]) + filler + levels[2])
+    with pytest.raises(FormatError, match=f"byte.* {len(levels[0])}"):
         virtualds.open_virtual_dataset(path)
+    with pytest.warns(UserWarning, match=f"{len(levels[0])}"):
+        found = virtualds.open_virtual_dataset(path, on_error="skip")
+    np.testing.assert_array_equal(found.t.values, native(sound).t.values)
+    with pytest.warns(UserWarning, match=f"{len(levels[0])}"):
+        assert set(virtualds.open_virtual_datatree(path, on_error="skip").data_vars) == {"t"}
+
+
+def test_parameters_of_other_times_are_datasets_of_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "a.grib2"
+    made = [
+        message("regular_ll_sfc_grib2", n, **SMALL, shortName=name, step=step)
+        for n, (name, step) in enumerate([("sp", 0), ("sp", 6), ("orog", 0), ("lsm", 0)])
+    ]
+    path.write_bytes(b"".join(made))
+    how = {"indexpath": "", "errors": "raise"}
+    theirs = cfgrib.open_datasets(path, backend_kwargs=how, decode_timedelta=True)
+    tree = virtualds.open_virtual_datatree(path)
+    assert set(tree.children) == {"surface_2_steps", "surface_step_0"}
+    assert {frozenset(node.data_vars) for node in tree.children.values()} == {
+        frozenset(ds.data_vars) for ds in theirs
+    }
+    assert tree["surface_2_steps"].sp.dims == ("step", "latitude", "longitude")
+    assert tree["surface_step_0"].orog.dims == ("latitude", "longitude")
+
+
+def test_parameters_without_a_name_are_told_apart_by_their_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "a.grib2"
+    numbers = [{"parameterCategory": 1, "parameterNumber": n} for n in (200, 201)]
+    one, two = (message("regular_ll_sfc_grib2", n, **SMALL, **k) for n, k in enumerate(numbers))
+    path.write_bytes(one)
+    assert set(virtualds.open_virtual_dataset(path)) == {"unknown"} == set(native(path))
+    path.write_bytes(one + two)
+    assert set(virtualds.open_virtual_dataset(path)) == {"unknown_0_1_200", "unknown_0_1_201"}
+
+
+def test_rows_that_run_backwards_are_turned(tmp_path: Path) -> None:
+    path = CASES["one message"].write(tmp_path / "a.grib2")
+    straight = virtualds.open_virtual_dataset(path).t.values
+    data = bytearray(path.read_bytes())
+    # octet 72 of template 3.0: scanning mode, flag table 3.4
+    grid = data.index(split_sections(bytes(data))[3])
+    data[grid + 71] |= 0x10
+    path.write_bytes(data)
+    found = virtualds.open_virtual_dataset(path).t
+    np.testing.assert_array_equal(found.values[1::2], straight[1::2, ::-1])
+    np.testing.assert_array_equal(found.values, native(path).t.values)
 
 
 def test_without_eccodes_the_extra_is_named(folder: Path, monkeypatch: Any) -> None:

@@ -127,7 +127,7 @@ def header(**keys: Any) -> bytes:
 
 
 def header_of(message: bytes) -> bytes:
-    (found,) = grib_messages.scan_messages(BytesIO(message), len(message), eccodes)
+    (found,) = grib_messages.scan_messages(BytesIO(message), len(message), eccodes, {})
     return found.header
 
 

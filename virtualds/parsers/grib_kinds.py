@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from virtualds.parsers.grib_messages import GribField
+from virtualds.parsers.grib_messages import PARAMETER_NUMBERS, GribField
 from virtualds.parsers.grib_names import OF_DATASETS, OF_PARAMETERS, name_level, name_variable
 
 AXES: dict[str, Callable[[GribField], Any]] = {
@@ -74,9 +74,24 @@ def _find_parameters(found: Sequence[GribField]) -> Iterator[Parameter]:
     names = (*OF_PARAMETERS, *OF_DATASETS, "md5GridSection")
     fields: dict[tuple[Any, ...], list[GribField]] = {}
     for field in found:
-        fields.setdefault(tuple(field.keys.get(n) for n in names), []).append(field)
-    for same in sorted(fields.values(), key=lambda same: int(same[0].keys.get("paramId", 0))):
-        yield Parameter(name_variable(same[0].keys), same, _list_axes(same))
+        told = tuple(field.keys.get(n) for n in names)
+        fields.setdefault((*told, _number_unknown(field)), []).append(field)
+    several = len({numbers for *_, numbers in fields if numbers}) > 1
+    for (*_, numbers), same in sorted(fields.items(), key=_rank):
+        name = name_variable(same[0].keys)
+        name = f"{name}_{numbers}" if numbers and several else name
+        yield Parameter(name, same, _list_axes(same))
+
+
+def _rank(item: tuple[tuple[Any, ...], list[GribField]]) -> int:
+    return int(item[1][0].keys.get("paramId", 0))
+
+
+def _number_unknown(field: GribField) -> str:
+    """Return the numbers of a parameter that ecCodes has no name for; empty for others."""
+    if field.keys.get("paramId", 0):
+        return ""
+    return "_".join(str(field.keys[n]) for n in PARAMETER_NUMBERS if n in field.keys)
 
 
 def _list_axes(fields: Sequence[GribField]) -> dict[str, list[Any]]:

@@ -23,10 +23,17 @@ ALIKE_GRIDS, ALIKE_POINTS = 4, 2**21
 """Grids whose coordinates are kept, and how many points they have at most: 128 MiB together."""
 LAST_SECTION = {1: ("offsetSection5", 4), 2: ("offsetSection7", 9)}
 """The key of where a section begins that ends a header, and the bytes from there, by edition."""
+FIRST_DAY = 10101
+"""The first day with a year, as ecCodes tells days."""
 LONGEST = 2**63 // (3600 * 10**9)
 """Hours of a step that nanoseconds can count."""
 SECONDS = {0: 60, 1: 3600, 2: 86400, 10: 10800, 11: 21600, 12: 43200, 13: 1, 14: 900, 15: 1800}
 """Seconds of units of time (code table 4.4, and ecCodes' own for edition 1)."""
+PARAMETER_NUMBERS = (
+    *("discipline", "parameterCategory", "parameterNumber", "table2Version"),
+    "indicatorOfParameter",
+)
+"""Keys that number a parameter in the tables of its edition."""
 TEXTS = (
     *("cfName", "cfVarName", "shortName", "name", "units", "typeOfLevel", "stepType", "gridType"),
     *("stepRange", "md5GridSection", "dataType", "centre", "centreDescription"),
@@ -40,6 +47,7 @@ NUMBERS = (
     *("probabilityType", "typeOfStatisticalProcessing", "forecastProbabilityNumber"),
     *("numberOfPoints", "numberOfDirections", "numberOfFrequencies", "NV", "constituentType"),
     *("directionNumber", "frequencyNumber", "aerosolType", "scaledValueOfFirstWavelength"),
+    *("statisticalProcess", *PARAMETER_NUMBERS),
 )
 
 
@@ -75,8 +83,10 @@ class GribField:
         _ = self.time, self.step
 
     @property
-    def time(self) -> int:
-        """When the forecast begins, in seconds since 1970."""
+    def time(self) -> int | None:
+        """When the forecast begins, in seconds since 1970; dates without a year have none."""
+        if int(self.keys["dataDate"]) < FIRST_DAY:
+            return None
         day, clock = str(self.keys["dataDate"]).zfill(8), int(self.keys["dataTime"])
         try:
             date = np.datetime64(f"{day[:-4]}-{day[-4:-2]}-{day[-2:]}", "s")

@@ -17,7 +17,9 @@ BEGIN, END = b"GRIB", b"7777"
 INDICATED = 24
 """Bytes that tell whether a message begins: section 0, the beginning of section 1."""
 SEARCH_BYTES = 64 * 1024
-"""Bytes between messages that are searched for the next one: headings of bulletins."""
+"""Bytes that are searched for the next message together."""
+HEADING_BYTES = 64 * 1024
+"""Bytes other than padding that may lie before a message: headings of bulletins."""
 PADDING = b"\0 \r\n\x03\x04\x1a"
 """Bytes of which any number may lie between and after messages: padding, ends of bulletins."""
 LARGE_MESSAGE = 0x800000
@@ -81,8 +83,8 @@ def find_fields(file: BinaryIO, size: int, note: Note) -> Iterator[FoundField]:
     """
     place, is_lost = 0, False
     while True:
-        begin, is_padding = _find_next(file, place, size)
-        if not (is_padding or is_lost) and (begin == size or begin - place > SEARCH_BYTES):
+        begin, others = _find_next(file, place, size)
+        if not is_lost and others > (0 if begin == size else HEADING_BYTES):
             note(f"bytes from {place}", _no_message_error(place, begin))
         if begin == size:
             return
@@ -103,23 +105,23 @@ def _no_message_error(place: int, begin: int) -> FormatError:
     )
 
 
-def _find_next(file: BinaryIO, place: int, size: int) -> tuple[int, bool]:
-    """Return where the next message begins, and whether only padding lies before it.
+def _find_next(file: BinaryIO, place: int, size: int) -> tuple[int, int]:
+    """Return where the next message begins, and how many bytes before it are no padding.
 
     It is the size of the file if there is none.
     """
     file.seek(place)
     if file.read(min(len(BEGIN), size - place)) == BEGIN:
-        return place, True
-    is_padding = True
+        return place, 0
+    others = 0
     for begin in range(place, size, SEARCH_BYTES):
         file.seek(begin)
         block = file.read(min(SEARCH_BYTES + INDICATED, size - begin))
         at = find_message(block, SEARCH_BYTES + len(BEGIN) - 1)
-        is_padding &= not block[: at if at >= 0 else SEARCH_BYTES].strip(PADDING)
+        others += len(block[: at if at >= 0 else SEARCH_BYTES].strip(PADDING))
         if at >= 0:
-            return begin + at, is_padding
-    return size, is_padding
+            return begin + at, others
+    return size, others
 
 
 def _read_message(file: BinaryIO, place: int, size: int) -> tuple[int, list[bytes]]:
@@ -137,7 +139,30 @@ def _read_message(file: BinaryIO, place: int, size: int) -> tuple[int, list[byte
     edition, length = _parse_indicator(start, place, size)
     if edition == 1:
         return length, [_read_first_edition(file, place, length)]
-    return length, _read_second_edition(file, place, start, length)
+    headers = _read_second_edition(file, place, start, length)
+    _demand_end(file, place, length)
+    return length, headers
+
+
+def _demand_end(file: BinaryIO, place: int, length: int) -> None:
+    """Refuse a message that breaks off before the next one begins.
+
+    Its end is looked at only where neither a message nor the end of the file follows: the end of a
+    remote message may cost a request.
+    """
+    file.seek(place + length)
+    if file.read(len(BEGIN)) in (BEGIN, b""):
+        return
+    file.seek(place + length - len(END))
+    if file.read(len(END)) != END:
+        raise _broken_error(place)
+
+
+def _broken_error(place: int) -> FormatError:
+    return FormatError(
+        f"GRIB message at byte {place}: it does not end where it says; the file is damaged or "
+        f"truncated"
+    )
 
 
 def _parse_indicator(start: bytes, place: int, size: int) -> tuple[int, int]:
@@ -194,10 +219,7 @@ def _read_first_edition(file: BinaryIO, place: int, length: int) -> bytes:
     file.seek(place)
     message = file.read(length)
     if len(message) < length or length < 16 or message[-4:] != END:
-        raise FormatError(
-            f"GRIB message at byte {place}: it does not end where it says; the file is damaged or "
-            f"truncated"
-        )
+        raise _broken_error(place)
     try:
         check_first_edition(message)
     except ContradictionError as error:

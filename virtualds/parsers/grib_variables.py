@@ -37,7 +37,7 @@ REGULAR = ("regular_ll", "regular_gg")
 DISTINGUISHING_KEYS = (
     *("stepRange", "bottomLevel", "dataType", "percentileValue", "perturbationNumber"),
     *("forecastProbabilityNumber", "probabilityType", "typeOfStatisticalProcessing", "paramId"),
-    *("constituentType", "aerosolType", "scaledValueOfFirstWavelength"),
+    *("constituentType", "aerosolType", "scaledValueOfFirstWavelength", "statisticalProcess"),
 )
 """Keys that may tell apart messages with the same coordinates."""
 
