@@ -150,8 +150,8 @@ def _read_keys(header: bytes, place: int, eccodes: Any) -> dict[str, Any]:
         ) from error
     if lacking := [n for n in ("shortName", "dataDate", "dataTime", "gridType") if n not in found]:
         raise FormatError(
-            f"GRIB message at byte {place}: it has no {lacking}; "
-            "the file is damaged, fetch it again"
+            f"GRIB message at byte {place}: ecCodes finds no {lacking} in it; it is damaged, or of "
+            "a grid or parameter that ecCodes does not know: leave it out with on_error='skip'"
         )
     return found
 
