@@ -47,7 +47,7 @@ NUMBERS = (
     *("probabilityType", "typeOfStatisticalProcessing", "forecastProbabilityNumber"),
     *("numberOfPoints", "numberOfDirections", "numberOfFrequencies", "NV", "constituentType"),
     *("directionNumber", "frequencyNumber", "aerosolType", "scaledValueOfFirstWavelength"),
-    *("statisticalProcess", *PARAMETER_NUMBERS),
+    *("statisticalProcess", "scaledValueOfSecondFixedSurface", *PARAMETER_NUMBERS),
 )
 
 

@@ -38,6 +38,7 @@ DISTINGUISHING_KEYS = (
     *("stepRange", "bottomLevel", "dataType", "percentileValue", "perturbationNumber"),
     *("forecastProbabilityNumber", "probabilityType", "typeOfStatisticalProcessing", "paramId"),
     *("constituentType", "aerosolType", "scaledValueOfFirstWavelength", "statisticalProcess"),
+    "scaledValueOfSecondFixedSurface",
 )
 """Keys that may tell apart messages with the same coordinates."""
 
