@@ -271,12 +271,15 @@ def _coarsen(affine: Affine, columns: float, rows: float) -> Affine:
 
 
 def _build_coordinates(affine: Affine | None, page: Any) -> dict[str, ManifestVariable]:
-    """Return the coordinates of pixel centres; none for a rotated grid."""
+    """Return the coordinates of pixel centres, to the last bit as rasterio computes them.
+
+    There are none for a rotated grid.
+    """
     if affine is None or affine[2] or affine[4]:
         return {}
     c, a, _, f, _, e = affine
-    x = c + (np.arange(page.imagewidth) + 0.5) * a
-    y = f + (np.arange(page.imagelength) + 0.5) * e
+    x = np.arange(page.imagewidth) * a + (a * 0.5 + c)
+    y = np.arange(page.imagelength) * e + (e * 0.5 + f)
     return {"y": ManifestVariable(("y",), y), "x": ManifestVariable(("x",), x)}
 
 

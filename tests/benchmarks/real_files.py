@@ -1,0 +1,182 @@
+"""Read files that others made, with the native reader of their kind and with virtualds.
+
+    python tests/benchmarks/real_files.py KIND FOLDER [FOLDER ...]
+
+prints how many files are equal, how many virtualds refuses and why, and which are wrong. A kind is
+one function that yields what the native reader finds in a file, and one line in `KINDS`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import virtualds
+from virtualds.errors import VirtualdsError
+
+
+class Found(NamedTuple):
+    """A variable as the native reader has it; only these attributes are compared."""
+
+    group: str
+    name: str
+    values: Any
+    attributes: Mapping[str, Any] = {}
+
+
+class Outcome(NamedTuple):
+    """What became of a file: a key of `OUTCOMES`, and why."""
+
+    what: str
+    why: str = ""
+
+
+OUTCOMES = {
+    "equal": "every variable has the native values, dtypes and attributes",
+    "refused": "virtualds says what it cannot read",
+    "left out": "the native reader cannot read the file, or has nothing to compare",
+    "wrong": "values or attributes differ",
+    "crashed": "virtualds raises an error that is not its own",
+}
+
+
+class Kind(NamedTuple):
+    """Suffixes of files, the parser of virtualds, and the native reader."""
+
+    suffixes: tuple[str, ...]
+    parser: str
+    read: Callable[[Path], Iterator[Found]]
+
+
+# ---------------------------------------------------------------------- native readers
+
+
+def read_tiff(path: Path) -> Iterator[Found]:
+    """Yield every image of a TIFF file, and its overviews, as tifffile reads them."""
+    import tifffile
+
+    with tifffile.TiffFile(path) as file:
+        for number, series in enumerate(file.series):
+            for level, image in enumerate(series.levels):
+                parts = [f"series_{number}"] * bool(number) + [str(level)] * bool(level)
+                yield Found("/".join(parts), "band_data", image.asarray())
+
+
+def read_geotiff(path: Path) -> Iterator[Found]:
+    """Yield the coordinates and the reference system of a TIFF file as rioxarray reads them."""
+    import rioxarray
+
+    image: Any = rioxarray.open_rasterio(path, cache=False)
+    if isinstance(image, list):
+        # images of several sizes
+        image = image[0]
+    if image.rio.crs is None and image.rio.transform().is_identity:
+        return
+    for name in sorted({"x", "y"} & image.coords.keys()):
+        yield Found("", name, image[name].values, image[name].attrs)
+    # rasterio says whether two texts are one reference system
+    texts = {"crs_wkt", "spatial_ref"} & image.spatial_ref.attrs.keys()
+    system = image.spatial_ref.attrs | dict.fromkeys(texts, image.rio.crs)
+    yield Found("", "spatial_ref", np.array(0), system)
+
+
+KINDS = {
+    "tiff": Kind((".tif", ".tiff", ".btf"), "tiff", read_tiff),
+    "geotiff": Kind((".tif", ".tiff", ".btf"), "tiff", read_geotiff),
+}
+
+# ---------------------------------------------------------------------- comparison
+
+
+def judge(path: Path, kind: Kind) -> Outcome:
+    """Read a file with both readers, and say what comes of it."""
+    try:
+        expected = list(kind.read(path))
+    except Exception as error:  # noqa: BLE001 - whatever a native reader raises
+        return Outcome("left out", f"{type(error).__name__}: {error}")
+    if not expected:
+        return Outcome("left out", "nothing to compare")
+    try:
+        return compare(path, kind, expected)
+    except VirtualdsError as error:
+        return Outcome("refused", shorten(path, error))
+    except Exception as error:  # noqa: BLE001 - these errors are what is looked for
+        return Outcome("crashed", f"{type(error).__name__}: {error}")
+
+
+def compare(path: Path, kind: Kind, expected: Sequence[Found]) -> Outcome:
+    """Compare what virtualds reads with what the native reader found."""
+    opened: dict[str, Any] = {}
+    for found in expected:
+        if found.group not in opened:
+            options: dict[str, Any] = {"group": found.group or None, "parser": kind.parser}
+            opened[found.group] = virtualds.open_virtual_dataset(path, decode_cf=False, **options)
+        where = f"{found.group}/{found.name}"
+        if found.name not in opened[found.group].variables:
+            return Outcome("wrong", f"{where} is not there")
+        if why := differ(opened[found.group][found.name], found):
+            return Outcome("wrong", f"{where}: {why}")
+    return Outcome("equal")
+
+
+def differ(variable: Any, found: Found) -> str:
+    """Say how a variable differs from the native one; nothing if it does not."""
+    values, native = np.asarray(variable.values), np.asarray(found.values)
+    if (values.dtype, values.shape) != (native.dtype, native.shape):
+        return f"{values.dtype}{values.shape}, natively {native.dtype}{native.shape}"
+    if values.tobytes() != native.tobytes():
+        return f"{np.sum(values != native)} of {values.size} values differ"
+    for name, value in found.attributes.items():
+        if name not in variable.attrs:
+            return f"attribute {name!r} is not there, natively {value!r}"
+        if not np.array_equal(variable.attrs[name], value):
+            return f"attribute {name!r} is {variable.attrs[name]!r}, natively {value!r}"
+    return ""
+
+
+def shorten(path: Path, error: Exception) -> str:
+    """Return a message without the name of the file, so that equal reasons are counted."""
+    text = str(error).replace(path.as_uri(), "FILE").replace(str(path), "FILE")
+    return f"{type(error).__name__}: {' '.join(text.split())}"
+
+
+def list_files(folders: Sequence[Path], suffixes: tuple[str, ...]) -> list[Path]:
+    """Return the files of folders that have one of the suffixes, sorted."""
+    found = {path for folder in folders for path in [folder, *folder.rglob("*")]}
+    return sorted(p.resolve() for p in found if p.suffix.lower() in suffixes and p.is_file())
+
+
+def main() -> int:
+    """Compare all files of folders; return how many are wrong or crashed."""
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("kind", choices=KINDS)
+    arguments.add_argument("folder", nargs="+", type=Path)
+    asked = arguments.parse_args()
+    # native readers warn and log about files that are odd on purpose
+    warnings.simplefilter("ignore")
+    logging.disable()
+    kind = KINDS[asked.kind]
+    outcomes = {path: judge(path, kind) for path in list_files(asked.folder, kind.suffixes)}
+    print(f"{asked.kind}: {len(outcomes)} files")
+    for what, meaning in OUTCOMES.items():
+        reasons = defaultdict[str, list[Path]](list)
+        for path, outcome in outcomes.items():
+            if outcome.what == what:
+                reasons[outcome.why].append(path)
+        print(f"  {what}: {sum(map(len, reasons.values()))}  ({meaning})")
+        for why, paths in sorted(reasons.items(), key=lambda one: -len(one[1])):
+            if why:
+                print(f"    {len(paths)} x {why}\n        such as {paths[0]}")
+    return sum(outcome.what in ("wrong", "crashed") for outcome in outcomes.values())
+
+
+if __name__ == "__main__":
+    sys.exit(min(main(), 1))
