@@ -21,6 +21,7 @@ from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.parser import NativeReader, NativeRegion, Parser, ReadNative, stored_values
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.extras import import_package
+from virtualds.parsers.geo_keys import describe_system
 from virtualds.parsers.tiff_pages import build_page_array, nodata_of, read_geo_keys
 from virtualds.source_file import SourceFile
 from virtualds.stores.open_source import describe_damage, open_source
@@ -55,9 +56,6 @@ TEXTS = {
 }
 """Tags that are attributes, under the names that GDAL gives them."""
 PIXEL_IS_POINT = 2
-PROJECTED, GEOGRAPHIC = 1, 2
-"""Values of GTModelTypeGeoKey (GeoTIFF 1.1, 7.4)."""
-USER_DEFINED = 32767
 
 
 def detect(head: bytes) -> bool:
@@ -284,18 +282,9 @@ def _build_coordinates(affine: Affine | None, page: Any) -> dict[str, ManifestVa
 
 
 def _build_reference_system(page: Any, affine: Affine | None) -> ManifestVariable | None:
-    """Return the variable whose attributes georeference the file, raw GeoKeys included."""
+    """Return the variable whose attributes georeference the file, as rioxarray's, and GeoKeys."""
     keys = read_geo_keys(page.geotiff_tags or {})
-    attributes: dict[str, Any] = {}
-    kind = keys.get("GTModelTypeGeoKey")
-    names = {
-        PROJECTED: ("ProjectedCSTypeGeoKey", "ProjectedCRSGeoKey"),
-        GEOGRAPHIC: ("GeographicTypeGeoKey", "GeodeticCRSGeoKey"),
-    }
-    for name in names.get(kind, ()) if isinstance(kind, int) else ():
-        code = keys.get(name, USER_DEFINED)
-        if isinstance(code, int) and 1024 <= code < USER_DEFINED:
-            attributes["spatial_ref"] = f"EPSG:{code}"
+    attributes = describe_system(keys)
     if affine is not None:
         attributes["GeoTransform"] = " ".join(repr(float(n)) for n in affine)
     attributes |= keys

@@ -1,0 +1,330 @@
+"""GeoKeys of TIFF: the reference system of an image as CF attributes and well-known text.
+
+pyproj knows the systems that have a code, and writes text and attributes as rioxarray has them.
+Systems without a code are made of their parameters here: GeoTIFF 1.1, annex B and C; the names of
+projections and parameters in text are those of OGC 01-009 as GDAL uses them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from importlib import import_module
+from typing import Any
+
+PROJECTED, GEOGRAPHIC = 1, 2
+"""Values of GTModelTypeGeoKey (GeoTIFF 1.1, 7.4)."""
+USER_DEFINED = 32767
+METRE, DEGREE = 9001, 9122
+"""EPSG codes of units."""
+SPHEROID = re.compile(r'(SPHEROID\["[^"]*"),[^,\]]*,[^,\]]*')
+"""The ellipsoid in well-known text: its name, axis and inverse flattening."""
+SAME_UNITS = {9102: DEGREE}
+"""Codes that GeoTIFF has, and those that EPSG has for the same unit."""
+UNITS: dict[Any, str] = {PROJECTED: "ProjLinearUnitsGeoKey", GEOGRAPHIC: "GeogAngularUnitsGeoKey"}
+PE_STRING = "ESRI PE String = "
+"""Begins citations that hold the well-known text of a whole system."""
+CODES: dict[Any, tuple[str, ...]] = {
+    PROJECTED: ("ProjectedCSTypeGeoKey", "ProjectedCRSGeoKey"),
+    GEOGRAPHIC: ("GeographicTypeGeoKey", "GeodeticCRSGeoKey"),
+}
+"""Keys for the code of a system; GeoTIFF 1.1 gave them other names."""
+
+Names = dict[str, tuple[str, ...]]
+"""The keys of parameters; writers use the first of them, or one of the others."""
+LATITUDE = ("ProjNatOriginLatGeoKey", "ProjFalseOriginLatGeoKey", "ProjCenterLatGeoKey")
+LONGITUDE = ("ProjNatOriginLongGeoKey", "ProjFalseOriginLongGeoKey", "ProjCenterLongGeoKey")
+SCALE = ("ProjScaleAtNatOriginGeoKey", "ProjScaleAtCenterGeoKey")
+PARALLEL_1, PARALLEL_2 = ("ProjStdParallel1GeoKey",), ("ProjStdParallel2GeoKey",)
+SHIFT: Names = {
+    "false_easting": (
+        "ProjFalseEastingGeoKey",
+        "ProjCenterEastingGeoKey",
+        "ProjFalseOriginEastingGeoKey",
+    ),
+    "false_northing": (
+        "ProjFalseNorthingGeoKey",
+        "ProjCenterNorthingGeoKey",
+        "ProjFalseOriginNorthingGeoKey",
+    ),
+}
+ORIGIN: Names = {"latitude_of_origin": LATITUDE, "central_meridian": LONGITUDE}
+CENTER: Names = {"latitude_of_center": LATITUDE, "longitude_of_center": LONGITUDE}
+SCALED: Names = {"scale_factor": SCALE}
+PARALLELS: Names = {"standard_parallel_1": PARALLEL_1, "standard_parallel_2": PARALLEL_2}
+POLE = ("ProjStraightVertPoleLongGeoKey", *LONGITUDE)
+PROJECTIONS: dict[Any, tuple[str, Names]] = {
+    1: ("Transverse_Mercator", ORIGIN | SCALED),
+    7: ("Mercator_1SP", ORIGIN | SCALED),
+    8: ("Lambert_Conformal_Conic_2SP", PARALLELS | ORIGIN),
+    9: ("Lambert_Conformal_Conic_1SP", ORIGIN | SCALED),
+    10: ("Lambert_Azimuthal_Equal_Area", CENTER),
+    11: ("Albers_Conic_Equal_Area", PARALLELS | CENTER),
+    12: ("Azimuthal_Equidistant", CENTER),
+    13: ("Equidistant_Conic", PARALLELS | CENTER),
+    14: ("Stereographic", ORIGIN | SCALED),
+    15: ("Polar_Stereographic", ORIGIN | {"central_meridian": POLE} | SCALED),
+    16: ("Oblique_Stereographic", ORIGIN | SCALED),
+    17: ("Equirectangular", ORIGIN | {"standard_parallel_1": PARALLEL_1}),
+    18: ("Cassini_Soldner", ORIGIN),
+    19: ("Gnomonic", ORIGIN),
+    20: ("Miller_Cylindrical", {"longitude_of_center": LONGITUDE}),
+    21: ("Orthographic", ORIGIN),
+    22: ("Polyconic", ORIGIN),
+    23: ("Robinson", {"longitude_of_center": LONGITUDE}),
+    24: ("Sinusoidal", {"longitude_of_center": LONGITUDE}),
+    25: ("VanDerGrinten", {"central_meridian": LONGITUDE}),
+    27: ("Transverse_Mercator_South_Orientated", ORIGIN | SCALED),
+    28: (
+        "Cylindrical_Equal_Area",
+        {"standard_parallel_1": PARALLEL_1, "central_meridian": LONGITUDE},
+    ),
+}
+"""Projections by ProjCoordTransGeoKey (GeoTIFF 1.1, table 10), and the keys of their parameters."""
+UTM_METHOD = "Transverse_Mercator"
+UTM = {
+    hemisphere: {
+        "latitude_of_origin": 0.0,
+        "scale_factor": 0.9996,
+        "false_easting": 500000.0,
+        "false_northing": northing,
+    }
+    for hemisphere, northing in {160: 0.0, 161: 10000000.0}.items()
+}
+"""Parameters of UTM, by the hundreds of ProjectionGeoKey; the rest of it is the zone."""
+OWN_AXES = ("Polar_Stereographic", "Transverse_Mercator_South_Orientated")
+"""Projections whose axes do not point to the east and to the north."""
+MERCATOR = 7
+MERCATOR_OF_PARALLEL = ("Mercator_2SP", ORIGIN | {"standard_parallel_1": PARALLEL_1})
+
+
+class _UnknownError(Exception):
+    """A system that is not translated."""
+
+
+def describe_system(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes of the CF grid mapping of a system, and its well-known text.
+
+    Parameters
+    ----------
+    keys : mapping
+        GeoKeys by their names in tifffile.
+
+    Returns
+    -------
+    dict
+        As in rioxarray: ``crs_wkt``, the attributes of the CF conventions (appendix F), and
+        ``spatial_ref``. Without pyproj, or where pyproj does not know the code, only
+        ``spatial_ref="EPSG:..."``. Nothing for systems that are not translated.
+    """
+    plain = (item for item in sorted(keys.items()) if isinstance(item[1], int | float | str))
+    return dict(_describe(tuple(plain)))
+
+
+# the images of an archive have one system, or a few
+@lru_cache(maxsize=256)
+def _describe(keys: tuple[tuple[str, Any], ...]) -> Mapping[str, Any]:
+    known = dict(keys)
+    code = find_code(known)
+    fallback = {} if code is None else {"spatial_ref": f"EPSG:{code}"}
+    try:
+        pyproj: Any = import_module("pyproj")
+    except ImportError:
+        return fallback
+    try:
+        text = _write_text(_add_height(_find_system(known, pyproj), known, pyproj), pyproj)
+        found = pyproj.CRS.from_wkt(text).to_cf()
+    except _UnknownError:
+        return {}
+    except pyproj.exceptions.ProjError:
+        return fallback
+    plain = {name: list(v) if isinstance(v, tuple) else v for name, v in found.items()}
+    return plain | {"crs_wkt": text, "spatial_ref": text}
+
+
+def find_code(keys: Mapping[str, Any]) -> int | None:
+    """Return the EPSG code of a system, None if it has none."""
+    return _find_code(keys, keys.get("GTModelTypeGeoKey"))
+
+
+def _find_code(keys: Mapping[str, Any], kind: Any) -> int | None:
+    codes = (keys.get(name) for name in CODES.get(kind, ()))
+    return next((code for code in codes if _is_code(code)), None)
+
+
+def _is_code(value: Any) -> bool:
+    return isinstance(value, int) and 1024 <= value < USER_DEFINED
+
+
+def _find_system(keys: Mapping[str, Any], pyproj: Any) -> Any:
+    """Return the system, by its code or by its parameters."""
+    kind, code = keys.get("GTModelTypeGeoKey"), find_code(keys)
+    if code is not None:
+        return _find_coded(code, keys, pyproj)
+    citation = str(keys.get("PCSCitationGeoKey") or keys.get("GTCitationGeoKey") or "")
+    if citation.startswith(PE_STRING):
+        return pyproj.CRS.from_wkt(citation.removeprefix(PE_STRING))
+    if kind not in CODES:
+        raise _UnknownError
+    return (_build_projected if kind == PROJECTED else _build_geographic)(keys, pyproj)
+
+
+def _find_coded(code: int, keys: Mapping[str, Any], pyproj: Any) -> Any:
+    """Return the system of a code, unless the file has other units; its ellipsoid counts."""
+    kind = keys["GTModelTypeGeoKey"]
+    found = pyproj.CRS.from_epsg(code)
+    unit = keys.get(UNITS[kind])
+    if unit is not None and str(SAME_UNITS.get(unit, unit)) != found.axis_info[0].unit_code:
+        raise _UnknownError
+    names = ("GeogSemiMajorAxisGeoKey", "GeogInvFlatteningGeoKey")
+    if kind == PROJECTED or not keys.keys() >= set(names):
+        return found
+    own = [_find_number(keys, (name,), 0.0) for name in names]
+    known = found.ellipsoid.semi_major_metre, found.ellipsoid.inverse_flattening
+    if all(math.isclose(*pair, rel_tol=1e-10) for pair in zip(own, known, strict=True)):
+        return found
+    # the numbers of the file are those that its writer computed with
+    numbers = ",".join(map(repr, own))
+    text = found.to_wkt("WKT1_GDAL", output_axis_rule=True)
+    return pyproj.CRS.from_wkt(SPHEROID.sub(rf"\1,{numbers}", text))
+
+
+def _add_height(system: Any, keys: Mapping[str, Any], pyproj: Any) -> Any:
+    """Return a system with that of its heights, if the file names one."""
+    codes = (keys.get(name) for name in ("VerticalCSTypeGeoKey", "VerticalGeoKey"))
+    code = next((code for code in codes if _is_code(code)), None)
+    if code is None:
+        return system
+    vertical = pyproj.CRS.from_epsg(code)
+    if vertical.is_geographic:
+        # ellipsoidal heights: one system of three axes
+        return vertical if system.is_geographic else system
+    return pyproj.crs.CompoundCRS(f"{system.name} + {vertical.name}", [system, vertical])
+
+
+def _write_text(system: Any, pyproj: Any) -> str:
+    """Return well-known text as GDAL writes it: the first version, or the second if need be."""
+    # the first version has no third axis
+    if len(system.axis_info) > 2 and not system.is_compound:
+        return str(system.to_wkt("WKT2_2019"))
+    try:
+        return str(system.to_wkt("WKT1_GDAL", output_axis_rule=True))
+    except pyproj.exceptions.CRSError:
+        return str(system.to_wkt("WKT2_2019"))
+
+
+# ---------------------------------------------------------------------- systems without a code
+
+
+def _build_projected(keys: Mapping[str, Any], pyproj: Any) -> Any:
+    """Return a projected system that is made of its parameters."""
+    name, parameters = _find_projection(keys)
+    citation = _find_citation(keys, ("PCSCitationGeoKey", "GTCitationGeoKey"))
+    parts = [
+        _quote(citation.get("PCS Name") or "unnamed"),
+        str(_find_base(keys, pyproj).to_wkt("WKT1_GDAL")),
+        f'PROJECTION["{name}"]',
+        *(f'PARAMETER["{said}",{value!r}]' for said, value in parameters.items()),
+        _write_unit(keys, pyproj),
+    ]
+    if name not in OWN_AXES:
+        parts += ['AXIS["Easting",EAST]', 'AXIS["Northing",NORTH]']
+    return pyproj.CRS.from_wkt(f"PROJCS[{','.join(parts)}]")
+
+
+def _find_projection(keys: Mapping[str, Any]) -> tuple[str, dict[str, float]]:
+    """Return the name of a projection and its parameters."""
+    method = keys.get("ProjCoordTransGeoKey")
+    hemisphere, zone = divmod(int(_find_number(keys, ("ProjectionGeoKey",), 0)), 100)
+    if method is None and hemisphere in UTM and 1 <= zone <= 60:
+        return UTM_METHOD, {**UTM[hemisphere], "central_meridian": 6.0 * zone - 183}
+    if method not in PROJECTIONS:
+        raise _UnknownError
+    name, wanted = PROJECTIONS[method]
+    if method == MERCATOR and PARALLEL_1[0] in keys:
+        name, wanted = MERCATOR_OF_PARALLEL
+    parameters = {
+        said: _find_number(keys, names, 1.0 if said == "scale_factor" else 0.0)
+        for said, names in {**wanted, **SHIFT}.items()
+    }
+    return name, parameters
+
+
+def _find_number(keys: Mapping[str, Any], names: Sequence[str], default: float) -> float:
+    numbers = (keys[name] for name in names if name in keys)
+    found = next(numbers, default)
+    if not isinstance(found, int | float):
+        raise _UnknownError
+    return float(found)
+
+
+def _write_unit(keys: Mapping[str, Any], pyproj: Any) -> str:
+    """Return the unit of lengths."""
+    code = keys.get("ProjLinearUnitsGeoKey", METRE)
+    if code == USER_DEFINED:
+        return f'UNIT["unknown",{_find_number(keys, ("ProjLinearUnitSizeGeoKey",), 1.0)!r}]'
+    for unit in pyproj.database.get_units_map("EPSG", "linear").values():
+        if unit.code == str(code):
+            return f'UNIT["{unit.name}",{unit.conv_factor!r},AUTHORITY["EPSG","{code}"]]'
+    raise _UnknownError
+
+
+def _find_base(keys: Mapping[str, Any], pyproj: Any) -> Any:
+    """Return the geographic system below a projected one."""
+    code = _find_code(keys, GEOGRAPHIC)
+    if code is None:
+        return _build_geographic(keys, pyproj)
+    return _find_coded(code, {**keys, "GTModelTypeGeoKey": GEOGRAPHIC}, pyproj)
+
+
+def _build_geographic(keys: Mapping[str, Any], pyproj: Any) -> Any:
+    """Return a geographic system that is made of its datum, or of its ellipsoid."""
+    crs, datums = pyproj.crs, pyproj.crs.datum
+    if SAME_UNITS.get(unit := keys.get(UNITS[GEOGRAPHIC], DEGREE), unit) != DEGREE:
+        raise _UnknownError
+    said = _find_citation(keys, ("GeogCitationGeoKey",))
+    name = said.get("GCS Name") or said.get("Datum") or "unknown"
+    datum = keys.get("GeogGeodeticDatumGeoKey")
+    if _is_code(datum):
+        return _name_axes(name, crs.Datum.from_epsg(datum), pyproj)
+    east = _find_number(keys, ("GeogPrimeMeridianLongGeoKey",), 0.0)
+    primem = said.get("Primem") or ("unknown" if east else "Greenwich")
+    meridian = datums.CustomPrimeMeridian(east, name=primem)
+    ellipsoid = _build_ellipsoid(keys, said.get("Ellipsoid") or "unknown", pyproj)
+    datum = datums.CustomDatum(said.get("Datum") or "unknown", ellipsoid, meridian)
+    return _name_axes(name, datum, pyproj)
+
+
+def _name_axes(name: str, datum: Any, pyproj: Any) -> Any:
+    """Return a geographic system of latitude and longitude, in this order as GDAL has them."""
+    axes = pyproj.crs.coordinate_system.Ellipsoidal2DCS(
+        pyproj.crs.enums.Ellipsoidal2DCSAxis.LATITUDE_LONGITUDE
+    )
+    return pyproj.crs.GeographicCRS(name, datum, axes)
+
+
+def _build_ellipsoid(keys: Mapping[str, Any], name: str, pyproj: Any) -> Any:
+    code = keys.get("GeogEllipsoidGeoKey")
+    if _is_code(code):
+        return pyproj.crs.Ellipsoid.from_epsg(code)
+    axis = _find_number(keys, ("GeogSemiMajorAxisGeoKey",), 0.0)
+    minor = _find_number(keys, ("GeogSemiMinorAxisGeoKey",), axis)
+    flattening = _find_number(keys, ("GeogInvFlatteningGeoKey",), 0.0)
+    if not axis > 0:
+        raise _UnknownError
+    shape = {"inverse_flattening": flattening} if flattening else {"semi_minor_axis": minor}
+    return pyproj.crs.datum.CustomEllipsoid(name, semi_major_axis=axis, **shape)
+
+
+def _find_citation(keys: Mapping[str, Any], names: Sequence[str]) -> dict[str, str]:
+    """Return the names in a citation: one name, or several as ``GCS Name = A|Datum = B|``."""
+    text = next((keys[name] for name in names if isinstance(keys.get(name), str)), "")
+    pairs = (part.partition("=") for part in text.split("|"))
+    found = {name.strip(): value.strip() for name, sign, value in pairs if sign}
+    return found or dict.fromkeys(("PCS Name", "GCS Name"), text.strip())
+
+
+def _quote(text: str) -> str:
+    return '"' + text.replace('"', '""') + '"'
