@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from typing import Any
 
 import numpy as np
-import pyproj
 import pytest
 
 from virtualds.parsers import geo_keys
 from virtualds.parsers.geo_keys import PROJECTIONS, describe_system
 
+pyproj = geo_keys.import_pyproj()
 ELLIPSOID = {
     "GeographicTypeGeoKey": 32767,
     "GeogCitationGeoKey": "GCS Name = mine|Datum = unknown|Ellipsoid = GRS80|Primem = Greenwich|",
@@ -169,6 +170,22 @@ UNKNOWN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 def test_a_system_that_is_not_known_is_not_guessed(kind: str) -> None:
     keys, expected = UNKNOWN[kind]
     assert describe_system(keys) == expected
+
+
+def test_an_image_without_keys_does_not_import_pyproj(monkeypatch: Any) -> None:
+    monkeypatch.setattr(geo_keys, "import_module", pytest.fail)
+    assert describe_system({}) == describe_system({"KeyRevision": 1}) == {}
+
+
+def test_another_proj_in_the_process_does_no_harm() -> None:
+    code = (
+        "import eccodes; from virtualds.parsers.geo_keys import describe_system as describe;"
+        f"print(describe({UTM!r})['grid_mapping_name'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error:pyproj", "-c", code], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "transverse_mercator\n", "")
 
 
 def test_without_pyproj_the_code_is_the_system(monkeypatch: Any) -> None:

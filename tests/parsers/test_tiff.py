@@ -19,6 +19,7 @@ from transforms import TRANSFORMS, assert_identical
 
 import virtualds
 from virtualds import FormatError, UnsupportedError
+from virtualds.codecs import codec_from_zarr_v2
 from virtualds.codecs.codec import CodecError
 from virtualds.codecs.jpeg import Jpeg
 
@@ -48,6 +49,7 @@ def smooth(shape: tuple[int, ...], dtype: str) -> Any:
 
 
 TILES: dict[str, Any] = {"tile": (32, 48)}
+FILL_ORDER = (266, "H", 1, 2, True)
 RGB: dict[str, Any] = {"shape": (64, 80, 3), "dtype": "u1", "dims": ("y", "x", "band")}
 PLANES: dict[str, Any] = {"shape": (3, 70, 90), "dims": ("band", "y", "x")}
 SEPARATE: dict[str, Any] = {"planarconfig": "separate", "photometric": "rgb"}
@@ -103,6 +105,36 @@ IMAGES: dict[str, Image] = {
     ),
     "ycbcr jpeg in strips": Image(
         **RGB, options={"rowsperstrip": 24, "compression": "jpeg", "photometric": "ycbcr"}
+    ),
+    "12-bit jpeg": Image(
+        dtype="u2", options={"tile": (32, 32), "compression": "jpeg", "bitspersample": 12}
+    ),
+    "webp": Image(**RGB, options=TILES | {"compression": "webp"}),
+    "webp with alpha": Image(
+        (64, 80, 4), "u1", TILES | {"compression": "webp", "extrasamples": (2,)}, {}, RGB["dims"]
+    ),
+    "png": Image(options=TILES | {"compression": "png"}),
+    "jpeg 2000": Image(**RGB, options=TILES | {"compression": "jpeg2000"}),
+    "jpeg xl": Image(**RGB, options=TILES | {"compression": "jpegxl"}),
+    "lerc": Image(dtype="f4", options=TILES | {"compression": "lerc"}),
+    "lerc in strips": Image(**RGB, options={"rowsperstrip": 16, "compression": "lerc"}),
+    "lerc in deflate": Image(
+        options=TILES | {"compression": "lerc", "compressionargs": {"compression": "deflate"}}
+    ),
+    "lerc in zstd": Image(
+        options=TILES | {"compression": "lerc", "compressionargs": {"compression": "zstd"}}
+    ),
+    "bilevel": Image(dtype="bool"),
+    "bilevel tiles": Image(dtype="bool", options=TILES | {"compression": "zlib"}),
+    **{
+        f"{bits} bits": Image(dtype=dtype, options={"bitspersample": bits, "rowsperstrip": 14})
+        for bits, dtype in {2: "u1", 4: "u1", 7: "u1", 12: "u2", 31: "u4"}.items()
+    },
+    "5 bits of pixels": Image(**RGB, options={"bitspersample": 5, "photometric": "rgb"}),
+    "4 bits of planes": Image(**PLANES | {"dtype": "u1"}, options=SEPARATE | {"bitspersample": 4}),
+    "reversed bits": Image(options={"extratags": [FILL_ORDER]}),
+    "reversed bits of strips": Image(
+        options={"extratags": [FILL_ORDER], "compression": "lzw", "rowsperstrip": 14}
     ),
     "complex": Image(dtype="c8"),
     "pages": Image((4, 30, 40), "i2", {"photometric": "minisblack"}, {}, ("i", "y", "x")),
@@ -383,11 +415,7 @@ def test_tiles_that_are_not_there_are_nodata_or_zero(nodata: str | None, tmp_pat
 
 
 REFUSED: dict[str, tuple[Image, str]] = {
-    "bits": (Image(dtype="u1", options={"bitspersample": 4}), "4 bits"),
-    "bilevel": (Image(dtype="bool"), "1 bits"),
-    "webp": (Image(**RGB, options=TILES | {"compression": "webp"}), "WEBP"),
-    "lerc": (Image(dtype="f4", options=TILES | {"compression": "lerc"}), "LERC"),
-    "jpeg2000": (Image(dtype="u1", options=TILES | {"compression": "jpeg2000"}), "JPEG"),
+    "jpeg xr": (Image(**RGB, options=TILES | {"compression": "jpegxr"}), "JPEGXR"),
     "volume": (
         Image((16, 32, 32), options={"volumetric": True, "tile": (16, 16, 16)}), "volumes"
     ),
@@ -408,7 +436,10 @@ def test_images_without_chunks_or_codec_are_refused_by_name(kind: str, tmp_path:
     assert "band_data" not in kept
 
 
-@pytest.mark.parametrize("kind", ["strips", "tiles", "lzw", "predictor 3 of f4<", "rgb jpeg"])
+DAMAGED = ["strips", "tiles", "lzw", "predictor 3 of f4<", "rgb jpeg", "lerc in zstd", "12 bits"]
+
+
+@pytest.mark.parametrize("kind", DAMAGED)
 def test_damage_is_an_error_and_never_other_values(kind: str, tmp_path: Path) -> None:
     data = IMAGES[kind].write(tmp_path / "whole.tif").read_bytes()
     expected = tifffile.imread(tmp_path / "whole.tif")
@@ -670,3 +701,53 @@ def test_whether_strips_are_padded_costs_one_request_at_most(tmp_path: Path) -> 
             virtualds.open_virtual_dataset(f"{url}/{name}.tif")
         assert counts.of("cut.tif") <= counts.of("whole.tif") + 1
         assert counts.sent < 2**21
+
+
+# ---------------------------------------------------------------------- bits
+
+
+def test_fax_of_group_4_is_read(tmp_path: Path) -> None:
+    """Rows of 4 white and 12 black pixels: one in full, the others as the row above."""
+    path = tmp_path / "a.tif"
+    tifffile.imwrite(path, np.zeros((8, 16), bool), photometric="miniswhite")
+    # ITU-T T.6, 2.2: horizontal mode, 4 white, 12 black; seven rows without a change; two ends
+    text = "001" + "1011" + "0000111" + "11" * 7 + "000000000001" * 2
+    bits = text.ljust(-(-len(text) // 8) * 8, "0")
+    data = int(bits, 2).to_bytes(len(bits) // 8, "big")
+    with tifffile.TiffFile(path, mode="r+") as file:
+        tags = file.pages.first.tags
+        tags["Compression"].overwrite(4)
+        tags["StripByteCounts"].overwrite(len(data))
+        file.filehandle.seek(tags["StripOffsets"].value[0])
+        file.filehandle.write(data)
+    found = virtualds.open_virtual_dataset(path).band_data
+    np.testing.assert_array_equal(found.values, np.tile(np.arange(16) >= 4, (8, 1)))
+    np.testing.assert_array_equal(found.values, tifffile.imread(path))
+
+
+IMAGE_CODECS = ["webp", "png", "jpeg2k", "jpegxl", "lerc"]
+
+
+@pytest.mark.parametrize("name", IMAGE_CODECS)
+def test_damaged_images_are_errors_of_the_codec(name: str) -> None:
+    values = smooth((40, 50, 3), "u1")
+    stream = getattr(imagecodecs, f"{name}_encode")(values)
+    codec = codec_from_zarr_v2({"id": f"imagecodecs_{name}"})
+    assert len(codec.decode(stream, values.nbytes)) == values.nbytes
+    for size in (0, 5, 20, 40):
+        with pytest.raises(CodecError, match=name):
+            codec.decode(stream[:size], values.nbytes)
+    with pytest.raises(CodecError, match="not of 5999 bytes"):
+        codec.decode(stream, values.nbytes - 1)
+
+
+@pytest.mark.parametrize("name", IMAGE_CODECS)
+def test_a_header_that_asks_for_too_much_is_refused_before_decoding(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = getattr(imagecodecs, f"{name}_encode")(smooth((40, 50, 3), "u1"))
+    called: list[Any] = []
+    monkeypatch.setattr(imagecodecs, f"{name}_decode", lambda *a, **k: called.append(a))
+    with pytest.raises(CodecError, match="an image of 2000 pixels"):
+        codec_from_zarr_v2({"id": f"imagecodecs_{name}"}).decode(stream, 1500)
+    assert not called

@@ -68,7 +68,7 @@ MOST = 2**20
 
 @dataclass(frozen=True)
 class Jpeg(Codec):
-    """One JPEG image of 8 bits per sample.
+    """One JPEG image of 8 to 16 bits per sample; more than 8 decode to two bytes.
 
     Parameters
     ----------
@@ -103,9 +103,10 @@ class Jpeg(Codec):
 
     @classmethod
     def from_tiff(cls, page: Any) -> Self:
-        if page.dtype != np.uint8:
+        if page.dtype not in (np.uint8, np.uint16):
             raise UnsupportedError(
-                f"JPEG of {page.bitspersample} bits: only 8 are decoded; use tifffile's asarray()"
+                f"JPEG of {page.dtype}: only unsigned integers are decoded; use tifffile's "
+                f"asarray()"
             )
         stored = shown = None
         if not page.extrasamples:
@@ -128,7 +129,8 @@ class Jpeg(Codec):
         # a damaged header would make the decoder allocate memory for another image
         head = parse_jpeg_header(memoryview(data))
         pixels = head.lines * head.samples
-        if nbytes is not None and (nbytes % pixels or not 1 <= nbytes // pixels <= 4):
+        most = 4 if head.bits <= 8 else 8
+        if nbytes is not None and (nbytes % pixels or not 1 <= nbytes // pixels <= most):
             raise CodecError(f"jpeg: an image of {pixels} pixels, not of {nbytes} bytes")
         _check_whole(data)
         try:

@@ -8,11 +8,15 @@ projections and parameters in text are those of OGC 01-009 as GDAL uses them.
 from __future__ import annotations
 
 import math
+import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib import import_module
 from typing import Any
+
+from virtualds.importing import importing
 
 PROJECTED, GEOGRAPHIC = 1, 2
 """Values of GTModelTypeGeoKey (GeoTIFF 1.1, 7.4)."""
@@ -119,8 +123,28 @@ def describe_system(keys: Mapping[str, Any]) -> dict[str, Any]:
         ``spatial_ref``. Without pyproj, or where pyproj does not know the code, only
         ``spatial_ref="EPSG:..."``. Nothing for systems that are not translated.
     """
+    if "GTModelTypeGeoKey" not in keys:
+        return {}
     plain = (item for item in sorted(keys.items()) if isinstance(item[1], int | float | str))
     return dict(_describe(tuple(plain)))
+
+
+def import_pyproj() -> Any:
+    """Import pyproj with the PROJ that it brings along.
+
+    eccodes' wheels load another PROJ and offer its functions to all libraries that are loaded
+    later. pyproj would call these, and end the process.
+    """
+    # Windows looks a function up in the library that is named beside it
+    if sys.platform == "win32":
+        return import_module("pyproj")
+    with importing:
+        flags = sys.getdlopenflags()
+        sys.setdlopenflags(flags | getattr(os, "RTLD_DEEPBIND", 0))
+        try:
+            return import_module("pyproj")
+        finally:
+            sys.setdlopenflags(flags)
 
 
 # the images of an archive have one system, or a few
@@ -130,7 +154,7 @@ def _describe(keys: tuple[tuple[str, Any], ...]) -> Mapping[str, Any]:
     code = find_code(known)
     fallback = {} if code is None else {"spatial_ref": f"EPSG:{code}"}
     try:
-        pyproj: Any = import_module("pyproj")
+        pyproj = import_pyproj()
     except ImportError:
         return fallback
     try:

@@ -14,18 +14,21 @@ from typing import Any
 import numpy as np
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.bounds import demand_table
+from virtualds.bounds import Buffer, demand_table
 from virtualds.chunks.axis import ChunkAxis
 from virtualds.chunks.columns import MISSING
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs import codec_from_tiff, known_names, predictor_from_tiff
 from virtualds.codecs.codec import Codec, CodecError
+from virtualds.codecs.images import Image, Jpeg2000, JpegXl, Lerc, Png, Webp
 from virtualds.codecs.jpeg import CONTIGUOUS, Jpeg
 from virtualds.codecs.pipeline import CodecPipeline
+from virtualds.codecs.tiff_bits import Fax, PackedIntegers, ReversedBits
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.source_file import SourceFile
 
+IMAGES: tuple[type[Codec], ...] = (Jpeg, Webp, Png, Jpeg2000, JpegXl, Lerc)
 PLAIN, UNPREDICTED = 1, 1
 """Compression and predictor of pages that have none."""
 LARGEST_TRIED = 2**26
@@ -68,7 +71,7 @@ def build_page_array(
     offsets, lengths = _find_byte_ranges(pages, leading, keyframe, prod(grid))
     if _is_padded(keyframe, offsets, lengths):
         cut = _cut_axes(keyframe, padded=True)
-    if int(keyframe.compression) == PLAIN:
+    if int(keyframe.compression) == PLAIN and not _is_packed(keyframe):
         # what lies behind the rows of the image is padding
         lengths = np.minimum(
             lengths.reshape(-1, *grid), _find_plain_lengths(cut, keyframe)
@@ -108,15 +111,18 @@ def _find_plain_lengths(cut: Sequence[ChunkAxis], page: Any) -> Any:
 def _demand_array(page: Any) -> None:
     """Refuse a page that chunks cannot express or no codec decodes."""
     bits, compression = page.bitspersample, int(page.compression)
-    is_jpeg = compression in Jpeg.tiff_compressions
+    is_jpeg, is_image = compression in Jpeg.tiff_compressions, _is_image(page)
+    is_fax = compression in Fax.tiff_compressions
     refused = {
         f"{bits} bits per sample of format {page.sampleformat}": page.dtype is None
-        or 8 * page.dtype.itemsize != bits,
+        or (8 * page.dtype.itemsize != bits and not is_image and not _is_packed(page)),
+        f"fax of {page.dtype}": is_fax and (page.dtype != bool or page.samplesperpixel > 1),
         f"compression {page.compression!r}": compression not in (PLAIN, *known_names("tiff")),
         f"predictor {page.predictor!r}": int(page.predictor)
         not in (UNPREDICTED, *known_names("tiff_predictor"))
-        and not is_jpeg,
-        "bits in reversed order (FillOrder 2)": page.fillorder == 2,
+        and (not is_image or compression in Lerc.tiff_compressions),
+        f"predictor {page.predictor!r} of {bits} bits": int(page.predictor) != UNPREDICTED
+        and _is_packed(page),
         "volumes (ImageDepth)": page.imagedepth > 1 or page.tiledepth > 1,
         "subsampled colours": page.is_subsampled
         and (not is_jpeg or page.planarconfig != CONTIGUOUS),
@@ -127,6 +133,19 @@ def _demand_array(page: Any) -> None:
             f"TIFF with {' and '.join(found)}: chunks cannot express it, or no codec decodes it; "
             f"read it with tifffile's asarray(), or convert it with gdal_translate"
         )
+
+
+def _is_image(page: Any) -> bool:
+    """Say whether each chunk is an image, whose decoder returns whole samples."""
+    return any(int(page.compression) in image.tiff_compressions for image in IMAGES)
+
+
+def _is_packed(page: Any) -> bool:
+    """Say whether samples are integers, or booleans, of fewer bits than their dtype has."""
+    if page.dtype is None or not isinstance(page.bitspersample, int):
+        return False
+    most = 1 if page.dtype.kind == "b" else 8 * page.dtype.itemsize - 1
+    return page.dtype.kind in "bu" and page.bitspersample <= min(most, 31)
 
 
 def _is_different(page: Any, code: int) -> bool:
@@ -142,20 +161,27 @@ def _is_padded(page: Any, offsets: Any, lengths: Any) -> bool:
     that. So the first of the last strips is decoded, unless that would take long beside a scan.
     """
     rows = _count_strip_rows(page)
-    if page.is_tiled or int(page.compression) == PLAIN or not page.imagelength % rows:
+    compression = int(page.compression)
+    # the decoder of fax is told how many rows there are
+    if page.is_tiled or compression in (PLAIN, *Fax.tiff_compressions):
+        return False
+    if not page.imagelength % rows:
         return False
     count = ceil(page.imagelength / rows)
     last, sizes = (column.reshape(-1, count)[:, -1] for column in (offsets, lengths))
     samples = page.samplesperpixel if page.planarconfig == CONTIGUOUS else 1
-    full: int = rows * page.imagewidth * samples * page.dtype.itemsize
+    bits = page.bitspersample if _is_packed(page) else 8 * page.dtype.itemsize
+    full: int = rows * -(-page.imagewidth * samples * bits // 8)
     there = np.flatnonzero((sizes > 0) & (sizes <= LARGEST_TRIED) & (last > 0))
-    codec = codec_from_tiff(int(page.compression), page)
+    pipeline = (*_reverse_bits(page), codec_from_tiff(compression, page))
     if not there.size or full > LARGEST_TRIED:
         return False
     file = page.parent.filehandle
     file.seek(int(last[there[0]]))
     try:
-        found = codec.decode(file.read(int(sizes[there[0]])), full)
+        found: Buffer = file.read(int(sizes[there[0]]))
+        for codec in pipeline:
+            found = codec.decode(found, full if codec is pipeline[-1] else len(found))
     except (CodecError, UnsupportedError):
         # reading the strip raises the error
         return False
@@ -246,16 +272,28 @@ def _find_codecs(page: Any, chunk: tuple[int, ...]) -> tuple[tuple[Codec, ...], 
     """Return how chunks decode, and the dtype they decode to."""
     dtype = page.dtype.newbyteorder(page.parent.byteorder)
     compression, predictor = int(page.compression), int(page.predictor)
-    if compression == PLAIN:
-        # libtiff has no predictor without compression
-        return (), dtype
-    last = codec_from_tiff(compression, page)
-    if isinstance(last, Jpeg) or predictor == UNPREDICTED:
-        return (last,), dtype
+    last = () if compression == PLAIN else (codec_from_tiff(compression, page),)
+    if last and isinstance(last[0], Fax | Image | Jpeg):
+        # images have the order of the machine, and no predictors; GDAL puts numbers into LERC as
+        # they lie in the file
+        order = page.parent.byteorder if isinstance(last[0], Lerc) else "<"
+        return (*last, *_reverse_bits(page)), dtype.newbyteorder(order)
+    last = (*last, *_reverse_bits(page))
     together = len(chunk) == 3 and page.planarconfig == CONTIGUOUS
     rows, columns, samples = chunk if together else (*chunk[-2:], 1)
+    if _is_packed(page):
+        dtype = dtype.newbyteorder("<")
+        return (PackedIntegers(dtype.str, page.bitspersample, columns * samples), *last), dtype
+    # libtiff has no predictor without compression
+    if predictor == UNPREDICTED or compression == PLAIN:
+        return last, dtype
     found = predictor_from_tiff(predictor, (rows, columns, samples), dtype)
-    return (found, last), np.dtype(found.dtype)
+    return (found, *last), np.dtype(found.dtype)
+
+
+def _reverse_bits(page: Any) -> tuple[Codec, ...]:
+    """Return the codec of reversed bits, if the page needs it; images do not."""
+    return (ReversedBits(),) if page.fillorder == 2 and not _is_image(page) else ()
 
 
 def nodata_of(page: Any) -> Any:
