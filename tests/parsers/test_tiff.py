@@ -578,6 +578,31 @@ def test_many_images_are_one_dataset(tmp_path: Path) -> None:
         np.testing.assert_array_equal(again.band_data[number], expected)
 
 
+def test_a_stack_of_scenes_costs_a_request_for_each(tmp_path: Path) -> None:
+    days = [f"2024-01-{day:02}" for day in (1, 4, 9)]
+    for number, day in enumerate(days):
+        values = smooth((70, 90), "i2") + np.int16(number)
+        place = geo(SCALE, TIE, (34735, "H", keys()))
+        tifffile.imwrite(tmp_path / f"scene_{day}.tif", values, metadata=None, **TILES, **place)
+    when = virtualds.FromName(r"_(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)")
+    with counting_server(tmp_path) as (url, counts):
+        vds = virtualds.open_virtual_mfdataset(
+            [f"{url}/scene_{day}.tif" for day in days],
+            combine="nested",
+            concat_dim="time",
+            data_vars="all",
+            coordinates={"time": when},
+        )
+        assert len(counts.requests) == len(days)
+        assert list(vds.time.dt.strftime("%Y-%m-%d").values) == days
+        assert vds.x.dims == ("x",)
+        assert vds.spatial_ref.dims == ()
+        assert "crs_wkt" in vds.spatial_ref.attrs
+        for number, day in enumerate(days):
+            expected = tifffile.imread(tmp_path / f"scene_{day}.tif")
+            np.testing.assert_array_equal(vds.band_data[number], expected)
+
+
 def test_other_readers_of_zarr_decode_what_they_know(folder: Path) -> None:
     import imagecodecs.numcodecs
     import zarr
