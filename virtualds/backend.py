@@ -33,8 +33,8 @@ DECODERS = (
 """Arguments that say how xarray decodes what was opened."""
 
 OF_ONE = (
-    *("filename_or_obj", "drop_variables", "group", "storage_options", "parser", "on_error"),
-    *("allow", "snapshot", *DECODERS),
+    *("filename_or_obj", "drop_variables", "group", "storage_options", "parser"),
+    *("parser_options", "on_error", "allow", "snapshot", *DECODERS),
 )
 """Arguments of one file; the others are those of many."""
 
@@ -66,6 +66,7 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
         group: str | None = None,
         storage_options: Mapping[str, Any] | None = None,
         parser: str | None = None,
+        parser_options: Mapping[str, Any] | None = None,
         on_error: str = "raise",
         allow: Allow = None,
         snapshot: str | None = None,
@@ -106,6 +107,8 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
             Access options, for fsspec.
         parser : str, optional
             Name of the format, if the first bytes of the file do not show it.
+        parser_options : dict, optional
+            Options of the format, as in `virtualds.open_virtual_dataset`.
         on_error : {"raise", "skip", "keep"}
             What to do with variables that cannot be read, as in `virtualds.open_virtual_dataset`.
         allow : str, path, or iterable of them, optional
@@ -149,9 +152,14 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
             update_references(filename_or_obj, given)
             filename_or_obj, storage_options = references, target_options or storage_options
             # these say how files are opened; the set has what came of it
-            group, parser, on_error = None, None, "keep" if on_error == "keep" else "raise"
+            group, parser, parser_options = None, None, None
+            on_error = "keep" if on_error == "keep" else "raise"
         location = _location_of(filename_or_obj, storage_options)
-        opening = OpenOptions(group, drop_variables, parser, on_error, allow, snapshot, defers=True)
+        opening = OpenOptions(
+            *(group, drop_variables, parser, on_error, allow, snapshot),
+            defers=True,
+            parser_options=parser_options,
+        )
         where = location.given
         with location.hold_scan():
             found = open_group(location, opening)

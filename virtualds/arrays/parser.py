@@ -163,6 +163,9 @@ class Parser:
         up in the file when values are read. Errors in them show up then.
     markers : tuple of str
         For a format that is a folder: the files any of which makes it one.
+    options : tuple of str
+        Names of keyword arguments that ``read`` and ``read_tree`` have besides: what users give as
+        ``parser_options``.
     natives : tuple of NativeReader
         Libraries with which ``ds.virtual.verify(against="native")`` compares values, the one of the
         format itself first. They are asked in this order, until one knows the variable.
@@ -182,4 +185,5 @@ class Parser:
     read_alike: ReadAlike | None = None
     deferring: tuple[ReadSource, ReadSource] | None = None
     markers: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
     natives: tuple[NativeReader, ...] = ()

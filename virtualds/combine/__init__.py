@@ -64,6 +64,7 @@ def open_virtual_mfdataset(
     storage_options: Mapping[str, Any] | None = None,
     decode_cf: bool = True,
     parser: str | None = None,
+    parser_options: Mapping[str, Any] | None = None,
     on_error: Literal["raise", "skip", "collect", "keep"] = "raise",
     retries: int = FILE_RETRIES,
     progress: ProgressOption = None,
@@ -114,7 +115,7 @@ def open_virtual_mfdataset(
     overlap : {"error", "first", "last", "keep"}
         What to do with coordinate values that several files have: raise; take each from the first,
         or the last, of these files in the given order, and sort all by the coordinate; or keep all.
-    loadable_variables, drop_variables, group, storage_options, decode_cf, parser
+    loadable_variables, drop_variables, group, storage_options, decode_cf, parser, parser_options
         As in `open_virtual_dataset`. One of the files must have a variable for a name that is
         loaded; with ``preprocess``, or if files are left out, none need have it.
     on_error : {"raise", "skip", "collect", "keep"}
@@ -185,7 +186,9 @@ def open_virtual_mfdataset(
     building = BuildOptions(parallel, on_error, retries, progress, cache)
     on_problem = building.on_variable_error
     opening = OpenOptions(
-        group, drop_variables, parser, on_problem, allow, snapshot, loadable_variables, decode_cf
+        *(group, drop_variables, parser, on_problem, allow, snapshot),
+        *(loadable_variables, decode_cf),
+        parser_options=parser_options,
     )
     merging = {
         "data_vars": data_vars,
@@ -250,6 +253,7 @@ def open_virtual_mfdatatree(
     storage_options: Mapping[str, Any] | None = None,
     decode_cf: bool = True,
     parser: str | None = None,
+    parser_options: Mapping[str, Any] | None = None,
     on_error: Literal["raise", "skip", "collect", "keep"] = "raise",
     retries: int = FILE_RETRIES,
     progress: ProgressOption = None,
@@ -280,8 +284,10 @@ def open_virtual_mfdatatree(
     coordinates, sort, overlap
         As in `open_virtual_mfdataset`. A function receives the root of the tree as a dataset.
         Overlaps are cut in all groups, which must have the same coordinate.
-    loadable_variables, drop_variables, group, storage_options, decode_cf, parser, allow, snapshot
+    loadable_variables, drop_variables, group, storage_options, decode_cf, parser, parser_options
         As in `open_virtual_datatree`, for every file.
+    allow, snapshot
+        As in `open_virtual_mfdataset`.
     on_error, retries, progress, cache
         As in `open_virtual_mfdataset`; the report is at ``tree.virtual.report``.
 
@@ -303,7 +309,9 @@ def open_virtual_mfdatatree(
     building = BuildOptions(parallel, on_error, retries, progress, cache)
     on_problem = building.on_variable_error
     opening = OpenOptions(
-        group, drop_variables, parser, on_problem, allow, snapshot, loadable_variables, decode_cf
+        *(group, drop_variables, parser, on_problem, allow, snapshot),
+        *(loadable_variables, decode_cf),
+        parser_options=parser_options,
     )
     merging = {
         "data_vars": data_vars,

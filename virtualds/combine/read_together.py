@@ -132,7 +132,7 @@ class AlikeOpener:
         return read(urls, self.options, self.opening.group, self.opening.skip, heeded)
 
     def _find_reader(self, first: Location) -> ReadAlike | None:
-        if self.opening.snapshot is not None:
+        if self.opening.snapshot is not None or self.opening.parser_options:
             return None
         parser, _ = reader_of(first, self.opening.parser)
         return parser.read_alike if isinstance(parser, Parser) else None

@@ -47,6 +47,7 @@ KINDS: dict[str, tuple[Any, str]] = {
     "keep_query": FLAG,
     "metadata": ((Mapping, type(None)), "a dict, or None"),
     "rectilinear": FLAG,
+    "parser_options": ((Mapping, type(None)), "a dict of options of the parser, or None"),
     "progress": ((bool, np.bool_, Callable, type(None)), "True, False, None, or a function"),
     "relative_paths": FLAG,
     "seed": ((Integral,), "an integer"),

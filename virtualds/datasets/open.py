@@ -16,7 +16,7 @@ from virtualds.arrays.read_way import hear_ways
 from virtualds.arrays.sources import resolve_archive_members
 from virtualds.datasets.coordinates import fetch_coordinates
 from virtualds.datasets.detection import Found
-from virtualds.datasets.keywords import make_strict
+from virtualds.datasets.keywords import format_suggestion, make_strict
 from virtualds.datasets.location import Location, demand_data, reader_of
 from virtualds.datasets.open_options import OPEN_DEFAULTS, OpenOptions
 from virtualds.datasets.to_dataset import KnownDecoding, to_virtual_dataset
@@ -42,6 +42,7 @@ def open_virtual_dataset(
     loadable_variables: Loadable = None,
     storage_options: Mapping[str, Any] | None = None,
     parser: str | None = None,
+    parser_options: Mapping[str, Any] | None = None,
     decode_cf: bool = True,
     on_error: str = "raise",
     allow: Allow = None,
@@ -73,6 +74,9 @@ def open_virtual_dataset(
         files that it refers to.
     parser : str, optional
         Name of the format, if the first bytes of the file do not show it.
+    parser_options : dict, optional
+        Options that formats of source files have of their own, such as ``filter_by_keys`` of GRIB.
+        The page of the format describes them.
     decode_cf : bool, default True
         Whether to decode CF conventions.
     on_error : {"raise", "skip", "keep"}
@@ -109,7 +113,8 @@ def open_virtual_dataset(
     >>> vds["t"].isel(time=0).plot()  # doctest: +SKIP
     """
     opening = OpenOptions(
-        group, drop_variables, parser, on_error, allow, snapshot, loadable_variables, decode_cf
+        *(group, drop_variables, parser, on_error, allow, snapshot, loadable_variables, decode_cf),
+        parser_options=parser_options,
     )
     location = Location.of(url, storage_options)
     with location.hold_scan():
@@ -127,6 +132,7 @@ def open_virtual_datatree(
     loadable_variables: Loadable = None,
     storage_options: Mapping[str, Any] | None = None,
     parser: str | None = None,
+    parser_options: Mapping[str, Any] | None = None,
     decode_cf: bool = True,
     on_error: str = "raise",
     allow: Allow = None,
@@ -147,7 +153,7 @@ def open_virtual_datatree(
         Variables to leave out of every group that has them.
     loadable_variables : names, glob patterns, predicate, or [], optional
         As in `open_virtual_dataset`, for every group; one of them must have a variable for a name.
-    storage_options, parser, decode_cf, allow, snapshot
+    storage_options, parser, parser_options, decode_cf, allow, snapshot
         As in `open_virtual_dataset`.
     on_error : {"raise", "skip", "keep"}
         What to do with what cannot be read, as in `open_virtual_dataset`. An unreadable group is
@@ -180,6 +186,7 @@ def open_virtual_datatree(
         loadable_variables,
         decode_cf,
         below=True,
+        parser_options=parser_options,
     )
     location = Location.of(url, storage_options)
     with location.hold_scan():
@@ -339,8 +346,27 @@ def _read_source(
             f"{source.url}: snapshot={how.snapshot!r}, but {reader.name} keeps no snapshots; "
             f"zarr-v3 does"
         )
+    options = opening.parser_options or {}
+    _demand_options(reader, options)
     if isinstance(reader, Parser):
         known = reader.read, reader.read_tree or reader.read
-        read = (reader.deferring if opening.defers else None) or known
-        return read[opening.below](source, how.group, how.skip)
+        read: Sequence[Any] = (reader.deferring if opening.defers else None) or known
+        found: ManifestGroup = read[opening.below](source, how.group, how.skip, **options)
+        return found
     return reader.read(source, how)
+
+
+def _demand_options(reader: Parser | Format, given: Mapping[str, Any]) -> None:
+    """Refuse options that the format of a file does not have.
+
+    Raises
+    ------
+    TypeError
+    """
+    known = reader.options if isinstance(reader, Parser) else ()
+    if unknown := sorted(map(str, given.keys() - set(known))):
+        raise TypeError(
+            f"parser_options: {reader.name} has no option {unknown[0]!r}"
+            f"{format_suggestion(unknown[0], known)}; "
+            f"{'it has ' + ', '.join(known) if known else 'leave it out'}"
+        )

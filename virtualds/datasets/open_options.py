@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from virtualds.datasets.keywords import check_choice, names_of
@@ -28,6 +28,8 @@ class OpenOptions:
     ----------
     group, drop_variables, parser, on_error, allow, snapshot, loadable_variables, decode_cf
         As in `virtualds.open_virtual_dataset`.
+    parser_options
+        As there; a copy, so that nobody changes it later.
     below : bool
         Whether all groups below the group are opened, too, as a tree.
     defers : bool
@@ -51,12 +53,14 @@ class OpenOptions:
     decode_cf: bool = True
     below: bool = False
     defers: bool = False
+    parser_options: Mapping[str, Any] | None = field(default=None, hash=False)
 
     def __post_init__(self) -> None:
         check_choice("on_error", self.on_error, ON_ERROR)
         for name in ("drop_variables", "loadable_variables", "allow"):
             object.__setattr__(self, name, _make_repeatable(getattr(self, name)))
         names_of("drop_variables", self.drop_variables)
+        object.__setattr__(self, "parser_options", dict(self.parser_options or {}))
         if not callable(self.loadable_variables):
             names_of("loadable_variables", self.loadable_variables)
 

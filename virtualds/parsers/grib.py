@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,10 +17,9 @@ from virtualds.arrays.group import ManifestGroup
 from virtualds.arrays.parser import CannotError, NativeReader, NativeRegion, Parser, ReadNative
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.extras import import_package
-from virtualds.parsers.grib_kinds import Kind, group_kinds
+from virtualds.parsers.grib_groups import FoundFields
 from virtualds.parsers.grib_messages import scan_messages
 from virtualds.parsers.grib_sections import find_message
-from virtualds.parsers.grib_variables import MessageGroup
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.archive_index import is_tar, is_zip
@@ -46,7 +44,13 @@ def detect(head: bytes) -> bool:
     return find_message(head) > 0 and not (is_zip(head) or is_tar(head))
 
 
-def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ()) -> ManifestGroup:
+def read(
+    source: SourceFile,
+    group: str | None = None,
+    skip: Iterable[str] = (),
+    *,
+    filter_by_keys: Mapping[str, Any] | None = None,
+) -> ManifestGroup:
     """Read the structure of a file, or of one group of its messages.
 
     Parameters
@@ -57,6 +61,8 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
         The group to read, where messages are of several kinds.
     skip : iterable of str
         Names of variables to leave out.
+    filter_by_keys : dict, optional
+        Values of ecCodes' keys that messages must have, as in cfgrib; or lists of values.
 
     Raises
     ------
@@ -66,52 +72,36 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
         The file is damaged or truncated.
     FileNotFoundError
         There is no such group.
+    ValueError
+        No message has these keys.
     """
-    kinds, damaged, eccodes = _scan_kinds(source)
-    wanted = group.strip("/") if isinstance(group, str) else group
-    if len(kinds) > 1 and not wanted:
-        raise UnsupportedError(
-            f"{source.url}: messages are of {len(kinds)} kinds, by type of level, grid, times, "
-            f"steps and levels; open one with group=, one of {sorted(kinds)}"
-        )
-    skipped = frozenset(skip)
-    if not wanted:
-        (kind,) = kinds.values()
-        return _note(MessageGroup(source, kind, eccodes).read(skipped), damaged)
-    groups = {
-        name: _note(MessageGroup(source, kind, eccodes).read(skipped), damaged)
-        if name == wanted
-        else ManifestGroup()
-        for name, kind in kinds.items()
-    }
-    return ManifestGroup(groups=groups).group(group)
+    return scan(source).select(filter_by_keys).read(group, skip)
 
 
 def read_tree(
-    source: SourceFile, group: str | None = None, skip: Iterable[str] = ()
+    source: SourceFile,
+    group: str | None = None,
+    skip: Iterable[str] = (),
+    *,
+    filter_by_keys: Mapping[str, Any] | None = None,
 ) -> ManifestGroup:
     """Read messages of all kinds, each kind as a group, unless there is only one.
 
     Parameters and errors are those of `read`.
     """
-    if group is not None and (not isinstance(group, str) or group.strip("/")):
-        return read(source, group, skip)
-    kinds, damaged, eccodes = _scan_kinds(source)
-    skipped = frozenset(skip)
-    groups = {n: MessageGroup(source, kind, eccodes).read(skipped) for n, kind in kinds.items()}
-    found = ManifestGroup(groups=groups) if len(groups) > 1 else next(iter(groups.values()))
-    return _note(found, damaged)
+    return scan(source).select(filter_by_keys).read_tree(group, skip)
 
 
-def _note(group: ManifestGroup, damaged: Mapping[str, VirtualdsError]) -> ManifestGroup:
-    """Return a group that names the damaged messages of the file among its problems."""
-    return replace(group, problems={**damaged, **group.problems})
+def scan(source: SourceFile) -> FoundFields:
+    """Return the fields of a file, and what is damaged.
 
-
-def _scan_kinds(
-    source: SourceFile,
-) -> tuple[dict[str, Kind], dict[str, VirtualdsError], Any]:
-    """Return the fields of a file by kinds, what is damaged, and ecCodes."""
+    Raises
+    ------
+    UnsupportedError
+        ecCodes is not installed, or the size of the file is unknown.
+    FormatError
+        No message is sound.
+    """
     eccodes = import_package("eccodes", source.url, "grib", "reading a GRIB file")
     if source.size is None:
         raise UnsupportedError(f"{source.url}: the server does not send its size; copy it")
@@ -126,7 +116,7 @@ def _scan_kinds(
         error.locate_file(source.url)
     if not found:
         raise next(iter(damaged.values()), _empty_error(source.url))
-    return group_kinds(found), damaged, eccodes
+    return FoundFields(source, found, eccodes, damaged)
 
 
 def _empty_error(url: str) -> FormatError:
@@ -183,5 +173,6 @@ PARSER = Parser(
     detect,
     read,
     read_tree,
+    options=("filter_by_keys",),
     natives=(NativeReader("cfgrib", _open_cfgrib),),
 )

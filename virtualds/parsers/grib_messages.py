@@ -49,6 +49,8 @@ NUMBERS = (
     *("directionNumber", "frequencyNumber", "aerosolType", "scaledValueOfFirstWavelength"),
     *("statisticalProcess", "scaledValueOfSecondFixedSurface", *PARAMETER_NUMBERS),
 )
+LISTED_KEYS = frozenset({*TEXTS, *NUMBERS, "level"})
+"""Keys that every field is asked for."""
 
 
 @dataclass(frozen=True)
@@ -183,6 +185,12 @@ def _get_keys(handle: Any, names: Iterable[str], kind: Any, eccodes: Any) -> dic
             # the key needs another key that the message lacks
             continue
     return found
+
+
+def read_key(field: GribField, name: str, eccodes: Any) -> Any:
+    """Return a key that is not listed, in its own type; None if the field lacks it."""
+    with _open_message(field.header, eccodes) as handle:
+        return _get_keys(handle, [name], None, eccodes).get(name)
 
 
 @lru_cache(ALIKE_MESSAGES)

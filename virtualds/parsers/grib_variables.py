@@ -167,11 +167,13 @@ def _ambiguous_error(name: str, first: GribField, second: GribField) -> Unsuppor
     """Return the error of two messages at one place of an array."""
     values_by_key = {n: (first.keys.get(n), second.keys.get(n)) for n in DISTINGUISHING_KEYS}
     differing = {n: values for n, values in values_by_key.items() if values[0] != values[1]}
-    key = next(iter(differing), "count")
+    key = next(iter(differing), "offset")
+    value = differing[key][0] if key in differing else first.offset
     return UnsupportedError(
         f"GRIB messages at bytes {first.offset} and {second.offset} are both {name!r} of one "
         f"time, step, number and level, and differ in {differing or 'no key that is known here'}; "
-        f"take them apart (grib_copy -w {key}=...), or leave it out with drop_variables"
+        f"choose with parser_options={{'filter_by_keys': {{{key!r}: {value!r}}}}}, or leave it out "
+        f"with drop_variables"
     )
 
 

@@ -20,7 +20,10 @@ OF_COMBINING = (
 
 ``cache`` is not among them: xarray has an argument of this name.
 """
-OF_EACH = ("drop_variables", "group", "storage_options", "parser", "on_error", "allow", "snapshot")
+OF_EACH = (
+    *("drop_variables", "group", "storage_options", "parser", "parser_options", "on_error"),
+    *("allow", "snapshot"),
+)
 """Arguments of many files that a single file has, too."""
 
 
