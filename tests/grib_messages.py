@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
@@ -115,3 +116,91 @@ CASES = {
         )
     },
 }  # fmt: skip
+
+
+# ---------------------------------------------------------------------- indexes
+
+PARAMETERS = {
+    "t": "TMP", "u": "UGRD", "v": "VGRD", "w": "VVEL", "tp": "APCP", "2t": "TMP", "10u": "UGRD",
+}  # fmt: skip
+LEVELS = {
+    "isobaricInhPa": "{} mb", "heightAboveGround": "{} m above ground", "surface": "surface",
+}  # fmt: skip
+INTERVALS = {"accum": "acc", "max": "max", "avg": "ave"}
+UNITS = {0: "min", 1: "hour"}
+
+
+def list_messages(path: Path) -> list[tuple[int, int, dict[str, Any]]]:
+    """Offset, length and keys of each field, as ecCodes tells them."""
+    texts = ("shortName", "typeOfLevel", "stepType", "stepRange", "dataType")
+    numbers = (
+        *("level", "dataDate", "dataTime", "perturbationNumber", "startStep", "endStep"),
+        *("typeOfEnsembleForecast", "indicatorOfUnitOfTimeRange"),
+    )
+    found = []
+    eccodes.codes_grib_multi_support_on()
+    try:
+        with path.open("rb") as file:
+            while (handle := eccodes.codes_grib_new_from_file(file)) is not None:
+                keys = {n: eccodes.codes_get(handle, n, str) for n in texts}
+                for name in numbers:
+                    if eccodes.codes_is_defined(handle, name):
+                        keys[name] = eccodes.codes_get(handle, name, int)
+                at = eccodes.codes_get_message_offset(handle)
+                found.append((at, eccodes.codes_get(handle, "totalLength", int), keys))
+                eccodes.codes_release(handle)
+    finally:
+        eccodes.codes_grib_multi_support_off()
+    return found
+
+
+def write_wgrib2_index(path: Path) -> Path:
+    """Write the index of a file as ``wgrib2 a.grib2 > a.grib2.idx`` does."""
+    found = list_messages(path)
+    offsets = [at for at, *_ in found]
+    lines = []
+    for at, _, keys in found:
+        number = str(sorted(set(offsets)).index(at) + 1)
+        if offsets.count(at) > 1:
+            number += f".{[o for o, *_ in found[: len(lines) + 1]].count(at)}"
+        date = f"d={keys['dataDate']}{keys['dataTime'] // 100:02}"
+        level = LEVELS[keys["typeOfLevel"]].format(keys["level"])
+        told = [number, at, date, PARAMETERS[keys["shortName"]], level, _tell_step(keys)]
+        if "perturbationNumber" in keys:
+            number = keys["perturbationNumber"]
+            told.append(f"ENS=+{number}" if number else "ENS=low-res ctl")
+        lines.append(":".join(map(str, told)) + ("" if "perturbationNumber" in keys else ":"))
+    index = path.with_name(f"{path.name}.idx")
+    index.write_text("\n".join(lines) + "\n")
+    return index
+
+
+def _tell_step(keys: dict[str, Any]) -> str:
+    """The step as wgrib2 writes it: whole days as days."""
+    start, end = keys["startStep"], keys["endStep"]
+    unit = UNITS[keys["indicatorOfUnitOfTimeRange"]]
+    if keys["stepType"] == "instant":
+        return f"{end} {unit} fcst" if end else "anl"
+    if unit == "hour" and start % 24 == end % 24 == 0:
+        start, end, unit = start // 24, end // 24, "day"
+    return f"{start}-{end} {unit} {INTERVALS[keys['stepType']]} fcst"
+
+
+def write_ecmwf_index(path: Path) -> Path:
+    """Write the index of a file as those of ECMWF's open data are."""
+    lines = []
+    for at, length, keys in list_messages(path):
+        told = {
+            "domain": "g", "date": str(keys["dataDate"]), "time": f"{keys['dataTime']:04}",
+            "type": keys["dataType"], "stream": "oper", "step": keys["stepRange"],
+            "levtype": "sfc" if keys["typeOfLevel"] == "surface" else "pl",
+            "param": keys["shortName"], "_offset": at, "_length": length,
+        }  # fmt: skip
+        if told["levtype"] == "pl":
+            told["levelist"] = str(keys["level"])
+        if "perturbationNumber" in keys:
+            told["number"] = str(keys["perturbationNumber"])
+        lines.append(json.dumps(told))
+    index = path.with_suffix(".index")
+    index.write_text("\n".join(lines) + "\n")
+    return index

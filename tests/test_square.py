@@ -122,7 +122,10 @@ XARRAY_DIFFERS = {
 # ---------------------------------------------------------------------- the square
 
 
-OWN_SQUARES = {"grib": "tests/parsers/test_grib.py says what is expected, coordinates included"}
+OWN_SQUARES = {
+    "grib": "tests/parsers/test_grib.py says what is expected, coordinates included",
+    "grib-index": "tests/parsers/test_grib_index.py: datasets are those of the files themselves",
+}
 """Parsers whose cases are elsewhere, and why."""
 
 

@@ -15,8 +15,8 @@ Decorator = Callable[[Function], Function]
 
 FORMATS = ("kerchunk-json", "kerchunk-parquet", "zarr-v3", "icechunk")
 PARSERS = (
-    *("hdf5", "netcdf3", "npy", "npz", "safetensors", "tiff", "fits", "grib", "zarr"),
-    *FORMATS,
+    *("hdf5", "netcdf3", "npy", "npz", "safetensors", "tiff", "fits", "grib"),
+    *("grib-index", "zarr", *FORMATS),
 )
 """Formats of files and sets; packages may bring more."""
 JOINS = ("outer", "inner", "left", "right", "exact", "override")

@@ -41,6 +41,7 @@ PARSERS = LateTable[Parser](
     "virtualds.parsers.tiff:PARSER",
     "virtualds.parsers.fits:PARSER",
     "virtualds.parsers.grib:PARSER",
+    "virtualds.parsers.grib_index:PARSER",
     PLAIN_ZARR,
 )
 """The source formats; a new one is one module with a `Parser`, and one line here."""

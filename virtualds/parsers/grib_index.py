@@ -1,0 +1,269 @@
+"""Indexes of GRIB files: references from an index alone, without its file.
+
+An index says where each message lies, and in short what it is. What else there is to know of a
+message, a template says: one file of the same product, which is read with its own index.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import lru_cache
+from threading import Lock
+from typing import Any
+
+from virtualds.arrays.group import ManifestGroup
+from virtualds.arrays.parser import Parser
+from virtualds.errors import FormatError, UnsupportedError
+from virtualds.extras import import_package
+from virtualds.parsers import grib
+from virtualds.parsers.grib_groups import OWN_KEYS, FoundFields
+from virtualds.parsers.grib_index_lines import IndexLine, is_index, list_lengths, read_lines
+from virtualds.parsers.grib_messages import LISTED_KEYS, SECONDS, GribField
+from virtualds.source_file import SourceFile, StorageOptions
+from virtualds.stores import find_store
+from virtualds.stores.scan_cache import hold_scan
+from virtualds.urls import normalise_url
+
+FILES = {".idx": "", ".index": ".grib2"}
+"""What the name of a file has in place of the suffix of its index: wgrib2's, ECMWF's."""
+TEMPLATES = 8
+"""Templates that are kept, each some thousand bytes for each of its messages."""
+SHOWN = 5
+"""Messages that an error shows."""
+
+_READING = Lock()
+
+Told = tuple[tuple[str, ...], int]
+"""What an index says of a field, and how many lines above say the same."""
+
+
+def read(
+    source: SourceFile,
+    group: str | None = None,
+    skip: Iterable[str] = (),
+    *,
+    template: Any = None,
+    filter_by_keys: Mapping[str, Any] | None = None,
+) -> ManifestGroup:
+    """Read the structure of the file of an index, or of one group of its messages.
+
+    Parameters
+    ----------
+    source : SourceFile
+        The index.
+    group, skip, filter_by_keys
+        As for GRIB files.
+    template : path or url, or list of them
+        Files of the same product, each with an index beside it; that with the same messages is
+        taken.
+
+    Raises
+    ------
+    UnsupportedError
+        There is no template, or none with the same messages.
+    FormatError
+        The index is damaged, or that of another file.
+    FileNotFoundError
+        The file of the index is not there, nor a template, nor its index; or there is no group.
+    """
+    return _scan(source, template, filter_by_keys).read(group, skip)
+
+
+def read_tree(
+    source: SourceFile,
+    group: str | None = None,
+    skip: Iterable[str] = (),
+    *,
+    template: Any = None,
+    filter_by_keys: Mapping[str, Any] | None = None,
+) -> ManifestGroup:
+    """Read messages of all kinds, as `read` does, each kind as a group."""
+    return _scan(source, template, filter_by_keys).read_tree(group, skip)
+
+
+def _scan(source: SourceFile, given: Any, wanted: Mapping[str, Any] | None) -> FoundFields:
+    """Return the wanted fields of the file of an index."""
+    suffix = _demand_suffix(source.url)
+    if unknown := sorted((wanted or {}).keys() - LISTED_KEYS - OWN_KEYS.keys()):
+        raise UnsupportedError(
+            f"{source.url}: filter_by_keys: an index does not tell {unknown[0]!r}; open the file "
+            f"itself, or choose by other keys, such as shortName, typeOfLevel, level, stepRange"
+        )
+    names = given if isinstance(given, list | tuple) else [given]
+    if given is None or not names:
+        raise UnsupportedError(
+            f"{source.url}: an index does not tell grids and units; name a file of the same "
+            f"product that has them: parser_options={{'template': 'a.grib2'}}"
+        )
+    eccodes = import_package("eccodes", source.url, "grib", "reading the index of a GRIB file")
+    lines = _read_index(source.url, source.options)
+    url = source.url.removesuffix(suffix) + FILES[suffix]
+    file = find_store(url).describe(url, source.options)
+    urls = [normalise_url(os.fspath(name)) for name in names]
+    template = _choose_template([_open_template(u, suffix, source) for u in urls], lines, source)
+    return FoundFields(file, template.place(lines, file, source.url), eccodes, {}).select(wanted)
+
+
+def _demand_suffix(url: str) -> str:
+    for suffix in FILES:
+        if url.endswith(suffix):
+            return suffix
+    raise UnsupportedError(
+        f"{url}: an index has the name of its GRIB file and {' or '.join(FILES)} behind it, so "
+        f"that the file is found; rename the index"
+    )
+
+
+def _read_index(url: str, options: StorageOptions | None) -> list[IndexLine]:
+    text = find_store(url).read_all(url, options).decode("utf-8", "replace")
+    if lines := read_lines(text, url):
+        return lines
+    raise FormatError(f"{url}: the index is empty; its file may still be written")
+
+
+# ---------------------------------------------------------------------- templates
+
+
+@dataclass(frozen=True)
+class Template:
+    """The fields of a file, by what its index says of each.
+
+    Parameters
+    ----------
+    url : str
+    fields : dict
+    """
+
+    url: str
+    fields: Mapping[Told, GribField]
+
+    def place(self, lines: Sequence[IndexLine], file: SourceFile, url: str) -> list[GribField]:
+        """Return the fields of another file with the same messages."""
+        lengths = list_lengths(list(lines), file.size or 0, url)
+        return [
+            replace(
+                field := self.fields[told],
+                offset=line.offset,
+                length=length,
+                number=line.number,
+                keys=_change_keys(field, line, url),
+            )
+            for told, line, length in zip(_number_lines(lines), lines, lengths, strict=True)
+        ]
+
+
+def _number_lines(lines: Iterable[IndexLine]) -> list[Told]:
+    """Return what lines say, numbered where several say the same."""
+    seen = Counter[tuple[str, ...]]()
+    found = []
+    for line in lines:
+        found.append((line.told, seen[line.told]))
+        seen[line.told] += 1
+    return found
+
+
+def _choose_template(
+    templates: Sequence[Template], lines: Sequence[IndexLine], source: SourceFile
+) -> Template:
+    """Return the template with the same messages."""
+    told = set(_number_lines(lines))
+    for template in templates:
+        if template.fields.keys() == told:
+            return template
+    nearest = min(templates, key=lambda t: len(t.fields.keys() ^ told))
+    more, fewer = told - nearest.fields.keys(), nearest.fields.keys() - told
+    raise UnsupportedError(
+        f"{source.url}: its {len(told)} messages are not the {len(nearest.fields)} of the template "
+        f"{nearest.url}; name a file with the same messages among the templates (first steps often "
+        f"have fewer)\n  only here: {_show(more)}\n  only in the template: {_show(fewer)}"
+    )
+
+
+def _show(told: set[Told]) -> str:
+    shown = [":".join(texts) for texts, _ in sorted(told)[:SHOWN]]
+    return ", ".join(shown) + (f" and {len(told) - SHOWN} more" if len(told) > SHOWN else "") or "-"
+
+
+def _open_template(url: str, suffix: str, index: SourceFile) -> Template:
+    """Return a template, read once in this process while it stays as it is."""
+    source = find_store(url).describe(url, index.options)
+    name = url.removesuffix(FILES[suffix]) + suffix
+    # threads that open files would all read it
+    with _READING:
+        return _read_template(source, name)
+
+
+@lru_cache(TEMPLATES)
+def _read_template(source: SourceFile, index: str) -> Template:
+    with hold_scan(source.url, source.options):
+        found = grib.scan(source)
+    for error in found.damaged.values():
+        raise error
+    lines = _read_index(index, source.options)
+    by_place = {(field.offset, field.number): field for field in found.fields}
+    places = [(line.offset, line.number) for line in lines]
+    if sorted(places) != sorted(by_place):
+        raise FormatError(
+            f"{index}: it names {len(places)} messages, and not the {len(by_place)} of its file, "
+            f"or other bytes; it is no template: write it anew (wgrib2 a.grib2 > a.grib2.idx)"
+        )
+    fields = dict(zip(_number_lines(lines), (by_place[at] for at in places), strict=True))
+    for line in lines:
+        _demand_agreement(by_place[line.offset, line.number], line, index)
+    return Template(source.url, fields)
+
+
+def _demand_agreement(field: GribField, line: IndexLine, url: str) -> None:
+    """Refuse a template whose index means something else than is understood here."""
+    read = replace(field, keys=_change_keys(field, line, url))
+    told = [(f.time, f.step, f.keys.get("number")) for f in (read, field)]
+    if told[0] != told[1]:
+        raise UnsupportedError(
+            f"{url}: of the message at byte {line.offset} the index tells time, step and number "
+            f"{told[0]}, its file {told[1]}; open the files themselves"
+        )
+
+
+# ---------------------------------------------------------------------- keys
+
+
+def _change_keys(field: GribField, line: IndexLine, url: str) -> dict[str, Any]:
+    """Return the keys of a field of the template, with what differs from file to file."""
+    date: datetime = line.date
+    clock = {"hour": date.hour, "minute": date.minute, "second": date.second}
+    keys = field.keys | {n: v for n, v in clock.items() if n in field.keys}
+    keys["dataDate"] = int(f"{date:%Y%m%d}")
+    keys["dataTime"] = 100 * date.hour + date.minute
+    if line.end is not None and "endStep" in keys:
+        unit = SECONDS[int(keys.get("stepUnits", 1))]
+        if line.end % unit or (line.start or 0) % unit:
+            raise UnsupportedError(
+                f"{url}: the step of the message at byte {line.offset} is no multiple of the unit "
+                f"of the template's, {unit} s; name a template with finer steps"
+            )
+        keys["endStep"] = line.end // unit
+        keys["stepRange"] = _format_steps(line, unit, str(keys.get("stepRange", "")))
+    if line.member is not None:
+        keys |= {n: line.member for n in ("number", "perturbationNumber") if n in keys}
+    return keys
+
+
+def _format_steps(line: IndexLine, unit: int, like: str) -> str:
+    """Return the range of steps as ecCodes writes it, with the unit as in another range."""
+    letters = like.lstrip("0123456789").partition("-")[0]
+    steps = [line.end] if line.start in (None, line.end) else [line.start, line.end]
+    return "-".join(f"{(step or 0) // unit}{letters}" for step in steps)
+
+
+PARSER = Parser(
+    "grib-index",
+    tuple(FILES),
+    is_index,
+    read,
+    read_tree,
+    options=("template", "filter_by_keys"),
+)
