@@ -10,7 +10,7 @@ import pytest
 from virtualds.datasets.registry import PARSERS
 
 PAGES = Path(__file__).parents[2] / "docs/reference/sources"
-ROW = re.compile(r"^\| \[`(\w+)`\]\(([\w.-]+)\) \|(.*)\|$", re.MULTILINE)
+ROW = re.compile(r"^\| \[`([\w-]+)`\]\(([\w.-]+)\) \|(.*)\|$", re.MULTILINE)
 ROWS = {row[1]: row for row in ROW.finditer((PAGES / "index.md").read_text(encoding="utf-8"))}
 
 

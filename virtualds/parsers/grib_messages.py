@@ -205,6 +205,8 @@ def _parse_alike(message: bytes, eccodes: Any, definitions: str) -> dict[str, An
 def read_coordinates(message: GribField, eccodes: Any) -> dict[str, npt.NDArray[np.float64]]:
     """Return the latitudes and longitudes of all points in order; empty if ecCodes has none.
 
+    A thousand files of one grid share them: nobody can write to them.
+
     Raises
     ------
     UnsupportedError
@@ -213,12 +215,10 @@ def read_coordinates(message: GribField, eccodes: Any) -> dict[str, npt.NDArray[
     count = int(message.keys.get("numberOfDataPoints") or 0)
     demand_values(16 * count, "latitude and longitude")
     alike = find_alike(message.header) if count <= ALIKE_POINTS else None
-    if alike is None:
-        found = _parse_coordinates(message.header, eccodes)
-    else:
-        kept = _parse_alike_coordinates(alike.grid, eccodes, _definitions(eccodes))
-        found = {name: values.copy() for name, values in kept.items()}
-        found = found or _parse_coordinates(message.header, eccodes)
+    found = {}
+    if alike is not None:
+        found = _parse_alike_coordinates(alike.grid, eccodes, _definitions(eccodes))
+    found = found or _parse_coordinates(message.header, eccodes)
     return {name: values for name, values in found.items() if len(values) == count}
 
 
@@ -235,8 +235,11 @@ def _parse_coordinates(message: bytes, eccodes: Any) -> dict[str, npt.NDArray[np
 def _parse_alike_coordinates(
     message: bytes, eccodes: Any, definitions: str
 ) -> dict[str, npt.NDArray[np.float64]]:
-    """Return the coordinates of a grid that many messages have; nobody may change them."""
-    return _parse_coordinates(message, eccodes) if _is_filled(message, eccodes) else {}
+    """Return the coordinates of a grid that many messages have."""
+    found = _parse_coordinates(message, eccodes) if _is_filled(message, eccodes) else {}
+    for values in found.values():
+        values.flags.writeable = False
+    return found
 
 
 def _is_filled(message: bytes, eccodes: Any) -> bool:

@@ -197,7 +197,8 @@ def _build_grid(
     full = {n: values.reshape(shape) for n, values in where.items()}
     if grid in REGULAR and full:
         dims = ("longitude", "latitude") if by_columns else ("latitude", "longitude")
-        lines = {dims[0]: full[dims[0]][:, 0], dims[1]: full[dims[1]][0]}
+        # copies, which do not hold all points in memory
+        lines = {dims[0]: full[dims[0]][:, 0].copy(), dims[1]: full[dims[1]][0].copy()}
         return dims, shape, {n: _build_place((n,), n, v) for n, v in lines.items()}
     dims = ("x", "y") if by_columns else ("y", "x")
     return dims, shape, {n: _build_place(dims, n, v) for n, v in full.items()}
