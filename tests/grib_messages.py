@@ -15,8 +15,10 @@ import numpy as np
 MISSING = 9999.0
 
 
-def message(sample: str, seed: int = 0, holes: bool = False, **keys: Any) -> bytes:
-    """A message made from one of ecCodes' samples, with random values."""
+def message(
+    sample: str, seed: int = 0, holes: bool = False, constant: float | None = None, **keys: Any
+) -> bytes:
+    """A message made from one of ecCodes' samples, with random values or one value."""
     handle = eccodes.codes_grib_new_from_samples(sample)
     try:
         for name, value in keys.items():
@@ -25,6 +27,8 @@ def message(sample: str, seed: int = 0, holes: bool = False, **keys: Any) -> byt
         if sample.endswith("grib2"):
             eccodes.codes_set(handle, "numberOfDataPoints", count)
         values = np.random.default_rng(seed).normal(280, 9, count)
+        if constant is not None:
+            values[:] = constant
         if holes:
             eccodes.codes_set(handle, "missingValue", MISSING)
             eccodes.codes_set(handle, "bitmapPresent", 1)

@@ -248,6 +248,21 @@ def shorten(joined: bytes, at: int, bitmap: bytes) -> bytes:
     return body[:8] + len(body).to_bytes(8, "big") + body[16:]
 
 
+@pytest.mark.parametrize("packing", ["grid_complex", "grid_complex_spatial_differencing"])
+def test_fields_of_one_value_may_have_no_groups(packing: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.grib2"
+    one = message("regular_ll_pl_grib2", **SMALL, packingType=packing, constant=7.0)
+    sections = split_sections(one)
+    # octets 32 to 35 of section 5: number of groups
+    sections[5] = sections[5][:31] + bytes(4) + sections[5][35:]
+    sections[7] = bytes([0, 0, 0, 5, 7])
+    body = b"".join(sections[n] for n in sorted(sections)) + b"7777"
+    path.write_bytes(one[:8] + (16 + len(body)).to_bytes(8, "big") + body)
+    found = virtualds.open_virtual_dataset(path)
+    np.testing.assert_array_equal(found.t, native(path).t)
+    assert (found.t == 7).all()
+
+
 def test_a_codec_of_a_field_that_is_not_there_is_refused() -> None:
     one = message("regular_ll_pl_grib2", **SMALL)
     with pytest.raises(CodecError, match="1 fields, not 3"):

@@ -183,6 +183,9 @@ def _check_groups(how: memoryview, packed: memoryview, values: int) -> None:
         packed = packed[(order + 1) * octets :]
     count = _read_number(how, 31, 4)
     bits, of_width, of_length = how[19], how[36], how[46]
+    if not (count or bits or packed):
+        # NCEP writes fields of one value without groups
+        return
     sizes = [-(-count * n // 8) for n in (bits, of_width, of_length)]
     sound = max(bits, of_width, of_length) <= 32 and 0 < count <= values
     _demand_sound(sound and sum(sizes) <= len(packed), bits, count, packed)

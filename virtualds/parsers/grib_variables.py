@@ -168,7 +168,7 @@ def _ambiguous_error(name: str, first: GribField, second: GribField) -> Unsuppor
     values_by_key = {n: (first.keys.get(n), second.keys.get(n)) for n in DISTINGUISHING_KEYS}
     differing = {n: values for n, values in values_by_key.items() if values[0] != values[1]}
     key = next(iter(differing), "offset")
-    value = differing[key][0] if key in differing else first.offset
+    value = next(v for v in differing.get(key, [first.offset]) if v is not None)
     return UnsupportedError(
         f"GRIB messages at bytes {first.offset} and {second.offset} are both {name!r} of one "
         f"time, step, number and level, and differ in {differing or 'no key that is known here'}; "
