@@ -164,6 +164,26 @@ def test_indexes_of_a_forecast_are_one_cube(template: Path, tmp_path: Path) -> N
         np.testing.assert_array_equal(found.t.isel(time=1, step=1), one.t)
 
 
+def test_a_cell_of_a_cube_without_a_file_reads_as_missing(tmp_path: Path) -> None:
+    template = write(tmp_path / "template.grib2", 20240101, 0, 6, 1)
+    write_wgrib2_index(template)
+    cells = [(member, run, step) for member in (1, 2) for run in (0, 6) for step in (6, 9)]
+    indexes = [
+        write_wgrib2_index(write(tmp_path / f"{m}.{r}.{s}.grib2", 20240102, r, s, m))
+        for m, r, s in cells
+    ]
+    indexes[3].with_suffix("").unlink()
+    with pytest.warns(UserWarning, match="1 of 8 files could not be opened"):
+        cube = virtualds.open_virtual_mfdataset(
+            indexes, combine="nested", concat_dim=["number", "time", "step"], on_error="skip",
+            parser_options={"template": template, **AIR},
+        )  # fmt: skip
+    assert cube.t.dims[:3] == ("number", "time", "step")
+    missing = cube.t.isnull().all(["isobaricInhPa", "latitude", "longitude"])
+    np.testing.assert_array_equal(np.argwhere(missing.values), [[0, 1, 1]])
+    assert cube.t.isnull().sum() == cube.t[0, 0, 0].size
+
+
 def test_each_index_takes_the_template_that_has_its_messages(
     template: Path, tmp_path: Path
 ) -> None:
