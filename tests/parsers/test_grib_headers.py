@@ -304,9 +304,15 @@ def test_a_series_is_the_same_with_and_without_what_is_kept(
     np.testing.assert_array_equal(found.time.dt.day, range(1, 5))
 
 
-def test_a_changed_coordinate_is_changed_in_one_dataset_only(tmp_path: Path) -> None:
-    path = write_days(tmp_path, "polar_stereographic_pl_grib2", 0)[0]
-    ds = virtualds.open_virtual_dataset(path)
-    before = float(ds.latitude[0, 0])
-    ds.latitude.values[0, 0] = -1
-    assert float(virtualds.open_virtual_dataset(path).latitude[0, 0]) == before
+def test_files_of_one_grid_share_coordinates_that_nobody_can_write_to(tmp_path: Path) -> None:
+    one, other = (
+        virtualds.open_virtual_dataset(path)
+        for path in write_days(tmp_path, "polar_stereographic_pl_grib2", 0)[:1] * 2
+    )
+    assert np.shares_memory(one.latitude.values, other.latitude.values)
+    before = float(one.latitude[0, 0])
+    with pytest.raises(ValueError, match="read-only"):
+        one.latitude.values[0, 0] = -1
+    changed = one.assign_coords(latitude=one.latitude + 1)
+    assert changed.latitude[0, 0] == before + 1
+    assert one.latitude[0, 0] == other.latitude[0, 0] == before
