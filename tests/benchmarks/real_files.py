@@ -49,11 +49,15 @@ OUTCOMES = {
 
 
 class Kind(NamedTuple):
-    """Suffixes of files, the parser of virtualds, and the native reader."""
+    """Suffixes of files, the parser of virtualds, and the native reader.
+
+    ``decode_cf`` says that the native values are scaled.
+    """
 
     suffixes: tuple[str, ...]
     parser: str
     read: Callable[[Path], Iterator[Found]]
+    decode_cf: bool = False
 
 
 # ---------------------------------------------------------------------- native readers
@@ -88,7 +92,55 @@ def read_geotiff(path: Path) -> Iterator[Found]:
     yield Found("", "spatial_ref", np.array(0), system)
 
 
+def read_fits(path: Path) -> Iterator[Found]:
+    """Yield every image and every column of a FITS file as astropy reads them."""
+    from astropy.io import fits
+
+    taken = set[str]()
+    with fits.open(path, memmap=False) as file:
+        for number, unit in enumerate(file):
+            name = unit.header.get("EXTNAME", "").strip().replace("/", "_")
+            name = name or (f"HDU{number}" if number else "PRIMARY")
+            if (version := unit.header.get("EXTVER", 1)) != 1:
+                name = f"{name}_{version}"
+            name = f"{name}_HDU{number}" if name in taken else name
+            taken.add(name)
+            if isinstance(unit, fits.BinTableHDU | fits.TableHDU):
+                yield from read_columns(name, unit)
+            elif unit.data is not None:
+                skipped = {"COMMENT", "HISTORY", "", "SIMPLE", "EXTEND", "BSCALE", "BZERO", "BLANK"}
+                cards = {
+                    keyword: int(value) if isinstance(value, bool) else value
+                    for keyword, value in unit.header.items()
+                    if keyword not in skipped | {"XTENSION", "BITPIX", "PCOUNT", "GCOUNT"}
+                    and not keyword.startswith("NAXIS")
+                    and not isinstance(value, fits.card.Undefined)
+                }
+                yield Found("", name, in_native_order(unit.data), cards)
+
+
+def read_columns(group: str, unit: Any) -> Iterator[Found]:
+    """Yield the columns of a table of astropy; what is undefined is NaN, texts end with letters."""
+    for column in unit.columns:
+        values = np.asarray(unit.data[column.name])
+        if values.dtype.kind == "U":
+            values = np.char.rstrip(values)
+        if isinstance(column.null, int) and values.dtype.kind in "iuf" and column.bscale is None:
+            is_null = values == column.null
+            if values.dtype.itemsize < 8:
+                values = values.astype("f4" if values.dtype.itemsize < 4 else "f8")
+                values[is_null] = np.nan
+        attributes = {"units": column.unit} if column.unit else {}
+        yield Found(group, column.name, in_native_order(values), attributes)
+
+
+def in_native_order(values: Any) -> Any:
+    """Return values in the byte order of the machine."""
+    return np.asarray(values).astype(values.dtype.newbyteorder("="), copy=False)
+
+
 KINDS = {
+    "fits": Kind((".fits", ".fit", ".fts", ".fz"), "fits", read_fits, decode_cf=True),
     "tiff": Kind((".tif", ".tiff", ".btf"), "tiff", read_tiff),
     "geotiff": Kind((".tif", ".tiff", ".btf"), "tiff", read_geotiff),
 }
@@ -118,7 +170,8 @@ def compare(path: Path, kind: Kind, expected: Sequence[Found]) -> Outcome:
     for found in expected:
         if found.group not in opened:
             options: dict[str, Any] = {"group": found.group or None, "parser": kind.parser}
-            opened[found.group] = virtualds.open_virtual_dataset(path, decode_cf=False, **options)
+            options["decode_cf"] = kind.decode_cf
+            opened[found.group] = virtualds.open_virtual_dataset(path, **options)
         where = f"{found.group}/{found.name}"
         if found.name not in opened[found.group].variables:
             return Outcome("wrong", f"{where} is not there")

@@ -56,6 +56,11 @@ CODECS = LateTable[type[Codec]](
     "virtualds.codecs.scale_offset:ScaledValues",
     "virtualds.codecs.cast_value:CastValues",
     "virtualds.codecs.packbits:BitFields",
+    "virtualds.codecs.table_columns:RowBytes",
+    "virtualds.codecs.table_columns:Logicals",
+    "virtualds.codecs.table_columns:RowBits",
+    "virtualds.codecs.table_columns:PaddedText",
+    "virtualds.codecs.table_columns:TextNumbers",
 )
 """Every codec with its own class, common ones first; `Numcodecs` stands for those of numcodecs and
 its plugins."""

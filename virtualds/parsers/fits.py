@@ -1,7 +1,7 @@
-"""FITS files: the primary image and image extensions, uncompressed.
+"""FITS files: the primary image, image extensions, and tables.
 
-FITS Standard 4.0. Scaling becomes CF packing, so that the values are those of astropy. Tables, and
-compressed images (which are tables), are refused by name.
+FITS Standard 4.0. Scaling becomes CF packing, so that the values are those of astropy. What cannot
+be referenced is refused by name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.parser import CannotError, NativeReader, NativeRegion, Parser, ReadNative
 from virtualds.codecs.unsigned import SignFlip
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
+from virtualds.parsers.fits_axes import AxisNames
 from virtualds.parsers.fits_header import HeaderDataUnit, read_units
+from virtualds.parsers.fits_tables import read_table
 from virtualds.source_file import SourceFile
 from virtualds.stores.open_source import describe_damage, open_source
 from virtualds.urls import local_path, scheme_of
@@ -28,6 +30,8 @@ DTYPES = {8: ">u1", 16: ">i2", 32: ">i4", 64: ">i8", -32: ">f4", -64: ">f8"}
 """Stored types by BITPIX (section 4.4.1.1)."""
 UNSIGNED = {(8, -128): "i1", (16, 2**15): ">u2", (32, 2**31): ">u4", (64, 2**63): ">u8"}
 """Types of integers that BZERO shifts, by BITPIX and BZERO (table 11)."""
+TABLES = ("BINTABLE", "A3DTABLE", "TABLE")
+"""Kinds of extensions that are tables; the second is an old name of the first."""
 STRUCTURE = {"SIMPLE", "XTENSION", "BITPIX", "NAXIS", "PCOUNT", "GCOUNT", "EXTEND", "GROUPS"}
 """Keywords that say how data are stored, and nothing else."""
 PIECE = 4 * 2**20
@@ -40,14 +44,14 @@ def detect(head: bytes) -> bool:
 
 
 def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ()) -> ManifestGroup:
-    """Read the structure of all images of a file.
+    """Read the structure of all images and tables of a file.
 
     Parameters
     ----------
     source : SourceFile
         The file with its fingerprint.
     group : str, optional
-        Only image extensions without data are groups; they hold attributes alone.
+        Tables are groups; image extensions without data are groups that hold attributes alone.
     skip : iterable of str
         Names of variables to leave out.
 
@@ -59,7 +63,7 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
         There is no such group.
     """
     skipped = frozenset(skip)
-    reader = _Reader(source)
+    reader = _Reader(source, skipped)
     with describe_damage(source, "FITS", (ValueError,)), open_source(source) as file:
         found = list(read_units(file, source))
         for name, part in _name_units(found).items():
@@ -86,15 +90,20 @@ def _name_units(found: Iterable[HeaderDataUnit]) -> dict[str, HeaderDataUnit]:
 class _Reader:
     """The variables of a file, with the dimensions that they share."""
 
-    def __init__(self, source: SourceFile) -> None:
+    def __init__(self, source: SourceFile, skipped: frozenset[str]) -> None:
         self.source = source
+        self._skipped = skipped
         self.variables: dict[str, ManifestVariable] = {}
         self.groups: dict[str, ManifestGroup] = {}
         self.problems: dict[str, VirtualdsError] = {}
-        self._lengths: dict[str, int] = {}
+        self._axes = AxisNames("naxis")
 
     def take(self, name: str, part: HeaderDataUnit) -> None:
         """Add a part of the file: a variable, a group or a problem."""
+        if part.kind in TABLES and part.cards.get("ZIMAGE") is not True:
+            origin = {"source": self._origin}
+            self.groups[name] = read_table(part, self.source, origin, self._skipped)
+            return
         try:
             _demand_image(part)
         except UnsupportedError as error:
@@ -108,6 +117,11 @@ class _Reader:
             self.variables[name] = self._read_image(name, part)
         elif part.number:
             self.groups[name] = ManifestGroup({}, _select_attributes(part.cards))
+
+    @property
+    def _origin(self) -> str:
+        url = self.source.url
+        return local_path(url) if scheme_of(url) == "file" else url
 
     def _read_image(self, name: str, part: HeaderDataUnit) -> ManifestVariable:
         end = part.offset + part.nbytes
@@ -131,21 +145,9 @@ class _Reader:
             lengths=size if prod(grid) else 0,
             codecs=codecs,
         )
-        url = self.source.url
-        origin = local_path(url) if scheme_of(url) == "file" else url
-        encoding = {"source": origin, "original_shape": part.shape, "dtype": dtype}
+        encoding = {"source": self._origin, "original_shape": part.shape, "dtype": dtype}
         attributes = _find_packing(part.cards, dtype, meant) | _select_attributes(part.cards)
-        return ManifestVariable(self._name_axes(name, part.shape), array, attributes, encoding)
-
-    def _name_axes(self, name: str, shape: tuple[int, ...]) -> tuple[str, ...]:
-        """Name the axes; an axis with another length than in earlier images gets its own name."""
-        found = []
-        for number, length in zip(range(len(shape), 0, -1), shape, strict=True):
-            dim = f"naxis{number}"
-            if self._lengths.setdefault(dim, length) != length:
-                dim = f"{dim}_{name}"
-            found.append(dim)
-        return tuple(found)
+        return ManifestVariable(self._axes.name(name, part.shape), array, attributes, encoding)
 
 
 def _demand_image(part: HeaderDataUnit) -> None:

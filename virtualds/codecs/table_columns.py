@@ -1,0 +1,241 @@
+"""The columns of tables in files that store rows: FITS tables, binary and in text.
+
+`RowBytes` takes the bytes of one column out of rows. The others make numpy's values of logical
+values, bits, text, and numbers in text (FITS Standard 4.0, sections 7.2.5 and 7.3.3).
+Zarr has no names for them; they begin with ``virtualds_`` in Zarr v2, with ``virtualds.`` in v3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from virtualds.bounds import Buffer
+from virtualds.codecs.codec import Codec, CodecError, check_length
+
+
+@dataclass(frozen=True)
+class RowBytes(Codec):
+    """The bytes of one column, of rows that hold others too.
+
+    The last chunk of a table has fewer rows; it decodes to whole chunks that end with zeros, which
+    no array shows.
+
+    Parameters
+    ----------
+    row : int
+        Bytes of a row.
+    start, width : int
+        Where the column begins in a row, and how many bytes it takes.
+    """
+
+    row: int
+    start: int
+    width: int
+
+    zarr_v2_id: ClassVar[str] = "virtualds_row_bytes"
+    only_virtualds: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.start < 0 or self.width < 1 or self.start + self.width > self.row:
+            raise ValueError(
+                f"row_bytes: bytes {self.start} to {self.start + self.width} lie outside rows of "
+                f"{self.row}"
+            )
+
+    @classmethod
+    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
+        return cls(*(int(config[name]) for name in ("row", "start", "width")))
+
+    def to_zarr_v2(self) -> dict[str, Any]:
+        where = {"row": self.row, "start": self.start, "width": self.width}
+        return {"id": self.zarr_v2_id, **where}
+
+    def encoded_size(self, nbytes: int) -> int | None:
+        # the last chunk is shorter
+        return None
+
+    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+        count, rest = divmod(len(data), self.row)
+        whole = count if nbytes is None else nbytes // self.width
+        if rest or not 0 < count <= whole:
+            raise CodecError(f"row_bytes: {len(data)} bytes are not up to {whole} rows")
+        out = np.zeros((whole, self.width), np.uint8)
+        rows = np.frombuffer(data, np.uint8).reshape(count, self.row)
+        out[:count] = rows[:, self.start : self.start + self.width]
+        found = out.reshape(-1).data
+        check_length(self, len(found), nbytes)
+        return found
+
+
+@dataclass(frozen=True)
+class Logicals(Codec):
+    """Logical values: ``T`` is true; ``F``, and zero for "undefined", are false."""
+
+    zarr_v2_id: ClassVar[str] = "virtualds_logicals"
+    only_virtualds: ClassVar[bool] = True
+
+    @classmethod
+    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
+        return cls()
+
+    def to_zarr_v2(self) -> dict[str, Any]:
+        return {"id": self.zarr_v2_id}
+
+    def encoded_size(self, nbytes: int) -> int | None:
+        return nbytes
+
+    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+        check_length(self, len(data), nbytes)
+        return (np.frombuffer(data, np.uint8) == ord("T")).view(np.uint8).data
+
+
+@dataclass(frozen=True)
+class RowBits(Codec):
+    """Bits as booleans, the highest bit first; the bits of each row begin with a byte.
+
+    Parameters
+    ----------
+    bits : int
+        Bits of a row.
+    """
+
+    bits: int
+
+    zarr_v2_id: ClassVar[str] = "virtualds_row_bits"
+    only_virtualds: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.bits < 1:
+            raise ValueError(f"row_bits: rows of {self.bits} bits")
+
+    @classmethod
+    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
+        return cls(int(config["bits"]))
+
+    def to_zarr_v2(self) -> dict[str, Any]:
+        return {"id": self.zarr_v2_id, "bits": self.bits}
+
+    def encoded_size(self, nbytes: int) -> int | None:
+        return nbytes // self.bits * -(-self.bits // 8)
+
+    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+        packed = np.frombuffer(data, np.uint8)
+        row = -(-self.bits // 8)
+        if packed.size % row:
+            raise CodecError(f"row_bits: {packed.size} bytes are not rows of {row}")
+        found = np.unpackbits(packed.reshape(-1, row), axis=1, count=self.bits).reshape(-1).data
+        check_length(self, len(found), nbytes)
+        return found
+
+
+@dataclass(frozen=True)
+class PaddedText(Codec):
+    """ASCII text that ends with the first zero, or is padded with blanks.
+
+    It decodes to numpy's text of the same length, little-endian, without trailing blanks.
+
+    Parameters
+    ----------
+    width : int
+        Characters of a text.
+    """
+
+    width: int
+
+    zarr_v2_id: ClassVar[str] = "virtualds_padded_text"
+    only_virtualds: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.width < 1:
+            raise ValueError(f"padded_text: texts of {self.width} characters")
+
+    @classmethod
+    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
+        return cls(int(config["width"]))
+
+    def to_zarr_v2(self) -> dict[str, Any]:
+        return {"id": self.zarr_v2_id, "width": self.width}
+
+    def encoded_size(self, nbytes: int) -> int | None:
+        return nbytes // 4
+
+    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+        found = np.frombuffer(data, np.uint8)
+        if found.size % self.width:
+            raise CodecError(f"padded_text: {found.size} bytes are not texts of {self.width}")
+        texts = found.reshape(-1, self.width)
+        if (texts > 127).any():
+            raise CodecError("padded_text: there are characters that are not ASCII")
+        # section 7.3.3.1: characters behind a zero are undefined
+        texts = texts * np.logical_and.accumulate(texts != 0, axis=1)
+        blank = np.logical_and.accumulate(((texts == 32) | (texts == 0))[:, ::-1], axis=1)
+        out = np.where(blank[:, ::-1], 0, texts).astype("<u4").reshape(-1).view(np.uint8).data
+        check_length(self, len(out), nbytes)
+        return out
+
+
+@dataclass(frozen=True)
+class TextNumbers(Codec):
+    """Numbers in text, as Fortran writes them.
+
+    Parameters
+    ----------
+    width : int
+        Characters of a number.
+    dtype : str
+        Dtype of the numbers: integers or floats.
+    null : str
+        Text that means "no value": NaN in floats, the least number in integers. Blanks mean that
+        too, and zero where this is empty and there are integers.
+    """
+
+    width: int
+    dtype: str
+    null: str = ""
+
+    zarr_v2_id: ClassVar[str] = "virtualds_text_numbers"
+    only_virtualds: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.width < 1 or np.dtype(self.dtype).kind not in "if":
+            raise ValueError(f"text_numbers: {self.dtype} of {self.width} characters")
+
+    @classmethod
+    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
+        return cls(int(config["width"]), str(config["dtype"]), str(config["null"]))
+
+    def to_zarr_v2(self) -> dict[str, Any]:
+        what = {"width": self.width, "dtype": self.dtype, "null": self.null}
+        return {"id": self.zarr_v2_id, **what}
+
+    def encoded_size(self, nbytes: int) -> int | None:
+        return nbytes // np.dtype(self.dtype).itemsize * self.width
+
+    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+        if len(data) % self.width:
+            raise CodecError(f"text_numbers: {len(data)} bytes are not texts of {self.width}")
+        # zeros stand for rows behind the last one, which no array shows
+        texts = np.char.strip(np.frombuffer(data, f"S{self.width}"))
+        texts = np.char.replace(np.char.replace(texts, b"D", b"E"), b"d", b"e")
+        dtype = np.dtype(self.dtype)
+        is_null = (texts == b"") | (texts == self.null.strip().encode("ascii", "replace"))
+        try:
+            out = np.where(is_null, b"0", texts).astype(dtype)
+        except (ValueError, OverflowError) as error:
+            raise CodecError(f"text_numbers: {error}") from error
+        out[is_null] = self.absent
+        found = out.view(np.uint8).data
+        check_length(self, len(found), nbytes)
+        return found
+
+    @property
+    def absent(self) -> Any:
+        """What stands for "no value"."""
+        dtype = np.dtype(self.dtype)
+        if dtype.kind == "f":
+            return np.nan
+        return np.iinfo(dtype).min if self.null.strip() else 0
