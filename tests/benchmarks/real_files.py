@@ -99,7 +99,10 @@ def read_fits(path: Path) -> Iterator[Found]:
     taken = set[str]()
     with fits.open(path, memmap=False) as file:
         for number, unit in enumerate(file):
-            name = unit.header.get("EXTNAME", "").strip().replace("/", "_")
+            # astropy hides the name that compressed images have by default
+            is_compressed = isinstance(unit, fits.CompImageHDU)
+            name = unit.name if is_compressed else unit.header.get("EXTNAME", "")
+            name = name.strip().replace("/", "_")
             name = name or (f"HDU{number}" if number else "PRIMARY")
             if (version := unit.header.get("EXTVER", 1)) != 1:
                 name = f"{name}_{version}"
@@ -107,7 +110,7 @@ def read_fits(path: Path) -> Iterator[Found]:
             taken.add(name)
             if isinstance(unit, fits.BinTableHDU | fits.TableHDU):
                 yield from read_columns(name, unit)
-            elif unit.data is not None:
+            elif unit.header["NAXIS"]:
                 skipped = {"COMMENT", "HISTORY", "", "SIMPLE", "EXTEND", "BSCALE", "BZERO", "BLANK"}
                 cards = {
                     keyword: int(value) if isinstance(value, bool) else value
@@ -115,6 +118,9 @@ def read_fits(path: Path) -> Iterator[Found]:
                     if keyword not in skipped | {"XTENSION", "BITPIX", "PCOUNT", "GCOUNT"}
                     and not keyword.startswith("NAXIS")
                     and not isinstance(value, fits.card.Undefined)
+                    # astropy drops blanks, and an ampersand that is part of a text (4.2.1)
+                    and value != ""
+                    and not unit.header.cards[keyword].image.rstrip().endswith("&'")
                 }
                 yield Found("", name, in_native_order(unit.data), cards)
 
@@ -125,7 +131,10 @@ def read_columns(group: str, unit: Any) -> Iterator[Found]:
         values = np.asarray(unit.data[column.name])
         if values.dtype.kind == "U":
             values = np.char.rstrip(values)
-        if isinstance(column.null, int) and values.dtype.kind in "iuf" and column.bscale is None:
+        if column.null is not None and column.ascii and values.dtype.kind == "i":
+            # what astropy gives for a text without a number
+            values = np.where(values == 0, np.nan, values)
+        elif isinstance(column.null, int) and values.dtype.kind in "iuf" and column.bscale is None:
             is_null = values == column.null
             if values.dtype.itemsize < 8:
                 values = values.astype("f4" if values.dtype.itemsize < 4 else "f8")

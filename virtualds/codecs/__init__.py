@@ -56,6 +56,8 @@ CODECS = LateTable[type[Codec]](
     "virtualds.codecs.scale_offset:ScaledValues",
     "virtualds.codecs.cast_value:CastValues",
     "virtualds.codecs.packbits:BitFields",
+    "virtualds.codecs.fits_tiles:RiceTile",
+    "virtualds.codecs.fits_tiles:PlioTile",
     "virtualds.codecs.table_columns:RowBytes",
     "virtualds.codecs.table_columns:Logicals",
     "virtualds.codecs.table_columns:RowBits",

@@ -90,7 +90,8 @@ class Logicals(Codec):
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         check_length(self, len(data), nbytes)
-        return (np.frombuffer(data, np.uint8) == ord("T")).view(np.uint8).data
+        found: memoryview = (np.frombuffer(data, np.uint8) == ord("T")).view(np.uint8).data
+        return found
 
 
 @dataclass(frozen=True)

@@ -9,18 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from math import prod
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.parser import CannotError, NativeReader, NativeRegion, Parser, ReadNative
+from virtualds.codecs.codec import Codec
 from virtualds.codecs.unsigned import SignFlip
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.parsers.fits_axes import AxisNames
 from virtualds.parsers.fits_header import HeaderDataUnit, read_units
 from virtualds.parsers.fits_tables import read_table
+from virtualds.parsers.fits_tiles import build_tiles, find_codecs, show_image
 from virtualds.source_file import SourceFile
 from virtualds.stores.open_source import describe_damage, open_source
 from virtualds.urls import local_path, scheme_of
@@ -68,7 +70,7 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
         found = list(read_units(file, source))
         for name, part in _name_units(found).items():
             if name not in skipped:
-                reader.take(name, part)
+                reader.take(name, part, file)
     attributes = _select_attributes(found[0].cards)
     encoding = {"unlimited_dims": set[str]()}
     groups, problems = reader.groups, reader.problems
@@ -98,45 +100,61 @@ class _Reader:
         self.problems: dict[str, VirtualdsError] = {}
         self._axes = AxisNames("naxis")
 
-    def take(self, name: str, part: HeaderDataUnit) -> None:
+    def take(self, name: str, part: HeaderDataUnit, file: BinaryIO) -> None:
         """Add a part of the file: a variable, a group or a problem."""
-        if part.kind in TABLES and part.cards.get("ZIMAGE") is not True:
+        if part.kind in TABLES and not part.is_compressed:
             origin = {"source": self._origin}
             self.groups[name] = read_table(part, self.source, origin, self._skipped)
             return
         try:
             _demand_image(part)
+            if part.shape:
+                self.variables[name] = self._read_image(name, part, file)
+            elif part.number:
+                self.groups[name] = ManifestGroup({}, _select_attributes(part.cards))
         except UnsupportedError as error:
             error.locate(f"part {name!r}", self.source.url)
             self.problems[name] = error
             self.variables[name] = ManifestVariable(
                 (), ManifestArray.unreadable((), "V1", f"{error}"), {}
             )
-            return
-        if part.shape:
-            self.variables[name] = self._read_image(name, part)
-        elif part.number:
-            self.groups[name] = ManifestGroup({}, _select_attributes(part.cards))
 
     @property
     def _origin(self) -> str:
         url = self.source.url
         return local_path(url) if scheme_of(url) == "file" else url
 
-    def _read_image(self, name: str, part: HeaderDataUnit) -> ManifestVariable:
+    def _read_image(self, name: str, part: HeaderDataUnit, file: BinaryIO) -> ManifestVariable:
+        self._demand_whole(name, part)
+        image = show_image(part) if part.is_compressed else part
+        meant = _find_unsigned_dtype(image.cards)
+        stored = np.dtype(DTYPES[image.cards["BITPIX"]])
+        dtype = stored if meant is None else np.dtype(meant)
+        codecs = () if meant is None else (SignFlip(dtype.itemsize),)
+        if part.is_compressed:
+            codecs = (*codecs, *find_codecs(part, stored))
+            array = build_tiles(part, image.shape, dtype, codecs, file, self.source)
+        else:
+            array = self._refer_plain(part, dtype, codecs)
+        encoding = {"source": self._origin, "original_shape": image.shape, "dtype": dtype}
+        attributes = _find_packing(image.cards, dtype, meant) | _select_attributes(image.cards)
+        return ManifestVariable(self._axes.name(name, image.shape), array, attributes, encoding)
+
+    def _demand_whole(self, name: str, part: HeaderDataUnit) -> None:
         end = part.offset + part.nbytes
         if self.source.size is not None and end > self.source.size:
             raise FormatError(
                 f"{self.source.url}: the data of {name!r} would end at byte {end} of "
                 f"{self.source.size}; the file is truncated, fetch it again"
             )
-        meant = _find_unsigned_dtype(part.cards)
-        dtype = np.dtype(DTYPES[part.cards["BITPIX"]] if meant is None else meant)
-        codecs = () if meant is None else (SignFlip(dtype.itemsize),)
+
+    def _refer_plain(
+        self, part: HeaderDataUnit, dtype: np.dtype[Any], codecs: tuple[Codec, ...]
+    ) -> ManifestArray:
         chunks = _cut_pieces(part.shape, dtype.itemsize) if codecs else part.shape
         grid = tuple(n // c if c else 0 for n, c in zip(part.shape, chunks, strict=True))
         size = prod(chunks) * dtype.itemsize
-        array = ManifestArray.from_arrays(
+        return ManifestArray.from_arrays(
             shape=part.shape,
             chunks=tuple(max(c, 1) for c in chunks),
             dtype=dtype,
@@ -145,24 +163,19 @@ class _Reader:
             lengths=size if prod(grid) else 0,
             codecs=codecs,
         )
-        encoding = {"source": self._origin, "original_shape": part.shape, "dtype": dtype}
-        attributes = _find_packing(part.cards, dtype, meant) | _select_attributes(part.cards)
-        return ManifestVariable(self._axes.name(name, part.shape), array, attributes, encoding)
 
 
 def _demand_image(part: HeaderDataUnit) -> None:
-    if part.cards.get("ZIMAGE") is True:
-        how = part.cards.get("ZCMPTYPE", "some way")
-        what = f"an image compressed tile by tile ({how})"
-        remedy = "decompress it with funpack, read it with astropy"
-    elif part.kind != "IMAGE":
+    if part.is_compressed:
+        return
+    if part.kind != "IMAGE":
         what, remedy = f"a {part.kind} extension", "read it with astropy"
     elif part.cards.get("GROUPS") is True:
         what, remedy = "random groups", "read it with astropy"
     else:
         return
     raise UnsupportedError(
-        f"FITS part {part.number}: it is {what}, and only uncompressed images can be referenced; "
+        f"FITS part {part.number}: it is {what}, and only images and tables can be referenced; "
         f"{remedy}, or leave it out with drop_variables or on_error='skip'"
     )
 

@@ -59,6 +59,11 @@ class HeaderDataUnit:
         return str(self.cards.get("XTENSION", "IMAGE")).strip()
 
     @property
+    def is_compressed(self) -> bool:
+        """Whether it is a table that holds an image, compressed tile by tile (section 10.1)."""
+        return self.kind == "BINTABLE" and self.cards.get("ZIMAGE") is True
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """Lengths of the axes, the fastest one last."""
         count = self.cards.get("NAXIS")

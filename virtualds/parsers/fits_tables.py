@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -113,6 +113,26 @@ def _select_attributes(cards: Mapping[str, Any]) -> dict[str, Any]:
 # ---------------------------------------------------------------------- columns
 
 
+class Place(NamedTuple):
+    """Where a column of a binary table begins in a row, and its TFORM."""
+
+    start: int
+    form: str
+
+
+def find_place(part: HeaderDataUnit, wanted: str) -> Place | None:
+    """Return where a column lies, None if a binary table has no such column."""
+    place, count = 0, part.cards.get("TFIELDS")
+    for number in range(1, (count if type(count) is int else 0) + 1):
+        form = str(part.cards.get(f"TFORM{number}", "")).strip()
+        if str(part.cards.get(f"TTYPE{number}", "")).strip() == wanted:
+            return Place(place, form)
+        if (match := BINARY_FORM.match(form)) is None:
+            raise _make_damage(part, f"TFORM{number} is {form!r}")
+        place += _count_bytes(match)
+    return None
+
+
 def _find_columns(
     part: HeaderDataUnit, source: SourceFile
 ) -> Iterator[tuple[str, Column | VirtualdsError]]:
@@ -128,9 +148,7 @@ def _find_columns(
     if len(part.shape) != 2 or type(count) is not int or not 0 <= count <= MOST_COLUMNS:
         raise _make_damage(part, f"NAXIS is {len(part.shape)} and TFIELDS is {count!r}")
     if source.size is not None and part.offset + rows * row > source.size:
-        raise _make_damage(
-            part, f"its rows reach past the {source.size} bytes of the file"
-        )
+        raise _make_damage(part, f"its rows reach past the {source.size} bytes of the file")
     place, taken = 0, set[str]()
     for number in range(1, count + 1):
         name = str(part.cards.get(f"TTYPE{number}", "")).strip().replace("/", "_")
@@ -204,7 +222,7 @@ def _find_binary(match: re.Match[str], start: int, lengths: Any) -> Column:
     """Return a column of a binary table, without its scaling."""
     repeat, letter, width = _count_repeats(match), match[2].upper(), _count_bytes(match)
     dtype = np.dtype(DTYPES[letter])
-    shape = () if repeat == 1 and letter != "X" else (repeat,)
+    shape: tuple[int, ...] = () if repeat == 1 and letter != "X" else (repeat,)
     axes = _parse_lengths(lengths) if letter != "X" else ()
     # astropy, too, ignores lengths that ask for more than there is
     if axes and prod(axes) <= repeat:
