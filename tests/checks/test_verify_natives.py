@@ -70,7 +70,8 @@ def write_fits(path: Path) -> None:
     scaled = fits.ImageHDU(numbers(4, 5, dtype="i2"), name="SCALED")
     scaled.header["BSCALE"], scaled.header["BZERO"] = 0.5, 3.0
     unsigned = fits.ImageHDU(numbers(4, 5, dtype="u2"), name="UNSIGNED")
-    fits.HDUList([fits.PrimaryHDU(numbers(5, 6)), unsigned, scaled]).writeto(path)
+    tiles = fits.CompImageHDU(numbers(40, 50, dtype="i2"), name="TILES")
+    fits.HDUList([fits.PrimaryHDU(numbers(5, 6)), unsigned, scaled, tiles]).writeto(path)
 
 
 def write_grib(path: Path) -> None:

@@ -165,10 +165,26 @@ def fits() -> list[Seed]:
         image = f.CompImageHDU(np.arange(200, dtype="i2").reshape(10, 20))
         f.HDUList([f.PrimaryHDU(), image]).writeto(path)
 
+    def tables(path: Path) -> None:
+        columns = [
+            f.Column("flag", "L", array=[True, False]),
+            f.Column("bits", "11X", array=np.eye(2, 11, dtype=bool)),
+            f.Column("text", "5A", array=["a", "bc"]),
+            f.Column("matrix", "4E", dim="(2,2)", array=np.arange(8.0).reshape(2, 4)),
+        ]
+        texts = [f.Column("n", "I5", array=[1, 2]), f.Column("x", "E12.4", array=[1.5, 2])]
+        units = [f.BinTableHDU.from_columns(columns), f.TableHDU.from_columns(texts)]
+        f.HDUList([f.PrimaryHDU(cases.numbers(3)), *units]).writeto(path)
+
+    def masks(path: Path) -> None:
+        mask = np.repeat(np.arange(10, dtype="i4"), 20).reshape(10, 20)
+        f.HDUList([f.PrimaryHDU(), f.CompImageHDU(mask, compression_type="PLIO_1")]).writeto(path)
+
     def of(kind: str) -> Callable[[Path], None]:
         return lambda path: f.PrimaryHDU(cases.numbers(2, 3, 4, dtype=kind)).writeto(path)
 
     makes = {"several": several, "scaled": scaled, "compressed": compressed}
+    makes |= {"tables": tables, "masks": masks}
     makes |= {kind: of(kind) for kind in ("u1", "i1", "i2", "u2", "i4", "u4", "i8", "f4", "f8")}
     return [made(name, ".fits", make) for name, make in makes.items()]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import warnings
 from pathlib import Path
 from typing import Any
@@ -179,7 +180,8 @@ def assert_images_are_those_of_astropy(path: Path) -> None:
         images = [
             hdu
             for hdu in file
-            if type(hdu) in (fits.PrimaryHDU, fits.ImageHDU) and hdu.header["NAXIS"]
+            if type(hdu) in (fits.PrimaryHDU, fits.ImageHDU, fits.CompImageHDU)
+            and hdu.header["NAXIS"]
         ]
         assert len(images) == len(ds.data_vars)
         for hdu, found in zip(images, ds.data_vars.values(), strict=True):
@@ -289,18 +291,29 @@ def test_a_header_after_bytes_of_no_part_is_an_error(tmp_path: Path) -> None:
         virtualds.open_virtual_dataset(path)
 
 
+def foreign() -> fits.ImageHDU:
+    """An extension of a kind that no standard knows."""
+    return fits.ImageHDU(np.arange(8, dtype="u1"), fits.Header([("FOREIGN", 1)]), name="FOREIGN")
+
+
 REFUSED = {
-    "EVENTS": (table, "BINTABLE"),
     "COMPRESSED": (
-        lambda: fits.CompImageHDU(image("i2", (30, 40)).data, name="COMPRESSED"), "RICE_1",
+        lambda: fits.CompImageHDU(
+            image("i2", (30, 40)).data, name="COMPRESSED", compression_type="HCOMPRESS_1",
+            tile_shape=(30, 40),
+        ), "HCOMPRESS_1",
     ),
+    "FOREIGN": (foreign, "FOREIGN extension"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_parts_that_are_no_images_are_refused_by_name(name: str, tmp_path: Path) -> None:
+def test_parts_that_cannot_be_referenced_are_refused_by_name(name: str, tmp_path: Path) -> None:
     make, what = REFUSED[name]
     fits.HDUList([image("i2"), make()]).writeto(tmp_path / "a.fits")
+    if make is foreign:
+        data = (tmp_path / "a.fits").read_bytes()
+        (tmp_path / "a.fits").write_bytes(data.replace(b"'IMAGE   '", b"'FOREIGN '"))
     with pytest.raises(UnsupportedError, match=what):
         virtualds.open_virtual_dataset(tmp_path / "a.fits")
     rest = virtualds.open_virtual_dataset(tmp_path / "a.fits", drop_variables=[name])
@@ -309,6 +322,13 @@ def test_parts_that_are_no_images_are_refused_by_name(name: str, tmp_path: Path)
         assert list(virtualds.open_virtual_dataset(tmp_path / "a.fits", on_error="skip")) == [
             "PRIMARY"
         ]
+
+
+def test_a_compressed_file_says_what_to_do(tmp_path: Path) -> None:
+    data = written(tmp_path, "i2").read_bytes()
+    (tmp_path / "a.fits.gz").write_bytes(gzip.compress(data))
+    with pytest.raises(FormatError, match=r"(?s)compressed as a whole by gzip.*decompress it"):
+        virtualds.open_virtual_dataset(tmp_path / "a.fits.gz")
 
 
 def test_damage_is_an_error(tmp_path: Path) -> None:

@@ -39,6 +39,15 @@ FOLDER_READERS: tuple[Parser | Format, ...] = (*FORMATS, PLAIN_ZARR)
 HEAD_BYTES = 4096
 """First bytes that identify most files; a local file gives more in the same time."""
 
+COMPRESSIONS = {
+    b"\x1f\x8b": "gzip",
+    b"\x1f\x9d": "compress",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ\0": "xz",
+    b"\x28\xb5\x2f\xfd": "zstd",
+}
+"""First bytes of files that are compressed as a whole, and the programs that do it."""
+
 
 def detect_reader(url: str, options: StorageOptions | None) -> Found:
     """Return the reader of a file, a folder, or the only content of an archive."""
@@ -120,6 +129,12 @@ def describe_non_data(head: bytes) -> str | None:
             "the file is an XML document, such as a server sends in place of a file (an error); "
             "open it in a browser to see what it says, check the url and storage_options"
         )
+    for signature, name in COMPRESSIONS.items():
+        if head.startswith(signature):
+            return (
+                f"the file is compressed as a whole by {name}, and references point at bytes that "
+                f"lie there as they are; decompress it, or copy it uncompressed"
+            )
     return None
 
 

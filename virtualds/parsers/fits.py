@@ -15,7 +15,14 @@ import numpy as np
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.arrays.parser import CannotError, NativeReader, NativeRegion, Parser, ReadNative
+from virtualds.arrays.parser import (
+    CannotError,
+    NativeReader,
+    NativeRegion,
+    Parser,
+    ReadNative,
+    region_of,
+)
 from virtualds.codecs.codec import Codec
 from virtualds.codecs.unsigned import SignFlip
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
@@ -231,7 +238,7 @@ def _select_attributes(cards: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _open_astropy(target: Callable[[], Any], closing: ExitStack) -> ReadNative:
-    """Open the images of a file with astropy, as they are stored and as they are scaled."""
+    """Open a file with astropy, as it is stored and as it is scaled."""
     from astropy.io import fits  # type: ignore[import-untyped]
 
     stored, scaled = (
@@ -239,15 +246,32 @@ def _open_astropy(target: Callable[[], Any], closing: ExitStack) -> ReadNative:
         for is_raw in (True, False)
     )
 
-    def read_image(wanted: NativeRegion) -> Any:
+    def read_part(wanted: NativeRegion) -> Any:
         # astropy shows unsigned integers only when it scales
         for unit in scaled if wanted.decoded or wanted.has_codecs else stored:
             where = unit.fileinfo()
             if where["datLoc"] <= wanted.offset < where["datLoc"] + where["datSpan"]:
+                if isinstance(unit, fits.BinTableHDU | fits.TableHDU):
+                    return _read_column(unit, wanted)
                 return np.asarray(unit.section[wanted.region] if wanted.region else unit.data)
-        raise CannotError("it knows no image there")
+        raise CannotError("it knows no image or table there")
 
-    return read_image
+    return read_part
+
+
+def _read_column(unit: Any, wanted: NativeRegion) -> Any:
+    """Return a region of a column as astropy decodes it."""
+    columns = {column.name: column for column in unit.columns}
+    column = columns.get(wanted.variable)
+    if column is None:
+        raise CannotError("it knows no column of that name")
+    is_scaled = {column.bscale, column.bzero} - {None, "", 0, 1}
+    if column.null is not None or (is_scaled and not wanted.decoded):
+        raise CannotError("it shows other numbers for undefined values, or scales them")
+    values = np.asarray(unit.data[column.name])
+    # texts of astropy keep the blanks that follow them, until one of them is asked for
+    values = np.char.rstrip(values) if values.dtype.kind == "U" else values
+    return region_of(values, wanted)
 
 
 PARSER = Parser(

@@ -1,0 +1,273 @@
+"""Tables of FITS files: every column is what astropy makes of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from astropy.io import fits
+from counting_server import counting_server
+
+import virtualds
+from virtualds import FormatError, UnsupportedError
+from virtualds.codecs.codec import CodecError
+from virtualds.codecs.table_columns import Logicals, PaddedText, RowBits, RowBytes, TextNumbers
+
+ROWS = 12_345
+"""So many that the rows are several chunks, the last one shorter."""
+
+
+def columns(rows: int = ROWS) -> list[fits.Column]:
+    rng = np.random.default_rng(5)
+
+    def integers(kind: str, *more: int) -> Any:
+        limits = np.iinfo(kind)
+        return rng.integers(limits.min, limits.max, (rows, *more), kind, endpoint=True)
+
+    floats = rng.normal(size=(rows, 6))
+    return [
+        fits.Column("bytes", "B", array=integers("u1")),
+        fits.Column("short", "I", array=integers("i2")),
+        fits.Column("int", "J", array=integers("i4"), unit="s"),
+        fits.Column("long", "K", array=integers("i8"), null=-1),
+        fits.Column("ushort", "I", bzero=2**15, array=integers("u2")),
+        fits.Column("uint", "J", bzero=2**31, array=integers("u4")),
+        fits.Column("ulong", "K", bzero=2**63, array=integers("u8")),
+        fits.Column("single", "E", array=floats[:, 0], unit="Jy", disp="F8.3"),
+        fits.Column("double", "D", array=floats[:, 1]),
+        fits.Column("complex", "C", array=floats[:, 2] + 1j * floats[:, 3]),
+        fits.Column("precise", "M", array=floats[:, 2] + 1j * floats[:, 3]),
+        fits.Column("vector", "3E", array=floats[:, :3]),
+        fits.Column("matrix", "6D", dim="(3,2)", array=floats.reshape(rows, 2, 3)),
+        fits.Column("flag", "L", array=floats[:, 0] > 0),
+        fits.Column("flags", "2L", array=floats[:, :2] > 0),
+        fits.Column("bits", "11X", array=rng.random((rows, 11)) > 0.5),
+        fits.Column("text", "9A", array=[f"star {n}" for n in range(rows)]),
+        fits.Column("texts", "8A", dim="(4,2)", array=[[f"a{n % 7}", "b"] for n in range(rows)]),
+        fits.Column("letter", "A", array=["xyz"[n % 3] for n in range(rows)]),
+    ]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tables")
+
+
+@pytest.fixture(scope="module")
+def catalogue(folder: Path) -> Path:
+    """An image, a table of many columns, another image, a table of one row, one without rows."""
+    image = np.arange(12.0).reshape(3, 4)
+    units = [
+        fits.PrimaryHDU(image),
+        fits.BinTableHDU.from_columns(columns(), name="STARS"),
+        fits.ImageHDU(image + 1, name="SECOND"),
+        fits.BinTableHDU.from_columns(columns(1), name="ONE"),
+        fits.BinTableHDU.from_columns([fits.Column("a", "J"), fits.Column("b", "3A")], name="NONE"),
+    ]
+    units[1].header["OBSERVER"] = "Hubble"
+    fits.HDUList(units).writeto(folder / "catalogue.fits")
+    return folder / "catalogue.fits"
+
+
+def native(values: Any) -> Any:
+    """What astropy shows of a column, one value after the other, in native byte order."""
+    values = np.asarray(values)
+    values = np.char.rstrip(values) if values.dtype.kind == "U" else values
+    return values.astype(values.dtype.newbyteorder("="))
+
+
+def assert_columns_are_those_of_astropy(path: Path, group: str, number: int) -> None:
+    found = virtualds.open_virtual_dataset(path, group=group)
+    data = fits.getdata(path, number)
+    assert list(found) == list(data.names)
+    for name in data.names:
+        expected = native(data[name])
+        assert found[name].dtype == expected.dtype, name
+        np.testing.assert_array_equal(found[name].values, expected, err_msg=name)
+        np.testing.assert_array_equal(found[name][-5:-1].values, expected[-5:-1], err_msg=name)
+
+
+@pytest.mark.parametrize("group", ["STARS", "ONE"])
+def test_columns_are_those_of_astropy(group: str, catalogue: Path) -> None:
+    assert_columns_are_those_of_astropy(catalogue, group, {"STARS": 1, "ONE": 3}[group])
+
+
+def test_a_table_without_rows_has_columns_without_values(catalogue: Path) -> None:
+    found = virtualds.open_virtual_dataset(catalogue, group="NONE")
+    assert {name: found[name].values.shape for name in found} == {"a": (0,), "b": (0,)}
+
+
+def test_a_table_is_a_group_and_leaves_images_alone(catalogue: Path) -> None:
+    image = np.arange(12.0).reshape(3, 4)
+    ds = virtualds.open_virtual_dataset(catalogue)
+    assert list(ds) == ["PRIMARY", "SECOND"]
+    np.testing.assert_array_equal(ds.SECOND, image + 1)
+    tree = virtualds.open_virtual_datatree(catalogue)
+    assert set(tree.children) == {"STARS", "ONE", "NONE"}
+    assert tree["STARS"].attrs["OBSERVER"] == "Hubble"
+    stars = tree["STARS"]
+    assert stars["single"].attrs == {"units": "Jy", "TDISP": "F8.3"}
+    assert stars["matrix"].dims == ("row", "axis2", "axis1")
+    assert stars["vector"].dims == ("row", "axis1")
+    assert stars["bits"].dims == ("row", "axis1_bits")
+
+
+@pytest.mark.parametrize("suffix", [".json", ".parquet", ".zarr"])
+def test_columns_are_the_same_through_references(
+    suffix: str, catalogue: Path, tmp_path: Path
+) -> None:
+    ds = virtualds.open_virtual_dataset(catalogue, group="STARS")
+    ds.virtual.to_manifest(tmp_path / f"refs{suffix}")
+    opened = xr.open_dataset(tmp_path / f"refs{suffix}", engine="virtual")
+    xr.testing.assert_identical(opened.load(), ds.load())
+
+
+def test_verify_compares_columns_with_astropy(catalogue: Path) -> None:
+    ds = virtualds.open_virtual_dataset(catalogue, group="STARS")
+    found = ds.drop_vars("long").virtual.verify(None, "native")
+    assert found.ok and [name.split()[0] for name in found.compared] == ["astropy"]
+
+
+def test_wide_columns_are_read_alone(tmp_path: Path) -> None:
+    values = np.arange(4 * 2000.0).reshape(4, 2000)
+    made = [fits.Column(name, "2000D", array=values + n) for n, name in enumerate("abc")]
+    fits.BinTableHDU.from_columns(made, name="T").writeto(tmp_path / "wide.fits")
+    with counting_server(tmp_path) as (url, counts):
+        ds = virtualds.open_virtual_dataset(f"{url}/wide.fits", group="T")
+        before = counts.sent
+        np.testing.assert_array_equal(ds.b[2], values[2] + 1)
+        assert counts.sent - before < 2 * values[2].nbytes
+
+
+# ---------------------------------------------------------------------- scaling
+
+
+def with_cards(path: Path, cards: dict[str, Any], made: list[fits.Column]) -> Path:
+    """Write a table, then cards as they are, which astropy would apply to the values."""
+    table = fits.BinTableHDU.from_columns(made, name="T")
+    for name, value in cards.items():
+        table.header["X" + name[1:]] = value
+    table.writeto(path)
+    data = path.read_bytes()
+    for name in cards:
+        data = data.replace(b"X" + name[1:].ljust(7).encode(), name.ljust(8).encode())
+    path.write_bytes(data)
+    return path
+
+
+# astropy itself fails where TZERO of long integers is not that of unsigned ones
+@pytest.mark.parametrize("form", ["B", "I", "J", "E", "D"])
+@pytest.mark.parametrize("cards", [{"TSCAL1": 0.1}, {"TZERO1": -3.5}, {"TSCAL1": 0.1, "TZERO1": 7}])
+def test_scaled_columns_are_those_of_astropy(form: str, cards: Any, tmp_path: Path) -> None:
+    made = [fits.Column("a", form, array=np.arange(100)), fits.Column("b", "J", array=range(100))]
+    path = with_cards(tmp_path / "a.fits", cards, made)
+    assert_columns_are_those_of_astropy(path, "T", 1)
+    assert virtualds.open_virtual_dataset(path, group="T").a.dtype == np.float64
+
+
+@pytest.mark.parametrize("form", ["B", "I", "J"])
+def test_undefined_integers_are_nan(form: str, tmp_path: Path) -> None:
+    made = [fits.Column("a", form, null=3, array=np.arange(9)), fits.Column("b", "B")]
+    fits.BinTableHDU.from_columns(made, name="T").writeto(tmp_path / "a.fits")
+    found = virtualds.open_virtual_dataset(tmp_path / "a.fits", group="T").a
+    np.testing.assert_array_equal(found, [0, 1, 2, np.nan, 4, 5, 6, 7, 8])
+
+
+def test_long_integers_stay_what_they_are(tmp_path: Path) -> None:
+    # floats do not hold them
+    made = [fits.Column("a", "K", null=3, array=[2**60 + 1, 3]), fits.Column("b", "B")]
+    fits.BinTableHDU.from_columns(made, name="T").writeto(tmp_path / "a.fits")
+    found = virtualds.open_virtual_dataset(tmp_path / "a.fits", group="T").a
+    assert found.values.tolist() == [2**60 + 1, 3]
+    assert found.attrs["TNULL"] == 3
+
+
+# ---------------------------------------------------------------------- tables in text
+
+
+def test_columns_in_text_are_those_of_astropy(tmp_path: Path) -> None:
+    made = [
+        fits.Column("name", "A6", array=["M31", "NGC 1", "x"]),
+        fits.Column("short", "I4", array=[1, -2, 999]),
+        fits.Column("int", "I9", array=[1, -200_000, 999]),
+        fits.Column("long", "I18", array=[1, -(2**50), 999]),
+        fits.Column("fixed", "F9.3", array=[1.5, -2.25, 0]),
+        fits.Column("single", "E15.7", array=[1.5e10, -2e-7, 0]),
+        fits.Column("double", "D25.17", array=[1 / 3, -2e-70, 0]),
+    ]
+    fits.TableHDU.from_columns(made, name="T").writeto(tmp_path / "a.fits")
+    assert_columns_are_those_of_astropy(tmp_path / "a.fits", "T", 1)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "null", "expected"),
+    [("<f8", "", [1e5, np.nan, -1]), ("<i4", "", [100000, 0, -1]), ("<i4", "-1", None)],
+)
+def test_numbers_in_text_that_are_not_there(dtype: str, null: str, expected: Any) -> None:
+    texts = b"1D5   " + b" " * 6 + b"    -1" if dtype == "<f8" else b"100000" + b" " * 10 + b"-1"
+    found = np.frombuffer(TextNumbers(6, dtype, null).decode(texts, None), dtype)
+    least = np.iinfo("i4").min
+    np.testing.assert_array_equal(found, expected or [100000, least, least])
+
+
+# ---------------------------------------------------------------------- refusals
+
+
+def test_arrays_of_varying_length_are_refused_by_name(tmp_path: Path) -> None:
+    varying = np.array([np.arange(3.0), np.arange(5.0)], object)
+    made = [fits.Column("a", "PD()", array=varying), fits.Column("b", "J", array=[1, 2])]
+    image = fits.PrimaryHDU(np.arange(6.0))
+    fits.HDUList([image, fits.BinTableHDU.from_columns(made, name="T")]).writeto(
+        tmp_path / "a.fits"
+    )
+    with pytest.raises(UnsupportedError, match=r"'a'.*varying length"):
+        virtualds.open_virtual_dataset(tmp_path / "a.fits", group="T")
+    rest = virtualds.open_virtual_dataset(tmp_path / "a.fits", group="T", drop_variables=["a"])
+    assert rest.b.values.tolist() == [1, 2]
+    # the image is read all the same
+    np.testing.assert_array_equal(
+        virtualds.open_virtual_dataset(tmp_path / "a.fits").PRIMARY, np.arange(6.0)
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"TFORM1  = 'J ", b"TFORM1  = 'W "),
+        (b"TFORM1  = 'J ", b"TFORM1  = '9J"),
+        (b"TFIELDS =                    2", b"TFIELDS =                   -2"),
+        (b"NAXIS2  =                    3", b"NAXIS2  =              3000000"),
+    ],
+)
+def test_a_damaged_table_is_an_error(old: bytes, new: bytes, tmp_path: Path) -> None:
+    made = [fits.Column("a", "J", array=[1, 2, 3]), fits.Column("b", "I", array=[1, 2, 3])]
+    fits.HDUList(
+        [fits.PrimaryHDU(np.arange(6.0)), fits.BinTableHDU.from_columns(made, name="T")]
+    ).writeto(tmp_path / "a.fits")
+    data = (tmp_path / "a.fits").read_bytes()
+    assert old in data
+    (tmp_path / "a.fits").write_bytes(data.replace(old, new))
+    with pytest.raises(FormatError):
+        virtualds.open_virtual_dataset(tmp_path / "a.fits", group="T")
+
+
+@pytest.mark.parametrize(
+    ("codec", "data", "nbytes"),
+    [
+        (RowBytes(8, 2, 4), bytes(15), 8),
+        (RowBytes(8, 2, 4), bytes(24), 8),
+        (RowBytes(8, 2, 4), b"", 8),
+        (Logicals(), b"TF", 3),
+        (RowBits(11), bytes(3), 11),
+        (PaddedText(4), b"abc", 16),
+        (PaddedText(2), b"\xff\xff", 8),
+        (TextNumbers(3, "<i4"), b"1.5", 4),
+        (TextNumbers(3, "<i4"), b"12", 4),
+    ],
+)
+def test_damaged_columns_are_errors(codec: Any, data: bytes, nbytes: int) -> None:
+    with pytest.raises(CodecError):
+        codec.decode(data, nbytes)

@@ -1,0 +1,145 @@
+"""Images that FITS tables hold in compressed tiles: what astropy reads of them is read here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from astropy.io import fits
+
+import virtualds
+from virtualds import FormatError, UnsupportedError
+from virtualds.codecs.codec import CodecError
+from virtualds.codecs.fits_tiles import PlioTile, RiceTile
+
+TILES: dict[str, Any] = {"rows": None, "squares": (16, 20), "one": (70, 90)}
+
+
+def write(path: Path, values: Any, **options: Any) -> Path:
+    """Write an image without compression, a compressed one, and one behind it."""
+    image = fits.ImageHDU(np.arange(6.0), name="BEHIND")
+    made = fits.CompImageHDU(values, name="TILES", **options)
+    made.header["BUNIT"] = "adu"
+    fits.HDUList([fits.PrimaryHDU(), made, image]).writeto(path)
+    return path
+
+
+def assert_image_is_that_of_astropy(path: Path) -> xr.Dataset:
+    ds = virtualds.open_virtual_dataset(path)
+    expected = fits.getdata(path, "TILES")
+    expected = expected.astype(expected.dtype.newbyteorder("="))
+    assert ds.TILES.dtype == expected.dtype
+    np.testing.assert_array_equal(ds.TILES, expected)
+    np.testing.assert_array_equal(ds.TILES[..., 30:33, 41:], expected[..., 30:33, 41:])
+    np.testing.assert_array_equal(ds.BEHIND, np.arange(6.0))
+    assert ds.TILES.attrs["BUNIT"] == "adu"
+    assert not [name for name in ds.TILES.attrs if name[:1] == "Z" or name[:5] == "TFORM"]
+    return ds
+
+
+@pytest.mark.parametrize("tiles", TILES)
+@pytest.mark.parametrize("dtype", ["u1", "i2", "u2", "i4", "u4"])
+@pytest.mark.parametrize("how", ["RICE_1", "GZIP_1", "GZIP_2"])
+def test_integers_are_those_of_astropy(how: str, dtype: str, tiles: str, tmp_path: Path) -> None:
+    values = np.random.default_rng(2).normal(120, 30, (70, 90)).clip(0, 255).astype(dtype)
+    path = write(tmp_path / "a.fits", values, compression_type=how, tile_shape=TILES[tiles])
+    assert_image_is_that_of_astropy(path)
+
+
+@pytest.mark.parametrize("how", ["GZIP_1", "GZIP_2"])
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_floats_that_lost_nothing_are_those_of_astropy(
+    how: str, dtype: str, tmp_path: Path
+) -> None:
+    values = np.random.default_rng(2).normal(120, 30, (70, 90)).astype(dtype)
+    path = write(tmp_path / "a.fits", values, compression_type=how, quantize_level=0.0)
+    assert_image_is_that_of_astropy(path)
+
+
+@pytest.mark.parametrize("tiles", TILES)
+def test_masks_are_those_of_astropy(tiles: str, tmp_path: Path) -> None:
+    values = np.zeros((70, 90), "i4")
+    values[3:20, 10:33] = 7
+    values[5, ::9] = 8
+    values[8:60, 50] = 2**20
+    # astropy's writer ends the process where values change often
+    values[9] = np.arange(90) // 15 * 5000
+    values[66:] = np.arange(90) // 20
+    path = write(tmp_path / "a.fits", values, compression_type="PLIO_1", tile_shape=TILES[tiles])
+    assert_image_is_that_of_astropy(path)
+
+
+def test_cubes_are_those_of_astropy(tmp_path: Path) -> None:
+    values = np.arange(3 * 40 * 50, dtype="i2").reshape(3, 40, 50) ** 2
+    path = write(tmp_path / "a.fits", values, tile_shape=(1, 16, 50))
+    ds = assert_image_is_that_of_astropy(path)
+    assert ds.TILES.encoding["original_shape"] == (3, 40, 50)
+
+
+@pytest.mark.parametrize("suffix", [".json", ".parquet", ".zarr"])
+def test_tiles_are_the_same_through_references(suffix: str, tmp_path: Path) -> None:
+    values = np.arange(70 * 90, dtype="u2").reshape(70, 90)
+    ds = virtualds.open_virtual_dataset(write(tmp_path / "a.fits", values))
+    ds.virtual.to_manifest(tmp_path / f"refs{suffix}")
+    opened = xr.open_dataset(tmp_path / f"refs{suffix}", engine="virtual")
+    xr.testing.assert_identical(opened.load(), ds.load())
+
+
+REFUSED: dict[str, Any] = {
+    "HCOMPRESS_1": ("i2", {"compression_type": "HCOMPRESS_1", "tile_shape": (70, 90)}),
+    "ZSCALE and ZZERO": ("f4", {"quantize_level": 16.0}),
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_tiles_that_are_not_decoded_are_refused_by_name(words: str, tmp_path: Path) -> None:
+    dtype, options = REFUSED[words]
+    values = np.random.default_rng(2).normal(120, 30, (70, 90)).astype(dtype)
+    path = write(tmp_path / "a.fits", values, **options)
+    with pytest.raises(UnsupportedError, match=rf"(?s)'TILES'.*{words}.*funpack"):
+        virtualds.open_virtual_dataset(path)
+    rest = virtualds.open_virtual_dataset(path, drop_variables=["TILES"])
+    np.testing.assert_array_equal(rest.BEHIND, np.arange(6.0))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"ZTILE1  =                   90", b"ZTILE1  =                   -9"),
+        (b"ZTILE2  =                    1", b"ZTILE2  =                    2"),
+        (b"ZVAL1   =                   32", b"ZVAL1   =                   -1"),
+        (b"BUNIT   = 'adu     '          ", b"THEAP   =            560000000"),
+    ],
+)
+def test_a_damaged_table_of_tiles_is_an_error(old: bytes, new: bytes, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.fits", np.arange(70 * 90, dtype="i2").reshape(70, 90))
+    data = path.read_bytes()
+    assert old in data
+    path.write_bytes(data.replace(old, new))
+    with pytest.raises(FormatError):
+        virtualds.open_virtual_dataset(path)
+
+
+@pytest.mark.parametrize(
+    ("words", "nbytes"),
+    [
+        ([], 8),
+        ([0, 7, -100, 9, 0, 0, 0], 8),
+        ([0, 7, -100, 8, 0, 0, 0, 1 << 12], 8),
+        ([0, 7, -100, 8, 0, 0, 0, (4 << 12) + 9], 8),
+        ([0, 0, 4, -4096], 8),
+    ],
+)
+def test_damaged_masks_are_errors(words: list[int], nbytes: int) -> None:
+    with pytest.raises(CodecError):
+        PlioTile(">i4").decode(np.array(words, ">i2").tobytes(), nbytes)
+
+
+def test_damaged_tiles_are_errors() -> None:
+    with pytest.raises(CodecError):
+        RiceTile(">i4", 32, 4).decode(b"\0\0", 400)
+    with pytest.raises(CodecError):
+        RiceTile(">i4", 32, 4).decode(b"", 400)
