@@ -257,9 +257,9 @@ def test_a_damaged_table_is_an_error(old: bytes, new: bytes, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("codec", "data", "nbytes"),
     [
-        (RowBytes(8, 2, 4), bytes(15), 8),
-        (RowBytes(8, 2, 4), bytes(24), 8),
-        (RowBytes(8, 2, 4), b"", 8),
+        (RowBytes(8, 4), bytes(15), 8),
+        (RowBytes(8, 4), bytes(20), 8),
+        (RowBytes(8, 4), b"", 8),
         (Logicals(), b"TF", 3),
         (RowBits(11), bytes(3), 11),
         (PaddedText(4), b"abc", 16),

@@ -21,51 +21,47 @@ from virtualds.codecs.codec import Codec, CodecError, check_length
 class RowBytes(Codec):
     """The bytes of one column, of rows that hold others too.
 
-    The last chunk of a table has fewer rows; it decodes to whole chunks that end with zeros, which
-    no array shows.
+    A chunk begins and ends with the column. The last chunk of a table has fewer rows; it decodes to
+    a whole chunk that ends with zeros, which no array shows.
 
     Parameters
     ----------
     row : int
-        Bytes of a row.
-    start, width : int
-        Where the column begins in a row, and how many bytes it takes.
+        Bytes from one row to the next.
+    width : int
+        Bytes of the column in a row.
     """
 
     row: int
-    start: int
     width: int
 
     zarr_v2_id: ClassVar[str] = "virtualds_row_bytes"
     only_virtualds: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.start < 0 or self.width < 1 or self.start + self.width > self.row:
-            raise ValueError(
-                f"row_bytes: bytes {self.start} to {self.start + self.width} lie outside rows of "
-                f"{self.row}"
-            )
+        if not 1 <= self.width <= self.row:
+            raise ValueError(f"row_bytes: {self.width} bytes of rows of {self.row}")
 
     @classmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        return cls(*(int(config[name]) for name in ("row", "start", "width")))
+        return cls(int(config["row"]), int(config["width"]))
 
     def to_zarr_v2(self) -> dict[str, Any]:
-        where = {"row": self.row, "start": self.start, "width": self.width}
-        return {"id": self.zarr_v2_id, **where}
+        return {"id": self.zarr_v2_id, "row": self.row, "width": self.width}
 
     def encoded_size(self, nbytes: int) -> int | None:
         # the last chunk is shorter
         return None
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
-        count, rest = divmod(len(data), self.row)
-        whole = count if nbytes is None else nbytes // self.width
-        if rest or not 0 < count <= whole:
+        before, rest = divmod(len(data) - self.width, self.row)
+        whole = before + 1 if nbytes is None else nbytes // self.width
+        if rest or not 0 <= before < whole:
             raise CodecError(f"row_bytes: {len(data)} bytes are not up to {whole} rows")
         out = np.zeros((whole, self.width), np.uint8)
-        rows = np.frombuffer(data, np.uint8).reshape(count, self.row)
-        out[:count] = rows[:, self.start : self.start + self.width]
+        stored = np.frombuffer(data, np.uint8)
+        out[:before] = stored[: before * self.row].reshape(before, self.row)[:, : self.width]
+        out[before] = stored[before * self.row :]
         found = out.reshape(-1).data
         check_length(self, len(found), nbytes)
         return found

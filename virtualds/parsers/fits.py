@@ -265,10 +265,11 @@ def _read_column(unit: Any, wanted: NativeRegion) -> Any:
     column = columns.get(wanted.variable)
     if column is None:
         raise CannotError("it knows no column of that name")
-    is_scaled = {column.bscale, column.bzero} - {None, "", 0, 1}
+    values = np.asarray(unit.data[column.name])
+    # integers whose sign is flipped have no other values when they are not scaled
+    is_scaled = {column.bscale, column.bzero} - {None, "", 0, 1} and values.dtype.kind == "f"
     if column.null is not None or (is_scaled and not wanted.decoded):
         raise CannotError("it shows other numbers for undefined values, or scales them")
-    values = np.asarray(unit.data[column.name])
     # texts of astropy keep the blanks that follow them, until one of them is asked for
     values = np.char.rstrip(values) if values.dtype.kind == "U" else values
     return region_of(values, wanted)

@@ -299,10 +299,10 @@ def _build_array(part: HeaderDataUnit, column: Column, source: SourceFile) -> Ma
         return _make_array(part, column, source, 1, offsets, column.width)
     step = min(max(PIECE // row, 1), rows)
     first = np.arange(0, rows, step, dtype=np.int64)
-    lengths = row * np.minimum(step, rows - first)
-    codecs = (*column.codecs, RowBytes(row, column.start, column.width))
+    lengths = row * (np.minimum(step, rows - first) - 1) + column.width
+    codecs = (*column.codecs, RowBytes(row, column.width))
     column = replace(column, codecs=codecs)
-    return _make_array(part, column, source, step, part.offset + row * first, lengths)
+    return _make_array(part, column, source, step, begin + row * first, lengths)
 
 
 def _make_array(
