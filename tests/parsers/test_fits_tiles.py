@@ -59,6 +59,20 @@ def test_floats_that_lost_nothing_are_those_of_astropy(
     assert_image_is_that_of_astropy(path)
 
 
+@pytest.mark.parametrize(("bits", "dtype"), [(8, "u1"), (16, "i2")])
+def test_small_integers_in_wide_ones_are_those_of_astropy(
+    bits: int, dtype: str, tmp_path: Path
+) -> None:
+    # as old versions of CFITSIO write them
+    values = np.arange(70 * 90, dtype="i4").reshape(70, 90) % 200
+    path = write(tmp_path / "a.fits", values, compression_type="GZIP_1")
+    old, new = (b"ZBITPIX =" + str(n).rjust(21).encode() for n in (32, bits))
+    path.write_bytes(path.read_bytes().replace(old, new))
+    ds = assert_image_is_that_of_astropy(path)
+    assert ds.TILES.dtype == dtype
+    np.testing.assert_array_equal(ds.TILES, values)
+
+
 @pytest.mark.parametrize("tiles", TILES)
 def test_masks_are_those_of_astropy(tiles: str, tmp_path: Path) -> None:
     values = np.zeros((70, 90), "i4")
