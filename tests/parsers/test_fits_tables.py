@@ -238,15 +238,16 @@ def test_arrays_of_varying_length_are_refused_by_name(tmp_path: Path) -> None:
     [
         (b"TFORM1  = 'J ", b"TFORM1  = 'W "),
         (b"TFORM1  = 'J ", b"TFORM1  = '9J"),
+        (b"XCOMM1  = 'abc", b"TSCAL1  = 'abc"),
         (b"TFIELDS =                    2", b"TFIELDS =                   -2"),
         (b"NAXIS2  =                    3", b"NAXIS2  =              3000000"),
     ],
 )
 def test_a_damaged_table_is_an_error(old: bytes, new: bytes, tmp_path: Path) -> None:
     made = [fits.Column("a", "J", array=[1, 2, 3]), fits.Column("b", "I", array=[1, 2, 3])]
-    fits.HDUList(
-        [fits.PrimaryHDU(np.arange(6.0)), fits.BinTableHDU.from_columns(made, name="T")]
-    ).writeto(tmp_path / "a.fits")
+    table = fits.BinTableHDU.from_columns(made, name="T")
+    table.header["XCOMM1"] = "abc"
+    fits.HDUList([fits.PrimaryHDU(np.arange(6.0)), table]).writeto(tmp_path / "a.fits")
     data = (tmp_path / "a.fits").read_bytes()
     assert old in data
     (tmp_path / "a.fits").write_bytes(data.replace(old, new))

@@ -126,6 +126,8 @@ def test_tiles_that_are_not_decoded_are_refused_by_name(words: str, tmp_path: Pa
         (b"ZTILE2  =                    1", b"ZTILE2  =                    2"),
         (b"ZVAL1   =                   32", b"ZVAL1   =                   -1"),
         (b"BUNIT   = 'adu     '          ", b"THEAP   =            560000000"),
+        (b"BUNIT   = 'adu     '          ", b"THEAP   = 'adu     '          "),
+        (b"ZBITPIX =                   16", b"ZBITPIX =                   17"),
     ],
 )
 def test_a_damaged_table_of_tiles_is_an_error(old: bytes, new: bytes, tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ class _Reader:
         self._demand_whole(name, part)
         image = show_image(part) if part.is_compressed else part
         meant = _find_unsigned_dtype(image.cards)
-        stored = np.dtype(DTYPES[image.cards["BITPIX"]])
+        stored = np.dtype(DTYPES[image.bitpix])
         dtype = stored if meant is None else np.dtype(meant)
         codecs = () if meant is None else (SignFlip(dtype.itemsize),)
         if part.is_compressed:

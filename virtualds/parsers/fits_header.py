@@ -80,13 +80,19 @@ class HeaderDataUnit:
         return lengths
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of its data, without padding (section 7.1.2, equation 3)."""
-        bits, shape = self.cards.get("BITPIX"), self.shape
+    def bitpix(self) -> int:
+        """Bits of a number, negative for floats."""
+        bits = self.cards.get("BITPIX")
         if type(bits) is not int or bits not in (8, 16, 32, 64, -32, -64):
             raise FormatError(
                 f"FITS part {self.number}: BITPIX is {bits!r}; the file is damaged, fetch it again"
             )
+        return bits
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its data, without padding (section 7.1.2, equation 3)."""
+        bits, shape = self.bitpix, self.shape
         more, groups = (self.cards.get(name, n) for name, n in (("PCOUNT", 0), ("GCOUNT", 1)))
         if type(more) is not int or type(groups) is not int or more < 0 or groups < 0:
             raise FormatError(

@@ -170,8 +170,8 @@ def _find_column(
         raise _make_damage(part, f"TFORM{number} is {form!r}")
     if is_text:
         place = part.cards.get(f"TBCOL{number}", 0)
-        if type(place) is not int or place < 1:
-            raise _make_damage(part, f"TBCOL{number} is {place!r}")
+        if type(place) is not int or place < 1 or not int(match[2]):
+            raise _make_damage(part, f"TBCOL{number} is {place!r}, TFORM{number} is {form!r}")
         column = _find_text(match, place - 1, part.cards.get(f"TNULL{number}"))
         following = 0
     else:
@@ -249,6 +249,9 @@ def _scale(column: Column, letter: str, number: int, cards: Mapping[str, Any]) -
     attributes = dict(column.attributes or {})
     scale, zero, null = (cards.get(f"{name}{number}") for name in ("TSCAL", "TZERO", "TNULL"))
     scale, zero = 1 if scale is None else scale, 0 if zero is None else zero
+    for name, value in ((f"TSCAL{number}", scale), (f"TZERO{number}", zero)):
+        if type(value) not in (int, float):
+            raise FormatError(f"{name} is {value!r}; the file is damaged, fetch it again")
     is_number = column.dtype.kind in "iuf"
     dtype, codecs = column.dtype, column.codecs
     meant = UNSIGNED.get((letter, zero)) if scale == 1 and not codecs else None

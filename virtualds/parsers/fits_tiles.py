@@ -183,6 +183,8 @@ def _read_places(part: HeaderDataUnit, file: BinaryIO, count: int) -> tuple[Any,
             f"drop_variables or on_error='skip'"
         )
     heap = part.cards.get("THEAP", rows * row)
+    if type(heap) is not int or heap < 0:
+        raise _make_damage(part, f"THEAP is {heap!r}")
     return part.offset + heap + offsets, lengths * size
 
 
