@@ -175,15 +175,12 @@ class _Reader:
 def _demand_image(part: HeaderDataUnit) -> None:
     if part.is_compressed:
         return
-    if part.kind != "IMAGE":
-        what, remedy = f"a {part.kind} extension", "read it with astropy"
-    elif part.cards.get("GROUPS") is True:
-        what, remedy = "random groups", "read it with astropy"
-    else:
+    if part.kind == "IMAGE" and part.cards.get("GROUPS") is not True:
         return
+    what = "random groups" if part.kind == "IMAGE" else f"a {part.kind} extension"
     raise UnsupportedError(
         f"FITS part {part.number}: it is {what}, and only images and tables can be referenced; "
-        f"{remedy}, or leave it out with drop_variables or on_error='skip'"
+        f"read it with astropy, or leave it out with drop_variables or on_error='skip'"
     )
 
 
