@@ -42,6 +42,7 @@ PARSERS = LateTable[Parser](
     "virtualds.parsers.fits:PARSER",
     "virtualds.parsers.grib:PARSER",
     "virtualds.parsers.grib_index:PARSER",
+    "virtualds.parsers.dmrpp:PARSER",
     PLAIN_ZARR,
 )
 """The source formats; a new one is one module with a `Parser`, and one line here."""

@@ -1,0 +1,407 @@
+"""DMR++ sidecars: what they say of files is what the files' own libraries read."""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import xarray as xr
+from cases import CASES, netcdf, numbers
+from counting_server import counting_server
+from sidecars import document, write_sidecar
+
+import virtualds
+from virtualds import AccessError, FormatError, ReadError, UnsupportedError
+
+pytestmark = pytest.mark.filterwarnings("ignore::xarray.SerializationWarning")
+REFUSALS = pytest.mark.filterwarnings(
+    "ignore:.*could not be read:UserWarning", "ignore:WARNING. variable:UserWarning"
+)
+
+UNDESCRIBED = {
+    "every_float": "netCDF does not survive numbers of half precision",
+    "complex_numbers": "build_dmrpp knows no compound types of HDF5 but as structures",
+    "compound_types": "the same",
+    "compound_types_of_big_endian": "the same",
+    "links": "build_dmrpp does not follow links to other files",
+    "external_files": "build_dmrpp refuses values in other files",
+    "virtual_datasets": "the same",
+    "virtual_datasets_that_references_cannot_hold": "the same",
+    "integers_of_odd_precision": "a sidecar says nothing of bits that a number does not use",
+    "shorter_without_any_fill": "where a writer switched filling off, netCDF makes up values",
+}
+REFUSED = {
+    *("scaleoffset", "nbit", "filters_of_plugins", "filters_of_netcdf", "padded_strings"),
+    *("compound_types_within_others", "opaque_types", "bitfields"),
+    # HDF5's own list of the chunks, which build_dmrpp takes, has them in wrong places
+    *(f"chunk_index_{axis}_axis_unlimited" for axis in ("second", "middle", "last")),
+    *(f"chunk_index_second_axis_unlimited_{kind}" for kind in ("filtered", "sparse")),
+}
+"""Cases with variables that no sidecar describes rightly."""
+DESCRIBED = sorted(
+    name for name, case in CASES.items() if case.source == "hdf5" and name not in UNDESCRIBED
+)
+
+
+def compare(found: xr.Dataset, native: xr.Dataset) -> None:
+    xr.testing.assert_identical(found, native)
+    for name, variable in native.variables.items():
+        assert found[name].dtype == variable.dtype, name
+        for key, value in variable.attrs.items():
+            assert np.asarray(found[name].attrs[key]).dtype == np.asarray(value).dtype, (name, key)
+
+
+@REFUSALS
+@pytest.mark.parametrize("name", DESCRIBED)
+@pytest.mark.parametrize("decodes", [True, False], ids=["decoded", "stored"])
+def test_a_sidecar_shows_what_the_native_library_reads(
+    tmp_path: Path, name: str, decodes: bool
+) -> None:
+    case = CASES[name]
+    case.write(tmp_path / "a.nc")
+    sidecar = write_sidecar(tmp_path / "a.nc")
+    native = case.native(tmp_path / "a.nc", decode_cf=decodes)
+    found = virtualds.open_virtual_dataset(
+        sidecar, group=case.group, decode_cf=decodes, on_error="skip"
+    )
+    refused = set(native.variables) - set(found.variables)
+    compare(found.load(), native.drop_vars(refused))
+    assert (refused != set()) == (name in REFUSED), refused
+
+
+@pytest.mark.parametrize("name", ["filters_of_netcdf", "padded_strings", "scaleoffset"])
+def test_what_a_sidecar_does_not_say_is_refused_by_name(tmp_path: Path, name: str) -> None:
+    CASES[name].write(tmp_path / "a.nc")
+    sidecar = write_sidecar(tmp_path / "a.nc")
+    with pytest.raises(UnsupportedError, match=r"variable '\w+' of .*\n?.*open the file itself"):
+        virtualds.open_virtual_dataset(sidecar)
+
+
+@pytest.fixture
+def forest(tmp_path: Path) -> Path:
+    """Groups that share dimensions of groups above them."""
+    with netcdf(tmp_path / "a.nc", time=3, x=4) as file:
+        file.title = "forest"
+        file.createVariable("time", "f8", ("time",))[:] = [0, 1, 2]
+        file["time"].units = "days since 2001-01-01"
+        group = file.createGroup("model")
+        group.createDimension("y", 5)
+        v = group.createVariable("t", "i2", ("time", "y", "x"), zlib=True, chunksizes=(1, 5, 4))
+        v.scale_factor = np.float32(0.1)
+        v[:] = np.arange(60).reshape(3, 5, 4) / 10
+        group.createGroup("run").createVariable("w", "f4", ("y",))[:] = np.arange(5)
+    return write_sidecar(tmp_path / "a.nc")
+
+
+def test_groups_are_a_tree_with_the_dimensions_above_them(forest: Path) -> None:
+    native = xr.open_datatree(forest.with_suffix(""), engine="netcdf4").load()
+    xr.testing.assert_identical(virtualds.open_virtual_datatree(forest).load(), native)
+    found = virtualds.open_virtual_dataset(forest, group="model/run").load()
+    xr.testing.assert_identical(
+        found, xr.open_dataset(forest.with_suffix(""), group="model/run", engine="netcdf4").load()
+    )
+    with pytest.raises(FileNotFoundError, match="there is no 'models'"):
+        virtualds.open_virtual_dataset(forest, group="models")
+
+
+def test_a_remote_sidecar_is_read_without_its_file(forest: Path) -> None:
+    with counting_server(forest.parent) as (url, counts):
+        found = virtualds.open_virtual_datatree(
+            f"{url}/a.nc.dmrpp", loadable_variables=[], decode_cf=False
+        )
+        assert counts.of("a.nc") == 0
+        assert counts.of("a.nc.dmrpp") <= 2
+        assert found["model/t"].values.shape == (3, 5, 4)
+        assert counts.of("a.nc") > 0
+
+
+def test_many_sidecars_are_combined_and_written_as_references(tmp_path: Path) -> None:
+    for year in range(3):
+        with netcdf(tmp_path / f"{year}.nc", time=2, x=4) as file:
+            file.createVariable("time", "i4", ("time",))[:] = [2 * year, 2 * year + 1]
+            file.createVariable("t", "f4", ("time", "x"), zlib=True)[:] = numbers(2, 4, seed=year)
+        write_sidecar(tmp_path / f"{year}.nc")
+    sidecars = sorted(tmp_path.glob("*.dmrpp"))
+    combined = virtualds.open_virtual_mfdataset(sidecars, combine="by_coords", decode_cf=False)
+    combined.virtual.to_manifest(tmp_path / "all.zarr")
+    found = xr.open_dataset(tmp_path / "all.zarr", engine="virtual", decode_cf=False).load()
+    files = sorted(tmp_path.glob("?.nc"))
+    natives = [xr.open_dataset(file, engine="netcdf4", decode_cf=False).load() for file in files]
+    xr.testing.assert_identical(found, xr.concat(natives, "time"))
+
+
+# ---------------------------------------------------------------------- the file it describes
+
+
+def one(chunks: str, kind: str = "Int16", dims: str = '<Dim size="4"/>', more: str = "") -> str:
+    return document(f'<{kind} name="v">{dims}{more}{chunks}</{kind}>')
+
+
+CONTIGUOUS = '<dmrpp:chunks byteOrder="LE"><dmrpp:chunk offset="2" nBytes="8"/></dmrpp:chunks>'
+
+
+def named(href: str) -> str:
+    return one(CONTIGUOUS).replace("dmrVersion=", f'dmrpp:href="{href}" dmrVersion=')
+
+
+def opened(path: Path, text: str, **how: Any) -> xr.Dataset:
+    path.write_text(text, encoding="utf-8")
+    return virtualds.open_virtual_dataset(path, **how)
+
+
+@pytest.mark.parametrize(
+    ("href", "place"),
+    [
+        ("", "a.bin"),
+        ("OPeNDAP_DMRpp_DATA_ACCESS_URL", "a.bin"),
+        ("other.bin", "other.bin"),
+        ("inner/b.bin", "inner/b.bin"),
+    ],
+)
+def test_the_file_lies_beside_the_sidecar_or_where_it_says(
+    tmp_path: Path, href: str, place: str
+) -> None:
+    target = tmp_path / place
+    target.parent.mkdir(exist_ok=True)
+    target.write_bytes(b"xx" + np.arange(4, dtype="<i2").tobytes())
+    assert opened(tmp_path / "a.bin.dmrpp", named(href))["v"].values.tolist() == [0, 1, 2, 3]
+
+
+def test_a_sidecar_of_another_name_says_what_its_file_is_called(tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(b"xx" + np.arange(4, dtype="<i2").tobytes())
+    text = one(CONTIGUOUS).replace("dmrVersion=", 'name="/somewhere/a.bin" dmrVersion=')
+    assert opened(tmp_path / "a.xml", text)["v"].values.tolist() == [0, 1, 2, 3]
+
+
+def test_chunks_may_lie_in_several_files(tmp_path: Path) -> None:
+    for number in range(2):
+        (tmp_path / f"{number}.bin").write_bytes(np.full(2, number, "<i2").tobytes())
+    chunks = "".join(
+        f'<dmrpp:chunk offset="0" nBytes="4" chunkPositionInArray="[{2 * n}]" href="{n}.bin"/>'
+        for n in range(2)
+    )
+    text = one(
+        f"<dmrpp:chunks><dmrpp:chunkDimensionSizes>2</dmrpp:chunkDimensionSizes>{chunks}"
+        f"</dmrpp:chunks>"
+    )
+    assert opened(tmp_path / "a.dmrpp", text)["v"].values.tolist() == [0, 0, 1, 1]
+
+
+def test_a_missing_file_is_an_error_at_reading_that_names_it(tmp_path: Path) -> None:
+    found = opened(tmp_path / "gone.nc.dmrpp", one(CONTIGUOUS))
+    with pytest.raises(ReadError, match=r"gone\.nc, bytes 2 to 10"):
+        found["v"].load()
+
+
+def test_a_sidecar_on_a_server_names_no_files_of_this_machine(tmp_path: Path) -> None:
+    (tmp_path / "a.nc.dmrpp").write_text(named("/etc/hostname"))
+    (tmp_path / "b.nc.dmrpp").write_text(named("file:///etc/hostname"))
+    (tmp_path / "c.nc.dmrpp").write_text(named("local:///etc/hostname"))
+    with counting_server(tmp_path) as (url, counts):
+        for name in "ab":
+            found = virtualds.open_virtual_dataset(f"{url}/{name}.nc.dmrpp")
+            with pytest.raises(ReadError):
+                found["v"].load()
+        assert counts.of("hostname") and counts.of("b.nc")
+        with pytest.raises(AccessError, match=r"variable 'v' of .*: it refers to the local file"):
+            virtualds.open_virtual_dataset(f"{url}/c.nc.dmrpp")
+
+
+# ---------------------------------------------------------------------- values in the sidecar
+
+
+def packed(values: Any, pack: Callable[[bytes], bytes] = lambda data: data) -> str:
+    return base64.b64encode(pack(np.asarray(values).tobytes())).decode()
+
+
+HELD = {
+    "compact": (f"<dmrpp:compact>{packed(np.arange(4, dtype='<i2'))}</dmrpp:compact>", "Int16"),
+    "missing data": (
+        f"<dmrpp:missingdata>\n {packed(np.arange(4, dtype='<f8'), zlib.compress)}\n"
+        f"</dmrpp:missingdata>",
+        "Float64",
+    ),
+    "bytes of HDF4": (f"<dmrpp:compact>{packed(np.arange(4, dtype='u1'))}</dmrpp:compact>", "Byte"),
+}
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_values_that_the_sidecar_holds_need_no_file(tmp_path: Path, name: str) -> None:
+    text, kind = HELD[name]
+    found = opened(tmp_path / "a.dmrpp", one(text, kind))["v"]
+    assert found.values.tolist() == [0, 1, 2, 3]
+
+
+def test_strings_that_the_sidecar_holds_are_repeated_as_it_says(tmp_path: Path) -> None:
+    long = "ü" * 400
+    text = packed(np.frombuffer(zlib.compress(long.encode()), "u1"))
+    values = f'<dmrpp:vlsa><v c="2">good &amp; bad</v><v/><v s="800">{text}</v></dmrpp:vlsa>'
+    found = opened(tmp_path / "a.dmrpp", one(values, "String"))["v"]
+    assert found.values.tolist() == ["good & bad"] * 2 + ["", long]
+
+
+@pytest.mark.parametrize(
+    ("count", "size"), [("1", "9"), ("99999999999", "4"), ("4", "9" * 14)], ids=str
+)
+def test_strings_that_are_not_as_many_as_the_shape_says_are_refused(
+    tmp_path: Path, count: str, size: str
+) -> None:
+    text = one(f'<dmrpp:vlsa><v c="{count}">x</v></dmrpp:vlsa>', "String", f'<Dim size="{size}"/>')
+    with pytest.raises((FormatError, UnsupportedError), match="variable 'v'"):
+        opened(tmp_path / "a.dmrpp", text)
+
+
+# ---------------------------------------------------------------------- fill values
+
+
+def absent(fill: str | None, attribute: str = "", kind: str = "Float32") -> str:
+    told = "" if fill is None else f' fillValue="{fill}"'
+    value = f'<Attribute name="_FillValue" type="{kind}"><Value>{attribute}</Value></Attribute>'
+    return one(f"<dmrpp:chunks{told}/>", kind, more=value if attribute else "")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (absent("-9999"), np.float32(-9999)),
+        (absent("nan"), np.float32("nan")),
+        (absent("9.96921e+36"), np.float32(9.969209968386869e36)),
+        (absent("1.23457e+06", "1234567"), np.float32(1234567)),
+        (absent("1e+20"), np.float32(1e20)),
+        (absent("-123456789", kind="Int32"), np.int32(-123456789)),
+    ],
+)
+def test_missing_chunks_have_the_exact_fill_value(tmp_path: Path, text: str, expected: Any) -> None:
+    found = opened(tmp_path / "a.dmrpp", text, decode_cf=False)["v"].values
+    np.testing.assert_array_equal(found, np.full(4, expected))
+    assert found.dtype == expected.dtype
+
+
+@pytest.mark.parametrize(
+    "text",
+    [absent(None), absent("1.23457e+06"), absent("unsupported-array"), absent("1e9", kind="Int16")],
+)
+def test_a_fill_value_that_is_not_said_or_was_rounded_is_not_guessed(
+    tmp_path: Path, text: str
+) -> None:
+    with pytest.raises(UnsupportedError, match=r"variable 'v' of .*says no exact fill value"):
+        opened(tmp_path / "a.dmrpp", text)
+
+
+# ---------------------------------------------------------------------- damage
+
+
+def sized(sizes: str, *chunks: str) -> str:
+    listed = "".join(f"<dmrpp:chunk {chunk}/>" for chunk in chunks)
+    return one(
+        f'<dmrpp:chunks fillValue="0"><dmrpp:chunkDimensionSizes>{sizes}'
+        f"</dmrpp:chunkDimensionSizes>{listed}</dmrpp:chunks>"
+    )
+
+
+FIRST = 'offset="0" nBytes="4" chunkPositionInArray="[0]"'
+DAMAGED = {
+    "no number": (sized("2", FIRST.replace('"0"', '"x"', 1)), "offset is 'x', no number"),
+    "too large": (sized("2", FIRST.replace('"0"', f'"{2**63}"', 1)), "no number"),
+    "negative": (sized("2", FIRST.replace('"0"', '"-4"', 1)), "no number"),
+    "short": (sized("2", FIRST.replace('"4"', '"3"', 1)), "has 3 bytes, and its values take 4"),
+    "no length": (sized("2", FIRST.replace("nBytes", "bytes")), "nBytes is '', no number"),
+    "twice": (sized("2", FIRST, FIRST), "two of its chunks have one place"),
+    "off the grid": (sized("2", FIRST.replace("[0]", "[1]")), "where no chunks begin"),
+    "past the end": (sized("2", FIRST.replace("[0]", "[4]")), "where no chunks begin"),
+    "two axes": (sized("2", FIRST.replace("[0]", "[0,0]")), "where no chunks begin"),
+    "no place": (sized("2", FIRST.replace("[0]", "")), "where no chunks begin"),
+    "no chunk": (sized("0", FIRST), "its chunks have the lengths"),
+    "chunks of two axes": (sized("2 2", FIRST), "its chunks have the lengths"),
+    "byte order": (one(CONTIGUOUS.replace("LE", "ME")), "its byte order is 'ME'"),
+    "dimension": (one(CONTIGUOUS, dims='<Dim name="/gone"/>'), "'/gone' is not declared"),
+    "length": (one(CONTIGUOUS, dims='<Dim size="many"/>'), "a dimension is 'many'"),
+    "held": (one("<dmrpp:compact>AAAA</dmrpp:compact>"), "holds 3 bytes of it"),
+    "base 64": (one("<dmrpp:compact>A*A</dmrpp:compact>"), "no text of base 64"),
+    "deflated": (one("<dmrpp:missingdata>AAAA</dmrpp:missingdata>"), "cannot be decompressed"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_variable_is_refused_by_name(tmp_path: Path, name: str) -> None:
+    text, complaint = DAMAGED[name]
+    with pytest.raises(FormatError, match="variable 'v' of ") as raised:
+        opened(tmp_path / "a.dmrpp", text)
+    assert complaint in str(raised.value)
+
+
+UNSUPPORTED = {
+    "filter": (one(CONTIGUOUS.replace("byteOrder", 'compressionType="szip" byteOrder')), "'szip'"),
+    "structure": (one(CONTIGUOUS, "Structure"), "type Structure of DAP4"),
+    "nothing": (one(""), "does not say where its values lie"),
+    "strings": (one(CONTIGUOUS, "String"), "strings have varying lengths"),
+    "blocks": (one('<dmrpp:chunks><dmrpp:block offset="0" nBytes="8"/></dmrpp:chunks>'), "linked"),
+}
+
+
+@REFUSALS
+@pytest.mark.parametrize("name", UNSUPPORTED)
+def test_what_no_reference_holds_is_refused_and_the_rest_is_read(tmp_path: Path, name: str) -> None:
+    text, complaint = UNSUPPORTED[name]
+    rest = "<Int8 name='w'><Dim size='1'/><dmrpp:compact>BQ==</dmrpp:compact></Int8></Dataset>"
+    text = text.replace("</Dataset>", rest)
+    with pytest.raises(UnsupportedError, match="variable 'v' of ") as raised:
+        opened(tmp_path / "a.dmrpp", text)
+    assert complaint in str(raised.value)
+    found = opened(tmp_path / "a.dmrpp", text, on_error="skip")
+    assert {name: v.values.tolist() for name, v in found.variables.items()} == {"w": [5]}
+
+
+ENTITIES = '<!DOCTYPE a [<!ENTITY x SYSTEM "file:///etc/hostname">]>'
+DOCUMENTS = {
+    "entities": (document("").replace("<Dataset", f"{ENTITIES}<Dataset", 1), "type of documents"),
+    "truncated": (document("")[:-12], "no sound XML"),
+    "another root": (document("").replace("Dataset", "Data"), "no Dataset of DAP4"),
+    "deep": (document('<Group name="g">' * 999 + "</Group>" * 999), "within each other"),
+    "an encoding": (document("").replace("UTF-8", "UTF-99"), "no sound XML"),
+}
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_unsound_documents_are_refused_with_their_name(tmp_path: Path, name: str) -> None:
+    text, complaint = DOCUMENTS[name]
+    with pytest.raises((FormatError, UnsupportedError), match=r"a\.dmrpp: ") as raised:
+        opened(tmp_path / "a.dmrpp", text)
+    assert complaint in str(raised.value)
+
+
+# ---------------------------------------------------------------------- attributes
+
+
+def test_containers_of_attributes_are_flattened_and_those_of_the_maker_left_out(
+    tmp_path: Path,
+) -> None:
+    def attribute(name: str, inner: str, kind: str = "Container") -> str:
+        return f'<Attribute name="{name}" type="{kind}">{inner}</Attribute>'
+
+    title = attribute("title", "<Value>a</Value><Value>b</Value>", "String")
+    inner = "".join(attribute(n, title) for n in ("HDF5_GLOBAL", "box", "build_dmrpp_metadata"))
+    found = opened(tmp_path / "a.dmrpp", document(inner))
+    assert found.attrs == {"title": ["a", "b"], "box.title": ["a", "b"]}
+
+
+def test_an_attribute_that_is_no_number_is_refused_by_name(tmp_path: Path) -> None:
+    wrong = '<Attribute name="n" type="Int8"><Value>1000</Value></Attribute>'
+    with pytest.raises(FormatError, match=r"'v:n' of .*the attribute is no Int8"):
+        opened(tmp_path / "a.dmrpp", one(CONTIGUOUS, more=wrong))
+
+
+def test_filters_that_a_chunk_skipped_are_not_undone(tmp_path: Path) -> None:
+    path = tmp_path / "a.nc"
+    with h5py.File(path, "w") as file:
+        v = file.create_dataset("v", (4,), "<i4", chunks=(2,), compression="gzip", shuffle=True)
+        v[2:] = [3, 4]
+        v.id.write_direct_chunk((0,), np.array([1, 2], "<i4").tobytes(), filter_mask=3)
+    found = virtualds.open_virtual_dataset(write_sidecar(path))
+    assert found["v"].values.tolist() == [1, 2, 3, 4]

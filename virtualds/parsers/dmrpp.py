@@ -1,0 +1,307 @@
+"""DMR++ sidecars: XML that says where a server finds the chunks of an HDF5, netCDF4 or HDF4 file.
+
+OPeNDAP, "DAP4 Specification, Volume 1", section 4 (Dataset Metadata Response), and "DMR++"
+(docs.opendap.org/index.php/DMR++). The sidecar alone is read, not the file that it describes.
+"""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from collections.abc import Iterable, Iterator
+from typing import Any
+from xml.etree.ElementTree import Element
+
+import numpy as np
+
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.group import ManifestGroup, ManifestVariable
+from virtualds.arrays.parser import Parser
+from virtualds.chunks.axis import LONGEST_AXIS
+from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
+from virtualds.parsers.dmrpp_chunks import DMRPP, NAMESPACE, REMEDY, Storage, parse_number
+from virtualds.parsers.dmrpp_document import (
+    DAP,
+    SUFFIX,
+    DescribedFiles,
+    name_of_element,
+    parse_sidecar,
+)
+from virtualds.parsers.dmrpp_values import read_values
+from virtualds.parsers.hdf5.attributes import RESERVED
+from virtualds.parsers.hdf5.data_types import TEXT_DTYPE
+from virtualds.source_file import SourceFile
+from virtualds.urls import local_path, scheme_of
+
+TYPES: dict[str, np.dtype[Any]] = {
+    name: np.dtype(kind)
+    for name, kind in {
+        **{"Byte": "u1", "Char": "u1", "UInt8": "u1", "Int8": "i1", "Int16": "i2"},
+        **{"UInt16": "u2", "Int32": "i4", "UInt32": "u4", "Int64": "i8", "UInt64": "u8"},
+        **{"Float32": "f4", "Float64": "f8"},
+    }.items()
+} | {"String": TEXT_DTYPE, "Url": TEXT_DTYPE}
+"""Types of DAP4 (section 3.4) that numpy has."""
+NO_VARIABLES = {f"{DAP}{n}" for n in ("Dimension", "Group", "Attribute", "Enumeration", "EnumDef")}
+"""Elements of a group that are no variables."""
+OWN_CONTAINER = "build_dmrpp_metadata"
+"""What the maker of a sidecar says of itself, which is not of the file."""
+GLOBAL_CONTAINERS = ("HDF5_GLOBAL", "NC_GLOBAL")
+"""Containers in which older servers put the attributes of the file."""
+PADDED = ("null_pad", "null", "zero")
+"""Paddings of strings that numpy removes as HDF5 does."""
+TERMINATED = ("null_term", "not_set", None)
+"""Ends of strings behind which bytes may follow, if there is more than one byte."""
+
+
+def detect(head: bytes) -> bool:
+    """Say whether a file that begins with ``head`` is a sidecar."""
+    return head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"<" and NAMESPACE.encode() in head
+
+
+def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ()) -> ManifestGroup:
+    """Read a sidecar with all its groups; variables that it does not describe are `problems`.
+
+    Parameters
+    ----------
+    source : SourceFile
+        The sidecar.
+    group : str, optional
+        Path of the group; the root group by default.
+    skip : iterable of str
+        Names of variables to leave out.
+
+    Raises
+    ------
+    FormatError
+        It is no sound XML, or not what DAP4 says.
+    FileNotFoundError
+        There is no such group.
+    UnsupportedError
+        It is too long, or declares a type of documents, which may define entities.
+    """
+    root = parse_sidecar(source)
+    reader = _SidecarReader(source, root, frozenset(skip))
+    return reader.read_group(root, "").group(group)
+
+
+# ---------------------------------------------------------------------- groups and variables
+
+
+class _SidecarReader:
+    """Reads the groups of a sidecar, parents first."""
+
+    def __init__(self, source: SourceFile, root: Element, skip: frozenset[str]) -> None:
+        self._source = source
+        self._skip = skip
+        self._files = DescribedFiles(source, root)
+        self._sizes: dict[str, int] = {}
+        self._dimensions = 0
+        self._shown = local_path(source.url) if scheme_of(source.url) == "file" else source.url
+
+    def read_group(self, element: Element, path: str) -> ManifestGroup:
+        """Read a group with all below it; ``path`` is empty or ends in no slash."""
+        here = self._read_sizes(element, path)
+        problems: dict[str, VirtualdsError] = {}
+        variables: dict[str, ManifestVariable] = {}
+        sizes: dict[str, int] = {}
+        for child in element:
+            name = name_of_element(child)
+            if child.tag in NO_VARIABLES or not child.tag.startswith(DAP) or name in self._skip:
+                continue
+            try:
+                dims, shape = self._read_dims(child, path, here)
+                self._demand_agreement(name, variables, sizes, dict(zip(dims, shape, strict=True)))
+            except VirtualdsError as error:
+                self._note(problems, name, path, error)
+                continue
+            sizes |= zip(dims, shape, strict=True)
+            variables[name] = self._read_variable(child, path, dims, shape, problems)
+        attributes = self._read_attributes(element, "", path, problems)
+        groups = {
+            name_of_element(child): self.read_group(child, f"{path}/{name_of_element(child)}")
+            for child in element.iterfind(f"{DAP}Group")
+        }
+        return ManifestGroup(variables, attributes, groups, {}, problems)
+
+    def _note(
+        self, problems: dict[str, VirtualdsError], name: str, path: str, error: VirtualdsError
+    ) -> None:
+        error.locate(f"variable {f'{path}/{name}'.lstrip('/')!r}", self._source.url)
+        problems[name] = error
+
+    def _read_sizes(self, element: Element, path: str) -> dict[str, int]:
+        """Note the dimensions of a group, and return them."""
+        here = {}
+        for child in element.iterfind(f"{DAP}Dimension"):
+            try:
+                size = parse_number(child.get("size", ""), f"dimension {name_of_element(child)!r}")
+            except VirtualdsError as error:
+                error.locate_file(self._source.url)
+                raise
+            self._sizes[f"{path}/{name_of_element(child)}"] = here[name_of_element(child)] = size
+        self._dimensions += len(here)
+        return here
+
+    def _read_dims(
+        self, variable: Element, path: str, here: dict[str, int]
+    ) -> tuple[tuple[str, ...], tuple[int, ...]]:
+        """Return names and lengths of the axes of a variable."""
+        names: list[str] = []
+        shape: list[int] = []
+        for dim in variable.iterfind(f"{DAP}Dim"):
+            name, size = self._find_dimension(name_of_element(dim), path), dim.get("size", "")
+            shape.append(parse_number(size, "a dimension") if name is None else self._sizes[name])
+            if name is None:
+                names.append(self._name_axis(shape[-1], here, names))
+            else:
+                names.append(name.rpartition("/")[2])
+        if len(set(names)) != len(names) and len(names) != len({*zip(names, shape, strict=True)}):
+            raise UnsupportedError(f"it has the dimensions {names}, one of them twice; {REMEDY}")
+        if max(shape, default=0) >= LONGEST_AXIS:
+            raise FormatError(
+                f"an axis of {max(shape)} elements is longer than any; the sidecar is damaged, "
+                f"fetch it again"
+            )
+        return tuple(names), tuple(shape)
+
+    def _find_dimension(self, name: str, path: str) -> str | None:
+        """Return the path of a dimension (DAP4, section 3.3), None for one without a name."""
+        if not name:
+            return None
+        above = path
+        while not name.startswith("/") and f"{above}/{name}" not in self._sizes and above:
+            above = above.rpartition("/")[0]
+        found = name if name.startswith("/") else f"{above}/{name}"
+        if found not in self._sizes:
+            raise FormatError(
+                f"its dimension {name!r} is not declared; the sidecar is damaged, fetch it again"
+            )
+        return found
+
+    def _name_axis(self, size: int, here: dict[str, int], taken: list[str]) -> str:
+        """Return the name that netCDF gives an axis without one (``nc4_rec_match_dimscales``)."""
+        for name, length in here.items():
+            # to the netCDF library, length 0 means unlimited
+            if length == size > 0 and name not in taken:
+                return name
+        name = f"phony_dim_{self._dimensions}"
+        self._dimensions += 1
+        here[name] = size
+        return name
+
+    def _demand_agreement(
+        self,
+        name: str,
+        variables: dict[str, ManifestVariable],
+        sizes: dict[str, int],
+        own: dict[str, int],
+    ) -> None:
+        if not name or name in variables:
+            raise FormatError(
+                f"a variable is named {name!r} twice or not at all; the sidecar is damaged, fetch "
+                f"it again"
+            )
+        if odd := [dim for dim, size in own.items() if sizes.get(dim, size) != size]:
+            raise UnsupportedError(
+                f"dimension {odd[0]!r} has {own[odd[0]]} elements, where other variables of the "
+                f"group have {sizes[odd[0]]} (one of another group has this name); {REMEDY}"
+            )
+
+    def _read_variable(
+        self,
+        element: Element,
+        path: str,
+        dims: tuple[str, ...],
+        shape: tuple[int, ...],
+        problems: dict[str, VirtualdsError],
+    ) -> ManifestVariable:
+        name = name_of_element(element)
+        attributes = self._read_attributes(element, name, path, problems)
+        encoding: dict[str, Any] = {}
+        try:
+            dtype = _find_dtype(element)
+            stored = Storage(element, dtype, shape, attributes.get("_FillValue"), self._files.find)
+            data, encoding = read_values(stored)
+        except VirtualdsError as error:
+            self._note(problems, name, path, error)
+            return ManifestVariable(
+                dims, ManifestArray.unreadable(shape, "V1", f"{error}"), attributes
+            )
+        if dtype.kind == "S" and isinstance(fill := attributes.get("_FillValue"), str):
+            attributes["_FillValue"] = np.bytes_(fill.encode())
+        if "least_significant_digit" in attributes:
+            encoding["least_significant_digit"] = attributes.pop("least_significant_digit")
+        if encoding.get("chunksizes"):
+            cut = dict(zip(dims, encoding["chunksizes"], strict=True))
+            encoding["preferred_chunks"] = cut
+        shown = str if dtype.hasobject else dtype
+        encoding |= {"dtype": shown, "source": self._shown, "original_shape": shape}
+        return ManifestVariable(dims, data, attributes, encoding)
+
+    def _read_attributes(
+        self, owner: Element, variable: str, path: str, problems: dict[str, VirtualdsError]
+    ) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, element in _list_attributes(owner, "" if variable else OWN_CONTAINER):
+            try:
+                found[name] = _read_attribute(element)
+            except VirtualdsError as error:
+                # as in CDL: "variable:attribute", and ":attribute" of the group
+                self._note(problems, f"{variable}:{name}", path, error)
+        return found
+
+
+def _find_dtype(variable: Element) -> np.dtype[Any]:
+    """Return the type of the values of a variable, in the byte order of this machine."""
+    kind = variable.tag.removeprefix(DAP)
+    if kind not in TYPES:
+        raise UnsupportedError(f"its values are of the type {kind} of DAP4; {REMEDY}")
+    fixed = variable.find(f"{DMRPP}FixedLengthStringArray")
+    if fixed is None:
+        return TYPES[kind]
+    length = parse_number(fixed.get("string_length", ""), "string_length")
+    pad = fixed.get("pad")
+    if pad not in (PADDED if length > 1 else (*PADDED, *TERMINATED)):
+        raise UnsupportedError(f"its strings end as {pad!r} says, which only HDF5 cuts; {REMEDY}")
+    if not 0 < length < 2**31:
+        raise FormatError(f"its strings have {length} bytes; the sidecar is damaged")
+    return np.dtype(f"S{length}")
+
+
+# ---------------------------------------------------------------------- attributes
+
+
+def _list_attributes(owner: Element, left_out: str) -> Iterator[tuple[str, Element]]:
+    """Yield the attributes of a group or variable; those of containers are named with dots."""
+    for element in owner.iterfind(f"{DAP}Attribute"):
+        name = name_of_element(element)
+        if element.get("type") != "Container":
+            if name not in RESERVED:
+                yield name, element
+        elif name != left_out:
+            prefix = "" if left_out and name in GLOBAL_CONTAINERS else f"{name}."
+            for inner, found in _list_attributes(element, ""):
+                yield f"{prefix}{inner}", found
+
+
+def _read_attribute(element: Element) -> Any:
+    """Return an attribute: strings as str, several as a list; one number, or an array of them."""
+    kind = element.get("type", "")
+    texts = [v.get("value", v.text or "") for v in element.iterfind(f"{DAP}Value")]
+    if kind == "OtherXML":
+        return "".join(ET.tostring(child, "unicode") for child in element)
+    if kind not in TYPES:
+        raise UnsupportedError(f"the attribute has the type {kind!r}; {REMEDY}")
+    if TYPES[kind].hasobject:
+        return texts[0] if len(texts) == 1 else texts or ""
+    try:
+        convert = float if TYPES[kind].kind == "f" else int
+        values = np.array([convert(text) for text in texts], TYPES[kind])
+    except (OverflowError, ValueError) as error:
+        raise FormatError(
+            f"the attribute is no {kind} ({error}); the sidecar is damaged, fetch it again"
+        ) from error
+    return values[0] if values.size == 1 else values
+
+
+PARSER = Parser("dmrpp", (SUFFIX,), detect, read)

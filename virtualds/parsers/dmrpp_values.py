@@ -1,0 +1,150 @@
+"""The values of one variable, as a DMR++ sidecar has them: chunks in files, or values in itself.
+
+OPeNDAP, "DMR++" (docs.opendap.org/index.php/DMR++): elements ``compact`` and ``missingdata``;
+``vlsa``: BES, ``dmrpp_module/vlsa_util.cc``.
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Callable, Mapping
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from virtualds.arrays.array import ManifestArray
+from virtualds.bounds import decode_stream, demand_values
+from virtualds.chunks.axis import make_regular_axes
+from virtualds.chunks.columns import INLINE
+from virtualds.chunks.fragment import Fragment
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.codecs.codec import NO_FILTERS
+from virtualds.codecs.pipeline import CodecPipeline
+from virtualds.errors import FormatError, UnsupportedError
+from virtualds.parsers.dmrpp_chunks import DMRPP, REMEDY, Storage, parse_number, read_chunks
+from virtualds.parsers.hdf5.data_types import TEXT_DTYPE
+
+
+def read_values(stored: Storage) -> tuple[ManifestArray | npt.NDArray[Any], dict[str, Any]]:
+    """Return the values of a variable, and the encoding that `xarray` knows them by.
+
+    Raises
+    ------
+    FormatError
+        What the sidecar says makes no sense.
+    UnsupportedError
+        The sidecar does not say all that is needed, or says what references cannot express.
+    """
+    kinds = {child.tag.removeprefix(DMRPP) for child in stored.element if DMRPP in child.tag}
+    reader = next((read for kind, read in READERS.items() if kind in kinds), None)
+    if stored.dtype.hasobject and reader not in (_read_texts, _read_compact):
+        raise UnsupportedError(
+            f"its strings have varying lengths, and the sidecar does not hold them; {REMEDY}"
+        )
+    if reader is None:
+        said = f"only {', '.join(sorted(kinds))}" if kinds else "nothing"
+        raise UnsupportedError(
+            f"the sidecar does not say where its values lie ({said}); {REMEDY}, or make the "
+            f"sidecar again with a newer build_dmrpp"
+        )
+    return reader(stored)
+
+
+def _read_compact(stored: Storage) -> tuple[ManifestArray | npt.NDArray[Any], dict[str, Any]]:
+    data = _decode_text(stored, "compact")
+    if stored.dtype.hasobject:
+        if stored.shape:
+            raise UnsupportedError(f"its strings have varying lengths; {REMEDY}")
+        return _build_texts([data.rstrip(b"\0").decode("utf-8", "replace")], ()), {}
+    return _hold(stored, data)
+
+
+def _read_missing(stored: Storage) -> tuple[ManifestArray, dict[str, Any]]:
+    """Return values that the file does not hold, and that Hyrax computed: deflated in base 64."""
+    data = _decode_text(stored, "missingdata")
+    if prod(stored.shape) > 1:
+        demand_values(stored.nbytes, "its values")
+        data = _inflate(data, stored.nbytes)
+    return _hold(stored, data)
+
+
+def _hold(stored: Storage, data: bytes) -> tuple[ManifestArray, dict[str, Any]]:
+    """Return values in little-endian bytes as an array of one chunk, which it holds."""
+    nbytes = stored.nbytes
+    if len(data) != nbytes:
+        raise FormatError(
+            f"the sidecar holds {len(data)} bytes of it, and its values take {nbytes}; the sidecar "
+            f"is damaged, fetch it again"
+        )
+    axes = make_regular_axes(stored.shape, tuple(max(n, 1) for n in stored.shape))
+    grid = tuple(axis.nchunks for axis in axes)
+    manifest = (
+        ChunkManifest.build(grid, file=INLINE, length=nbytes, inline=(data,))
+        if nbytes
+        else ChunkManifest.missing(grid)
+    )
+    pipeline = CodecPipeline(stored.dtype.newbyteorder("<"), layout=tuple(range(len(axes))))
+    array = ManifestArray.of_fragment(Fragment((0,) * len(axes), axes, manifest), pipeline)
+    return array, NO_FILTERS | {"contiguous": True, "chunksizes": None}
+
+
+def _read_texts(stored: Storage) -> tuple[npt.NDArray[Any], dict[str, Any]]:
+    """Return strings of varying length: one element each, or for ``c`` equal ones."""
+    found = stored.element.find(f"{DMRPP}vlsa")
+    texts: list[str] = []
+    most = prod(stored.shape)
+    demand_values(8 * most, "its strings")
+    for value in () if found is None else found:
+        text = value.text or ""
+        if (size := value.get("s")) is not None:
+            packed = _from_base64(text)
+            text = _inflate(packed, parse_number(size, "s")).decode("utf-8", "replace")
+        count = parse_number(value.get("c", "1"), "c")
+        texts += [text] * min(count, most + 1 - len(texts))
+    if len(texts) != most:
+        raise FormatError(
+            f"the sidecar does not hold {most} strings of it, as its shape {stored.shape} says; "
+            f"the sidecar is damaged, fetch it again"
+        )
+    return _build_texts(texts, stored.shape), {}
+
+
+def _build_texts(texts: list[str], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    found = np.empty(len(texts), TEXT_DTYPE)
+    found[:] = texts
+    return found.reshape(shape)
+
+
+def _decode_text(stored: Storage, name: str) -> bytes:
+    return _from_base64(stored.element.findtext(f"{DMRPP}{name}") or "")
+
+
+def _from_base64(text: str) -> bytes:
+    try:
+        return base64.b64decode("".join(text.split()), validate=True)
+    except ValueError as error:
+        raise FormatError(
+            f"its values are no text of base 64 ({error}); the sidecar is damaged, fetch it again"
+        ) from error
+
+
+def _inflate(data: bytes, nbytes: int) -> bytes:
+    try:
+        return decode_stream(zlib.decompressobj(), data, nbytes)
+    except (zlib.error, ValueError, EOFError) as error:
+        raise FormatError(
+            f"its values cannot be decompressed ({error}); the sidecar is damaged, fetch it again"
+        ) from error
+
+
+READERS: Mapping[str, Callable[[Storage], tuple[Any, dict[str, Any]]]] = {
+    "chunks": read_chunks,
+    "chunk": read_chunks,
+    "compact": _read_compact,
+    "missingdata": _read_missing,
+    "vlsa": _read_texts,
+}
+"""What reads the values of a variable, by the element that says where they are."""
