@@ -19,6 +19,7 @@ import tifffile
 import xarray as xr
 from astropy.io import fits
 from cases import CASES, Case, numbers
+from sidecars import describe
 
 WITHIN = "larger_than_small"
 """The case whose file lies in archives."""
@@ -122,6 +123,20 @@ def fits_floats(path: Path) -> None:
 def fits_unsigned(path: Path) -> None:
     with path.open("wb") as file:
         fits.PrimaryHDU(numbers(5, 30, 41, dtype="u2")).writeto(file)
+
+
+# ---------------------------------------------------------------------- sidecars
+
+
+def _described(path: Path) -> xr.Dataset:
+    return CASES[WITHIN].native(path.with_name(f"{path.name}.nc"), decode_cf=False)
+
+
+@other("dmrpp", _described)
+def sidecar(path: Path) -> None:
+    file = path.with_name(f"{path.name}.nc")
+    CASES[WITHIN].write(file)
+    path.write_text(describe(file, **{"dmrpp:href": file.name}), encoding="utf-8")
 
 
 # ---------------------------------------------------------------------- files in archives

@@ -27,6 +27,7 @@ from virtualds.parsers.dmrpp_document import (
     parse_sidecar,
 )
 from virtualds.parsers.dmrpp_values import read_values
+from virtualds.parsers.hdf5 import PARSER as HDF5
 from virtualds.parsers.hdf5.attributes import RESERVED
 from virtualds.parsers.hdf5.data_types import TEXT_DTYPE
 from virtualds.source_file import SourceFile
@@ -304,4 +305,5 @@ def _read_attribute(element: Element) -> Any:
     return values[0] if values.size == 1 else values
 
 
-PARSER = Parser("dmrpp", (SUFFIX,), detect, read)
+# verification reads the files that hold the values
+PARSER = Parser("dmrpp", (SUFFIX,), detect, read, natives=HDF5.natives)
