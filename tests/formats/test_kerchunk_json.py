@@ -883,3 +883,43 @@ def test_missing_chunks_of_negative_zeros_are_written_out(tmp_path: Path) -> Non
     found.virtual.to_manifest(tmp_path / "refs.json")
     again = xr.open_dataset(tmp_path / "refs.json", engine="virtual")
     assert again.a.values.tobytes() == np.array([1, 1, -0.0, -0.0], "f4").tobytes()
+
+
+NAN = float("nan")
+
+
+def test_a_place_in_no_file_is_damage_and_no_missing_chunk(tmp_path: Path) -> None:
+    document = refs("data.bin") | {"v/0.0": [None, 5, 12]}
+    (tmp_path / "refs.json").write_text(json.dumps(document))
+    with pytest.raises(FormatError, match="without a url"):
+        virtualds.open_virtual_dataset(tmp_path / "refs.json", loadable_variables=[])
+
+
+NO_BYTES: dict[str, Any] = {
+    "null": None,
+    "NaN": NAN,
+    "a list of null": [None],
+    "a row of null": [None, None, None],
+    "a row of NaN": [NAN, NAN, NAN],
+    "a row without a url": [None, 0, 0],
+}
+
+
+@pytest.mark.parametrize("form", [0, 1], ids=["version 0", "version 1"])
+@pytest.mark.parametrize("name", NO_BYTES)
+def test_references_to_nothing_are_missing_chunks(name: str, form: int, tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(b"abcd")
+    array = {"zarr_format": 2, "shape": [12], "chunks": [4], "dtype": "|u1", "order": "C"}
+    refs = {
+        ".zgroup": {"zarr_format": 2},
+        "v/.zarray": array | {"compressor": None, "filters": None, "fill_value": 7},
+        "v/.zattrs": {"_ARRAY_DIMENSIONS": ["x"]},
+        "v/0": NO_BYTES[name],
+        "v/1": ["a.bin", 0, 4],
+        "v/2": NO_BYTES[name],
+    }
+    document = {"version": 1, "refs": refs} if form else refs
+    (tmp_path / "refs.json").write_text(json.dumps(document))
+    found = virtualds.open_virtual_dataset(tmp_path / "refs.json", decode_cf=False)["v"]
+    assert found.values.tolist() == [7] * 4 + [*b"abcd"] + [7] * 4
+    assert np.isnan(virtualds.open_virtual_dataset(tmp_path / "refs.json")["v"][0])

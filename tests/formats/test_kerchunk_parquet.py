@@ -489,10 +489,15 @@ def by_hand(folder: Path, table: Any, **changes: Any) -> Path:
 
 
 RAW = VALUES[2:].tobytes()
+NAN = float("nan")
 TABLES: dict[str, Any] = {
     "ranges": {"path": ["data.bin"] * 2 + [None], "offset": [5, 17, 0], "size": [12, 12, 0],
                "raw": pa.nulls(3)},
     "no raw": {"path": ["data.bin"] * 2 + [None], "offset": [5, 17, 0], "size": [12, 12, 0]},
+    "NaN of pandas": {"path": ["data.bin"] * 2 + [None], "offset": [5.0, 17.0, NAN],
+                      "size": [12.0, 12.0, NAN], "raw": [NAN] * 3},
+    "null numbers": {"path": ["data.bin"] * 2 + [None], "offset": [5, 17, None],
+                     "size": [12, 12, None]},
     "not padded": {"path": ["data.bin"] * 2, "offset": [5, 17], "size": [12, 12]},
     "large strings": {"path": pa.array(["data.bin"] * 2, pa.large_string()), "offset": [5, 17],
                       "size": [12, 12]},

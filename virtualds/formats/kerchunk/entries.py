@@ -11,8 +11,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import compress
-from math import prod
-from operator import not_
+from math import isnan, prod
+from operator import itemgetter, not_
 from typing import Any
 
 import numpy as np
@@ -106,7 +106,7 @@ class Entries:
 
     def build_manifest(self, path: str, grid: tuple[int, ...]) -> ChunkManifest:
         """Return where the chunks of an array lie."""
-        rows = self.chunks.get(path, [])
+        rows = _drop_missing(self.chunks.get(path, []))
         if not rows:
             return ChunkManifest.missing(grid)
         flat = _parse_flat_ids([name for name, _ in rows], grid, path)
@@ -117,6 +117,29 @@ class Entries:
         columns.add_others(compress(rows, map(not_, whole)))
         order = np.argsort(~np.array(whole, bool), kind="stable")
         return columns.build_manifest(flat[order], grid)
+
+
+def _drop_missing(rows: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """Return the rows of chunks that are there: not ``null`` or ``NaN``, or lists of these.
+
+    Tables of references have a row for every chunk, and those who make JSON of one keep them.
+    """
+    values = [value for _, value in rows]
+    # almost all references of almost all sets are lists with a url, which this sees fast
+    are_lists = set(map(type, values)) == {list} and all(values)
+    if are_lists and set(map(type, map(itemgetter(0), values))) == {str}:
+        return rows
+    return [row for row in rows if not _is_missing(row[1])]
+
+
+def _is_missing(value: Any) -> bool:
+    """Say whether a reference stands for no bytes."""
+    url, *place = value if isinstance(value, list) and value else [value]
+    return _is_nothing(url) and all(_is_nothing(n) or n == 0 for n in place)
+
+
+def _is_nothing(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and isnan(value))
 
 
 class _Columns:

@@ -56,8 +56,10 @@ def _is_filled(column: Any) -> bool:
 
 
 def read_integers(table: Any, name: str) -> npt.NDArray[np.int64]:
-    """Return a column of integers, zeros where it has none."""
+    """Return a column of integers, zeros where it has none: null, or NaN in columns of pandas."""
     if name not in table.column_names:
         return np.zeros(table.num_rows, np.int64)
     found = table[name].fill_null(0).to_numpy()
+    if found.dtype.kind == "f":
+        found = np.where(np.isnan(found), 0, found)
     return np.array(found, np.int64)
