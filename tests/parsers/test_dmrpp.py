@@ -14,7 +14,7 @@ import pytest
 import xarray as xr
 from cases import CASES, netcdf, numbers
 from counting_server import counting_server
-from sidecars import document, write_sidecar
+from sidecars import DMRPP, document, write_sidecar
 
 import virtualds
 from virtualds import AccessError, FormatError, ReadError, UnsupportedError
@@ -374,6 +374,12 @@ def test_unsound_documents_are_refused_with_their_name(tmp_path: Path, name: str
     with pytest.raises((FormatError, UnsupportedError), match=r"a\.dmrpp: ") as raised:
         opened(tmp_path / "a.dmrpp", text)
     assert complaint in str(raised.value)
+
+
+def test_a_description_without_addresses_is_told_from_a_sidecar(tmp_path: Path) -> None:
+    text = document("").replace(f' xmlns:dmrpp="{DMRPP}"', "")
+    with pytest.raises(FormatError, match=r"is a DMR of OPeNDAP.*\n?.*sidecar \(\.dmrpp\)"):
+        opened(tmp_path / "a.dmr", text)
 
 
 # ---------------------------------------------------------------------- attributes
