@@ -78,7 +78,7 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     FileNotFoundError
         There is no such group.
     UnsupportedError
-        It is too long, or declares a type of documents, which may define entities.
+        It is too long.
     """
     root = parse_sidecar(source)
     reader = _SidecarReader(source, root, frozenset(skip))

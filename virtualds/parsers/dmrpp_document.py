@@ -34,7 +34,10 @@ class _Builder(ET.TreeBuilder):
     """Builds a tree, and refuses documents that could define entities."""
 
     def doctype(self, name: str, pubid: str | None, system: str | None) -> NoReturn:
-        raise UnsupportedError("it declares a type of documents, which no sidecar does")
+        raise FormatError(
+            "it declares a type of documents, which no sidecar does; check the path, or fetch the "
+            "sidecar again"
+        )
 
 
 def parse_sidecar(source: SourceFile) -> Element:
@@ -43,9 +46,10 @@ def parse_sidecar(source: SourceFile) -> Element:
     Raises
     ------
     FormatError
-        It is no sound XML, or none of DAP4.
+        It is no sound XML, or none of DAP4, or declares a type of documents, which may define
+        entities.
     UnsupportedError
-        It is too long, or declares a type of documents, which may define entities.
+        It is too long.
     """
     root = _parse_xml(_read(source), source.url)
     if root.tag != f"{DAP}Dataset":
@@ -76,7 +80,7 @@ def _read(source: SourceFile) -> bytes:
 def _parse_xml(data: bytes, url: str) -> Element:
     try:
         return ET.fromstring(data, ET.XMLParser(target=_Builder()))
-    except UnsupportedError as error:
+    except FormatError as error:
         error.locate_file(url)
         raise
     except (ET.ParseError, LookupError, ValueError) as error:
