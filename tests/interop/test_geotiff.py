@@ -12,8 +12,6 @@ import virtualds
 
 rasterio = pytest.importorskip("rasterio")
 rioxarray = pytest.importorskip("rioxarray")
-pytest.importorskip("tifffile")
-pytest.importorskip("pyproj")
 
 # of the library that rasterio computes places with
 pytestmark = pytest.mark.filterwarnings("ignore:Use `@` matmul:PendingDeprecationWarning")
