@@ -59,9 +59,11 @@ PARSER_ERRORS = (*LIBRARY_ERRORS, RuntimeError, SyntaxError, ValueError)
 @cache
 def load_plugins() -> tuple[Parser, ...]:
     """Import the parsers of other packages and return them, warning of broken ones."""
-    known = {parser.name for parser in PARSERS}
+    points = entry_points(group=PLUGIN_GROUP)
+    # names of our own parsers cost the import of all of them
+    known = {parser.name for parser in PARSERS} if points else set()
     found: dict[str, Parser] = {}
-    for point in entry_points(group=PLUGIN_GROUP):
+    for point in points:
         parser = _load_plugin(point)
         if parser is not None and parser.name in known | found.keys():
             _warn(point, f"there is a parser {parser.name!r} already")
