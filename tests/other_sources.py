@@ -73,6 +73,12 @@ def npz_of_several(path: Path) -> None:
         np.savez(file, a=numbers(7, 30, 41), b=numbers(9, dtype=">u4"), c=np.float64(0.1))
 
 
+@other("npz", _npz)
+def npz_deflated(path: Path) -> None:
+    with path.open("wb") as file:
+        np.savez_compressed(file, a=numbers(7, 30, 41).round(1), b=np.asfortranarray(numbers(5, 9)))
+
+
 def _safetensors(path: Path) -> xr.Dataset:
     values = safetensors.numpy.load_file(path)
     with safetensors.safe_open(path, "np") as file:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import zipfile
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,54 @@ def test_checksums_of_members_are_kept_in_sets_and_in_copies(tmp_path: Path) -> 
     np.testing.assert_array_equal(virtualds.open_virtual_dataset(tmp_path / "own.zarr").v, NUMBERS)
 
 
+# ---------------------------------------------------------------------- deflated members
+
+
+def test_every_flipped_byte_of_a_deflated_array_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    np.savez_compressed(path, v=NUMBERS[:3, :4], w=NUMBERS)
+    sound = path.read_bytes()
+    with zipfile.ZipFile(path) as archive:
+        begin = sound.index(b"v.npy") + 5 + 20
+        length = archive.getinfo("v.npy").compress_size
+    harmless = 0
+    for place, bit in product(range(begin, begin + length), (1, 32)):
+        path.write_bytes(sound)
+        flipped(path, place, bit)
+        try:
+            np.testing.assert_array_equal(read(path), NUMBERS[:3, :4])
+            harmless += 1
+        except VirtualdsError:
+            pass
+    # bits behind the last symbol mean nothing
+    assert harmless <= 2
+
+
+@pytest.mark.parametrize("suffix", [".json", ".parquet", ".zarr"])
+def test_references_of_every_format_check_deflated_members(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    np.savez_compressed(path, v=NUMBERS)
+    virtualds.open_virtual_dataset(path).virtual.to_manifest(tmp_path / f"refs{suffix}")
+    # the checksum in the header of the member (APPNOTE, 4.3.7)
+    flipped(path, 14)
+    with (
+        xr.open_dataset(tmp_path / f"refs{suffix}", engine="virtual") as found,
+        pytest.raises(ReadError, match="CRC-32"),
+    ):
+        found.v.load()
+
+
+def test_verify_inflates_deflated_members(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    np.savez_compressed(path, v=NUMBERS, w=np.zeros(3 * 2**20))
+    ds = virtualds.open_virtual_dataset(path)
+    assert ds.virtual.verify(against="native").ok
+    flipped(path, 3000)
+    found = ds.virtual.verify(against="native")
+    assert "member 'v.npy'" in str(found)
+    assert "member 'w.npy'" not in str(found)
+
+
 # ---------------------------------------------------------------------- verify
 
 
@@ -163,13 +212,13 @@ def test_verify_checks_members_of_which_parts_are_read(tmp_path: Path) -> None:
     assert "member 'a.nc'" in str(found)
 
 
-def test_verify_leaves_compressed_members_alone(tmp_path: Path) -> None:
-    """No reference leads into them, and their checksums are not those of the bytes there."""
+def test_verify_leaves_members_alone_that_are_not_read(tmp_path: Path) -> None:
+    """No reference leads into members that are packed by other methods than deflate."""
     ds = xr.Dataset({"v": (("y", "x"), NUMBERS)})
     ds.to_netcdf(tmp_path / "a.nc", engine="h5netcdf")
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.write(tmp_path / "a.nc", "a.nc")
-        archive.writestr("read me.txt", "text " * 1000, zipfile.ZIP_DEFLATED)
+        archive.writestr("read me.txt", "text " * 1000, zipfile.ZIP_BZIP2)
     found = virtualds.open_virtual_dataset(f"zip://a.nc::{tmp_path / 'a.zip'}")
     assert "undecodable" not in found.virtual.verify(against="native").counts
 

@@ -3,6 +3,7 @@
 import io
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -60,14 +61,14 @@ def zipped(path: Path, source: Path, name: str) -> None:
         _add(source, name, lambda file, inside: archive.write(file, inside))
 
 
-def zipped_as_a_stream(path: Path, source: Path, name: str) -> None:
+def zipped_as_a_stream(path: Path, source: Path, name: str, method: int = 0) -> None:
     """As whoever cannot seek writes: lengths stand behind the bytes."""
 
     class Pipe:
         def __init__(self, file: io.BufferedWriter) -> None:
             self.write, self.flush = file.write, file.flush
 
-    with path.open("wb") as file, zipfile.ZipFile(Pipe(file), "w") as archive:  # type: ignore[call-overload]
+    with path.open("wb") as file, zipfile.ZipFile(Pipe(file), "w", method) as archive:  # type: ignore[call-overload]
         _add(source, name, lambda file, inside: archive.write(file, inside))
 
 
@@ -83,9 +84,9 @@ def zipped_with_extra_fields(path: Path, source: Path, name: str) -> None:
         archive.comment = b"a comment behind the directory"
 
 
-def zipped_behind_something(path: Path, source: Path, name: str) -> None:
+def zipped_behind_something(path: Path, source: Path, name: str, method: int = 0) -> None:
     path.write_bytes(b"#!/bin/sh\n" * 100)
-    with zipfile.ZipFile(path, "a") as archive:
+    with zipfile.ZipFile(path, "a", method) as archive:
         _add(source, name, lambda file, inside: archive.write(file, inside))
 
 
@@ -163,11 +164,87 @@ def test_an_archive_of_one_thing_needs_no_name_within_it(
     np.testing.assert_array_equal(found.v, VALUES)
 
 
+def deflated(path: Path, source: Path, name: str) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        _add(source, name, archive.write)
+
+
+def deflated_as_a_stream(path: Path, source: Path, name: str) -> None:
+    zipped_as_a_stream(path, source, name, zipfile.ZIP_DEFLATED)
+
+
+def deflated_where_it_helps(path: Path, source: Path, name: str) -> None:
+    """As Info-ZIP packs: what does not compress is stored, and headers have extra fields."""
+    with zipfile.ZipFile(path, "w") as archive:
+
+        def add(file: Path, inside: str) -> None:
+            data, info = file.read_bytes(), zipfile.ZipInfo(inside)
+            helps = len(zlib.compress(data)) < len(data) and sum(data[:8]) % 3
+            info.compress_type = zipfile.ZIP_DEFLATED if helps else zipfile.ZIP_STORED
+            with archive.open(info, "w", force_zip64=True) as member:
+                member.write(data)
+
+        _add(source, name, add)
+
+
+DEFLATERS: dict[str, Callable[[Path, Path, str], None]] = {
+    "deflated": deflated,
+    "as a stream": deflated_as_a_stream,
+    "in part": deflated_where_it_helps,
+    "behind a program": lambda *args: zipped_behind_something(*args, zipfile.ZIP_DEFLATED),
+}
+
+
+@pytest.mark.parametrize("compressors", [None, "auto"])
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("deflater", DEFLATERS)
+def test_the_chunks_of_a_zarr_store_may_be_deflated_members(
+    deflater: str, version: int, compressors: Any, tmp_path: Path
+) -> None:
+    ds = dataset().assign(v=dataset().v.round(1))
+    encoding = {"v": {"chunks": (1, 20, 50), "compressors": compressors}}
+    ds.to_zarr(tmp_path / "s", zarr_format=version, encoding=encoding, consolidated=False)
+    path = tmp_path / "a.zip"
+    DEFLATERS[deflater](path, tmp_path / "s", "s.zarr")
+    found = virtualds.open_virtual_dataset(f"zip://s.zarr::{path}")
+    assert {file.url for file in found.v.data.sources} == {path.as_uri()}
+    assert found.v.data.nchunks == 12
+    for suffix in (".json", ".parquet", ".zarr"):
+        found.virtual.to_manifest(tmp_path / f"refs{suffix}")
+        with xr.open_dataset(tmp_path / f"refs{suffix}", engine="virtual") as again:
+            xr.testing.assert_identical(again.load(), ds)
+    tarred(tmp_path / "b.tar", path, "a.zip")
+    nested = virtualds.open_virtual_dataset(f"zip://s.zarr::tar://a.zip::{tmp_path}/b.tar")
+    xr.testing.assert_identical(nested.virtual.load(), ds)
+
+
+def test_the_chunks_of_deflated_members_are_found_without_their_headers(tmp_path: Path) -> None:
+    ds = xr.Dataset({"v": (("y", "x"), np.arange(10**6).reshape(100, 10**4))})
+    encoding = {"v": {"chunks": (1, 10**4), "compressors": None}}
+    ds.to_zarr(tmp_path / "s", zarr_format=3, encoding=encoding, consolidated=False)
+    deflated_where_it_helps(tmp_path / "a.zip", tmp_path / "s", "s")
+    with counting_server(tmp_path) as (url, counts):
+        found = virtualds.open_virtual_dataset(f"{url}/a.zip", loadable_variables=[])
+        # its beginning, its end, and two files of metadata, of which the first is read twice
+        assert counts.of("a.zip") <= 5
+        np.testing.assert_array_equal(found.v, ds.v)
+
+
+def test_a_file_in_a_deflated_member_is_read_if_its_only_chunk_ends_it(tmp_path: Path) -> None:
+    with netCDF4.Dataset(tmp_path / "a.nc", "w", format="NETCDF3_CLASSIC") as file:
+        file.createDimension("x", 9)
+        file.createVariable("v", "f8", ("x",))[:] = np.arange(9)
+    deflated(tmp_path / "a.zip", tmp_path / "a.nc", "a.nc")
+    found = virtualds.open_virtual_dataset(tmp_path / "a.zip", loadable_variables=[])
+    assert found.v.values.tolist() == list(range(9))
+
+
 @pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_a_zip_store_of_zarr_is_opened(tmp_path: Path) -> None:
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_a_zip_store_of_zarr_is_opened(compression: int, tmp_path: Path) -> None:
     zarr = pytest.importorskip("zarr")
     path = tmp_path / "store.zarr.zip"
-    with zarr.storage.ZipStore(path, mode="w") as store:
+    with zarr.storage.ZipStore(path, mode="w", compression=compression) as store:
         dataset().to_zarr(store, zarr_format=3, consolidated=False)
     found = virtualds.open_virtual_dataset(path)
     xr.testing.assert_identical(found.virtual.load(), dataset())
@@ -183,8 +260,8 @@ def test_an_archive_within_an_archive_is_a_range_too(
     np.testing.assert_array_equal(found.v, VALUES)
 
 
-def _deflated(path: Path) -> str:
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+def _bzip2(path: Path) -> str:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_BZIP2) as archive:
         archive.writestr("a.nc", bytes(1000))
     return f"zip://a.nc::{path}"
 
@@ -207,7 +284,7 @@ def _link(path: Path) -> str:
 
 @pytest.mark.parametrize(
     ("write", "named"),
-    [(_deflated, "deflate.*\n.*zip -0"), (_encrypted, "encrypted"), (_link, "link to 'b.nc'")],
+    [(_bzip2, "bzip2.*\n.*zip -0"), (_encrypted, "encrypted"), (_link, "link to 'b.nc'")],
 )
 def test_compressed_encrypted_and_linked_members_are_refused_by_name(
     write: Callable[[Path], str], named: str, tmp_path: Path

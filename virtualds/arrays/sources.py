@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import is_
 from typing import Any
@@ -13,14 +13,23 @@ import pandas as pd
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
+from virtualds.chunks.columns import settle_column
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.lazy_manifest import DeferredManifest, LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import compact
 from virtualds.chunks.reference_table import iterate_references
 from virtualds.chunks.stored_sources import CountedSources, SourceColumns, count_stored
+from virtualds.codecs.zip_member import ZipMember
 from virtualds.source_file import NO_NUMBER, SourceFile
-from virtualds.stores import find_archive_checksums, is_in_archive, locate_outside_archives
+from virtualds.stores import (
+    find_archive_checksums,
+    find_archive_entries,
+    is_in_archive,
+    locate_outside_archives,
+)
+from virtualds.stores.archive import Entry
+from virtualds.stores.compressed import make_member_error
 from virtualds.urls import HELD, normalise_url, scheme_of
 
 
@@ -236,11 +245,66 @@ def _resolve_variable(variable: ManifestVariable) -> ManifestVariable:
     data = variable.data
     if not isinstance(data, ManifestArray):
         return variable
+    data = _resolve_deflated(data)
     codecs = all(pipeline.codecs for pipeline in data.pipelines)
     fragments = tuple(_resolve_fragment(fragment, codecs) for fragment in data.fragments)
-    if all(new is old for new, old in zip(fragments, data.fragments, strict=True)):
+    if data is variable.data and all(map(is_, fragments, data.fragments)):
         return variable
     return replace(variable, data=replace(data, fragments=fragments))
+
+
+def _resolve_deflated(array: ManifestArray) -> ManifestArray:
+    """Return an array whose chunks are members of a zip archive, headers included.
+
+    An array of whose members none is deflated stays as it is.
+
+    Raises
+    ------
+    UnsupportedError
+        A chunk does not reach from the same offset to the end of its member.
+    """
+    manifests = [fragment.manifest for fragment in array.fragments]
+    if any(manifest.is_in_set for manifest in manifests):
+        return array
+    files = list(dict.fromkeys(file for manifest in manifests for file in manifest.files))
+    entries = dict(zip(files, find_archive_entries(files), strict=False))
+    if not entries:
+        return array
+    skips = {_find_skip(manifest) for manifest in manifests}
+    if len(skips) > 1 or None in skips:
+        raise make_member_error(next(file.url for file in files if entries[file].is_packed))
+    codec = ZipMember(skips.pop() or 0)
+    fragments = tuple(
+        replace(f, manifest=_enclose(f.manifest, [entries[n] for n in f.manifest.files]))
+        for f in array.fragments
+    )
+    pipelines = tuple(replace(p, codecs=(*p.codecs, codec)) for p in array.pipelines)
+    return replace(array, fragments=fragments, pipelines=pipelines)
+
+
+def _enclose(manifest: ChunkManifest, entries: Sequence[Entry]) -> ChunkManifest:
+    """Return a manifest of whole members, one for each file of the table, with their headers."""
+    lengths = np.array([*(entry.length for entry in entries), 0, 0], np.int64)
+    wholes = replace(
+        manifest,
+        offset=settle_column(np.zeros((), np.int64), manifest.shape),
+        length=settle_column(lengths[compact(manifest.file)], manifest.shape),
+    )
+    return wholes.relocated([(entry.archive, entry.begin) for entry in entries])
+
+
+def _find_skip(manifest: ChunkManifest) -> int | None:
+    """Return where in their files the chunks begin that reach to the end; None if some do not."""
+    if isinstance(manifest, LazyManifest) or manifest.inline:
+        return None
+    sizes = np.array([*(file.size or 0 for file in manifest.files), 0, 0], np.int64)
+    file, offset, length = np.broadcast_arrays(
+        *(compact(getattr(manifest, name)) for name in ("file", "offset", "length"))
+    )
+    there = file >= 0
+    offset, ends = offset[there], sizes[file[there]]
+    is_rest = (offset + length[there] == ends).all() and (offset == offset[:1]).all()
+    return int(offset.max(initial=0)) if is_rest else None
 
 
 def _resolve_fragment(fragment: Fragment, codecs: bool) -> Fragment:

@@ -63,6 +63,7 @@ CODECS = LateTable[type[Codec]](
     "virtualds.codecs.table_columns:RowBits",
     "virtualds.codecs.table_columns:PaddedText",
     "virtualds.codecs.table_columns:TextNumbers",
+    "virtualds.codecs.zip_member:ZipMember",
 )
 """Every codec with its own class, common ones first; `Numcodecs` stands for those of numcodecs and
 its plugins."""

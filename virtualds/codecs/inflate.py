@@ -20,15 +20,16 @@ class Inflater:
 
     Parameters
     ----------
-    zlib, gzip : callable
+    zlib, gzip, deflate : callable
         Take a stream and the decoded length; the result may have another length. Of several gzip
-        members only the first is decoded.
+        members only the first is decoded. ``deflate`` is a stream without a wrapper (RFC 1951).
     damage : tuple of exception types
         Errors that they raise.
     """
 
     zlib: Callable[[Buffer, int], Buffer]
     gzip: Callable[[Buffer, int], Buffer]
+    deflate: Callable[[Buffer, int], Buffer]
     damage: tuple[type[Exception], ...]
 
 
@@ -36,7 +37,9 @@ def _make_libdeflate() -> Inflater:
     import deflate
 
     damage = (deflate.DeflateError, ValueError)
-    return Inflater(deflate.zlib_decompress, deflate.gzip_decompress, damage)
+    return Inflater(
+        deflate.zlib_decompress, deflate.gzip_decompress, deflate.deflate_decompress, damage
+    )
 
 
 def _make_isal() -> Inflater:
@@ -64,7 +67,9 @@ def _wrap_zlib_like(module: Any) -> Inflater:
             raise module.error("the stream is longer than its room, or ends before its end mark")
         return found
 
-    return Inflater(partial(inflate, 15), partial(inflate, 31), (module.error,))
+    return Inflater(
+        partial(inflate, 15), partial(inflate, 31), partial(inflate, -15), (module.error,)
+    )
 
 
 INFLATERS = (_make_libdeflate, _make_isal, _make_zlib_ng, _make_python_zlib)

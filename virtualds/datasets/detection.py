@@ -19,6 +19,7 @@ from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.archive_index import is_tar, is_zip
 from virtualds.stores.block_cache import FIRST_PAGES, PAGE
+from virtualds.stores.compressed import demand_uncompressed
 from virtualds.stores.fence import is_claim
 from virtualds.stores.listing import find_names
 from virtualds.urls import join_path, scheme_of
@@ -38,15 +39,6 @@ FOLDER_READERS: tuple[Parser | Format, ...] = (*FORMATS, PLAIN_ZARR)
 
 HEAD_BYTES = 4096
 """First bytes that identify most files; a local file gives more in the same time."""
-
-COMPRESSIONS = {
-    b"\x1f\x8b": "gzip",
-    b"\x1f\x9d": "compress",
-    b"BZh": "bzip2",
-    b"\xfd7zXZ\0": "xz",
-    b"\x28\xb5\x2f\xfd": "zstd",
-}
-"""First bytes of files that are compressed as a whole, and the programs that do it."""
 
 
 def detect_reader(url: str, options: StorageOptions | None) -> Found:
@@ -88,8 +80,7 @@ def detect_reader(url: str, options: StorageOptions | None) -> Found:
     for parser in load_plugins():
         if not parser.markers and is_recognised(parser, head):
             return parser, source
-    if (what := describe_non_data(head)) is not None:
-        raise FormatError(f"{url}: {what}")
+    demand_data_in(url, head, options)
     if head.lstrip()[:1] == b"{":
         raise FormatError(
             f"{url}: the file is JSON, but not a reference set; check the path, or give a set that "
@@ -114,7 +105,22 @@ def give_options(
     return reader, source._replace(options=options) if isinstance(reader, Format) else source
 
 
-def describe_non_data(head: bytes) -> str | None:
+def demand_data_in(url: str, head: bytes, options: StorageOptions | None) -> None:
+    """Refuse a file that begins with ``head`` if that is no data, or compressed data.
+
+    Raises
+    ------
+    FormatError
+        The file is empty, or a page of a server.
+    UnsupportedError
+        It is compressed as a whole.
+    """
+    if (what := _describe_non_data(head)) is not None:
+        raise FormatError(f"{url}: {what}")
+    demand_uncompressed(url, head, options)
+
+
+def _describe_non_data(head: bytes) -> str | None:
     """Describe a file without data and the remedy; None if it may hold data."""
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()[:500].lower()
     if not head:
@@ -134,12 +140,6 @@ def describe_non_data(head: bytes) -> str | None:
             "the file is an XML document, such as a server sends in place of a file (an error); "
             "open it in a browser to see what it says, check the url and storage_options"
         )
-    for signature, name in COMPRESSIONS.items():
-        if head.startswith(signature):
-            return (
-                f"the file is compressed as a whole by {name}, and references point at bytes that "
-                f"lie there as they are; decompress it, or copy it uncompressed"
-            )
     return None
 
 

@@ -16,7 +16,7 @@ from virtualds.datasets.detection import (
     HEAD_BYTES,
     READERS,
     Found,
-    describe_non_data,
+    demand_data_in,
     detect_reader,
     find_marked_by,
     find_named,
@@ -28,7 +28,7 @@ from virtualds.datasets.registry import (
     format_of_object,
     load_plugins,
 )
-from virtualds.errors import FormatError, without_secrets
+from virtualds.errors import FormatError, UnsupportedError, without_secrets
 from virtualds.formats import Format
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
@@ -198,7 +198,9 @@ def format_there(location: Location) -> Format | None:
         return location.format
     try:
         found, _ = reader_of(location)
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError, StoreError, FormatError):
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError, StoreError):
+        return None
+    except (FormatError, UnsupportedError):
         return None
     return found if isinstance(found, Format) else None
 
@@ -210,13 +212,14 @@ def demand_data(location: Location) -> None:
     ------
     FormatError
         The file is empty, or a page of a server.
+    UnsupportedError
+        It is compressed as a whole.
     """
     try:
         _, head = find_store(location.url).read_head(location.url, location.options, HEAD_BYTES)
     except OSError:
         return
-    if (what := describe_non_data(head)) is not None:
-        raise FormatError(f"{location.url}: {what}")
+    demand_data_in(location.url, head, location.options)
 
 
 def is_set_folder(url: str) -> bool:

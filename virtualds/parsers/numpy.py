@@ -1,4 +1,4 @@
-"""Arrays that numpy saved: ``.npy`` files, and ``.npz`` files that are not compressed.
+"""Arrays that numpy saved: ``.npy`` files, and ``.npz`` files.
 
 An ``.npz`` file is a zip archive of ``.npy`` files, each of which is a variable.
 """
@@ -20,15 +20,17 @@ from virtualds.arrays.group import ManifestGroup
 from virtualds.arrays.parser import NativeReader, Parser, ReadNative, stored_values
 from virtualds.arrays.sources import READ_WHOLE
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.source_file import SourceFile, compute_checksum_behind, find_mismatch
+from virtualds.source_file import SourceFile, compute_checksum_behind
 from virtualds.stores import (
     find_archive_checksums,
+    find_archive_entries,
     find_archive_headers,
     find_store,
-    locate_outside_archives,
+    read_heads,
 )
 from virtualds.stores.archive_index import LOCAL_HEADER, LOCAL_MAGIC
 from virtualds.stores.scan_cache import fetch_ahead
+from virtualds.stores.store import StoreError
 
 NAME = "array"
 """The name of the variable of an ``.npy`` file."""
@@ -96,15 +98,10 @@ def read_archive(
     FormatError
         The archive is damaged, or holds something else.
     UnsupportedError
-        It is compressed.
+        Its members are encrypted, or not compressed by deflate.
     """
     root = f"zip://::{source.url}"
-    try:
-        listed = find_store(root).list_files(root, source.options)
-    except UnsupportedError as error:
-        raise UnsupportedError(
-            f"{error}; numpy.savez writes it so, numpy.savez_compressed does not"
-        ) from error
+    listed = find_store(root).list_files(root, source.options)
     if odd := [file.path for file in listed if not file.path.endswith(SUFFIX)]:
         raise FormatError(
             f"{source.url}: it holds {odd[0]!r} among its arrays; name one of its files as "
@@ -138,22 +135,14 @@ def _fetch_heads(files: Sequence[SourceFile]) -> list[bytes]:
     for first in range(0, len(headers), AT_ONCE):
         some = headers[first : first + AT_ONCE]
         fetch_ahead({some[0][0]: [(begin, span) for _, begin in some]})
-    places = locate_outside_archives(files)
-    wanted = [
-        (begin, min(USUAL_HEADER, file.size or 0))
-        for file, (_, begin) in zip(files, places, strict=True)
-    ]
-    if not files:
-        return []
-    whole = places[0][0]
-    return [bytes(head) for head in find_store(whole.url).get_ranges(whole, wanted)]
+    return read_heads(files, USUAL_HEADER)
 
 
 def _build_array(file: SourceFile, head: bytes) -> ManifestArray:
     """Return the array of an ``.npy`` file that begins with ``head``."""
     size = min(parse_header_size(head, file.url), file.size or 0)
     if size > len(head):
-        [head] = find_store(file.url).get_ranges(file, [(0, size)])
+        [head] = read_heads([file], size)
     found = parse_numpy_header(head, file.url)
     nbytes = found.dtype.itemsize * prod(found.shape)
     checksum = _find_checksum(file, head[: found.offset], nbytes)
@@ -175,14 +164,16 @@ def _find_checksum(file: SourceFile, header: bytes, nbytes: int) -> int:
     """
     size = file.size or 0
     [whole] = find_archive_checksums([file])
-    if not whole or size > len(header) + READ_WHOLE:
+    is_deflated = bool(find_archive_entries([file]))
+    if not whole or (not is_deflated and size > len(header) + READ_WHOLE):
         return 0
     if nbytes and len(header) + nbytes == size:
-        return compute_checksum_behind(header, whole, nbytes)
-    [(archive, begin)] = locate_outside_archives([file])
-    [data] = find_store(archive.url).get_ranges(archive, [(begin, size)])
-    if reason := find_mismatch(data, whole):
-        raise FormatError(f"{file.url}: {reason}; the archive is damaged, fetch it again")
+        # a deflated member is checked by its codec
+        return 0 if is_deflated else compute_checksum_behind(header, whole, nbytes)
+    try:
+        find_store(file.url).get_ranges(file, [(0, size)])
+    except StoreError as error:
+        raise FormatError(f"{file.url}: {error}; fetch the archive again") from error
     return 0
 
 

@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from typing import Protocol
 
 from virtualds.source_file import SourceFile
-from virtualds.stores.archive import ArchiveStore
+from virtualds.stores.archive import ArchiveStore, Entry
 from virtualds.stores.archive_index import read_tar_index, read_zip_index
 from virtualds.stores.fsspec import FsspecStore
 from virtualds.stores.held import HeldStore
@@ -93,6 +93,18 @@ def find_archive_checksums(files: Sequence[SourceFile]) -> list[int]:
     return found
 
 
+def find_archive_entries(files: Sequence[SourceFile]) -> list[Entry]:
+    """Return where members of zip archives lie with their headers, if one of them is deflated.
+
+    The list is empty if none is, or if there are other files.
+    """
+    store = ARCHIVES["zip"]
+    if not files or any(_archives_of(file.url) is not store for file in files):
+        return []
+    found = store.locate_entries(files)
+    return found if any(entry.is_packed for entry in found) else []
+
+
 def find_archive_headers(files: Sequence[SourceFile]) -> list[tuple[SourceFile, int]]:
     """Return for each member of one archive the archive, and the offset of the member's header.
 
@@ -102,13 +114,25 @@ def find_archive_headers(files: Sequence[SourceFile]) -> list[tuple[SourceFile, 
     return [] if store is None else store.locate_headers(files)
 
 
+def read_heads(files: Sequence[SourceFile], length: int) -> list[bytes]:
+    """Return the first bytes of a file, or of members of one archive, all at once."""
+    if not files:
+        return []
+    if (store := _archives_of(files[0].url)) is not None:
+        return store.read_heads(files, length)
+    [file] = files
+    return [bytes(find_store(file.url).get_ranges(file, [(0, min(length, file.size or 0))])[0])]
+
+
 __all__ = [
     "SCANNED",
     "STORES",
     "FsspecStore",
     "LocalStore",
     "find_archive_checksums",
+    "find_archive_entries",
     "find_archive_headers",
     "find_store",
     "locate_outside_archives",
+    "read_heads",
 ]

@@ -7,11 +7,13 @@ of an archive. It does not write.
 from __future__ import annotations
 
 import threading
+import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
+from virtualds.bounds import decode_stream
 from virtualds.errors import UnsupportedError
 from virtualds.options import get_options
 from virtualds.source_file import SourceFile, StorageOptions, find_mismatch
@@ -22,6 +24,7 @@ from virtualds.stores.archive_index import (
     Read,
     parse_data_offset,
 )
+from virtualds.stores.compressed import make_member_error
 from virtualds.stores.read_only import ReadOnlyStore
 from virtualds.stores.store import (
     ListedFile,
@@ -39,6 +42,9 @@ HELD_ARCHIVES = 16
 EXTRA = 256
 """Bytes that are read for the name and extra field of a local header."""
 
+SWOLLEN = 64
+"""Bytes that data which do not compress may have more once they are deflated."""
+
 ReadIndex = Callable[[Read, int, str], Index]
 
 
@@ -48,6 +54,33 @@ class _Archive:
 
     file: SourceFile
     members: Index
+    begins: dict[int, int] = field(default_factory=dict, compare=False)
+    """Where data begin, by the places of the headers that have been read."""
+
+    def find_begin(self, member: ArchiveMember, place: int, data: bytes) -> int:
+        """Return where the data of a member begin; if need be from ``data``, its header."""
+        if member.offset is not None:
+            return member.offset
+        if member.header not in self.begins:
+            self.begins[member.header] = parse_data_offset(data, place, self.file.url)
+        return self.begins[member.header]
+
+    def find_head(self, member: ArchiveMember, length: int) -> Range:
+        """Return the range that has the first bytes of a member, with its header if need be."""
+        count = _count_stored(member, length)
+        if member.offset is not None:
+            return member.offset, count
+        count += LOCAL_HEADER + EXTRA
+        return member.header, min(count, (self.file.size or 0) - member.header)
+
+
+class Entry(NamedTuple):
+    """A member of a zip archive with its header: where it lies, and whether it is deflated."""
+
+    archive: SourceFile
+    begin: int
+    length: int
+    is_packed: bool
 
 
 class ArchiveStore(ReadOnlyStore):
@@ -76,6 +109,11 @@ class ArchiveStore(ReadOnlyStore):
     def get_ranges(self, file: SourceFile, ranges: Sequence[Range]) -> Sequence[bytes]:
         """Return the bytes of every range of a member."""
         archive, member = self._find_member(file)
+        is_whole = all(wanted == (0, member.length) for wanted in ranges)
+        if member.packed is not None and not is_whole:
+            raise make_member_error(file.url)
+        if ranges and is_whole and (member.packed is not None or member.offset is None):
+            return [self._read_whole(archive, member)] * len(ranges)
         for item, (offset, length) in enumerate(ranges):
             if offset + length > member.length:
                 raise StoreError(
@@ -110,25 +148,11 @@ class ArchiveStore(ReadOnlyStore):
         archive = self._open_archive(url, options, fresh=True)
         member = _find_member(archive, url)
         file = _describe_member(url, archive, member, options)
-        length = min(length, member.length)
-        if not length:
-            return file, b""
-        if member.offset is not None:
-            return file, self.get_ranges(file, [(0, length)])[0]
-        # one request for the member's header, which holds the offset, and its data
-        span = min(LOCAL_HEADER + EXTRA + length, (archive.file.size or 0) - member.header)
-        [found] = self._store_for(archive.file.url).get_ranges(
-            archive.file, [(member.header, span)]
-        )
-        begin = parse_data_offset(found, member.header, archive.file.url) - member.header
-        if len(found) < begin + length:
-            return file, self.get_ranges(file, [(0, length)])[0]
-        found = found[begin : begin + length]
-        # get_ranges raises the error
-        is_whole = length == member.length
-        if is_whole and find_mismatch(found, member.checksum):
-            return file, self.get_ranges(file, [(0, length)])[0]
-        return file, found
+        [head] = self._read_heads(archive, [member], length)
+        if len(head) == member.length and find_mismatch(head, member.checksum):
+            # get_ranges raises the error
+            return file, self.get_ranges(file, [(0, len(head))])[0]
+        return file, head
 
     def read_all(self, url: str, options: StorageOptions | None) -> bytes:
         """Return a whole member."""
@@ -156,6 +180,9 @@ class ArchiveStore(ReadOnlyStore):
     def locate_members(self, files: Sequence[SourceFile]) -> list[tuple[SourceFile, int]]:
         """Return for each member its archive, and the offset of its data there."""
         found = [self._find_member(file) for file in files]
+        for file, (_, member) in zip(files, found, strict=True):
+            if member.packed is not None:
+                raise make_member_error(file.url)
         offsets: dict[int, int] = {}
         by_archive: dict[SourceFile, list[int]] = {}
         for number, (archive, _) in enumerate(found):
@@ -173,7 +200,61 @@ class ArchiveStore(ReadOnlyStore):
         """Return for each member its archive, and the offset of its header there."""
         return [(archive.file, member.header) for archive, member in map(self._find_member, files)]
 
+    def read_heads(self, files: Sequence[SourceFile], length: int) -> list[bytes]:
+        """Return the first bytes of members of one archive, with one request for all."""
+        found = [self._find_member(file) for file in files]
+        return self._read_heads(found[0][0], [member for _, member in found], length)
+
+    def locate_entries(self, files: Sequence[SourceFile]) -> list[Entry]:
+        """Return for each member of a zip archive where it lies with its header."""
+        return [
+            Entry(archive.file, member.header, member.entry, member.packed is not None)
+            for archive, member in map(self._find_member, files)
+        ]
+
     # ------------------------------------------------------------------ archives
+
+    def _read_heads(
+        self, archive: _Archive, members: Sequence[ArchiveMember], length: int
+    ) -> list[bytes]:
+        """Return the first bytes of members; one range has a header and what follows it."""
+        spans = [archive.find_head(member, length) for member in members]
+        found = self._store_for(archive.file.url).get_ranges(archive.file, spans)
+        return [
+            self._take_head(archive, member, length, place, data)
+            for member, (place, _), data in zip(members, spans, found, strict=True)
+        ]
+
+    def _take_head(
+        self, archive: _Archive, member: ArchiveMember, length: int, place: int, data: bytes
+    ) -> bytes:
+        """Return the first bytes of a member, from bytes of its archive at ``place``."""
+        begin, count = archive.find_begin(member, place, data), _count_stored(member, length)
+        head = data[begin - place :][:count]
+        if len(head) < count:
+            [head] = self._store_for(archive.file.url).get_ranges(archive.file, [(begin, count)])
+        if member.packed is None:
+            return head
+        try:
+            found = zlib.decompressobj(-zlib.MAX_WBITS).decompress(head, length)
+        except zlib.error as error:
+            raise StoreError(f"the archive is damaged: {error}") from error
+        if len(found) < min(length, member.length):
+            return self._read_whole(archive, member)[:length]
+        return found
+
+    def _read_whole(self, archive: _Archive, member: ArchiveMember) -> bytes:
+        """Return all bytes of a member of a zip archive, with one request for header and data."""
+        store, span = self._store_for(archive.file.url), (member.header, member.entry)
+        [entry] = store.get_ranges(archive.file, [span])
+        data = entry[archive.find_begin(member, member.header, entry) - member.header :]
+        try:
+            found = data[: member.length] if member.packed is None else _inflate(data)
+        except (zlib.error, ValueError, EOFError) as error:
+            raise StoreError(f"the archive is damaged: {error}") from error
+        if reason := find_mismatch(found, member.checksum):
+            raise StoreError(f"the archive is damaged: of all its bytes, {reason}")
+        return found
 
     def _find_member(self, file: SourceFile) -> tuple[_Archive, ArchiveMember]:
         """Return the archive of a member, as it was when the member was scanned."""
@@ -226,15 +307,25 @@ class ArchiveStore(ReadOnlyStore):
 
     def _find_offsets(self, archive: _Archive, members: Sequence[ArchiveMember]) -> list[int]:
         """Return the offsets of members, from their headers where necessary."""
-        unknown = dict.fromkeys(m.header for m in members if m.offset is None)
+        unknown = {m.header: m for m in members if m.offset is None}
+        unknown = {place: m for place, m in unknown.items() if place not in archive.begins}
         headers = self._store_for(archive.file.url).get_ranges(
-            archive.file, [(header, LOCAL_HEADER) for header in unknown]
+            archive.file, [(place, LOCAL_HEADER) for place in unknown]
         )
-        begins = {
-            place: parse_data_offset(header, place, archive.file.url)
-            for place, header in zip(unknown, headers, strict=True)
-        }
-        return [m.offset if m.offset is not None else begins[m.header] for m in members]
+        for (place, member), header in zip(unknown.items(), headers, strict=True):
+            archive.find_begin(member, place, header)
+        return [archive.find_begin(member, member.header, b"") for member in members]
+
+
+def _inflate(data: bytes) -> bytes:
+    return decode_stream(zlib.decompressobj(-zlib.MAX_WBITS), data, None)
+
+
+def _count_stored(member: ArchiveMember, length: int) -> int:
+    """Return how many stored bytes surely hold the first bytes of a member."""
+    if member.packed is None:
+        return min(length, member.length)
+    return min(length + SWOLLEN, member.packed)
 
 
 def _find_member(archive: _Archive, url: str) -> ArchiveMember:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from virtualds.errors import FormatError
 from virtualds.source_file import PRESENT
+from virtualds.stores.compressed import demand_uncompressed
 
 AHEAD = 2**16
 """Bytes that are read at a time, unless more are asked for."""
@@ -36,8 +37,14 @@ ENCRYPTED, STREAMED = 0x1, 0x8
 BLOCK = 512
 """Bytes of a tar block."""
 
-METHODS = {8: "deflate", 9: "deflate64", 12: "bzip2", 14: "LZMA", 93: "Zstandard", 95: "xz"}
-"""Compression methods (APPNOTE, 4.4.5); 0 is none."""
+METHODS = {9: "deflate64", 12: "bzip2", 14: "LZMA", 93: "Zstandard", 95: "xz"}
+"""Compression methods that are not read (APPNOTE, 4.4.5); 0 is none, 8 is deflate."""
+
+LONGEST_HEADER = LOCAL_HEADER + 2 * (2**16 - 1)
+"""Bytes of the longest local header."""
+
+DESCRIPTOR = 24
+"""Bytes of the longest record behind the data of a streamed member (APPNOTE, 4.3.9)."""
 
 Read = Callable[[int, int], bytes]
 """Takes offset and length, and returns these bytes of an archive."""
@@ -53,6 +60,8 @@ class ArchiveMember(NamedTuple):
     ``offset`` is where its bytes begin, None where its header at ``header`` must be read first.
     ``problem`` says why its bytes are not plain bytes of the archive, and what to do.
     ``checksum`` is that of the whole member, in the form of manifests; tar archives have none.
+    ``packed`` is the number of deflated bytes, of a member whose ``length`` bytes are deflated.
+    ``entry`` is the number of bytes from its header to what follows the member, in a zip archive.
     """
 
     length: int
@@ -60,6 +69,8 @@ class ArchiveMember(NamedTuple):
     header: int
     problem: str | None = None
     checksum: int = 0
+    packed: int | None = None
+    entry: int = 0
 
 
 Index = Mapping[str, ArchiveMember]
@@ -88,7 +99,7 @@ def read_zip_index(read: Read, size: int, where: str) -> Index:
         zipfile.ZipFile(_Window(read, size, max(size - AHEAD, 0))) as archive,
     ):
         entries = [entry for entry in archive.infolist() if not entry.is_dir()]
-        stops = sorted(entry.header_offset for entry in archive.infolist())
+        stops = sorted({entry.header_offset for entry in archive.infolist()})
         stops.append(archive.start_dir)
     next_of = dict(pairwise(stops))
     return {entry.filename: _parse_zip_member(entry, next_of, size, where) for entry in entries}
@@ -97,30 +108,40 @@ def read_zip_index(read: Read, size: int, where: str) -> Index:
 def _parse_zip_member(
     entry: zipfile.ZipInfo, next_of: Mapping[int, int], size: int, where: str
 ) -> ArchiveMember:
-    length, header = entry.compress_size, entry.header_offset
-    if header < 0 or header + LOCAL_HEADER + length > size:
+    stored, header = entry.compress_size, entry.header_offset
+    whole, reach = next_of[header] - header, header + LOCAL_HEADER + stored
+    if header < 0 or reach > min(next_of[header], size):
         raise FormatError(
-            f"{where}: the member {entry.filename!r} reaches to byte "
-            f"{header + LOCAL_HEADER + length} of {size}; the archive is damaged, fetch it again"
+            f"{where}: the member {entry.filename!r} reaches to byte {reach} of {size}, where "
+            f"something else lies; the archive is damaged, fetch it again"
         )
     # where the next header follows the data exactly, there is no extra field
     name = entry.orig_filename.encode("utf-8" if entry.flag_bits & 0x800 else "cp437", "replace")
     least = LOCAL_HEADER + len(name)
-    tight = next_of.get(header) == header + least + length and not entry.flag_bits & STREAMED
-    offset = header + least if tight else None
-    return ArchiveMember(length, offset, header, _find_zip_problem(entry), PRESENT + entry.CRC)
+    tight = whole == least + stored and not entry.flag_bits & STREAMED
+    is_packed = entry.compress_type == zipfile.ZIP_DEFLATED
+    return ArchiveMember(
+        entry.file_size if is_packed else stored,
+        header + least if tight else None,
+        header,
+        _find_zip_problem(entry),
+        PRESENT + entry.CRC,
+        stored if is_packed else None,
+        # something else may lie between two members
+        min(whole, LONGEST_HEADER + stored + DESCRIPTOR),
+    )
 
 
 def _find_zip_problem(entry: zipfile.ZipInfo) -> str | None:
     if entry.flag_bits & ENCRYPTED:
         return "it is encrypted; unpack the archive"
-    if entry.compress_type != zipfile.ZIP_STORED:
+    if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         method = METHODS.get(entry.compress_type, f"method {entry.compress_type}")
         return (
-            f"the member is compressed ({method}), so no range of the archive holds its bytes; "
-            f"unpack the archive, or pack it again without compression (zip -0)"
+            f"the member is compressed by {method}; unpack the archive, or pack it again without "
+            f"compression (zip -0)"
         )
-    if entry.file_size != entry.compress_size:
+    if entry.compress_type == zipfile.ZIP_STORED and entry.file_size != entry.compress_size:
         return f"it has {entry.compress_size} bytes stored of {entry.file_size}; fetch it again"
     return None
 
@@ -149,8 +170,12 @@ def read_tar_index(read: Read, size: int, where: str) -> Index:
     ------
     FormatError
         The archive is damaged or truncated.
+    UnsupportedError
+        It is compressed.
     """
     window = _Window(read, size, 0)
+    demand_uncompressed(where, window.read(BLOCK))
+    window.seek(0)
     found = {}
     with _describe_errors(where), tarfile.TarFile(fileobj=window, mode="r") as archive:
         for entry in archive:

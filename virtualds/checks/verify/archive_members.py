@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 
 from virtualds.checks.verify.findings import Problem
 from virtualds.checks.verify.sources import HEAD_BYTES
@@ -65,11 +66,26 @@ def _compute_checksum(store: Store, file: SourceFile, member: ArchiveMember) -> 
     if place is None:
         header = _fetch_range(store, file, member.header, LOCAL_HEADER)
         place = parse_data_offset(header, member.header, file.url)
+    stored = member.length if member.packed is None else member.packed
+    parts: Iterable[bytes] = (
+        _fetch_range(store, file, start, min(PIECE, place + stored - start))
+        for start in range(place, place + stored, PIECE)
+    )
     found = 0
-    for start in range(place, place + member.length, PIECE):
-        count = min(PIECE, place + member.length - start)
-        found = zlib.crc32(_fetch_range(store, file, start, count), found)
+    # what was inflated before the damage has another checksum
+    with suppress(zlib.error):
+        for part in parts if member.packed is None else _inflate(parts):
+            found = zlib.crc32(part, found)
     return PRESENT + found
+
+
+def _inflate(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the bytes of a deflated member, a piece at a time."""
+    stream = zlib.decompressobj(-zlib.MAX_WBITS)
+    for part in parts:
+        while part:
+            yield stream.decompress(part, PIECE)
+            part = stream.unconsumed_tail
 
 
 def _fetch_range(store: Store, file: SourceFile, start: int, count: int) -> bytes:
