@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import warnings
 from pathlib import Path
 from typing import Any
@@ -322,13 +321,6 @@ def test_parts_that_cannot_be_referenced_are_refused_by_name(name: str, tmp_path
         assert list(virtualds.open_virtual_dataset(tmp_path / "a.fits", on_error="skip")) == [
             "PRIMARY"
         ]
-
-
-def test_a_compressed_file_says_what_to_do(tmp_path: Path) -> None:
-    data = written(tmp_path, "i2").read_bytes()
-    (tmp_path / "a.fits.gz").write_bytes(gzip.compress(data))
-    with pytest.raises(FormatError, match=r"(?s)compressed as a whole by gzip.*decompress it"):
-        virtualds.open_virtual_dataset(tmp_path / "a.fits.gz")
 
 
 def test_damage_is_an_error(tmp_path: Path) -> None:

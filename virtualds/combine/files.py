@@ -69,7 +69,10 @@ class Files:
         files = cls([paths] if isinstance(paths, os.PathLike) else list(paths), options)
         for file in files.flat:
             if not isinstance(file, str | os.PathLike) and format_of_object(file) is None:
-                raise TypeError(f"a path or url is expected, got {type(file).__name__}")
+                raise TypeError(
+                    f"a path or url is expected, got {type(file).__name__}; open objects with "
+                    f"open_virtual_dataset, and combine the datasets with xr.concat"
+                )
         return files
 
     @cached_property
