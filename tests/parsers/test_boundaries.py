@@ -157,7 +157,9 @@ def test_members_of_tar_are_found_at_every_boundary(form: int) -> None:
 
 def assert_indexed(read_index: object, data: bytes, members: dict[str, bytes]) -> None:
     index: Index = read_index(  # type: ignore[operator]
-        lambda offset, length: data[offset : offset + length], len(data), "here"
+        lambda ranges: [data[start : start + length] for start, length in ranges],
+        len(data),
+        "here",
     )
     found = {
         name: data[member.offset : member.offset + member.length]

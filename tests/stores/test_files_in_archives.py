@@ -20,7 +20,7 @@ import virtualds
 from virtualds.errors import FormatError, ReadError, UnsupportedError
 from virtualds.source_file import SourceFile
 from virtualds.stores import find_store
-from virtualds.stores.archive_index import AHEAD, read_tar_index, read_zip_index
+from virtualds.stores.archive_index import AHEAD, Read, read_tar_index, read_zip_index
 
 VALUES = np.random.default_rng(1).normal(size=(6, 40, 50)).astype("f4")
 
@@ -366,6 +366,10 @@ def _archive_bytes(kind: str) -> bytes:
     return buffer.getvalue()
 
 
+def reader_of(raw: bytes | bytearray) -> Read:
+    return lambda ranges: [bytes(raw[start : start + length]) for start, length in ranges]
+
+
 INDICES = {"zip": read_zip_index, "tar": read_tar_index}
 SOUND = {kind: _archive_bytes(kind) for kind in INDICES}
 
@@ -381,7 +385,7 @@ def test_a_damaged_archive_is_an_error_or_lists_what_lies_in_it(
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     raw = raw[: data.draw(st.integers(0, len(raw)) | st.just(len(raw)))]
     try:
-        members = INDICES[kind](lambda a, n: bytes(raw[a : a + n]), len(raw), "it")
+        members = INDICES[kind](reader_of(raw), len(raw), "it")
     except FormatError as error:
         assert "it: " in str(error)
     else:
@@ -392,7 +396,7 @@ def test_a_damaged_archive_is_an_error_or_lists_what_lies_in_it(
 def test_a_tar_archive_that_ends_too_early_is_not_taken_for_a_short_one(cut: int) -> None:
     raw = SOUND["tar"][:cut]
     with pytest.raises(FormatError, match="truncated or damaged"):
-        read_tar_index(lambda a, n: raw[a : a + n], len(raw), "it")
+        read_tar_index(reader_of(raw), len(raw), "it")
 
 
 def test_members_are_bounded(tmp_path: Path) -> None:

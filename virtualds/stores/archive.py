@@ -10,7 +10,7 @@ import threading
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from virtualds.bounds import decode_stream
@@ -24,6 +24,7 @@ from virtualds.stores.archive_index import (
     Read,
     parse_data_offset,
 )
+from virtualds.stores.block_cache import FIRST_PAGES, PAGE
 from virtualds.stores.compressed import make_member_error
 from virtualds.stores.read_only import ReadOnlyStore
 from virtualds.stores.store import (
@@ -54,6 +55,8 @@ class _Archive:
 
     file: SourceFile
     members: Index
+    head: bytes
+    """Its first bytes, which hold those of a lone member."""
     begins: dict[int, int] = field(default_factory=dict, compare=False)
     """Where data begin, by the places of the headers that have been read."""
 
@@ -64,6 +67,12 @@ class _Archive:
         if member.header not in self.begins:
             self.begins[member.header] = parse_data_offset(data, place, self.file.url)
         return self.begins[member.header]
+
+    def limit_head(self, member: ArchiveMember, length: int) -> int:
+        """Return how many first bytes of a member to read: those that are held, if they do."""
+        begin = member.header + LOCAL_HEADER + EXTRA if member.offset is None else member.offset
+        held = (len(self.head) - begin) // PAGE * PAGE
+        return held if 0 < held < min(length, member.length) else length
 
     def find_head(self, member: ArchiveMember, length: int) -> Range:
         """Return the range that has the first bytes of a member, with its header if need be."""
@@ -148,7 +157,7 @@ class ArchiveStore(ReadOnlyStore):
         archive = self._open_archive(url, options, fresh=True)
         member = _find_member(archive, url)
         file = _describe_member(url, archive, member, options)
-        [head] = self._read_heads(archive, [member], length)
+        [head] = self._read_heads(archive, [member], archive.limit_head(member, length))
         if len(head) == member.length and find_mismatch(head, member.checksum):
             # get_ranges raises the error
             return file, self.get_ranges(file, [(0, len(head))])[0]
@@ -219,7 +228,7 @@ class ArchiveStore(ReadOnlyStore):
     ) -> list[bytes]:
         """Return the first bytes of members; one range has a header and what follows it."""
         spans = [archive.find_head(member, length) for member in members]
-        found = self._store_for(archive.file.url).get_ranges(archive.file, spans)
+        found = self._fetch(archive, spans)
         return [
             self._take_head(archive, member, length, place, data)
             for member, (place, _), data in zip(members, spans, found, strict=True)
@@ -293,17 +302,29 @@ class ArchiveStore(ReadOnlyStore):
         return archive
 
     def _list_archive(self, store: Store, url: str, options: StorageOptions | None) -> _Archive:
-        file = store.describe(url, options)
+        file, head = store.read_head(url, options, FIRST_PAGES * PAGE)
         if file.size is None:
             raise UnsupportedError(
                 f"{url}: the server sends no parts of files, which reading a member needs; copy "
                 f"the archive to local disk"
             )
 
-        def read(offset: int, length: int) -> bytes:
-            return bytes(store.get_ranges(file, [(offset, length)])[0])
+        archive = _Archive(file, {}, head)
+        return replace(
+            archive,
+            members=self._read_index(lambda wanted: self._fetch(archive, wanted), file.size, url),
+        )
 
-        return _Archive(file, self._read_index(read, file.size, url))
+    def _fetch(self, archive: _Archive, ranges: Sequence[Range]) -> list[bytes]:
+        """Return ranges of an archive that has just been opened; its beginning is held."""
+        held = [archive.head[place : place + length] for place, length in ranges]
+        missing = [n for n, data in enumerate(held) if len(data) < ranges[n][1]]
+        if missing:
+            store = self._store_for(archive.file.url)
+            found = store.get_ranges(archive.file, [ranges[n] for n in missing])
+            for n, data in zip(missing, found, strict=True):
+                held[n] = bytes(data)
+        return held
 
     def _find_offsets(self, archive: _Archive, members: Sequence[ArchiveMember]) -> list[int]:
         """Return the offsets of members, from their headers where necessary."""

@@ -10,7 +10,7 @@ import io
 import struct
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import NamedTuple
@@ -18,6 +18,7 @@ from typing import NamedTuple
 from virtualds.errors import FormatError
 from virtualds.source_file import PRESENT
 from virtualds.stores.compressed import demand_uncompressed
+from virtualds.stores.store import Range
 
 AHEAD = 2**16
 """Bytes that are read at a time, unless more are asked for."""
@@ -46,8 +47,14 @@ LONGEST_HEADER = LOCAL_HEADER + 2 * (2**16 - 1)
 DESCRIPTOR = 24
 """Bytes of the longest record behind the data of a streamed member (APPNOTE, 4.3.9)."""
 
-Read = Callable[[int, int], bytes]
-"""Takes offset and length, and returns these bytes of an archive."""
+Read = Callable[[Sequence[Range]], Sequence[bytes]]
+"""Takes ranges of an archive, and returns their bytes."""
+
+GUESSED, MOST_GUESSED = 8, 256
+"""Headers that are fetched together where members have one size: at first, and at most."""
+
+HEADERS = 4 * BLOCK
+"""Bytes that hold the headers of most tar members: one block, or three with extended names."""
 
 
 class OutsideError(OSError):
@@ -229,11 +236,19 @@ def _describe_errors(where: str) -> Iterator[None]:
 
 
 class _Window(io.RawIOBase):
-    """An archive as a file object that holds the piece that was read last."""
+    """An archive as a file object that holds the piece that was read last.
+
+    Pieces that are read at one distance from each other, as the headers of members of one size are,
+    are fetched together. A wrong guess costs nothing but its bytes.
+    """
 
     def __init__(self, read: Read, size: int, start: int) -> None:
         self._read, self._size, self._place = read, size, 0
-        self._start, self._held = start, read(start, min(AHEAD, size - start)) if size else b""
+        self._guessed: dict[int, bytes] = {}
+        # tarfile looks at the byte before a header
+        self._last, self._step, self._count = -1, 0, GUESSED
+        [self._held] = read([(start, min(AHEAD, size - start))]) if size else [b""]
+        self._start = start
 
     def readable(self) -> bool:
         return True
@@ -259,6 +274,21 @@ class _Window(io.RawIOBase):
         begin = self._place - self._start
         if begin < 0 or begin + count > len(self._held):
             self._start, begin = self._place, 0
-            self._held = self._read(self._place, min(max(count, AHEAD), left)) if left else b""
+            self._held = self._guessed.pop(self._place, b"")
+            if len(self._held) < count:
+                self._held = self._fetch(min(max(count, AHEAD), left)) if left else b""
         self._place += count
         return self._held[begin : begin + count]
+
+    def _fetch(self, length: int) -> bytes:
+        """Return bytes from here on, and fetch what is likely to be read next along with them."""
+        step, self._step = self._step, self._place - self._last
+        self._last, wanted = self._place, [(self._place, length)]
+        if step == self._step > AHEAD:
+            last = min(self._place + self._count * step, self._size - HEADERS)
+            wanted += [(n, HEADERS) for n in range(self._place + step, last + 1, step)]
+            self._count = min(2 * self._count, MOST_GUESSED)
+            self._last = wanted[-1][0]
+        found = self._read(wanted)
+        self._guessed = {place: data for (place, _), data in zip(wanted, found, strict=True)}
+        return found[0]

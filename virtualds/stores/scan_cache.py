@@ -15,7 +15,7 @@ from typing import Any, cast
 from virtualds.errors import UnsupportedError
 from virtualds.log import DEBUG, tell, tells
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.stores import SCANNED, ScanningStore, find_store
+from virtualds.stores import SCANNED, ScanningStore, find_store, is_in_archive
 from virtualds.stores.block_cache import FIRST_PAGES, PAGE, BlockFile, Blocks
 from virtualds.stores.fetched_files import FetchedFiles
 from virtualds.stores.store import Range, Store, StoreError
@@ -303,4 +303,7 @@ def _make_blocks(store: Store, file: SourceFile) -> Blocks:
             f"{file.url}: the server sends no parts of it (it knows no byte ranges, or does not "
             f"say how long the file is); copy it to local disk"
         )
-    return Blocks(store, file)
+    if not is_in_archive(file):
+        return Blocks(store, file)
+    # what is held of an archive begins a lone member
+    return Blocks(store, file, store.read_head(file.url, file.options, FIRST_PAGES * PAGE)[1])

@@ -44,9 +44,7 @@ def find_damaged_members(files: Iterable[SourceFile]) -> Iterator[Problem]:
 
 def _find_damaged_in(store: Store, file: SourceFile) -> Iterator[Problem]:
     size = store.describe(file.url, file.options).size or 0
-    index = read_zip_index(
-        lambda start, count: _fetch_range(store, file, start, count), size, file.url
-    )
+    index = read_zip_index(lambda wanted: store.get_ranges(file, wanted), size, file.url)
     for name, member in index.items():
         # no reference points into a member with a problem
         if (
