@@ -23,6 +23,9 @@ from virtualds.stores.store import Range
 AHEAD = 2**16
 """Bytes that are read at a time, unless more are asked for."""
 
+TAIL = 2**16 + 22
+"""Bytes at the end of a zip archive among which its last record begins (APPNOTE, 4.3.16)."""
+
 LOCAL_HEADER = 30
 """Bytes of a local file header before name and extra field (APPNOTE, 4.3.7)."""
 
@@ -103,7 +106,7 @@ def read_zip_index(read: Read, size: int, where: str) -> Index:
     """
     with (
         _describe_errors(where),
-        zipfile.ZipFile(_Window(read, size, max(size - AHEAD, 0))) as archive,
+        zipfile.ZipFile(_Window(read, size, max(size - TAIL, 0))) as archive,
     ):
         entries = [entry for entry in archive.infolist() if not entry.is_dir()]
         stops = sorted({entry.header_offset for entry in archive.infolist()})
@@ -247,7 +250,7 @@ class _Window(io.RawIOBase):
         self._guessed: dict[int, bytes] = {}
         # tarfile looks at the byte before a header
         self._last, self._step, self._count = -1, 0, GUESSED
-        [self._held] = read([(start, min(AHEAD, size - start))]) if size else [b""]
+        [self._held] = read([(start, min(TAIL, size - start))]) if size else [b""]
         self._start = start
 
     def readable(self) -> bool:
