@@ -194,7 +194,7 @@ PROVOKED: dict[str, Callable[[Place], object]] = {
     "this folder is neither a reference set nor a Zarr store": open_a_folder,
     "the file is JSON, but not a reference set": lambda at: open_one(at.write("a.json", b"{}")),
     "the archive holds ... files": lambda at: open_one(at.pack(zipfile.ZIP_STORED)),
-    "the member is compressed": lambda at: open_one(
+    "it is compressed as a whole": lambda at: open_one(
         f"zip://2001.nc::{at.pack(zipfile.ZIP_DEFLATED)}"
     ),
     "there is no group": lambda _: open_one("2001.nc", group="nope"),
