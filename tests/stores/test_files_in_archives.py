@@ -364,12 +364,23 @@ def test_a_large_lone_member_takes_two_requests(scheme: str, member: str, tmp_pa
     with counting_server(tmp_path) as (url, counts):
         where = f"{scheme}://{member}::{url}/a.{scheme}" if member else f"{url}/a.{scheme}"
         found = virtualds.open_virtual_dataset(where, loadable_variables=[])
-        assert counts.of(f"a.{scheme}") == 2, counts.requests
+        # without an etag, bytes of an archive that was listed before are not trusted
+        assert counts.of(f"a.{scheme}") <= (2 if member else 3), counts.requests
         np.testing.assert_array_equal(found.v, np.arange(10**5))
 
 
 def reader_of(raw: bytes | bytearray) -> Read:
     return lambda ranges: [bytes(raw[start : start + length]) for start, length in ranges]
+
+
+def test_the_beginning_of_a_member_is_not_held_where_nothing_shows_a_change(tmp_path: Path) -> None:
+    """On a server that tells neither times nor etags, another archive may have the same size."""
+    with counting_server(tmp_path) as (url, _):
+        for letter in (b"a", b"b"):
+            with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+                archive.writestr("a", letter * 1000)
+            member = f"zip://a::{url}/a.zip"
+            assert find_store(member).read_head(member, None, 10)[1] == letter * 10
 
 
 def tar_of(sizes: list[int], form: int = tarfile.GNU_FORMAT) -> bytes:
