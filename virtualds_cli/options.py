@@ -150,6 +150,11 @@ OPTIONS: dict[str, Decorator] = {
         type=OpenChoice(PARSERS),
         help="Format of the files. By default their first bytes decide.",
     ),
+    "parser_options": _access(
+        "--parser-options",
+        "Options of the format, such as filter_by_keys of GRIB: a JSON object, or one option as "
+        "key=value, whose value is JSON or text. Repeat the option for several.",
+    ),
     "on_error": _chosen(
         "--on-error",
         ("raise", "skip", "collect", "keep"),
@@ -335,34 +340,17 @@ REWRITING = ("on_unsupported", "main_encoding", "rewrite_limit")
 """What to do about chunks that a format cannot hold."""
 
 CHOICES = (
-    "keep_query",
-    *REWRITING,
-    "subchunk",
-    "inline_threshold",
-    "zarr_format",
-    "templates",
-    "record_size",
-    "manifest",
-    "relative_paths",
-    "message",
-    "metadata",
-    "branch",
-    "create_branch",
-    "rectilinear",
+    *("keep_query", *REWRITING, "subchunk", "inline_threshold", "zarr_format", "templates"),
+    *("record_size", "manifest", "relative_paths", "message", "metadata", "branch"),
+    *("create_branch", "rectilinear"),
 )
 """Options of formats."""
 
 MERGING = ("data_vars", "coords", "compat", "join", "combine_attrs")
 """How xarray combines datasets."""
-ONE_FILE = (
-    "group",
-    "drop_variables",
-    "loadable_variables",
-    "parser",
-    "decode_cf",
-    "allow",
-    "storage_options",
-)
+READING = ("parser", "parser_options", "allow", "storage_options")
+"""Which parser reads a file, and how."""
+ONE_FILE = ("group", "drop_variables", "loadable_variables", "decode_cf", *READING)
 """How each file is opened."""
 COMBINING = ("combine", "concat_dim", "coordinates", "sort", "overlap", *MERGING, "attrs_file")
 """How files become one dataset."""

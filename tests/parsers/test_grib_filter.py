@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import xarray as xr
+from click.testing import CliRunner
 from grib_messages import SMALL, message
 
 import virtualds
 from virtualds import UnsupportedError
+from virtualds.checks.describe import describe
+from virtualds_cli.program import main
 
 pytestmark = [
     # the oracle's own
@@ -93,6 +99,89 @@ def test_a_filter_holds_for_each_file_and_each_group(path: Path, tmp_path: Path)
     assert set(xr.open_datatree(path, engine="virtual", **options).children) == set(tree.children)
 
 
+# ---------------------------------------------------------------------- every way to read a file
+
+Through = Callable[[Path, Path, Any], Any]
+
+
+def run(*words: str | Path, rain: Any) -> str:
+    """Run the program; return what it prints."""
+    given = ["--parser-options", f"filter_by_keys={json.dumps(rain['filter_by_keys'])}"]
+    done = CliRunner().invoke(main, [*map(str, words), *given])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def open_set(url: Path) -> xr.Dataset:
+    return xr.open_dataset(url, engine="virtual")
+
+
+THROUGH: dict[str, Through] = {
+    "a set that is converted": lambda path, to, rain: (
+        virtualds.convert(path, to, parser_options=rain),
+        open_set(to),
+    )[-1],
+    "a set that follows its files": lambda path, to, rain: (
+        virtualds.sync([path], to, concat_dim="time", settle=0, parser_options=rain),
+        open_set(to).isel(time=0),
+    )[-1],
+    "zarr-python": lambda path, to, rain: xr.open_zarr(
+        virtualds.zarr_store(path, parser_options=rain), consolidated=False
+    ),
+    "a description": lambda path, to, rain: describe(path, parser_options=rain).tree.to_dataset(),
+    "many files": lambda path, to, rain: virtualds.open_virtual_mfdataset(
+        [path], parser_options=rain
+    ),
+    "many files of a cache": lambda path, to, rain: [
+        virtualds.open_virtual_mfdataset([path], parser_options=chosen, cache=to)
+        for chosen in ({"filter_by_keys": {"stepRange": "3-6"}}, rain)
+    ][-1],
+    "scan": lambda path, to, rain: (run("scan", path, "-o", to, rain=rain), open_set(to))[-1],
+    "convert": lambda path, to, rain: (run("convert", path, to, rain=rain), open_set(to))[-1],
+}
+
+
+@pytest.mark.parametrize("name", THROUGH)
+def test_a_filter_holds_wherever_a_file_is_read(name: str, path: Path, tmp_path: Path) -> None:
+    rain = {"filter_by_keys": {"stepRange": "0-6"}}
+    expected = virtualds.open_virtual_dataset(path, parser_options=rain)
+    found = THROUGH[name](path, tmp_path / "a.zarr", rain)
+    assert set(found.data_vars) == {"tp"}
+    np.testing.assert_array_equal(found.tp.values, expected.tp.values)
+
+
+def test_a_filter_holds_in_what_is_told_of_files(path: Path) -> None:
+    rain = {"filter_by_keys": {"stepRange": "0-6"}}
+    found = virtualds.diagnose([path], parser_options=rain)
+    assert len(found.eras) == 1 and not found.blocks
+    assert "tp" in run("info", path, rain=rain)
+    assert not json.loads(run("diagnose", path, "--json", rain=rain))["blocks"]
+    assert run("verify", path, rain=rain).startswith("verified against fingerprint: ok")
+
+
+def test_chunks_that_only_a_filter_shows_are_not_said_to_differ(path: Path) -> None:
+    found = {
+        steps: virtualds.open_virtual_dataset(
+            path, parser_options={"filter_by_keys": {"stepRange": steps, "typeOfLevel": kind}}
+        ).virtual.verify(against="native")
+        for steps, kind in (("0-6", "surface"), ("6", "isobaricInhPa"))
+    }
+    assert found["6"].ok
+    [problem] = found["0-6"].problems
+    assert problem.kind == "not compared" and "'stepRange': ('0-6', '3-6')" in str(problem)
+
+
+def test_every_public_function_that_takes_a_parser_takes_its_options() -> None:
+    functions = [getattr(virtualds, name) for name in virtualds.__all__]
+    taken = [
+        {"parser", "parser_options"} & signature(f).parameters.keys()
+        for f in (*functions, describe)
+        if callable(f) and not isinstance(f, type)
+    ]
+    assert [names for names in taken if len(names) == 1] == []
+    assert sum(map(bool, taken)) >= 7
+
+
 def test_an_error_says_which_filter_chooses_one_of_ambiguous_messages(tmp_path: Path) -> None:
     path = tmp_path / "a.grib2"
     same = [message("regular_ll_sfc_grib2", n, **RAIN, stepRange="0-6") for n in range(2)]
@@ -126,6 +215,8 @@ def test_a_filter_that_chooses_nothing_says_what_there_is(name: str, path: Path)
 def test_options_that_a_format_does_not_have_are_refused(path: Path, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="did you mean 'filter_by_keys'"):
         virtualds.open_virtual_dataset(path, parser_options={"filter_by_key": {}})
+    with pytest.raises(TypeError, match="no option 'levels'; it has filter_by_keys"):
+        virtualds.open_virtual_dataset(path, parser_options={"levels": 5})
     with pytest.raises(TypeError, match="give a dict"):
         virtualds.open_virtual_dataset(path, parser_options={"filter_by_keys": "t"})
     with pytest.raises(TypeError, match="parser_options"):

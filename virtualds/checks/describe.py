@@ -77,6 +77,7 @@ def describe(
     loadable_variables: Loadable = None,
     storage_options: Mapping[str, Any] | None = None,
     parser: str | None = None,
+    parser_options: Mapping[str, Any] | None = None,
     allow: Allow = None,
     snapshot: str | None = None,
 ) -> Description:
@@ -84,7 +85,7 @@ def describe(
 
     Parameters
     ----------
-    url, group, loadable_variables, storage_options, parser, allow, snapshot
+    url, group, loadable_variables, storage_options, parser, parser_options, allow, snapshot
         As in `virtualds.open_virtual_datatree`.
 
     Raises
@@ -101,7 +102,9 @@ def describe(
     ('hdf5', 15, 1)
     """
     opening = OpenOptions(
-        *(group, None, parser, "keep", allow, snapshot, loadable_variables), below=True
+        *(group, None, parser, "keep", allow, snapshot, loadable_variables),
+        below=True,
+        parser_options=parser_options,
     )
     location = Location.of_url(url, storage_options)
     with explain_open_errors(location.url), location.hold_scan():

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from virtualds.arrays.group import ManifestGroup
-from virtualds.datasets.keywords import check_types
+from virtualds.datasets.keywords import check_choice, check_types
 from virtualds.datasets.location import Location, reader_of
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
@@ -29,6 +29,9 @@ def convert(
     format: str | None = None,
     mode: str = "w-",
     drop_variables: str | Iterable[str] | None = None,
+    parser: str | None = None,
+    parser_options: Mapping[str, Any] | None = None,
+    on_error: str = "raise",
     allow: Allow = None,
     storage_options: Mapping[str, Any] | None = None,
     target_options: Mapping[str, Any] | None = None,
@@ -52,6 +55,10 @@ def convert(
         ``"w-"`` creates the set, ``"w"`` creates or replaces it.
     drop_variables : str or iterable of str, optional
         Variables to leave out of every group that has them.
+    parser, parser_options
+        Name and options of the format of a source file, as in `open_virtual_datatree`.
+    on_error : {"raise", "skip"}
+        What to do with a variable that cannot be read, as in `open_virtual_datatree`.
     allow : str, path, or iterable of them, optional
         Folders in which the files of the set must lie, as in `open_virtual_dataset`.
     storage_options, target_options : dict, optional
@@ -77,11 +84,14 @@ def convert(
     >>> convert("refs.json", "refs.zarr")  # doctest: +SKIP
     """
     check_types({"target_options": target_options})
+    check_choice("on_error", on_error, ("raise", "skip"))
     replaces_by(mode)
     options = WriteOptions(format, mode, choices=choices)
     destination = Destination.of(Location.of(target, target_options), options, convert)
     destination.demand_free()
-    opening = OpenOptions(drop_variables=drop_variables, allow=allow, below=True)
+    opening = OpenOptions(
+        *(None, drop_variables, parser, on_error, allow), below=True, parser_options=parser_options
+    )
     group = _read_group(Location.of(source, storage_options), opening)
     destination.create(lambda: group)
 
@@ -91,6 +101,9 @@ def estimate_conversion(
     format: str,
     *,
     drop_variables: str | Iterable[str] | None = None,
+    parser: str | None = None,
+    parser_options: Mapping[str, Any] | None = None,
+    on_error: str = "raise",
     allow: Allow = None,
     storage_options: Mapping[str, Any] | None = None,
     main_encoding: Mapping[str, Any] | None = None,
@@ -100,7 +113,9 @@ def estimate_conversion(
 
     Parameters are those of `convert`; nothing is written.
     """
-    opening = OpenOptions(drop_variables=drop_variables, allow=allow, below=True)
+    opening = OpenOptions(
+        *(None, drop_variables, parser, on_error, allow), below=True, parser_options=parser_options
+    )
     group = _read_group(Location.of(source, storage_options), opening)
     return estimate_cost(group, format, main_encoding, **choices)
 
@@ -108,7 +123,7 @@ def estimate_conversion(
 def _read_group(origin: Location, opening: OpenOptions) -> ManifestGroup:
     """Read a source or a set, with the values that the set holds itself."""
     with explain_open_errors(origin.url), origin.hold_scan():
-        found = reader, _ = reader_of(origin)
+        found = reader, _ = reader_of(origin, opening.parser)
         group = open_group(origin, opening, found)
     if isinstance(reader, Format):
         group = load_own_values(group, f"{origin.url.rstrip('/')}/")

@@ -365,8 +365,6 @@ def _demand_options(reader: Parser | Format, given: Mapping[str, Any]) -> None:
     """
     known = reader.options if isinstance(reader, Parser) else ()
     if unknown := sorted(map(str, given.keys() - set(known))):
-        raise TypeError(
-            f"parser_options: {reader.name} has no option {unknown[0]!r}"
-            f"{format_suggestion(unknown[0], known)}; "
-            f"{'it has ' + ', '.join(known) if known else 'leave it out'}"
-        )
+        listed = f"; it has {', '.join(known)}" if known else "; leave it out"
+        remedy = format_suggestion(unknown[0], known) or listed
+        raise TypeError(f"parser_options: {reader.name} has no option {unknown[0]!r}{remedy}")

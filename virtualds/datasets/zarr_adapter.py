@@ -22,6 +22,7 @@ from zarr.abc.store import (
 from zarr.storage import MemoryStore, StorePath
 
 from virtualds.arrays.group import ManifestGroup
+from virtualds.datasets.open_options import OPEN_DEFAULTS, OpenOptions
 from virtualds.errors import UnsupportedError
 from virtualds.formats.zarr_export.arrays import DecodedArray
 from virtualds.formats.zarr_export.hierarchy import ZarrView
@@ -40,10 +41,8 @@ class Origin(NamedTuple):
     """What was opened; stores of one origin are equal."""
 
     url: str
-    group: str | None = None
-    snapshot: str | None = None
     options: StorageOptions | None = None
-    skip: tuple[str, ...] = ()
+    opening: OpenOptions = OPEN_DEFAULTS
 
 
 class VirtualStore(Store):

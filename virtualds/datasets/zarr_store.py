@@ -33,6 +33,7 @@ def zarr_store(
     snapshot: str | None = None,
     drop_variables: str | Iterable[str] | None = None,
     parser: str | None = None,
+    parser_options: Mapping[str, Any] | None = None,
     on_error: str = "raise",
 ) -> VirtualStore:
     """Show a source file, a reference set or a dataset as a read-only store for zarr-python 3.
@@ -58,8 +59,8 @@ def zarr_store(
         Id of an earlier snapshot, if the set keeps snapshots; by default the newest.
     drop_variables : str or iterable of str, optional
         Variables to leave out.
-    parser : str, optional
-        Name of the format, if the first bytes of the file do not show it.
+    parser, parser_options
+        Name and options of the format, as in `open_virtual_dataset`.
     on_error : {"raise", "skip", "keep"}
         What to do with variables that cannot be read, as in `open_virtual_dataset`.
 
@@ -88,11 +89,15 @@ def zarr_store(
         raise UnsupportedError(
             f"zarr_store: zarr-python 3 is required ({error}); pip install 'virtualds[zarr]'"
         ) from error
-    opening = OpenOptions(group, drop_variables, parser, on_error, allow, snapshot, below=True)
+    opening = OpenOptions(
+        *(group, drop_variables, parser, on_error, allow, snapshot),
+        below=True,
+        parser_options=parser_options,
+    )
     if isinstance(url, xr.Dataset | xr.DataTree):
         return _serve_dataset(adapter, url, opening, storage_options)
     location = Location.of(url, storage_options)
-    origin = adapter.Origin(location.url, group, snapshot, location.options, opening.skip)
+    origin = adapter.Origin(location.url, location.options, opening)
     store: VirtualStore = adapter.VirtualStore(open_group(location, opening), origin)
     return store
 
@@ -116,6 +121,6 @@ def _serve_dataset(
         whole = group_from_tree(shown.map_over_datasets(skip) if opening.skip else shown)
     # no two stores of datasets are equal
     name = f"<{type(shown).__name__} {secrets.token_hex(6)}>"
-    origin = adapter.Origin(name, opening.group, None, None, opening.skip)
+    origin = adapter.Origin(name, None, opening)
     store: VirtualStore = adapter.VirtualStore(whole.group(opening.group), origin)
     return store

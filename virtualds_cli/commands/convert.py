@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from virtualds_cli.command import command
-from virtualds_cli.options import CHOICES, given, select_given
+from virtualds_cli.options import CHOICES, READING, given, select_given
 from virtualds_cli.output import (
     format_facts,
     report,
@@ -17,15 +17,9 @@ from virtualds_cli.output import (
 )
 from virtualds_cli.parameter_types import Url
 
-CONVERTING = (
-    "format",
-    "mode",
-    "drop_variables",
-    "allow",
-    "storage_options",
-    "target_options",
-    *("progress", *CHOICES),
-)
+SOURCE = ("drop_variables", *READING)
+"""How the source is opened."""
+CONVERTING = ("format", "mode", *SOURCE, "target_options", "progress", *CHOICES)
 """The options of `virtualds.convert`."""
 
 
@@ -51,6 +45,12 @@ CONVERTING = (
     is_flag=True,
     help="Write nothing; show per variable which chunks would be rewritten, and why.",
 )
+@click.option(
+    "--on-error",
+    type=click.Choice(["raise", "skip"]),
+    help="What to do about a variable that cannot be read: stop, or leave it out with a warning. "
+    "[default: raise]",
+)
 @given(*CONVERTING)
 def convert(source: str, target: str, dry_run: bool, **options: Any) -> None:
     """Convert a set or a source file to another format.
@@ -64,7 +64,7 @@ def convert(source: str, target: str, dry_run: bool, **options: Any) -> None:
     from virtualds.datasets.write import prepare_write
 
     begun = time.perf_counter()
-    chosen = select_given(options, CONVERTING)
+    chosen = select_given(options, ("on_error", *CONVERTING))
     checked = {name: chosen[name] for name in ("format", "mode", *CHOICES) if name in chosen}
     if dry_run:
         checked |= {"mode": "w"}
@@ -87,8 +87,9 @@ def show_cost(
     """Print what would be rewritten, with the options of a format that are given."""
     from virtualds.datasets.convert import estimate_conversion
 
-    names = ("drop_variables", "allow", "storage_options", *of_format)
-    found = estimate_conversion(source, form, **select_given(chosen, names))
+    found = estimate_conversion(
+        source, form, **select_given(chosen, ("on_error", *SOURCE, *of_format))
+    )
     total = int(found["bytes"].sum())
     document = {"source": source, "target": target, "format": form, "bytes": total}
     report(

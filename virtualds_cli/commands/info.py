@@ -11,7 +11,7 @@ import click
 
 from virtualds_cli.command import command
 from virtualds_cli.html_page import HTML, write_page
-from virtualds_cli.options import given, select_given
+from virtualds_cli.options import READING, given, select_given
 from virtualds_cli.output import format_facts, report, to_records
 from virtualds_cli.parameter_types import Url
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     ),
 )
 @click.argument("url", metavar="SET", type=Url())
-@given("group", "loadable_variables", "parser", "allow", "snapshot", "storage_options")
+@given("group", "loadable_variables", "snapshot", *READING)
 @HTML
 def info(url: str, html: Path | None, **options: Any) -> None:
     """Show the contents of a reference set.

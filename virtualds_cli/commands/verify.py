@@ -10,11 +10,11 @@ import click
 
 from virtualds_cli.command import command
 from virtualds_cli.html_page import HTML, write_page
-from virtualds_cli.options import given, select_given
+from virtualds_cli.options import READING, given, select_given
 from virtualds_cli.output import exit_by, report
 from virtualds_cli.parameter_types import Part, Url
 
-OPENING = ("group", "drop_variables", "parser", "allow", "snapshot", "storage_options")
+OPENING = ("group", "drop_variables", "snapshot", *READING)
 """The options of `virtualds.open_virtual_datatree`."""
 
 

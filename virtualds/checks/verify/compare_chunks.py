@@ -161,9 +161,7 @@ def _compare_file(
     for chunk, part, numbers in chunks:
         place = places.get((part.offset, part.length))
         if place is None:
-            end = part.offset + part.length
-            text = f"bytes {part.offset} to {end} are neither a chunk of the file nor rows of one"
-            found.problems.append(_make_problem(chunk, "differs", f"{text}; scan it again"))
+            found.problems.append(_make_problem(chunk, *source.judge_absence(part)))
             continue
         kind, text = source.judge(chunk, place, numbers)
         if kind:
@@ -227,6 +225,17 @@ class _Source:
         self.scanned = scanned
         self.closing = ExitStack()
         self._opened: dict[str, ReadNative | str] = {}
+
+    def judge_absence(self, part: SampledChunk) -> tuple[str, str]:
+        """Return the kind and text of the problem that no chunk of the file lies at a place."""
+        end = part.offset + part.length
+        text = f"bytes {part.offset} to {end} are neither a chunk of the file nor rows of one"
+        problems = self.scanned.group.all_problems()
+        if problems and self.scanned.parser.options:
+            # a set does not note them, and they may have chosen this chunk
+            why = next(iter(problems.values()))
+            return NOT_COMPARED, f"decoded, but not compared: {text}, without parser_options: {why}"
+        return "differs", f"{text}; scan it again"
 
     def judge(self, chunk: SampledChunk, place: ByteLocation, numbers: Array) -> tuple[str, str]:
         """Return the kind of problem and its text; or no kind, and the name of the equal reader."""
