@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
 import xarray as xr
 from counting_server import counting_server
 from grib_messages import SMALL, join_fields, message, write_ecmwf_index, write_wgrib2_index
+from s3_server import requests_to
 
 import virtualds
 from virtualds import FormatError, UnsupportedError
@@ -182,6 +186,91 @@ def test_a_cell_of_a_cube_without_a_file_reads_as_missing(tmp_path: Path) -> Non
     missing = cube.t.isnull().all(["isobaricInhPa", "latitude", "longitude"])
     np.testing.assert_array_equal(np.argwhere(missing.values), [[0, 1, 1]])
     assert cube.t.isnull().sum() == cube.t[0, 0, 0].size
+
+
+RUNS, STEPS = (0, 6, 12), (0, 6, 9)
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A day of forecasts in a bucket, each file with its index."""
+
+    url: str
+    options: dict[str, Any]
+
+    @classmethod
+    def fill(cls, folder: Path, url: str, options: dict[str, Any]) -> Bucket:
+        found = cls(url, options)
+        for run in RUNS:
+            for step in STEPS:
+                path = write(folder / f"{run}.{step}.grib2", 20240102, run, step)
+                found.filesystem.pipe(found.name(run, step), path.read_bytes())
+                index = write_wgrib2_index(path).read_bytes()
+                found.filesystem.pipe(f"{found.name(run, step)}.idx", index)
+        return found
+
+    @property
+    def filesystem(self) -> Any:
+        return fsspec.filesystem("s3", **self.options, skip_instance_cache=True)
+
+    def name(self, run: int, step: int) -> str:
+        return f"{self.url}/gfs.20240102/{run:02}/atmos/gfs.t{run:02}z.pgrb2.f{step:03}"
+
+    def open_cube(self, **more: Any) -> xr.Dataset:
+        return virtualds.open_virtual_mfdataset(
+            f"{self.url}/gfs.*/*/atmos/gfs.t??z.pgrb2.f???.idx",
+            combine="nested",
+            concat_dim=["time", "step"],
+            storage_options=self.options,
+            parser_options={"template": [self.name(0, 6), self.name(0, 0)], **AIR},
+            **more,
+        )
+
+
+@pytest.fixture
+def bucket(tmp_path: Path, s3_bucket: str, s3_server: dict[str, Any]) -> Bucket:
+    return Bucket.fill(tmp_path, s3_bucket, s3_server)
+
+
+def test_a_pattern_of_a_bucket_is_a_cube_whose_files_nobody_reads(bucket: Bucket) -> None:
+    before = len(requests_to(bucket.options))
+    cube = bucket.open_cube()
+    asked = requests_to(bucket.options)[before:]
+    assert dict(cube.sizes) == {
+        "time": 3, "step": 3, "isobaricInhPa": 2, "latitude": 7, "longitude": 12,
+    }  # fmt: skip
+    files = [request for request in asked if re.search(r"GET .*\.f\d{3}$", request)]
+    # the templates are read; beside that each cell costs an index and two sizes
+    assert {file[-4:] for file in files} == {"f006", "f000"} and all("t00z" in f for f in files)
+    cells = len(RUNS) * len(STEPS)
+    assert len([request for request in asked if request.startswith("HEAD")]) <= 3 * cells
+    assert len([request for request in asked if request.endswith(".idx")]) <= cells + 4
+    one = virtualds.open_virtual_dataset(
+        bucket.name(12, 9), storage_options=bucket.options, parser_options=AIR
+    )
+    np.testing.assert_array_equal(cube.t.isel(time=2, step=2), one.t)
+
+
+def test_an_index_that_does_not_fit_into_a_cube_is_named_or_left_out(bucket: Bucket) -> None:
+    text = bucket.filesystem.cat(f"{bucket.name(6, 9)}.idx")
+    bucket.filesystem.pipe(f"{bucket.name(6, 9)}.idx", text.replace(b"TMP:850", b"HGT:850"))
+    bucket.filesystem.rm(bucket.name(12, 6))
+    with pytest.raises(UnsupportedError, match=r"t06z.pgrb2.f009.idx: .*\n.*\n.*HGT:850 mb"):
+        bucket.open_cube()
+    cube = bucket.open_cube(on_error="collect")
+    lost = {left.url[-17:]: left.error for left in cube.virtual.report.left_out}
+    assert lost == {
+        "6z.pgrb2.f009.idx": "UnsupportedError",
+        "2z.pgrb2.f006.idx": "FileNotFoundError",
+    }
+    missing = cube.t.isnull().all(["isobaricInhPa", "latitude", "longitude"])
+    np.testing.assert_array_equal(np.argwhere(missing.values), [[1, 2], [2, 1]])
+
+
+def test_a_template_that_is_not_there_is_named(bucket: Bucket) -> None:
+    bucket.filesystem.rm(bucket.name(0, 6))
+    with pytest.raises(FileNotFoundError, match=r"idx: its template s3://.*f006 is not there"):
+        bucket.open_cube()
 
 
 def test_each_index_takes_the_template_that_has_its_messages(

@@ -104,7 +104,7 @@ def _scan(source: SourceFile, given: Any, wanted: Mapping[str, Any] | None) -> F
     url = source.url.removesuffix(suffix) + FILES[suffix]
     file = find_store(url).describe(url, source.options)
     urls = [normalise_url(os.fspath(name)) for name in names]
-    template = _choose_template([_open_template(u, suffix, source) for u in urls], lines, source)
+    template = _choose_template((_open_template(u, suffix, source) for u in urls), lines, source)
     return FoundFields(file, template.place(lines, file, source.url), eccodes, {}).select(wanted)
 
 
@@ -167,14 +167,15 @@ def _number_lines(lines: Iterable[IndexLine]) -> list[Told]:
 
 
 def _choose_template(
-    templates: Sequence[Template], lines: Sequence[IndexLine], source: SourceFile
+    templates: Iterable[Template], lines: Sequence[IndexLine], source: SourceFile
 ) -> Template:
-    """Return the template with the same messages."""
-    told = set(_number_lines(lines))
+    """Return the first template with the same messages; those behind it are not looked at."""
+    told, others = set(_number_lines(lines)), list[Template]()
     for template in templates:
         if template.fields.keys() == told:
             return template
-    nearest = min(templates, key=lambda t: len(t.fields.keys() ^ told))
+        others.append(template)
+    nearest = min(others, key=lambda t: len(t.fields.keys() ^ told))
     more, fewer = told - nearest.fields.keys(), nearest.fields.keys() - told
     raise UnsupportedError(
         f"{source.url}: its {len(told)} messages are not the {len(nearest.fields)} of the template "
@@ -190,7 +191,13 @@ def _show(told: set[Told]) -> str:
 
 def _open_template(url: str, suffix: str, index: SourceFile) -> Template:
     """Return a template, read once in this process while it stays as it is."""
-    source = find_store(url).describe(url, index.options)
+    try:
+        source = find_store(url).describe(url, index.options)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"{index.url}: its template {url} is not there; name a GRIB file of the same product "
+            f"that is, with its index beside it"
+        ) from error
     name = url.removesuffix(FILES[suffix]) + suffix
     # threads that open files would all read it
     with _READING:
