@@ -92,6 +92,7 @@ def summarise(
         "opened": report.opened,
         "cached": report.cached,
         "left_out": [lost._asdict() for lost in report.left_out],
+        "damaged": [lost._asdict() for lost in report.damaged],
         "read": {
             **asdict(report.read),
             "reasons": [reason._asdict() for reason in report.read.reasons],
@@ -123,6 +124,7 @@ def format_summary(document: Mapping[str, Any], read: FilesRead) -> str:
     dims = ", ".join(f"{name} {size:,}" for name, size in document["dims"].items())
     opened = {"files": f"{files} ({notes})" if notes else files}
     opened |= {"left out": name_files(lost)} if (lost := document["left_out"]) else {}
+    opened |= {"damaged parts": name_files(lost)} if (lost := document["damaged"]) else {}
     opened |= {"read": str(read)} if is_verbose() else {}
     where = f"{document['target']}, {document['format']}"
     if not document["written"]:

@@ -115,6 +115,8 @@ class ManifestGroup:
     problems : dict of str to VirtualdsError
         Errors by name: of variables, whose values cannot be read, of groups, which are left out,
         and of attributes in the spelling of CDL, ``"variable:attribute"`` or ``":attribute"``.
+    damaged : dict of str to VirtualdsError
+        Errors of parts of the file that no variable has, such as messages, by where they lie.
 
     Raises
     ------
@@ -133,6 +135,7 @@ class ManifestGroup:
     groups: Mapping[str, ManifestGroup] = field(default_factory=dict)
     encoding: Mapping[str, Any] = field(default_factory=dict)
     problems: Mapping[str, VirtualdsError] = field(default_factory=dict)
+    damaged: Mapping[str, VirtualdsError] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         seen: dict[str, tuple[str, int]] = {}
@@ -185,12 +188,12 @@ class ManifestGroup:
         for name, child in self.groups.items():
             yield from child.walk(f"{path}/{name}" if path else name)
 
-    def all_problems(self) -> dict[str, VirtualdsError]:
-        """Return the problems of this group and all below it, named by their paths."""
+    def all_problems(self, below: bool = True) -> dict[str, VirtualdsError]:
+        """Return all that is wrong with this group and those below it, named by their paths."""
         return {
             f"{path}/{name}" if path else name: error
-            for path, part in self.walk()
-            for name, error in part.problems.items()
+            for path, part in (self.walk() if below else [("", self)])
+            for name, error in (*part.damaged.items(), *part.problems.items())
         }
 
 

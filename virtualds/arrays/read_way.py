@@ -1,7 +1,7 @@
-"""How one file was read. Parsers say it; who opens files may listen.
+"""What parsers say of one file while it is opened; who opens files may listen.
 
-What a parser says belongs to the context, not to the group that it returns: a group tells of the
-file, not of the reader.
+How a file was read belongs to the context, not to the group that is returned: a group tells of the
+file, not of the reader. So does what was left out of it, once somebody has decided to leave it out.
 """
 
 from __future__ import annotations
@@ -9,7 +9,39 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
+
+from virtualds.errors import VirtualdsError
+
+Said = TypeVar("Said")
+
+
+class Channel(Generic[Said]):
+    """What is said within a block, for who listens around it, in this context."""
+
+    def __init__(self, name: str) -> None:
+        self._said: ContextVar[list[Said] | None] = ContextVar(name, default=None)
+
+    def say(self, what: Said) -> None:
+        """Say something of the file that is being opened."""
+        if (said := self._said.get()) is not None:
+            said.append(what)
+
+    @contextmanager
+    def hear(self) -> Iterator[list[Said]]:
+        """Give the list of what is said within the block.
+
+        Who listens around the block hears it at its end.
+        """
+        said: list[Said] = []
+        heard = self._said.get()
+        token = self._said.set(said)
+        try:
+            yield said
+        finally:
+            self._said.reset(token)
+            if heard is not None:
+                heard += said
 
 
 class ReadWay(NamedTuple):
@@ -34,27 +66,6 @@ _WORDS = {
     LIBRARY: "read by the HDF5 library",
 }
 
-_SAID: ContextVar[list[ReadWay] | None] = ContextVar("virtualds_read_way", default=None)
-
-
-def say_way(way: ReadWay) -> None:
-    """Say how the file was read that is being opened."""
-    if (said := _SAID.get()) is not None:
-        said.append(way)
-
-
-@contextmanager
-def hear_ways() -> Iterator[list[ReadWay]]:
-    """Give the list of what parsers say within the block, in this context.
-
-    Who listens around the block hears it at its end.
-    """
-    said: list[ReadWay] = []
-    heard = _SAID.get()
-    token = _SAID.set(said)
-    try:
-        yield said
-    finally:
-        _SAID.reset(token)
-        if heard is not None:
-            heard += said
+WAYS = Channel[ReadWay]("virtualds_read_way")
+DAMAGES = Channel[VirtualdsError]("virtualds_damages")
+"""Damaged parts that were left out of a file."""

@@ -121,9 +121,11 @@ def open_virtual_mfdataset(
     on_error : {"raise", "skip", "collect", "keep"}
         What to do with a file that cannot be opened, or that has an unreadable variable: raise;
         leave out the whole file, with one warning that names all such files (``"skip"``) or without
-        a warning (``"collect"``). ``ds.virtual.report`` lists the files and the reasons. ``"keep"``
-        keeps unreadable variables, which raise when they are read, and raises for files. If no file
-        is left, the error of the first file is raised. Files that do not combine always raise.
+        a warning (``"collect"``). Of a damaged part of a file, such as a message of GRIB, only that
+        part is left out. ``ds.virtual.report`` lists the files and parts, and the reasons.
+        ``"keep"`` keeps unreadable variables, which raise when they are read, and raises for files.
+        If no file is left, the error of the first file is raised. Files that do not combine always
+        raise.
     retries : int, default 2
         How often to open a file again after a transient error, waiting longer each time. In
         addition, single requests are repeated (``set_options(retries=...)``).
@@ -189,6 +191,7 @@ def open_virtual_mfdataset(
         *(group, drop_variables, parser, on_problem, allow, snapshot),
         *(loadable_variables, decode_cf),
         parser_options=parser_options,
+        spares=not building.stops,
     )
     merging = {
         "data_vars": data_vars,
@@ -312,6 +315,7 @@ def open_virtual_mfdatatree(
         *(group, drop_variables, parser, on_problem, allow, snapshot),
         *(loadable_variables, decode_cf),
         parser_options=parser_options,
+        spares=not building.stops,
     )
     merging = {
         "data_vars": data_vars,

@@ -19,7 +19,7 @@ from virtualds.combine.joinable import NeedsFullCombineError
 from virtualds.combine.open_file import NumberedFile, Opened, OpenJob, Outcome
 from virtualds.combine.ordering import crop_datasets, flatten_nested, is_row_wise
 from virtualds.combine.overlap import Extent
-from virtualds.combine.progress import BuildReport, Count, LeftOut, describe_left_out
+from virtualds.combine.progress import DAMAGED, BuildReport, Count, LeftOut, describe_left_out
 from virtualds.combine.read_together import AlikeOpener
 from virtualds.combine.stored_file import FileInConcat, StoredFile, decode_opened, sample
 from virtualds.combine.unlike_files import warn_of_unlike_files
@@ -29,6 +29,7 @@ from virtualds.combine.xarray_combine import Combination, combine_naming_files
 from virtualds.errors import CombineError, warn_user
 from virtualds.log import INFO, tell, tells
 from virtualds.progress import report_progress
+from virtualds.quantities import format_count
 
 
 @dataclass(frozen=True)
@@ -74,12 +75,8 @@ class Build(Generic[Opened]):
             tell(INFO, f"{report.summary}, {report.seconds:.3f} s")
             if report.read:
                 tell(INFO, f"HDF5 files: {report.read}")
-        if failed and self.building.on_error == "skip":
-            lines = "\n".join(describe_left_out(report.left_out))
-            warn_user(
-                f"{len(failed)} of {len(items)} files could not be opened, and are left out:\n"
-                f"{lines}"
-            )
+        if self.building.on_error == "skip":
+            _warn_of_losses(report)
         return found, report
 
     def combine(self, combination: Combination, found: Mapping[int, Opened]) -> Any:
@@ -130,6 +127,16 @@ class Build(Generic[Opened]):
         if outcome.error is None:
             return False
         return not outcome.is_fault or self.building.stops
+
+
+def _warn_of_losses(report: BuildReport) -> None:
+    """Name what is left out: files, and parts of files."""
+    of_all = f"{len(report.left_out)} of {report.files} files could not be opened"
+    parts = f"{format_count(len(report.damaged), DAMAGED)} of files could not be read"
+    for said, lost in ((of_all, report.left_out), (parts, report.damaged)):
+        if lost:
+            lines = "\n".join(describe_left_out(lost))
+            warn_user(f"{said}, and are left out:\n{lines}")
 
 
 def _displaced_error(file: Any) -> CombineError:

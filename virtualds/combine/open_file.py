@@ -15,10 +15,11 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import xarray as xr
 
-from virtualds.arrays.read_way import ReadWay, hear_ways
+from virtualds.arrays.read_way import DAMAGES, WAYS, ReadWay
 from virtualds.combine.build_options import BuildOptions
 from virtualds.combine.file_cache import FileCache, open_to_keep
 from virtualds.combine.file_coordinates import FileCoordinates, Source
+from virtualds.combine.progress import LeftOut
 from virtualds.combine.stored_file import StoredFile
 from virtualds.combine.xarray_combine import Combination
 from virtualds.datasets.open import open_dataset_or_tree
@@ -86,6 +87,8 @@ class Outcome(Generic[Opened]):
         How many chunks the virtual arrays of the file have.
     way : ReadWay, optional
         How the file was read, if its parser says it.
+    damaged : tuple of LeftOut
+        Damaged parts that were left out of the file.
 
     Raises
     ------
@@ -100,6 +103,7 @@ class Outcome(Generic[Opened]):
     cached: bool = False
     references: int = 0
     way: ReadWay | None = None
+    damaged: tuple[LeftOut, ...] = ()
 
     def __post_init__(self) -> None:
         if (self.found is None) == (self.error is None):
@@ -239,7 +243,9 @@ class OpenJob(Generic[Opened]):
         outcome = self._open_file(number, file)
         if self.cache and kept is not None and outcome.found is not None:
             scanned: Any = outcome.found
-            self.cache.keep(kept, scanned)
+            # what is cached says nothing of what was left out
+            if not outcome.damaged:
+                self.cache.keep(kept, scanned)
             return replace(outcome, found=scanned.found)
         return outcome
 
@@ -248,10 +254,12 @@ class OpenJob(Generic[Opened]):
         while True:
             attempt += 1
             try:
-                with hear_ways() as ways:
+                with WAYS.hear() as ways, DAMAGES.hear() as damages:
                     found = self.open(file)
                 way = ways[-1] if ways else None
-                return Outcome(number, found, references=_count_references(found), way=way)
+                damaged = tuple(LeftOut.of(file, damage) for damage in damages)
+                count = _count_references(found)
+                return Outcome(number, found, references=count, way=way, damaged=damaged)
             except OPEN_ERRORS as error:
                 if attempt > self.retries or not is_passing(error):
                     return Outcome(number, error=error, is_fault=True)

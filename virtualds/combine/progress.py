@@ -13,6 +13,7 @@ from virtualds.errors import without_secrets
 from virtualds.pictures.html import cell
 from virtualds.progress import Progress, ProgressCallback
 from virtualds.public import public
+from virtualds.quantities import format_count
 
 
 class Count:
@@ -23,6 +24,7 @@ class Count:
         self._begin = time.monotonic()
         self.done = self.failed = self.cached = self.references = 0
         self._ways = WayCounter()
+        self._damaged: dict[int, tuple[LeftOut, ...]] = {}
 
     def add(self, outcome: Any) -> None:
         """Count the outcome of a file."""
@@ -30,6 +32,7 @@ class Count:
         self.failed += outcome.error is not None
         self.cached += outcome.cached
         self.references += outcome.references
+        self._damaged[outcome.number] = outcome.damaged
         if outcome.way is not None:
             self._ways.add(outcome.number, outcome.way)
         self._tell(self._measure_progress())
@@ -44,6 +47,7 @@ class Count:
             self.references,
             self.seconds,
             self._ways.finish(files),
+            tuple(part for number in sorted(self._damaged) for part in self._damaged[number]),
         )
         self._tell(self._measure_progress(report))
         return report
@@ -65,12 +69,13 @@ class Count:
         )
 
 
+DAMAGED = "damaged part"
 SHOWN_FILES = 10
 """Most files that a text names; of the others it gives the number."""
 
 
 class LeftOut(NamedTuple):
-    """A file that could not be opened: its url, and class and message of the error."""
+    """A file, or a part of it, that cannot be read: its url, class and message of the error."""
 
     url: str
     error: str
@@ -109,6 +114,8 @@ class BuildReport:
         Time to open the files, without combining them.
     read : FilesRead
         How many HDF5 files were read in which way, and why some were read through h5py.
+    damaged : tuple of LeftOut
+        Damaged parts of files, such as messages, that were left out of files that were opened.
 
     Raises
     ------
@@ -130,6 +137,7 @@ class BuildReport:
     references: int = 0
     seconds: float = 0.0
     read: FilesRead = field(default_factory=FilesRead)
+    damaged: tuple[LeftOut, ...] = ()
 
     def __post_init__(self) -> None:
         if self.files != self.opened + self.cached + len(self.left_out):
@@ -144,6 +152,7 @@ class BuildReport:
         return (
             f"{self.files} files: {self.opened} opened, {self.cached} from the cache, "
             f"{len(self.left_out)} left out"
+            f"{f', {format_count(len(self.damaged), DAMAGED)}' if self.damaged else ''}"
         )
 
     def __repr__(self) -> str:
@@ -154,7 +163,7 @@ class BuildReport:
 
     def __str__(self) -> str:
         read = [f"  read: {self.read.summary}"] if self.read else []
-        return "\n".join([self.summary, *read, *describe_left_out(self.left_out)])
+        return "\n".join([self.summary, *read, *describe_left_out([*self.left_out, *self.damaged])])
 
 
 def describe_left_out(left_out: Iterable[LeftOut]) -> list[str]:

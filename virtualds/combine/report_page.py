@@ -36,7 +36,8 @@ def describe_build(report: Any) -> Markup:
         _draw_outcomes(met, report.files),
         key([(shade, f"{count:,} {name}") for shade, name, count in met]),
         rows,
-        _list_left_out(report.left_out),
+        _list_left_out("Left out", report.left_out),
+        _list_left_out("Damaged parts, left out", report.damaged),
         _list_reasons(read.reasons),
     )
 
@@ -58,12 +59,12 @@ def _format_time(files: int, seconds: float) -> str | None:
     return f"{seconds:,.1f} s, {files / seconds:,.0f} files per second"
 
 
-def _list_left_out(left_out: Sequence[Any]) -> Markup | None:
+def _list_left_out(title: str, left_out: Sequence[Any]) -> Markup | None:
     if not left_out:
         return None
     rows = [(without_secrets(f.url), f.error, without_secrets(f.message)) for f in left_out[:20]]
     shown = table(("file", "error", "what happened"), rows, total=len(left_out))
-    return section("Left out", shown, note=f"{len(left_out):,}", is_open=True)
+    return section(title, shown, note=f"{len(left_out):,}", is_open=True)
 
 
 def _list_reasons(reasons: Sequence[Any]) -> Markup | None:

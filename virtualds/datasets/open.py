@@ -12,7 +12,7 @@ import xarray as xr
 
 from virtualds.arrays.group import ManifestGroup
 from virtualds.arrays.parser import Parser
-from virtualds.arrays.read_way import hear_ways
+from virtualds.arrays.read_way import DAMAGES, WAYS
 from virtualds.arrays.sources import resolve_archive_members
 from virtualds.datasets.coordinates import fetch_coordinates
 from virtualds.datasets.detection import Found
@@ -292,7 +292,11 @@ def open_group(
                 read = _read_source(reader, source, how, opening)
             read = resolve_archive_members(read) if isinstance(reader, Parser) else read
         told.append(reader.name)
-    if problems := read.all_problems() if opening.below else read.problems:
+    if opening.spares and read.damaged:
+        for damage in read.damaged.values():
+            DAMAGES.say(damage)
+        read = replace(read, damaged={})
+    if problems := read.all_problems(opening.below):
         read = apply_on_error(read, problems, opening.on_error, location.url, depth=4)
     return read
 
@@ -305,7 +309,7 @@ def _telling(location: Location) -> Iterator[list[str]]:
         yield names
         return
     begun = time.perf_counter()
-    with hear_ways() as ways:
+    with WAYS.hear() as ways:
         yield names
     way = ways[-1] if ways else "read"
     tell(INFO, f"{location.url}: {names[0]}, {way}, {time.perf_counter() - begun:.3f} s")

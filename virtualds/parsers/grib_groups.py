@@ -125,5 +125,5 @@ class FoundFields:
         return MessageGroup(self.source, kind, self.eccodes).read(frozenset(skip))
 
     def _note(self, group: ManifestGroup) -> ManifestGroup:
-        """Return a group that names the damaged messages of the file among its problems."""
-        return replace(group, problems={**self.damaged, **group.problems})
+        """Return a group that names the damaged messages of the file."""
+        return replace(group, damaged=self.damaged)

@@ -7,6 +7,7 @@ message, a template says: one file of the same product, which is read with its o
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,6 +35,9 @@ TEMPLATES = 8
 """Templates that are kept, each some thousand bytes for each of its messages."""
 SHOWN = 5
 """Messages that an error shows."""
+
+LOOKED_AT = 60
+"""Seconds for which a far template is taken to be as it was."""
 
 _READING = Lock()
 
@@ -191,17 +195,29 @@ def _show(told: set[Told]) -> str:
 
 def _open_template(url: str, suffix: str, index: SourceFile) -> Template:
     """Return a template, read once in this process while it stays as it is."""
+    # threads that open files would all ask for it, and read it
+    with _READING:
+        return _read_template(_find_template(url, index), url.removesuffix(FILES[suffix]) + suffix)
+
+
+def _find_template(url: str, index: SourceFile) -> SourceFile:
+    """Return what a template is now."""
+    store = find_store(url)
     try:
-        source = find_store(url).describe(url, index.options)
+        if not store.reach.at_once:
+            return store.describe(url, index.options)
+        return _describe_far(url, index.options, int(time.monotonic() // LOOKED_AT))
     except FileNotFoundError as error:
         raise FileNotFoundError(
             f"{index.url}: its template {url} is not there; name a GRIB file of the same product "
             f"that is, with its index beside it"
         ) from error
-    name = url.removesuffix(FILES[suffix]) + suffix
-    # threads that open files would all read it
-    with _READING:
-        return _read_template(source, name)
+
+
+@lru_cache(TEMPLATES)
+def _describe_far(url: str, options: StorageOptions | None, now: int) -> SourceFile:
+    """Return what a far template is, which is not asked for again for each index."""
+    return find_store(url).describe(url, options)
 
 
 @lru_cache(TEMPLATES)

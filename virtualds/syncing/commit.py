@@ -68,5 +68,6 @@ def _report(destination: Destination, update: Update, done: Changes, came: Updat
         kept=() if update.drops else done.removed,
         waiting=done.waiting,
         failed=tuple(failed.values()),
+        damaged=update.opener.damaged,
         unchanged=done.unchanged + silent,
     )

@@ -41,6 +41,7 @@ class FileOpener:
         self._stops = building.stops
         self._opened: dict[Urls, xr.Dataset | None] = {}
         self.failed: dict[str, LeftOut] = {}
+        self.damaged: tuple[LeftOut, ...] = ()
 
     def open(self, urls: Urls) -> xr.Dataset | None:
         """Return the dataset of some files, None if none of them can be opened.
@@ -82,6 +83,7 @@ class FileOpener:
                     raise
                 found = None
         self.failed |= {lost.url: lost for lost in reports[-1].left_out}
+        self.damaged += reports[-1].damaged
         if found is not None:
             _demand_own_data(found, urls)
         return found

@@ -36,6 +36,8 @@ class SyncReport:
         Urls of new or changed files that may still be written, and are left for the next run.
     failed : tuple of LeftOut
         Files that could not be opened, with the reasons. The set keeps what it had of them.
+    damaged : tuple of LeftOut
+        Damaged parts, such as messages, that were left out of added or replaced files.
     unchanged : int
         Number of files that the set has as they are.
     settle : float
@@ -63,6 +65,7 @@ class SyncReport:
     settle: float = SETTLE
     exists: bool = True
     seconds: float = 0.0
+    damaged: tuple[LeftOut, ...] = ()
 
     @property
     def is_written(self) -> bool:
@@ -70,7 +73,9 @@ class SyncReport:
         return bool(self.added or self.replaced or self.dropped)
 
     def __str__(self) -> str:
-        counts = {name: len(getattr(self, name)) for name in (*MEANINGS, "waiting", "failed")}
+        counts = {
+            name: len(getattr(self, name)) for name in (*MEANINGS, "waiting", "failed", "damaged")
+        }
         counts["unchanged"] = self.unchanged
         told = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
         none = "" if self.exists else "; no set was written"
@@ -79,7 +84,7 @@ class SyncReport:
             lines += _describe_files(meaning, getattr(self, name))
         if self.waiting:
             lines.append(_describe_waiting(len(self.waiting), self.settle))
-        return "\n".join([*lines, *describe_left_out(self.failed)])
+        return "\n".join([*lines, *describe_left_out([*self.failed, *self.damaged])])
 
     def __repr__(self) -> str:
         return f"<SyncReport {self}>"

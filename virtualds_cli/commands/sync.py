@@ -17,6 +17,8 @@ from virtualds_cli.output import exit_by, report
 from virtualds_cli.parameter_types import Url
 
 OPENED = tuple(name for name in MANY_FILES if name not in ("concat_dim", "decode_cf"))
+LOST = ("failed", "damaged")
+"""What a report lists of files that are not, or not wholly, in the set."""
 WRITING = ("format", "target_options", *CHOICES)
 
 
@@ -89,6 +91,6 @@ def sync(
     done = virtualds.sync(
         paths, target, concat_dim=concat_dim, **own, **make_keywords(options, OPENED)
     )
-    document = asdict(done) | {"failed": [lost._asdict() for lost in done.failed]}
-    report(document, str(done))
-    exit_by(not done.failed)
+    lost = {name: [part._asdict() for part in getattr(done, name)] for name in LOST}
+    report(asdict(done) | lost, str(done))
+    exit_by(not any(lost.values()))

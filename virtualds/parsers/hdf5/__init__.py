@@ -22,7 +22,7 @@ from virtualds.arrays.parser import (
     ReadNative,
     stored_values,
 )
-from virtualds.arrays.read_way import ALONE, LIBRARY, ReadWay, say_way
+from virtualds.arrays.read_way import ALONE, LIBRARY, WAYS, ReadWay
 from virtualds.errors import UnsupportedError, VirtualdsError, without_secrets
 from virtualds.options import get_options
 from virtualds.parsers.hdf5 import library, members
@@ -106,7 +106,7 @@ def _walk_file(
             else:
                 problems = found.all_problems()
                 if not problems:
-                    say_way(ALONE)
+                    WAYS.say(ALONE)
                     return found
                 name, problem = next(iter(problems.items()))
                 reason = f"{name}: {_describe(problem, source)}"
@@ -115,7 +115,7 @@ def _walk_file(
         except DeclinedError as error:
             # nobody is left to read it
             raise UnsupportedError(f"{error}") from error
-    say_way(ReadWay(LIBRARY, reason))
+    WAYS.say(ReadWay(LIBRARY, reason))
     return found
 
 
