@@ -313,6 +313,10 @@ def test_files_of_one_grid_share_coordinates_that_nobody_can_write_to(tmp_path: 
     before = float(one.latitude[0, 0])
     with pytest.raises(ValueError, match="read-only"):
         one.latitude.values[0, 0] = -1
+    # what xarray makes of them is the user's own
+    mine = one.copy(deep=True)
+    mine.latitude.values[0, 0] = -1
+    assert mine.latitude[0, 0] == -1 and (one.load().latitude * 2)[0, 0] == 2 * before
     changed = one.assign_coords(latitude=one.latitude + 1)
     assert changed.latitude[0, 0] == before + 1
     assert one.latitude[0, 0] == other.latitude[0, 0] == before

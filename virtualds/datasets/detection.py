@@ -122,18 +122,13 @@ def demand_data_in(url: str, head: bytes, options: StorageOptions | None) -> Non
 
 def _describe_non_data(head: bytes) -> str | None:
     """Describe a file without data and the remedy; None if it may hold data."""
-    text = head.removeprefix(b"\xef\xbb\xbf").lstrip()[:500].lower()
+    text = head.removeprefix(b"\xef\xbb\xbf").lstrip()[:200].lower()
     if not head:
         return "the file is empty; fetch it again, or write it anew"
     if text.startswith((b"<!doctype html", b"<html", b"<head", b"<body")):
         return (
             "the file is an HTML page, such as a server shows in place of a file (a login, an "
             "error, a list of files); check the url, and log in with storage_options"
-        )
-    if text.startswith(b"<") and b"xml.opendap.org/ns/dap" in text:
-        return (
-            "the file is a DMR of OPeNDAP, which says what a file holds, and not where; open the "
-            "file itself, or its sidecar (.dmrpp)"
         )
     if text.startswith((b"<?xml", b"<error")):
         return (

@@ -55,8 +55,9 @@ TERMINATED = ("null_term", "not_set", None)
 
 
 def detect(head: bytes) -> bool:
-    """Say whether a file that begins with ``head`` is a sidecar."""
-    return head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"<" and NAMESPACE.encode() in head
+    """Say whether a file that begins with ``head`` is a sidecar, or lacks but the addresses."""
+    is_xml = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"<"
+    return is_xml and (NAMESPACE.encode() in head or DAP[1:-1].encode() in head)
 
 
 def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ()) -> ManifestGroup:

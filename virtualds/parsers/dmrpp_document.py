@@ -13,7 +13,7 @@ from typing import NoReturn
 from xml.etree.ElementTree import Element
 
 from virtualds.errors import FormatError, UnsupportedError
-from virtualds.parsers.dmrpp_chunks import DMRPP
+from virtualds.parsers.dmrpp_chunks import DMRPP, NAMESPACE
 from virtualds.source_file import SourceFile
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import ANYWHERE, is_same_host, resolve_url
@@ -46,15 +46,21 @@ def parse_sidecar(source: SourceFile) -> Element:
     Raises
     ------
     FormatError
-        It is no sound XML, or none of DAP4, or declares a type of documents, which may define
-        entities.
+        It is no sound XML, or none of DAP4, or without addresses, or declares a type of documents,
+        which may define entities.
     UnsupportedError
         It is too long.
     """
-    root = _parse_xml(_read(source), source.url)
+    data = _read(source)
+    root = _parse_xml(data, source.url)
     if root.tag != f"{DAP}Dataset":
         raise FormatError(
             f"{source.url}: its root is {root.tag[:80]!r}, no Dataset of DAP4; check the path"
+        )
+    if NAMESPACE.encode() not in data:
+        raise FormatError(
+            f"{source.url}: the file is a DMR of OPeNDAP, which says what a file holds, and not "
+            f"where; open the file itself, or its sidecar ({SUFFIX})"
         )
     if any(depth > DEEPEST for depth in _measure_depths(root)):
         raise FormatError(
