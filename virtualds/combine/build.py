@@ -131,12 +131,12 @@ class Build(Generic[Opened]):
 
 def _warn_of_losses(report: BuildReport) -> None:
     """Name what is left out: files, and parts of files."""
-    of_all = f"{len(report.left_out)} of {report.files} files could not be opened"
-    parts = f"{format_count(len(report.damaged), DAMAGED)} of files could not be read"
+    of_all = f"{len(report.left_out)} of {report.files} files could not be opened, and are left out"
+    parts = f"{format_count(len(report.damaged), DAMAGED)} left out of files that were opened"
     for said, lost in ((of_all, report.left_out), (parts, report.damaged)):
         if lost:
             lines = "\n".join(describe_left_out(lost))
-            warn_user(f"{said}, and are left out:\n{lines}")
+            warn_user(f"{said}:\n{lines}")
 
 
 def _displaced_error(file: Any) -> CombineError:
