@@ -109,7 +109,7 @@ def run(*words: str | Path, rain: Any) -> str:
     given = ["--parser-options", f"filter_by_keys={json.dumps(rain['filter_by_keys'])}"]
     done = CliRunner().invoke(main, [*map(str, words), *given])
     assert done.exit_code == 0, done.output
-    return done.output
+    return done.stdout
 
 
 def open_set(url: Path) -> xr.Dataset:
