@@ -335,7 +335,7 @@ def _explaining_no_data(location: Location, parser: str | None) -> Iterator[None
     """Explain a failure of a parser that the user named, if the file holds no data at all."""
     try:
         yield
-    except (FormatError, FileNotFoundError, NotADirectoryError):
+    except (FormatError, UnsupportedError, FileNotFoundError, NotADirectoryError):
         if parser:
             demand_data(location)
         raise
