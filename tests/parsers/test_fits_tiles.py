@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 import xarray as xr
 from astropy.io import fits
+from counting_server import counting_server
 
 import virtualds
-from virtualds import FormatError, UnsupportedError
+from virtualds import FormatError, ReadError, UnsupportedError
 from virtualds.codecs.codec import CodecError
+from virtualds.codecs.fits_image import FitsImage
 from virtualds.codecs.fits_tiles import PlioTile, RiceTile
 
 TILES: dict[str, Any] = {"rows": None, "squares": (16, 20), "one": (70, 90)}
@@ -102,21 +104,131 @@ def test_tiles_are_the_same_through_references(suffix: str, tmp_path: Path) -> N
     xr.testing.assert_identical(opened.load(), ds.load())
 
 
-REFUSED: dict[str, Any] = {
-    "HCOMPRESS_1": ("i2", {"compression_type": "HCOMPRESS_1", "tile_shape": (70, 90)}),
-    "ZSCALE and ZZERO": ("f4", {"quantize_level": 16.0}),
-}
+# ---------------------------------------------------------------------- whole images
+
+METHODS = {"NO_DITHER": -1, "SUBTRACTIVE_DITHER_1": 1, "SUBTRACTIVE_DITHER_2": 2}
 
 
-@pytest.mark.parametrize("words", REFUSED)
-def test_tiles_that_are_not_decoded_are_refused_by_name(words: str, tmp_path: Path) -> None:
-    dtype, options = REFUSED[words]
+def floats(dtype: str) -> Any:
     values = np.random.default_rng(2).normal(120, 30, (70, 90)).astype(dtype)
-    path = write(tmp_path / "a.fits", values, **options)
-    with pytest.raises(UnsupportedError, match=rf"(?s)'TILES'.*{words}.*funpack"):
+    # the second way to dither keeps zeros
+    values[3:9, 5:80] = 0
+    values[20, 7:50] = np.nan
+    return values
+
+
+@pytest.mark.parametrize("tiles", TILES)
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("how", ["RICE_1", "GZIP_1", "GZIP_2", "HCOMPRESS_1"])
+def test_floats_that_were_made_integers_are_those_of_astropy(
+    how: str, dtype: str, method: str, tiles: str, tmp_path: Path
+) -> None:
+    shape = (10, 90) if how == "HCOMPRESS_1" and tiles == "rows" else TILES[tiles]
+    options = {"quantize_level": 16.0, "quantize_method": METHODS[method], "dither_seed": 42}
+    # astropy does not write undefined pixels so
+    values = np.nan_to_num(floats(dtype)) if how == "HCOMPRESS_1" else floats(dtype)
+    path = write(tmp_path / "a.fits", values, compression_type=how, tile_shape=shape, **options)
+    ds = assert_image_is_that_of_astropy(path)
+    assert ds.TILES.data.nchunks == 1
+
+
+def test_tiles_that_did_not_become_integers_are_those_of_astropy(tmp_path: Path) -> None:
+    # rows of one value have no noise that says how coarse integers may be
+    values = floats("f4")
+    values[40:50] = np.linspace(-1e30, 1e30, 90, dtype="f4")
+    path = write(tmp_path / "a.fits", values, quantize_level=16.0)
+    with fits.open(path, disable_image_compression=True) as parts:
+        assert {0} < {len(tile) for tile in parts["TILES"].data["COMPRESSED_DATA"]}
+    assert_image_is_that_of_astropy(path)
+
+
+@pytest.mark.parametrize("shape", [(10, 90), (70, 90), (32, 32)])
+@pytest.mark.parametrize("dtype", ["u1", "i2", "u2", "i4"])
+@pytest.mark.parametrize("how", ["HCOMPRESS_1", "NOCOMPRESS"])
+def test_integers_in_whole_images_are_those_of_astropy(
+    how: str, dtype: str, shape: tuple[int, int], tmp_path: Path
+) -> None:
+    values = np.random.default_rng(2).normal(120, 30, (70, 90)).clip(0, 255).astype(dtype)
+    path = write(tmp_path / "a.fits", values, compression_type=how, tile_shape=shape)
+    assert_image_is_that_of_astropy(path)
+
+
+@pytest.mark.parametrize("suffix", [".json", ".parquet", ".zarr"])
+def test_whole_images_are_the_same_through_references(suffix: str, tmp_path: Path) -> None:
+    ds = virtualds.open_virtual_dataset(
+        write(tmp_path / "a.fits", floats("f4"), quantize_level=16.0)
+    )
+    ds.virtual.to_manifest(tmp_path / f"refs{suffix}")
+    opened = xr.open_dataset(tmp_path / f"refs{suffix}", engine="virtual")
+    xr.testing.assert_identical(opened.load(), ds.load())
+
+
+def test_verify_compares_whole_images_with_astropy(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.fits", floats("f4"), quantize_level=16.0)
+    found = virtualds.open_virtual_dataset(path).virtual.verify(None, "native")
+    assert found.ok and [name.split()[0] for name in found.compared] == ["astropy"]
+
+
+def test_a_whole_image_costs_one_request(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.fits", floats("f4"), quantize_level=16.0)
+    with counting_server(tmp_path) as (url, counts):
+        ds = virtualds.open_virtual_dataset(f"{url}/a.fits")
+        before = len(counts.requests)
+        np.testing.assert_array_equal(ds.TILES[3:5], fits.getdata(path, "TILES")[3:5])
+        assert len(counts.requests) - before == 1
+
+
+def test_scales_that_are_no_columns_are_refused_by_name(tmp_path: Path) -> None:
+    # the standard allows it, astropy does not apply them
+    values = np.random.default_rng(2).normal(120, 30, (70, 90)).astype("f4")
+    path = write(tmp_path / "a.fits", values, compression_type="GZIP_1", quantize_level=0.0)
+    old, new = b"BUNIT   = 'adu     '          ", b"ZSCALE  =                  2.0"
+    assert old in path.read_bytes()
+    path.write_bytes(path.read_bytes().replace(old, new))
+    with pytest.raises(UnsupportedError, match=r"(?s)'TILES'.*GZIP_1.*funpack"):
         virtualds.open_virtual_dataset(path)
     rest = virtualds.open_virtual_dataset(path, drop_variables=["TILES"])
     np.testing.assert_array_equal(rest.BEHIND, np.arange(6.0))
+
+
+def test_a_stream_of_another_size_than_its_tile_is_an_error(tmp_path: Path) -> None:
+    # the decoder would write behind the tile, and end the process
+    values = np.arange(70 * 90, dtype="i2").reshape(70, 90)
+    path = write(tmp_path / "a.fits", values, compression_type="HCOMPRESS_1", tile_shape=(70, 90))
+    begin = b"\xdd\x99" + (70).to_bytes(4, "big")
+    assert begin in path.read_bytes()
+    path.write_bytes(path.read_bytes().replace(begin, b"\xdd\x99" + (7000).to_bytes(4, "big")))
+    with pytest.raises(ReadError, match="stream"):
+        virtualds.open_virtual_dataset(path).TILES.load()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: data[:-40],
+        lambda data: data[:80],
+        lambda data: data.replace(
+            b"ZNAXIS1 =                   90", b"ZNAXIS1 =                    9"
+        ),
+        lambda data: data.replace(
+            b"ZBITPIX =                  -32", b"ZBITPIX =                  -64"
+        ),
+        lambda data: data.replace(b"RICE_1", b"MICE_1"),
+        lambda data: data[:-400] + bytes(400),
+    ],
+)
+def test_damaged_whole_images_are_errors(change: Any, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.fits", floats("f4"), quantize_level=16.0)
+    entry = virtualds.open_virtual_dataset(path).TILES.data.fragments[0].manifest.lookup((0, 0))
+    data = path.read_bytes()[entry.offset : entry.offset + entry.length]
+    codec = FitsImage(">f4")
+    assert len(codec.decode(data, 70 * 90 * 4)) == 70 * 90 * 4
+    with pytest.raises(CodecError):
+        codec.decode(change(data), 70 * 90 * 4)
+
+
+# ---------------------------------------------------------------------- damage
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,7 @@ CODECS = LateTable[type[Codec]](
     "virtualds.codecs.packbits:BitFields",
     "virtualds.codecs.fits_tiles:RiceTile",
     "virtualds.codecs.fits_tiles:PlioTile",
+    "virtualds.codecs.fits_image:FitsImage",
     "virtualds.codecs.table_columns:RowBytes",
     "virtualds.codecs.table_columns:Logicals",
     "virtualds.codecs.table_columns:RowBits",

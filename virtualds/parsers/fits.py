@@ -23,13 +23,15 @@ from virtualds.arrays.parser import (
     ReadNative,
     region_of,
 )
+from virtualds.chunks.fragment import Fragment
 from virtualds.codecs.codec import Codec
+from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.codecs.unsigned import SignFlip
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.parsers.fits_axes import AxisNames
 from virtualds.parsers.fits_header import HeaderDataUnit, read_units
 from virtualds.parsers.fits_tables import read_table
-from virtualds.parsers.fits_tiles import build_tiles, find_codecs, show_image
+from virtualds.parsers.fits_tiles import find_tiles, show_image
 from virtualds.source_file import SourceFile
 from virtualds.stores.open_source import describe_damage, open_source
 from virtualds.urls import local_path, scheme_of
@@ -139,8 +141,11 @@ class _Reader:
         dtype = stored if meant is None else np.dtype(meant)
         codecs = () if meant is None else (SignFlip(dtype.itemsize),)
         if part.is_compressed:
-            codecs = (*codecs, *find_codecs(part, stored))
-            array = build_tiles(part, image.shape, dtype, codecs, file, self.source)
+            tiles = find_tiles(part, image.shape, stored, file, self.source)
+            fragment = Fragment((0,) * len(image.shape), tiles.axes, tiles.manifest)
+            layout = tuple(range(len(image.shape)))
+            pipeline = CodecPipeline(dtype, (*codecs, *tiles.codecs), layout=layout)
+            array = ManifestArray.of_fragment(fragment, pipeline)
         else:
             array = self._refer_plain(part, dtype, codecs)
         encoding = {"source": self._origin, "original_shape": image.shape, "dtype": dtype}
@@ -247,7 +252,8 @@ def _open_astropy(target: Callable[[], Any], closing: ExitStack) -> ReadNative:
         # astropy shows unsigned integers only when it scales
         for unit in scaled if wanted.decoded or wanted.has_codecs else stored:
             where = unit.fileinfo()
-            if where["datLoc"] <= wanted.offset < where["datLoc"] + where["datSpan"]:
+            # images in tables are decoded with their headers
+            if where["hdrLoc"] <= wanted.offset < where["datLoc"] + where["datSpan"]:
                 if isinstance(unit, fits.BinTableHDU | fits.TableHDU):
                     return _read_column(unit, wanted)
                 return np.asarray(unit.section[wanted.region] if wanted.region else unit.data)

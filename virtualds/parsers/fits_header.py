@@ -45,12 +45,13 @@ class HeaderDataUnit:
         Its number in the file, from 0.
     cards : dict
         Values by keyword.
-    offset : int
-        Where its data begin, in bytes.
+    start, offset : int
+        Where its header and its data begin, in bytes.
     """
 
     number: int
     cards: dict[str, Any]
+    start: int
     offset: int
 
     @property
@@ -68,15 +69,11 @@ class HeaderDataUnit:
         """Lengths of the axes, the fastest one last."""
         count = self.cards.get("NAXIS")
         if type(count) is not int or not 0 <= count <= LARGEST:
-            raise FormatError(
-                f"FITS part {self.number}: NAXIS is {count!r}; the file is damaged, fetch it again"
-            )
+            raise make_damage(self, f"NAXIS is {count!r}")
         found = [self.cards.get(f"NAXIS{axis}") for axis in range(count, 0, -1)]
         lengths = tuple(n for n in found if type(n) is int and n >= 0)
         if len(lengths) < count:
-            raise FormatError(
-                f"FITS part {self.number}: axes are {found}; the file is damaged, fetch it again"
-            )
+            raise make_damage(self, f"axes are {found}")
         return lengths
 
     @property
@@ -84,9 +81,7 @@ class HeaderDataUnit:
         """Bits of a number, negative for floats."""
         bits = self.cards.get("BITPIX")
         if type(bits) is not int or bits not in (8, 16, 32, 64, -32, -64):
-            raise FormatError(
-                f"FITS part {self.number}: BITPIX is {bits!r}; the file is damaged, fetch it again"
-            )
+            raise make_damage(self, f"BITPIX is {bits!r}")
         return bits
 
     @property
@@ -95,13 +90,15 @@ class HeaderDataUnit:
         bits, shape = self.bitpix, self.shape
         more, groups = (self.cards.get(name, n) for name, n in (("PCOUNT", 0), ("GCOUNT", 1)))
         if type(more) is not int or type(groups) is not int or more < 0 or groups < 0:
-            raise FormatError(
-                f"FITS part {self.number}: PCOUNT or GCOUNT is not a count; "
-                "the file is damaged, fetch it again"
-            )
+            raise make_damage(self, "PCOUNT or GCOUNT is not a count")
         if self.cards.get("GROUPS") is True and shape and not shape[-1]:
             shape = shape[:-1]
         return abs(bits) // 8 * groups * (more + (prod(shape) if shape else 0))
+
+
+def make_damage(part: HeaderDataUnit, what: str) -> FormatError:
+    """Return the error of a part whose cards or data make no sense."""
+    return FormatError(f"FITS part {part.number}: {what}; the file is damaged, fetch it again")
 
 
 def read_units(file: BinaryIO, source: SourceFile) -> Iterator[HeaderDataUnit]:
@@ -114,7 +111,7 @@ def read_units(file: BinaryIO, source: SourceFile) -> Iterator[HeaderDataUnit]:
     """
     place = number = 0
     while (header := _read_header(file, place, source, first=not number)) is not None:
-        part = HeaderDataUnit(number, _parse_cards(header.cards), place + header.nbytes)
+        part = HeaderDataUnit(number, _parse_cards(header.cards), place, place + header.nbytes)
         yield part
         place = part.offset + -(-part.nbytes // BLOCK) * BLOCK
         number += 1

@@ -22,7 +22,7 @@ from virtualds.codecs.table_columns import Logicals, PaddedText, RowBits, RowByt
 from virtualds.codecs.unsigned import SignFlip
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.parsers.fits_axes import AxisNames
-from virtualds.parsers.fits_header import HeaderDataUnit
+from virtualds.parsers.fits_header import HeaderDataUnit, make_damage
 from virtualds.source_file import SourceFile
 
 BINARY_FORM = re.compile(r"(\d*)([LXBIJKAEDCMPQ])(\d*)", re.IGNORECASE)
@@ -128,7 +128,7 @@ def find_place(part: HeaderDataUnit, wanted: str) -> Place | None:
         if str(part.cards.get(f"TTYPE{number}", "")).strip() == wanted:
             return Place(place, form)
         if (match := BINARY_FORM.match(form)) is None:
-            raise _make_damage(part, f"TFORM{number} is {form!r}")
+            raise make_damage(part, f"TFORM{number} is {form!r}")
         place += _count_bytes(match)
     return None
 
@@ -146,9 +146,9 @@ def _find_columns(
     rows, row = part.shape if len(part.shape) == 2 else (0, 0)
     count = part.cards.get("TFIELDS")
     if len(part.shape) != 2 or type(count) is not int or not 0 <= count <= MOST_COLUMNS:
-        raise _make_damage(part, f"NAXIS is {len(part.shape)} and TFIELDS is {count!r}")
+        raise make_damage(part, f"NAXIS is {len(part.shape)} and TFIELDS is {count!r}")
     if source.size is not None and part.offset + rows * row > source.size:
-        raise _make_damage(part, f"its rows reach past the {source.size} bytes of the file")
+        raise make_damage(part, f"its rows reach past the {source.size} bytes of the file")
     place, taken = 0, set[str]()
     for number in range(1, count + 1):
         name = str(part.cards.get(f"TTYPE{number}", "")).strip().replace("/", "_")
@@ -167,18 +167,18 @@ def _find_column(
     is_text = part.kind == "TABLE"
     match = (TEXT_FORM if is_text else BINARY_FORM).match(form)
     if match is None:
-        raise _make_damage(part, f"TFORM{number} is {form!r}")
+        raise make_damage(part, f"TFORM{number} is {form!r}")
     if is_text:
         place = part.cards.get(f"TBCOL{number}", 0)
         if type(place) is not int or place < 1 or not int(match[2]):
-            raise _make_damage(part, f"TBCOL{number} is {place!r}, TFORM{number} is {form!r}")
+            raise make_damage(part, f"TBCOL{number} is {place!r}, TFORM{number} is {form!r}")
         column = _find_text(match, place - 1, part.cards.get(f"TNULL{number}"))
         following = 0
     else:
         column = _find_binary(match, place, part.cards.get(f"TDIM{number}"))
         following = place + _count_bytes(match)
     if column.start + column.width > row or following > row:
-        raise _make_damage(part, f"column {number} reaches past the {row} bytes of a row")
+        raise make_damage(part, f"column {number} reaches past the {row} bytes of a row")
     letter = match[1 if is_text else 2].upper()
     if letter in "PQ" and not is_text:
         return following, UnsupportedError(
@@ -187,10 +187,6 @@ def _find_column(
             f"drop_variables or on_error='skip'"
         )
     return following, _scale(column, letter, number, part.cards)
-
-
-def _make_damage(part: HeaderDataUnit, what: str) -> FormatError:
-    return FormatError(f"FITS part {part.number}: {what}; the file is damaged, fetch it again")
 
 
 def _find_text(match: re.Match[str], start: int, null: Any) -> Column:

@@ -1,30 +1,30 @@
 """Images in FITS tables, compressed tile by tile: each tile is a chunk in the heap of the table.
 
-FITS Standard 4.0, section 10.1. Integers, and floats that lost nothing, are referenced. Floats that
-were made integers have a scale for each tile, and are refused by name.
+FITS Standard 4.0, section 10.1. Integers, and floats that lost nothing, are referenced tile by
+tile. Where a tile needs what its row says, the whole table is one chunk, which astropy decodes.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from math import prod
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from virtualds.arrays.array import ManifestArray
 from virtualds.chunks.axis import ChunkAxis
-from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs import codec_from_zarr_v2
 from virtualds.codecs.codec import Codec
+from virtualds.codecs.fits_image import FitsImage
 from virtualds.codecs.fits_tiles import PlioTile, RiceTile
-from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.codecs.shuffle import Shuffle
 from virtualds.codecs.zlib import Gzip
-from virtualds.errors import FormatError, UnsupportedError
-from virtualds.parsers.fits_header import HeaderDataUnit
+from virtualds.errors import UnsupportedError
+from virtualds.parsers.fits_header import HeaderDataUnit, make_damage
+from virtualds.parsers.fits_heap import DESCRIPTOR, WORDS, find_places, read_rows
 from virtualds.parsers.fits_tables import find_place
 from virtualds.source_file import SourceFile
 
@@ -38,8 +38,6 @@ WIDE = 4
 """Bytes in which old writers give all integers to gzip."""
 SUMS = {"ZHECKSUM": "CHECKSUM"}
 """Keywords of the uncompressed image that are not spelled with a Z before them."""
-DESCRIPTOR = re.compile(r"1?([PQ])([BIJ])")
-"""TFORM of a column with the place of tiles: its words, and what tiles are counted in."""
 
 Make = Callable[[np.dtype[Any], Mapping[str, Any]], tuple[Codec, ...]]
 """Makes codecs from the type of the pixels and the parameters of the compression."""
@@ -55,12 +53,27 @@ INTEGERS: dict[str, Make] = {
     "PLIO_1": lambda dtype, how: (PlioTile(dtype.str),),
 }
 """Compressions of integers."""
-COMPRESSIONS: dict[str, Make] = {
-    **INTEGERS,
+LOSSLESS: dict[str, Make] = {
     "GZIP_1": lambda dtype, how: (Gzip(),),
     "GZIP_2": lambda dtype, how: (Shuffle(dtype.itemsize), Gzip()),
 }
-"""Compressions by ZCMPTYPE (table 36)."""
+"""Compressions of bytes."""
+COMPRESSIONS = INTEGERS | LOSSLESS
+"""Compressions of single tiles by ZCMPTYPE (table 36)."""
+OF_WHOLE_IMAGES = ("RICE_1", "RICE_ONE", "GZIP_1", "GZIP_2", "HCOMPRESS_1", "NOCOMPRESS")
+"""Compressions that astropy decodes, and survives where bytes are damaged."""
+
+
+ITEMS = {"B": 1, "I": 2, "J": 4}
+"""Bytes of the elements in which tiles are counted."""
+
+
+class Tiles(NamedTuple):
+    """How the chunks of an image lie on it and in the file, and what decodes them."""
+
+    axes: tuple[ChunkAxis, ...]
+    manifest: ChunkManifest
+    codecs: tuple[Codec, ...]
 
 
 def show_image(part: HeaderDataUnit) -> HeaderDataUnit:
@@ -72,80 +85,80 @@ def show_image(part: HeaderDataUnit) -> HeaderDataUnit:
         for name, value in part.cards.items()
         if re.fullmatch(r"Z(BITPIX|NAXIS\d*|HECKSUM|DATASUM)", name)
     }
-    return HeaderDataUnit(
-        part.number, {**kept, **shown, "XTENSION": "IMAGE", "PCOUNT": 0, "GCOUNT": 1}, part.offset
-    )
+    return replace(part, cards={**kept, **shown, "XTENSION": "IMAGE", "PCOUNT": 0, "GCOUNT": 1})
 
 
-def find_codecs(part: HeaderDataUnit, dtype: np.dtype[Any]) -> tuple[Codec, ...]:
-    """Return what decodes the tiles of an image to numbers of ``dtype``.
-
-    Raises
-    ------
-    UnsupportedError
-        No codec decodes them.
-    """
-    name = str(part.cards.get("ZCMPTYPE", "")).strip()
-    make = COMPRESSIONS.get(name)
-    is_float = dtype.kind == "f"
-    scaled = [n for n in ("ZSCALE", "ZZERO") if find_place(part, n) or n in part.cards]
-    if make is None or (is_float and (scaled or name in INTEGERS)):
-        how = f" with {' and '.join(scaled)} for each tile" if is_float and scaled else ""
-        raise UnsupportedError(
-            f"FITS part {part.number}: it is an image compressed tile by tile ({name}{how}), which "
-            f"is not decoded here; decompress it with funpack, read it with astropy, or leave it "
-            f"out with drop_variables or on_error='skip'"
-        )
-    given = {
-        str(value).strip().upper(): part.cards.get(key.replace("ZNAME", "ZVAL"))
-        for key, value in part.cards.items()
-        if re.fullmatch(r"ZNAME\d+", key)
-    }
-    try:
-        return make(dtype, given)
-    except (TypeError, ValueError) as error:
-        raise _make_damage(part, f"its parameters {given} make no sense ({error})") from error
-
-
-def build_tiles(
+def find_tiles(
     part: HeaderDataUnit,
     shape: tuple[int, ...],
     dtype: np.dtype[Any],
-    codecs: tuple[Codec, ...],
     file: BinaryIO,
     source: SourceFile,
-) -> ManifestArray:
-    """Return the image as references to its tiles.
+) -> Tiles:
+    """Return the tiles of an image of numbers of ``dtype``; one where its parts do not suffice.
 
     Raises
     ------
     FormatError
         The table has no tiles, or as many as do not fill the image.
     UnsupportedError
-        Tiles lie in several columns.
+        Nothing here decodes them.
     """
-    has_planes = any(isinstance(codec, Shuffle) for codec in codecs)
-    axes = tuple(
-        _cut_axis(part, number, n)
-        for number, n in zip(range(len(shape), 0, -1), shape, strict=True)
-    )
+    numbers = range(len(shape), 0, -1)
+    axes = tuple(_cut_axis(part, number, n) for number, n in zip(numbers, shape, strict=True))
     grid = tuple(axis.nchunks for axis in axes)
     offsets, lengths = _read_places(part, file, prod(grid))
-    if codecs[-1:] == (Gzip(),) and not has_planes and offsets.size and dtype.itemsize < WIDE:
-        first = prod(axis.slabs(0, 1).encoded[0] for axis in axes)
-        file.seek(int(offsets[0]) + int(lengths[0]) - 4)
-        # RFC 1952, section 2.3.1: a stream ends with its decoded length
-        if int.from_bytes(file.read(4), "little") == WIDE * first:
-            codecs = (*codecs[:-1], *_widen(part), Gzip())
+    name = str(part.cards.get("ZCMPTYPE", "")).strip()
+    is_scaled = all(find_place(part, column) for column in ("ZSCALE", "ZZERO"))
+    is_lossless = dtype.kind != "f" or (name not in INTEGERS and "ZSCALE" not in part.cards)
+    if name in COMPRESSIONS and is_lossless and not is_scaled and lengths.all():
+        codecs = _find_codecs(part, name, dtype)
+        if name == "GZIP_1" and dtype.itemsize < WIDE and lengths.size:
+            first = prod(axis.slabs(0, 1).encoded[0] for axis in axes)
+            codecs = (*_widen(part, int(offsets[0] + lengths[0]), first, file), *codecs)
+        manifest = ChunkManifest.build(
+            grid, files=(source,), offset=offsets.reshape(grid), length=lengths.reshape(grid)
+        )
+        return Tiles(axes, manifest, codecs)
+    if name not in OF_WHOLE_IMAGES or not (is_lossless or is_scaled):
+        raise _make_refusal(part, name)
+    axes = tuple(ChunkAxis.regular(n, max(n, 1)) for n in shape)
     manifest = ChunkManifest.build(
-        grid, files=(source,), offset=offsets.reshape(grid), length=lengths.reshape(grid)
+        tuple(axis.nchunks for axis in axes),
+        files=(source,),
+        offset=part.start,
+        length=part.offset + part.nbytes - part.start,
     )
-    pipeline = CodecPipeline(dtype=dtype, codecs=codecs, layout=tuple(range(len(shape))))
-    return ManifestArray.of_fragment(Fragment((0,) * len(shape), axes, manifest), pipeline)
+    return Tiles(axes, manifest, (FitsImage(dtype.str),))
 
 
-def _widen(part: HeaderDataUnit) -> tuple[Codec, ...]:
-    """Return the codec of small integers that a writer has stored in four bytes each."""
+def _find_codecs(part: HeaderDataUnit, name: str, dtype: np.dtype[Any]) -> tuple[Codec, ...]:
+    """Return what decodes single tiles."""
+    given = {
+        str(value).strip().upper(): part.cards.get(key.replace("ZNAME", "ZVAL"))
+        for key, value in part.cards.items()
+        if re.fullmatch(r"ZNAME\d+", key)
+    }
+    try:
+        return COMPRESSIONS[name](dtype, given)
+    except (TypeError, ValueError) as error:
+        raise make_damage(part, f"its parameters {given} make no sense ({error})") from error
+
+
+def _make_refusal(part: HeaderDataUnit, name: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"FITS part {part.number}: it is an image compressed tile by tile ({name}) in a way that "
+        f"is not decoded here; decompress it with funpack, read it with astropy, or leave it out "
+        f"with drop_variables or on_error='skip'"
+    )
+
+
+def _widen(part: HeaderDataUnit, end: int, first: int, file: BinaryIO) -> tuple[Codec, ...]:
+    """Return the codec of small integers if the first tile, which ends there, has wide ones."""
+    file.seek(end - 4)
+    # RFC 1952, section 2.3.1: a stream ends with its decoded length
+    if int.from_bytes(file.read(4), "little") != WIDE * first:
+        return ()
     stored = f">i{part.cards['ZBITPIX'] // 8}".replace(">i1", "|u1")
     return (codec_from_zarr_v2({"id": "astype", "encode_dtype": ">i4", "decode_dtype": stored}),)
 
@@ -154,39 +167,19 @@ def _cut_axis(part: HeaderDataUnit, number: int, length: int) -> ChunkAxis:
     # section 10.1.1: tiles are rows where nothing else is said
     tile = part.cards.get(f"ZTILE{number}", length if number == 1 else 1)
     if type(tile) is not int or tile < 1:
-        raise _make_damage(part, f"ZTILE{number} is {tile!r}")
+        raise make_damage(part, f"ZTILE{number} is {tile!r}")
     tile = max(min(tile, length), 1)
     last = length - (-(-length // tile) - 1) * tile
     return ChunkAxis.regular(length, tile, last=last)
 
 
 def _read_places(part: HeaderDataUnit, file: BinaryIO, count: int) -> tuple[Any, Any]:
-    """Return where tiles begin in the file, and their lengths, in bytes."""
-    rows, row = part.shape if len(part.shape) == 2 else (0, 0)
+    """Return where tiles begin in the file, and their lengths in bytes."""
     found = find_place(part, "COMPRESSED_DATA")
-    match = found and DESCRIPTOR.match(found.form)
-    if not found or not match or rows != count:
-        raise _make_damage(part, f"its {rows} rows are not the places of {count} tiles")
-    file.seek(part.offset)
-    data = file.read(rows * row)
-    if len(data) < rows * row:
-        raise _make_damage(part, "the file ends within its rows")
-    word, size = {"P": ">i4", "Q": ">i8"}[match[1]], {"B": 1, "I": 2, "J": 4}[match[2]]
-    cells = np.frombuffer(data, np.uint8).reshape(rows, row)
-    width = 2 * np.dtype(word).itemsize
-    places = np.ascontiguousarray(cells[:, found.start : found.start + width]).view(word)
-    lengths, offsets = places.astype(np.int64).T
-    if not lengths.all():
-        raise UnsupportedError(
-            f"FITS part {part.number}: some tiles of its image are compressed in another way than "
-            f"the others; decompress it with funpack, read it with astropy, or leave it out with "
-            f"drop_variables or on_error='skip'"
-        )
-    heap = part.cards.get("THEAP", rows * row)
-    if type(heap) is not int or heap < 0:
-        raise _make_damage(part, f"THEAP is {heap!r}")
-    return part.offset + heap + offsets, lengths * size
-
-
-def _make_damage(part: HeaderDataUnit, what: str) -> FormatError:
-    return FormatError(f"FITS part {part.number}: {what}; the file is damaged, fetch it again")
+    match = DESCRIPTOR.match(found.form.upper()) if found else None
+    cells = read_rows(part, file)
+    if found is None or match is None or match[2] not in ITEMS or len(cells) != count:
+        raise make_damage(part, f"its {len(cells)} rows are not the places of {count} tiles")
+    size = ITEMS[match[2]]
+    places = find_places(part, cells, found.start, WORDS[match[1]], size)
+    return places.offsets, places.counts * size

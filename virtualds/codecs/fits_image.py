@@ -1,0 +1,137 @@
+"""FITS images that tables hold in tiles, decoded whole by astropy.
+
+FITS Standard 4.0, section 10. The scale of a tile, and the start of the random numbers that are
+subtracted from it, stand in the row of the table, not in its bytes. The bytes are therefore the
+whole part of the file, header and table; they say all that decoding needs.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from io import BytesIO
+from itertools import product
+from math import prod
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from virtualds.bounds import Buffer
+from virtualds.codecs.codec import CodecError, OfOneType, check_length
+from virtualds.extras import import_package
+
+BLOCK, CARD = 2880, 80
+"""Bytes of a block and of a card (sections 3.1 and 4.1)."""
+NEEDED = re.compile(
+    rb"(XTENSION|BITPIX|NAXIS\d*|PCOUNT|GCOUNT|TFIELDS|THEAP|T(FORM|TYPE|NULL|SCAL|ZERO)\d+|BLANK"
+    rb"|Z(IMAGE|CMPTYPE|BITPIX|NAXIS\d*|TILE\d+|NAME\d+|VAL\d+|QUANTIZ|DITHER0|BLANK))"
+)
+"""Keywords that say how the table holds the image."""
+PRIMARY = b"".join(
+    f"{name:8}= {value:>20}".encode().ljust(CARD)
+    for name, value in (("SIMPLE", "T"), ("BITPIX", 8), ("NAXIS", 0), ("EXTEND", "T"))
+)
+"""The header of a file without a primary image."""
+END = b"END".ljust(CARD)
+LENGTHS = struct.Struct(">II")
+"""Rows and columns of an HCOMPRESS stream, behind its first two bytes (section 10.4.4)."""
+
+
+@dataclass(frozen=True)
+class FitsImage(OfOneType):
+    """An image in tiles: the header of a table, the table, and its heap.
+
+    Parameters
+    ----------
+    dtype : str
+        Dtype of the pixels, as ZBITPIX says.
+    """
+
+    dtype: str
+
+    zarr_v2_id: ClassVar[str] = "virtualds_fits_image"
+    only_virtualds: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if np.dtype(self.dtype).kind not in "iuf":
+            raise ValueError(f"fits_image: {self.dtype} is no number")
+
+    @classmethod
+    def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
+        return cls(str(config["dtype"]))
+
+    def to_zarr_v2(self) -> dict[str, Any]:
+        return {"id": self.zarr_v2_id, "dtype": self.dtype}
+
+    def encoded_size(self, nbytes: int) -> int | None:
+        return None
+
+    def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
+        fits = import_package("astropy.io.fits", "fits_image", "fits")
+        file = _make_file(memoryview(data))
+        try:
+            values = _read_image(fits, file, np.dtype(self.dtype), nbytes)
+        except CodecError:
+            raise
+        except Exception as error:
+            # astropy's decoders have an error of their own, which no public module names
+            raise CodecError(f"fits_image: astropy: {error}") from error
+        out: memoryview = values.astype(self.dtype, copy=False).reshape(-1).view(np.uint8).data
+        check_length(self, len(out), nbytes)
+        return out
+
+
+def _make_file(part: memoryview) -> BytesIO:
+    """Return a file with that part alone, and the cards alone that decoding needs."""
+    cards = list(_split_header(part))
+    header = b"".join(card for card in cards if NEEDED.fullmatch(card[:8].rstrip())) + END
+    start = -(-(len(cards) + 1) * CARD // BLOCK) * BLOCK
+    pieces = (PRIMARY + END, header, part[start:])
+    return BytesIO(b"".join(b for piece in pieces for b in (piece, _pad(piece))))
+
+
+def _pad(piece: Buffer) -> bytes:
+    # headers are padded with blanks (section 4.2); nobody looks at what follows data
+    return b" " * (-len(piece) % BLOCK)
+
+
+def _split_header(part: memoryview) -> Iterator[bytes]:
+    """Yield the cards before END."""
+    for start in range(0, len(part) - CARD + 1, CARD):
+        card = bytes(part[start : start + CARD])
+        if card == END:
+            return
+        yield card
+    raise CodecError("fits_image: a header has no end")
+
+
+def _read_image(fits: Any, file: BytesIO, dtype: np.dtype[Any], nbytes: int | None) -> Any:
+    """Return the pixels, after a check that they are as many as they have to be."""
+    with fits.open(file, do_not_scale_image_data=True) as parts:
+        image = parts[1]
+        shape, bits = image.shape, image.header["BITPIX"]
+        if abs(bits) // 8 != dtype.itemsize or prod(shape) * dtype.itemsize != nbytes:
+            raise CodecError(f"fits_image: {shape} pixels of {bits} bits are not {nbytes} bytes")
+        if image.compression_type == "HCOMPRESS_1":
+            _check_streams(fits, file, shape, image.tile_shape)
+        return np.ascontiguousarray(image.data)
+
+
+def _check_streams(
+    fits: Any, file: BytesIO, shape: tuple[int, ...], tile_shape: tuple[int, ...]
+) -> None:
+    """Refuse streams of other lengths than their tiles, for which the decoder ends the process."""
+    tiles = product(
+        *(
+            [min(step, length - start) for start in range(0, length, step)]
+            for length, step in zip(shape, tile_shape, strict=True)
+        )
+    )
+    with fits.open(BytesIO(file.getbuffer()), disable_image_compression=True) as parts:
+        streams = parts[1].data["COMPRESSED_DATA"]
+        for stream, tile in zip(streams, tiles, strict=True):
+            begin = np.asarray(stream).tobytes()[2:10]
+            if begin and prod(LENGTHS.unpack(begin)) != prod(tile):
+                raise CodecError(f"fits_image: a stream is not one of {prod(tile)} pixels")
