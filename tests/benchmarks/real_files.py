@@ -97,12 +97,12 @@ def read_fits(path: Path) -> Iterator[Found]:
     from astropy.io import fits
 
     taken = set[str]()
+    # astropy hides the name that compressed images have by default, or gives it to those without
+    with fits.open(path, memmap=False, disable_image_compression=True) as file:
+        names = [unit.header.get("EXTNAME", "") for unit in file]
     with fits.open(path, memmap=False) as file:
         for number, unit in enumerate(file):
-            # astropy hides the name that compressed images have by default
-            is_compressed = isinstance(unit, fits.CompImageHDU)
-            name = unit.name if is_compressed else unit.header.get("EXTNAME", "")
-            name = name.strip().replace("/", "_")
+            name = names[number].strip().replace("/", "_")
             name = name or (f"HDU{number}" if number else "PRIMARY")
             if (version := unit.header.get("EXTVER", 1)) != 1:
                 name = f"{name}_{version}"
@@ -129,6 +129,11 @@ def read_columns(group: str, unit: Any) -> Iterator[Found]:
     """Yield the columns of a table of astropy; what is undefined is NaN, texts end with letters."""
     for column in unit.columns:
         values = np.asarray(unit.data[column.name])
+        if values.dtype.kind == "O":
+            counts = np.array([np.size(array) for array in values])
+            word = "i8" if "Q" in column.format else "i4"
+            yield Found(group, f"{column.name}_count", counts.astype(word))
+            values = np.concatenate([np.ravel(array) for array in values])
         if values.dtype.kind == "U":
             values = np.char.rstrip(values)
         if column.null is not None and column.ascii and values.dtype.kind == "i":

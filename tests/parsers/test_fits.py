@@ -295,29 +295,15 @@ def foreign() -> fits.ImageHDU:
     return fits.ImageHDU(np.arange(8, dtype="u1"), fits.Header([("FOREIGN", 1)]), name="FOREIGN")
 
 
-REFUSED = {
-    "COMPRESSED": (
-        lambda: fits.CompImageHDU(
-            image("i2", (30, 40)).data, name="COMPRESSED", compression_type="HCOMPRESS_1",
-            tile_shape=(30, 40),
-        ), "HCOMPRESS_1",
-    ),
-    "FOREIGN": (foreign, "FOREIGN extension"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_parts_that_cannot_be_referenced_are_refused_by_name(name: str, tmp_path: Path) -> None:
-    make, what = REFUSED[name]
-    fits.HDUList([image("i2"), make()]).writeto(tmp_path / "a.fits")
-    if make is foreign:
-        data = (tmp_path / "a.fits").read_bytes()
-        (tmp_path / "a.fits").write_bytes(data.replace(b"'IMAGE   '", b"'FOREIGN '"))
-    with pytest.raises(UnsupportedError, match=what):
+def test_parts_that_cannot_be_referenced_are_refused_by_name(tmp_path: Path) -> None:
+    fits.HDUList([image("i2"), foreign()]).writeto(tmp_path / "a.fits")
+    data = (tmp_path / "a.fits").read_bytes()
+    (tmp_path / "a.fits").write_bytes(data.replace(b"'IMAGE   '", b"'FOREIGN '"))
+    with pytest.raises(UnsupportedError, match="FOREIGN extension"):
         virtualds.open_virtual_dataset(tmp_path / "a.fits")
-    rest = virtualds.open_virtual_dataset(tmp_path / "a.fits", drop_variables=[name])
+    rest = virtualds.open_virtual_dataset(tmp_path / "a.fits", drop_variables=["FOREIGN"])
     np.testing.assert_array_equal(rest.PRIMARY, image("i2").data)
-    with pytest.warns(UserWarning, match=name):
+    with pytest.warns(UserWarning, match="FOREIGN"):
         assert list(virtualds.open_virtual_dataset(tmp_path / "a.fits", on_error="skip")) == [
             "PRIMARY"
         ]

@@ -150,7 +150,7 @@ def with_cards(path: Path, cards: dict[str, Any], made: list[fits.Column]) -> Pa
     table = fits.BinTableHDU.from_columns(made, name="T")
     for name, value in cards.items():
         table.header["X" + name[1:]] = value
-    table.writeto(path)
+    fits.HDUList([fits.PrimaryHDU(np.arange(6.0)), table]).writeto(path)
     data = path.read_bytes()
     for name in cards:
         data = data.replace(b"X" + name[1:].ljust(7).encode(), name.ljust(8).encode())
@@ -213,24 +213,136 @@ def test_numbers_in_text_that_are_not_there(dtype: str, null: str, expected: Any
     np.testing.assert_array_equal(found, expected or [100000, least, least])
 
 
+# ---------------------------------------------------------------------- varying length
+
+COUNTS = [3, 0, 4, 1, 2, 0]
+VARYING = {
+    "PB()": "u1",
+    "PI()": "i2",
+    "PJ()": "i4",
+    "QK()": "i8",
+    "PE()": "f4",
+    "QD()": "f8",
+    "PC()": "c8",
+    "QM()": "c16",
+    "PL()": "?",
+}
+
+
+def ragged(path: Path, forms: dict[str, str], cards: dict[str, Any] | None = None) -> Path:
+    """Write an image, and a table with a column of varying length for each name and form."""
+    made = [fits.Column("n", "J", array=COUNTS)]
+    for number, (name, form) in enumerate(forms.items()):
+        arrays = [np.arange(7 * i, 7 * i + n) + number for i, n in enumerate(COUNTS)]
+        rows = np.empty(len(COUNTS), object)
+        rows[:] = [(a % 3 == 0) if "L" in form else a.astype(VARYING[form]) for a in arrays]
+        made.append(fits.Column(name, form, array=rows))
+    return with_cards(path, cards or {}, made)
+
+
+def assert_arrays_are_those_of_astropy(path: Path, name: str) -> xr.Dataset:
+    ds = virtualds.open_virtual_dataset(path, group="T")
+    counts = ds[f"{name}_count"]
+    assert counts.attrs["sample_dimension"] == ds[name].dims[0] == f"{name}_sample"
+    found = np.split(ds[name].values, counts.values.cumsum()[:-1])
+    with fits.open(path) as parts:
+        for one, expected in zip(found, parts["T"].data[name], strict=True):
+            assert one.dtype == native(expected).dtype
+            np.testing.assert_array_equal(one, native(expected))
+    return ds
+
+
+@pytest.mark.parametrize("form", VARYING)
+def test_arrays_of_varying_length_are_those_of_astropy(form: str, tmp_path: Path) -> None:
+    path = ragged(tmp_path / "a.fits", {"a": form, "b": "PI()"})
+    ds = assert_arrays_are_those_of_astropy(path, "a")
+    assert ds.a.data.nchunks == 1
+    assert ds.n.values.tolist() == ds.a_count.values.tolist() == COUNTS
+    np.testing.assert_array_equal(ds.a[4:7], ds.a.values[4:7])
+    assert_arrays_are_those_of_astropy(path, "b")
+
+
+@pytest.mark.parametrize(
+    ("form", "scale", "zero", "dtype"),
+    [("PI()", 1, 2**15, "u2"), ("PJ()", 0.5, 3, "f8"), ("PE()", 1, -1, "f8")],
+)
+def test_arrays_of_varying_length_are_scaled(
+    form: str, scale: float, zero: int, dtype: str, tmp_path: Path
+) -> None:
+    # astropy gives such numbers the type that they are stored in
+    path = ragged(tmp_path / "a.fits", {"a": form}, {"TSCAL2": scale, "TZERO2": zero})
+    stored = virtualds.open_virtual_dataset(ragged(tmp_path / "b.fits", {"a": form}), group="T").a
+    ds = virtualds.open_virtual_dataset(path, group="T")
+    assert ds.a.dtype == dtype
+    np.testing.assert_array_equal(ds.a, stored.values.astype("f8") * scale + zero)
+    assert not ds[["a"]].virtual.verify(None, "native").compared
+
+
+def test_letters_of_varying_length_are_joined_to_texts(tmp_path: Path) -> None:
+    texts = np.array(["M31", "", "NGC 1"], object)
+    fits.BinTableHDU.from_columns([fits.Column("a", "PA()", array=texts)], name="T").writeto(
+        tmp_path / "a.fits"
+    )
+    ds = virtualds.open_virtual_dataset(tmp_path / "a.fits", group="T")
+    ds.virtual.to_manifest(tmp_path / "refs.json")
+    xr.testing.assert_identical(xr.open_dataset(tmp_path / "refs.json", engine="virtual"), ds)
+    found = np.split(ds.a.values, ds.a_count.values.cumsum()[:-1])
+    assert ["".join(letters) for letters in found] == texts.tolist()
+
+
+def test_arrays_that_do_not_lie_in_order_are_read_in_order(tmp_path: Path) -> None:
+    path = ragged(tmp_path / "a.fits", {"a": "PJ()"})
+    with fits.open(path, mode="update", disable_image_compression=True) as parts:
+        place = parts["T"].fileinfo()["datLoc"]
+    data = bytearray(path.read_bytes())
+    first, third = (slice(place + 12 * i + 4, place + 12 * i + 12) for i in (0, 2))
+    data[first], data[third] = data[third], data[first]
+    path.write_bytes(data)
+    ds = assert_arrays_are_those_of_astropy(path, "a")
+    assert ds.a.data.nchunks == 3
+    ds.virtual.to_manifest(tmp_path / "refs.zarr")
+    opened = xr.open_dataset(tmp_path / "refs.zarr", engine="virtual")
+    xr.testing.assert_identical(opened.load(), ds.load())
+
+
+def test_verify_compares_arrays_of_varying_length_with_astropy(tmp_path: Path) -> None:
+    path = ragged(tmp_path / "a.fits", {"a": "PJ()", "b": "QD()"})
+    ds = virtualds.open_virtual_dataset(path, group="T").drop_vars(["a_count", "b_count"])
+    found = ds.virtual.verify(None, "native")
+    assert found.ok and [name.split()[0] for name in found.compared] == ["astropy"]
+
+
+def test_a_name_that_is_taken_is_not_that_of_counts(tmp_path: Path) -> None:
+    path = ragged(tmp_path / "a.fits", {"a": "PJ()", "a_count": "PI()"})
+    ds = virtualds.open_virtual_dataset(path, group="T")
+    assert list(ds) == ["n", "a", "a_count_", "a_count", "a_count_count"]
+    assert ds["a_count_"].values.tolist() == COUNTS
+
+
+@pytest.mark.parametrize("place", [4, 8])
+def test_an_array_outside_the_heap_is_an_error(place: int, tmp_path: Path) -> None:
+    path = ragged(tmp_path / "a.fits", {"a": "PJ()"})
+    with fits.open(path) as parts:
+        begin = parts["T"].fileinfo()["datLoc"] + place
+    data = bytearray(path.read_bytes())
+    data[begin : begin + 4] = (1000).to_bytes(4, "big")
+    path.write_bytes(data)
+    with pytest.raises(FormatError, match="heap"):
+        virtualds.open_virtual_dataset(path, group="T")
+
+
 # ---------------------------------------------------------------------- refusals
 
 
-def test_arrays_of_varying_length_are_refused_by_name(tmp_path: Path) -> None:
-    varying = np.array([np.arange(3.0), np.arange(5.0)], object)
-    made = [fits.Column("a", "PD()", array=varying), fits.Column("b", "J", array=[1, 2])]
-    image = fits.PrimaryHDU(np.arange(6.0))
-    fits.HDUList([image, fits.BinTableHDU.from_columns(made, name="T")]).writeto(
-        tmp_path / "a.fits"
-    )
-    with pytest.raises(UnsupportedError, match=r"'a'.*varying length"):
-        virtualds.open_virtual_dataset(tmp_path / "a.fits", group="T")
-    rest = virtualds.open_virtual_dataset(tmp_path / "a.fits", group="T", drop_variables=["a"])
-    assert rest.b.values.tolist() == [1, 2]
+def test_bits_of_varying_length_are_refused_by_name(tmp_path: Path) -> None:
+    path = ragged(tmp_path / "a.fits", {"a": "PB()", "b": "PJ()"})
+    path.write_bytes(path.read_bytes().replace(b"'PB(4)", b"'PX(4)"))
+    with pytest.raises(UnsupportedError, match=r"'a'.*varying length \(PX\(4\)\)"):
+        virtualds.open_virtual_dataset(path, group="T")
+    rest = virtualds.open_virtual_dataset(path, group="T", drop_variables=["a"])
+    assert list(rest) == ["n", "b", "b_count"]
     # the image is read all the same
-    np.testing.assert_array_equal(
-        virtualds.open_virtual_dataset(tmp_path / "a.fits").PRIMARY, np.arange(6.0)
-    )
+    np.testing.assert_array_equal(virtualds.open_virtual_dataset(path).PRIMARY, np.arange(6.0))
 
 
 @pytest.mark.parametrize(
@@ -262,6 +374,7 @@ def test_a_damaged_table_is_an_error(old: bytes, new: bytes, tmp_path: Path) -> 
         (RowBytes(8, 4), bytes(20), 8),
         (RowBytes(8, 4), b"", 8),
         (Logicals(), b"TF", 3),
+        (Logicals(has_ones=True), b"TF", 3),
         (RowBits(11), bytes(3), 11),
         (PaddedText(4), b"abc", 16),
         (PaddedText(2), b"\xff\xff", 8),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import struct
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from io import BytesIO
@@ -37,6 +38,13 @@ PRIMARY = b"".join(
 END = b"END".ljust(CARD)
 LENGTHS = struct.Struct(">II")
 """Rows and columns of an HCOMPRESS stream, behind its first two bytes (section 10.4.4)."""
+
+DECODERS = "astropy.io.fits.hdu.compressed._compression"
+DAMAGE = (
+    *(ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, OSError, RuntimeError),
+    *(TypeError, ValueError, zlib.error),
+)
+"""What astropy raises where headers or tiles make no sense."""
 
 
 @dataclass(frozen=True)
@@ -70,13 +78,12 @@ class FitsImage(OfOneType):
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         fits = import_package("astropy.io.fits", "fits_image", "fits")
+        # astropy's decoders raise an error of their own, which no public module names
+        decoders = import_package(DECODERS, "fits_image", "fits")
         file = _make_file(memoryview(data))
         try:
             values = _read_image(fits, file, np.dtype(self.dtype), nbytes)
-        except CodecError:
-            raise
-        except Exception as error:
-            # astropy's decoders have an error of their own, which no public module names
+        except (*DAMAGE, fits.VerifyError, decoders.CfitsioException) as error:
             raise CodecError(f"fits_image: astropy: {error}") from error
         out: memoryview = values.astype(self.dtype, copy=False).reshape(-1).view(np.uint8).data
         check_length(self, len(out), nbytes)

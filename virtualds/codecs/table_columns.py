@@ -69,25 +69,37 @@ class RowBytes(Codec):
 
 @dataclass(frozen=True)
 class Logicals(Codec):
-    """Logical values: ``T`` is true; ``F``, and zero for "undefined", are false."""
+    """Logical values: ``T`` is true; ``F``, and zero for "undefined", are false.
+
+    Parameters
+    ----------
+    has_ones : bool
+        Whether the byte 1 is true, as old versions of astropy write arrays of varying length.
+    """
+
+    has_ones: bool = False
 
     zarr_v2_id: ClassVar[str] = "virtualds_logicals"
     only_virtualds: ClassVar[bool] = True
 
     @classmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        return cls()
+        return cls(bool(config.get("has_ones", False)))
 
     def to_zarr_v2(self) -> dict[str, Any]:
-        return {"id": self.zarr_v2_id}
+        return {"id": self.zarr_v2_id, **({"has_ones": True} if self.has_ones else {})}
 
     def encoded_size(self, nbytes: int) -> int | None:
         return nbytes
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         check_length(self, len(data), nbytes)
-        found: memoryview = (np.frombuffer(data, np.uint8) == ord("T")).view(np.uint8).data
-        return found
+        stored = np.frombuffer(data, np.uint8)
+        found = stored == ord("T")
+        if self.has_ones:
+            found |= stored == 1
+        out: memoryview = found.view(np.uint8).data
+        return out
 
 
 @dataclass(frozen=True)

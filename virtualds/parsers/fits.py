@@ -113,7 +113,7 @@ class _Reader:
         """Add a part of the file: a variable, a group or a problem."""
         if part.kind in TABLES and not part.is_compressed:
             origin = {"source": self._origin}
-            self.groups[name] = read_table(part, self.source, origin, self._skipped)
+            self.groups[name] = read_table(part, file, self.source, origin, self._skipped)
             return
         try:
             _demand_image(part)
@@ -269,9 +269,14 @@ def _read_column(unit: Any, wanted: NativeRegion) -> Any:
     if column is None:
         raise CannotError("it knows no column of that name")
     values = np.asarray(unit.data[column.name])
+    is_varying = values.dtype.kind == "O"
+    if is_varying:
+        values = np.concatenate([np.zeros(0, "?"), *(np.ravel(array) for array in values)])
+    has_scale = {column.bscale, column.bzero} - {None, "", 0, 1}
     # integers whose sign is flipped have no other values when they are not scaled
-    is_scaled = {column.bscale, column.bzero} - {None, "", 0, 1} and values.dtype.kind == "f"
-    if column.null is not None or (is_scaled and not wanted.decoded):
+    is_scaled = has_scale and values.dtype.kind == "f" and not wanted.decoded
+    # and arrays of varying length keep their type, which cannot hold scaled values
+    if column.null is not None or is_scaled or (has_scale and is_varying):
         raise CannotError("it shows other numbers for undefined values, or scales them")
     # texts of astropy keep the blanks that follow them, until one of them is asked for
     values = np.char.rstrip(values) if values.dtype.kind == "U" else values

@@ -1,103 +1,125 @@
 """Tables of FITS files: a group for each, a variable for each column.
 
-FITS Standard 4.0, section 7.2 (tables in text), 7.3 (binary tables). The rows of all columns lie
-interleaved. A wide column, or one of a single row, has a chunk for each row. A narrow column has
-chunks of many rows, from which a codec takes its bytes.
+FITS Standard 4.0, section 7. The rows of all columns lie interleaved. A wide column, or one of a
+single row, has a chunk for each row. A narrow column has chunks of many rows, from which a codec
+takes its bytes. Arrays of varying length are one ragged array, with a variable that counts the
+elements of each row.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from math import prod
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache, partial
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.codecs.codec import Codec
-from virtualds.codecs.table_columns import Logicals, PaddedText, RowBits, RowBytes, TextNumbers
-from virtualds.codecs.unsigned import SignFlip
-from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
+from virtualds.chunks.axis import ChunkAxis
+from virtualds.chunks.fragment import Fragment
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.codecs.pipeline import CodecPipeline
+from virtualds.codecs.table_columns import RowBytes
+from virtualds.errors import VirtualdsError
 from virtualds.parsers.fits_axes import AxisNames
-from virtualds.parsers.fits_header import HeaderDataUnit, make_damage
+from virtualds.parsers.fits_columns import PER_COLUMN, Column, VaryingColumn, find_columns
+from virtualds.parsers.fits_header import HeaderDataUnit
+from virtualds.parsers.fits_heap import Places, find_places, read_rows
 from virtualds.source_file import SourceFile
 
-BINARY_FORM = re.compile(r"(\d*)([LXBIJKAEDCMPQ])(\d*)", re.IGNORECASE)
-"""TFORM of a binary table (section 7.3.1): how often, what, and something else."""
-TEXT_FORM = re.compile(r"([AIJFED])(\d+)(\.\d+)?", re.IGNORECASE)
-"""TFORM of a table in text (section 7.2.1): what, and how many characters."""
-LENGTHS = re.compile(r"\(\s*\d+(\s*,\s*\d+)*\s*\)")
-"""TDIM: the lengths of axes, the fastest one first."""
-DTYPES = {
-    **{"L": "?", "X": "?", "B": ">u1", "I": ">i2", "J": ">i4", "K": ">i8"},
-    **{"A": "S1", "E": ">f4", "D": ">f8", "C": ">c8", "M": ">c16", "P": ">i8", "Q": ">c16"},
-}
-"""Stored types by letter (table 18); descriptors of arrays in the heap have their size only."""
-UNSIGNED = {("I", 2**15): ">u2", ("J", 2**31): ">u4", ("K", 2**63): ">u8"}
-"""Types of integers that TZERO shifts, by letter and TZERO (table 19)."""
-PER_COLUMN = re.compile(r"(T[A-Z]+?)(\d+)")
-"""Keywords about one column: a name and the number of the column."""
-OF_STORAGE = {"TFORM", "TTYPE", "TBCOL", "TDIM", "TSCAL", "TZERO", "TNULL", "TUNIT"}
-"""Keywords about columns that are no attributes, or attributes of another name."""
 PIECE = 2**20
 """Bytes of the rows of a chunk."""
 WIDE = 2**12
 """Bytes of a column, in one row, that are worth a chunk of their own."""
-MOST_COLUMNS = 999
-"""The largest value of TFIELDS."""
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of a table.
-
-    Parameters
-    ----------
-    start, width : int
-        Where it begins in a row, and how many bytes of the row it takes.
-    shape : tuple of int
-        Shape of its values in one row.
-    dtype : numpy dtype
-    codecs : tuple of Codec
-        What makes values of its bytes.
-    attributes : dict
-    """
-
-    start: int
-    width: int
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    codecs: tuple[Codec, ...] = ()
-    attributes: Mapping[str, Any] | None = None
 
 
 def read_table(
-    part: HeaderDataUnit, source: SourceFile, encoding: Mapping[str, Any], skipped: frozenset[str]
+    part: HeaderDataUnit,
+    file: BinaryIO,
+    source: SourceFile,
+    encoding: Mapping[str, Any],
+    skipped: frozenset[str],
 ) -> ManifestGroup:
     """Return the columns of a table as variables; those that cannot be read are its problems."""
-    axes, variables, problems = AxisNames("axis"), {}, dict[str, VirtualdsError]()
+    table = _Table(part, file, source, encoding)
+    problems = dict[str, VirtualdsError]()
     try:
-        columns = dict(_find_columns(part, source))
+        columns = dict(find_columns(part, source))
     except VirtualdsError as error:
         # nobody can tell where any of its columns lies
         columns = {"rows": error}
     for name, column in columns.items():
         if name in skipped:
             continue
-        if isinstance(column, VirtualdsError):
-            column.locate(f"column {name!r}", source.url)
-            problems[name] = column
-            hidden = ManifestArray.unreadable((), "V1", f"{column}")
-            variables[name] = ManifestVariable((), hidden, {})
-            continue
-        array = _build_array(part, column, source)
-        own = {**encoding, "original_shape": array.shape, "dtype": array.dtype}
-        dims = ("row", *axes.name(name, column.shape))
-        variables[name] = ManifestVariable(dims, array, column.attributes or {}, own)
+        try:
+            table.take(name, column, frozenset(columns))
+        except VirtualdsError as error:
+            error.locate(f"column {name!r}", source.url)
+            problems[name] = error
+            hidden = ManifestArray.unreadable((), "V1", f"{error}")
+            table.variables[name] = ManifestVariable((), hidden, {})
+    variables = {name: made for name, made in table.variables.items() if name not in skipped}
     return ManifestGroup(variables, _select_attributes(part.cards), problems=problems)
+
+
+class _Table:
+    """The variables of a table, and what they share: dimensions, and rows that are read once."""
+
+    def __init__(
+        self,
+        part: HeaderDataUnit,
+        file: BinaryIO,
+        source: SourceFile,
+        encoding: Mapping[str, Any],
+    ) -> None:
+        self.variables: dict[str, ManifestVariable] = {}
+        self._part, self._source, self._encoding = part, source, encoding
+        self._axes = AxisNames("axis")
+        self._read_rows = cache(partial(read_rows, part, file))
+
+    def take(
+        self, name: str, column: Column | VaryingColumn | VirtualdsError, taken: frozenset[str]
+    ) -> None:
+        """Add the variables of a column.
+
+        Raises
+        ------
+        VirtualdsError
+            It cannot be read.
+        """
+        if isinstance(column, VirtualdsError):
+            raise column
+        if isinstance(column, VaryingColumn):
+            self._take_varying(name, column, taken)
+            return
+        array = _build_array(self._part, column, self._source)
+        self._add(name, ("row", *self._axes.name(name, column.shape)), array, column.attributes)
+
+    def _take_varying(self, name: str, column: VaryingColumn, taken: frozenset[str]) -> None:
+        """Add a contiguous ragged array: all elements, and how many each row has (CF 9.3.3)."""
+        width = column.values.width
+        places = find_places(self._part, self._read_rows(), column.start, column.words, width)
+        array = _build_samples(places, column.values, self._source)
+        counts = Column(column.start, column.words.itemsize, (), column.words)
+        of_rows = f"{name}_count"
+        while of_rows in taken:
+            of_rows += "_"
+        dim = f"{name}_sample"
+        self._add(name, (dim,), array, column.values.attributes)
+        about = {"long_name": f"elements of {name} in each row", "sample_dimension": dim}
+        self._add(of_rows, ("row",), _build_array(self._part, counts, self._source), about)
+
+    def _add(
+        self,
+        name: str,
+        dims: tuple[str, ...],
+        array: ManifestArray,
+        attributes: Mapping[str, Any] | None,
+    ) -> None:
+        own = {**self._encoding, "original_shape": array.shape, "dtype": array.dtype}
+        self.variables[name] = ManifestVariable(dims, array, attributes or {}, own)
 
 
 def _select_attributes(cards: Mapping[str, Any]) -> dict[str, Any]:
@@ -108,181 +130,6 @@ def _select_attributes(cards: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in cards.items()
         if name not in structure | {"THEAP"} and not PER_COLUMN.fullmatch(name)
     }
-
-
-# ---------------------------------------------------------------------- columns
-
-
-class Place(NamedTuple):
-    """Where a column of a binary table begins in a row, and its TFORM."""
-
-    start: int
-    form: str
-
-
-def find_place(part: HeaderDataUnit, wanted: str) -> Place | None:
-    """Return where a column lies, None if a binary table has no such column."""
-    place, count = 0, part.cards.get("TFIELDS")
-    for number in range(1, (count if type(count) is int else 0) + 1):
-        form = str(part.cards.get(f"TFORM{number}", "")).strip()
-        if str(part.cards.get(f"TTYPE{number}", "")).strip() == wanted:
-            return Place(place, form)
-        if (match := BINARY_FORM.match(form)) is None:
-            raise make_damage(part, f"TFORM{number} is {form!r}")
-        place += _count_bytes(match)
-    return None
-
-
-def _find_columns(
-    part: HeaderDataUnit, source: SourceFile
-) -> Iterator[tuple[str, Column | VirtualdsError]]:
-    """Yield names and columns, or why a column cannot be read.
-
-    Raises
-    ------
-    FormatError
-        The header does not say where columns lie, or the file is truncated.
-    """
-    rows, row = part.shape if len(part.shape) == 2 else (0, 0)
-    count = part.cards.get("TFIELDS")
-    if len(part.shape) != 2 or type(count) is not int or not 0 <= count <= MOST_COLUMNS:
-        raise make_damage(part, f"NAXIS is {len(part.shape)} and TFIELDS is {count!r}")
-    if source.size is not None and part.offset + rows * row > source.size:
-        raise make_damage(part, f"its rows reach past the {source.size} bytes of the file")
-    place, taken = 0, set[str]()
-    for number in range(1, count + 1):
-        name = str(part.cards.get(f"TTYPE{number}", "")).strip().replace("/", "_")
-        name = name or f"col{number}"
-        name = name if name not in taken else f"{name}_col{number}"
-        taken.add(name)
-        place, found = _find_column(part, number, place, row)
-        yield name, found
-
-
-def _find_column(
-    part: HeaderDataUnit, number: int, place: int, row: int
-) -> tuple[int, Column | VirtualdsError]:
-    """Return where the next column begins, and this one or why it cannot be read."""
-    form = str(part.cards.get(f"TFORM{number}", "")).strip()
-    is_text = part.kind == "TABLE"
-    match = (TEXT_FORM if is_text else BINARY_FORM).match(form)
-    if match is None:
-        raise make_damage(part, f"TFORM{number} is {form!r}")
-    if is_text:
-        place = part.cards.get(f"TBCOL{number}", 0)
-        if type(place) is not int or place < 1 or not int(match[2]):
-            raise make_damage(part, f"TBCOL{number} is {place!r}, TFORM{number} is {form!r}")
-        column = _find_text(match, place - 1, part.cards.get(f"TNULL{number}"))
-        following = 0
-    else:
-        column = _find_binary(match, place, part.cards.get(f"TDIM{number}"))
-        following = place + _count_bytes(match)
-    if column.start + column.width > row or following > row:
-        raise make_damage(part, f"column {number} reaches past the {row} bytes of a row")
-    letter = match[1 if is_text else 2].upper()
-    if letter in "PQ" and not is_text:
-        return following, UnsupportedError(
-            f"FITS part {part.number}: it has arrays of varying length ({form}), and only columns "
-            f"of fixed width can be referenced; read it with astropy, or leave it out with "
-            f"drop_variables or on_error='skip'"
-        )
-    return following, _scale(column, letter, number, part.cards)
-
-
-def _find_text(match: re.Match[str], start: int, null: Any) -> Column:
-    """Return a column of a table in text, in the dtype that astropy gives it."""
-    letter, width = match[1].upper(), int(match[2])
-    if letter == "A":
-        return Column(start, width, (), np.dtype(f"<U{max(width, 1)}"), (PaddedText(width),))
-    integer = "<i2" if width <= 4 else "<i4" if width <= 9 else "<i8"
-    dtype = {"I": integer, "J": "<i8"}.get(letter, "<f8")
-    codec = TextNumbers(width, dtype, "" if null is None else str(null))
-    fills = letter in "IJ" and codec.absent
-    found = {"_FillValue": np.dtype(dtype).type(codec.absent)} if fills else {}
-    return Column(start, width, (), np.dtype(dtype), (codec,), found)
-
-
-def _count_bytes(match: re.Match[str]) -> int:
-    """Return how many bytes a binary column takes in a row."""
-    repeat, letter = _count_repeats(match), match[2].upper()
-    return -(-repeat // 8) if letter == "X" else repeat * np.dtype(DTYPES[letter]).itemsize
-
-
-def _count_repeats(match: re.Match[str]) -> int:
-    # many write the length of a text behind the letter, as in tables in text
-    is_swapped = match[2].upper() == "A" and not match[1] and match[3]
-    return int(match[3]) if is_swapped else int(match[1] or 1)
-
-
-def _find_binary(match: re.Match[str], start: int, lengths: Any) -> Column:
-    """Return a column of a binary table, without its scaling."""
-    repeat, letter, width = _count_repeats(match), match[2].upper(), _count_bytes(match)
-    dtype = np.dtype(DTYPES[letter])
-    shape: tuple[int, ...] = () if repeat == 1 and letter != "X" else (repeat,)
-    axes = _parse_lengths(lengths) if letter != "X" else ()
-    # astropy, too, ignores lengths that ask for more than there is
-    if axes and prod(axes) <= repeat:
-        shape, width = axes, prod(axes) * dtype.itemsize
-    if letter == "A":
-        length = shape[-1] if shape else 1
-        texts = shape[:-1]
-        codecs = (PaddedText(length),) if length else ()
-        return Column(start, width, texts, np.dtype(f"<U{max(length, 1)}"), codecs)
-    if letter == "X":
-        return Column(start, width, shape, dtype, (RowBits(repeat),) if repeat else ())
-    return Column(start, width, shape, dtype, (Logicals(),) if letter == "L" else ())
-
-
-def _parse_lengths(text: Any) -> tuple[int, ...]:
-    """Return the lengths of TDIM, the fastest axis last; none if it is not sound."""
-    if not isinstance(text, str) or LENGTHS.fullmatch(text.strip()) is None:
-        return ()
-    return tuple(int(n) for n in re.findall(r"\d+", text))[::-1]
-
-
-def _scale(column: Column, letter: str, number: int, cards: Mapping[str, Any]) -> Column:
-    """Return the column with what the cards say of its values, in the precision of astropy."""
-    attributes = dict(column.attributes or {})
-    scale, zero, null = (cards.get(f"{name}{number}") for name in ("TSCAL", "TZERO", "TNULL"))
-    scale, zero = 1 if scale is None else scale, 0 if zero is None else zero
-    for name, value in ((f"TSCAL{number}", scale), (f"TZERO{number}", zero)):
-        if type(value) not in (int, float):
-            raise FormatError(f"{name} is {value!r}; the file is damaged, fetch it again")
-    is_number = column.dtype.kind in "iuf"
-    dtype, codecs = column.dtype, column.codecs
-    meant = UNSIGNED.get((letter, zero)) if scale == 1 and not codecs else None
-    if meant is not None:
-        dtype = np.dtype(meant)
-        codecs = (SignFlip(dtype.itemsize),)
-    elif is_number and (scale, zero) != (1, 0):
-        attributes |= {"scale_factor": np.float64(scale)} if scale != 1 else {}
-        attributes |= {"add_offset": np.float64(zero)} if zero != 0 else {}
-    if type(null) is int and not codecs:
-        native = dtype.newbyteorder("=")
-        # floats do not hold all integers of 64 bits
-        fits = dtype.kind in "iu" and np.iinfo(dtype).min <= null <= np.iinfo(dtype).max
-        is_fill = fits and (dtype.itemsize < 8 or bool(attributes))
-        attributes |= {"_FillValue": native.type(null)} if is_fill else {"TNULL": null}
-    elif type(null) is int and meant is not None:
-        attributes["TNULL"] = null
-    if (unit := cards.get(f"TUNIT{number}")) is not None:
-        attributes["units"] = unit
-    return replace(
-        column, dtype=dtype, codecs=codecs, attributes=attributes | _select_more(number, cards)
-    )
-
-
-def _select_more(number: int, cards: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the other cards about one column, without its number."""
-    found = {}
-    for name, value in cards.items():
-        match = PER_COLUMN.fullmatch(name)
-        if match and int(match[2]) == number and match[1] not in OF_STORAGE:
-            found[match[1]] = int(value) if isinstance(value, bool) else value
-    return found
-
-
-# ---------------------------------------------------------------------- references
 
 
 def _build_array(part: HeaderDataUnit, column: Column, source: SourceFile) -> ManifestArray:
@@ -302,6 +149,27 @@ def _build_array(part: HeaderDataUnit, column: Column, source: SourceFile) -> Ma
     codecs = (*column.codecs, RowBytes(row, column.width))
     column = replace(column, codecs=codecs)
     return _make_array(part, column, source, step, begin + row * first, lengths)
+
+
+def _build_samples(places: Places, column: Column, source: SourceFile) -> ManifestArray:
+    """Return all elements of arrays in the heap, in the order of rows.
+
+    Arrays that lie one behind the other are one chunk.
+    """
+    is_there = places.counts > 0
+    offsets, counts = places.offsets[is_there], places.counts[is_there]
+    follows = offsets[1:] == (offsets + counts * column.width)[:-1]
+    begins = np.flatnonzero(np.concatenate([[True], ~follows])[: offsets.size])
+    samples = np.add.reduceat(counts, begins) if begins.size else counts
+    axis = ChunkAxis.from_slabs(samples, samples)
+    manifest = ChunkManifest.build(
+        (axis.nchunks,),
+        files=(source,),
+        offset=offsets[begins],
+        length=samples * column.width,
+    )
+    pipeline = CodecPipeline(column.dtype, column.codecs, layout=(0,))
+    return ManifestArray.of_fragment(Fragment((0,), (axis,), manifest), pipeline)
 
 
 def _make_array(
