@@ -287,6 +287,8 @@ NATIVES: dict[str, tuple[Any, ...]] = {
     "grib": (by_cfgrib,),
     "tiff": (by_tifffile, by_pages),
     "fits": (by_astropy,),
+    # what is damaged in a sidecar is not in the file that others read
+    "dmrpp": (),
     "npy": (by_numpy,),
     "npz": (by_numpy_archive,),
     "safetensors": (by_safetensors,),

@@ -13,6 +13,7 @@ import tarfile
 import warnings
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -27,6 +28,7 @@ import zarr_stores
 import zstandard
 from cases import CASES
 from fuzz.mutations import Files, Seed
+from sidecars import write_sidecar
 
 import virtualds
 
@@ -180,13 +182,38 @@ def fits() -> list[Seed]:
         mask = np.repeat(np.arange(10, dtype="i4"), 20).reshape(10, 20)
         f.HDUList([f.PrimaryHDU(), f.CompImageHDU(mask, compression_type="PLIO_1")]).writeto(path)
 
+    def whole(**how: Any) -> Callable[[Path], None]:
+        image = f.CompImageHDU(cases.numbers(24, 20), tile_shape=(6, 20), dither_seed=42, **how)
+        return lambda path: f.HDUList([f.PrimaryHDU(), image]).writeto(path)
+
+    def ragged(path: Path) -> None:
+        rows = np.empty(3, object)
+        rows[:] = [np.arange(3), np.arange(0), np.arange(4)]
+        columns = [
+            f.Column(name, form, array=rows) for name, form in (("a", "PI()"), ("b", "QD()"))
+        ]
+        f.HDUList([f.PrimaryHDU(), f.BinTableHDU.from_columns(columns)]).writeto(path)
+
     def of(kind: str) -> Callable[[Path], None]:
         return lambda path: f.PrimaryHDU(cases.numbers(2, 3, 4, dtype=kind)).writeto(path)
 
     makes = {"several": several, "scaled": scaled, "compressed": compressed}
-    makes |= {"tables": tables, "masks": masks}
+    makes |= {"tables": tables, "masks": masks, "ragged": ragged}
+    makes |= {
+        "quantised": whole(quantize_level=16.0, quantize_method=2),
+        "hcompress": whole(quantize_level=16.0, compression_type="HCOMPRESS_1"),
+    }
     makes |= {kind: of(kind) for kind in ("u1", "i1", "i2", "u2", "i4", "u4", "i8", "f4", "f8")}
     return [made(name, ".fits", make) for name, make in makes.items()]
+
+
+def dmrpp() -> list[Seed]:
+    def write(path: Path) -> None:
+        dense("latest")(path.with_suffix(""))
+        write_sidecar(path.with_suffix(""))
+
+    seed = made("sidecar", ".nc.dmrpp", write)
+    return [replace(seed, steady=_sources(seed.files))]
 
 
 ARRAYS: dict[str, Any] = {
@@ -445,6 +472,7 @@ SEEDS: dict[str, Make] = {
     "tiff": tiff,
     "grib": grib,
     "fits": fits,
+    "dmrpp": dmrpp,
     "zarr-v2": zarr_of(2),
     "zarr-v3": zarr_of(3),
     "kerchunk-parquet": kerchunk_parquet,

@@ -290,6 +290,15 @@ def test_a_header_after_bytes_of_no_part_is_an_error(tmp_path: Path) -> None:
         virtualds.open_virtual_dataset(path)
 
 
+def test_a_header_that_does_not_begin_a_block_is_an_error(tmp_path: Path) -> None:
+    path = several(tmp_path / "a.fits")
+    data = path.read_bytes()
+    place = data.rindex(b"XTENSION=")
+    path.write_bytes(data[:place] + b" " * 80 + data[place:])
+    with pytest.raises(FormatError, match="where no other begins"):
+        virtualds.open_virtual_dataset(path)
+
+
 def foreign() -> fits.ImageHDU:
     """An extension of a kind that no standard knows."""
     return fits.ImageHDU(np.arange(8, dtype="u1"), fits.Header([("FOREIGN", 1)]), name="FOREIGN")

@@ -123,7 +123,9 @@ def _demand_last(file: BinaryIO, place: int, source: SourceFile) -> None:
 
     Bytes after the last part never begin like a header (section 3.5).
     """
-    for following in range(place + BLOCK, place + BEHIND * BLOCK, BLOCK):
+    cards = range(place + CARD, place + BLOCK, CARD)
+    blocks = range(place + BLOCK, place + BEHIND * BLOCK, BLOCK)
+    for following in (*cards, *blocks):
         file.seek(following)
         if not (begin := file.read(8)):
             return
