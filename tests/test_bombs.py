@@ -85,6 +85,8 @@ GIVE_THEIR_SIZE = {
     "virtualds_cast_values",
     "virtualds_scaled_values",
     "virtualds_sign_flip",
+    *("virtualds_logicals", "virtualds_padded_text", "virtualds_row_bits", "virtualds_row_bytes"),
+    "virtualds_text_numbers",
     "imagecodecs_bitshuffle",
     "imagecodecs_delta",
     "imagecodecs_floatpred",
@@ -101,6 +103,7 @@ KNOW_THEIR_SIZE = {
     "virtualds_jpeg",
     "virtualds_jpegxl",
     "virtualds_grib",
+    *("virtualds_fits_rice", "virtualds_fits_plio", "virtualds_fits_image"),
 }
 """Parameters or headers tell the size before a decoder is asked; their own tests damage these."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +202,21 @@ def test_a_stream_of_another_size_than_its_tile_is_an_error(tmp_path: Path) -> N
     path.write_bytes(path.read_bytes().replace(begin, b"\xdd\x99" + (7000).to_bytes(4, "big")))
     with pytest.raises(ReadError, match="stream"):
         virtualds.open_virtual_dataset(path).TILES.load()
+
+
+def test_a_tile_that_swells_is_an_error(tmp_path: Path) -> None:
+    stream = gzip.compress(bytes(10**7))
+    made = [
+        fits.Column("COMPRESSED_DATA", "PB()", array=np.array([np.frombuffer(stream, "u1")], "O")),
+        fits.Column("ZSCALE", "D", array=[1.0]),
+        fits.Column("ZZERO", "D", array=[0.0]),
+    ]
+    table = fits.BinTableHDU.from_columns(made, name="TILES")
+    said = {"ZIMAGE": True, "ZCMPTYPE": "GZIP_1", "ZBITPIX": -32, "ZNAXIS": 2}
+    table.header.update(said | {f"{name}{n}": 8 for name in ("ZNAXIS", "ZTILE") for n in (1, 2)})
+    fits.HDUList([fits.PrimaryHDU(), table]).writeto(tmp_path / "a.fits")
+    with pytest.raises(ReadError, match="a stream is not one of 64 pixels"):
+        virtualds.open_virtual_dataset(tmp_path / "a.fits").TILES.load()
 
 
 @pytest.mark.parametrize(

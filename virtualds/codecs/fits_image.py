@@ -37,7 +37,9 @@ PRIMARY = b"".join(
 """The header of a file without a primary image."""
 END = b"END".ljust(CARD)
 LENGTHS = struct.Struct(">II")
-"""Rows and columns of an HCOMPRESS stream, behind its first two bytes (section 10.4.4)."""
+"""Rows and columns of an HCOMPRESS stream."""
+LARGEST = 8
+"""Bytes of a pixel."""
 
 DECODERS = "astropy.io.fits.hdu.compressed._compression"
 DAMAGE = (
@@ -121,24 +123,46 @@ def _read_image(fits: Any, file: BytesIO, dtype: np.dtype[Any], nbytes: int | No
         shape, bits = image.shape, image.header["BITPIX"]
         if abs(bits) // 8 != dtype.itemsize or prod(shape) * dtype.itemsize != nbytes:
             raise CodecError(f"fits_image: {shape} pixels of {bits} bits are not {nbytes} bytes")
-        if image.compression_type == "HCOMPRESS_1":
-            _check_streams(fits, file, shape, image.tile_shape)
+        _check_streams(fits, file, image)
         return np.ascontiguousarray(image.data)
 
 
-def _check_streams(
-    fits: Any, file: BytesIO, shape: tuple[int, ...], tile_shape: tuple[int, ...]
-) -> None:
-    """Refuse streams of other lengths than their tiles, for which the decoder ends the process."""
-    tiles = product(
-        *(
-            [min(step, length - start) for start in range(0, length, step)]
-            for length, step in zip(shape, tile_shape, strict=True)
-        )
-    )
+def _check_streams(fits: Any, file: BytesIO, image: Any) -> None:
+    """Refuse streams that are longer than their tiles, before a decoder takes memory for them.
+
+    The decoder of HCOMPRESS takes no memory: it writes behind the tile, and ends the process.
+    """
+    tiles = [prod(tile) for tile in _list_tiles(image.shape, image.tile_shape)]
     with fits.open(BytesIO(file.getbuffer()), disable_image_compression=True) as parts:
-        streams = parts[1].data["COMPRESSED_DATA"]
-        for stream, tile in zip(streams, tiles, strict=True):
-            begin = np.asarray(stream).tobytes()[2:10]
-            if begin and prod(LENGTHS.unpack(begin)) != prod(tile):
-                raise CodecError(f"fits_image: a stream is not one of {prod(tile)} pixels")
+        rows, how = parts[1].data, image.compression_type
+        places = rows.view(np.ndarray)
+        for name, check in (
+            ("COMPRESSED_DATA", CHECKS.get(how)),
+            ("GZIP_COMPRESSED_DATA", _is_gzip),
+        ):
+            # most tables have the second column, and no tile in it
+            if check is None or name not in rows.names or not places[name][:, 0].any():
+                continue
+            for stream, pixels in zip(rows[name], tiles, strict=True):
+                if len(stream) and not check(np.asarray(stream).tobytes(), pixels):
+                    raise CodecError(f"fits_image: a stream is not one of {pixels} pixels")
+
+
+def _list_tiles(shape: tuple[int, ...], step: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """Return the shapes of all tiles, in the order of their rows."""
+    axes = zip(shape, step, strict=True)
+    return product(*([min(n, size - at) for at in range(0, size, n)] for size, n in axes))
+
+
+def _is_hcompress(stream: bytes, pixels: int) -> bool:
+    # rows and columns stand behind the first two bytes (section 10.4.4)
+    return len(stream) >= 10 and prod(LENGTHS.unpack_from(stream, 2)) == pixels
+
+
+def _is_gzip(stream: bytes, pixels: int) -> bool:
+    limit = LARGEST * pixels
+    return len(zlib.decompressobj(wbits=31).decompress(stream, limit + 1)) <= limit
+
+
+CHECKS = {"HCOMPRESS_1": _is_hcompress, "GZIP_1": _is_gzip, "GZIP_2": _is_gzip}
+"""What says whether a stream is one of so many pixels; other decoders stop by themselves."""
