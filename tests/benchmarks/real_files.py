@@ -99,10 +99,11 @@ def read_fits(path: Path) -> Iterator[Found]:
     taken = set[str]()
     # astropy hides the name that compressed images have by default, or gives it to those without
     with fits.open(path, memmap=False, disable_image_compression=True) as file:
-        names = [unit.header.get("EXTNAME", "") for unit in file]
+        named = {number for number, unit in enumerate(file) if "EXTNAME" in unit.header}
     with fits.open(path, memmap=False) as file:
         for number, unit in enumerate(file):
-            name = names[number].strip().replace("/", "_")
+            name = unit.name if number in named else ""
+            name = name.strip().replace("/", "_")
             name = name or (f"HDU{number}" if number else "PRIMARY")
             if (version := unit.header.get("EXTVER", 1)) != 1:
                 name = f"{name}_{version}"
