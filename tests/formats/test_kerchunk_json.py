@@ -895,6 +895,15 @@ def test_a_place_in_no_file_is_damage_and_no_missing_chunk(tmp_path: Path) -> No
         virtualds.open_virtual_dataset(tmp_path / "refs.json", loadable_variables=[])
 
 
+def test_a_chunk_outside_the_grid_is_damage_and_not_left_out(tmp_path: Path) -> None:
+    # as kerchunk 0.0.8 joins variables whose chunks differ in length; its readers show fill values
+    document = refs("data.bin")
+    document["v/8.0"] = document.pop("v/1.0")
+    (tmp_path / "refs.json").write_text(json.dumps(document))
+    with pytest.raises(FormatError, match=r"(?s)v/8\.0 lies outside the grid \(2, 1\).*scan"):
+        virtualds.open_virtual_dataset(tmp_path / "refs.json", loadable_variables=[])
+
+
 NO_BYTES: dict[str, Any] = {
     "null": None,
     "NaN": NAN,

@@ -267,8 +267,14 @@ def _parse_flat_ids(names: list[str], grid: tuple[int, ...], path: str) -> npt.N
         raise FormatError(
             f"{path}: a chunk key is not an index of a grid {grid} ({error})"
         ) from error
-    if len(numbers) != len(names) or (numbers >= np.array(grid)).any() or (numbers < 0).any():
-        raise FormatError(f"{path}: a chunk key lies outside the grid {grid}")
+    is_outside = ((numbers >= np.array(grid)) | (numbers < 0)).any(axis=1)
+    if len(numbers) != len(names) or is_outside.any():
+        key = names[int(is_outside.argmax())]
+        raise FormatError(
+            f"{path}: the chunk {path}/{key} lies outside the grid {grid}, so its place in the "
+            f"array is not known; scan the files anew, or leave the variable out with "
+            f"drop_variables"
+        )
     flat = np.asarray(np.ravel_multi_index(tuple(numbers.T), grid), np.int64)
     if _has_repeats(flat, prod(grid)):
         raise FormatError(f"{path}: two keys stand for one chunk")
