@@ -1,6 +1,8 @@
 """With any codec, a chunk that decodes to far too many bytes does not take their memory."""
 
+import io
 import json
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -46,6 +48,13 @@ def blosc2() -> bytes:
     return bytes(library.SChunk(chunksize=SIZE, data=ZEROS).to_cframe())
 
 
+def zip_member() -> bytes:
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a", ZEROS)
+    return target.getvalue()[: archive.start_dir]
+
+
 LZMA = {"id": "lzma", "format": 1, "check": -1, "preset": 1, "filters": None}
 SZIP = {"options_mask": 141, "pixels_per_block": 8, "bits_per_pixel": 16}
 SZIP |= {"pixels_per_scanline": 64}
@@ -70,6 +79,7 @@ BOMBS: dict[str, tuple[dict[str, Any], Callable[[], bytes]]] = {
         {"id": "imagecodecs_szip", "header": True, **SZIP},
         lambda: imagecodecs.szip_encode(ZEROS, header=True, **SZIP),
     ),
+    "zip_member": ({"id": "virtualds_zip_member", "skip": 0}, zip_member),
     "lz4h5": ({"id": "imagecodecs_lz4h5"}, lambda: imagecodecs.lz4h5_encode(ZEROS)),
     "bitshuffle of lz4": (
         {"id": "virtualds_bitshuffle", "itemsize": 2, "compressor": "lz4"},
@@ -87,7 +97,7 @@ GIVE_THEIR_SIZE = {
     "virtualds_sign_flip",
     *("virtualds_logicals", "virtualds_padded_text", "virtualds_row_bits", "virtualds_row_bytes"),
     "virtualds_text_numbers",
-    "imagecodecs_bitshuffle",
+    *("imagecodecs_bitorder", "imagecodecs_bitshuffle", "imagecodecs_packints"),
     "imagecodecs_delta",
     "imagecodecs_floatpred",
 }
@@ -102,7 +112,9 @@ KNOW_THEIR_SIZE = {
     "imagecodecs_jpeg",
     "virtualds_jpeg",
     "virtualds_jpegxl",
+    "virtualds_fax4",
     "virtualds_grib",
+    *(f"imagecodecs_{name}" for name in ("jpeg2k", "jpegxl", "lerc", "png", "webp")),
     *("virtualds_fits_rice", "virtualds_fits_plio", "virtualds_fits_image"),
 }
 """Parameters or headers tell the size before a decoder is asked; their own tests damage these."""
