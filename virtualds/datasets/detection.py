@@ -80,7 +80,8 @@ def detect_reader(url: str, options: StorageOptions | None) -> Found:
     for parser in load_plugins():
         if not parser.markers and is_recognised(parser, head):
             return parser, source
-    demand_data_in(url, head, options)
+    demand_data_in(url, head)
+    demand_uncompressed(url, head, options)
     if head.lstrip()[:1] == b"{":
         raise FormatError(
             f"{url}: the file is JSON, but not a reference set; check the path, or give a set that "
@@ -105,19 +106,16 @@ def give_options(
     return reader, source._replace(options=options) if isinstance(reader, Format) else source
 
 
-def demand_data_in(url: str, head: bytes, options: StorageOptions | None) -> None:
-    """Refuse a file that begins with ``head`` if that is no data, or compressed data.
+def demand_data_in(url: str, head: bytes) -> None:
+    """Refuse a file that begins with ``head`` if that is no data.
 
     Raises
     ------
     FormatError
         The file is empty, or a page of a server.
-    UnsupportedError
-        It is compressed as a whole.
     """
     if (what := _describe_non_data(head)) is not None:
         raise FormatError(f"{url}: {what}")
-    demand_uncompressed(url, head, options)
 
 
 def _describe_non_data(head: bytes) -> str | None:

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+from virtualds.arrays.parser import Parser
 from virtualds.datasets.detection import (
     HEAD_BYTES,
     READERS,
@@ -33,6 +34,7 @@ from virtualds.formats import Format
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
+from virtualds.stores.compressed import demand_uncompressed
 from virtualds.stores.scan_cache import hold_scan
 from virtualds.stores.store import StoreError
 from virtualds.urls import normalise_url, scheme_of
@@ -205,7 +207,7 @@ def format_there(location: Location) -> Format | None:
     return found if isinstance(found, Format) else None
 
 
-def demand_data(location: Location) -> None:
+def demand_data(location: Location, reader: Parser | Format) -> None:
     """Refuse files without data, to explain why a named reader failed.
 
     Raises
@@ -213,13 +215,15 @@ def demand_data(location: Location) -> None:
     FormatError
         The file is empty, or a page of a server.
     UnsupportedError
-        It is compressed as a whole.
+        It is a source file that is compressed as a whole; reference sets may be.
     """
     try:
         _, head = find_store(location.url).read_head(location.url, location.options, HEAD_BYTES)
     except OSError:
         return
-    demand_data_in(location.url, head, location.options)
+    demand_data_in(location.url, head)
+    if isinstance(reader, Parser):
+        demand_uncompressed(location.url, head, location.options)
 
 
 def is_set_folder(url: str) -> bool:

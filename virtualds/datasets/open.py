@@ -288,7 +288,7 @@ def open_group(
             read = form.read_object(location.opened, how, location.options)
         else:
             reader, source = found or reader_of(location, opening.parser)
-            with _explaining_no_data(location, opening.parser):
+            with _explaining_no_data(location, reader, bool(opening.parser)):
                 read = _read_source(reader, source, how, opening)
             read = resolve_archive_members(read) if isinstance(reader, Parser) else read
         told.append(reader.name)
@@ -331,13 +331,15 @@ def _naming_file(location: Location) -> Iterator[None]:
 
 
 @contextmanager
-def _explaining_no_data(location: Location, parser: str | None) -> Iterator[None]:
+def _explaining_no_data(
+    location: Location, reader: Parser | Format, is_named: bool
+) -> Iterator[None]:
     """Explain a failure of a parser that the user named, if the file holds no data at all."""
     try:
         yield
     except (FormatError, UnsupportedError, FileNotFoundError, NotADirectoryError):
-        if parser:
-            demand_data(location)
+        if is_named:
+            demand_data(location, reader)
         raise
 
 
