@@ -156,6 +156,9 @@ UNNEEDED = {
     "xr.open_dataset('refs.parquet', engine=ENGINE)": LAZY | SET | {"virtualds.parsers"},
     "xr.open_dataset('2001.nc', engine=ENGINE).virtual.nchunks": LAZY | FILE,
     "virtualds.open_virtual_dataset('2001.nc')": LAZY | FILE,
+    "virtualds.open_virtual_dataset('2001.nc'); virtualds.open_virtual_dataset('other.nc')": (
+        LAZY | FILE
+    ),
     "virtualds.open_virtual_mfdataset(['2001.nc'])": (
         (LAZY | OTHERS) - {"virtualds.combine", *BY_XARRAY}
     ),

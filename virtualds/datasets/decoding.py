@@ -131,7 +131,9 @@ class VariableDecoding:
             )
         if not isinstance(stored.data, ManifestArray):
             return self._unshare(self._decode_by_xarray(stored), stored)
-        return self._unshare(xr.Variable(self.decoded[0], self.decode_array(stored)), stored)
+        array = self.decode_array(stored)
+        # without fastpath xarray imports dask, to ask whether this is one of its arrays
+        return self._unshare(xr.Variable(self.decoded[0], array, fastpath=True), stored)
 
     def decode_array(self, stored: ManifestVariable) -> ManifestArray:
         """Return the decoded array of a variable that stays virtual.
