@@ -6,7 +6,7 @@ import re
 import select
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import h5py
@@ -160,3 +160,32 @@ def test_an_axis_longer_than_any_is_an_error_of_its_variable(tmp_path: Path) -> 
     with pytest.raises(FormatError, match="axis"):
         virtualds.open_virtual_dataset(path)
     assert "w" in virtualds.open_virtual_dataset(path, drop_variables="v").variables
+
+
+def spoil_name(raw: bytearray) -> None:
+    """Move the name of the first link of a group past its heap (III.B, symbol table node)."""
+    at = raw.index(b"SNOD") + 8
+    raw[at : at + 8] = (2**40).to_bytes(8, "little")
+
+
+def spoil_object(raw: bytearray) -> None:
+    """Give the object of that link a version that no header has (IV.A.1.a)."""
+    at = raw.index(b"SNOD") + 16
+    raw[int.from_bytes(raw[at : at + 8], "little")] = 9
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [(spoil_name, "cannot list the group '/'"), (spoil_object, r"cannot open 'v' \(.*version")],
+)
+def test_what_hdf5_cannot_open_is_named_with_its_file_and_the_cause(
+    spoil: Callable[[bytearray], None], words: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "spoilt.h5"
+    with h5py.File(path, "w", libver="earliest") as file:
+        file["v"] = np.arange(3)
+    raw = bytearray(path.read_bytes())
+    spoil(raw)
+    path.write_bytes(raw)
+    with pytest.raises(FormatError, match=rf"(?s)spoilt\.h5: HDF5 {words}.*fetch it again"):
+        virtualds.open_virtual_dataset(path)

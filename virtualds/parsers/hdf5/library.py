@@ -6,8 +6,7 @@ It reads the files that `members` declines, and all files with ``set_options(hdf
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection
-from functools import partial
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -66,9 +65,7 @@ def list_members(place: HDF5Location, skip: Collection[str] = ()) -> GroupMember
     import h5py
 
     result = GroupMembers()
-    # HDF5 refuses an order that the file did not keep
-    tracked = bool(place.id.get_create_plist().get_link_creation_order())
-    for raw, link, address in _list_in_order(partial(_list_links, place.id), tracked=tracked):
+    for raw, link, address in _list_links(place):
         name = raw.decode("utf-8", "surrogateescape")
         if link != HARD and name in skip:
             continue
@@ -84,27 +81,32 @@ def list_members(place: HDF5Location, skip: Collection[str] = ()) -> GroupMember
     return result
 
 
-def _list_links(group: Any, order: int, found: list[tuple[bytes, int, int]]) -> None:
-    """List links by name, type and address; h5py reuses one object for all of them."""
-    group.links.iterate(
-        lambda raw, info: found.append((raw, info.type, info.u)), idx_type=order, info=True
-    )
+def _list_links(place: HDF5Location) -> list[tuple[bytes, int, int]]:
+    """Return the name, type and address of each link of a group.
 
-
-def _list_in_order(iterate: Callable[[int, list[Any]], None], *, tracked: bool = True) -> list[Any]:
-    """Return what is listed in the order of creation where the file kept it, else by name."""
+    They are in the order of creation where the file kept it, else by name.
+    """
     import h5py
 
-    orders = (h5py.h5.INDEX_CRT_ORDER, h5py.h5.INDEX_NAME)
-    for order in orders if tracked else orders[1:]:
-        found: list[Any] = []
+    # HDF5 refuses an order that the file did not keep
+    tracked = place.id.get_create_plist().get_link_creation_order()
+    for order in (h5py.h5.INDEX_CRT_ORDER, h5py.h5.INDEX_NAME)[not tracked :]:
+        found: list[tuple[bytes, int, int]] = []
         try:
-            iterate(order, found)
+            # h5py reuses one object for the facts of all links
+            place.id.links.iterate(
+                lambda raw, info, into=found: into.append((raw, info.type, info.u)),
+                idx_type=order,
+                info=True,
+            )
         except (RuntimeError, UnicodeDecodeError):
             # error messages of HDF5 are not always text
             continue
         return found
-    raise FormatError("HDF5 cannot list a group; the file is damaged, fetch it again")
+    raise FormatError(
+        f"{place.source.url}: HDF5 cannot list the group {place.path.decode('utf-8', 'replace')!r}; "
+        f"the file is damaged, fetch it again"
+    )
 
 
 def descend_to(root: HDF5Location, path: str) -> list[HDF5Location]:
@@ -148,6 +150,12 @@ def follow_link(
     try:
         found = h5py.h5o.open(base, path)
     except KeyError as error:
+        if link == HARD:
+            raise FormatError(
+                f"{source.url}: HDF5 cannot open {raw.decode('utf-8', 'replace')!r} "
+                f"({error.args[0]}); the file is damaged, fetch it again, or leave it out with "
+                f"drop_variables"
+            ) from error
         path = base.links.get_val(raw) if link == SOFT else path
         raise make_no_target_error(place.source, raw, path, source) from error
     if link != HARD:
