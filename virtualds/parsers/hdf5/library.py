@@ -103,9 +103,10 @@ def _list_links(place: HDF5Location) -> list[tuple[bytes, int, int]]:
             # error messages of HDF5 are not always text
             continue
         return found
+    path = place.path.decode("utf-8", "replace")
     raise FormatError(
-        f"{place.source.url}: HDF5 cannot list the group {place.path.decode('utf-8', 'replace')!r}; "
-        f"the file is damaged, fetch it again"
+        f"{place.source.url}: HDF5 cannot list the group {path!r}; the file is damaged, fetch it "
+        f"again"
     )
 
 
