@@ -15,7 +15,7 @@ HIDDEN = {
     *("_Netcdf4Dimid", "_Netcdf4Coordinates", "_nc3_strict", "_NCProperties"),
 }
 """Attributes of dimension scales and of the netCDF library, which no netCDF reader shows."""
-MOST_OBJECTS = 1000
+MOST_OBJECTS = 100
 """Groups and datasets of one file that are compared."""
 LARGEST = 2**28
 """Bytes of a dataset that is read; some files declare a million times more than they hold."""

@@ -310,16 +310,16 @@ def has_same_bits(values: Any, native: Any) -> bool:
 
 def is_same(attribute: Any, native: Any) -> bool:
     """Say whether attributes are equal; floats may differ as different ways to compute them do."""
+    if not isinstance(native, np.ndarray | np.generic | list | tuple | int | float):
+        # a reference system of rasterio is equal to its text
+        return bool(native == attribute)
     ours, theirs = np.asarray(attribute), np.asarray(native)
-    if theirs.ndim or theirs.dtype.kind in "iufc":
-        is_alike = ours.shape == theirs.shape
-        if isinstance(native, np.ndarray | np.generic):
-            is_alike &= ours.dtype == theirs.dtype
-        if is_alike and theirs.dtype.kind in "fc":
-            return np.allclose(ours, theirs, rtol=1e-12, atol=0, equal_nan=True)
-        return is_alike and has_same_bits(ours, theirs)
-    # a reference system of rasterio is equal to its text
-    return bool(native == attribute)
+    is_alike = ours.shape == theirs.shape
+    if isinstance(native, np.ndarray | np.generic):
+        is_alike &= ours.dtype == theirs.dtype
+    if is_alike and theirs.dtype.kind in "fc":
+        return np.allclose(ours, theirs, rtol=1e-12, atol=0, equal_nan=True)
+    return is_alike and has_same_bits(ours, theirs)
 
 
 def shorten(path: Path, error: Exception) -> str:

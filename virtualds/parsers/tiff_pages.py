@@ -117,11 +117,11 @@ def _demand_array(page: Any) -> None:
         f"{bits} bits per sample of format {page.sampleformat}": page.dtype is None
         or (8 * page.dtype.itemsize != bits and not is_image and not _is_packed(page)),
         f"fax of {page.dtype}": is_fax and (page.dtype != bool or page.samplesperpixel > 1),
-        f"compression {page.compression!r}": compression not in (PLAIN, *known_names("tiff")),
-        f"predictor {page.predictor!r}": int(page.predictor)
+        f"compression {_name(page.compression)}": compression not in (PLAIN, *known_names("tiff")),
+        f"predictor {_name(page.predictor)}": int(page.predictor)
         not in (UNPREDICTED, *known_names("tiff_predictor"))
         and (not is_image or compression in Lerc.tiff_compressions),
-        f"predictor {page.predictor!r} of {bits} bits": int(page.predictor) != UNPREDICTED
+        f"predictor {_name(page.predictor)} of {bits} bits": int(page.predictor) != UNPREDICTED
         and _is_packed(page),
         "volumes (ImageDepth)": page.imagedepth > 1 or page.tiledepth > 1,
         "subsampled colours": page.is_subsampled
@@ -133,6 +133,11 @@ def _demand_array(page: Any) -> None:
             f"TIFF with {' and '.join(found)}: chunks cannot express it, or no codec decodes it; "
             f"read it with tifffile's asarray(), or convert it with gdal_translate"
         )
+
+
+def _name(value: Any) -> str:
+    """Return the number of a tag, with the name that tifffile has for it."""
+    return f"{getattr(value, 'name', 'unknown')} ({int(value)})"
 
 
 def _is_image(page: Any) -> bool:
