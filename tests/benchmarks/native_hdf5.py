@@ -19,6 +19,8 @@ MOST_OBJECTS = 100
 """Groups and datasets of one file that are compared."""
 LARGEST = 2**28
 """Bytes of a dataset that is read; some files declare a million times more than they hold."""
+OF_DIMENSION = "_nc4_non_coord_"
+"""How the netCDF library marks a variable that has the name of a dimension, and is not its own."""
 NO_VARIABLE = b"This is a netCDF dimension but not a netCDF variable"
 
 
@@ -40,12 +42,13 @@ def read_hdf5(path: Path) -> Iterator[Found]:
             if isinstance(found, h5py.Group):
                 yield Found(name.strip("/"), "", attributes=read_attributes(found))
             elif isinstance(found, h5py.Dataset) and not is_dimension(found):
-                if found.shape is not None and found.nbytes > LARGEST:
+                if found.shape is None or found.nbytes > LARGEST or is_shorter(found):
                     continue
                 try:
                     values = read_values(found)
                 except (OSError, TypeError, ValueError):
                     continue
+                last = last.removeprefix(OF_DIMENSION)
                 yield Found(group.strip("/"), last, values, read_attributes(found))
 
 
@@ -60,14 +63,33 @@ def is_dimension(dataset: h5py.Dataset) -> bool:
     return isinstance(name, bytes) and name.startswith(NO_VARIABLE)
 
 
+def is_shorter(dataset: h5py.Dataset) -> bool:
+    """Say whether netCDF fills a dataset up to the longest one of an unlimited dimension."""
+    return any(
+        n == 0 and most is None for n, most in zip(dataset.shape, dataset.maxshape, strict=True)
+    )
+
+
+def has_regions(dtype: np.dtype[Any]) -> bool:
+    """Say whether values refer to regions; reading some of them ends the process later."""
+    if dtype.names:
+        return any(has_regions(dtype[name]) for name in dtype.names)
+    kind = h5py.check_vlen_dtype(dtype.base)
+    if isinstance(kind, np.dtype):
+        return has_regions(kind)
+    return h5py.check_ref_dtype(dtype.base) is h5py.RegionReference
+
+
 def read_values(dataset: h5py.Dataset) -> Any:
     """Return all values: strings as str, references as paths."""
     kind = h5py.check_string_dtype(dataset.dtype)
     if kind is not None and kind.length is None:
         return dataset.asstr(errors="replace")[()]
-    if dataset.shape is None:
-        raise TypeError("a null dataspace holds no values")
+    if has_regions(dataset.dtype):
+        raise TypeError("regions are no values")
     values = name_objects(dataset, in_native_order(dataset[...]))
+    if values.dtype == object:
+        values = np.vectorize(to_text, otypes=[object])(values) if values.size else values
     # netCDF readers have the numbers of enumerations, so of booleans too
     return values.view("i1") if values.dtype == bool else values
 
@@ -77,6 +99,8 @@ def read_attributes(owner: Any) -> dict[str, Any]:
     found = {}
     for name in set(owner.attrs) - HIDDEN:
         try:
+            if has_regions(owner.attrs.get_id(name).dtype):
+                continue
             value = owner.attrs[name]
         except (OSError, TypeError, ValueError, KeyError):
             continue
@@ -86,7 +110,9 @@ def read_attributes(owner: Any) -> dict[str, Any]:
         value = name_objects(owner, np.asarray(value))
         if value.dtype.kind in "SO":
             value = np.vectorize(to_text, otypes=[object])(value) if value.size else value
-            found[name] = value.ravel()[0] if value.size == 1 else value.ravel().tolist()
+            is_text = all(isinstance(one, str) for one in value.flat)
+            more = value.ravel().tolist() if is_text else value
+            found[name] = value.ravel()[0] if value.size == 1 else more
         else:
             found[name] = value.ravel()[0] if value.size == 1 else in_native_order(value)
     return found

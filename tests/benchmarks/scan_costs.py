@@ -35,10 +35,10 @@ def open_dataset(url: str) -> Any:
 
 
 def open_sidecar(url: str) -> Any:
-    """Scan a sidecar with virtualds; coordinates would be loaded from the file beside it."""
+    """Scan a sidecar with virtualds, which otherwise loads coordinates from the file beside it."""
     import virtualds
 
-    return virtualds.open_virtual_dataset(url, loadable_variables=[])
+    return virtualds.open_virtual_dataset(url, loadable_variables=[], decode_cf=False)
 
 
 def open_tree(url: str) -> Any:

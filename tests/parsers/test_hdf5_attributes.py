@@ -11,6 +11,7 @@ import h5py
 import numpy as np
 import pytest
 
+import virtualds
 from virtualds.parsers.hdf5 import attributes, members
 from virtualds.parsers.hdf5.attributes import read_attribute
 from virtualds.parsers.hdf5.file import HDF5Files
@@ -120,3 +121,24 @@ def test_few_attributes_need_no_hdf5(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert names == list(common)
         assert [read_attribute(ours, name) for name in names[:3]] == ["m", "m", 1]
         np.testing.assert_array_equal(read_attribute(ours, "range"), [0.0, 1.0])
+
+
+@pytest.mark.parametrize("owner", ["", "v"])
+def test_an_attribute_that_numpy_has_no_type_for_is_refused_by_its_name(
+    owner: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.h5"
+    wide = h5py.h5t.STD_U64BE.copy()
+    wide.set_size(16)
+    wide.set_precision(128)
+    with h5py.File(path, "w") as file:
+        file["v"] = np.arange(3)
+        place = file[f"/{owner}"]
+        place.attrs["units"] = "K"
+        h5py.h5a.create(place.id, b"wide", wide, h5py.h5s.create(h5py.h5s.SCALAR))
+    said = rf"attribute '{owner}:wide' of .*a\.h5: its type cannot be read \(numpy has no such type"
+    with pytest.raises(virtualds.UnsupportedError, match=said):
+        virtualds.open_virtual_dataset(path)
+    with pytest.warns(UserWarning, match=f"{owner}:wide"):
+        found = virtualds.open_virtual_dataset(path, on_error="skip")
+    assert (found[owner] if owner else found).attrs == {"units": "K"}

@@ -86,3 +86,26 @@ def test_a_worker_without_hdf5plugin_says_so(tmp_path: Path) -> None:
     assert "UnsupportedError" in said
     assert "HDF5 filter 32024 (SZ3)" in said
     assert "install hdf5plugin" in said
+
+
+@pytest.mark.parametrize("limit", [0, 2**20])
+def test_a_filter_that_nobody_has_is_named_where_hdf5_reads_the_values(
+    limit: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.h5"
+    padded = h5py.h5t.C_S1.copy()
+    padded.set_size(4)
+    padded.set_strpad(h5py.h5t.STR_SPACEPAD)
+    with h5py.File(path, "w", libver="earliest") as file:
+        options = {"dtype": h5py.Datatype(padded), "chunks": (4,), "compression": "gzip"}
+        file.create_dataset("v", (8,), **options)[...] = b"ab"
+    raw = bytearray(path.read_bytes())
+    # the number of a filter lies 8 bytes before its name (IV.A.2.l)
+    at = raw.index(b"deflate\0") - 8
+    raw[at : at + 2] = (305).to_bytes(2, "little")
+    path.write_bytes(raw)
+    with (
+        virtualds.set_options(small_variable=limit),
+        pytest.raises(virtualds.UnsupportedError, match=r"'v' of .*a\.h5: HDF5 filter 305 \(LZO\)"),
+    ):
+        virtualds.open_virtual_dataset(path)

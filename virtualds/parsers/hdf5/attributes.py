@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from virtualds.errors import FormatError, UnsupportedError
-from virtualds.parsers.hdf5.data_types import TypeClass, check_values
+from virtualds.parsers.hdf5.data_types import TypeClass, encode_type, find_obstacle
 from virtualds.parsers.hdf5.structure.attribute_messages import (
     IN_PLACE,
     Attribute,
@@ -19,7 +19,7 @@ from virtualds.parsers.hdf5.structure.attribute_messages import (
 from virtualds.parsers.hdf5.structure.file_bytes import FileBytes
 from virtualds.parsers.hdf5.structure.global_heap import check_elements, read_sequences
 from virtualds.parsers.hdf5.structure.notes import give_up
-from virtualds.parsers.hdf5.structure.type_messages import is_region, parse_type
+from virtualds.parsers.hdf5.structure.type_messages import is_region, parse_type, parse_type_message
 
 RESERVED = frozenset(
     {
@@ -96,21 +96,24 @@ def _read_by_library(owner: Any, name: str, raw: bytes, known: Attribute) -> Any
 
     if is_region(known.kind):
         # regions lie in the heap too, and HDF5 looks for them there as soon as it reads references
-        raise _unsupported_error(name, "it refers to regions")
+        raise _unsupported_error("it refers to regions")
     if not known.kind or known.kind[0] & 0x0F not in IN_PLACE:
         give_up(known.data)
     try:
         kind = h5py.h5a.open(owner.id, raw).get_type()
-        if kind.get_class() in (TypeClass.COMPOUND, TypeClass.VLEN, TypeClass.ARRAY):
-            check_values(kind)
+        has_parts = kind.get_class() in (TypeClass.COMPOUND, TypeClass.VLEN, TypeClass.ARRAY)
+        if has_parts and (reason := find_obstacle(parse_type_message(encode_type(kind)))):
+            raise _unsupported_error(reason)
         _check_heap(owner.file, known)
         value = owner.attrs[name]
-    except FormatError:
+    except (FormatError, UnsupportedError):
         raise
     except KeyError as error:
         owner.file.refuse(f"attribute {name!r}: {error.args[0]}")
-    except (OSError, TypeError, ValueError, UnsupportedError) as error:
-        raise _unsupported_error(name, str(error)) from error
+    except TypeError as error:
+        raise _unsupported_error(f"numpy has no such type: {error}") from error
+    except (OSError, ValueError) as error:
+        raise _unsupported_error(str(error)) from error
     if isinstance(value, h5py.Empty):
         return "" if value.dtype.kind in "SUO" else np.empty(0, value.dtype)
     if isinstance(value, str | bytes):
@@ -177,10 +180,10 @@ def _to_items(name: str, values: np.ndarray[Any, Any], owner: Any) -> Any:
     return found if all(isinstance(item, str) for item in found) else values
 
 
-def _unsupported_error(name: str, reason: str) -> UnsupportedError:
+def _unsupported_error(reason: str) -> UnsupportedError:
     return UnsupportedError(
-        f"attribute {name!r}: its type cannot be read ({reason}); leave the variable out with "
-        f"drop_variables, or pass on_error='skip'"
+        f"its type cannot be read ({reason}); pass on_error='skip', which leaves it out, or leave "
+        f"the whole variable out with drop_variables"
     )
 
 

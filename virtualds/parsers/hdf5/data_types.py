@@ -149,8 +149,8 @@ def _find_enum_type(kind: HDF5Type, name: str) -> StoredType:
     return StoredType(dtype, declared, in_chunks=_is_plain(kind.base))
 
 
-def check_values(kind: Any) -> None:
-    """Refuse a type that h5py has opened, and whose values it cannot read correctly.
+def check_type(kind: HDF5Type) -> None:
+    """Refuse a type whose values h5py cannot read correctly.
 
     Raises
     ------
@@ -158,19 +158,17 @@ def check_values(kind: Any) -> None:
         References to regions or within other types, and arrays of varying length in foreign byte
         order, whose bytes h5py does not swap.
     """
-    check_type(parse_type_message(encode_type(kind)))
+    if reason := find_obstacle(kind):
+        raise _unsupported_error(kind, reason)
 
 
-def check_type(kind: HDF5Type) -> None:
-    """Refuse a type whose values h5py cannot read correctly: see `check_values`."""
+def find_obstacle(kind: HDF5Type) -> str:
+    """Say why h5py cannot read the values of a type correctly; nothing if it can."""
     if _holds_references(kind):
-        raise _unsupported_error(
-            kind, "references to regions, or within other types, have no values"
-        )
+        return "references to regions, or within other types, have no values"
     if _holds_foreign_sequences(kind):
-        raise _unsupported_error(
-            kind, "h5py does not swap the byte order of arrays of varying length"
-        )
+        return "h5py does not swap the byte order of arrays of varying length"
+    return ""
 
 
 def _holds_references(kind: HDF5Type) -> bool:

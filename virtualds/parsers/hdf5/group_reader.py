@@ -168,9 +168,9 @@ class _GroupReader:
             variables[shown] = self._read_variable(shown, dataset, names, shape)
         return variables
 
-    def _note(self, name: str, error: VirtualdsError) -> None:
+    def _note(self, name: str, error: VirtualdsError, kind: str = "variable") -> None:
         path = "/".join((*self.where, name))
-        error.locate(f"variable {path!r}", self.files.source.url)
+        error.locate(f"{kind} {path!r}", self.files.source.url)
         self.problems[name] = error
 
     def _read_attributes(self, variable: str, owner: Any) -> dict[str, Any]:
@@ -183,7 +183,7 @@ class _GroupReader:
                     found[name] = read_attribute(owner, name)
             except VirtualdsError as error:
                 # as in CDL: "variable:attribute", and ":attribute" of the group
-                self._note(f"{variable}:{name}", error)
+                self._note(f"{variable}:{name}", error, "attribute")
         return found
 
     def _read_variable(

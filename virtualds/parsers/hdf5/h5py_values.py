@@ -182,13 +182,20 @@ def load_or_defer(
     """Return the values of a small dataset, or an array that is read on demand.
 
     ``needs`` are the other files that hold values.
+
+    Raises
+    ------
+    UnsupportedError
+        HDF5 cannot undo a filter here.
     """
+    if not (is_text := holds_texts(dataset)):
+        demand_filters(dataset)
     path = dataset.path.decode("utf-8", "surrogateescape")
     dtype = stored.dtype.newbyteorder("=")
     if prod(shape) * dtype.itemsize > get_options().small_variable:
         return HDF5Array(dataset.source, path, shape, dtype, needs)
     box = tuple(slice(0, n) for n in shape)
-    if holds_texts(dataset):
+    if is_text:
         return read_texts(dataset, box)
     import h5py
 
