@@ -7,13 +7,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import xarray as xr
 from found import Found
 
-OF_READING = {"history", "coordinates"}
+ROW_ORDER, *COUNTS = KEYS = ("alternativeRowScanning", "Nj", "Ni")
+"""Keys of ecCodes that tell where values lie, for which cfgrib is asked besides."""
+NOT_COMPARED = {"history", "coordinates", *(f"GRIB_{key}" for key in KEYS)}
 """Attributes that say how cfgrib was called, and what xarray makes coordinates of."""
-ROW_ORDER = "GRIB_alternativeRowScanning"
 
 
 def read_grib(path: Path) -> Iterator[Found]:
@@ -26,33 +26,39 @@ def read_grib(path: Path) -> Iterator[Found]:
 
 
 def open_datasets(path: Path) -> list[xr.Dataset]:
-    """Return the one dataset that cfgrib makes of a file; where it cannot, all of them."""
+    """Return the one dataset that cfgrib makes of a file of one type of level, else all."""
     import cfgrib
 
     how: dict[str, Any] = {
-        "backend_kwargs": {"indexpath": "", "errors": "raise", "read_keys": [ROW_ORDER[5:]]},
+        "backend_kwargs": {
+            "indexpath": "",
+            "errors": "raise",
+            "read_keys": KEYS,
+        },
         "decode_timedelta": True,
     }
     with suppress(Exception):
-        return [xr.open_dataset(path, engine="cfgrib", **how).load()]
+        one = xr.open_dataset(path, engine="cfgrib", **how).load()
+        if len({array.attrs.get("GRIB_typeOfLevel") for array in one.data_vars.values()}) == 1:
+            return [one]
     return [dataset.load() for dataset in cfgrib.open_datasets(path, **how)]
 
 
 def select_attributes(owner: Any) -> dict[Any, Any]:
     """Return the attributes that a file has without regard to who reads it."""
-    return {
-        name: value for name, value in owner.attrs.items() if name not in {*OF_READING, ROW_ORDER}
-    }
+    return {name: value for name, value in owner.attrs.items() if name not in NOT_COMPARED}
 
 
 def order_points(variable: xr.Variable) -> Any:
-    """Return values where ecCodes' iterator puts them, which cfgrib leaves as they are coded.
-
-    Points by columns (flag 0x20 of the scanning mode) come as if they were rows; rows to and fro
-    (flag 0x10) are turned by ecCodes itself for some grids only.
-    """
-    values = variable.values
-    if variable.attrs.get("GRIB_jPointsAreConsecutive") and values.ndim > 1:
+    """Return values where ecCodes' iterator puts them; cfgrib takes them for rows as they come."""
+    values, keys = variable.values, variable.attrs
+    if values.ndim > 1 and keys.get("GRIB_jPointsAreConsecutive"):
+        # columns (flag 0x20 of the scanning mode)
         *more, ny, nx = values.shape
-        values = np.swapaxes(values.reshape(*more, nx, ny), -1, -2)
+        return values.reshape(*more, nx, ny)
+    if keys.get(f"GRIB_{ROW_ORDER}") and keys["GRIB_gridType"] == "mercator":
+        # rows to and fro (flag 0x10), which ecCodes turns itself in other grids
+        rows = values.reshape(-1, *(keys[f"GRIB_{name}"] for name in COUNTS)).copy()
+        rows[:, 1::2] = rows[:, 1::2, ::-1]
+        return rows.reshape(values.shape)
     return values
