@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import hdf4_files
 import numpy as np
 import safetensors.numpy
 import tifffile
@@ -129,6 +130,23 @@ def fits_floats(path: Path) -> None:
 def fits_unsigned(path: Path) -> None:
     with path.open("wb") as file:
         fits.PrimaryHDU(numbers(5, 30, 41, dtype="u2")).writeto(file)
+
+
+# ---------------------------------------------------------------------- HDF4
+
+
+def _hdf4(path: Path) -> xr.Dataset:
+    return xr.Dataset(hdf4_files.read(path))
+
+
+@other("hdf4", _hdf4)
+def hdf4_chunks(path: Path) -> None:
+    hdf4_files.CASES["three_axes_of_chunks"](path)
+
+
+@other("hdf4", _hdf4)
+def hdf4_scales(path: Path) -> None:
+    hdf4_files.CASES["scales"](path)
 
 
 # ---------------------------------------------------------------------- sidecars

@@ -16,7 +16,7 @@ Decorator = Callable[[Function], Function]
 FORMATS = ("kerchunk-json", "kerchunk-parquet", "zarr-v3", "icechunk")
 PARSERS = (
     *("hdf5", "netcdf3", "npy", "npz", "safetensors", "tiff", "fits", "grib"),
-    *("grib-index", "dmrpp", "zarr", *FORMATS),
+    *("grib-index", "dmrpp", "hdf4", "zarr", *FORMATS),
 )
 """Formats of files and sets; packages may bring more."""
 JOINS = ("outer", "inner", "left", "right", "exact", "override")

@@ -43,6 +43,7 @@ PARSERS = LateTable[Parser](
     "virtualds.parsers.grib:PARSER",
     "virtualds.parsers.grib_index:PARSER",
     "virtualds.parsers.dmrpp:PARSER",
+    "virtualds.parsers.hdf4:PARSER",
     PLAIN_ZARR,
 )
 """The source formats; a new one is one module with a `Parser`, and one line here."""

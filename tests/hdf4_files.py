@@ -1,0 +1,292 @@
+"""HDF4 files of every form that a data set can have, written by the HDF4 library in pyhdf.
+
+What pyhdf has no function for (chunks, n-bit numbers, old files) is asked of the library itself.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from cases import numbers
+from pyhdf import _hdfext
+from pyhdf.SD import SD, SDC
+
+from virtualds.parsers.hdf4_elements import EXTENDED, IN_BLOCKS, LINKED, NULL
+
+KINDS = {
+    **{"S1": SDC.CHAR, "i1": SDC.INT8, "u1": SDC.UINT8, "i2": SDC.INT16, "u2": SDC.UINT16},
+    **{"i4": SDC.INT32, "u4": SDC.UINT32, "f4": SDC.FLOAT32, "f8": SDC.FLOAT64},
+}
+"""Number types of HDF4 by dtype."""
+LITTLE = 0x4000
+"""Is added to the number type of little-endian values."""
+CODERS = {"rle": (1, 0), "skphuff": (3, 4), "deflate": (4, 6)}
+"""Number of an encoding, and its parameter."""
+CHUNKED, CHUNKED_AND_ENCODED = 1, 3
+
+
+class ChunkDefinition(ctypes.Structure):
+    """``HDF_CHUNK_DEF``: lengths of chunks, how they are encoded, and its parameter."""
+
+    _fields_ = [
+        ("lengths", ctypes.c_int32 * 32),
+        ("coder", ctypes.c_int32),
+        ("model", ctypes.c_int32),
+        ("parameters", ctypes.c_int32 * 6),
+    ]
+
+
+@cache
+def library() -> Any:
+    """The functions of the HDF4 library that pyhdf brings."""
+    found = ctypes.CDLL(_hdfext.__file__)
+    found.SDsetchunk.argtypes = [ctypes.c_int32, ChunkDefinition, ctypes.c_int32]
+    places = [ctypes.POINTER(ctypes.c_int32)] * 3
+    for function in (found.SDwritedata, found.SDreaddata):
+        function.argtypes = [ctypes.c_int32, *places, ctypes.c_void_p]
+    return found
+
+
+def cut(dataset: Any, chunks: Sequence[int], coder: str = "") -> None:
+    """Store a data set in chunks, encoded or not."""
+    number, parameter = CODERS.get(coder, (0, 0))
+    definition = ChunkDefinition((*chunks,), number, 0, (parameter,))
+    flags = CHUNKED_AND_ENCODED if coder else CHUNKED
+    assert library().SDsetchunk(dataset._id, definition, flags) == 0
+
+
+def whole(dataset: Any, shape: Sequence[int]) -> tuple[Any, ...]:
+    """The arguments of the library for a data set and all of its values."""
+    starts, counts = ((ctypes.c_int32 * len(shape))(*n) for n in ([0] * len(shape), shape))
+    return dataset._id, starts, None, counts
+
+
+def put(dataset: Any, values: Any) -> None:
+    """Write values of a type that pyhdf does not write."""
+    assert library().SDwritedata(*whole(dataset, values.shape), values.ctypes.data) == 0
+
+
+def get(dataset: Any, shape: Sequence[int], kind: str) -> Any:
+    """Read values of a type that pyhdf does not read."""
+    values = np.zeros(shape, kind)
+    assert library().SDreaddata(*whole(dataset, shape), values.ctypes.data) == 0
+    return values
+
+
+def read(path: Path) -> dict[str, xr.Variable]:
+    """Read all data sets of a file with pyhdf; scales without values are none."""
+    file = SD(str(path))
+    found = {}
+    for number in range(file.info()[0]):
+        dataset = file.select(number)
+        name, _, lengths, code, _ = dataset.info()
+        shape = (lengths,) if isinstance(lengths, int) else tuple(lengths)
+        if dataset.iscoordvar() and dataset.checkempty():
+            continue
+        kind = next(kind for kind, known in KINDS.items() if known == code & ~LITTLE)
+        dims = tuple(dataset.dim(axis).info()[0] for axis in range(len(shape)))
+        name = name if name not in found else f"{name}_2"
+        found[name] = xr.Variable(dims, get(dataset, shape, kind), dataset.attributes())
+    file.end()
+    return found
+
+
+def encode(dataset: Any, coder: str) -> None:
+    """Encode a data set as a whole."""
+    dataset.setcompress(*CODERS[coder])
+
+
+def create(file: SD, name: str, values: Any, dims: Sequence[str] = (), **how: Any) -> Any:
+    """Create a data set and name its dimensions; what it is full of is written by the caller."""
+    kind = KINDS[values.dtype.str[1:]] + how.get("order", 0)
+    dataset = file.create(name, kind, how.get("shape", values.shape))
+    for axis, dim in enumerate(dims):
+        dataset.dim(axis).setname(dim)
+    return dataset
+
+
+def written(path: Path, fill: Callable[[SD], None]) -> None:
+    """Write a file."""
+    file = SD(str(path), SDC.WRITE | SDC.CREATE | SDC.TRUNC)
+    fill(file)
+    file.end()
+
+
+def split(path: Path, tag: int, size: int) -> None:
+    """Lay the elements of a tag into linked blocks at the end of a file, out of their order."""
+    data = bytearray(path.read_bytes())
+    [first] = struct.unpack_from(">H", data, 4)
+    places = range(10, 10 + 12 * first, 12)
+    found = {place: struct.unpack_from(">HHII", data, place) for place in places}
+    free = [place for place, (one, *_) in found.items() if one == NULL]
+    refs = iter(range(max(ref for _, ref, *_ in found.values()) + 1, 2**16))
+
+    def add(one: int, ref: int, content: bytes, place: int) -> None:
+        struct.pack_into(">HHII", data, place, one, ref, len(data), len(content))
+        data.extend(content)
+
+    for place, (one, ref, offset, length) in found.items():
+        if one != tag or length <= size or offset + length > len(data):
+            continue
+        blocks = [bytes(data[at : min(at + size, offset + length)])
+                  for at in range(offset, offset + length, size)]  # fmt: skip
+        numbers = [next(refs) for _ in blocks]
+        for number, block in reversed(list(zip(numbers, blocks, strict=True))):
+            add(LINKED, number, block, free.pop())
+        table = next(refs)
+        add(LINKED, table, struct.pack(f">{len(blocks) + 1}H", 0, *numbers), free.pop())
+        header = struct.pack(">HIIIH", IN_BLOCKS, length, size, len(blocks), table)
+        add(tag | EXTENDED, ref, header, place)
+    path.write_bytes(data)
+
+
+CASES: dict[str, Callable[[Path], None]] = {}
+
+
+def case(fill: Callable[[SD], None]) -> Callable[[SD], None]:
+    CASES[fill.__name__] = lambda path: written(path, fill)
+    return fill
+
+
+@case
+def types(file: SD) -> None:
+    for kind in KINDS:
+        if kind != "S1":
+            values = numbers(4, 6, dtype=kind)
+            dataset = create(file, kind, values, ("y", "x"))
+            dataset[:] = values
+    dataset = create(file, "text", np.zeros((3, 4), "S1"), ("line", "letter"))
+    dataset[:] = np.frombuffer(b"abcdefghijkl", "S1").reshape(3, 4)
+
+
+@case
+def little_endian(file: SD) -> None:
+    for kind in ("i2", "u4", "f4", "f8"):
+        values = numbers(4, 6, dtype=kind)
+        put(create(file, kind, values, ("y", "x"), order=LITTLE), values)
+
+
+@case
+def attributes(file: SD) -> None:
+    file.title = "a title"
+    file.attr("counts").set(SDC.INT32, [1, 2, 3])
+    file.attr("number").set(SDC.FLOAT64, 0.1)
+    values = numbers(4, 6)
+    dataset = create(file, "t", values, ("y", "x"))
+    dataset.units = "K"
+    dataset.attr("valid_range").set(SDC.FLOAT32, [0.0, 300.0])
+    dataset.attr("one").set(SDC.INT8, -3)
+    dataset.setfillvalue(-9.0)
+    dataset[:] = values
+
+
+@case
+def scales(file: SD) -> None:
+    values = numbers(4, 6)
+    dataset = create(file, "t", values, ("y", "x"))
+    dataset[:] = values
+    dataset.dim(0).setscale(SDC.FLOAT64, [10.0, 20.0, 30.0, 40.0])
+    dataset.dim(0).setstrs("latitude", "degrees_north", "f8")
+    dataset.dim(1).setscale(SDC.INT16, [1, 2, 3, 4, 5, 6])
+
+
+@case
+def scale_without_values(file: SD) -> None:
+    values = numbers(4, 6)
+    dataset = create(file, "t", values, ("y", "x"))
+    dataset[:] = values
+    dataset.dim(1).setstrs("longitude", "degrees_east", "f8")
+
+
+@case
+def never_written(file: SD) -> None:
+    for kind in KINDS:
+        create(file, kind, np.zeros((4, 6), kind), ("y", "x"))
+    create(file, "filled", np.zeros((4, 6), "i2"), ("y", "x")).setfillvalue(7)
+
+
+@case
+def encoded(file: SD) -> None:
+    for coder in CODERS:
+        values = numbers(30, 41, dtype="i2") // 50
+        dataset = create(file, coder, values, ("y", "x"))
+        encode(dataset, coder)
+        dataset[:] = values
+    zeros = np.zeros((30, 41), "i4")
+    dataset = create(file, "runs", zeros, ("y", "x"))
+    encode(dataset, "rle")
+    dataset[:] = zeros
+
+
+@case
+def chunks(file: SD) -> None:
+    for coder in ("", *CODERS):
+        for kind in ("i2", "f8"):
+            values = numbers(30, 41, dtype=kind)
+            dataset = create(file, f"{coder}_{kind}", values, ("y", "x"))
+            cut(dataset, (8, 20), coder)
+            dataset[:] = values
+
+
+@case
+def missing_chunks(file: SD) -> None:
+    for name, fill in {"plain": None, "filled": 7}.items():
+        values = numbers(30, 41, dtype="i4")
+        dataset = create(file, name, values, ("y", "x"))
+        if fill is not None:
+            dataset.setfillvalue(fill)
+        cut(dataset, (10, 10), "deflate")
+        dataset[10:20, 20:40] = values[10:20, 20:40]
+
+
+@case
+def three_axes_of_chunks(file: SD) -> None:
+    values = numbers(7, 30, 41)
+    dataset = create(file, "t", values, ("time", "y", "x"))
+    cut(dataset, (2, 16, 41), "deflate")
+    dataset[:] = values
+
+
+@case
+def records(file: SD) -> None:
+    for name, count in {"t": 5, "short": 3}.items():
+        values = numbers(count, 4, 6)
+        shape = (SDC.UNLIMITED, 4, 6)
+        dataset = create(file, name, values, (f"time_of_{name}", "y", "x"), shape=shape)
+        for number in range(count):
+            dataset[number : number + 1] = values[number : number + 1]
+
+
+@case
+def records_of_one_dimension(file: SD) -> None:
+    for name, count in {"t": 5, "short": 3}.items():
+        values = numbers(count, 4)
+        dataset = create(file, name, values, ("time", "y"), shape=(SDC.UNLIMITED, 4))
+        dataset[:count] = values
+
+
+@case
+def records_in_many_blocks(file: SD) -> None:
+    """Records of two data sets take turns, so that neither is one range."""
+    made = []
+    for name in ("a", "b"):
+        shape = (SDC.UNLIMITED, 5)
+        made.append(create(file, name, np.zeros((1, 5), "i4"), (f"n_{name}", "x"), shape=shape))
+    for number in range(300):
+        for dataset in made:
+            dataset[number : number + 1] = np.arange(5, dtype="i4")[None] + number
+
+
+@case
+def several_of_one_name(file: SD) -> None:
+    for number in range(2):
+        values = numbers(4, dtype="i2") + number
+        dataset = create(file, "same", values.astype("i2"), ("x",))
+        dataset[:] = values.astype("i2")

@@ -1,0 +1,232 @@
+"""HDF4 files: what pyhdf reads of them is what is read through references."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from counting_server import counting_server
+from hdf4_files import CASES, CODERS, KINDS, create, cut, read, split, written
+from pyhdf.SD import SD
+
+import virtualds
+from virtualds import FormatError
+from virtualds.arrays.array import ManifestArray
+from virtualds.codecs.codec import CodecError
+from virtualds.codecs.hdf4 import BitField, RunLength, SkippingHuffman
+from virtualds.parsers import hdf4
+from virtualds.parsers.hdf4_elements import COMPRESSED, DATA, VDATA_VALUES
+from virtualds.parsers.hdf4_pieces import Pieces
+from virtualds.source_file import SourceFile
+
+
+def opened(path: Path, **options: Any) -> xr.Dataset:
+    return virtualds.open_virtual_dataset(path, decode_cf=False, **options)
+
+
+def assert_read(variable: Any, native: xr.Variable) -> None:
+    assert variable.dtype == native.dtype
+    assert variable.shape == native.shape
+    assert variable.values.tobytes() == native.values.tobytes()
+    assert variable.attrs.keys() == native.attrs.keys()
+    for name, value in native.attrs.items():
+        np.testing.assert_array_equal(variable.attrs[name], value)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_values_types_and_attributes_are_those_of_pyhdf(name: str, tmp_path: Path) -> None:
+    CASES[name](tmp_path / "a.hdf")
+    ds, expected = opened(tmp_path / "a.hdf"), read(tmp_path / "a.hdf")
+    assert ds.variables.keys() == expected.keys()
+    for variable, native in expected.items():
+        assert_read(ds[variable], native)
+
+
+@pytest.mark.parametrize("name", sorted(CASES.keys() - {"records_of_one_dimension"}))
+def test_dimensions_are_those_of_pyhdf(name: str, tmp_path: Path) -> None:
+    CASES[name](tmp_path / "a.hdf")
+    ds = opened(tmp_path / "a.hdf")
+    for variable, native in read(tmp_path / "a.hdf").items():
+        assert ds[variable].dims == native.dims
+
+
+def test_records_of_another_number_have_a_dimension_of_their_own(tmp_path: Path) -> None:
+    CASES["records_of_one_dimension"](tmp_path / "a.hdf")
+    ds = opened(tmp_path / "a.hdf")
+    assert ds["t"].dims == ("time", "y")
+    assert ds["short"].dims == ("time_short", "y")
+    assert ds.encoding["unlimited_dims"] == {"time", "time_short"}
+
+
+def test_attributes_of_the_file_are_those_of_the_dataset(tmp_path: Path) -> None:
+    CASES["attributes"](tmp_path / "a.hdf")
+    ds = opened(tmp_path / "a.hdf")
+    assert ds.attrs["title"] == "a title"
+    assert ds.attrs["counts"].tolist() == [1, 2, 3]
+    assert ds.attrs["number"] == 0.1
+    assert ds["t"].attrs["_FillValue"].dtype == np.float32
+
+
+def test_scales_with_values_are_coordinates(tmp_path: Path) -> None:
+    CASES["scales"](tmp_path / "a.hdf")
+    ds = virtualds.open_virtual_dataset(tmp_path / "a.hdf")
+    assert ds.indexes["y"].tolist() == [10.0, 20.0, 30.0, 40.0]
+    assert ds["y"].attrs["units"] == "degrees_north"
+    assert ds["t"].sel(y=20.0, x=3).values == ds["t"][1, 2].values
+
+
+# ---------------------------------------------------------------------- references
+
+
+def data_of(path: Path, name: str) -> Any:
+    return hdf4.read(SourceFile(path.as_uri(), path.stat().st_size)).variables[name].data
+
+
+def test_each_chunk_is_a_range_of_the_file(tmp_path: Path) -> None:
+    CASES["three_axes_of_chunks"](tmp_path / "a.hdf")
+    [fragment] = data_of(tmp_path / "a.hdf", "t").fragments
+    assert fragment.manifest.shape == (4, 2, 1)
+    assert len(fragment.manifest.dict()) == 8
+
+
+def test_chunks_that_were_never_written_have_no_reference(tmp_path: Path) -> None:
+    CASES["missing_chunks"](tmp_path / "a.hdf")
+    [fragment] = data_of(tmp_path / "a.hdf", "filled").fragments
+    assert sorted(fragment.manifest.dict()) == ["1.2", "1.3"]
+
+
+def test_blocks_of_whole_records_are_chunks(tmp_path: Path) -> None:
+    CASES["records_in_many_blocks"](tmp_path / "a.hdf")
+    data = data_of(tmp_path / "a.hdf", "b")
+    assert isinstance(data, ManifestArray)
+    assert data.nchunks > 1
+
+
+@pytest.mark.parametrize("coder", CODERS)
+def test_encoded_values_in_several_blocks_are_read_when_needed(coder: str, tmp_path: Path) -> None:
+    CASES["encoded"](tmp_path / "a.hdf")
+    split(tmp_path / "a.hdf", COMPRESSED, 100)
+    assert isinstance(data_of(tmp_path / "a.hdf", coder), Pieces)
+    ds, native = opened(tmp_path / "a.hdf"), read(tmp_path / "a.hdf")[coder]
+    assert_read(ds[coder], native)
+    part = ds[coder].isel(y=slice(3, 30, 7), x=[4, 9, 2])
+    assert (part.values == native.values[3:30:7][:, [4, 9, 2]]).all()
+    ds.virtual.to_manifest(tmp_path / "refs.zarr", on_unsupported="rewrite")
+    with xr.open_dataset(tmp_path / "refs.zarr", engine="virtual", decode_cf=False) as again:
+        assert_read(again[coder], native)
+
+
+def test_blocks_that_end_within_a_row_are_read_when_needed(tmp_path: Path) -> None:
+    CASES["types"](tmp_path / "a.hdf")
+    split(tmp_path / "a.hdf", DATA, 13)
+    assert isinstance(data_of(tmp_path / "a.hdf", "f8"), Pieces)
+    ds, expected = opened(tmp_path / "a.hdf"), read(tmp_path / "a.hdf")
+    for name, native in expected.items():
+        assert_read(ds[name], native)
+
+
+def test_metadata_in_several_blocks_are_read(tmp_path: Path) -> None:
+    CASES["chunks"](tmp_path / "a.hdf")
+    split(tmp_path / "a.hdf", VDATA_VALUES, 10)
+    assert_read(opened(tmp_path / "a.hdf")["_f8"], read(tmp_path / "a.hdf")["_f8"])
+
+
+@pytest.mark.parametrize("name", ["chunks", "encoded", "records", "little_endian"])
+def test_written_sets_hold_the_same_values(name: str, tmp_path: Path) -> None:
+    CASES[name](tmp_path / "a.hdf")
+    opened(tmp_path / "a.hdf").virtual.to_manifest(tmp_path / "refs.zarr")
+    expected = read(tmp_path / "a.hdf")
+    with xr.open_dataset(tmp_path / "refs.zarr", engine="virtual", decode_cf=False) as again:
+        for variable, native in expected.items():
+            assert again[variable].values.tobytes() == native.values.tobytes()
+
+
+def test_values_in_another_file_are_references_to_it(tmp_path: Path) -> None:
+    values = np.arange(24, dtype="i4").reshape(4, 6)
+
+    def fill(file: SD) -> None:
+        dataset = create(file, "t", values, ("y", "x"))
+        dataset.setexternalfile("beside.dat", 8)
+        dataset[:] = values
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        written(Path("a.hdf"), fill)
+    ds = opened(tmp_path / "a.hdf")
+    assert (ds["t"].values == values).all()
+    [url] = {place["path"] for place in data_of(tmp_path / "a.hdf", "t").manifest.dict().values()}
+    assert url.endswith("/beside.dat")
+    (tmp_path / "beside.dat").unlink()
+    with pytest.raises(FormatError, match=r"beside\.dat"):
+        opened(tmp_path / "a.hdf")
+
+
+# ---------------------------------------------------------------------- damage and costs
+
+
+@pytest.mark.parametrize("name", ["chunks", "records_in_many_blocks", "attributes"])
+def test_a_truncated_file_is_refused_by_name(name: str, tmp_path: Path) -> None:
+    CASES[name](tmp_path / "a.hdf")
+    whole = (tmp_path / "a.hdf").read_bytes()
+    for part in range(1, 20):
+        (tmp_path / "a.hdf").write_bytes(whole[: len(whole) * part // 20])
+        with pytest.raises(FormatError, match=r"a\.hdf"):
+            opened(tmp_path / "a.hdf")
+
+
+def test_blocks_of_descriptors_in_a_ring_are_refused(tmp_path: Path) -> None:
+    data = hdf4.MAGIC + bytes([0, 1, 0, 0, 0, 4]) + bytes([0, 1]) + bytes(10)
+    (tmp_path / "a.hdf").write_bytes(data)
+    with pytest.raises(FormatError, match="ring"):
+        opened(tmp_path / "a.hdf")
+
+
+@pytest.mark.parametrize(
+    ("codec", "data", "nbytes"),
+    [
+        (RunLength(), b"\x80", 3),
+        (RunLength(), b"\x05ab", 6),
+        (RunLength(), b"\x8a\0", 4),
+        (SkippingHuffman(2), b"\x80", 6),
+        (SkippingHuffman(2), b"\0\0", 2),
+        (SkippingHuffman(1), b"\x80\0", None),
+        (BitField(2, 9, 10, extends_sign=False, fills_ones=False), b"\0", 2),
+    ],
+)
+def test_damaged_chunks_are_codec_errors(codec: Any, data: bytes, nbytes: int | None) -> None:
+    with pytest.raises(CodecError):
+        codec.decode(data, nbytes)
+
+
+def test_a_small_file_costs_one_request_over_http(tmp_path: Path) -> None:
+    CASES["chunks"](tmp_path / "a.hdf")
+    with counting_server(tmp_path) as (url, counts):
+        ds = opened(f"{url}/a.hdf")
+        assert counts.of("a.hdf") == 1
+        assert ds["deflate_i2"].shape == (30, 41)
+
+
+def test_a_large_file_costs_few_requests_over_http(tmp_path: Path) -> None:
+    def fill(file: SD) -> None:
+        noise = np.random.default_rng(3).integers(0, 2**31, (400, 2000), "i4")
+        for name in "abcdef":
+            dataset = create(file, name, noise, ("y", "x"))
+            dataset.units = "K"
+            cut(dataset, (100, 1000), "deflate")
+            dataset[:] = noise
+
+    written(tmp_path / "a.hdf", fill)
+    assert (tmp_path / "a.hdf").stat().st_size > 15e6
+    with counting_server(tmp_path) as (url, counts):
+        opened(f"{url}/a.hdf")
+        assert counts.of("a.hdf") <= 50
+        assert counts.sent < 2e6
+
+
+def test_every_number_type_has_a_case(tmp_path: Path) -> None:
+    CASES["types"](tmp_path / "a.hdf")
+    dtypes = {v.dtype.str[1:] for v in read(tmp_path / "a.hdf").values()}
+    assert dtypes == set(KINDS)

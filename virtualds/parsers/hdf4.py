@@ -1,0 +1,207 @@
+"""HDF4 files: scientific data sets, with the dimensions and attributes that they have.
+
+Raster images, palettes, annotations and tables of their own (Vdatas) are no data sets of arrays;
+they are left where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.group import ManifestGroup, ManifestVariable
+from virtualds.arrays.parser import (
+    CannotError,
+    NativeReader,
+    NativeRegion,
+    Parser,
+    ReadNative,
+    region_of,
+)
+from virtualds.errors import FormatError, VirtualdsError
+from virtualds.parsers.hdf4_datasets import Dataset, Datasets, read_datasets
+from virtualds.parsers.hdf4_elements import MAGIC, Elements, open_elements
+from virtualds.parsers.hdf4_storage import Wanted, build_array, measure
+from virtualds.source_file import SourceFile
+from virtualds.stores.open_source import describe_damage
+from virtualds.urls import local_path, scheme_of
+
+FILLS: dict[str, Any] = {
+    **{"S": b"\0", "i1": -127, "u1": 129, "i2": -32767, "u2": 32769, "i4": -(2**31) + 1},
+    **{"u4": 2**31 + 1, "f": 9.969209968386869e36, "i8": 0, "u8": 0},
+}
+"""What is read where nothing was written and no fill value is set, by kind and bytes."""
+
+
+def detect(head: bytes) -> bool:
+    """Say whether a file that begins with ``head`` is HDF4."""
+    return head[: len(MAGIC)] == MAGIC
+
+
+def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ()) -> ManifestGroup:
+    """Read the structure of all scientific data sets of a file.
+
+    Parameters
+    ----------
+    source : SourceFile
+        The file with its fingerprint.
+    group : str, optional
+        The root, or a grid of HDF-EOS2 where a file has several.
+    skip : iterable of str
+        Names of variables to leave out.
+
+    Raises
+    ------
+    FormatError
+        The file is damaged or truncated.
+    FileNotFoundError
+        There is no such group.
+    """
+    with (
+        describe_damage(source, "HDF4", (ValueError, OverflowError)),
+        open_elements(source) as elements,
+    ):
+        found = read_datasets(elements) or Datasets([])
+        reader = _Reader(elements, frozenset(skip))
+        for name, dataset in _name_datasets(found.members).items():
+            reader.take(name, dataset)
+    encoding = {"unlimited_dims": reader.unlimited}
+    problems = found.problems | reader.problems
+    root = ManifestGroup(reader.variables, found.attributes, {}, encoding, problems)
+    return root.group(group)
+
+
+def _name_datasets(found: Iterable[Dataset]) -> dict[str, Dataset]:
+    """Return data sets by unique names; scales without values are none."""
+    named: dict[str, Dataset] = {}
+    for dataset in found:
+        if dataset.is_scale and dataset.ref is None:
+            continue
+        name = dataset.name.replace("/", "_")
+        number = 1
+        while (unique := name if number == 1 else f"{name}_{number}") in named:
+            number += 1
+        named[unique] = dataset
+    return named
+
+
+class _Reader:
+    """The variables of a file, with the dimensions that they share."""
+
+    def __init__(self, elements: Elements, skipped: frozenset[str]) -> None:
+        self.variables: dict[str, ManifestVariable] = {}
+        self.problems: dict[str, VirtualdsError] = {}
+        self.unlimited: set[str] = set()
+        self._elements = elements
+        self._skipped = skipped
+        self._lengths: dict[str, int] = {}
+
+    def take(self, name: str, dataset: Dataset) -> None:
+        """Add a data set: a variable, and a problem where it cannot be read."""
+        if name in self._skipped:
+            return
+        shape: tuple[int, ...] = ()
+        try:
+            shape = self._find_shape(dataset)
+            data: Any = self._build(dataset, shape)
+        except VirtualdsError as error:
+            error.locate(f"variable {name!r}", self._elements.source.url)
+            self.problems[name] = error
+            dtype = dataset.dtype if isinstance(dataset.dtype, np.dtype) else "V1"
+            data = ManifestArray.unreadable(shape, dtype, f"{error}")
+        self.problems |= {f"{name}:{of}": why for of, why in dataset.problems.items()}
+        dims = self._name_dimensions(name, dataset, shape)
+        self.variables[name] = self._show(dataset, dims, data)
+
+    def _find_shape(self, dataset: Dataset) -> tuple[int, ...]:
+        lengths = [d.length for d in dataset.dimensions]
+        if None in lengths[1:]:
+            raise FormatError("its unlimited dimension is not the first; fetch the file again")
+        if not lengths or lengths[0] is not None:
+            return tuple(n for n in lengths if n is not None)
+        rest = tuple(n for n in lengths[1:] if n is not None)
+        row = prod(rest) * _demand_dtype(dataset).itemsize
+        records = measure(self._elements, dataset.ref) // row if row else 0
+        return (records, *rest)
+
+    def _build(self, dataset: Dataset, shape: tuple[int, ...]) -> Any:
+        dtype = _demand_dtype(dataset)
+        return build_array(self._elements, Wanted(dataset.ref, shape, dtype, _find_fill(dataset)))
+
+    def _name_dimensions(
+        self, name: str, dataset: Dataset, shape: tuple[int, ...]
+    ) -> tuple[str, ...]:
+        """Return the names of the axes; one of another length than before gets its own."""
+        found: list[str] = []
+        for dimension, length in zip(dataset.dimensions, shape, strict=False):
+            dim = dimension.name.replace("/", "_")
+            if dim in found or self._lengths.setdefault(dim, length) != length:
+                dim = f"{dim}_{name}" if dim not in found else f"{dim}_{len(found) + 1}"
+                self._lengths[dim] = length
+            if dimension.length is None:
+                self.unlimited.add(dim)
+            found.append(dim)
+        return tuple(found)
+
+    def _show(self, dataset: Dataset, dims: tuple[str, ...], data: Any) -> ManifestVariable:
+        url = self._elements.source.url
+        encoding: dict[str, Any] = {
+            "dtype": data.dtype.newbyteorder("="),
+            "source": local_path(url) if scheme_of(url) == "file" else url,
+            "original_shape": data.shape,
+        }
+        return ManifestVariable(dims, data, dataset.attributes, encoding)
+
+
+def _demand_dtype(dataset: Dataset) -> np.dtype[Any]:
+    """Return the type of the stored numbers.
+
+    Raises
+    ------
+    VirtualdsError
+        numpy has no such type.
+    """
+    if isinstance(dataset.dtype, VirtualdsError):
+        raise dataset.dtype
+    return dataset.dtype
+
+
+def _find_fill(dataset: Dataset) -> bytes:
+    """Return what is read where nothing was written."""
+    dtype = _demand_dtype(dataset)
+    chosen = dataset.attributes.get("_FillValue")
+    fill = FILLS.get(dtype.str[1:], FILLS.get(dtype.kind)) if chosen is None else chosen
+    return np.asarray(fill).astype(dtype).tobytes()
+
+
+def _open_pyhdf(target: Callable[[], Any], closing: ExitStack) -> ReadNative:
+    """Open a file with pyhdf, which shows values as they are stored."""
+    from pyhdf.SD import SD
+
+    file = SD(str(target()))
+    closing.callback(file.end)
+    names = [file.select(number).info()[0] for number in range(file.info()[0])]
+
+    def read_part(wanted: NativeRegion) -> Any:
+        if wanted.decoded:
+            return None
+        if names.count(wanted.variable) != 1:
+            raise CannotError("it knows no data set of that name alone")
+        values = file.select(names.index(wanted.variable)).get()
+        return region_of(np.asarray(values), wanted)
+
+    return read_part
+
+
+PARSER = Parser(
+    "hdf4",
+    (".hdf", ".hdf4", ".h4"),
+    detect,
+    read,
+    natives=(NativeReader("pyhdf", _open_pyhdf),),
+)

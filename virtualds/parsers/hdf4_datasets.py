@@ -1,0 +1,193 @@
+"""Scientific data sets of HDF4: names, dimensions, types and attributes, as two kinds of files say.
+
+Files of HDF 3.3 and later describe data sets by Vgroups (class ``CDF0.0`` and those in it), earlier
+ones by numeric data groups (HDF Specification and Developer's Guide, HDF 4.2, sections 5 and 9.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
+from virtualds.parsers.hdf4_elements import DATA, NUMBER_TYPE, VDATA, VGROUP, Elements, unpack
+from virtualds.parsers.hdf4_tables import (
+    Vgroup,
+    find_dtype,
+    read_vdata,
+    read_vdata_kind,
+    read_vgroup,
+)
+
+FILE_KIND, DATASET_KIND, ATTRIBUTE_KIND = "CDF0.0", "Var0.0", "Attr0.0"
+DIMENSION_KIND, UNLIMITED_KIND = "Dim0.0", "UDim0.0"
+LENGTH_KIND, SCALE_KIND = "DimVal0.1", "CoordVar"
+"""Classes of the Vgroups and Vdatas that describe data sets."""
+ORDERS = {0: ">", 1: ">", 4: "<"}
+"""Byte orders by the class of a number type: big-endian, and that of Intel (section 9.3.2)."""
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """A dimension of a data set; its length is None if the number of records says it."""
+
+    name: str
+    length: int | None
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A scientific data set.
+
+    Parameters
+    ----------
+    name : str
+    ref : int or None
+        Reference number of its values, None if there are none.
+    dimensions : tuple of Dimension
+    dtype : numpy dtype or VirtualdsError
+        As stored, or why there is none.
+    attributes : dict
+    is_scale : bool
+        Whether it holds the values of a dimension.
+    problems : dict of str to VirtualdsError
+        What is wrong with attributes.
+    """
+
+    name: str
+    ref: int | None
+    dimensions: tuple[Dimension, ...]
+    dtype: np.dtype[Any] | VirtualdsError
+    attributes: dict[str, Any] = field(default_factory=dict)
+    is_scale: bool = False
+    problems: dict[str, VirtualdsError] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Datasets:
+    """The data sets of a file, its attributes, and what is wrong with these."""
+
+    members: list[Dataset]
+    attributes: dict[str, Any] = field(default_factory=dict)
+    problems: dict[str, VirtualdsError] = field(default_factory=dict)
+
+
+def read_datasets(elements: Elements) -> Datasets | None:
+    """Return what Vgroups say of the data sets of a file, None if they say nothing.
+
+    Raises
+    ------
+    FormatError
+        They are damaged.
+    """
+    groups = (read_vgroup(elements, ref) for ref in elements.list_refs(VGROUP))
+    root = next((group for group in groups if group.kind == FILE_KIND), None)
+    if root is None:
+        return None
+    attributes, problems = _read_attributes(elements, root)
+    found = []
+    for tag, ref in root.members:
+        if tag == VGROUP:
+            group = read_vgroup(elements, ref)
+            if group.kind == DATASET_KIND:
+                found.append(_read_dataset(elements, group))
+    return Datasets(found, attributes, problems)
+
+
+def _read_dataset(elements: Elements, group: Vgroup) -> Dataset:
+    dimensions = tuple(_find_dimensions(elements, group))
+    refs = dict(group.members)
+    kinds = {read_vdata_kind(elements, ref) for tag, ref in group.members if tag == VDATA}
+    attributes, problems = _read_attributes(elements, group)
+    ref = refs.get(DATA)
+    return Dataset(
+        group.name,
+        ref if ref is not None and elements.find((DATA, ref)) is not None else None,
+        dimensions,
+        read_number_type(elements, refs.get(NUMBER_TYPE)),
+        attributes,
+        SCALE_KIND in kinds,
+        problems,
+    )
+
+
+def read_number_type(elements: Elements, ref: int | None) -> np.dtype[Any] | VirtualdsError:
+    """Return the type of stored numbers, or why numpy has none (section 9.3.2)."""
+    data = b"" if ref is None else elements.read_raw((NUMBER_TYPE, ref))
+    try:
+        _, code, _, machine = unpack(">BBBB", data)
+        if machine not in ORDERS:
+            raise UnsupportedError(
+                f"its numbers are those of another machine (class {machine}), which numpy does "
+                f"not have; read it with pyhdf"
+            )
+        return find_dtype(code, ORDERS[machine])
+    except (FormatError, UnsupportedError) as error:
+        return error
+
+
+def _find_dimensions(elements: Elements, group: Vgroup) -> Iterator[Dimension]:
+    """Yield the dimensions of a data set in their order."""
+    for tag, ref in group.members:
+        if tag != VGROUP:
+            continue
+        member = read_vgroup(elements, ref)
+        if member.kind == UNLIMITED_KIND:
+            yield Dimension(member.name, None)
+        elif member.kind == DIMENSION_KIND:
+            yield Dimension(member.name, _find_length(elements, member))
+
+
+def _find_length(elements: Elements, group: Vgroup) -> int:
+    """Return the length of a dimension: a value, in old files the number of values."""
+    lengths = []
+    for tag, ref in group.members:
+        if tag == VDATA:
+            (_, count) = unpack(">HI", elements.read((VDATA, ref)))
+            is_value = read_vdata_kind(elements, ref) == LENGTH_KIND
+            lengths.append(int(read_vdata(elements, ref).values[0]) if is_value else int(count))
+    if not lengths or lengths[-1] < 0:
+        raise FormatError(
+            f"dimension {group.name!r} has no length; the file is damaged, fetch it again"
+        )
+    return lengths[-1]
+
+
+def _read_attributes(
+    elements: Elements, group: Vgroup
+) -> tuple[dict[str, Any], dict[str, VirtualdsError]]:
+    """Return the attributes among the members of a Vgroup, and what is wrong with others."""
+    found, problems = dict[str, Any](), dict[str, VirtualdsError]()
+    for tag, ref in group.members:
+        if tag != VDATA or read_vdata_kind(elements, ref) != ATTRIBUTE_KIND:
+            continue
+        try:
+            vdata = read_vdata(elements, ref)
+            found[vdata.name] = show_attribute(vdata.name, vdata.values)
+        except UnsupportedError as error:
+            problems[f"attribute {ref}"] = error
+    return found, problems
+
+
+def show_attribute(name: str, values: np.ndarray[Any, Any]) -> Any:
+    """Return the value of an attribute as netCDF readers have it.
+
+    Examples
+    --------
+    >>> show_attribute("units", np.array([b"K", b""])), show_attribute("n", np.array([3], ">i2"))
+    ('K', np.int16(3))
+    """
+    if values.dtype.kind == "S":
+        data = values.tobytes()
+        text = data.replace(b"\0", b"")
+        if name == "_FillValue":
+            return np.bytes_(data)
+        try:
+            return text.decode()
+        except UnicodeDecodeError:
+            return text.decode("latin-1")
+    native = values.astype(values.dtype.newbyteorder("="))
+    return native[0] if native.size == 1 else native

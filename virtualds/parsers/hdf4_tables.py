@@ -1,0 +1,170 @@
+"""Vgroups and Vdatas of HDF4 files: what is a member of what, and small tables of numbers.
+
+HDF Specification and Developer's Guide (HDF 4.2), section 6.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from virtualds.errors import FormatError, UnsupportedError
+from virtualds.parsers.hdf4_elements import (
+    VDATA,
+    VDATA_VALUES,
+    VGROUP,
+    Elements,
+    Key,
+    unpack,
+)
+
+TYPES = {
+    **{3: "u1", 4: "S1", 5: "f4", 6: "f8", 20: "i1", 21: "u1", 22: "i2", 23: "u2"},
+    **{24: "i4", 25: "u4", 26: "i8", 27: "u8"},
+}
+"""Number types by their code (section 4.3)."""
+NATIVE, LITTLE, CODE = 0x1000, 0x4000, 0xFFF
+"""Bits of the type of a field that say how numbers are stored, and those of the code."""
+
+
+@dataclass(frozen=True)
+class Vgroup:
+    """A Vgroup: its name, its class and its members."""
+
+    name: str
+    kind: str
+    members: tuple[Key, ...]
+
+
+@dataclass(frozen=True)
+class Vdata:
+    """A Vdata whose records are of one field: its name, its class and its values."""
+
+    name: str
+    kind: str
+    values: npt.NDArray[Any]
+
+
+def find_dtype(code: int, order: str = ">") -> np.dtype[Any]:
+    """Return the dtype of a code of number types.
+
+    Raises
+    ------
+    UnsupportedError
+        numpy has no such numbers.
+
+    Examples
+    --------
+    >>> find_dtype(22)
+    dtype('>i2')
+    """
+    if code not in TYPES:
+        raise UnsupportedError(
+            f"number type {code} has no numpy dtype; leave the variable out with drop_variables"
+        )
+    return np.dtype(TYPES[code]).newbyteorder(order)  # type: ignore[arg-type]
+
+
+def read_vgroup(elements: Elements, ref: int) -> Vgroup:
+    """Return a Vgroup (section 6.2.1).
+
+    Raises
+    ------
+    FormatError
+        It is damaged.
+    """
+    data = elements.read((VGROUP, ref))
+    (count,) = unpack(">H", data)
+    numbers = unpack(f">{2 * count}H", data[2:])
+    name, rest = _take_text(data[2 + 4 * count :])
+    kind, _ = _take_text(rest)
+    return Vgroup(name, kind, tuple(zip(numbers[:count], numbers[count:], strict=True)))
+
+
+def read_vdata_kind(elements: Elements, ref: int) -> str:
+    """Return the class of a Vdata."""
+    return _read_header(elements, ref)[1]
+
+
+def read_vdata(elements: Elements, ref: int) -> Vdata:
+    """Return a Vdata of one field (section 6.2.2).
+
+    Raises
+    ------
+    FormatError
+        It is damaged.
+    UnsupportedError
+        Its numbers are of a type that numpy does not have, or it has several fields.
+    """
+    name, kind, count, types, orders = _read_header(elements, ref)
+    if len(types) != 1 or types[0] & NATIVE:
+        raise UnsupportedError(
+            f"Vdata {name!r} has {len(types)} fields, or numbers of another machine; read it "
+            f"with pyhdf"
+        )
+    dtype = find_dtype(types[0] & CODE, "<" if types[0] & LITTLE else ">")
+    data = elements.read((VDATA_VALUES, ref))
+    size = count * orders[0] * dtype.itemsize
+    if len(data) < size:
+        raise FormatError(
+            f"Vdata {name!r} has {len(data)} of {size} bytes; the file is damaged, fetch it again"
+        )
+    return Vdata(name, kind, np.frombuffer(data[:size], dtype))
+
+
+def read_records(elements: Elements, ref: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Return the records of a Vdata of several fields, interlaced fully, as a known type.
+
+    Raises
+    ------
+    FormatError
+        It has records of another size, or fewer than it says.
+    """
+    data = elements.read((VDATA_VALUES, ref))
+    interlace, count, size = unpack(">HIH", elements.read((VDATA, ref)))
+    if interlace or size != dtype.itemsize or len(data) < count * size:
+        raise FormatError(
+            f"Vdata {ref}: {len(data)} bytes are not {count} records of {dtype.itemsize} bytes; "
+            f"the file is damaged, fetch it again"
+        )
+    return np.frombuffer(data[: count * size], dtype)
+
+
+def _read_header(
+    elements: Elements, ref: int
+) -> tuple[str, str, int, tuple[int, ...], tuple[int, ...]]:
+    """Return name, class, number of records, and types and orders of the fields of a Vdata."""
+    data = elements.read((VDATA, ref))
+    _, count, _, fields = unpack(">HIHH", data)
+    columns = unpack(f">{4 * fields}H", data[10:])
+    rest = data[10 + 8 * fields :]
+    for _ in range(fields):
+        _, rest = _take_text(rest)
+    name, rest = _take_text(rest)
+    kind, _ = _take_text(rest)
+    return name, kind, count, columns[:fields], columns[3 * fields :]
+
+
+def _take_text(data: bytes) -> tuple[str, bytes]:
+    """Return a text with its length before it, and the bytes behind it."""
+    (length,) = unpack(">H", data)
+    (text,) = unpack(f">{length}s", data[2:])
+    return decode_text(text), data[2 + length :]
+
+
+def decode_text(data: bytes) -> str:
+    """Return a text up to its first zero; what is not UTF-8 is Latin-1.
+
+    Examples
+    --------
+    >>> decode_text(b"K" + bytes(3)), decode_text(bytes([0xB0]))
+    ('K', '°')
+    """
+    text = data.partition(b"\0")[0]
+    try:
+        return text.decode()
+    except UnicodeDecodeError:
+        return text.decode("latin-1")
