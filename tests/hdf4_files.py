@@ -30,6 +30,8 @@ LITTLE = 0x4000
 CODERS = {"rle": (1, 0), "skphuff": (3, 4), "deflate": (4, 6)}
 """Number of an encoding, and its parameter."""
 CHUNKED, CHUNKED_AND_ENCODED = 1, 3
+WITHOUT_VALUES = "fakeDim2"
+"""A scale in the file `old` that has no values, for which the library returns bytes of others."""
 
 
 class ChunkDefinition(ctypes.Structure):
@@ -88,7 +90,7 @@ def read(path: Path) -> dict[str, xr.Variable]:
         dataset = file.select(number)
         name, _, lengths, code, _ = dataset.info()
         shape = (lengths,) if isinstance(lengths, int) else tuple(lengths)
-        if dataset.iscoordvar() and dataset.checkempty():
+        if dataset.iscoordvar() and (dataset.checkempty() or name == WITHOUT_VALUES):
             continue
         kind = next(kind for kind, known in KINDS.items() if known == code & ~LITTLE)
         dims = tuple(dataset.dim(axis).info()[0] for axis in range(len(shape)))
@@ -290,3 +292,29 @@ def several_of_one_name(file: SD) -> None:
         values = numbers(4, dtype="i2") + number
         dataset = create(file, "same", values.astype("i2"), ("x",))
         dataset[:] = values.astype("i2")
+
+
+def old(path: Path) -> None:
+    """Data sets as programs wrote them before HDF 3.3: described by groups, without names."""
+    path.unlink(missing_ok=True)
+    of = library()
+    of.DFSDsetcal.argtypes = [ctypes.c_double] * 4 + [ctypes.c_int32]
+    name, lengths = str(path).encode(), (ctypes.c_int32 * 2)(4, 6)
+    for kind in ("f4", "i2", "f8"):
+        values = numbers(4, 6, dtype=kind)
+        assert of.DFSDclear() == 0
+        assert of.DFSDsetdims(2, lengths) == 0
+        assert of.DFSDsetNT(KINDS[kind]) == 0
+        if kind != "f8":
+            assert of.DFSDsetdatastrs(b"temperature", b"K", b"f8.2", b"cartesian") == 0
+            assert of.DFSDsetdimstrs(2, b"longitude", b"degrees", b"") == 0
+            scale = np.arange(6, dtype=kind).ctypes.data_as(ctypes.c_void_p)
+            assert of.DFSDsetdimscale(2, 6, scale) == 0
+            if kind == "f4":
+                assert of.DFSDsetdimscale(1, 4, scale) == 0
+            edges = [np.array([n], kind).ctypes.data_as(ctypes.c_void_p) for n in (300, 0)]
+            assert of.DFSDsetrange(*edges) == 0
+        assert of.DFSDadddata(name, 2, lengths, values.ctypes.data_as(ctypes.c_void_p)) == 0
+
+
+CASES["old"] = old

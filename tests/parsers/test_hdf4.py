@@ -10,7 +10,7 @@ import pytest
 import xarray as xr
 from counting_server import counting_server
 from hdf4_files import CASES, CODERS, KINDS, create, cut, read, split, written
-from pyhdf.SD import SD
+from pyhdf.SD import SD, SDC
 
 import virtualds
 from virtualds import FormatError
@@ -76,6 +76,43 @@ def test_scales_with_values_are_coordinates(tmp_path: Path) -> None:
     assert ds.indexes["y"].tolist() == [10.0, 20.0, 30.0, 40.0]
     assert ds["y"].attrs["units"] == "degrees_north"
     assert ds["t"].sel(y=20.0, x=3).values == ds["t"][1, 2].values
+
+
+# ---------------------------------------------------------------------- scale and offset
+
+
+def calibrated(path: Path, **attributes: float) -> xr.Dataset:
+    """A data set that SDsetcal calibrates, or that has attributes."""
+
+    def fill(file: SD) -> None:
+        values = np.array([-100, 0, 7], "i2")
+        dataset = create(file, "t", values, ("x",))
+        dataset[:] = values
+        if attributes:
+            for name, value in attributes.items():
+                dataset.attr(name).set(SDC.FLOAT64, value)
+        else:
+            dataset.setcal(0.01, 0.0, -15000.0, 0.0, SDC.INT16)
+
+    written(path, fill)
+    return virtualds.open_virtual_dataset(path)
+
+
+def test_calibration_of_the_library_is_decoded_as_the_library_defines_it(tmp_path: Path) -> None:
+    ds = calibrated(tmp_path / "a.hdf")
+    np.testing.assert_allclose(ds["t"].values, [149.0, 150.0, 150.07], rtol=1e-14)
+    assert ds["t"].attrs["hdf4_add_offset"] == -15000.0
+
+
+def test_an_offset_of_unknown_meaning_is_not_applied(tmp_path: Path) -> None:
+    ds = calibrated(tmp_path / "a.hdf", scale_factor=0.01, add_offset=-15000.0)
+    assert ds["t"].values.tolist() == [-100, 0, 7]
+    assert ds["t"].attrs == {"hdf4_scale_factor": 0.01, "hdf4_add_offset": -15000.0}
+
+
+def test_a_scale_without_offset_means_the_same_in_hdf4_and_in_cf(tmp_path: Path) -> None:
+    ds = calibrated(tmp_path / "a.hdf", scale_factor=0.5, add_offset=0.0)
+    assert ds["t"].values.tolist() == [-50.0, 0.0, 3.5]
 
 
 # ---------------------------------------------------------------------- references

@@ -24,8 +24,10 @@ from virtualds.arrays.parser import (
     region_of,
 )
 from virtualds.errors import FormatError, VirtualdsError
-from virtualds.parsers.hdf4_datasets import Dataset, Datasets, read_datasets
+from virtualds.parsers.hdf4_calibration import show_as_cf
+from virtualds.parsers.hdf4_datasets import Dataset, read_datasets
 from virtualds.parsers.hdf4_elements import MAGIC, Elements, open_elements
+from virtualds.parsers.hdf4_old_groups import read_old_datasets
 from virtualds.parsers.hdf4_storage import Wanted, build_array, measure
 from virtualds.source_file import SourceFile
 from virtualds.stores.open_source import describe_damage
@@ -66,7 +68,7 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
         describe_damage(source, "HDF4", (ValueError, OverflowError)),
         open_elements(source) as elements,
     ):
-        found = read_datasets(elements) or Datasets([])
+        found = read_datasets(elements) or read_old_datasets(elements)
         reader = _Reader(elements, frozenset(skip))
         for name, dataset in _name_datasets(found.members).items():
             reader.take(name, dataset)
@@ -130,6 +132,8 @@ class _Reader:
         return (records, *rest)
 
     def _build(self, dataset: Dataset, shape: tuple[int, ...]) -> Any:
+        if dataset.values is not None:
+            return dataset.values
         dtype = _demand_dtype(dataset)
         return build_array(self._elements, Wanted(dataset.ref, shape, dtype, _find_fill(dataset)))
 
@@ -155,7 +159,7 @@ class _Reader:
             "source": local_path(url) if scheme_of(url) == "file" else url,
             "original_shape": data.shape,
         }
-        return ManifestVariable(dims, data, dataset.attributes, encoding)
+        return ManifestVariable(dims, data, show_as_cf(dataset.attributes), encoding)
 
 
 def _demand_dtype(dataset: Dataset) -> np.dtype[Any]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.parsers.hdf4_elements import DATA, NUMBER_TYPE, VDATA, VGROUP, Elements, unpack
@@ -55,6 +56,8 @@ class Dataset:
         Whether it holds the values of a dimension.
     problems : dict of str to VirtualdsError
         What is wrong with attributes.
+    values : array, optional
+        The values, where they are few and lie among metadata.
     """
 
     name: str
@@ -64,6 +67,7 @@ class Dataset:
     attributes: dict[str, Any] = field(default_factory=dict)
     is_scale: bool = False
     problems: dict[str, VirtualdsError] = field(default_factory=dict)
+    values: npt.NDArray[Any] | None = None
 
 
 @dataclass(frozen=True)
