@@ -318,3 +318,60 @@ def old(path: Path) -> None:
 
 
 CASES["old"] = old
+
+
+# ---------------------------------------------------------------------- HDF-EOS2
+
+SINUSOIDAL = """
+        UpperLeftPointMtrs=(0.000000,5559752.598333)
+        LowerRightMtrs=(1111950.519667,4447802.078667)
+        Projection=GCTP_SNSOID
+        ProjParams=(6371007.181000,0,0,0,0,0,0,0,0,0,0,0,0)
+        SphereCode=-1
+        PixelRegistration=HDFE_CENTER"""
+"""Where tile h18v04 of MODIS lies."""
+WORLD = """
+        UpperLeftPointMtrs=(-180000000.000000,90000000.000000)
+        LowerRightMtrs=(180000000.000000,-90000000.000000)
+        Projection=GCTP_GEO"""
+
+
+def describe_grid(number: int, name: str, shape: tuple[int, int], where: str) -> str:
+    """Structural metadata of a grid, as the HDF-EOS2 library writes them."""
+    rows, columns = shape
+    return f"""    GROUP=GRID_{number}
+        GridName="{name}"
+        XDim={columns}
+        YDim={rows}{where}
+        GROUP=Dimension
+        END_GROUP=Dimension
+        GROUP=DataField
+        END_GROUP=DataField
+    END_GROUP=GRID_{number}
+"""
+
+
+def write_grids(path: Path, grids: dict[str, tuple[tuple[int, int], str]], size: int = 0) -> None:
+    """Write a file with a field for each grid; the metadata are cut into texts of some size."""
+    described = "".join(
+        describe_grid(number, name, *grid) for number, (name, grid) in enumerate(grids.items(), 1)
+    )
+    text = (
+        "GROUP=SwathStructure\nEND_GROUP=SwathStructure\nGROUP=GridStructure\n"
+        f"{described}END_GROUP=GridStructure\nEND\n"
+    )
+    step = size or len(text)
+
+    def fill(file: SD) -> None:
+        for place in range(0, len(text), step):
+            file.attr(f"StructMetadata.{place // step}").set(SDC.CHAR, text[place : place + step])
+        for name, (shape, _) in grids.items():
+            values = numbers(2, *shape, dtype="i2")
+            dims = (f"Band:{name}", f"YDim:{name}", f"XDim:{name}")
+            dataset = create(file, "field", values, dims)
+            cut(dataset, (1, *shape), "deflate")
+            dataset[:] = values
+        dataset = create(file, "other", numbers(5), ("n",))
+        dataset[:] = numbers(5)
+
+    written(path, fill)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -27,6 +28,7 @@ from virtualds.errors import FormatError, VirtualdsError
 from virtualds.parsers.hdf4_calibration import show_as_cf
 from virtualds.parsers.hdf4_datasets import Dataset, read_datasets
 from virtualds.parsers.hdf4_elements import MAGIC, Elements, open_elements
+from virtualds.parsers.hdf4_eos import Part, split_parts
 from virtualds.parsers.hdf4_old_groups import read_old_datasets
 from virtualds.parsers.hdf4_storage import Wanted, build_array, measure
 from virtualds.source_file import SourceFile
@@ -69,13 +71,22 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
         open_elements(source) as elements,
     ):
         found = read_datasets(elements) or read_old_datasets(elements)
-        reader = _Reader(elements, frozenset(skip))
-        for name, dataset in _name_datasets(found.members).items():
-            reader.take(name, dataset)
+        skipped = frozenset(skip)
+        parts = {
+            name: _read_part(elements, part, skipped) for name, part in split_parts(found).items()
+        }
+    root = replace(parts.pop(""), attributes=found.attributes, groups=parts)
+    return replace(root, problems={**found.problems, **root.problems}).group(group)
+
+
+def _read_part(elements: Elements, part: Part, skipped: frozenset[str]) -> ManifestGroup:
+    lengths = {name: v.data.shape[0] for name, v in part.coordinates.items() if v.dims}
+    reader = _Reader(elements, skipped, lengths)
+    for name, dataset in _name_datasets(part.members).items():
+        reader.take(name, dataset)
+    made = {name: v for name, v in part.coordinates.items() if name not in skipped}
     encoding = {"unlimited_dims": reader.unlimited}
-    problems = found.problems | reader.problems
-    root = ManifestGroup(reader.variables, found.attributes, {}, encoding, problems)
-    return root.group(group)
+    return ManifestGroup(reader.variables | made, {}, {}, encoding, reader.problems)
 
 
 def _name_datasets(found: Iterable[Dataset]) -> dict[str, Dataset]:
@@ -93,15 +104,17 @@ def _name_datasets(found: Iterable[Dataset]) -> dict[str, Dataset]:
 
 
 class _Reader:
-    """The variables of a file, with the dimensions that they share."""
+    """The variables of a group, with the dimensions that they share."""
 
-    def __init__(self, elements: Elements, skipped: frozenset[str]) -> None:
+    def __init__(
+        self, elements: Elements, skipped: frozenset[str], lengths: dict[str, int]
+    ) -> None:
         self.variables: dict[str, ManifestVariable] = {}
         self.problems: dict[str, VirtualdsError] = {}
         self.unlimited: set[str] = set()
         self._elements = elements
         self._skipped = skipped
-        self._lengths: dict[str, int] = {}
+        self._lengths = lengths
 
     def take(self, name: str, dataset: Dataset) -> None:
         """Add a data set: a variable, and a problem where it cannot be read."""

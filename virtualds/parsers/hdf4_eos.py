@@ -1,0 +1,230 @@
+"""Grids and swaths of HDF-EOS2: which data sets they hold, and where the cells of a grid lie.
+
+HDF-EOS Library Users Guide (175-EMD-001), section 4 (structural metadata) and 7 (grids);
+parameters of projections: the General Cartographic Transformation Package (GCTP), table in
+section 1.6 of its volume 2.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from virtualds.arrays.group import ManifestVariable
+from virtualds.parsers.geo_keys import GEOGRAPHIC, PROJECTED, describe_system
+from virtualds.parsers.hdf4_datasets import Dataset, Datasets
+
+STRUCTURES = re.compile(r"GROUP=((GRID|SWATH)_\d+)\s(.*?)END_GROUP=\1\b", re.DOTALL)
+FIELD = re.compile(r"^\s*(\w+)=(.*?)\s*$", re.MULTILINE)
+METADATA = re.compile(r"StructMetadata\.\d+")
+"""The attributes with structural metadata: a long text is cut into several."""
+AXES = {"YDim": "y", "XDim": "x"}
+"""Dimensions of grids, and their names here."""
+REFERENCE_SYSTEM = "spatial_ref"
+CENTRE, UPPER_LEFT = "HDFE_CENTER", "HDFE_GD_UL"
+"""What a grid says of its cells where it says nothing."""
+PROJECTIONS: dict[str, tuple[int, dict[int, str]]] = {
+    "GCTP_SNSOID": (24, {4: "ProjCenterLongGeoKey"}),
+    "GCTP_LAMAZ": (10, {4: "ProjCenterLongGeoKey", 5: "ProjCenterLatGeoKey"}),
+    "GCTP_PS": (15, {4: "ProjStraightVertPoleLongGeoKey", 5: "ProjNatOriginLatGeoKey"}),
+    "GCTP_ALBERS": (
+        11,
+        {
+            2: "ProjStdParallel1GeoKey",
+            3: "ProjStdParallel2GeoKey",
+            4: "ProjCenterLongGeoKey",
+            5: "ProjCenterLatGeoKey",
+        },
+    ),
+}
+"""Projections: their GeoKey, and the GeoKeys of parameters that are packed degrees."""
+SHIFTS = {6: "ProjFalseEastingGeoKey", 7: "ProjFalseNorthingGeoKey"}
+GEO, UTM = "GCTP_GEO", "GCTP_UTM"
+SPHEROIDS = {0: 7008, 8: 7019, 12: 7030}
+"""EPSG codes of ellipsoids by SphereCode: Clarke 1866, GRS 1980, WGS 84."""
+UTM_DATUMS = {0: 4267, 8: 4269, 12: 4326}
+"""EPSG codes of the geographic systems that go with them: NAD27, NAD83, WGS 84."""
+COORDINATES = {
+    True: {
+        "y": {"standard_name": "latitude", "units": "degrees_north"},
+        "x": {"standard_name": "longitude", "units": "degrees_east"},
+    },
+    False: {
+        "y": {"standard_name": "projection_y_coordinate", "units": "m"},
+        "x": {"standard_name": "projection_x_coordinate", "units": "m"},
+    },
+}
+"""Attributes of coordinates, of geographic grids and of projected ones."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """The data sets of a group, and the coordinates that are computed for them."""
+
+    members: list[Dataset]
+    coordinates: dict[str, ManifestVariable] = field(default_factory=dict)
+
+
+def split_parts(found: Datasets) -> dict[str, Part]:
+    """Return the data sets by group: the root has those of no grid, and those of an only grid."""
+    named = sorted(filter(METADATA.fullmatch, found.attributes))
+    text = "".join(str(found.attributes[name]) for name in named)
+    structures = [(kind, dict(_find_fields(body))) for _, kind, body in STRUCTURES.findall(text)]
+    grids = {f.get("GridName", ""): f for kind, f in structures if kind == "GRID"}
+    names = {*grids, *(f.get("SwathName", "") for kind, f in structures if kind == "SWATH")}
+    if len(names) == 1:
+        [name] = names
+        return {"": _show_part(found.members, name, grids.get(name, {}))}
+    parts = {
+        name: _show_part([one for one in found.members if _is_of(one, name)], name, grid)
+        for name, grid in grids.items()
+    }
+    rest = [one for one in found.members if not any(_is_of(one, name) for name in parts)]
+    return {"": Part(rest)} | {name: part for name, part in parts.items() if part.members}
+
+
+def _find_fields(body: str) -> list[tuple[str, str]]:
+    """Return what is said of a structure as a whole."""
+    return [(name, value.strip('"')) for name, value in FIELD.findall(body.partition("GROUP=")[0])]
+
+
+def _is_of(dataset: Dataset, name: str) -> bool:
+    """Say whether a data set is of a structure: the names of its dimensions end with its name."""
+    return any(d.name.endswith(f":{name}") for d in dataset.dimensions)
+
+
+def _show_part(members: list[Dataset], name: str, grid: Mapping[str, str]) -> Part:
+    """Return data sets without the name of the structure in those of dimensions."""
+    axes = _Axes.of(grid)
+    coordinates = {} if axes is None else axes.build()
+    renamed = AXES if coordinates else {}
+    shown = []
+    for dataset in members:
+        plain = [d.name.removesuffix(f":{name}") for d in dataset.dimensions]
+        dims = tuple(
+            replace(d, name=renamed.get(p, p) if p != d.name else p)
+            for d, p in zip(dataset.dimensions, plain, strict=True)
+        )
+        is_on_grid = bool(coordinates) and {"y", "x"} <= {d.name for d in dims}
+        if is_on_grid and axes is not None and not axes.fits({d.name: d.length for d in dims}):
+            # what the metadata say is not what the file holds
+            return _show_part(members, name, {})
+        more = {"grid_mapping": REFERENCE_SYSTEM, "coordinates": REFERENCE_SYSTEM}
+        attributes = {**more, **dataset.attributes} if is_on_grid else dataset.attributes
+        shown.append(replace(dataset, dimensions=dims, attributes=attributes))
+    return Part(shown, coordinates)
+
+
+@dataclass(frozen=True)
+class _Axes:
+    """Corners of a grid in the units of its coordinates, its lengths, and its projection."""
+
+    columns: int
+    rows: int
+    corners: tuple[float, float, float, float]
+    inset: float
+    projection: str
+    parameters: tuple[float, ...]
+    zone: int
+    sphere: int
+
+    @classmethod
+    def of(cls, grid: Mapping[str, str]) -> _Axes | None:
+        """Return the axes of a grid, None if its metadata do not say where its cells lie."""
+        if grid.get("GridOrigin", UPPER_LEFT) != UPPER_LEFT or "Projection" not in grid:
+            return None
+        try:
+            west, north = _parse_numbers(grid["UpperLeftPointMtrs"])
+            east, south = _parse_numbers(grid["LowerRightMtrs"])
+            columns, rows = int(grid["XDim"]), int(grid["YDim"])
+            parameters = _parse_numbers(grid.get("ProjParams", "()"))
+            zone, sphere = int(grid.get("ZoneCode", 0)), int(grid.get("SphereCode", -1))
+        except (KeyError, ValueError):
+            return None
+        corners = west, north, east, south
+        if grid["Projection"] == GEO:
+            west, north, east, south = map(unpack_degrees, corners)
+            corners = west, north, east, south
+        inset = 0.5 if grid.get("PixelRegistration", CENTRE) == CENTRE else 0.0
+        if columns < 1 or rows < 1 or not np.isfinite(corners).all():
+            return None
+        return cls(columns, rows, corners, inset, grid["Projection"], parameters, zone, sphere)
+
+    def fits(self, lengths: Mapping[str, int | None]) -> bool:
+        """Say whether a data set has these axes."""
+        return lengths["y"] in (None, self.rows) and lengths["x"] in (None, self.columns)
+
+    def build(self) -> dict[str, ManifestVariable]:
+        """Return the coordinates of cells, and the variable of the reference system."""
+        west, north, east, south = self.corners
+        dx, dy = (east - west) / self.columns, (south - north) / self.rows
+        values = {
+            "y": north + (np.arange(self.rows) + self.inset) * dy,
+            "x": west + (np.arange(self.columns) + self.inset) * dx,
+        }
+        attributes = COORDINATES[self.projection == GEO]
+        system: dict[str, Any] = dict(
+            _describe(self.projection, self.parameters, self.zone, self.sphere)
+        )
+        # as GDAL writes it: where the outer corner lies, and how long cells are
+        system["GeoTransform"] = " ".join(map(repr, (west, dx, 0.0, north, 0.0, dy)))
+        system["Projection"] = self.projection
+        if self.parameters:
+            system["ProjParams"] = np.array(self.parameters)
+        found = {name: ManifestVariable((name,), values[name], attributes[name]) for name in values}
+        return found | {REFERENCE_SYSTEM: ManifestVariable((), np.array(0), system)}
+
+
+def _parse_numbers(text: str) -> tuple[float, ...]:
+    """Return the numbers in brackets."""
+    return tuple(float(n) for n in text.strip("()").split(",") if n)
+
+
+def unpack_degrees(packed: float) -> float:
+    """Return degrees of GCTP's packed ones: a million times degrees, a thousand times minutes.
+
+    Examples
+    --------
+    >>> unpack_degrees(-180000000.0), unpack_degrees(30030036.0)
+    (-180.0, 30.51)
+    """
+    size = abs(packed)
+    degrees, rest = divmod(size, 1e6)
+    minutes, seconds = divmod(rest, 1e3)
+    return float(np.copysign(degrees + minutes / 60 + seconds / 3600, packed))
+
+
+@lru_cache(64)
+def _describe(
+    projection: str, parameters: tuple[float, ...], zone: int, sphere: int
+) -> Mapping[str, Any]:
+    """Return CF attributes and well-known text of a projection, nothing if it is not known."""
+    keys = _find_ellipsoid(parameters, sphere)
+    if projection == GEO:
+        name = {"grid_mapping_name": "latitude_longitude"}
+        return name | describe_system({"GTModelTypeGeoKey": GEOGRAPHIC, **keys})
+    keys["GTModelTypeGeoKey"] = PROJECTED
+    if projection == UTM and sphere in UTM_DATUMS:
+        system = {"GeographicTypeGeoKey": UTM_DATUMS[sphere]}
+        hemisphere = 16000 if zone > 0 else 16100
+        return describe_system({**keys, **system, "ProjectionGeoKey": hemisphere + abs(zone)})
+    if projection not in PROJECTIONS or len(parameters) < 8:
+        return {}
+    number, degrees = PROJECTIONS[projection]
+    keys["ProjCoordTransGeoKey"] = number
+    keys |= {name: unpack_degrees(parameters[place]) for place, name in degrees.items()}
+    return describe_system(keys | {name: parameters[place] for place, name in SHIFTS.items()})
+
+
+def _find_ellipsoid(parameters: tuple[float, ...], sphere: int) -> dict[str, Any]:
+    """Return the GeoKeys of the ellipsoid: by its code, or by its axes in metres."""
+    if sphere in SPHEROIDS:
+        return {"GeogEllipsoidGeoKey": SPHEROIDS[sphere]}
+    axes = [axis for axis in parameters[:2] if axis > 0]
+    names = ("GeogSemiMajorAxisGeoKey", "GeogSemiMinorAxisGeoKey")
+    return dict(zip(names, axes, strict=False))
