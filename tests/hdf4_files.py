@@ -9,6 +9,7 @@ import ctypes
 import struct
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,11 @@ def read(path: Path) -> dict[str, xr.Variable]:
         found[name] = xr.Variable(dims, get(dataset, shape, kind), dataset.attributes())
     file.end()
     return found
+
+
+def keep_bits(dataset: Any, first: int, count: int, sign: bool, ones: bool) -> None:
+    """Store some bits of each number alone."""
+    assert library().SDsetnbitdataset(dataset._id, first, count, sign, ones) != -1
 
 
 def encode(dataset: Any, coder: str) -> None:
@@ -215,6 +221,15 @@ def never_written(file: SD) -> None:
 
 
 @case
+def encoded_and_never_written(file: SD) -> None:
+    for coder in CODERS:
+        dataset = create(file, coder, np.zeros((30, 41), "i2"), ("y", "x"))
+        encode(dataset, coder)
+        dataset = create(file, f"chunks_{coder}", np.zeros((30, 41), "i2"), ("y", "x"))
+        cut(dataset, (10, 10), coder)
+
+
+@case
 def encoded(file: SD) -> None:
     for coder in CODERS:
         values = numbers(30, 41, dtype="i2") // 50
@@ -225,6 +240,16 @@ def encoded(file: SD) -> None:
     dataset = create(file, "runs", zeros, ("y", "x"))
     encode(dataset, "rle")
     dataset[:] = zeros
+
+
+@case
+def bits(file: SD) -> None:
+    for kind in ("u1", "i2", "u4"):
+        for number, (sign, ones) in enumerate(product((False, True), repeat=2)):
+            values = numbers(30, 41, dtype=kind)
+            dataset = create(file, f"{kind}_{number}", values, ("y", "x"))
+            keep_bits(dataset, 6 if kind == "u1" else 10, 5, sign, ones)
+            dataset[:] = values
 
 
 @case

@@ -38,3 +38,22 @@ def read_npz(path: Path) -> Iterator[Found]:
     with np.load(path) as file:
         for name in file.files:
             yield Found("", name, in_native_order(file[name]))
+
+
+def read_hdf4(path: Path) -> Iterator[Found]:
+    """Yield every data set of an HDF4 file that has values, as pyhdf reads them."""
+    from pyhdf.SD import SD
+
+    file = SD(str(path))
+    for number in range(file.info()[0]):
+        dataset = file.select(number)
+        if dataset.iscoordvar() and dataset.checkempty():
+            continue
+        found = dict(dataset.attributes())
+        if found.get("add_offset"):
+            # an offset means another thing in CF, and is shown under another name
+            found = {
+                name: v for name, v in found.items() if name not in ("scale_factor", "add_offset")
+            }
+        texts = {name: v.replace("\0", "") for name, v in found.items() if isinstance(v, str)}
+        yield Found("", dataset.info()[0], np.asarray(dataset.get()), found | texts)

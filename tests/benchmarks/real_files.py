@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from found import Found, in_native_order
-from native_arrays import read_netcdf3, read_npy, read_npz
+from native_arrays import read_hdf4, read_netcdf3, read_npy, read_npz
 from native_grib import read_grib
 from native_hdf5 import read_beside, read_hdf5
 
@@ -168,6 +168,7 @@ KINDS = {
         has_names=False,
     ),
     "fits": Kind((".fits", ".fit", ".fts", ".fz"), "fits", read_fits, decode_cf=True),
+    "hdf4": Kind((".hdf", ".hdf4", ".h4", ".he2", ".hdfeos"), "hdf4", read_hdf4),
     "tiff": Kind((".tif", ".tiff", ".btf"), "tiff", read_tiff),
     "geotiff": Kind((".tif", ".tiff", ".btf"), "tiff", read_geotiff),
     "dmrpp": Kind((".dmrpp",), "dmrpp", read_beside),

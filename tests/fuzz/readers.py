@@ -182,6 +182,20 @@ def by_astropy(entry: str, closing: ExitStack) -> Found:
             yield unit.name or f"HDU{number}", lambda one=one: one.data
 
 
+def by_pyhdf(entry: str, closing: ExitStack) -> Found:
+    from pyhdf.SD import SD
+
+    file = SD(entry)
+    closing.callback(file.end)
+    for number in range(file.info()[0]):
+        dataset = file.select(number)
+        yield dataset.info()[0], lambda dataset=dataset: _corner(dataset.get())
+
+
+def _corner(values: Any) -> Any:
+    return values[corner(values.shape, values.dtype.itemsize)]
+
+
 def by_cfgrib(entry: str, closing: ExitStack) -> Found:
     import cfgrib
 
@@ -289,6 +303,7 @@ NATIVES: dict[str, tuple[Any, ...]] = {
     "fits": (by_astropy,),
     # what is damaged in a sidecar is not in the file that others read
     "dmrpp": (),
+    "hdf4": (by_pyhdf,),
     "npy": (by_numpy,),
     "npz": (by_numpy_archive,),
     "safetensors": (by_safetensors,),

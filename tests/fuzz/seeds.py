@@ -216,6 +216,16 @@ def dmrpp() -> list[Seed]:
     return [replace(seed, steady=_sources(seed.files))]
 
 
+def hdf4() -> list[Seed]:
+    from hdf4_files import CASES as HDF4
+    from hdf4_files import WORLD, write_grids
+
+    def grids(path: Path) -> None:
+        write_grids(path, {"fine": ((24, 48), WORLD), "coarse": ((6, 12), WORLD)})
+
+    return _small([made(name, ".hdf", write) for name, write in {**HDF4, "grids": grids}.items()])
+
+
 ARRAYS: dict[str, Any] = {
     "floats": np.arange(12, dtype="f4").reshape(3, 4),
     "fortran": np.asfortranarray(np.arange(24, dtype=">i2").reshape(2, 3, 4)),
@@ -473,6 +483,7 @@ SEEDS: dict[str, Make] = {
     "grib": grib,
     "fits": fits,
     "dmrpp": dmrpp,
+    "hdf4": hdf4,
     "zarr-v2": zarr_of(2),
     "zarr-v3": zarr_of(3),
     "kerchunk-parquet": kerchunk_parquet,

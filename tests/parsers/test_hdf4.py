@@ -18,7 +18,7 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.codecs.codec import CodecError
 from virtualds.codecs.hdf4 import BitField, RunLength, SkippingHuffman
 from virtualds.parsers import hdf4
-from virtualds.parsers.hdf4_elements import COMPRESSED, DATA, VDATA_VALUES
+from virtualds.parsers.hdf4_elements import COMPRESSED, DATA, EXTENDED, VDATA_VALUES
 from virtualds.parsers.hdf4_pieces import Pieces
 from virtualds.source_file import SourceFile
 
@@ -212,6 +212,20 @@ def test_a_truncated_file_is_refused_by_name(name: str, tmp_path: Path) -> None:
         (tmp_path / "a.hdf").write_bytes(whole[: len(whole) * part // 20])
         with pytest.raises(FormatError, match=r"a\.hdf"):
             opened(tmp_path / "a.hdf")
+
+
+@pytest.mark.parametrize("tag", [DATA, COMPRESSED])
+def test_values_that_are_gone_are_refused_and_not_filled(tag: int, tmp_path: Path) -> None:
+    CASES["encoded"](tmp_path / "a.hdf")
+    data = bytearray((tmp_path / "a.hdf").read_bytes())
+    for place in range(10, 2410, 12):
+        if int.from_bytes(data[place : place + 2], "big") & ~EXTENDED == tag:
+            data[place + 2] = 99
+    (tmp_path / "a.hdf").write_bytes(data)
+    with pytest.raises(FormatError, match="not there"):
+        opened(tmp_path / "a.hdf")
+    with pytest.warns(UserWarning, match="not there"):
+        assert not opened(tmp_path / "a.hdf", on_error="skip").variables
 
 
 def test_blocks_of_descriptors_in_a_ring_are_refused(tmp_path: Path) -> None:

@@ -106,10 +106,9 @@ def _read_dataset(elements: Elements, group: Vgroup) -> Dataset:
     refs = dict(group.members)
     kinds = {read_vdata_kind(elements, ref) for tag, ref in group.members if tag == VDATA}
     attributes, problems = _read_attributes(elements, group)
-    ref = refs.get(DATA)
     return Dataset(
         group.name,
-        ref if ref is not None and elements.find((DATA, ref)) is not None else None,
+        refs.get(DATA),
         dimensions,
         read_number_type(elements, refs.get(NUMBER_TYPE)),
         attributes,
@@ -147,13 +146,13 @@ def _find_dimensions(elements: Elements, group: Vgroup) -> Iterator[Dimension]:
 
 def _find_length(elements: Elements, group: Vgroup) -> int:
     """Return the length of a dimension: a value, in old files the number of values."""
-    lengths = []
+    lengths = list[int]()
     for tag, ref in group.members:
         if tag == VDATA:
             (_, count) = unpack(">HI", elements.read((VDATA, ref)))
             is_value = read_vdata_kind(elements, ref) == LENGTH_KIND
-            lengths.append(int(read_vdata(elements, ref).values[0]) if is_value else int(count))
-    if not lengths or lengths[-1] < 0:
+            lengths += read_vdata(elements, ref).values.tolist()[:1] if is_value else [count]
+    if not lengths or not isinstance(lengths[-1], int) or lengths[-1] < 0:
         raise FormatError(
             f"dimension {group.name!r} has no length; the file is damaged, fetch it again"
         )

@@ -6,6 +6,7 @@ HDF Specification and Developer's Guide (HDF 4.2): section 2 (data descriptors),
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -194,8 +195,7 @@ def open_elements(source: SourceFile) -> Iterator[Elements]:
     if scheme_of(source.url) != "file":
         blocks = open_blocks(source)
         # no buffer lies before the blocks: elements are small, and far from each other
-        size = blocks.size
-        yield Elements(lambda at, count: blocks.read(at, max(min(count, size - at), 0)), source)
+        yield Elements(_stop_at(blocks.size, blocks.read), source)
         return
     with open(local_path(source.url), "rb") as file:
 
@@ -203,7 +203,12 @@ def open_elements(source: SourceFile) -> Iterator[Elements]:
             file.seek(at)
             return file.read(count)
 
-        yield Elements(read, source)
+        yield Elements(_stop_at(os.fstat(file.fileno()).st_size, read), source)
+
+
+def _stop_at(size: int, read: Read) -> Read:
+    """Return a function that asks for no more bytes than a file has."""
+    return lambda at, count: read(at, max(min(count, size - at), 0))
 
 
 def _read_exactly(read: Read, offset: int, length: int) -> bytes:

@@ -131,8 +131,7 @@ class _OldDataset:
             attributes |= self._find_numbers(self.dtype)
         attributes |= self._find_calibration() | self._find_texts(0)
         ref = self._members.get(DATA)
-        has_values = ref is not None and self._elements.find((DATA, ref)) is not None
-        return Dataset(name, ref if has_values else None, self._dimensions, self.dtype, attributes)
+        return Dataset(name, ref, self._dimensions, self.dtype, attributes)
 
     def _find_numbers(self, dtype: np.dtype[Any]) -> dict[str, Any]:
         """Return the range of the values, and the fill value."""

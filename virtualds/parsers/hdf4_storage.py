@@ -68,6 +68,11 @@ def find_stored(elements: Elements, key: Key) -> Stored | None:
     UnsupportedError
         Nothing here reads an element of this kind.
     """
+    if key not in elements.descriptors:
+        # what was never written has a descriptor, too
+        raise FormatError(
+            f"element {key} with its values is not there; the file is damaged, fetch it again"
+        )
     place = elements.find(key)
     if place is None or not place.length:
         return None
@@ -103,6 +108,10 @@ def _find_encoded(elements: Elements, key: Key) -> Stored | None:
     _, _, length, ref, _, coder = unpack(">HHIHHH", header)
     found = find_stored(elements, (COMPRESSED, ref))
     if found is None:
+        if length:
+            raise FormatError(
+                f"none of its {length} bytes are there; the file is damaged, fetch it again"
+            )
         return None
     return replace(found, nbytes=length, codecs=_find_codecs(coder, header[14:]))
 
@@ -274,10 +283,10 @@ def _read_chunk_header(elements: Elements, key: Key) -> _ChunkHeader:
 
 def _build_chunks(elements: Elements, wanted: Wanted) -> ManifestArray:
     header = _read_chunk_header(elements, wanted.key)
-    if len(header.chunks) != len(wanted.shape) or 0 in header.chunks:
+    if header.shape != wanted.shape or 0 in header.chunks:
         raise FormatError(
-            f"its shape is {wanted.shape}, and its chunks are {header.chunks}; the file is "
-            f"damaged, fetch it again"
+            f"its shape is {wanted.shape}, and its chunks of {header.chunks} are those of "
+            f"{header.shape}; the file is damaged, fetch it again"
         )
     axes = make_regular_axes(wanted.shape, header.chunks)
     grid = tuple(axis.nchunks for axis in axes)

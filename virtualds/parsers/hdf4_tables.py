@@ -30,6 +30,10 @@ NATIVE, LITTLE, CODE = 0x1000, 0x4000, 0xFFF
 """Bits of the type of a field that say how numbers are stored, and those of the code."""
 
 
+VERSIONS = (2, 3, 4)
+"""Versions of Vgroups and Vdatas whose fields are the same."""
+
+
 @dataclass(frozen=True)
 class Vgroup:
     """A Vgroup: its name, its class and its members."""
@@ -80,7 +84,8 @@ def read_vgroup(elements: Elements, ref: int) -> Vgroup:
     (count,) = unpack(">H", data)
     numbers = unpack(f">{2 * count}H", data[2:])
     name, rest = _take_text(data[2 + 4 * count :])
-    kind, _ = _take_text(rest)
+    kind, rest = _take_text(rest)
+    _check_version(f"Vgroup {name!r}", rest)
     return Vgroup(name, kind, tuple(zip(numbers[:count], numbers[count:], strict=True)))
 
 
@@ -144,8 +149,16 @@ def _read_header(
     for _ in range(fields):
         _, rest = _take_text(rest)
     name, rest = _take_text(rest)
-    kind, _ = _take_text(rest)
+    kind, rest = _take_text(rest)
+    _check_version(f"Vdata {name!r}", rest)
     return name, kind, count, columns[:fields], columns[3 * fields :]
+
+
+def _check_version(what: str, rest: bytes) -> None:
+    """Refuse what is not laid out as it is read here; an extension comes before the version."""
+    _, _, version = unpack(">HHH", rest)
+    if version not in VERSIONS:
+        raise FormatError(f"{what} is of version {version}; the file is damaged, fetch it again")
 
 
 def _take_text(data: bytes) -> tuple[str, bytes]:
