@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from found import Found, in_native_order
 
+import virtualds
+
 
 def read_netcdf3(path: Path) -> Iterator[Found]:
     """Yield the variables of a netCDF classic file as netCDF4-python reads them."""
@@ -45,15 +47,18 @@ def read_hdf4(path: Path) -> Iterator[Found]:
     from pyhdf.SD import SD
 
     file = SD(str(path))
+    tree = virtualds.open_virtual_datatree(path, parser="hdf4", decode_cf=False)
+    groups = {str(name): node.path.strip("/") for node in tree.subtree for name in node.variables}
     for number in range(file.info()[0]):
         dataset = file.select(number)
         if dataset.iscoordvar() and dataset.checkempty():
             continue
-        found = dict(dataset.attributes())
-        if found.get("add_offset"):
-            # an offset means another thing in CF, and is shown under another name
-            found = {
-                name: v for name, v in found.items() if name not in ("scale_factor", "add_offset")
-            }
-        texts = {name: v.replace("\0", "") for name, v in found.items() if isinstance(v, str)}
-        yield Found("", dataset.info()[0], np.asarray(dataset.get()), found | texts)
+        # an offset means another thing in CF, and is shown under another name
+        moved = {"scale_factor", "add_offset"} if dataset.attributes().get("add_offset") else set()
+        attributes = {
+            name: value.replace("\0", "") if isinstance(value, str) else value
+            for name, value in dataset.attributes().items()
+            if name not in moved
+        }
+        name = dataset.info()[0]
+        yield Found(groups.get(name, ""), name, np.asarray(dataset.get()), attributes)

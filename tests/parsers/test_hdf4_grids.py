@@ -133,6 +133,21 @@ def test_projections_are_told_in_well_known_text(
         assert crs.to_epsg(20) == code
 
 
+def test_a_small_second_parameter_is_the_square_of_the_eccentricity(tmp_path: Path) -> None:
+    where = """
+        UpperLeftPointMtrs=(-3850000.000000,5850000.000000)
+        LowerRightMtrs=(3750000.000000,-5350000.000000)
+        Projection=GCTP_PS
+        ProjParams=(6378273,-0.006694,0,0,-45000000,70000000,0,0,0,0,0,0,0)
+        SphereCode=-1"""
+    write_grids(tmp_path / "a.hdf", {"g": ((12, 12), where)})
+    system = opened(tmp_path / "a.hdf")["spatial_ref"].attrs
+    # the ellipsoid of Hughes 1980
+    np.testing.assert_allclose(system["semi_minor_axis"], 6356889.485, rtol=1e-7)
+    assert system["standard_parallel"] == 70.0
+    assert system["straight_vertical_longitude_from_pole"] == -45.0
+
+
 def test_tiles_side_by_side_combine_by_their_coordinates(tmp_path: Path) -> None:
     west = "(1111950.519667,4447802"
     east = SINUSOIDAL.replace(west, "(2223901.039333,4447802").replace(

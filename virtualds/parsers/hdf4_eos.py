@@ -7,6 +7,7 @@ section 1.6 of its volume 2.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -222,9 +223,15 @@ def _describe(
 
 
 def _find_ellipsoid(parameters: tuple[float, ...], sphere: int) -> dict[str, Any]:
-    """Return the GeoKeys of the ellipsoid: by its code, or by its axes in metres."""
+    """Return the GeoKeys of the ellipsoid: by its code, or by its axes in metres.
+
+    The second parameter is the shorter axis if it is more than one, else the square of the
+    eccentricity, whatever its sign.
+    """
     if sphere in SPHEROIDS:
         return {"GeogEllipsoidGeoKey": SPHEROIDS[sphere]}
-    axes = [axis for axis in parameters[:2] if axis > 0]
-    names = ("GeogSemiMajorAxisGeoKey", "GeogSemiMinorAxisGeoKey")
-    return dict(zip(names, axes, strict=False))
+    if len(parameters) < 2 or not parameters[0]:
+        return {}
+    long, short = map(abs, parameters[:2])
+    short = short if short > 1 else long * math.sqrt(1 - short)
+    return {"GeogSemiMajorAxisGeoKey": long, "GeogSemiMinorAxisGeoKey": short}
