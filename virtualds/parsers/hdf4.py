@@ -76,7 +76,8 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
             name: _read_part(elements, part, skipped) for name, part in split_parts(found).items()
         }
     root = replace(parts.pop(""), attributes=found.attributes, groups=parts)
-    return replace(root, problems={**found.problems, **root.problems}).group(group)
+    problems = {f":{name}": error for name, error in found.problems.items()}
+    return replace(root, problems={**problems, **root.problems}).group(group)
 
 
 def _read_part(elements: Elements, part: Part, skipped: frozenset[str]) -> ManifestGroup:

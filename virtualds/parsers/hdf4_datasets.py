@@ -16,10 +16,11 @@ import numpy.typing as npt
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.parsers.hdf4_elements import DATA, NUMBER_TYPE, VDATA, VGROUP, Elements, unpack
 from virtualds.parsers.hdf4_tables import (
+    Vdata,
     Vgroup,
     find_dtype,
+    read_values,
     read_vdata,
-    read_vdata_kind,
     read_vgroup,
 )
 
@@ -91,7 +92,7 @@ def read_datasets(elements: Elements) -> Datasets | None:
     root = next((group for group in groups if group.kind == FILE_KIND), None)
     if root is None:
         return None
-    attributes, problems = _read_attributes(elements, root)
+    attributes, problems = _read_attributes(elements, _read_tables(elements, root))
     found = []
     for tag, ref in root.members:
         if tag == VGROUP:
@@ -104,15 +105,15 @@ def read_datasets(elements: Elements) -> Datasets | None:
 def _read_dataset(elements: Elements, group: Vgroup) -> Dataset:
     dimensions = tuple(_find_dimensions(elements, group))
     refs = dict(group.members)
-    kinds = {read_vdata_kind(elements, ref) for tag, ref in group.members if tag == VDATA}
-    attributes, problems = _read_attributes(elements, group)
+    tables = _read_tables(elements, group)
+    attributes, problems = _read_attributes(elements, tables)
     return Dataset(
         group.name,
         refs.get(DATA),
         dimensions,
         read_number_type(elements, refs.get(NUMBER_TYPE)),
         attributes,
-        SCALE_KIND in kinds,
+        any(table.kind == SCALE_KIND for table in tables.values()),
         problems,
     )
 
@@ -147,11 +148,10 @@ def _find_dimensions(elements: Elements, group: Vgroup) -> Iterator[Dimension]:
 def _find_length(elements: Elements, group: Vgroup) -> int:
     """Return the length of a dimension: a value, in old files the number of values."""
     lengths = list[int]()
-    for tag, ref in group.members:
-        if tag == VDATA:
-            (_, count) = unpack(">HI", elements.read((VDATA, ref)))
-            is_value = read_vdata_kind(elements, ref) == LENGTH_KIND
-            lengths += read_vdata(elements, ref).values.tolist()[:1] if is_value else [count]
+    for ref, table in _read_tables(elements, group).items():
+        is_value = table.kind == LENGTH_KIND
+        values = read_values(elements, ref, table).tolist()[:1] if is_value else [table.records]
+        lengths += values
     if not lengths or not isinstance(lengths[-1], int) or lengths[-1] < 0:
         raise FormatError(
             f"dimension {group.name!r} has no length; the file is damaged, fetch it again"
@@ -159,19 +159,23 @@ def _find_length(elements: Elements, group: Vgroup) -> int:
     return lengths[-1]
 
 
+def _read_tables(elements: Elements, group: Vgroup) -> dict[int, Vdata]:
+    """Return the headers of the Vdatas among the members of a Vgroup, by reference number."""
+    return {ref: read_vdata(elements, ref) for tag, ref in group.members if tag == VDATA}
+
+
 def _read_attributes(
-    elements: Elements, group: Vgroup
+    elements: Elements, tables: dict[int, Vdata]
 ) -> tuple[dict[str, Any], dict[str, VirtualdsError]]:
-    """Return the attributes among the members of a Vgroup, and what is wrong with others."""
+    """Return the attributes among Vdatas, and what is wrong with others."""
     found, problems = dict[str, Any](), dict[str, VirtualdsError]()
-    for tag, ref in group.members:
-        if tag != VDATA or read_vdata_kind(elements, ref) != ATTRIBUTE_KIND:
+    for ref, table in tables.items():
+        if table.kind != ATTRIBUTE_KIND:
             continue
         try:
-            vdata = read_vdata(elements, ref)
-            found[vdata.name] = show_attribute(vdata.name, vdata.values)
-        except UnsupportedError as error:
-            problems[f"attribute {ref}"] = error
+            found[table.name] = show_attribute(table.name, read_values(elements, ref, table))
+        except (FormatError, UnsupportedError) as error:
+            problems[table.name] = error
     return found, problems
 
 

@@ -6,7 +6,7 @@ HDF Specification and Developer's Guide (HDF 4.2), section 6.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -43,13 +43,14 @@ class Vgroup:
     members: tuple[Key, ...]
 
 
-@dataclass(frozen=True)
-class Vdata:
-    """A Vdata whose records are of one field: its name, its class and its values."""
+class Vdata(NamedTuple):
+    """The header of a Vdata: name, class, records, and types and orders of its fields."""
 
     name: str
     kind: str
-    values: npt.NDArray[Any]
+    records: int
+    types: tuple[int, ...]
+    orders: tuple[int, ...]
 
 
 def find_dtype(code: int, order: str = ">") -> np.dtype[Any]:
@@ -89,35 +90,51 @@ def read_vgroup(elements: Elements, ref: int) -> Vgroup:
     return Vgroup(name, kind, tuple(zip(numbers[:count], numbers[count:], strict=True)))
 
 
-def read_vdata_kind(elements: Elements, ref: int) -> str:
-    """Return the class of a Vdata."""
-    return _read_header(elements, ref)[1]
-
-
 def read_vdata(elements: Elements, ref: int) -> Vdata:
-    """Return a Vdata of one field (section 6.2.2).
+    """Return the header of a Vdata (section 6.2.2).
 
     Raises
     ------
     FormatError
         It is damaged.
-    UnsupportedError
-        Its numbers are of a type that numpy does not have, or it has several fields.
     """
-    name, kind, count, types, orders = _read_header(elements, ref)
-    if len(types) != 1 or types[0] & NATIVE:
+    data = elements.read((VDATA, ref))
+    _, count, _, fields = unpack(">HIHH", data)
+    columns = unpack(f">{4 * fields}H", data[10:])
+    rest = data[10 + 8 * fields :]
+    for _ in range(fields):
+        _, rest = _take_text(rest)
+    name, rest = _take_text(rest)
+    kind, rest = _take_text(rest)
+    _check_version(f"Vdata {name!r}", rest)
+    return Vdata(name, kind, count, columns[:fields], columns[3 * fields :])
+
+
+def read_values(elements: Elements, ref: int, vdata: Vdata) -> npt.NDArray[Any]:
+    """Return the values of a Vdata of one field.
+
+    Raises
+    ------
+    FormatError
+        They are damaged.
+    UnsupportedError
+        They are of a type that numpy does not have, or there are several fields.
+    """
+    if len(vdata.types) != 1 or vdata.types[0] & NATIVE:
         raise UnsupportedError(
-            f"Vdata {name!r} has {len(types)} fields, or numbers of another machine; read it "
-            f"with pyhdf"
+            f"Vdata {vdata.name!r} has {len(vdata.types)} fields, or numbers of another machine; "
+            f"read it with pyhdf"
         )
-    dtype = find_dtype(types[0] & CODE, "<" if types[0] & LITTLE else ">")
+    [kind], [order] = vdata.types, vdata.orders
+    dtype = find_dtype(kind & CODE, "<" if kind & LITTLE else ">")
     data = elements.read((VDATA_VALUES, ref))
-    size = count * orders[0] * dtype.itemsize
+    size = vdata.records * order * dtype.itemsize
     if len(data) < size:
         raise FormatError(
-            f"Vdata {name!r} has {len(data)} of {size} bytes; the file is damaged, fetch it again"
+            f"Vdata {vdata.name!r} has {len(data)} of {size} bytes; the file is damaged, fetch it "
+            f"again"
         )
-    return Vdata(name, kind, np.frombuffer(data[:size], dtype))
+    return np.frombuffer(data[:size], dtype)
 
 
 def read_records(elements: Elements, ref: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
@@ -136,22 +153,6 @@ def read_records(elements: Elements, ref: int, dtype: np.dtype[Any]) -> npt.NDAr
             f"the file is damaged, fetch it again"
         )
     return np.frombuffer(data[: count * size], dtype)
-
-
-def _read_header(
-    elements: Elements, ref: int
-) -> tuple[str, str, int, tuple[int, ...], tuple[int, ...]]:
-    """Return name, class, number of records, and types and orders of the fields of a Vdata."""
-    data = elements.read((VDATA, ref))
-    _, count, _, fields = unpack(">HIHH", data)
-    columns = unpack(f">{4 * fields}H", data[10:])
-    rest = data[10 + 8 * fields :]
-    for _ in range(fields):
-        _, rest = _take_text(rest)
-    name, rest = _take_text(rest)
-    kind, rest = _take_text(rest)
-    _check_version(f"Vdata {name!r}", rest)
-    return name, kind, count, columns[:fields], columns[3 * fields :]
 
 
 def _check_version(what: str, rest: bytes) -> None:
