@@ -71,6 +71,7 @@ BOMBS: dict[str, tuple[dict[str, Any], Callable[[], bytes]]] = {
     "blosc2": ({"id": "virtualds_blosc2_frame"}, blosc2),
     "lzw": ({"id": "imagecodecs_lzw"}, lambda: imagecodecs.lzw_encode(ZEROS)),
     "packbits": ({"id": "imagecodecs_packbits"}, lambda: b"\x81\0" * (SIZE // 128)),
+    "run-length of HDF4": ({"id": "virtualds_hdf4_rle"}, lambda: b"\xff\0" * (SIZE // 130)),
     "lzf": (
         {"id": "imagecodecs_lzf", "header": False},
         lambda: imagecodecs.lzf_encode(ZEROS, header=False),
@@ -116,6 +117,8 @@ KNOW_THEIR_SIZE = {
     "virtualds_grib",
     *(f"imagecodecs_{name}" for name in ("jpeg2k", "jpegxl", "lerc", "png", "webp")),
     *("virtualds_fits_rice", "virtualds_fits_plio", "virtualds_fits_image"),
+    "virtualds_hdf4_nbit",
+    "virtualds_hdf4_skphuff",
 }
 """Parameters or headers tell the size before a decoder is asked; their own tests damage these."""
 

@@ -20,7 +20,7 @@ import registered_codecs
 import registered_images
 from cases import CASES
 from fuzz.mutations import Seed
-from fuzz.seeds import fits, grib, tiff, zarr_of
+from fuzz.seeds import fits, grib, hdf4, tiff, zarr_of
 
 import virtualds
 from virtualds import ManifestArray
@@ -90,7 +90,7 @@ def _entries(folder: Path) -> Iterator[str]:
     registered = {**registered_codecs.REGISTERED, **registered_images.IMAGES}
     for number, one in enumerate(registered.values()):
         yield str(one.write(folder / f"registered{number}"))
-    for make in (zarr_of(2), zarr_of(3), tiff, grib, fits):
+    for make in (zarr_of(2), zarr_of(3), tiff, grib, fits, hdf4):
         for number, seed in enumerate(make()):
             root = folder / f"{make.__qualname__}{number}{id(make)}"
             for name, data in seed.files.items():

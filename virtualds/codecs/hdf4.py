@@ -49,6 +49,8 @@ class RunLength(Codec):
                 stop = place + 1 + (head & COUNT) + LEAST_PLAIN
                 out += source[place + 1 : stop]
                 place = stop
+        if nbytes is None and place < len(source):
+            raise CodecError(f"run-length: {len(source)} bytes decode to more than {most}")
         check_length(self, len(out), nbytes)
         return out
 
