@@ -13,7 +13,7 @@ from hdf4_files import CASES, CODERS, KINDS, create, cut, read, split, written
 from pyhdf.SD import SD, SDC
 
 import virtualds
-from virtualds import FormatError
+from virtualds import FormatError, UnsupportedError
 from virtualds.arrays.array import ManifestArray
 from virtualds.codecs.codec import CodecError
 from virtualds.codecs.hdf4 import BitField, RunLength, SkippingHuffman
@@ -212,6 +212,44 @@ def test_a_truncated_file_is_refused_by_name(name: str, tmp_path: Path) -> None:
         (tmp_path / "a.hdf").write_bytes(whole[: len(whole) * part // 20])
         with pytest.raises(FormatError, match=r"a\.hdf"):
             opened(tmp_path / "a.hdf")
+
+
+@pytest.mark.parametrize(
+    ("case", "old", "new", "why"),
+    [
+        # the numbers of a method of compression, and of the machine that wrote floats
+        ("encoded", b"\0\0\0\x04\0\x06", b"\0\0\0\x05\0\x06", "szip"),
+        ("types", b"\x01\x05\x20\x01", b"\x01\x05\x20\x02", "another machine"),
+        ("types", b"\x01\x06\x40\x01", b"\x01\x07\x40\x01", "number type 7"),
+    ],
+)
+def test_what_nothing_here_decodes_is_refused_by_name(
+    case: str, old: bytes, new: bytes, why: str, tmp_path: Path
+) -> None:
+    CASES[case](tmp_path / "a.hdf")
+    names = opened(tmp_path / "a.hdf").variables.keys()
+    data = (tmp_path / "a.hdf").read_bytes()
+    assert data.count(old) == 1
+    (tmp_path / "a.hdf").write_bytes(data.replace(old, new))
+    with pytest.raises(UnsupportedError, match=why):
+        opened(tmp_path / "a.hdf")
+    with pytest.warns(UserWarning, match=why):
+        ds = opened(tmp_path / "a.hdf", on_error="skip")
+    assert len(ds.variables) == len(names) - 1
+
+
+def test_a_fill_value_that_is_no_number_is_refused_by_name(tmp_path: Path) -> None:
+    def fill(file: SD) -> None:
+        for name in ("t", "u"):
+            dataset = create(file, name, np.zeros(3, "i2"), ("x",))
+            dataset[:] = np.zeros(3, "i2")
+        dataset.attr("_FillValue").set(SDC.CHAR, "none")
+        dataset.endaccess()
+
+    written(tmp_path / "a.hdf", fill)
+    with pytest.raises(FormatError, match=r"variable 'u'.*fill value"):
+        opened(tmp_path / "a.hdf")
+    assert opened(tmp_path / "a.hdf", drop_variables=["u"])["t"].shape == (3,)
 
 
 @pytest.mark.parametrize("tag", [DATA, COMPRESSED])

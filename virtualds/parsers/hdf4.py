@@ -194,7 +194,13 @@ def _find_fill(dataset: Dataset) -> bytes:
     dtype = _demand_dtype(dataset)
     chosen = dataset.attributes.get("_FillValue")
     fill = FILLS.get(dtype.str[1:], FILLS.get(dtype.kind)) if chosen is None else chosen
-    return np.asarray(fill).astype(dtype).tobytes()
+    try:
+        return np.asarray(fill).astype(dtype).reshape(()).tobytes()
+    except ValueError as error:
+        raise FormatError(
+            f"its fill value {fill!r} is no {dtype.newbyteorder('=')}; read it with pyhdf, or "
+            f"leave it out with drop_variables or on_error='skip'"
+        ) from error
 
 
 def _open_pyhdf(target: Callable[[], Any], closing: ExitStack) -> ReadNative:
