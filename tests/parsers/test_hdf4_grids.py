@@ -13,6 +13,12 @@ from hdf4_files import SINUSOIDAL, WORLD, write_grids
 import virtualds
 from virtualds.parsers.geo_keys import import_pyproj
 
+SPACE = """
+        UpperLeftPointMtrs=(7460750.000000,1090650.000000)
+        LowerRightMtrs=(7601550.000000,527450.000000)
+        Projection=GCTP_SOM
+        ProjParams=(6378137.0,-0.006694,0,98018013.7,87.11,0.0,0,0,98.88,0,0,180,0)"""
+"""A grid of MISR: each block has corners of its own."""
 TILE = {"MODIS_Grid_Daily_1km_LST": ((1200, 1200), SINUSOIDAL)}
 
 
@@ -72,6 +78,7 @@ def test_metadata_in_several_attributes_are_one_text(tmp_path: Path) -> None:
         SINUSOIDAL.replace("(0.000000,5559752.598333)", "DEFAULT"),
         SINUSOIDAL + "\n        GridOrigin=HDFE_GD_LL",
         SINUSOIDAL.replace("(1111950.519667", "(nan"),
+        SPACE,
         "",
     ],
 )
@@ -106,11 +113,8 @@ POLAR = """
         Projection=GCTP_LAMAZ
         ProjParams=(6371228.000000,0,0,0,0,90000000.000000,0,0,0,0,0,0,0)
         SphereCode=-1"""
-SPACE = """
-        UpperLeftPointMtrs=(7460750.000000,1090650.000000)
-        LowerRightMtrs=(7601550.000000,527450.000000)
-        Projection=GCTP_SOM
-        ProjParams=(6378137.0,-0.006694,0,98018013.7,87.11,0.0,0,0,98.88,0,0,180,0)"""
+OLD = SINUSOIDAL.replace("GCTP_SNSOID", "GCTP_ISINUS")
+"""The integerised projection of early MODIS products."""
 
 
 @pytest.mark.parametrize(
@@ -118,7 +122,7 @@ SPACE = """
     [
         (UTM, "Transverse_Mercator", 32632),
         (POLAR, "Lambert_Azimuthal_Equal_Area", None),
-        (SPACE, None, None),
+        (OLD, None, None),
     ],
 )
 def test_projections_are_told_in_well_known_text(

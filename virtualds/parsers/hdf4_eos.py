@@ -45,7 +45,7 @@ PROJECTIONS: dict[str, tuple[int, dict[int, str]]] = {
 }
 """Projections: their GeoKey, and the GeoKeys of parameters that are packed degrees."""
 SHIFTS = {6: "ProjFalseEastingGeoKey", 7: "ProjFalseNorthingGeoKey"}
-GEO, UTM = "GCTP_GEO", "GCTP_UTM"
+GEO, UTM, SOM = "GCTP_GEO", "GCTP_UTM", "GCTP_SOM"
 SPHEROIDS = {0: 7008, 8: 7019, 12: 7030}
 """EPSG codes of ellipsoids by SphereCode: Clarke 1866, GRS 1980, WGS 84."""
 UTM_DATUMS = {0: 4267, 8: 4269, 12: 4326}
@@ -137,7 +137,10 @@ class _Axes:
     @classmethod
     def of(cls, grid: Mapping[str, str]) -> _Axes | None:
         """Return the axes of a grid, None if its metadata do not say where its cells lie."""
-        if grid.get("GridOrigin", UPPER_LEFT) != UPPER_LEFT or "Projection" not in grid:
+        if grid.get("GridOrigin", UPPER_LEFT) != UPPER_LEFT:
+            return None
+        # the corners of a space oblique Mercator grid (MISR) are those of its first block alone
+        if grid.get("Projection", SOM) == SOM:
             return None
         try:
             west, north = _parse_numbers(grid["UpperLeftPointMtrs"])

@@ -134,7 +134,8 @@ def _find_codecs(coder: int, how: bytes) -> tuple[Codec, ...]:
         raise FormatError(f"{error}; the file is damaged, fetch it again") from error
     raise UnsupportedError(
         f"its values are compressed by {OTHERS.get(coder, f'method {coder}')}, which nothing here "
-        f"decodes; read it with pyhdf, or leave it out with drop_variables or on_error='skip'"
+        f"decodes; read it with the HDF4 library, or leave it out with drop_variables or "
+        f"on_error='skip'"
     )
 
 
