@@ -95,6 +95,11 @@ def test_a_grid_of_other_lengths_than_its_fields_has_no_coordinates(tmp_path: Pa
     assert ds["field"].dims == ("Band", "YDim", "XDim")
 
 
+def test_metadata_of_huge_grids_take_no_memory(tmp_path: Path) -> None:
+    write_grids(tmp_path / "a.hdf", {"g": ((12, 12), SINUSOIDAL + "\n        XDim=99999999999")})
+    assert opened(tmp_path / "a.hdf")["field"].dims == ("Band", "YDim", "XDim")
+
+
 def test_values_at_corners_have_the_coordinates_of_corners(tmp_path: Path) -> None:
     where = f"{WORLD}\n        PixelRegistration=HDFE_CORNER"
     write_grids(tmp_path / "a.hdf", {"g": ((6, 12), where)})

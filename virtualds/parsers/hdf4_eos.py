@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -18,15 +18,16 @@ import numpy as np
 
 from virtualds.arrays.group import ManifestVariable
 from virtualds.parsers.geo_keys import GEOGRAPHIC, PROJECTED, describe_system
-from virtualds.parsers.hdf4_datasets import Dataset, Datasets
+from virtualds.parsers.hdf4_datasets import Dataset, Datasets, Dimension
 
-STRUCTURES = re.compile(r"GROUP=((GRID|SWATH)_\d+)\s(.*?)END_GROUP=\1\b", re.DOTALL)
-FIELD = re.compile(r"^\s*(\w+)=(.*?)\s*$", re.MULTILINE)
+STRUCTURE = re.compile(r"(GRID|SWATH)_\d+")
 METADATA = re.compile(r"StructMetadata\.\d+")
 """The attributes with structural metadata: a long text is cut into several."""
 AXES = {"YDim": "y", "XDim": "x"}
 """Dimensions of grids, and their names here."""
 REFERENCE_SYSTEM = "spatial_ref"
+LONGEST = 2**24
+"""Cells along an axis that get coordinates, at most."""
 CENTRE, UPPER_LEFT = "HDFE_CENTER", "HDFE_GD_UL"
 """What a grid says of its cells where it says nothing."""
 PROJECTIONS: dict[str, tuple[int, dict[int, str]]] = {
@@ -73,52 +74,72 @@ class Part:
 
 def split_parts(found: Datasets) -> dict[str, Part]:
     """Return the data sets by group: the root has those of no grid, and those of an only grid."""
-    named = sorted(filter(METADATA.fullmatch, found.attributes))
+    named = sorted(filter(METADATA.fullmatch, found.attributes), key=lambda n: int(n[15:]))
     text = "".join(str(found.attributes[name]) for name in named)
-    structures = [(kind, dict(_find_fields(body))) for _, kind, body in STRUCTURES.findall(text)]
-    grids = {f.get("GridName", ""): f for kind, f in structures if kind == "GRID"}
-    names = {*grids, *(f.get("SwathName", "") for kind, f in structures if kind == "SWATH")}
-    if len(names) == 1:
-        [name] = names
-        return {"": _show_part(found.members, name, grids.get(name, {}))}
+    structures = {f.get("GridName", f.get("SwathName", "")): f for f in _find_structures(text)}
+    if len(structures) == 1:
+        [(name, fields)] = structures.items()
+        return {"": _show_part(found.members, name, fields)}
+    members: dict[str, list[Dataset]] = {name: [] for name in ("", *structures)}
+    for dataset in found.members:
+        grid = _find_grid(dataset, structures)
+        members[grid].append(dataset)
     parts = {
-        name: _show_part([one for one in found.members if _is_of(one, name)], name, grid)
-        for name, grid in grids.items()
+        name.replace("/", "_"): _show_part(members[name], name, fields)
+        for name, fields in structures.items()
+        if name and members[name]
     }
-    rest = [one for one in found.members if not any(_is_of(one, name) for name in parts)]
-    return {"": Part(rest)} | {name: part for name, part in parts.items() if part.members}
+    return {"": Part(members[""])} | parts
 
 
-def _find_fields(body: str) -> list[tuple[str, str]]:
-    """Return what is said of a structure as a whole."""
-    return [(name, value.strip('"')) for name, value in FIELD.findall(body.partition("GROUP=")[0])]
+def _find_grid(dataset: Dataset, structures: Mapping[str, Mapping[str, str]]) -> str:
+    """Return the grid of a data set: the names of its dimensions end with that of the grid."""
+    names = (d.name.partition(":")[2] for d in dataset.dimensions)
+    return next((name for name in names if "GridName" in structures.get(name, {})), "")
 
 
-def _is_of(dataset: Dataset, name: str) -> bool:
-    """Say whether a data set is of a structure: the names of its dimensions end with its name."""
-    return any(d.name.endswith(f":{name}") for d in dataset.dimensions)
+def _find_structures(text: str) -> Iterator[dict[str, str]]:
+    """Yield what structural metadata say of each grid and swath as a whole."""
+    label, fields, is_inside_part = "", dict[str, str](), False
+    for line in text.splitlines():
+        name, _, value = line.strip().partition("=")
+        if not label and name == "GROUP" and STRUCTURE.fullmatch(value):
+            label, fields, is_inside_part = value, {}, False
+        elif label and name == "END_GROUP" and value == label:
+            yield fields
+            label = ""
+        elif name == "GROUP":
+            is_inside_part = True
+        elif label and not is_inside_part:
+            fields[name] = value.strip().strip('"')
 
 
 def _show_part(members: list[Dataset], name: str, grid: Mapping[str, str]) -> Part:
     """Return data sets without the name of the structure in those of dimensions."""
+    plain = [
+        replace(one, dimensions=tuple(_shorten(d, name) for d in one.dimensions)) for one in members
+    ]
+    on_grid = list(filter(_is_on_grid, plain))
     axes = _Axes.of(grid)
-    coordinates = {} if axes is None else axes.build()
-    renamed = AXES if coordinates else {}
-    shown = []
-    for dataset in members:
-        plain = [d.name.removesuffix(f":{name}") for d in dataset.dimensions]
-        dims = tuple(
-            replace(d, name=renamed.get(p, p) if p != d.name else p)
-            for d, p in zip(dataset.dimensions, plain, strict=True)
-        )
-        is_on_grid = bool(coordinates) and {"y", "x"} <= {d.name for d in dims}
-        if is_on_grid and axes is not None and not axes.fits({d.name: d.length for d in dims}):
-            # what the metadata say is not what the file holds
-            return _show_part(members, name, {})
-        more = {"grid_mapping": REFERENCE_SYSTEM, "coordinates": REFERENCE_SYSTEM}
-        attributes = {**more, **dataset.attributes} if is_on_grid else dataset.attributes
-        shown.append(replace(dataset, dimensions=dims, attributes=attributes))
-    return Part(shown, coordinates)
+    # what the metadata say may not be what the file holds
+    if axes is None or not on_grid or not all(map(axes.fits, on_grid)):
+        return Part(plain)
+    return Part([_place(one) if _is_on_grid(one) else one for one in plain], axes.build())
+
+
+def _is_on_grid(dataset: Dataset) -> bool:
+    return AXES.keys() <= {d.name for d in dataset.dimensions}
+
+
+def _shorten(dimension: Dimension, name: str) -> Dimension:
+    return replace(dimension, name=dimension.name.removesuffix(f":{name}"))
+
+
+def _place(dataset: Dataset) -> Dataset:
+    """Return a field of a grid, on the axes that have coordinates."""
+    dims = tuple(replace(d, name=AXES.get(d.name, d.name)) for d in dataset.dimensions)
+    more = {"grid_mapping": REFERENCE_SYSTEM, "coordinates": REFERENCE_SYSTEM}
+    return replace(dataset, dimensions=dims, attributes={**more, **dataset.attributes})
 
 
 @dataclass(frozen=True)
@@ -155,13 +176,14 @@ class _Axes:
             west, north, east, south = map(unpack_degrees, corners)
             corners = west, north, east, south
         inset = 0.5 if grid.get("PixelRegistration", CENTRE) == CENTRE else 0.0
-        if columns < 1 or rows < 1 or not np.isfinite(corners).all():
+        if not (0 < columns <= LONGEST and 0 < rows <= LONGEST and np.isfinite(corners).all()):
             return None
         return cls(columns, rows, corners, inset, grid["Projection"], parameters, zone, sphere)
 
-    def fits(self, lengths: Mapping[str, int | None]) -> bool:
+    def fits(self, dataset: Dataset) -> bool:
         """Say whether a data set has these axes."""
-        return lengths["y"] in (None, self.rows) and lengths["x"] in (None, self.columns)
+        lengths = {d.name: d.length for d in dataset.dimensions}
+        return (lengths["YDim"], lengths["XDim"]) == (self.rows, self.columns)
 
     def build(self) -> dict[str, ManifestVariable]:
         """Return the coordinates of cells, and the variable of the reference system."""
