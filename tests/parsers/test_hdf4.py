@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -236,6 +237,35 @@ def test_what_nothing_here_decodes_is_refused_by_name(
     with pytest.warns(UserWarning, match=why):
         ds = opened(tmp_path / "a.hdf", on_error="skip")
     assert len(ds.variables) == len(names) - 1
+
+
+def test_an_element_that_is_encoded_within_itself_is_refused(tmp_path: Path) -> None:
+    CASES["encoded"](tmp_path / "a.hdf")
+    data = bytearray((tmp_path / "a.hdf").read_bytes())
+    for place in range(10, 2410, 12):
+        tag, ref, offset, length = struct.unpack_from(">HHII", data, place)
+        if tag == DATA | EXTENDED:
+            # its header says that the values are element 1, whose header it is
+            data[offset + 8 : offset + 10] = b"\0\x01"
+            header = offset, length
+    for place in range(10, 2410, 12):
+        tag, ref, *_ = struct.unpack_from(">HHII", data, place)
+        if (tag, ref) == (COMPRESSED, 1):
+            struct.pack_into(">HHII", data, place, tag | EXTENDED, ref, *header)
+    (tmp_path / "a.hdf").write_bytes(data)
+    with pytest.raises(FormatError, match="several times"):
+        opened(tmp_path / "a.hdf")
+
+
+def test_a_huge_grid_of_no_chunks_takes_no_memory(tmp_path: Path) -> None:
+    def fill(file: SD) -> None:
+        dataset = create(file, "t", np.zeros((1, 1), "u1"), ("y", "x"), shape=(2**20, 2**20))
+        cut(dataset, (2, 2), "deflate")
+
+    written(tmp_path / "a.hdf", fill)
+    ds = opened(tmp_path / "a.hdf")
+    assert ds["t"].shape == (2**20, 2**20)
+    assert ds["t"][5, 5].values == 129
 
 
 def test_a_fill_value_that_is_no_number_is_refused_by_name(tmp_path: Path) -> None:

@@ -106,6 +106,10 @@ def _join_neighbours(pieces: list[Range]) -> tuple[Range, ...]:
 def _find_encoded(elements: Elements, key: Key) -> Stored | None:
     header = elements.read_raw(key)
     _, _, length, ref, _, coder = unpack(">HHIHHH", header)
+    if elements.find_kind((COMPRESSED, ref)) not in (0, IN_BLOCKS):
+        raise FormatError(
+            f"element {key} is encoded several times over; the file is damaged, fetch it again"
+        )
     found = find_stored(elements, (COMPRESSED, ref))
     if found is None:
         if length:
@@ -296,6 +300,8 @@ def _build_chunks(elements: Elements, wanted: Wanted) -> ManifestArray:
     wanted = replace(wanted, fill=fill)
     record = np.dtype([("origin", ">u4", (len(grid),)), ("tag", ">u2"), ("ref", ">u2")])
     rows = read_records(elements, header.table, record)
+    if not rows.size:
+        return wanted.build(axes, ChunkManifest.missing(grid), ())
     demand_table(grid, rows.size, "its chunks")
     file, offset, length = (np.zeros(grid, np.int64) for _ in range(3))
     file[...] = MISSING
