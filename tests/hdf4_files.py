@@ -19,7 +19,7 @@ from cases import numbers
 from pyhdf import _hdfext
 from pyhdf.SD import SD, SDC
 
-from virtualds.parsers.hdf4_elements import EXTENDED, IN_BLOCKS, LINKED, NULL
+from virtualds.parsers.hdf4.elements import EXTENDED, IN_BLOCKS, LINKED, NULL
 
 KINDS = {
     **{"S1": SDC.CHAR, "i1": SDC.INT8, "u1": SDC.UINT8, "i2": SDC.INT16, "u2": SDC.UINT16},

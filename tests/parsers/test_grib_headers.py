@@ -15,8 +15,8 @@ from products import few_quick
 from transforms import assert_identical
 
 import virtualds
-from virtualds.parsers import grib_messages
-from virtualds.parsers.grib_headers import LONGEST, AlikeHeader, find_alike
+from virtualds.parsers.grib import messages as grib_messages
+from virtualds.parsers.grib.headers import LONGEST, AlikeHeader, find_alike
 
 Keys = Mapping[str, Any]
 EPS = {"perturbationNumber": [0, 7], "numberOfForecastsInEnsemble": [51]}

@@ -19,8 +19,8 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.codecs.codec import CodecError
 from virtualds.codecs.hdf4 import BitField, RunLength, SkippingHuffman
 from virtualds.parsers import hdf4
-from virtualds.parsers.hdf4_elements import COMPRESSED, DATA, EXTENDED, VDATA_VALUES
-from virtualds.parsers.hdf4_pieces import Pieces
+from virtualds.parsers.hdf4.elements import COMPRESSED, DATA, EXTENDED, VDATA_VALUES
+from virtualds.parsers.hdf4.pieces import Pieces
 from virtualds.source_file import SourceFile
 
 

@@ -41,7 +41,7 @@ PARSERS = LateTable[Parser](
     "virtualds.parsers.tiff:PARSER",
     "virtualds.parsers.fits:PARSER",
     "virtualds.parsers.grib:PARSER",
-    "virtualds.parsers.grib_index:PARSER",
+    "virtualds.parsers.grib.index:PARSER",
     "virtualds.parsers.dmrpp:PARSER",
     "virtualds.parsers.hdf4:PARSER",
     PLAIN_ZARR,

@@ -24,7 +24,7 @@ from virtualds.codecs.hdf4 import BitField, RunLength, SkippingHuffman
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.codecs.zlib import Zlib
 from virtualds.errors import FormatError, UnsupportedError
-from virtualds.parsers.hdf4_elements import (
+from virtualds.parsers.hdf4.elements import (
     CHUNKED,
     COMPRESSED,
     DATA,
@@ -36,8 +36,8 @@ from virtualds.parsers.hdf4_elements import (
     Range,
     unpack,
 )
-from virtualds.parsers.hdf4_pieces import Pieces
-from virtualds.parsers.hdf4_tables import CODE, decode_text, find_dtype, read_records
+from virtualds.parsers.hdf4.pieces import Pieces
+from virtualds.parsers.hdf4.tables import CODE, decode_text, find_dtype, read_records
 from virtualds.parsers.hdf5.file import find_referenced_file, list_beside
 from virtualds.source_file import SourceFile
 

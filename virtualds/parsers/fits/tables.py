@@ -23,10 +23,10 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.codecs.table_columns import RowBytes
 from virtualds.errors import VirtualdsError
-from virtualds.parsers.fits_axes import AxisNames
-from virtualds.parsers.fits_columns import PER_COLUMN, Column, VaryingColumn, find_columns
-from virtualds.parsers.fits_header import HeaderDataUnit
-from virtualds.parsers.fits_heap import Places, find_places, read_rows
+from virtualds.parsers.fits.axes import AxisNames
+from virtualds.parsers.fits.columns import PER_COLUMN, Column, VaryingColumn, find_columns
+from virtualds.parsers.fits.header import HeaderDataUnit
+from virtualds.parsers.fits.heap import Places, find_places, read_rows
 from virtualds.source_file import SourceFile
 
 PIECE = 2**20

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.errors import FormatError, UnsupportedError
-from virtualds.parsers.hdf4_elements import (
+from virtualds.parsers.hdf4.elements import (
     VDATA,
     VDATA_VALUES,
     VGROUP,

@@ -18,15 +18,15 @@ from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.parser import Parser
 from virtualds.chunks.axis import LONGEST_AXIS
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.parsers.dmrpp_chunks import DMRPP, NAMESPACE, REMEDY, Storage, parse_number
-from virtualds.parsers.dmrpp_document import (
+from virtualds.parsers.dmrpp.chunks import DMRPP, NAMESPACE, REMEDY, Storage, parse_number
+from virtualds.parsers.dmrpp.document import (
     DAP,
     SUFFIX,
     DescribedFiles,
     name_of_element,
     parse_sidecar,
 )
-from virtualds.parsers.dmrpp_values import read_values
+from virtualds.parsers.dmrpp.values import read_values
 from virtualds.parsers.hdf5 import PARSER as HDF5
 from virtualds.parsers.hdf5.attributes import RESERVED
 from virtualds.parsers.hdf5.data_types import TEXT_DTYPE

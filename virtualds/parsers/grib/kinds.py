@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from virtualds.parsers.grib_messages import PARAMETER_NUMBERS, GribField
-from virtualds.parsers.grib_names import OF_DATASETS, OF_PARAMETERS, name_level, name_variable
+from virtualds.parsers.grib.messages import PARAMETER_NUMBERS, GribField
+from virtualds.parsers.grib.names import OF_DATASETS, OF_PARAMETERS, name_level, name_variable
 
 AXES: dict[str, Callable[[GribField], Any]] = {
     "number": lambda m: m.keys.get("number"),

@@ -25,12 +25,12 @@ from virtualds.arrays.parser import (
     region_of,
 )
 from virtualds.errors import FormatError, VirtualdsError
-from virtualds.parsers.hdf4_calibration import show_as_cf
-from virtualds.parsers.hdf4_datasets import Dataset, read_datasets
-from virtualds.parsers.hdf4_elements import MAGIC, Elements, open_elements
-from virtualds.parsers.hdf4_eos import Part, split_parts
-from virtualds.parsers.hdf4_old_groups import read_old_datasets
-from virtualds.parsers.hdf4_storage import Wanted, build_array, measure
+from virtualds.parsers.hdf4.calibration import show_as_cf
+from virtualds.parsers.hdf4.datasets import Dataset, read_datasets
+from virtualds.parsers.hdf4.elements import MAGIC, Elements, open_elements
+from virtualds.parsers.hdf4.eos import Part, split_parts
+from virtualds.parsers.hdf4.old_groups import read_old_datasets
+from virtualds.parsers.hdf4.storage import Wanted, build_array, measure
 from virtualds.source_file import SourceFile
 from virtualds.stores.open_source import describe_damage
 from virtualds.urls import local_path, scheme_of

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.parsers.hdf4_elements import DATA, NUMBER_TYPE, VDATA, VGROUP, Elements, unpack
-from virtualds.parsers.hdf4_tables import (
+from virtualds.parsers.hdf4.elements import DATA, NUMBER_TYPE, VDATA, VGROUP, Elements, unpack
+from virtualds.parsers.hdf4.tables import (
     Vdata,
     Vgroup,
     find_dtype,

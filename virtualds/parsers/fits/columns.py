@@ -18,8 +18,8 @@ from virtualds.codecs.codec import Codec
 from virtualds.codecs.table_columns import Logicals, PaddedText, RowBits, TextNumbers
 from virtualds.codecs.unsigned import SignFlip
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.parsers.fits_header import HeaderDataUnit, make_damage
-from virtualds.parsers.fits_heap import DESCRIPTOR, WORDS
+from virtualds.parsers.fits.header import HeaderDataUnit, make_damage
+from virtualds.parsers.fits.heap import DESCRIPTOR, WORDS
 from virtualds.source_file import SourceFile
 
 BINARY_FORM = re.compile(r"(\d*)([LXBIJKAEDCMPQ])(\d*)", re.IGNORECASE)

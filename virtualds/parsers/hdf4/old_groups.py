@@ -12,14 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.errors import FormatError, UnsupportedError
-from virtualds.parsers.hdf4_datasets import (
+from virtualds.parsers.hdf4.datasets import (
     Dataset,
     Datasets,
     Dimension,
     read_number_type,
     show_attribute,
 )
-from virtualds.parsers.hdf4_elements import (
+from virtualds.parsers.hdf4.elements import (
     CALIBRATION,
     COORDINATE_SYSTEM,
     DATA,
@@ -36,7 +36,7 @@ from virtualds.parsers.hdf4_elements import (
     Elements,
     unpack,
 )
-from virtualds.parsers.hdf4_storage import MOST_AXES
+from virtualds.parsers.hdf4.storage import MOST_AXES
 
 TEXTS = {LABELS: "long_name", UNITS: "units", FORMATS: "format"}
 """Attributes by the tag of elements with a text for the data set, and one for each dimension."""

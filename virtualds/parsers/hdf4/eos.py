@@ -18,7 +18,7 @@ import numpy as np
 
 from virtualds.arrays.group import ManifestVariable
 from virtualds.parsers.geo_keys import GEOGRAPHIC, PROJECTED, describe_system
-from virtualds.parsers.hdf4_datasets import Dataset, Datasets, Dimension
+from virtualds.parsers.hdf4.datasets import Dataset, Datasets, Dimension
 
 STRUCTURE = re.compile(r"(GRID|SWATH)_\d+")
 METADATA = re.compile(r"StructMetadata\.\d+")

@@ -13,7 +13,7 @@ from typing import NoReturn
 from xml.etree.ElementTree import Element
 
 from virtualds.errors import FormatError, UnsupportedError
-from virtualds.parsers.dmrpp_chunks import DMRPP, NAMESPACE
+from virtualds.parsers.dmrpp.chunks import DMRPP, NAMESPACE
 from virtualds.source_file import SourceFile
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import ANYWHERE, is_same_host, resolve_url

@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from virtualds.bounds import demand_values
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.parsers.grib_headers import ALIKE_DAY, find_alike
-from virtualds.parsers.grib_names import OF_GRIDS
-from virtualds.parsers.grib_sections import find_fields
+from virtualds.parsers.grib.headers import ALIKE_DAY, find_alike
+from virtualds.parsers.grib.names import OF_GRIDS
+from virtualds.parsers.grib.sections import find_fields
 
 ALIKE_MESSAGES = 4096
 """Messages whose keys are kept for those that are like them: about 5 KB each."""

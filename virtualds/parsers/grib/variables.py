@@ -19,9 +19,9 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.grib import GribMessage
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.parsers.grib_kinds import AXES, Kind, Parameter
-from virtualds.parsers.grib_messages import GribField, read_coordinates
-from virtualds.parsers.grib_names import (
+from virtualds.parsers.grib.kinds import AXES, Kind, Parameter
+from virtualds.parsers.grib.messages import GribField, read_coordinates
+from virtualds.parsers.grib.names import (
     OF_COORDINATES,
     PLANES,
     describe_coordinate,

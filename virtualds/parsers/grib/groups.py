@@ -12,9 +12,9 @@ from typing import Any
 
 from virtualds.arrays.group import ManifestGroup
 from virtualds.errors import UnsupportedError, VirtualdsError
-from virtualds.parsers.grib_kinds import AXES, Kind, group_kinds
-from virtualds.parsers.grib_messages import LISTED_KEYS, GribField, read_key
-from virtualds.parsers.grib_variables import MessageGroup
+from virtualds.parsers.grib.kinds import AXES, Kind, group_kinds
+from virtualds.parsers.grib.messages import LISTED_KEYS, GribField, read_key
+from virtualds.parsers.grib.variables import MessageGroup
 from virtualds.source_file import SourceFile
 
 SHOWN = 12

@@ -1,6 +1,6 @@
 """netCDF files of the classic formats: CDF-1, CDF-2 (64-bit offset) and CDF-5 (64-bit data).
 
-`virtualds.parsers.netcdf3_header` parses the header, which mostly takes one request. A variable
+`virtualds.parsers.netcdf3.header` parses the header, which mostly takes one request. A variable
 without records is one chunk, which readers cut as they need. Each record of a variable is a chunk,
 since the records of all variables lie interleaved
 (docs/explanation/decisions/0018-a-record-is-a-chunk.md).
@@ -23,7 +23,7 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.strided_manifest import StridedManifest, StridedReferences
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.parsers.netcdf3_header import (
+from virtualds.parsers.netcdf3.header import (
     MAGIC,
     VERSIONS,
     MoreNeeded,

@@ -28,10 +28,10 @@ from virtualds.codecs.codec import Codec
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.codecs.unsigned import SignFlip
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.parsers.fits_axes import AxisNames
-from virtualds.parsers.fits_header import HeaderDataUnit, read_units
-from virtualds.parsers.fits_tables import read_table
-from virtualds.parsers.fits_tiles import find_tiles, show_image
+from virtualds.parsers.fits.axes import AxisNames
+from virtualds.parsers.fits.header import HeaderDataUnit, read_units
+from virtualds.parsers.fits.tables import read_table
+from virtualds.parsers.fits.tiles import find_tiles, show_image
 from virtualds.source_file import SourceFile
 from virtualds.stores.open_source import describe_damage, open_source
 from virtualds.urls import local_path, scheme_of

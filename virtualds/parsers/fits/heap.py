@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from virtualds.errors import UnsupportedError
-from virtualds.parsers.fits_header import HeaderDataUnit, make_damage
+from virtualds.parsers.fits.header import HeaderDataUnit, make_damage
 
 DESCRIPTOR = re.compile(r"[01]?([PQ])([LXBIJKAEDCM])")
 """TFORM of such a column, in capitals: words of its descriptors, elements of its arrays."""

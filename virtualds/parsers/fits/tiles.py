@@ -23,9 +23,9 @@ from virtualds.codecs.fits_tiles import PlioTile, RiceTile
 from virtualds.codecs.shuffle import Shuffle
 from virtualds.codecs.zlib import Gzip
 from virtualds.errors import UnsupportedError
-from virtualds.parsers.fits_columns import find_place
-from virtualds.parsers.fits_header import HeaderDataUnit, make_damage
-from virtualds.parsers.fits_heap import DESCRIPTOR, WORDS, find_places, read_rows
+from virtualds.parsers.fits.columns import find_place
+from virtualds.parsers.fits.header import HeaderDataUnit, make_damage
+from virtualds.parsers.fits.heap import DESCRIPTOR, WORDS, find_places, read_rows
 from virtualds.source_file import SourceFile
 
 OF_TABLE = re.compile(

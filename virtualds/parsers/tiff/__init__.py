@@ -1,6 +1,6 @@
 """TIFF files through tifffile: BigTIFF, GeoTIFF and cloud optimised GeoTIFF too.
 
-tifffile reads the headers and says which pages make one image; `virtualds.parsers.tiff_pages`
+tifffile reads the headers and says which pages make one image; `virtualds.parsers.tiff.pages`
 turns pages into references. Overviews are groups ``"1"``, ``"2"`` ..., further images
 ``"series_1"`` ...
 """
@@ -22,7 +22,7 @@ from virtualds.arrays.parser import NativeReader, NativeRegion, Parser, ReadNati
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.extras import import_package
 from virtualds.parsers.geo_keys import describe_system
-from virtualds.parsers.tiff_pages import build_page_array, nodata_of, read_geo_keys
+from virtualds.parsers.tiff.pages import build_page_array, nodata_of, read_geo_keys
 from virtualds.source_file import SourceFile
 from virtualds.stores.open_source import describe_damage, open_source
 from virtualds.urls import local_path, scheme_of

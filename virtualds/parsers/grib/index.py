@@ -21,9 +21,9 @@ from virtualds.arrays.parser import Parser
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.extras import import_package
 from virtualds.parsers import grib
-from virtualds.parsers.grib_groups import OWN_KEYS, FoundFields
-from virtualds.parsers.grib_index_lines import IndexLine, is_index, list_lengths, read_lines
-from virtualds.parsers.grib_messages import LISTED_KEYS, SECONDS, GribField
+from virtualds.parsers.grib.groups import OWN_KEYS, FoundFields
+from virtualds.parsers.grib.index_lines import IndexLine, is_index, list_lengths, read_lines
+from virtualds.parsers.grib.messages import LISTED_KEYS, SECONDS, GribField
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.scan_cache import hold_scan

@@ -24,7 +24,7 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.codec import NO_FILTERS
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, UnsupportedError
-from virtualds.parsers.dmrpp_chunks import DMRPP, REMEDY, Storage, parse_number, read_chunks
+from virtualds.parsers.dmrpp.chunks import DMRPP, REMEDY, Storage, parse_number, read_chunks
 from virtualds.parsers.hdf5.data_types import TEXT_DTYPE
 
 
