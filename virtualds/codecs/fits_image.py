@@ -41,6 +41,13 @@ LENGTHS = struct.Struct(">II")
 LARGEST = 8
 """Bytes of a pixel."""
 
+DECODERS = "astropy.io.fits.hdu.compressed._compression"
+DAMAGE = (
+    *(ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, OSError, RuntimeError),
+    *(TypeError, ValueError, zlib.error),
+)
+"""What astropy raises where headers or tiles make no sense."""
+
 
 @dataclass(frozen=True)
 class FitsImage(OfOneType):
@@ -73,13 +80,12 @@ class FitsImage(OfOneType):
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         fits = import_package("astropy.io.fits", "fits_image", "fits")
+        # the decoders raise an error of their own, which no public module of astropy names
+        decoders = import_package(DECODERS, "fits_image", "fits")
         file = _make_file(memoryview(data))
         try:
             values = _read_image(fits, file, np.dtype(self.dtype), nbytes)
-        except CodecError:
-            raise
-        except Exception as error:
-            # astropy's decoders raise errors that no public module names
+        except (*DAMAGE, fits.VerifyError, decoders.CfitsioException) as error:
             raise CodecError(f"fits_image: astropy: {error}") from error
         out: memoryview = values.astype(self.dtype, copy=False).reshape(-1).view(np.uint8).data
         check_length(self, len(out), nbytes)
