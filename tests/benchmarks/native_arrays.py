@@ -42,6 +42,11 @@ def read_npz(path: Path) -> Iterator[Found]:
             yield Found("", name, in_native_order(file[name]))
 
 
+HDF4_TYPES = {3: "S", 4: "S", 5: "f4", 6: "f8", 20: "i1", 21: "u1", 22: "i2", 23: "u2"}
+HDF4_TYPES |= {24: "i4", 25: "u4"}
+"""Types of numbers by their codes in pyhdf, whose attributes are numbers and lists of Python."""
+
+
 def read_hdf4(path: Path) -> Iterator[Found]:
     """Yield every data set of an HDF4 file that has values, as pyhdf reads them."""
     from pyhdf.SD import SD
@@ -56,8 +61,10 @@ def read_hdf4(path: Path) -> Iterator[Found]:
         # an offset means another thing in CF, and is shown under another name
         moved = {"scale_factor", "add_offset"} if dataset.attributes().get("add_offset") else set()
         attributes = {
-            name: value.replace("\0", "") if isinstance(value, str) else value
-            for name, value in dataset.attributes().items()
+            name: value.replace("\0", "")
+            if isinstance(value, str)
+            else np.array(value, HDF4_TYPES[code])[()]
+            for name, (value, _, code, _) in dataset.attributes(full=1).items()
             if name not in moved
         }
         name = dataset.info()[0]
