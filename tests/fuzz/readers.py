@@ -34,10 +34,17 @@ def is_typed(error: BaseException) -> bool:
     return isinstance(error, VirtualdsError) or type(error) is FileNotFoundError
 
 
+def _options(entry: str) -> dict[str, Any]:
+    """What an index of GRIB needs to be opened."""
+    is_index = entry.endswith((".idx", ".index"))
+    template = {"template": str(Path(entry).with_name("template.grib2"))}
+    return {"on_error": "keep"} | ({"parser_options": template} if is_index else {})
+
+
 def stored(entry: str) -> Found:
     """Read every array of all groups as it is stored, through references."""
     tree = virtualds.open_virtual_datatree(
-        entry, decode_cf=False, loadable_variables=[], on_error="keep"
+        entry, decode_cf=False, loadable_variables=[], **_options(entry)
     )
     for node in tree.subtree:
         dataset = node.to_dataset(inherit=False)
@@ -47,14 +54,14 @@ def stored(entry: str) -> Found:
 
 def decoded(entry: str) -> Found:
     """Read every variable of the root as xarray shows it."""
-    dataset = virtualds.open_virtual_dataset(entry, on_error="keep")
+    dataset = virtualds.open_virtual_dataset(entry, **_options(entry))
     for name, variable in dataset.variables.items():
         yield str(name), _reading(variable)
 
 
 def by_engine(entry: str) -> Found:
     """Read every variable through xarray's door."""
-    dataset = xr.open_dataset(entry, engine="virtual", on_error="keep", decode_cf=False)
+    dataset = xr.open_dataset(entry, engine="virtual", decode_cf=False, **_options(entry))
     for name, variable in dataset.variables.items():
         yield str(name), _reading(variable)
 
@@ -299,6 +306,8 @@ NATIVES: dict[str, tuple[Any, ...]] = {
     "hdf5": (_xarray("h5netcdf", phony_dims="sort"), by_h5py, _xarray("netcdf4")),
     "netcdf3": (_flat_xarray("netcdf4"), _flat_xarray("scipy")),
     "grib": (by_cfgrib,),
+    # nobody else reads indexes alone
+    "grib-index": (),
     "tiff": (by_tifffile, by_pages),
     "fits": (by_astropy,),
     # what is damaged in a sidecar is not in the file that others read

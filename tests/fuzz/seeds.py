@@ -14,6 +14,7 @@ import warnings
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -139,6 +140,23 @@ def grib() -> list[Seed]:
         return "gaussian" not in name and name != "polar"
 
     return _small([made(name, ".grib", GRIB[name].write) for name in GRIB if short(name)])
+
+
+def grib_index() -> list[Seed]:
+    """An index, of which damage is made, of a file like the template beside it."""
+    from parsers.test_grib_index import INDEXES
+    from parsers.test_grib_index import write as write_forecast
+
+    def write(kind: str, path: Path) -> None:
+        for name, date in (("template", 20240101), ("a", 20240102)):
+            INDEXES[kind](write_forecast(path.with_name(f"{name}.grib2"), date, 12, 0, 1))
+
+    found = []
+    for kind, suffix in (("wgrib2", ".grib2.idx"), ("ECMWF", ".index")):
+        seed = made(kind, suffix, partial(write, kind))
+        steady = tuple(name for name in seed.files if name != seed.entry)
+        found.append(replace(seed, steady=steady))
+    return found
 
 
 def tiff() -> list[Seed]:
@@ -481,6 +499,7 @@ SEEDS: dict[str, Make] = {
     "netcdf3": netcdf3,
     "tiff": tiff,
     "grib": grib,
+    "grib-index": grib_index,
     "fits": fits,
     "dmrpp": dmrpp,
     "hdf4": hdf4,
