@@ -376,8 +376,13 @@ def describe_grid(number: int, name: str, shape: tuple[int, int], where: str) ->
 """
 
 
-def write_grids(path: Path, grids: dict[str, tuple[tuple[int, int], str]], size: int = 0) -> None:
-    """Write a file with a field for each grid; the metadata are cut into texts of some size."""
+def write_grids(
+    path: Path,
+    grids: dict[str, tuple[tuple[int, int], str]],
+    size: int = 0,
+    fields: Sequence[str] = ("field",),
+) -> None:
+    """Write a file with fields for each grid; the metadata are cut into texts of some size."""
     described = "".join(
         describe_grid(number, name, *grid) for number, (name, grid) in enumerate(grids.items(), 1)
     )
@@ -393,9 +398,10 @@ def write_grids(path: Path, grids: dict[str, tuple[tuple[int, int], str]], size:
         for name, (shape, _) in grids.items():
             values = numbers(2, *shape, dtype="i2")
             dims = (f"Band:{name}", f"YDim:{name}", f"XDim:{name}")
-            dataset = create(file, "field", values, dims)
-            cut(dataset, (1, *shape), "deflate")
-            dataset[:] = values
+            for field in fields:
+                dataset = create(file, field, values, dims)
+                cut(dataset, (1, *shape), "deflate")
+                dataset[:] = values
         dataset = create(file, "other", numbers(5), ("n",))
         dataset[:] = numbers(5)
 

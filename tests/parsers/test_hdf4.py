@@ -19,7 +19,14 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.codecs.codec import CodecError
 from virtualds.codecs.hdf4 import BitField, RunLength, SkippingHuffman
 from virtualds.parsers import hdf4
-from virtualds.parsers.hdf4.elements import COMPRESSED, DATA, EXTENDED, VDATA_VALUES
+from virtualds.parsers.hdf4.elements import (
+    CHUNK,
+    COMPRESSED,
+    DATA,
+    EXTENDED,
+    EXTERNAL,
+    VDATA_VALUES,
+)
 from virtualds.parsers.hdf4.pieces import Pieces
 from virtualds.source_file import SourceFile
 
@@ -199,6 +206,26 @@ def test_values_in_another_file_are_references_to_it(tmp_path: Path) -> None:
     assert url.endswith("/beside.dat")
     (tmp_path / "beside.dat").unlink()
     with pytest.raises(FormatError, match=r"beside\.dat"):
+        opened(tmp_path / "a.hdf")
+
+
+def test_a_chunk_in_another_file_is_refused_and_not_read_from_this_one(tmp_path: Path) -> None:
+    def fill(file: SD) -> None:
+        dataset = create(file, "t", np.zeros((4, 4), "i2"), ("y", "x"))
+        cut(dataset, (4, 4))
+        dataset[:] = np.zeros((4, 4), "i2")
+
+    written(tmp_path / "a.hdf", fill)
+    (tmp_path / "beside.dat").write_bytes(bytes(32))
+    data = bytearray((tmp_path / "a.hdf").read_bytes())
+    header = struct.pack(">HIII", EXTERNAL, 32, 0, 10) + b"beside.dat"
+    for place in range(10, 2410, 12):
+        tag, ref, *_ = struct.unpack_from(">HHII", data, place)
+        if tag == CHUNK:
+            moved = (tag | EXTENDED, ref, len(data), len(header))
+            struct.pack_into(">HHII", data, place, *moved)
+    (tmp_path / "a.hdf").write_bytes(data + header)
+    with pytest.raises(UnsupportedError, match="in another file"):
         opened(tmp_path / "a.hdf")
 
 

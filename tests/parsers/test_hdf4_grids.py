@@ -67,6 +67,22 @@ def test_several_grids_are_groups(tmp_path: Path) -> None:
     assert ds["spatial_ref"].attrs["grid_mapping_name"] == "latitude_longitude"
 
 
+def test_fields_with_names_of_coordinates_are_numbered_and_not_lost(tmp_path: Path) -> None:
+    names = ("field", "x", "spatial_ref")
+    write_grids(tmp_path / "a.hdf", {"grid": ((4, 6), WORLD)}, fields=names)
+    ds = opened(tmp_path / "a.hdf")
+    assert set(ds.data_vars) == {"field", "x_2", "spatial_ref_2", "other"}
+    assert ds["x"].dims == ("x",)
+    np.testing.assert_array_equal(ds["x_2"].values, ds["field"].values)
+
+
+def test_grids_whose_names_differ_in_a_slash_are_groups_of_their_own(tmp_path: Path) -> None:
+    write_grids(tmp_path / "a.hdf", {"a/b": ((2, 3), WORLD), "a_b": ((4, 6), WORLD)})
+    tree = virtualds.open_virtual_datatree(tmp_path / "a.hdf")
+    assert tree["a_b/field"].shape == (2, 2, 3)
+    assert tree["a_b_2/field"].shape == (2, 4, 6)
+
+
 def test_metadata_in_several_attributes_are_one_text(tmp_path: Path) -> None:
     write_grids(tmp_path / "a.hdf", TILE, size=100)
     assert opened(tmp_path / "a.hdf")["x"].size == 1200

@@ -26,7 +26,7 @@ from virtualds.arrays.parser import (
 )
 from virtualds.errors import FormatError, VirtualdsError
 from virtualds.parsers.hdf4.calibration import show_as_cf
-from virtualds.parsers.hdf4.datasets import Dataset, read_datasets
+from virtualds.parsers.hdf4.datasets import Dataset, name_apart, read_datasets
 from virtualds.parsers.hdf4.elements import MAGIC, Elements, open_elements
 from virtualds.parsers.hdf4.eos import Part, split_parts
 from virtualds.parsers.hdf4.old_groups import read_old_datasets
@@ -83,24 +83,19 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
 def _read_part(elements: Elements, part: Part, skipped: frozenset[str]) -> ManifestGroup:
     lengths = {name: v.data.shape[0] for name, v in part.coordinates.items() if v.dims}
     reader = _Reader(elements, skipped, lengths)
-    for name, dataset in _name_datasets(part.members).items():
+    for name, dataset in _name_datasets(part).items():
         reader.take(name, dataset)
     made = {name: v for name, v in part.coordinates.items() if name not in skipped}
     encoding = {"unlimited_dims": reader.unlimited}
     return ManifestGroup(reader.variables | made, {}, {}, encoding, reader.problems)
 
 
-def _name_datasets(found: Iterable[Dataset]) -> dict[str, Dataset]:
-    """Return data sets by unique names; scales without values are none."""
+def _name_datasets(part: Part) -> dict[str, Dataset]:
+    """Return data sets by names that no coordinate has; scales without values are none."""
     named: dict[str, Dataset] = {}
-    for dataset in found:
-        if dataset.is_scale and dataset.ref is None:
-            continue
-        name = dataset.name.replace("/", "_")
-        number = 1
-        while (unique := name if number == 1 else f"{name}_{number}") in named:
-            number += 1
-        named[unique] = dataset
+    for dataset in part.members:
+        if not dataset.is_scale or dataset.ref is not None:
+            named[name_apart(dataset.name, {*named, *part.coordinates})] = dataset
     return named
 
 

@@ -6,7 +6,8 @@ ones by numeric data groups (HDF Specification and Developer's Guide, HDF 4.2, s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,6 +79,19 @@ class Datasets:
     members: list[Dataset]
     attributes: dict[str, Any] = field(default_factory=dict)
     problems: dict[str, VirtualdsError] = field(default_factory=dict)
+
+
+def name_apart(name: str, taken: Collection[str]) -> str:
+    """Return a name without slashes that is not taken yet.
+
+    Examples
+    --------
+    >>> name_apart("a/b", []), name_apart("a/b", ["a_b", "a_b_2"])
+    ('a_b', 'a_b_3')
+    """
+    plain = name.replace("/", "_")
+    numbered = (f"{plain}_{number}" for number in itertools.count(2))
+    return next(unique for unique in itertools.chain([plain], numbered) if unique not in taken)
 
 
 def read_datasets(elements: Elements) -> Datasets | None:

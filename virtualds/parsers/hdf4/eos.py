@@ -18,7 +18,7 @@ import numpy as np
 
 from virtualds.arrays.group import ManifestVariable
 from virtualds.parsers.geo_keys import GEOGRAPHIC, PROJECTED, describe_system
-from virtualds.parsers.hdf4.datasets import Dataset, Datasets, Dimension
+from virtualds.parsers.hdf4.datasets import Dataset, Datasets, Dimension, name_apart
 
 STRUCTURE = re.compile(r"(GRID|SWATH)_\d+")
 METADATA = re.compile(r"StructMetadata\.\d+")
@@ -84,12 +84,11 @@ def split_parts(found: Datasets) -> dict[str, Part]:
     for dataset in found.members:
         grid = _find_grid(dataset, structures)
         members[grid].append(dataset)
-    parts = {
-        name.replace("/", "_"): _show_part(members[name], name, fields)
-        for name, fields in structures.items()
-        if name and members[name]
-    }
-    return {"": Part(members[""])} | parts
+    parts = {"": Part(members[""])}
+    for name, fields in structures.items():
+        if name and members[name]:
+            parts[name_apart(name, parts)] = _show_part(members[name], name, fields)
+    return parts
 
 
 def _find_grid(dataset: Dataset, structures: Mapping[str, Mapping[str, str]]) -> str:

@@ -312,7 +312,7 @@ def _build_chunks(elements: Elements, wanted: Wanted) -> ManifestArray:
         # chunks behind the end are left where a file was made smaller
         if stored is None or any(n >= most for n, most in zip(place, grid, strict=True)):
             continue
-        _demand_one_way(stored, size, codecs)
+        _demand_one_way(stored, elements.source, size, codecs)
         codecs = stored.codecs
         file[place] = 0
         [(offset[place], length[place])] = stored.pieces
@@ -322,14 +322,17 @@ def _build_chunks(elements: Elements, wanted: Wanted) -> ManifestArray:
     return wanted.build(axes, manifest, codecs or ())
 
 
-def _demand_one_way(stored: Stored, size: int, codecs: tuple[Codec, ...] | None) -> None:
-    """Refuse chunks that are not encoded as others are, or whose bytes no range holds."""
+def _demand_one_way(
+    stored: Stored, source: SourceFile, size: int, codecs: tuple[Codec, ...] | None
+) -> None:
+    """Refuse chunks that are not encoded as others are, or whose bytes no range of a file holds."""
     if stored.nbytes != size:
         raise FormatError(
             f"a chunk of {size} bytes has {stored.nbytes}; the file is damaged, fetch it again"
         )
-    if codecs not in (None, stored.codecs) or len(stored.pieces) > 1:
+    is_one_range = stored.file == source and len(stored.pieces) == 1
+    if codecs not in (None, stored.codecs) or not is_one_range:
         raise UnsupportedError(
-            "its chunks are encoded in several ways, or lie in linked blocks, which is not read; "
-            "read it with pyhdf"
+            "its chunks are encoded in several ways, or lie in linked blocks or in another file, "
+            "which is not read; read it with pyhdf"
         )
