@@ -419,6 +419,10 @@ REFUSED: dict[str, tuple[Image, str]] = {
     "volume": (
         Image((16, 32, 32), options={"volumetric": True, "tile": (16, 16, 16)}), "volumes"
     ),
+    "24 bits big-endian": (
+        Image(dtype="u4", options={"bitspersample": 24}, file={"byteorder": ">"}),
+        "24 bits .* big-endian",
+    ),
 }  # fmt: skip
 
 

@@ -116,6 +116,9 @@ def _demand_array(page: Any) -> None:
     refused = {
         f"{bits} bits per sample of format {page.sampleformat}": page.dtype is None
         or (8 * page.dtype.itemsize != bits and not is_image and not _is_packed(page)),
+        # GDAL swaps the bytes of such samples, tifffile does not
+        f"{bits} bits per sample of {page.dtype} in big-endian order": bits == 24
+        and page.parent.byteorder == ">",
         f"fax of {page.dtype}": is_fax and (page.dtype != bool or page.samplesperpixel > 1),
         f"compression {_name(page.compression)}": compression not in (PLAIN, *known_names("tiff")),
         f"predictor {_name(page.predictor)}": int(page.predictor)
