@@ -19,10 +19,8 @@ import numpy.typing as npt
 
 from virtualds.bounds import Buffer
 from virtualds.codecs.codec import Codec, CodecError, check_length
+from virtualds.codecs.images import SIZE_OF_JPEG2000
 from virtualds.extras import import_package
-
-JPEG_2000 = b"\xff\x4f\xff\x51"
-"""First markers of a JPEG 2000 image (ITU-T T.800, table A.2)."""
 
 UNITS = frozenset({*range(8), *range(10, 15), 254})
 """Units of time of edition 1 (code table 4)."""
@@ -93,7 +91,7 @@ def check_second_edition(message: memoryview, points: int | None) -> None:
     if len(bitmap) > 5 and not bitmap[5] and len(bitmap) != 6 + -(-counts[0] // 8):
         raise ContradictionError(f"a bitmap of {len(bitmap) - 6} bytes for {counts[0]} points")
     packed = sections[7][5:]
-    if packed[:4] == JPEG_2000:
+    if packed[:4] == SIZE_OF_JPEG2000:
         _check_image(packed, counts[1])
     check = TEMPLATES.get(_read_number(sections[5], 9, 2))
     if check is not None:

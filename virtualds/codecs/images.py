@@ -22,8 +22,7 @@ from virtualds.codecs.jpegxl import parse_jpegxl_header
 from virtualds.extras import import_package
 
 SIZE_OF_JPEG2000 = b"\xff\x4f\xff\x51"
-"""Markers before the sizes of a JPEG 2000 codestream."""
-
+"""Markers before the sizes of a JPEG 2000 codestream (ITU-T T.800, table A.2)."""
 
 LERC, ZSTD, HEADER = b"Lerc2 ", b"\x28\xb5\x2f\xfd", 64
 """First bytes of LERC and of Zstandard, and bytes that hold the header of LERC."""

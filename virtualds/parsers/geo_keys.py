@@ -18,6 +18,8 @@ from typing import Any
 
 from virtualds.importing import importing
 
+REFERENCE_SYSTEM = "spatial_ref"
+"""Name of the variable that has the attributes of a system, as in rioxarray."""
 PROJECTED, GEOGRAPHIC = 1, 2
 """Values of GTModelTypeGeoKey (GeoTIFF 1.1, 7.4)."""
 USER_DEFINED = 32767

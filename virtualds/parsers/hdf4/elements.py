@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.source_file import SourceFile
 from virtualds.stores.scan_cache import fetch_ahead, open_blocks
+from virtualds.stores.store import Range
 from virtualds.urls import local_path, scheme_of
 
 MAGIC = b"\x0e\x03\x13\x01"
@@ -44,8 +45,6 @@ BLOCK_HEADER = struct.Struct(">HI")
 
 Key = tuple[int, int]
 """The tag and the reference number of an element."""
-Range = tuple[int, int]
-"""Offset and length, in bytes."""
 
 
 class Descriptor(NamedTuple):

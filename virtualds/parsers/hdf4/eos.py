@@ -17,7 +17,12 @@ from typing import Any
 import numpy as np
 
 from virtualds.arrays.group import ManifestVariable
-from virtualds.parsers.geo_keys import GEOGRAPHIC, PROJECTED, describe_system
+from virtualds.parsers.geo_keys import (
+    GEOGRAPHIC,
+    PROJECTED,
+    REFERENCE_SYSTEM,
+    describe_system,
+)
 from virtualds.parsers.hdf4.datasets import Dataset, Datasets, Dimension, name_apart
 
 STRUCTURE = re.compile(r"(GRID|SWATH)_\d+")
@@ -25,7 +30,6 @@ METADATA = re.compile(r"StructMetadata\.\d+")
 """The attributes with structural metadata: a long text is cut into several."""
 AXES = {"YDim": "y", "XDim": "x"}
 """Dimensions of grids, and their names here."""
-REFERENCE_SYSTEM = "spatial_ref"
 LONGEST = 2**24
 """Cells along an axis that get coordinates, at most."""
 CENTRE, UPPER_LEFT = "HDFE_CENTER", "HDFE_GD_UL"

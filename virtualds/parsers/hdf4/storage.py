@@ -33,13 +33,13 @@ from virtualds.parsers.hdf4.elements import (
     IN_BLOCKS,
     Elements,
     Key,
-    Range,
     unpack,
 )
 from virtualds.parsers.hdf4.pieces import Pieces
 from virtualds.parsers.hdf4.tables import CODE, decode_text, find_dtype, read_records
 from virtualds.parsers.hdf5.file import find_referenced_file, list_beside
 from virtualds.source_file import SourceFile
+from virtualds.stores.store import Range
 
 PLAIN, RUN_LENGTH, N_BIT, SKIPPING_HUFFMAN, DEFLATE, SZIP = 0, 1, 2, 3, 4, 5
 """Ways to encode (section 10.6)."""

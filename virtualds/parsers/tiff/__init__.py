@@ -21,7 +21,7 @@ from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.parser import NativeReader, NativeRegion, Parser, ReadNative, stored_values
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.extras import import_package
-from virtualds.parsers.geo_keys import describe_system
+from virtualds.parsers.geo_keys import REFERENCE_SYSTEM, describe_system
 from virtualds.parsers.tiff.pages import build_page_array, nodata_of, read_geo_keys
 from virtualds.source_file import SourceFile
 from virtualds.stores.open_source import describe_damage, open_source
@@ -41,8 +41,8 @@ TIFF_ERRORS = (
     struct.error,
 )
 """Errors that tifffile raises for damaged files."""
-IMAGE, REFERENCE_SYSTEM = "band_data", "spatial_ref"
-"""Names of variables, as in rioxarray."""
+IMAGE = "band_data"
+"""Name of the variable, as in rioxarray."""
 DIMS = {"S": "band"}
 """Names of axes that are not tifffile's letters in lower case."""
 TEXTS = {
