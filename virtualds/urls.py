@@ -97,6 +97,17 @@ def local_path(url: str) -> str:
     return path[1:] if is_drive else path
 
 
+def path_or_url(url: str) -> str:
+    """Return the path of a local file, or the url of another one: what people call it.
+
+    Examples
+    --------
+    >>> path_or_url("file:///data/a.nc"), path_or_url("s3://data/a.nc")
+    ('/data/a.nc', 's3://data/a.nc')
+    """
+    return local_path(url) if scheme_of(url) == "file" else url
+
+
 def join_url(base: str, relative: str) -> str:
     """Return the url of a path relative to the folder that ``base`` lies in."""
     if _is_in_archive(base):

@@ -16,7 +16,7 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.source_file import SourceFile
-from virtualds.urls import local_path, scheme_of
+from virtualds.urls import path_or_url
 
 MOST_AXES = 64
 """Axes of a numpy array at most."""
@@ -76,7 +76,7 @@ def build_flat_variable(
     url = source.url
     encoding = {
         "dtype": data.dtype,
-        "source": local_path(url) if scheme_of(url) == "file" else url,
+        "source": path_or_url(url),
         "original_shape": data.shape,
     }
     return ManifestVariable(dims, data, {}, encoding)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from virtualds.errors import UnsupportedError
 from virtualds.source_file import StorageOptions
-from virtualds.urls import local_path, scheme_of
+from virtualds.urls import path_or_url, scheme_of
 
 
 class Compression(NamedTuple):
@@ -71,5 +71,5 @@ def make_compressed_error(url: str, program: str, call: str | None) -> Unsupport
 
 
 def _call_fsspec(url: str, *options: str) -> str:
-    shown = local_path(url) if scheme_of(url) == "file" else url
+    shown = path_or_url(url)
     return f"fsspec.open({shown!r}{''.join(options)})"

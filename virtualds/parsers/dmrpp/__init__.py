@@ -31,7 +31,7 @@ from virtualds.parsers.hdf5 import PARSER as HDF5
 from virtualds.parsers.hdf5.attributes import RESERVED
 from virtualds.parsers.hdf5.data_types import TEXT_DTYPE
 from virtualds.source_file import SourceFile
-from virtualds.urls import local_path, scheme_of
+from virtualds.urls import path_or_url
 
 TYPES: dict[str, np.dtype[Any]] = {
     name: np.dtype(kind)
@@ -98,7 +98,7 @@ class _SidecarReader:
         self._files = DescribedFiles(source, root)
         self._sizes: dict[str, int] = {}
         self._dimensions = 0
-        self._shown = local_path(source.url) if scheme_of(source.url) == "file" else source.url
+        self._shown = path_or_url(source.url)
 
     def read_group(self, element: Element, path: str) -> ManifestGroup:
         """Read a group with all below it; ``path`` is empty or ends in no slash."""

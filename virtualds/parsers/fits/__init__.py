@@ -34,7 +34,7 @@ from virtualds.parsers.fits.tables import read_table
 from virtualds.parsers.fits.tiles import find_tiles, show_image
 from virtualds.source_file import SourceFile
 from virtualds.stores.open_source import describe_damage, open_source
-from virtualds.urls import local_path, scheme_of
+from virtualds.urls import path_or_url
 
 SIGNATURE = b"SIMPLE  ="
 DTYPES = {8: ">u1", 16: ">i2", 32: ">i4", 64: ">i8", -32: ">f4", -64: ">f8"}
@@ -130,8 +130,7 @@ class _Reader:
 
     @property
     def _origin(self) -> str:
-        url = self.source.url
-        return local_path(url) if scheme_of(url) == "file" else url
+        return path_or_url(self.source.url)
 
     def _read_image(self, name: str, part: HeaderDataUnit, file: BinaryIO) -> ManifestVariable:
         self._demand_whole(name, part)

@@ -30,7 +30,7 @@ from virtualds.parsers.grib.names import (
     name_level,
 )
 from virtualds.source_file import SourceFile
-from virtualds.urls import local_path, scheme_of
+from virtualds.urls import path_or_url
 
 REGULAR = ("regular_ll", "regular_gg")
 """Grids whose rows are parallels."""
@@ -78,8 +78,7 @@ class MessageGroup:
             error.locate(f"variable {parameter.name!r}", self.source.url)
             self.problems[parameter.name] = error
             array = ManifestArray.unreadable((*lengths, *self.shape), "f4", f"{error}")
-        url = self.source.url
-        origin = local_path(url) if scheme_of(url) == "file" else url
+        origin = path_or_url(self.source.url)
         encoding = {"source": origin, "original_shape": array.shape, "dtype": array.dtype}
         names = [*map(self._name_axis, parameter.axes), *self.places]
         names += ["valid_time"] if {"time", "step"} <= parameter.axes.keys() else []

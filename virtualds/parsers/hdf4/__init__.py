@@ -33,7 +33,7 @@ from virtualds.parsers.hdf4.old_groups import read_old_datasets
 from virtualds.parsers.hdf4.storage import Wanted, build_array, measure
 from virtualds.source_file import SourceFile
 from virtualds.stores.open_source import describe_damage
-from virtualds.urls import local_path, scheme_of
+from virtualds.urls import path_or_url
 
 FILLS: dict[str, Any] = {
     **{"S": b"\0", "i1": -127, "u1": 129, "i2": -32767, "u2": 32769, "i4": -(2**31) + 1},
@@ -162,10 +162,9 @@ class _Reader:
         return tuple(found)
 
     def _show(self, dataset: Dataset, dims: tuple[str, ...], data: Any) -> ManifestVariable:
-        url = self._elements.source.url
         encoding: dict[str, Any] = {
             "dtype": data.dtype.newbyteorder("="),
-            "source": local_path(url) if scheme_of(url) == "file" else url,
+            "source": path_or_url(self._elements.source.url),
             "original_shape": data.shape,
         }
         return ManifestVariable(dims, data, show_as_cf(dataset.attributes), encoding)

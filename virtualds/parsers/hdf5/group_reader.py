@@ -37,7 +37,7 @@ from virtualds.parsers.hdf5.objects import Dataset, GroupMembers, HDF5Location, 
 from virtualds.parsers.hdf5.read_ahead import fetch_groups
 from virtualds.parsers.hdf5.storage import build_stored_array, fill_of
 from virtualds.parsers.hdf5.virtual_datasets import build_mapped_array, list_needed_files
-from virtualds.urls import local_path, scheme_of
+from virtualds.urls import path_or_url
 
 LARGEST_VOID = 2**31 - 1
 """Most bytes of an element in numpy."""
@@ -117,7 +117,7 @@ class _GroupReader:
         self.skip = skip
         self.where = where
         url = files.source.url
-        self.source_name = local_path(url) if scheme_of(url) == "file" else url
+        self.source_name = path_or_url(url)
         self.problems: dict[str, VirtualdsError] = {}
 
     def read(

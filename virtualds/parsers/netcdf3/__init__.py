@@ -34,7 +34,7 @@ from virtualds.parsers.netcdf3.header import (
 from virtualds.source_file import SourceFile
 from virtualds.stores import find_store
 from virtualds.stores.block_cache import FIRST_PAGES, PAGE
-from virtualds.urls import local_path, scheme_of
+from virtualds.urls import path_or_url
 
 LONGEST = 2**28
 """Bytes of the longest header that the parser reads."""
@@ -75,7 +75,7 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     skipped = frozenset(skip)
     header, size = _read_header(source)
     records = header.count_records(size) if header.numrecs is None else header.numrecs
-    name = local_path(source.url) if scheme_of(source.url) == "file" else source.url
+    name = path_or_url(source.url)
     variables, problems = {}, dict[str, VirtualdsError]()
     for variable in header.variables:
         if variable.name in skipped:

@@ -25,7 +25,7 @@ from virtualds.parsers.geo_keys import REFERENCE_SYSTEM, describe_system
 from virtualds.parsers.tiff.pages import build_page_array, nodata_of, read_geo_keys
 from virtualds.source_file import SourceFile
 from virtualds.stores.open_source import describe_damage, open_source
-from virtualds.urls import local_path, scheme_of
+from virtualds.urls import path_or_url
 
 SIGNATURES = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 """Byte order and version: of TIFF (6.0, section 2), then of BigTIFF."""
@@ -90,7 +90,7 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     with (
         describe_damage(source, "TIFF", TIFF_ERRORS),
         open_source(source) as file,
-        tifffile.TiffFile(file, name=_name_of(source)) as tiff,
+        tifffile.TiffFile(file, name=path_or_url(source.url)) as tiff,
     ):
         # counting pages ends even if they form a circle; listing images would not
         if not len(tiff.pages) or not tiff.series:
@@ -160,10 +160,6 @@ def _demand_all_tags(file: BinaryIO, form: Any, page: Any) -> None:
         raise ValueError(f"tags {lacking} of the directory at byte {page.offset} cannot be read")
 
 
-def _name_of(source: SourceFile) -> str:
-    return local_path(source.url) if scheme_of(source.url) == "file" else source.url
-
-
 def _list_images(tiff: Any) -> Iterable[tuple[str, Any, int]]:
     """Yield each image: its path, the levels of its pyramid, and its own level."""
     for index, series in enumerate(tiff.series):
@@ -198,7 +194,8 @@ def _build_group(
             error.locate(f"variable {IMAGE!r}", source.url)
             problems[IMAGE] = error
             array = ManifestArray.unreadable(series.shape, page.dtype or "u1", f"{error}")
-        encoding = {"source": _name_of(source), "original_shape": array.shape, "dtype": array.dtype}
+        origin = path_or_url(source.url)
+        encoding = {"source": origin, "original_shape": array.shape, "dtype": array.dtype}
         variables[IMAGE] = ManifestVariable(dims, array, attributes, encoding)
     variables |= {name: v for name, v in coordinates.items() if name not in skip}
     return ManifestGroup(variables, {}, {}, {"unlimited_dims": set()}, problems)
