@@ -19,6 +19,7 @@ from virtualds.parsers.hdf4.elements import DATA, NUMBER_TYPE, VDATA, VGROUP, El
 from virtualds.parsers.hdf4.tables import (
     Vdata,
     Vgroup,
+    decode_text,
     find_dtype,
     read_values,
     read_vdata,
@@ -203,12 +204,6 @@ def show_attribute(name: str, values: np.ndarray[Any, Any]) -> Any:
     """
     if values.dtype.kind == "S":
         data = values.tobytes()
-        text = data.replace(b"\0", b"")
-        if name == "_FillValue":
-            return np.bytes_(data)
-        try:
-            return text.decode()
-        except UnicodeDecodeError:
-            return text.decode("latin-1")
+        return np.bytes_(data) if name == "_FillValue" else decode_text(data.replace(b"\0", b""))
     native = values.astype(values.dtype.newbyteorder("="))
     return native[0] if native.size == 1 else native
