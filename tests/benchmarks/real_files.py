@@ -118,7 +118,8 @@ def read_fits(path: Path) -> Iterator[Found]:
                 skipped = {"COMMENT", "HISTORY", "", "SIMPLE", "EXTEND", "BSCALE", "BZERO", "BLANK"}
                 cards = {
                     keyword: int(value) if isinstance(value, bool) else value
-                    for keyword, value in unit.header.items()
+                    # of a keyword that stands twice astropy takes the first card
+                    for keyword, value in reversed(list(unit.header.items()))
                     if keyword not in skipped | {"XTENSION", "BITPIX", "PCOUNT", "GCOUNT"}
                     and not keyword.startswith("NAXIS")
                     and not isinstance(value, fits.card.Undefined)

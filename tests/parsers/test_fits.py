@@ -360,6 +360,23 @@ def test_a_header_without_its_end_does_not_take_in_the_next_one(tmp_path: Path) 
     assert "two.fits" in str(caught.value)
 
 
+def test_of_other_keywords_the_first_one_counts_as_in_astropy(tmp_path: Path) -> None:
+    image = fits.PrimaryHDU(np.arange(6.0))
+    text = "a text so long that one card does not hold it, and a second one has to go on with it"
+    cards = [("EXPTIME", 1.5), ("OTHER", 2.5), ("NOTE", "short"), ("OTHER2", text)]
+    image.header.extend([*cards, ("COMMENT", "= no value")])
+    image.writeto(tmp_path / "a.fits")
+    data = (tmp_path / "a.fits").read_bytes()
+    for old, new in ((b"OTHER   ", b"EXPTIME "), (b"OTHER2  ", b"NOTE    ")):
+        data = data.replace(old, new)
+    (tmp_path / "a.fits").write_bytes(data)
+    found = virtualds.open_virtual_dataset(tmp_path / "a.fits").PRIMARY.attrs
+    native = fits.getheader(tmp_path / "a.fits")
+    for name in ("EXPTIME", "NOTE"):
+        assert found[name] == native[name]
+    assert found["COMMENT"] == str(native["COMMENT"]) == "= no value"
+
+
 @pytest.mark.parametrize("keyword", ["BITPIX", "NAXIS2", "BZERO"])
 def test_a_repeated_structural_keyword_is_an_error(keyword: str, tmp_path: Path) -> None:
     made = scaled("i2", BSCALE=0.5, BZERO=3.0)

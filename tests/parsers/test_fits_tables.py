@@ -168,6 +168,16 @@ def test_scaled_columns_are_those_of_astropy(form: str, cards: Any, tmp_path: Pa
     assert virtualds.open_virtual_dataset(path, group="T").a.dtype == np.float64
 
 
+def test_scaled_complex_numbers_are_refused_and_other_columns_read(tmp_path: Path) -> None:
+    # astropy scales their real parts, and drops the others
+    made = [fits.Column("a", "C", array=[1 + 2j, 3j]), fits.Column("b", "J", array=[5, 6])]
+    path = with_cards(tmp_path / "a.fits", {"TSCAL1": 2.0}, made)
+    with pytest.raises(UnsupportedError, match=r"'a'.*complex"):
+        virtualds.open_virtual_dataset(path, group="T")
+    rest = virtualds.open_virtual_dataset(path, group="T", drop_variables=["a"])
+    assert rest.b.values.tolist() == [5, 6]
+
+
 @pytest.mark.parametrize("form", ["B", "I", "J"])
 def test_undefined_integers_are_nan(form: str, tmp_path: Path) -> None:
     made = [fits.Column("a", form, null=3, array=np.arange(9)), fits.Column("b", "B")]
@@ -365,6 +375,17 @@ def test_a_damaged_table_is_an_error(old: bytes, new: bytes, tmp_path: Path) -> 
     (tmp_path / "a.fits").write_bytes(data.replace(old, new))
     with pytest.raises(FormatError):
         virtualds.open_virtual_dataset(tmp_path / "a.fits", group="T")
+
+
+@pytest.mark.parametrize("keyword", ["TZERO1", "TFORM1", "TNULL2"])
+def test_a_card_about_values_that_stands_twice_is_an_error(keyword: str, tmp_path: Path) -> None:
+    made = [fits.Column("a", "J", array=[1, 2]), fits.Column("b", "J", array=[5, 6])]
+    path = with_cards(tmp_path / "a.fits", {"TZERO1": 4.0, "TNULL2": 5, "TCOMM1": "x"}, made)
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"TCOMM1  ", keyword.ljust(8).encode()))
+    with pytest.raises(FormatError, match=f"{keyword} stands twice"):
+        virtualds.open_virtual_dataset(path, group="T")
+    np.testing.assert_array_equal(virtualds.open_virtual_dataset(path).PRIMARY, np.arange(6.0))
 
 
 @pytest.mark.parametrize(

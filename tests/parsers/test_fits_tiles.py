@@ -193,6 +193,17 @@ def test_scales_that_are_no_columns_are_refused_by_name(tmp_path: Path) -> None:
     np.testing.assert_array_equal(rest.BEHIND, np.arange(6.0))
 
 
+def test_a_scale_without_its_zero_is_refused_by_name(tmp_path: Path) -> None:
+    stream = gzip.compress(np.arange(64, dtype=">i4").tobytes())
+    made = [
+        fits.Column("COMPRESSED_DATA", "PB()", array=np.array([np.frombuffer(stream, "u1")], "O")),
+        fits.Column("ZSCALE", "D", array=[2.0]),
+    ]
+    write_tiles(tmp_path / "a.fits", made)
+    with pytest.raises(UnsupportedError, match=r"'TILES'"):
+        virtualds.open_virtual_dataset(tmp_path / "a.fits")
+
+
 def test_a_stream_of_another_size_than_its_tile_is_an_error(tmp_path: Path) -> None:
     # the decoder would write behind the tile, and end the process
     values = np.arange(70 * 90, dtype="i2").reshape(70, 90)
@@ -204,6 +215,14 @@ def test_a_stream_of_another_size_than_its_tile_is_an_error(tmp_path: Path) -> N
         virtualds.open_virtual_dataset(path).TILES.load()
 
 
+def write_tiles(path: Path, made: list[fits.Column]) -> None:
+    """Write a table as an image of 8 x 8 floats in one tile."""
+    table = fits.BinTableHDU.from_columns(made, name="TILES")
+    said = {"ZIMAGE": True, "ZCMPTYPE": "GZIP_1", "ZBITPIX": -32, "ZNAXIS": 2}
+    table.header.update(said | {f"{name}{n}": 8 for name in ("ZNAXIS", "ZTILE") for n in (1, 2)})
+    fits.HDUList([fits.PrimaryHDU(), table]).writeto(path)
+
+
 def test_a_tile_that_swells_is_an_error(tmp_path: Path) -> None:
     stream = gzip.compress(bytes(10**7))
     made = [
@@ -211,10 +230,7 @@ def test_a_tile_that_swells_is_an_error(tmp_path: Path) -> None:
         fits.Column("ZSCALE", "D", array=[1.0]),
         fits.Column("ZZERO", "D", array=[0.0]),
     ]
-    table = fits.BinTableHDU.from_columns(made, name="TILES")
-    said = {"ZIMAGE": True, "ZCMPTYPE": "GZIP_1", "ZBITPIX": -32, "ZNAXIS": 2}
-    table.header.update(said | {f"{name}{n}": 8 for name in ("ZNAXIS", "ZTILE") for n in (1, 2)})
-    fits.HDUList([fits.PrimaryHDU(), table]).writeto(tmp_path / "a.fits")
+    write_tiles(tmp_path / "a.fits", made)
     with pytest.raises(ReadError, match="a stream is not one of 64 pixels"):
         virtualds.open_virtual_dataset(tmp_path / "a.fits").TILES.load()
 

@@ -18,7 +18,7 @@ from virtualds.codecs.codec import Codec
 from virtualds.codecs.table_columns import Logicals, PaddedText, RowBits, TextNumbers
 from virtualds.codecs.unsigned import SignFlip
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.parsers.fits.header import HeaderDataUnit, make_damage
+from virtualds.parsers.fits.header import HeaderDataUnit, demand_single_cards, make_damage
 from virtualds.parsers.fits.heap import DESCRIPTOR, WORDS
 from virtualds.source_file import SourceFile
 
@@ -125,6 +125,7 @@ def find_columns(
     FormatError
         The header does not say where columns lie, or the file is truncated.
     """
+    demand_single_cards(part)
     rows, row = part.shape if len(part.shape) == 2 else (0, 0)
     count = part.cards.get("TFIELDS")
     if len(part.shape) != 2 or type(count) is not int or not 0 <= count <= MOST_COLUMNS:
@@ -162,18 +163,19 @@ def _find_column(
     if column.start + column.width > row or following > row:
         raise make_damage(part, f"column {number} reaches past the {row} bytes of a row")
     letter = match[1 if is_text else 2].upper()
-    if letter in "PQ" and not is_text:
-        return following, _find_varying(part, number, column.start, form)
-    return following, _scale(column, letter, number, part.cards)
+    try:
+        if letter in "PQ" and not is_text:
+            return following, _find_varying(part, number, column.start, form)
+        return following, _scale(column, letter, number, part.cards)
+    except VirtualdsError as error:
+        return following, error
 
 
-def _find_varying(
-    part: HeaderDataUnit, number: int, start: int, form: str
-) -> VaryingColumn | VirtualdsError:
-    """Return a column of arrays in the heap, or why it cannot be read."""
+def _find_varying(part: HeaderDataUnit, number: int, start: int, form: str) -> VaryingColumn:
+    """Return a column of arrays in the heap."""
     found = DESCRIPTOR.match(form.upper())
     if found is None or found[2] == "X" or form[:1] == "0":
-        return UnsupportedError(
+        raise UnsupportedError(
             f"FITS part {part.number}: it has arrays of varying length ({form}) that are not read "
             f"here; read it with astropy, or leave it out with drop_variables or on_error='skip'"
         )
@@ -244,6 +246,12 @@ def _scale(column: Column, letter: str, number: int, cards: Mapping[str, Any]) -
     for name, value in ((f"TSCAL{number}", scale), (f"TZERO{number}", zero)):
         if type(value) not in (int, float):
             raise FormatError(f"{name} is {value!r}; the file is damaged, fetch it again")
+    if column.dtype.kind == "c" and (scale, zero) != (1, 0):
+        raise UnsupportedError(
+            f"FITS column {number}: its complex numbers are scaled (TSCAL{number}, TZERO{number}), "
+            f"which astropy does to their real parts alone; leave it out with drop_variables or "
+            f"on_error='skip'"
+        )
     is_number = column.dtype.kind in "iuf"
     dtype, codecs = column.dtype, column.codecs
     meant = UNSIGNED.get((letter, zero)) if scale == 1 and not codecs else None

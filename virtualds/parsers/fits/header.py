@@ -26,8 +26,13 @@ BEHIND = 1000
 STRING = re.compile(r"'((?>''|[^']|'(?![ /]|$))*+)'(?=[ /]|$)")
 """A string; a single quote in it is half of a pair that continues on the next card."""
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([EDed][+-]?\d+)?$")
-UNIQUE_KEYWORDS = re.compile(r"(BITPIX|NAXIS\d*|PCOUNT|GCOUNT|BSCALE|BZERO|BLANK)$")
+UNIQUE_KEYWORDS = re.compile(r"BITPIX|NAXIS\d*|PCOUNT|GCOUNT|BSCALE|BZERO|BLANK")
 """Keywords that say how data are read; the standard does not say what a repeated one means."""
+UNIQUE_IN_TABLES = re.compile(
+    r"T(FIELDS|HEAP|(FORM|BCOL|DIM|SCAL|ZERO|NULL)\d+)"
+    r"|Z(IMAGE|CMPTYPE|BITPIX|NAXIS\d*|TILE\d+|NAME\d+|VAL\d+|QUANTIZ|DITHER0|BLANK|SCALE|ZERO)"
+)
+"""The same of tables. astropy takes the first one, and CFITSIO the last one."""
 FIRST_KEYWORDS = ("SIMPLE", "XTENSION")
 """Keywords that headers begin with."""
 COMMENTARY = ("COMMENT", "HISTORY", "")
@@ -47,12 +52,15 @@ class HeaderDataUnit:
         Values by keyword.
     start, offset : int
         Where its header and its data begin, in bytes.
+    repeated : set of str
+        Keywords that stand there more than once.
     """
 
     number: int
     cards: dict[str, Any]
     start: int
     offset: int
+    repeated: frozenset[str] = frozenset()
 
     @property
     def kind(self) -> str:
@@ -101,6 +109,18 @@ def make_damage(part: HeaderDataUnit, what: str) -> FormatError:
     return FormatError(f"FITS part {part.number}: {what}; the file is damaged, fetch it again")
 
 
+def demand_single_cards(part: HeaderDataUnit) -> None:
+    """Refuse a table of which a card that says how to read it stands twice.
+
+    Raises
+    ------
+    FormatError
+        There is one.
+    """
+    if twice := sorted(filter(UNIQUE_IN_TABLES.fullmatch, part.repeated)):
+        raise make_damage(part, f"{twice[0]} stands twice, and readers disagree which one counts")
+
+
 def read_units(file: BinaryIO, source: SourceFile) -> Iterator[HeaderDataUnit]:
     """Yield the parts of a file: read their headers, skip their data.
 
@@ -111,7 +131,8 @@ def read_units(file: BinaryIO, source: SourceFile) -> Iterator[HeaderDataUnit]:
     """
     place = number = 0
     while (header := _read_header(file, place, source, first=not number)) is not None:
-        part = HeaderDataUnit(number, _parse_cards(header.cards), place, place + header.nbytes)
+        cards, repeated = _parse_cards(header.cards)
+        part = HeaderDataUnit(number, cards, place, place + header.nbytes, repeated)
         yield part
         place = part.offset + -(-part.nbytes // BLOCK) * BLOCK
         number += 1
@@ -166,9 +187,13 @@ def _read_header(file: BinaryIO, place: int, source: SourceFile, first: bool) ->
     )
 
 
-def _parse_cards(header: str) -> dict[str, Any]:
-    """Return values by keyword; repeated comments are joined as lines."""
+def _parse_cards(header: str) -> tuple[dict[str, Any], frozenset[str]]:
+    """Return values by keyword, and which keywords are repeated.
+
+    Comments are joined as lines. Of others the first one counts, as in astropy.
+    """
     found: dict[str, Any] = {}
+    repeated = set[str]()
     last, text = "", None
     for start in range(0, len(header), CARD):
         card = header[start : start + CARD].ljust(CARD)
@@ -186,23 +211,33 @@ def _parse_cards(header: str) -> dict[str, Any]:
             if (more := _parse_string(value.strip()[half:])) is not None:
                 text += "'" * half + more
                 found[last] = _unquote(text)
-        elif name in COMMENTARY and card[8:10] != "= ":
+        elif name in COMMENTARY:
             line = card[8:].rstrip()
             if name and line:
                 found[name] = f"{found[name]}\n{line}" if name in found else line
-        elif name == "HIERARCH" and "=" in card:
-            last, _, value = card[9:].partition("=")
-            last, text = last.strip(), _parse_string(value)
+        elif (pair := _split_card(card)) is not None and pair[0] not in found:
+            last, value = pair
+            text = _parse_string(value)
             found[last] = _parse_value(value)
-        elif card[8:10] == "= ":
-            last, text = name, _parse_string(value)
-            if name in found and UNIQUE_KEYWORDS.match(name):
-                raise FormatError(
-                    f"FITS header: {name} stands twice, and readers disagree which one counts; "
-                    f"the file is damaged, fetch it again"
-                )
-            found[name] = _parse_value(value)
-    return {name: value for name, value in found.items() if value is not None}
+        elif pair is not None:
+            text = None
+            repeated.add(pair[0])
+    if twice := sorted(filter(UNIQUE_KEYWORDS.fullmatch, repeated)):
+        raise FormatError(
+            f"FITS header: {twice[0]} stands twice, and readers disagree which one counts; the "
+            f"file is damaged, fetch it again"
+        )
+    return {n: value for n, value in found.items() if value is not None}, frozenset(repeated)
+
+
+def _split_card(card: str) -> tuple[str, str] | None:
+    """Return the keyword and the text of the value of a card, None if it has no value."""
+    if card[8:10] == "= ":
+        return card[:8].rstrip(), card[10:]
+    if card.startswith("HIERARCH ") and "=" in card:
+        name, _, value = card[9:].partition("=")
+        return name.strip(), value
+    return None
 
 
 def _parse_string(text: str) -> str | None:

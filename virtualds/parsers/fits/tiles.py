@@ -24,7 +24,7 @@ from virtualds.codecs.shuffle import Shuffle
 from virtualds.codecs.zlib import Gzip
 from virtualds.errors import UnsupportedError
 from virtualds.parsers.fits.columns import find_place
-from virtualds.parsers.fits.header import HeaderDataUnit, make_damage
+from virtualds.parsers.fits.header import HeaderDataUnit, demand_single_cards, make_damage
 from virtualds.parsers.fits.heap import DESCRIPTOR, WORDS, find_places, read_rows
 from virtualds.source_file import SourceFile
 
@@ -64,6 +64,8 @@ OF_WHOLE_IMAGES = ("RICE_1", "RICE_ONE", "GZIP_1", "GZIP_2", "HCOMPRESS_1", "NOC
 """Compressions that astropy decodes, and survives where bytes are damaged."""
 
 
+SCALES = ("ZSCALE", "ZZERO")
+"""Columns, or keywords, with which integers become floats."""
 ITEMS = {"B": 1, "I": 2, "J": 4}
 """Bytes of the elements in which tiles are counted."""
 
@@ -104,13 +106,15 @@ def find_tiles(
     UnsupportedError
         Nothing here decodes them.
     """
+    demand_single_cards(part)
     numbers = range(len(shape), 0, -1)
     axes = tuple(_cut_axis(part, number, n) for number, n in zip(numbers, shape, strict=True))
     grid = tuple(axis.nchunks for axis in axes)
     offsets, lengths = _read_places(part, file, prod(grid))
     name = str(part.cards.get("ZCMPTYPE", "")).strip()
-    is_scaled = all(find_place(part, column) for column in ("ZSCALE", "ZZERO"))
-    is_lossless = dtype.kind != "f" or (name not in INTEGERS and "ZSCALE" not in part.cards)
+    scales = [find_place(part, column) is not None for column in SCALES]
+    is_scaled, has_scale = all(scales), any(scales) or not part.cards.keys().isdisjoint(SCALES)
+    is_lossless = dtype.kind != "f" or (name not in INTEGERS and not has_scale)
     if name in COMPRESSIONS and is_lossless and not is_scaled and lengths.all():
         codecs = _find_codecs(part, name, dtype)
         if name == "GZIP_1" and dtype.itemsize < WIDE and lengths.size:
