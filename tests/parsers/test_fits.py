@@ -377,6 +377,19 @@ def test_of_other_keywords_the_first_one_counts_as_in_astropy(tmp_path: Path) ->
     assert found["COMMENT"] == str(native["COMMENT"]) == "= no value"
 
 
+def test_the_name_that_fpack_makes_up_gives_way_to_that_of_the_image(tmp_path: Path) -> None:
+    image = fits.CompImageHDU(np.arange(64, dtype="i4").reshape(8, 8), name="COMPRESSED_IMAGE")
+    image.header["OTHER"] = "ccd00"
+    fits.HDUList([fits.PrimaryHDU(), image]).writeto(tmp_path / "a.fits")
+    data = (tmp_path / "a.fits").read_bytes()
+    (tmp_path / "a.fits").write_bytes(data.replace(b"OTHER   ", b"EXTNAME "))
+    with fits.open(tmp_path / "a.fits") as native:
+        assert native[1].name == "ccd00"
+    found = virtualds.open_virtual_dataset(tmp_path / "a.fits")
+    assert list(found) == ["ccd00"]
+    assert found.ccd00.attrs["EXTNAME"] == "ccd00"
+
+
 @pytest.mark.parametrize("keyword", ["BITPIX", "NAXIS2", "BZERO"])
 def test_a_repeated_structural_keyword_is_an_error(keyword: str, tmp_path: Path) -> None:
     made = scaled("i2", BSCALE=0.5, BZERO=3.0)

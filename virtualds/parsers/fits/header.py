@@ -8,7 +8,7 @@ FITS Standard 4.0: section 3 (parts of a file), 4 (cards), 4.2.1.2 (CONTINUE).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any, BinaryIO, NamedTuple
@@ -36,6 +36,8 @@ UNIQUE_IN_TABLES = re.compile(
 FIRST_KEYWORDS = ("SIMPLE", "XTENSION")
 """Keywords that headers begin with."""
 COMMENTARY = ("COMMENT", "HISTORY", "")
+NO_NAME = "COMPRESSED_IMAGE"
+"""The EXTNAME that fpack gives a table before the cards of its image, which may have a name."""
 LARGEST = 999
 """The largest value of NAXIS."""
 
@@ -190,7 +192,8 @@ def _read_header(file: BinaryIO, place: int, source: SourceFile, first: bool) ->
 def _parse_cards(header: str) -> tuple[dict[str, Any], frozenset[str]]:
     """Return values by keyword, and which keywords are repeated.
 
-    Comments are joined as lines. Of others the first one counts, as in astropy.
+    Comments are joined as lines. Of others the first one counts, as in astropy; an EXTNAME that
+    fpack made up does not.
     """
     found: dict[str, Any] = {}
     repeated = set[str]()
@@ -215,7 +218,7 @@ def _parse_cards(header: str) -> tuple[dict[str, Any], frozenset[str]]:
             line = card[8:].rstrip()
             if name and line:
                 found[name] = f"{found[name]}\n{line}" if name in found else line
-        elif (pair := _split_card(card)) is not None and pair[0] not in found:
+        elif (pair := _split_card(card)) is not None and _is_free(pair[0], found):
             last, value = pair
             text = _parse_string(value)
             found[last] = _parse_value(value)
@@ -228,6 +231,11 @@ def _parse_cards(header: str) -> tuple[dict[str, Any], frozenset[str]]:
             f"file is damaged, fetch it again"
         )
     return {n: value for n, value in found.items() if value is not None}, frozenset(repeated)
+
+
+def _is_free(name: str, found: Mapping[str, Any]) -> bool:
+    """Say whether no card before has given the keyword its value."""
+    return name not in found or (name == "EXTNAME" and found[name] == NO_NAME)
 
 
 def _split_card(card: str) -> tuple[str, str] | None:
