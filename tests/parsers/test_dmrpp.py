@@ -257,6 +257,14 @@ def test_strings_that_are_not_as_many_as_the_shape_says_are_refused(
         opened(tmp_path / "a.dmrpp", text)
 
 
+def test_strings_that_swell_beyond_the_limit_are_refused_before_they_do(tmp_path: Path) -> None:
+    stream = packed(np.frombuffer(zlib.compress(bytes(2**20)), "u1"))
+    values = "".join(f'<v s="{2**31}">{stream}</v>' for _ in range(4))
+    text = one(f"<dmrpp:vlsa>{values}</dmrpp:vlsa>", "String")
+    with pytest.raises(UnsupportedError, match=r"variable 'v'.*8589934624 bytes"):
+        opened(tmp_path / "a.dmrpp", text)
+
+
 # ---------------------------------------------------------------------- fill values
 
 

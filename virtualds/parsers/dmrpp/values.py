@@ -96,12 +96,14 @@ def _read_texts(stored: Storage) -> tuple[npt.NDArray[Any], dict[str, Any]]:
     found = stored.element.find(f"{DMRPP}vlsa")
     texts: list[str] = []
     most = prod(stored.shape)
-    demand_values(8 * most, "its strings")
-    for value in () if found is None else found:
+    values = [] if found is None else list(found)
+    sizes = [parse_number(value.get("s", "0"), "s") for value in values]
+    demand_values(8 * most + sum(sizes), "its strings")
+    for value, size in zip(values, sizes, strict=True):
         text = value.text or ""
-        if (size := value.get("s")) is not None:
-            packed = _from_base64(text)
-            text = _inflate(packed, parse_number(size, "s")).decode("utf-8", "replace")
+        if "s" in value.attrib:
+            # invalid UTF-8 is replaced, as in netCDF4 files
+            text = _inflate(_from_base64(text), size).decode("utf-8", "replace")
         count = parse_number(value.get("c", "1"), "c")
         texts += [text] * min(count, most + 1 - len(texts))
     if len(texts) != most:
