@@ -312,6 +312,13 @@ def test_a_flat_file_in_an_archive_is_opened(tmp_path: Path) -> None:
     assert found.array.values.tolist() == [0, 1, 2, 3, 4]
 
 
+def test_a_part_of_a_deflated_member_is_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.bin", bytes(100))
+    with pytest.raises(UnsupportedError, match="compressed as a whole by deflate"):
+        virtualds.open_flat(f"zip://a.bin::{tmp_path}/a.zip", dtype="<i4", shape=9, dims="x")
+
+
 MISTAKES: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "too long": ({"shape": 6}, FormatError, "reaches to byte 24, and the file has 20"),
     "no whole number": ({"shape": (-1, 3)}, FormatError, "not a whole number of 12"),

@@ -239,6 +239,22 @@ def test_a_file_in_a_deflated_member_is_read_if_its_only_chunk_ends_it(tmp_path:
     assert found.v.values.tolist() == list(range(9))
 
 
+def test_a_deflated_member_of_many_chunks_is_a_problem_of_its_variable(tmp_path: Path) -> None:
+    with netCDF4.Dataset(tmp_path / "a.nc", "w", format="NETCDF3_CLASSIC") as file:
+        file.createDimension("x", 9)
+        for name in ("a", "b"):
+            file.createVariable(name, "f8", ("x",))[:] = np.arange(9)
+    deflated(tmp_path / "a.zip", tmp_path / "a.nc", "a.nc")
+    url = f"zip://a.nc::{tmp_path}/a.zip"
+    with pytest.raises(UnsupportedError, match="compressed as a whole by deflate"):
+        virtualds.open_virtual_dataset(url)
+    with pytest.warns(UserWarning, match="a: zip://a.nc.*compressed as a whole"):
+        rest = virtualds.open_virtual_dataset(url, on_error="skip")
+    # its values end the member
+    assert list(rest) == ["b"]
+    assert rest.b.values.tolist() == list(range(9))
+
+
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 @pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 def test_a_zip_store_of_zarr_is_opened(compression: int, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from virtualds.chunks.projection import compact
 from virtualds.chunks.reference_table import iterate_references
 from virtualds.chunks.stored_sources import CountedSources, SourceColumns, count_stored
 from virtualds.codecs.zip_member import ZipMember
+from virtualds.errors import UnsupportedError
 from virtualds.source_file import NO_NUMBER, SourceFile
 from virtualds.stores import (
     find_archive_checksums,
@@ -228,17 +229,26 @@ READ_WHOLE = 2**23
 def resolve_archive_members(group: ManifestGroup) -> ManifestGroup:
     """Return a group whose references lead to archives, instead of to files inside archives.
 
+    Variables of which no reference can lead there are `problems`.
+
     Raises
     ------
     StoreError
         An archive cannot be read, or has changed.
     """
-    variables = {name: _resolve_variable(v) for name, v in group.variables.items()}
+    variables, problems = {}, dict(group.problems)
+    for name, variable in group.variables.items():
+        try:
+            variables[name] = _resolve_variable(variable)
+        except UnsupportedError as error:
+            problems[name] = error
+            hidden = ManifestArray.unreadable(variable.data.shape, variable.data.dtype, f"{error}")
+            variables[name] = replace(variable, data=hidden)
     groups = {name: resolve_archive_members(child) for name, child in group.groups.items()}
     before = [*group.variables.values(), *group.groups.values()]
     if all(map(is_, before, [*variables.values(), *groups.values()])):
         return group
-    return replace(group, variables=variables, groups=groups)
+    return replace(group, variables=variables, groups=groups, problems=problems)
 
 
 def _resolve_variable(variable: ManifestVariable) -> ManifestVariable:

@@ -103,6 +103,8 @@ def open_flat(
             raise FormatError(f"{absolute}: {error}") from error
         variable = build_flat_variable(data, tuple(axes), source)
         group = resolve_archive_members(ManifestGroup({name: variable}))
+        if (problem := group.problems.get(name)) is not None:
+            raise problem
     opening = OpenOptions(loadable_variables=[])
     dataset = decode_group(group, "raise", lambda part: to_virtual_dataset(part, opening))
     dataset.encoding["source"] = os.fspath(url)

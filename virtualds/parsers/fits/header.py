@@ -32,7 +32,7 @@ UNIQUE_IN_TABLES = re.compile(
     r"T(FIELDS|HEAP|(FORM|BCOL|DIM|SCAL|ZERO|NULL)\d+)"
     r"|Z(IMAGE|CMPTYPE|BITPIX|NAXIS\d*|TILE\d+|NAME\d+|VAL\d+|QUANTIZ|DITHER0|BLANK|SCALE|ZERO)"
 )
-"""The same of tables. astropy takes the first one, and CFITSIO the last one."""
+"""The same of tables."""
 FIRST_KEYWORDS = ("SIMPLE", "XTENSION")
 """Keywords that headers begin with."""
 COMMENTARY = ("COMMENT", "HISTORY", "")
