@@ -173,7 +173,7 @@ def test_a_system_that_is_not_known_is_not_guessed(kind: str) -> None:
 
 
 def test_an_image_without_keys_does_not_import_pyproj(monkeypatch: Any) -> None:
-    monkeypatch.setattr(geo_keys, "import_module", pytest.fail)
+    monkeypatch.setattr(geo_keys, "import_pyproj", pytest.fail)
     assert describe_system({}) == describe_system({"KeyRevision": 1}) == {}
 
 

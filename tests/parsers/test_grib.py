@@ -451,3 +451,13 @@ def test_impossible_times_and_sections_are_damage(name: str, tmp_path: Path) -> 
     path.write_bytes(data)
     with pytest.raises(FormatError, match=cause):
         virtualds.open_virtual_dataset(path)
+
+
+def test_pyproj_works_after_a_grib_file_was_opened(folder: Path) -> None:
+    code = (
+        "import sys, virtualds; virtualds.open_virtual_dataset(sys.argv[1]).load();"
+        "import pyproj; print(pyproj.CRS.from_epsg(32633).to_epsg())"
+    )
+    program = [sys.executable, "-c", code, str(written(folder, next(iter(CASES))))]
+    done = subprocess.run(program, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "32633\n"), done.stderr

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from virtualds.bounds import Buffer
 from virtualds.codecs.codec import Codec, CodecError, check_length
 from virtualds.codecs.images import SIZE_OF_JPEG2000
-from virtualds.extras import import_package
+from virtualds.extras import import_eccodes
 
 UNITS = frozenset({*range(8), *range(10, 15), 254})
 """Units of time of edition 1 (code table 4)."""
@@ -248,7 +248,7 @@ class GribMessage(Codec):
         return {"id": self.zarr_v2_id, **({"field": self.field} if self.field else {})}
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
-        eccodes = import_package("eccodes", "grib", "grib")
+        eccodes = import_eccodes("grib")
         # ecCodes searches a message for its end
         if bytes(data[:4]) != b"GRIB" or bytes(data[-4:]) != b"7777":
             raise CodecError(f"grib: {len(data)} bytes are not a message from GRIB to 7777")
@@ -310,7 +310,7 @@ def _read_in_order(handle: Any, eccodes: Any) -> npt.NDArray[np.float64]:
 @cache
 def _is_thread_safe() -> bool:
     """Say whether ecCodes was built for several threads."""
-    eccodes = import_package("eccodes", "grib", "grib")
+    eccodes = import_eccodes("grib")
     return "ECCODES_THREADS" in str(eccodes.codes_get_features())
 
 

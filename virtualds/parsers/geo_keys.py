@@ -8,15 +8,12 @@ projections and parameters in text are those of OGC 01-009 as GDAL uses them.
 from __future__ import annotations
 
 import math
-import os
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from importlib import import_module
 from typing import Any
 
-from virtualds.importing import importing
+from virtualds.extras import import_pyproj
 
 REFERENCE_SYSTEM = "spatial_ref"
 """Name of the variable that has the attributes of a system, as in rioxarray."""
@@ -129,24 +126,6 @@ def describe_system(keys: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     plain = (item for item in sorted(keys.items()) if isinstance(item[1], int | float | str))
     return dict(_describe(tuple(plain)))
-
-
-def import_pyproj() -> Any:
-    """Import pyproj with the PROJ that it brings along.
-
-    eccodes' wheels load another PROJ and offer its functions to all libraries that are loaded
-    later. pyproj would call these, and end the process.
-    """
-    # Windows looks a function up in the library that is named beside it
-    if sys.platform == "win32":
-        return import_module("pyproj")
-    with importing:
-        flags = sys.getdlopenflags()
-        sys.setdlopenflags(flags | getattr(os, "RTLD_DEEPBIND", 0))
-        try:
-            return import_module("pyproj")
-        finally:
-            sys.setdlopenflags(flags)
 
 
 # the images of an archive have one system, or a few

@@ -16,7 +16,7 @@ import numpy as np
 from virtualds.arrays.group import ManifestGroup
 from virtualds.arrays.parser import CannotError, NativeReader, NativeRegion, Parser, ReadNative
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.extras import import_package
+from virtualds.extras import import_eccodes
 from virtualds.parsers.grib.groups import FoundFields
 from virtualds.parsers.grib.messages import scan_messages
 from virtualds.parsers.grib.sections import find_message
@@ -102,7 +102,7 @@ def scan(source: SourceFile) -> FoundFields:
     FormatError
         No message is sound.
     """
-    eccodes = import_package("eccodes", source.url, "grib", "reading a GRIB file")
+    eccodes = import_eccodes(source.url, "reading a GRIB file")
     if source.size is None:
         raise UnsupportedError(f"{source.url}: the server does not send its size; copy it")
     _fetch_headers(source)

@@ -19,7 +19,7 @@ from typing import Any
 from virtualds.arrays.group import ManifestGroup
 from virtualds.arrays.parser import Parser
 from virtualds.errors import FormatError, UnsupportedError
-from virtualds.extras import import_package
+from virtualds.extras import import_eccodes
 from virtualds.parsers import grib
 from virtualds.parsers.grib.groups import OWN_KEYS, FoundFields
 from virtualds.parsers.grib.index_lines import IndexLine, is_index, list_lengths, read_lines
@@ -103,7 +103,7 @@ def _scan(source: SourceFile, given: Any, wanted: Mapping[str, Any] | None) -> F
             f"{source.url}: an index does not tell grids and units; name a file of the same "
             f"product that has them: parser_options={{'template': 'a.grib2'}}"
         )
-    eccodes = import_package("eccodes", source.url, "grib", "reading the index of a GRIB file")
+    eccodes = import_eccodes(source.url, "reading the index of a GRIB file")
     lines = _read_index(source.url, source.options)
     url = source.url.removesuffix(suffix) + FILES[suffix]
     file = find_store(url).describe(url, source.options)
