@@ -86,7 +86,7 @@ $(TEST_ENV)/installed: pyproject.toml
 
 $(DOCS_ENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(DOCS_ENV)
-	$(DOCS_ENV)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
+	$(DOCS_ENV)/bin/python -m pip install --quiet --no-compile --disable-pip-version-check -e '.[docs]'
 	@touch $@
 
 $(DIST_ENV)/installed:

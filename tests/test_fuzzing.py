@@ -85,8 +85,8 @@ def test_sound_files_made_at_random_are_read_as_the_library_reads_them(
     [
         ("hdf5-structure", 100),
         ("hdf5-alike", 30),
-        pytest.param("hdf5-structure", 1500, marks=pytest.mark.full),
-        pytest.param("hdf5-alike", 300, marks=pytest.mark.full),
+        pytest.param("hdf5-structure", 600, marks=pytest.mark.full),
+        pytest.param("hdf5-alike", 150, marks=pytest.mark.full),
     ],
 )
 def test_damaged_files_made_at_random_give_the_values_of_the_library_or_none(

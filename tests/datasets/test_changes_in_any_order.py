@@ -393,7 +393,7 @@ class Changes(RuleBasedStateMachine):
             assert found[path].attrs.get("rival") == dataset.attrs.get("rival")
 
 
-@pytest.mark.parametrize("examples", [2, pytest.param(30, marks=pytest.mark.full)])
+@pytest.mark.parametrize("examples", [2, pytest.param(15, marks=pytest.mark.full)])
 @pytest.mark.parametrize("form", SUFFIXES)
 def test_any_order_of_changes_is_what_the_model_is(form: str, examples: int) -> None:
     machine = type("ChangesOf", (Changes,), {"suffix": SUFFIXES[form]})

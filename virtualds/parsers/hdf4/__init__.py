@@ -199,6 +199,7 @@ def _find_fill(dataset: Dataset) -> bytes:
 
 def _open_pyhdf(target: Callable[[], Any], closing: ExitStack) -> ReadNative:
     """Open a file with pyhdf, which shows values as they are stored."""
+    from pyhdf.error import HDF4Error
     from pyhdf.SD import SD
 
     file = SD(str(target()))
@@ -210,7 +211,10 @@ def _open_pyhdf(target: Callable[[], Any], closing: ExitStack) -> ReadNative:
             return None
         if names.count(wanted.variable) != 1:
             raise CannotError("it knows no data set of that name alone")
-        values = file.select(names.index(wanted.variable)).get()
+        try:
+            values = file.select(names.index(wanted.variable)).get()
+        except HDF4Error as error:
+            raise CannotError(f"{error}") from error
         return region_of(np.asarray(values), wanted)
 
     return read_part
