@@ -167,6 +167,17 @@ def test_variables_that_share_chunks_share_blocks() -> None:
     assert lazy["u"].data.npartitions < ds["u"].data.nchunks
 
 
+def test_near_chunks_are_joined_where_there_are_very_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(far_blocks, "MOST_TASKS", 1000)
+    for chunks, tasks in ((1000, 1000), (1001, 1)):
+        array = ManifestArray.from_arrays(
+            shape=(chunks, 4), chunks=(1, 4), dtype="i2", path="/data/a", lengths=8,
+            offsets=8 * np.arange(chunks)[:, None],
+        )  # fmt: skip
+        lazy = xr.Dataset({"v": (DIMS[2:], array)}).virtual.to_lazy({})
+        assert lazy["v"].data.npartitions == tasks
+
+
 def test_months_are_joined_whole() -> None:
     parts = [far_field((n, 4), (n, 4)) for n in (31, 28, 31, 30)]
     ds = xr.Dataset({"v": (DIMS[2:], np.concatenate(parts))})

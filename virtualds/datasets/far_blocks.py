@@ -1,8 +1,9 @@
-"""Blocks of dask for far arrays: several stored chunks each, so that a task has many requests.
+"""Blocks of dask for far arrays, and for those of very many chunks: several stored chunks each.
 
 dask runs as many tasks at a time as there are threads. With a chunk in each block, as many requests
 are on their way, and a server that is 20 ms away answers two threads a hundred times a second. A
 block of many chunks sends their requests together, and joins those that are neighbours in a file.
+And a million tasks take dask minutes, wherever the chunks lie, or where most of them are missing.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from virtualds.source_file import SourceFile
 from virtualds.stores import find_store
 
 FAR_BLOCK = 32 * MIB
-"""Decoded bytes that chunks of a far array are joined to."""
+"""Decoded bytes that chunks are joined to."""
+MOST_TASKS = 100_000
+"""Chunks of a near array that are blocks of their own; more are joined as far ones are."""
 
 Lengths = int | tuple[int, ...]
 """Lengths of chunks along a dimension: all but the last alike, or each."""
@@ -70,7 +73,7 @@ class ChunkGrid(NamedTuple):
 
 @dataclass(frozen=True)
 class FarBlocks:
-    """The blocks of the variables of a dataset, whose chunks lie far away.
+    """The blocks of the variables of a dataset, whose chunks lie far away or are very many.
 
     Variables whose chunks have the same lengths along a dimension have the same blocks there.
 
@@ -91,9 +94,9 @@ class FarBlocks:
 
     @cached_property
     def _together(self) -> dict[tuple[Hashable, Lengths], int]:
-        """How many chunks make a block, by dimension and lengths; of near chunks nothing."""
+        """How many chunks make a block, by dimension and lengths; of few near chunks nothing."""
         found: dict[tuple[Hashable, Lengths], int] = {}
-        if self._is_far:
+        if self._are_joined:
             for grid in self.grids:
                 for dim, count in grid.count_together().items():
                     key = dim, grid.lengths[dim]
@@ -101,9 +104,10 @@ class FarBlocks:
         return found
 
     @property
-    def _is_far(self) -> bool:
+    def _are_joined(self) -> bool:
         """Whether the array of most chunks is far: one look at references does for a dataset."""
-        return is_far(max(self.grids, key=lambda grid: grid.array.nchunks).array)
+        largest = max(self.grids, key=lambda grid: grid.array.nchunks).array
+        return largest.nchunks > MOST_TASKS or is_far(largest)
 
 
 class PreferredChunks(dict[Hashable, Lengths]):
