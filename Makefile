@@ -25,16 +25,18 @@ help:
 demo: $(DEMO_ENV)/installed
 	$(DEMO_ENV)/bin/virtualds demo
 
+# Tests often wait for servers and processes: three at a time keep two processors busy.
+WORKERS ?= 3
 # What else pytest is told: make test ARGS='-k zarr'
 ARGS ?=
 test: $(TEST_ENV)/installed
-	$(TEST_ENV)/bin/pytest -n 2 -m 'not full' $(ARGS)
+	$(TEST_ENV)/bin/pytest -n $(WORKERS) -m 'not full' $(ARGS)
 
 test-rest: $(TEST_ENV)/installed
-	$(TEST_ENV)/bin/pytest -n 2 -m full $(ARGS)
+	$(TEST_ENV)/bin/pytest -n $(WORKERS) -m full $(ARGS)
 
 test-all: $(TEST_ENV)/installed
-	$(TEST_ENV)/bin/pytest -n 2 $(ARGS)
+	$(TEST_ENV)/bin/pytest -n $(WORKERS) $(ARGS)
 
 # This folder keeps the findings and the progress, so the next run resumes.
 FUZZ_STATE ?= fuzz-state

@@ -24,6 +24,8 @@ from fuzz.kinds import Kind, Maker, kind
 from fuzz.outcomes import Finding, Outcome, Values, by_last_part, differing, lenient, untyped
 from fuzz.workers import MODULES, Answer, Worker
 
+from virtualds.extras import import_pyproj
+
 IMPORTING = 120
 """Seconds that reading a sound file may take, with all imports, on a busy machine."""
 THREADED = ("icechunk", "obstore")
@@ -112,7 +114,11 @@ class Fuzzer:
         """Import here what the workers have imported, so that new ones need not."""
         for worker in (self._ours, self._native):
             answer = worker.ask(MODULES)
-            for name in [] if answer.end else answer.value:
+            names = [] if answer.end else answer.value
+            if "eccodes" in names and "pyproj" in names:
+                # in this order alone they do not end the process
+                import_pyproj()
+            for name in names:
                 if any(package in name for package in THREADED):
                     continue
                 with suppress(ImportError):

@@ -24,7 +24,7 @@ from virtualds.codecs.pipeline import CodecPipeline, FixedAxis
 from virtualds.datasets.location import Location, reader_of
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
-from virtualds.errors import FormatError
+from virtualds.errors import FormatError, UnsupportedError
 from virtualds.formats.markers import STORE_MARKERS
 from virtualds.reading.decode import Decoder
 from virtualds.source_file import SourceFile
@@ -221,7 +221,7 @@ def scan_source(file: SourceFile) -> ScannedSource:
     """
     try:
         return _scan_file(file)
-    except FormatError:
+    except (FormatError, UnsupportedError):
         # a chunk of a Zarr store has no file format
         if (folder := _find_store_around(file)) is None:
             raise
