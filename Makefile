@@ -13,8 +13,8 @@ SOURCES := $(shell find virtualds virtualds_cli -name '*.py')
 
 help:
 	@echo "make demo   build a small archive, scan it, read it back, draw it"
-	@echo "make test   run the quick tests: about 7 minutes on two cores"
-	@echo "make test-all   run every test: about 18 minutes   make test-rest   all but the quick ones"
+	@echo "make test   run the quick tests: about 10 minutes on two cores"
+	@echo "make test-all   run every test: about 22 minutes   make test-rest   all but the quick ones"
 	@echo "make lint   check style and format      make types  check types"
 	@echo "make fuzz   damage files of all kinds and read them (hours; can be interrupted)"
 	@echo "make docs   build the pages, strictly    make clean  remove built files"
@@ -25,18 +25,16 @@ help:
 demo: $(DEMO_ENV)/installed
 	$(DEMO_ENV)/bin/virtualds demo
 
-# Tests often wait for servers and processes: three at a time keep two processors busy.
-WORKERS ?= 3
 # What else pytest is told: make test ARGS='-k zarr'
 ARGS ?=
 test: $(TEST_ENV)/installed
-	$(TEST_ENV)/bin/pytest -n $(WORKERS) -m 'not full' $(ARGS)
+	$(TEST_ENV)/bin/pytest -n 2 -m 'not full' $(ARGS)
 
 test-rest: $(TEST_ENV)/installed
-	$(TEST_ENV)/bin/pytest -n $(WORKERS) -m full $(ARGS)
+	$(TEST_ENV)/bin/pytest -n 2 -m full $(ARGS)
 
 test-all: $(TEST_ENV)/installed
-	$(TEST_ENV)/bin/pytest -n $(WORKERS) $(ARGS)
+	$(TEST_ENV)/bin/pytest -n 2 $(ARGS)
 
 # This folder keeps the findings and the progress, so the next run resumes.
 FUZZ_STATE ?= fuzz-state
