@@ -137,7 +137,7 @@ class ManifestArray(FragmentedArray, DuckArray, FamiliarNames):
             fill=None if fill_value is None else np.asarray(fill_value, kind).tobytes(),
             layout=tuple(range(len(axes))),
         )
-        return cls.of_fragment(Fragment((0,) * len(axes), axes, manifest), pipeline)
+        return cls.of_fragment(Fragment.whole(axes, manifest), pipeline)
 
     @classmethod
     def of_fragment(
@@ -164,7 +164,7 @@ class ManifestArray(FragmentedArray, DuckArray, FamiliarNames):
                 f"concatenate: values of dtype {values.dtype} cannot join a virtual array; load "
                 f"the virtual part first (ds.virtual.load())"
             )
-        return cls._of_bytes(values.shape, values.dtype, values.tobytes())
+        return cls.of_bytes(values.shape, values.dtype, values.tobytes())
 
     @classmethod
     def unreadable(cls, shape: Sequence[int], dtype: npt.DTypeLike, reason: str) -> ManifestArray:
@@ -172,10 +172,10 @@ class ManifestArray(FragmentedArray, DuckArray, FamiliarNames):
         kind = np.dtype(dtype)
         # the bytes of objects are addresses, which no chunk holds
         held = np.dtype(f"V{kind.itemsize}") if kind.hasobject else kind
-        return cls._of_bytes(tuple(shape), held, b"", (Unreadable(reason),))
+        return cls.of_bytes(tuple(shape), held, b"", (Unreadable(reason),))
 
     @classmethod
-    def _of_bytes(
+    def of_bytes(
         cls,
         shape: tuple[int, ...],
         dtype: np.dtype[Any],
@@ -187,7 +187,7 @@ class ManifestArray(FragmentedArray, DuckArray, FamiliarNames):
         grid = tuple(axis.nchunks for axis in axes)
         manifest = ChunkManifest.build(grid, file=INLINE, length=len(data), inline=(data,))
         pipeline = CodecPipeline(dtype, codecs, layout=tuple(range(len(shape))))
-        return cls.of_fragment(Fragment((0,) * len(shape), axes, manifest), pipeline)
+        return cls.of_fragment(Fragment.whole(axes, manifest), pipeline)
 
     # ------------------------------------------------------------------ other types of values
 

@@ -66,7 +66,7 @@ def build_flat_array(
     )
     stored = tuple(range(len(shape)))
     pipeline = CodecPipeline(dtype, layout=stored[::-1] if order == "F" else stored)
-    return ManifestArray.of_fragment(Fragment((0,) * len(shape), axes, manifest), pipeline)
+    return ManifestArray.of_fragment(Fragment.whole(axes, manifest), pipeline)
 
 
 def build_flat_variable(

@@ -118,7 +118,7 @@ def _lay_on_one_grid(array: ManifestArray, added: ManifestArray) -> ManifestArra
     manifest = tile_fragments(array.fragments, chunks, grid)
     if not array.fragments:
         manifest = ChunkManifest.missing(grid)
-    whole = Fragment((0,) * array.ndim, axes, manifest)
+    whole = Fragment.whole(axes, manifest)
     return replace(array, pipelines=pipelines, fragments=(whole,))
 
 

@@ -54,6 +54,18 @@ class Fragment:
                 f"{self.manifest.shape}; give both the same grid"
             )
 
+    @classmethod
+    def whole(cls, axes: tuple[ChunkAxis, ...], manifest: ChunkManifest) -> Fragment:
+        """Return the fragment of an array that consists of one.
+
+        Examples
+        --------
+        >>> axes = (ChunkAxis.regular(size=3, chunk=2),)
+        >>> Fragment.whole(axes, ChunkManifest.missing((2,))).start
+        (0,)
+        """
+        return cls((0,) * len(axes), axes, manifest)
+
     def __repr__(self) -> str:
         return f"<Fragment {self.start} to {self.stop}: {self.manifest!r}>"
 

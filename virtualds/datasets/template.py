@@ -148,7 +148,7 @@ def _empty_array(array: ManifestArray, shape: tuple[int, ...]) -> ManifestArray:
     pipeline = _fill_with_missing(array.pipelines[0], array.dtype)
     axes = make_regular_axes(shape, chunks)
     manifest = ChunkManifest.missing(tuple(axis.nchunks for axis in axes))
-    fragment = Fragment((0,) * len(shape), axes, manifest)
+    fragment = Fragment.whole(axes, manifest)
     return replace(array, shape=shape, pipelines=(pipeline,), fragments=(fragment,))
 
 

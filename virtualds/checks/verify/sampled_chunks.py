@@ -219,7 +219,7 @@ def read_stored_numbers(chunk: SampledChunk, part: SampledChunk) -> Array:
     )
     axes = tuple(ChunkAxis.regular(n, n) for n in shape)
     plain = CodecPipeline(pipeline.dtype, pipeline.codecs, layout=tuple(range(len(shape))))
-    fragment = Fragment((0,) * len(shape), axes, manifest)
+    fragment = Fragment.whole(axes, manifest)
     array = ManifestArray.of_fragment(fragment, plain, chunk.variable)
     found = replace(array, dtype=plain.decoded_dtype).read()
     return found if pipeline.codecs else found.reshape(-1)

@@ -246,7 +246,7 @@ def as_stored(
     """Return a variable whose chunks all have the main encoding, as a set holds it."""
     array: ManifestArray = variable.data  # type: ignore[assignment]
     shape = main.chunks if shape is None else shape
-    fragment = Fragment((0,) * len(shape), make_regular_axes(shape, main.chunks), manifest)
+    fragment = Fragment.whole(make_regular_axes(shape, main.chunks), manifest)
     whole = ManifestArray(
         shape,
         main.pipeline.decoded_dtype,

@@ -176,7 +176,7 @@ def varying_from_zarr_v2(
     layout = tuple(range(len(shape)))
     layout = layout if metadata.get("order") != "F" else layout[::-1]
     fill = _fill_from_zarr_v2(metadata.get("fill_value"), serialiser)
-    fragments = (Fragment((0,) * len(axes), axes, manifest),)
+    fragments = (Fragment.whole(axes, manifest),)
     empty = fill if fill is not None else "" if serialiser == TEXT else b""
     return VaryingArray(shape, serialiser, codecs, layout, empty, fragments), fill
 

@@ -97,7 +97,7 @@ def read_chunks(stored: Storage) -> tuple[ManifestArray, dict[str, Any]]:
     fill = _read_fill(chunks.get("fillValue"), dtype, stored.fill, table.is_whole)
     pipeline = CodecPipeline(dtype, codecs, fill, tuple(range(len(sizes))))
     manifest, pipelines = table.build(stored.find_file, pipeline, prod(sizes) * dtype.itemsize)
-    array = ManifestArray.of_fragment(Fragment((0,) * len(axes), axes, manifest), pipeline)
+    array = ManifestArray.of_fragment(Fragment.whole(axes, manifest), pipeline)
     encoding: dict[str, Any] = NO_FILTERS | {
         "contiguous": not is_cut,
         "chunksizes": sizes if is_cut else None,

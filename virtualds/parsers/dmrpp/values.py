@@ -17,12 +17,7 @@ import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.bounds import decode_stream, demand_values
-from virtualds.chunks.axis import make_regular_axes
-from virtualds.chunks.columns import INLINE
-from virtualds.chunks.fragment import Fragment
-from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.codec import NO_FILTERS
-from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.parsers.dmrpp.chunks import DMRPP, REMEDY, Storage, parse_number, read_chunks
 from virtualds.parsers.hdf5.data_types import TEXT_DTYPE
@@ -79,15 +74,7 @@ def _hold(stored: Storage, data: bytes) -> tuple[ManifestArray, dict[str, Any]]:
             f"the sidecar holds {len(data)} bytes of it, and its values take {nbytes}; the sidecar "
             f"is damaged, fetch it again"
         )
-    axes = make_regular_axes(stored.shape, tuple(max(n, 1) for n in stored.shape))
-    grid = tuple(axis.nchunks for axis in axes)
-    manifest = (
-        ChunkManifest.build(grid, file=INLINE, length=nbytes, inline=(data,))
-        if nbytes
-        else ChunkManifest.missing(grid)
-    )
-    pipeline = CodecPipeline(stored.dtype.newbyteorder("<"), layout=tuple(range(len(axes))))
-    array = ManifestArray.of_fragment(Fragment((0,) * len(axes), axes, manifest), pipeline)
+    array = ManifestArray.of_bytes(stored.shape, stored.dtype.newbyteorder("<"), data)
     return array, NO_FILTERS | {"contiguous": True, "chunksizes": None}
 
 

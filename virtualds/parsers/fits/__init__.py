@@ -141,7 +141,7 @@ class _Reader:
         codecs = () if meant is None else (SignFlip(dtype.itemsize),)
         if part.is_compressed:
             tiles = find_tiles(part, image.shape, stored, file, self.source)
-            fragment = Fragment((0,) * len(image.shape), tiles.axes, tiles.manifest)
+            fragment = Fragment.whole(tiles.axes, tiles.manifest)
             layout = tuple(range(len(image.shape)))
             pipeline = CodecPipeline(dtype, (*codecs, *tiles.codecs), layout=layout)
             array = ManifestArray.of_fragment(fragment, pipeline)

@@ -169,7 +169,7 @@ def _build_samples(places: Places, column: Column, source: SourceFile) -> Manife
         length=samples * column.width,
     )
     pipeline = CodecPipeline(column.dtype, column.codecs, layout=(0,))
-    return ManifestArray.of_fragment(Fragment((0,), (axis,), manifest), pipeline)
+    return ManifestArray.of_fragment(Fragment.whole((axis,), manifest), pipeline)
 
 
 def _make_array(

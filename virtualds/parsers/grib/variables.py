@@ -112,7 +112,7 @@ class MessageGroup:
         )
         chunks = (*(ChunkAxis.regular(n, 1) for n in lengths),)
         chunks += tuple(ChunkAxis.regular(n, n) for n in self.shape)
-        fragment = Fragment((0,) * len(chunks), chunks, manifest)
+        fragment = Fragment.whole(chunks, manifest)
         pipelines = tuple(_decode_with(GribMessage(n), len(chunks)) for n in numbers)
         array = ManifestArray.of_fragment(fragment, pipelines[0])
         return replace(array, pipelines=pipelines)

@@ -187,7 +187,7 @@ class Wanted:
         self, axes: tuple[ChunkAxis, ...], manifest: ChunkManifest, codecs: tuple[Codec, ...]
     ) -> ManifestArray:
         """Return the array of some chunks."""
-        fragment = Fragment((0,) * len(axes), axes, manifest)
+        fragment = Fragment.whole(axes, manifest)
         return ManifestArray.of_fragment(fragment, self.pipeline(codecs))
 
 

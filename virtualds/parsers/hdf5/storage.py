@@ -323,6 +323,6 @@ def _build_array(
     manifest: ChunkManifest,
     pipelines: tuple[CodecPipeline, ...],
 ) -> ManifestArray:
-    fragment = Fragment((0,) * len(axes), axes, manifest)
+    fragment = Fragment.whole(axes, manifest)
     array = ManifestArray.of_fragment(fragment, pipelines[0], name)
     return replace(array, pipelines=pipelines) if len(pipelines) > 1 else array

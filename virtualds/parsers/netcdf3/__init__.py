@@ -164,7 +164,7 @@ def _build_array(
     else:
         manifest = ChunkManifest.missing(tuple(axis.nchunks for axis in axes))
     pipeline = _make_pipeline(variable.dtype, len(shape))
-    fragment = Fragment((0,) * len(shape), axes, manifest)
+    fragment = Fragment.whole(axes, manifest)
     return ManifestArray.of_fragment(fragment, pipeline, variable.name)
 
 

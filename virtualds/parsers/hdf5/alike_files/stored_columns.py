@@ -135,7 +135,7 @@ class StoredColumns:
             at = self._count_chunks(other)
             flat += (at + starts[self.owner] if other == axis else at) * stride
         manifest = self._build_manifest(sources, grid, flat)
-        fragment = Fragment((0,) * len(axes), tuple(axes), manifest)
+        fragment = Fragment.whole(tuple(axes), manifest)
         return ManifestArray.of_fragment(fragment, first.pipelines[0], first.name)
 
     def _cut(self, axis: int) -> ChunkAxis:
