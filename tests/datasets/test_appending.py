@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -12,7 +14,7 @@ from uuid import uuid4
 import numpy as np
 import pytest
 import xarray as xr
-from daily_files import EPOCH, SUFFIXES, append, days, native, opened, virtual, written
+from daily_files import EPOCH, SUFFIXES, append, content, days, native, opened, virtual, written
 from transforms import assert_identical
 
 import virtualds
@@ -191,6 +193,94 @@ def test_a_source_is_dropped(files: list[Path], target: Path) -> None:
     rest = [str(files[n]) for n in (0, 2, 3)]
     with pytest.raises(virtualds.CombineError, match="nothing would be left"):
         virtualds.drop_sources(target, rest, dim="time")
+
+
+# ---------------------------------------------------------------------- dropping from a grid
+
+
+def forecast(folder: Path, run: int, lead: int, **more: Any) -> Path:
+    """The file of one run and one lead, which knows the level of its lead, too."""
+    values = np.arange(6.0).reshape(1, 1, 6) + 100 * run + 10 * lead
+    ds = xr.Dataset(
+        {"t": (("run", "step", "x"), values), "level": ("step", [lead * 1.5]), **more},
+        {"run": [run], "step": [lead], "x": np.arange(6.0)},
+    )
+    path = folder / f"{run}-{lead}.nc"
+    encoding = {"t": {"zlib": True, "chunksizes": (1, 1, 4)}}
+    ds.to_netcdf(path, engine="h5netcdf", encoding=encoding)
+    return path
+
+
+def grid(folder: Path, target: Path, **more: Any) -> dict[tuple[int, int], Path]:
+    """A set of three runs and five leads."""
+    made = {(r, s): forecast(folder, r, s, **more) for r in range(3) for s in range(5)}
+    joined = virtualds.open_virtual_mfdataset(
+        list(made.values()), combine="nested", concat_dim=["run", "step"]
+    )
+    joined.virtual.to_manifest(target)
+    return made
+
+
+def test_a_source_dropped_from_a_grid_leaves_a_gap(tmp_path: Path, target: Path) -> None:
+    for dim in ("step", "run"):
+        place = target.with_stem(f"{dim}-refs")
+        files = grid(tmp_path, place)
+        expected = opened(place).load()
+        for cell in ((1, 3), (0, 4)):
+            virtualds.drop_sources(place, str(files[cell]), dim=dim)
+            expected["t"][cell] = np.nan
+            xr.testing.assert_identical(opened(place).load(), expected)
+        left = {Path(url).name for url in virtual(place).virtual.sources["url"]}
+        # the level of a lead lies in the file of its first run
+        assert left == {path.name for path in files.values()} - {"1-3.nc"}
+
+
+def test_a_position_of_a_grid_goes_when_nothing_is_left_there(tmp_path: Path, target: Path) -> None:
+    files = grid(tmp_path, target)
+    whole = opened(target).load()
+    virtualds.drop_sources(target, str(files[1, 3]), dim="step")
+    # together with a gap elsewhere
+    virtualds.drop_sources(target, [str(files[n]) for n in ((0, 3), (2, 3), (2, 0))], dim="step")
+    expected = whole.drop_sel(step=3)
+    expected["t"][2, 0] = np.nan
+    xr.testing.assert_identical(opened(target).load(), expected)
+
+
+def test_what_other_files_know_of_the_same_times_stays(tmp_path: Path, target: Path) -> None:
+    parts = {"t": [], "u": []}
+    for number in range(3):
+        for name, paths in parts.items():
+            one = days(4 * number)[["t"]].rename(t=name)
+            one.to_netcdf(tmp_path / f"{name}{number}.nc", engine="h5netcdf")
+            paths.append(tmp_path / f"{name}{number}.nc")
+    joined = [
+        virtualds.open_virtual_mfdataset(paths, combine="nested", concat_dim="time")
+        for paths in parts.values()
+    ]
+    xr.merge(joined).virtual.to_manifest(target)
+    expected = opened(target).load()
+    virtualds.drop_sources(target, str(parts["u"][1]), dim="time")
+    expected["u"][4:8] = np.nan
+    xr.testing.assert_identical(opened(target).load(), expected)
+
+
+def test_a_gap_that_would_read_as_a_value_is_refused(tmp_path: Path, target: Path) -> None:
+    files = grid(tmp_path, target, n=(("run", "step"), np.array([[7]])))
+    before = content(target)
+    with pytest.raises(virtualds.CombineError, match=r"1-3\.nc.*a gap in 'n'.*no value of 'n'"):
+        virtualds.drop_sources(target, str(files[1, 3]), dim="step")
+    assert content(target) == before
+
+
+def test_a_gap_beside_chunks_of_unknown_sources_is_refused(tmp_path: Path) -> None:
+    grid(tmp_path, tmp_path / "refs.json")
+    refs = json.loads((tmp_path / "refs.json").read_text())
+    url, offset, length = refs["refs"]["t/1.3.0"]
+    raw = Path(url.removeprefix("file://")).read_bytes()[offset : offset + length]
+    refs["refs"]["t/1.3.0"] = "base64:" + base64.b64encode(raw).decode()
+    (tmp_path / "refs.json").write_text(json.dumps(refs))
+    with pytest.raises(virtualds.CombineError, match=r"'t' has chunks that .* held in the set"):
+        virtualds.drop_sources(tmp_path / "refs.json", str(tmp_path / "1-3.nc"), dim="step")
 
 
 # ---------------------------------------------------------------------- what does not fit

@@ -11,6 +11,15 @@ from virtualds.codecs.codec import CodecError
 from virtualds.codecs.pipeline import CodecPipeline
 
 
+ABSENT = {"f": np.nan, "c": np.nan, "M": "NaT", "m": "NaT"}
+"""By kind of dtype, the value that means that a value is missing."""
+
+
+def has_missing_value(dtype: np.dtype[Any]) -> bool:
+    """Say whether a value of a dtype means that it is missing."""
+    return dtype.kind in ABSENT
+
+
 def default_fill(dtype: np.dtype[Any]) -> Any:
     """Return the value of space that nothing covers: NaN or NaT where there is one, else zero."""
     # cached, but not for records, which are mutable
@@ -18,9 +27,8 @@ def default_fill(dtype: np.dtype[Any]) -> Any:
 
 
 def _compute_fill(dtype: np.dtype[Any]) -> Any:
-    absent = {"f": np.nan, "c": np.nan, "M": "NaT", "m": "NaT"}
-    if dtype.kind in absent:
-        return np.array(absent[dtype.kind]).astype(dtype)[()]
+    if has_missing_value(dtype):
+        return np.array(ABSENT[dtype.kind]).astype(dtype)[()]
     return np.zeros((), dtype)[()]
 
 

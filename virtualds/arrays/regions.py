@@ -6,14 +6,14 @@ that many fills leave one fragment. All others cut it, as a concatenation would.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.concatenate import assemble
-from virtualds.arrays.fill import fills_with
+from virtualds.arrays.fill import default_fill, fills_with
 from virtualds.chunks.alignment import find_regular_chunks
 from virtualds.chunks.axis import make_regular_axes
 from virtualds.chunks.fragment import Fragment
@@ -43,6 +43,56 @@ def crop_box(array: ManifestArray, box: Box) -> ManifestArray:
 def count_references(array: ManifestArray) -> int:
     """Return how many chunks of an array exist."""
     return sum(ids.size for f in array.fragments for ids, _ in iterate_references(f.manifest))
+
+
+def find_boxes(array: ManifestArray, url: str) -> list[Box]:
+    """Return boxes that make up the chunks of an array in one file."""
+    if all(file.url != url for file in array.listed_sources):
+        return []
+    return [box for fragment in array.fragments for box in _find_boxes_in(fragment, url)]
+
+
+def _find_boxes_in(fragment: Fragment, url: str) -> Iterator[Box]:
+    shape = fragment.manifest.shape
+    met = [np.zeros(0, np.int64)]
+    for ids, part in iterate_references(fragment.manifest):
+        numbers = [n for n, file in enumerate(part.files) if file.url == url]
+        met.append(ids[np.isin(part.file, numbers)])
+    edges = [fragment.edges(axis) for axis in range(len(shape))]
+    for box in _cover(np.stack(np.unravel_index(np.concatenate(met), shape), axis=1)):
+        yield tuple(
+            (int(at[start]), int(at[stop])) for at, (start, stop) in zip(edges, box, strict=True)
+        )
+
+
+def _cover(places: Ints) -> list[Box]:
+    """Return boxes that make up some places of a grid, which are in C order.
+
+    >>> _cover(np.array([[0, 0], [0, 1], [1, 0], [1, 1], [2, 1]]))
+    [((0, 2), (0, 2)), ((2, 3), (1, 2))]
+    """
+    if not places.size:
+        return [()] if len(places) else []
+    values, begins = np.unique(places[:, 0], return_index=True)
+    slices = np.split(places[:, 1:], begins[1:])
+    runs: list[tuple[int, int, Ints]] = []
+    for value, below in zip(values.tolist(), slices, strict=True):
+        begin = value
+        if runs and runs[-1][1] == value and np.array_equal(runs[-1][2], below):
+            begin, _, _ = runs.pop()
+        runs.append((begin, value + 1, below))
+    return [((start, stop), *box) for start, stop, below in runs for box in _cover(below)]
+
+
+def clear_boxes(array: ManifestArray, boxes: Iterable[Box]) -> ManifestArray:
+    """Return an array that is fill in some boxes of whole chunks."""
+    if not array.has_gaps:
+        array = replace(array, fill_value=default_fill(array.dtype))
+    for box in boxes:
+        shape = tuple(stop - start for start, stop in box)
+        nothing = ManifestArray.full(shape, array.fill_value, array.dtype)
+        array = put_region(array, [start for start, _ in box], nothing, replaces=True)
+    return array
 
 
 def tile_fragments(

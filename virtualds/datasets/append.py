@@ -6,16 +6,21 @@ them. This module writes nothing; a format compares the result with the set, and
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.fill import has_missing_value
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
+from virtualds.arrays.regions import clear_boxes, find_boxes
+from virtualds.chunks.columns import INLINE
 from virtualds.chunks.projection import find_runs
+from virtualds.chunks.reference_table import iterate_references
 from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES
 from virtualds.datasets.append_places import (
     POSITIONS,
@@ -24,16 +29,22 @@ from virtualds.datasets.append_places import (
     pair_stretches,
 )
 from virtualds.datasets.changed_groups import join_coordinates
-from virtualds.datasets.copies import borders_copies
+from virtualds.datasets.copies import borders_copies, is_copy
 from virtualds.datasets.duplicates import check_unchanged, duplicates_error, find_known_positions
 from virtualds.datasets.from_dataset import group_from_dataset
 from virtualds.datasets.lacking_variables import LACKING_REFUSED, Lacking
 from virtualds.datasets.lazy import get_virtual_array
-from virtualds.datasets.references_behind import restore_references
-from virtualds.datasets.source_positions import find_only_dimension, find_positions, urls_of
+from virtualds.datasets.references_behind import replace_variables, restore_references
+from virtualds.datasets.source_positions import (
+    find_only_dimension,
+    find_positions,
+    list_dims_between,
+    urls_of,
+)
 from virtualds.datasets.to_dataset import to_virtual_dataset
 from virtualds.errors import CombineError, VirtualdsError, list_details
 from virtualds.formats.undecodable import decode_group
+from virtualds.urls import lies_under
 
 TEXT_KINDS = "OUST"
 """Kinds of dtypes of text: the length of the strings may change the dtype."""
@@ -162,14 +173,30 @@ def replace_sources(old: ManifestGroup, new: xr.Dataset, dim: str | None = None)
 
 
 def remove_sources(
-    old: ManifestGroup, urls: Iterable[str], dim: str | None = None
+    old: ManifestGroup, urls: Iterable[str], dim: str | None = None, root: str = ""
 ) -> ManifestGroup:
-    """Return a set without the positions along a dimension that come from some sources.
+    """Return a set without the data that come from some sources.
+
+    Positions along the dimension go where no chunk of another source is left. Elsewhere the chunks
+    are missing then: one file of a grid leaves a gap. Coordinates stay there, and so do variables
+    without a dimension of the grid.
+
+    Parameters
+    ----------
+    old : ManifestGroup
+        The set.
+    urls : iterable of str
+        The sources.
+    dim : str, optional
+        The dimension along which sources follow each other, by default the only such dimension.
+    root : str
+        Url of the set, which holds values that were in memory when it was written.
 
     Raises
     ------
     CombineError
-        The set has no such source, or no other sources.
+        The set has no such source, or no other sources; or no value of a variable means that it is
+        missing.
     ValueError
         The dimension is unknown, or ``dim`` is None and several dimensions are possible.
     """
@@ -181,29 +208,90 @@ def remove_sources(
         )
     if dim is None:
         dim = find_only_dimension(present, wanted)
-    gone = np.zeros(present.sizes[dim], bool)
+    met = np.zeros(present.sizes[dim], bool)
     for url in wanted:
-        met = find_positions(present, dim, {url})
-        if not met.any():
-            raise CombineError(
-                f"{url}: the set has no such source along {dim!r}; ds.virtual.sources lists them"
-            )
-        for run in find_runs(np.flatnonzero(met)):
-            if borders_copies(present, dim, *run):
-                raise CombineError(
-                    f"{url}: positions {run[0]} to {run[1]} along {dim!r} of the set come from "
-                    f"this "
-                    f"source, and chunks beside them were rewritten or are held in the set, which "
-                    f"does not know where those come from; write the set anew without this source"
-                )
-        gone |= met
-    kept = np.flatnonzero(~gone)
+        met |= _find_removed(present, dim, url)
+    others = {url for url in urls_of(present) - wanted if not _is_held(url, root)}
+    left = met & find_positions(present, dim, others)
+    kept = np.flatnonzero(~met | left)
     if not kept.size:
         raise CombineError(
             f"nothing would be left of the set along {dim!r}; remove the set instead"
         )
     pieces = [cut_along(present, dim, run) for run in find_runs(kept)]
-    return _to_group(old, _join_pieces(present, pieces, dim))
+    rest = _join_pieces(present, pieces, dim)
+    if left.any():
+        grids = {url: {dim, *list_dims_between(present, {url})} for url in sorted(wanted)}
+        rest = _leave_gaps(rest, grids, root)
+    return _to_group(old, rest)
+
+
+def _find_removed(present: xr.Dataset, dim: str, url: str) -> npt.NDArray[np.bool_]:
+    """Say for every position whether data there come from a source that shall go."""
+    met = find_positions(present, dim, {url})
+    if not met.any():
+        raise CombineError(
+            f"{url}: the set has no such source along {dim!r}; ds.virtual.sources lists them"
+        )
+    for run in find_runs(np.flatnonzero(met)):
+        if borders_copies(present, dim, *run):
+            raise CombineError(
+                f"{url}: positions {run[0]} to {run[1]} along {dim!r} of the set come from this "
+                f"source, and chunks beside them were rewritten or are held in the set, which does "
+                f"not know where those come from; write the set anew without this source"
+            )
+    return met
+
+
+def _is_held(url: str, root: str) -> bool:
+    """Say whether a file holds what a set made itself."""
+    return is_copy(url) or bool(root and lies_under(url, root))
+
+
+def _leave_gaps(dataset: xr.Dataset, grids: Mapping[str, set[str]], root: str) -> xr.Dataset:
+    """Return a dataset in which chunks of some sources are missing.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+    grids : mapping of str to set of str
+        For each source the dimensions of its grid. Variables without one of them are those of other
+        sources, too.
+    root : str
+        Url of the set.
+    """
+    changed: dict[Hashable, ManifestArray] = {}
+    for url, grid in grids.items():
+        for name in dataset.data_vars:
+            variable = dataset.variables[name]
+            array = changed.get(name, get_virtual_array(variable))
+            if array is None or not grid <= set(variable.dims):
+                continue
+            if boxes := find_boxes(array, url):
+                _check_gap(url, name, array, root)
+                changed[name] = clear_boxes(array, boxes)
+    cleared = {name: dataset.variables[name].copy(data=a) for name, a in changed.items()}  # type: ignore[arg-type]
+    return replace_variables(dataset, cleared)
+
+
+def _check_gap(url: str, name: Hashable, array: ManifestArray, root: str) -> None:
+    """Refuse a gap that would read as a value, or that chunks of unknown sources may belong to."""
+    if not has_missing_value(array.dtype):
+        raise CombineError(
+            f"{url}: other sources have data at its positions, so that it would leave a gap in "
+            f"{name!r}, and no value of {name!r} ({array.dtype}) means that it is missing; write "
+            f"the set anew without this source"
+        )
+    held = any(_is_held(file.url, root) for file in array.sources)
+    if held or any(
+        (part.file == INLINE).any()
+        for fragment in array.fragments
+        for _, part in iterate_references(fragment.manifest)
+    ):
+        raise CombineError(
+            f"{url}: {name!r} has chunks that were rewritten or are held in the set, which does "
+            f"not know whether they come from this source; write the set anew without it"
+        )
 
 
 # ---------------------------------------------------------------------- check and compare

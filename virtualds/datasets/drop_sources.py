@@ -29,8 +29,10 @@ def drop_sources(
 ) -> None:
     """Remove the data that come from some sources out of a reference set.
 
-    Variables without the dimension stay. If they come from one of these sources, reading them
-    still needs that file.
+    Positions along the dimension go where no other source has data. Where one has, as in a grid of
+    files, the chunks are missing then, and read as missing values. Coordinates stay there, and so
+    do variables without the dimension, or without another one of the grid: if they come from one of
+    these sources, reading them still needs that file.
 
     Parameters
     ----------
@@ -52,7 +54,8 @@ def drop_sources(
     Raises
     ------
     CombineError
-        The set has no such source, or no other sources.
+        The set has no such source, or no other sources; or a gap would be left in a variable that
+        has no missing value, such as one of integers.
     ConflictError
         Another writer was faster; this call has changed nothing.
     UnsupportedError
@@ -72,4 +75,5 @@ def drop_sources(
     options = WriteOptions(format, "replace-source", conflict=conflict, allow=allow)
     destination = Destination.of(Location.of(url, storage_options), options)
     urls = [normalise_url(source) for source in names_of("sources", sources)]
-    destination.change(partial(remove_sources, urls=urls, dim=dim))
+    change = partial(remove_sources, urls=urls, dim=dim, root=destination.location.url)
+    destination.change(change)

@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.fill import default_fill
+from virtualds.arrays.fill import default_fill, has_missing_value
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.errors import CombineError
 
@@ -87,7 +87,7 @@ def _demand_lengths(name: Hashable, variable: xr.Variable, dataset: xr.Dataset) 
 def _make_missing(name: Hashable, variable: xr.Variable, dim: str, count: int) -> xr.Variable:
     """Return a variable like another without any value, of another length."""
     dtype = variable.dtype
-    if dtype.kind not in "fcmM" or variable.dims == (name,):
+    if not has_missing_value(dtype) or variable.dims == (name,):
         raise CombineError(
             f"{name}: one side lacks this variable, and no value of it ({dtype}) means that it is "
             f"missing; add it to the files, leave it out (ds.drop_vars, or new_variables='drop'), "

@@ -101,7 +101,7 @@ def _find_slabs(manifest: ChunkManifest, axis: int, urls: set[str]) -> npt.NDArr
 
 def find_only_dimension(present: xr.Dataset, urls: set[str]) -> str:
     """Return the only dimension along which sources follow each other."""
-    found = [str(d) for d in present.dims if _follow_each_other(present, str(d), urls)]
+    found = list_dims_between(present, urls)
     if len(found) != 1:
         raise ValueError(
             f"append_dim: sources follow each other along {found or 'no dimension'}; name the "
@@ -110,6 +110,7 @@ def find_only_dimension(present: xr.Dataset, urls: set[str]) -> str:
     return found[0]
 
 
-def _follow_each_other(present: xr.Dataset, dim: str, urls: set[str]) -> bool:
-    met = find_positions(present, dim, urls)
-    return bool(met.any() and not met.all())
+def list_dims_between(present: xr.Dataset, urls: set[str]) -> list[str]:
+    """Return the dimensions along which some sources have only a part of the positions."""
+    met = {str(dim): find_positions(present, str(dim), urls) for dim in present.dims}
+    return [dim for dim, there in met.items() if there.any() and not there.all()]

@@ -92,7 +92,7 @@ class Update:
             return Updated(self._begin_anew(added), self._list_opened(changes.new))
         begun = after = self._mend_static(self._lend_options(group), changes)
         if removed:
-            after = as_read(remove_sources(after, removed, self.dim))
+            after = as_read(remove_sources(after, removed, self.dim, self.root))
         if changed is not None:
             after = as_read(replace_sources(after, changed, self.dim))
             self._check_order(group, after, changes.changed)
