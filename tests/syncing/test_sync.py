@@ -125,11 +125,22 @@ def test_a_changed_file_whose_days_overlap_others_is_refused(make: Make) -> None
     for number in range(3):
         make(number)
     run()
-    make(1, count=6, age=500)
     before = bytes_below(Path("refs.zarr"))
-    with pytest.raises(CombineError, match=r"(?s)/01\.nc: it has .*overlap.*write the set anew"):
-        run()
+    # of five days the last is the first of the next file: the days still rise
+    for count in (5, 6):
+        make(1, count=count, age=500)
+        with pytest.raises(CombineError, match=r"(?s)/01\.nc: it .*overlap.*write the set anew"):
+            run()
     assert bytes_below(Path("refs.zarr")) == before
+
+
+def test_a_file_of_a_set_that_repeats_days_may_change(make: Make) -> None:
+    make(0)
+    os.utime(written(Path("data"), "01", days(3)), (0, 0))
+    run(overlap="keep")
+    make(0, seed=5, age=500)
+    assert names(run(overlap="keep").replaced) == ["00.nc"]
+    assert_holds("refs.zarr")
 
 
 def test_the_files_may_be_given_as_a_list(make: Make) -> None:
@@ -421,6 +432,43 @@ def test_a_newer_replacement_by_another_run_stays(make: Make) -> None:
     make(2)
     done = run(preprocess=Meanwhile(rival))
     assert (names(done.added), done.replaced) == (["02.nc"], ())
+    assert_holds("refs.zarr")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_file_that_came_back_and_was_replaced_by_another_run_is_not_dropped(
+    target: str, make: Make
+) -> None:
+    for number in range(2):
+        make(number)
+    run(target)
+    files()[0].unlink()
+    make(2)
+
+    def rival() -> None:
+        make(0, seed=5, age=500)
+        assert names(run(target).replaced) == ["00.nc"]
+
+    done = run(target, preprocess=Meanwhile(rival), on_removed="drop")
+    assert (done.added, done.dropped) == ((), ())
+    assert_holds(target)
+
+
+@pytest.mark.parametrize("on_removed", ["drop", "keep"])
+def test_what_another_run_has_dropped_is_not_reported_as_removed(
+    on_removed: str, make: Make
+) -> None:
+    for number in range(2):
+        make(number)
+    run()
+    files()[0].unlink()
+    make(2)
+
+    def rival() -> None:
+        virtualds.sync(["data/01.nc"], "refs.zarr", concat_dim="time", on_removed="drop")
+
+    done = run(preprocess=Meanwhile(rival), on_removed=on_removed)
+    assert (names(done.added), done.dropped, done.kept) == (["02.nc"], (), ())
     assert_holds("refs.zarr")
 
 

@@ -10,7 +10,6 @@ import numpy as np
 from virtualds.codecs.codec import CodecError
 from virtualds.codecs.pipeline import CodecPipeline
 
-
 ABSENT = {"f": np.nan, "c": np.nan, "M": "NaT", "m": "NaT"}
 """By kind of dtype, the value that means that a value is missing."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -67,18 +68,23 @@ class Changes:
         What the other writer added, replaced or dropped stays as it is: its listing may be newer
         than ours.
         """
-        here = set(now.urls)
         rows, old = pd.Index(now.urls), pd.Index(before.urls)
-        same = [url for url in self.changed if url in here]
-        moved = _differ(now.take(rows.get_indexer(same)), before.take(old.get_indexer(same)))
+
+        def keep_untouched(urls: Sequence[str]) -> tuple[str, ...]:
+            """Return those that the set has, and knows as it did before."""
+            there = [url for url in urls if url in here]
+            moved = _differ(now.take(rows.get_indexer(there)), before.take(old.get_indexer(there)))
+            return tuple(url for url, is_moved in zip(there, moved, strict=True) if not is_moved)
+
+        here = set(now.urls)
         new = tuple(url for url in self.new if url not in here)
-        changed = tuple(url for url, is_moved in zip(same, moved, strict=True) if not is_moved)
+        changed = keep_untouched(self.changed)
         done = len(self.new) + len(self.changed) - len(new) - len(changed)
         return replace(
             self,
             new=new,
             changed=changed,
-            removed=tuple(url for url in self.removed if url in here),
+            removed=keep_untouched(self.removed),
             unchanged=self.unchanged + done,
         )
 
