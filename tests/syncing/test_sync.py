@@ -263,6 +263,44 @@ def test_a_new_file_with_days_that_the_set_has_is_refused_or_left_out(make: Make
     assert run().unchanged == 2
 
 
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("overlap", ["first", "last"])
+def test_a_second_run_with_a_file_that_contributes_nothing_changes_nothing(
+    overlap: str, target: str, make: Make
+) -> None:
+    for number in range(3):
+        make(number)
+    # the same days, in files before and after that one
+    for name in ("00-later", "01-later"):
+        os.utime(written(Path("data"), name, days(4 * int(name[:2]), seed=9)), (0, 0))
+    first = run(target, overlap=overlap)
+    counting = {"first": files()[::2], "last": [files()[n] for n in (1, 3, 4)]}[overlap]
+    assert_holds(target, counting)
+    before = bytes_below(Path(target))
+    assert (names(first.added), first.unchanged) == ([path.name for path in counting], 2)
+    again = run(target, overlap=overlap)
+    assert (again.is_written, again.unchanged) == (False, 5)
+    assert bytes_below(Path(target)) == before
+    make(3)
+    assert names(run(target, overlap=overlap).added) == ["03.nc"]
+    assert_holds(target, [*counting, files()[-1]])
+
+
+def test_a_later_file_with_days_of_the_set_is_refused_with_what_to_do(make: Make) -> None:
+    make(0)
+    make(2)
+    run(overlap="last")
+    os.utime(written(Path("data"), "01", days(2, 4)), (0, 0))
+    before = bytes_below(Path("refs.zarr"))
+    with pytest.raises(
+        CombineError, match=r"01\.nc: .* has 2 from earlier files(?s:.*)anew \(delete"
+    ):
+        run(overlap="last")
+    with pytest.raises(CombineError, match=r"leave one of the files out .*overlap='first'"):
+        run()
+    assert bytes_below(Path("refs.zarr")) == before
+
+
 # ---------------------------------------------------------------------- what is not there
 
 

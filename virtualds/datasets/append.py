@@ -30,7 +30,12 @@ from virtualds.datasets.append_places import (
 )
 from virtualds.datasets.changed_groups import join_coordinates
 from virtualds.datasets.copies import borders_copies, is_copy
-from virtualds.datasets.duplicates import check_unchanged, duplicates_error, find_known_positions
+from virtualds.datasets.duplicates import (
+    REMEDY,
+    check_unchanged,
+    duplicates_error,
+    find_known_positions,
+)
 from virtualds.datasets.from_dataset import group_from_dataset
 from virtualds.datasets.lacking_variables import LACKING_REFUSED, Lacking
 from virtualds.datasets.lazy import get_virtual_array
@@ -70,6 +75,7 @@ def append_along(
     position: str = "end",
     on_duplicate: str = "raise",
     lacking: Lacking = LACKING_REFUSED,
+    remedy: str = REMEDY,
 ) -> ManifestGroup:
     """Return a set with a dataset added along a dimension.
 
@@ -87,6 +93,8 @@ def append_along(
         What to do about positions that are in the set already.
     lacking : Lacking
         What to do about variables that one side lacks.
+    remedy : str
+        What the error tells the user to do about positions that are in the set already.
 
     Returns
     -------
@@ -108,7 +116,7 @@ def append_along(
     new = _select_comparable(present, _load_index_alike(present, new, dim), dim)
     known = find_known_positions(present, new, dim)
     if known.any() and on_duplicate == "raise":
-        raise duplicates_error(present, new, dim, known)
+        raise duplicates_error(present, new, dim, known, remedy)
     if known.all():
         return old
     check_unchanged(present, new, dim)

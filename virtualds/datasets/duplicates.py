@@ -147,8 +147,19 @@ def _list_files_along(dataset: xr.Dataset, dim: str) -> Iterator[SourceFile]:
     return (file for table in drop_repeated_tables(listed) for file in table)
 
 
+REMEDY = (
+    "pass on_duplicate='skip' to leave them out, or mode='replace-source' if a source was "
+    "processed again"
+)
+"""What to do about positions that the set has already."""
+
+
 def duplicates_error(
-    present: xr.Dataset, new: xr.Dataset, dim: str, known: npt.NDArray[np.bool_]
+    present: xr.Dataset,
+    new: xr.Dataset,
+    dim: str,
+    known: npt.NDArray[np.bool_],
+    remedy: str = REMEDY,
 ) -> CombineError:
     """Return the error that lists positions that the set already has."""
     first = int(np.flatnonzero(known)[0])
@@ -158,6 +169,5 @@ def duplicates_error(
     source = f", of the source {urls[0]}" if urls else _describe_copy(present, there, dim)
     return CombineError(
         f"append along {dim!r}: {np.count_nonzero(known)} of {known.size} positions are in the "
-        f"set already, the first is number {first}{at}{source}; pass on_duplicate='skip' to leave "
-        f"them out, or mode='replace-source' if a source was processed again"
+        f"set already, the first is number {first}{at}{source}; {remedy}"
     )

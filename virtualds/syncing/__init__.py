@@ -88,9 +88,10 @@ def sync(
         Arguments of `open_virtual_mfdataset`, such as ``preprocess``, ``coordinates``, ``overlap``,
         ``parallel``, ``cache`` and ``on_error``; and options of the format, as for
         ``ds.virtual.to_manifest``. With ``overlap="first"`` positions that the set has already are
-        left out of new files. ``on_unsupported="rewrite"`` is for formats that hold every encoding
-        anyway: a rewritten chunk names no file to follow. With ``on_error="skip"`` or ``"collect"``
-        files that cannot be opened are reported; the set keeps what it has of them.
+        left out of new files; with ``"last"`` they are, too, if the set has them from files whose
+        urls come later in the alphabet. ``on_unsupported="rewrite"`` is for formats that hold every
+        encoding anyway: a rewritten chunk names no file to follow. With ``on_error="skip"`` or
+        ``"collect"`` files that cannot be opened are reported; the set keeps what it has of them.
 
     Returns
     -------
@@ -148,7 +149,7 @@ def sync(
         ),
         drops=on_removed == "drop",
         sorts=opening.get("sort", True),
-        skips=opening.get("overlap") == "first",
+        overlap=opening.get("overlap", "error"),
         options=StorageOptions.of(storage_options),
     )
     with explain_interrupt(lambda: _describe_interrupt(destination.location)):

@@ -12,20 +12,33 @@ import xarray as xr
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.chunks.projection import find_runs
+from virtualds.combine.ordering import CROPPING_OVERLAPS, Overlap
 from virtualds.datasets.append import append_along, remove_sources, replace_sources
 from virtualds.datasets.append_places import cut_along
 from virtualds.datasets.copies import find_copies
 from virtualds.datasets.from_dataset import as_read, group_from_dataset
-from virtualds.datasets.source_positions import find_positions, lies_in, urls_of
+from virtualds.datasets.source_positions import (
+    find_positions,
+    find_used_along,
+    lies_in,
+    list_urls_along,
+    urls_of,
+)
 from virtualds.datasets.to_dataset import to_virtual_dataset
-from virtualds.errors import CombineError
+from virtualds.errors import CombineError, without_secrets
 from virtualds.quantities import format_count
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.listing import FileColumns
-from virtualds.syncing.compare import Changes
+from virtualds.syncing.compare import Changes, Mask
 from virtualds.syncing.known_files import tabulate_sources
 from virtualds.syncing.open_files import FileOpener, Urls
 from virtualds.urls import scheme_of
+
+REMEDY = (
+    "leave one of the files out of the pattern, or pass overlap='first' to leave out of new files "
+    "what the set has already"
+)
+"""What to do about a new file with positions that the set has already."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +65,8 @@ class Update:
     sorts : bool
         Whether files are put where their coordinate belongs, if the set has one that rises or
         falls; else they go to the end.
-    skips : bool
-        Whether positions that the set has already are left out of new files.
+    overlap : {"error", "first", "last", "keep"}
+        What to do about positions of new files that the set has already.
     options : StorageOptions, optional
         Access options of the files.
     """
@@ -63,7 +76,7 @@ class Update:
     opener: FileOpener
     drops: bool = False
     sorts: bool = True
-    skips: bool = False
+    overlap: Overlap = "error"
     options: StorageOptions | None = None
 
     def tabulate(self, group: ManifestGroup | None) -> FileColumns:
@@ -74,9 +87,7 @@ class Update:
 
     def begin(self, changes: Changes) -> Updated:
         """Return the group of a new set."""
-        return Updated(
-            self._begin_anew(self.opener.open(changes.new)), self._list_opened(changes.new)
-        )
+        return self._begin_anew(changes)
 
     def apply(self, group: ManifestGroup, changes: Changes) -> Updated:
         """Drop, replace and add files.
@@ -89,7 +100,7 @@ class Update:
         removed = changes.removed if self.drops else ()
         added, changed = self.opener.open(changes.new), self.opener.open(changes.changed)
         if removed and len(removed) == len(self.tabulate(group)):
-            return Updated(self._begin_anew(added), self._list_opened(changes.new))
+            return self._begin_anew(changes)
         begun = after = self._mend_static(self._lend_options(group), changes)
         if removed:
             after = as_read(remove_sources(after, removed, self.dim, self.root))
@@ -100,9 +111,12 @@ class Update:
         if grown is begun:
             # data that the set has, without references to the file, are opened in every run
             return Updated(group)
-        return Updated(grown, () if grown is after else self._list_opened(changes.new))
+        if added is None or grown is after:
+            return Updated(grown)
+        return Updated(grown, self._list_added(changes, added, self._find_shared(after, added)))
 
-    def _begin_anew(self, added: xr.Dataset | None) -> ManifestGroup:
+    def _begin_anew(self, changes: Changes) -> Updated:
+        added = self.opener.open(changes.new)
         if added is None:
             raise CombineError(
                 f"{self.root}: none of the files of the set is left, and there is no new one, so "
@@ -113,18 +127,44 @@ class Update:
                 f"concat_dim {self.dim!r}: the files have {sorted(map(str, added.dims))}; name one "
                 f"of these"
             )
-        return group_from_dataset(added)
+        nothing = np.zeros(added.sizes[self.dim], bool)
+        return Updated(group_from_dataset(added), self._list_added(changes, added, nothing))
 
-    def _list_opened(self, urls: Urls) -> Urls:
-        return tuple(url for url in urls if url not in self.opener.failed)
+    def _list_added(self, changes: Changes, added: xr.Dataset, shared: Mask) -> Urls:
+        """Return the new files that came into the set; others may have all that is in a file."""
+        opened = tuple(url for url in changes.new if url not in self.opener.failed)
+        if self.overlap not in CROPPING_OVERLAPS or not self._find_traced(added).all():
+            return opened
+        used = self._find_used(added, ~shared)
+        return tuple(url for url in opened if url in used)
+
+    def _find_traced(self, new: xr.Dataset) -> Mask:
+        """Say for every position whether a chunk in a file tells that the set has it."""
+        return find_positions(new, self.dim, urls_of(new))
+
+    def _find_shared(self, group: ManifestGroup, new: xr.Dataset) -> Mask:
+        """Say for every position of new files whether the set has a value of its coordinate."""
+        there, index = _index_of(group, self.dim), new.indexes.get(self.dim)
+        if there is None or index is None:
+            return np.zeros(new.sizes[self.dim], bool)
+        return np.asarray(index.isin(there) & index.notna())
+
+    def _find_used(self, new: xr.Dataset, where: Mask) -> set[str]:
+        """Return the files of which there are chunks at some positions."""
+        urls = urls_of(new)
+        runs = find_runs(np.flatnonzero(where))
+        parts = (cut_along(new, self.dim, run) for run in runs)
+        return {url for part in parts for url in find_used_along(part, self.dim, urls)}
 
     # ------------------------------------------------------------------ adding
 
     def _add(self, group: ManifestGroup, new: xr.Dataset) -> ManifestGroup:
         self._demand_traces(group, new)
+        if self.overlap == "last":
+            self._demand_shadowed(group, new)
         position = "coordinate" if self.sorts and self._rises_or_falls(group) else "end"
         for on_duplicate, part in self._split(new):
-            grown = append_along(group, part, self.dim, position, on_duplicate)
+            grown = append_along(group, part, self.dim, position, on_duplicate, remedy=REMEDY)
             group = group if grown is group else as_read(grown)
         return group
 
@@ -141,15 +181,41 @@ class Update:
                 f"write the set anew as zarr-v3, or give the files a coordinate (coordinates=)"
             )
 
+    def _demand_shadowed(self, group: ManifestGroup, new: xr.Dataset) -> None:
+        """Refuse new files that would take positions from earlier files of the set.
+
+        A file of which later ones have all positions leaves no trace in the set. It is opened in
+        every run, and the set stays as it is.
+        """
+        shared = self._find_shared(group, new)
+        if not shared.any():
+            return
+        present = to_virtual_dataset(group)
+        there, known = present.indexes[self.dim], list_urls_along(present, self.dim)
+        for url in sorted(self._find_used(new, shared)):
+            common = new.indexes[self.dim][shared & find_positions(new, self.dim, {url})]
+            places = np.flatnonzero(there.isin(common))
+            part = cut_along(present, self.dim, (int(places[0]), int(places[-1]) + 1))
+            met = find_positions(part, self.dim, {other for other in known if other < url})
+            if (lost := met & part.indexes[self.dim].isin(common)).any():
+                raise CombineError(
+                    f"{without_secrets(url)}: of its values of {self.dim!r} the set has "
+                    f"{np.count_nonzero(lost)} from earlier files, the first is "
+                    f"{part.indexes[self.dim][lost][0]}; overlap='last' takes them from this file "
+                    f"only in a new set: write the set anew (delete it, and run again), or leave "
+                    f"the file out of the pattern"
+                )
+
     def _split(self, new: xr.Dataset) -> list[tuple[str, xr.Dataset]]:
         """Return the parts to append, and what to do about positions that the set has.
 
         Data of which no chunk lies in a file leave no trace of the file in the set. It is opened in
         every run, and its coordinate tells whether the set has it.
         """
-        traced = find_positions(new, self.dim, urls_of(new))
+        traced = self._find_traced(new)
+        how = {True: "skip" if self.overlap in CROPPING_OVERLAPS else "raise", False: "skip"}
         if traced.all():
-            return [("skip" if self.skips else "raise", new)]
+            return [(how[True], new)]
         if self.dim not in new.indexes:
             raise CombineError(
                 f"{np.count_nonzero(~traced)} positions along {self.dim!r} have neither a chunk in "
@@ -162,7 +228,6 @@ class Update:
             for mark in (True, False)
             for run in find_runs(np.flatnonzero(traced == mark))
         ]
-        how = {True: "skip" if self.skips else "raise", False: "skip"}
         return [(how[mark], cut_along(new, self.dim, run)) for mark, run in runs]
 
     def _rises_or_falls(self, group: ManifestGroup) -> bool:
