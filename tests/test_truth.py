@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -151,13 +153,17 @@ def test_asking_a_lazy_dataset_about_its_references_reads_nothing(tmp_path: Path
 def test_a_file_that_no_set_can_name_is_refused_before_one_is_written(
     suffix: str, tmp_path: Path
 ) -> None:
-    source, target = tmp_path / "two\nlines.nc", tmp_path / f"refs{suffix}"
-    xr.Dataset({"v": ("x", np.arange(3000.0))}).to_netcdf(source)
-    vds = virtualds.open_virtual_dataset(source)
-    assert vds.identical(xr.load_dataset(source))
-    with pytest.raises(UnsupportedError, match="control characters"):
-        vds.virtual.to_manifest(target)
-    assert not target.exists()
+    written, target = tmp_path / "written.nc", tmp_path / f"refs{suffix}"
+    xr.Dataset({"v": ("x", np.arange(3000.0))}).to_netcdf(written)
+    for name in (b"two\nlines.nc", b"not UTF-8 \xff.nc"):
+        source = os.fsdecode(os.fsencode(tmp_path) + b"/" + name)
+        shutil.copy(written, source)
+        vds = virtualds.open_virtual_dataset(source)
+        assert vds.identical(xr.load_dataset(written))
+        with pytest.raises(UnsupportedError, match=r"control characters.*not UTF-8") as raised:
+            vds.virtual.to_manifest(target)
+        assert repr(os.fsdecode(name))[1:-1] in str(raised.value)
+        assert not target.exists()
 
 
 def test_prefixes_of_paths_end_at_names(tmp_path: Path) -> None:

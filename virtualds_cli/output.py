@@ -63,7 +63,8 @@ def exit_by(ok: bool) -> None:
 def say(text: str) -> None:
     """Print a line of a report."""
     with _quiet_if_closed():
-        click.echo(text)
+        # what stands for bytes of file names that are not UTF-8 is escaped, as JSON does it
+        click.echo(text.encode("utf-8", "backslashreplace").decode())
 
 
 def format_facts(rows: Mapping[str, str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -411,6 +412,76 @@ def test_a_file_that_fails_is_reported_and_takes_nothing_from_the_set(make: Make
     assert (len(again.failed), again.unchanged, again.is_written) == (2, 2, False)
 
 
+def name_badly(odd: str, path: Path) -> str:
+    """Make a file one that cannot be followed; return what names it in errors."""
+    if odd == "a loop of links":
+        path.unlink()
+        path.symlink_to(path.name)
+        return path.name
+    name = {"bytes": b"\xff.nc", "a line break": b"\n.nc"}[odd]
+    os.rename(path, os.fsencode(path.with_suffix("")) + name)
+    return re.escape(repr(os.fsdecode(name))[1:-1])
+
+
+@pytest.mark.parametrize("odd", ["bytes", "a line break", "a loop of links"])
+def test_one_odd_name_stops_nothing_and_is_reported(
+    odd: str, make: Make, capfd: pytest.CaptureFixture[str]
+) -> None:
+    paths = [make(number) for number in range(2)]
+    shown = name_badly(odd, make(2))
+    for target, given in (("refs.zarr", "data/*.nc"), ("refs.json", None)):
+        listed = given or [f"data/{name}" for name in sorted(os.listdir("data"))]
+        with pytest.raises((UnsupportedError, OSError), match=shown):
+            virtualds.sync(listed, target, concat_dim="time")
+        for expected in (2, 0):
+            done = virtualds.sync(listed, target, concat_dim="time", on_error="collect")
+            [lost] = done.failed
+            assert (len(done.added), re.search(shown, lost.message) is None) == (expected, False)
+            print(done)
+            assert re.search(shown, capfd.readouterr().out)
+        assert_holds(target, paths)
+    # one that the set knows becomes odd
+    name_badly(odd, paths[1])
+    gone: Any = {"on_removed": "keep"}
+    with pytest.raises((UnsupportedError, OSError)):
+        run(**gone)
+    done = run(on_error="collect", **gone)
+    assert (len(done.failed), done.is_written) == (2, False)
+    assert opened("refs.zarr").sizes["time"] == 8
+
+
+def test_a_link_that_leads_to_itself_is_no_folder(make: Make) -> None:
+    path = make(0)
+    Path("data", "loop").symlink_to("loop")
+    for pattern in ("**/*.nc", "*/*.nc"):
+        assert virtualds.sync(pattern, f"{len(pattern)}.zarr", concat_dim="time").exists
+    assert_holds("7.zarr", [path])
+
+
+@pytest.mark.parametrize("link", [os.link, os.symlink])
+def test_a_second_name_of_a_file_is_left_out_and_reported(
+    link: Callable[[Path, str], None], make: Make
+) -> None:
+    paths = [make(number) for number in range(2)]
+    link(paths[0].resolve(), "data/00-again.nc")
+    first = run()
+    expected = {os.link: "00.nc", os.symlink: "00-again.nc"}[link]
+    assert (names(first.added), names(first.repeated)) == (
+        [n for n in ("00-again.nc", "00.nc", "01.nc") if n != expected],
+        [expected],
+    )
+    link(paths[1].resolve(), "data/00-other.nc")
+    make(2)
+    second = run()
+    assert names(second.added) == ["02.nc"]
+    # the name that the set has counts
+    assert names(second.repeated) == sorted([expected, "00-other.nc"])
+    assert "a second name of another file, and left out: file:" in str(second)
+    assert_holds("refs.zarr", [*paths, files()[-1]])
+    again = run()
+    assert (again.unchanged, again.is_written) == (3, False)
+
+
 # ---------------------------------------------------------------------- several at once
 
 
@@ -643,6 +714,22 @@ def test_what_is_no_file_of_its_own_is_refused(make: Make) -> None:
     with pytest.raises(IsADirectoryError, match="data: this is a folder"):
         virtualds.sync("data", "refs.zarr", concat_dim="time")
     assert not Path("refs.zarr").exists()
+
+
+def test_files_with_groups_are_refused_with_the_groups_that_fit(folder: Path) -> None:
+    for number in range(2):
+        path = folder / "data" / f"{number}.nc"
+        days(4 * number).to_netcdf(path, group="/surface/era", engine="h5netcdf")
+        xr.Dataset({"z": ("level", [1.0])}).to_netcdf(
+            path, mode="a", group="/levels", engine="h5netcdf"
+        )
+    with pytest.raises(CombineError, match=r"have \[\], and it in \['/surface/era'\]\npass group="):
+        run(settle=0)
+    with pytest.raises(CombineError, match=r"groups \{.*'/levels': \['level'\]"):
+        run(settle=0, concat_dim="member")
+    assert not Path("refs.zarr").exists()
+    run(settle=0, group="/surface/era")
+    assert opened("refs.zarr").sizes["time"] == 8
 
 
 # ---------------------------------------------------------------------- costs and words

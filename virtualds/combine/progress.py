@@ -14,6 +14,7 @@ from virtualds.pictures.html import cell
 from virtualds.progress import Progress, ProgressCallback
 from virtualds.public import public
 from virtualds.quantities import format_count
+from virtualds.stores.access_rules import is_nameable
 
 
 class Count:
@@ -166,10 +167,16 @@ class BuildReport:
         return "\n".join([self.summary, *read, *describe_left_out([*self.left_out, *self.damaged])])
 
 
+def show_url(url: str) -> str:
+    """Return a url as it can be printed: without secrets, on one line, as UTF-8."""
+    plain = without_secrets(url)
+    return plain if is_nameable(plain) else repr(plain)
+
+
 def describe_left_out(left_out: Iterable[LeftOut]) -> list[str]:
     """Return a line for each of the first files that were left out, and one for the rest."""
     everything = list(left_out)
     shown = everything[:SHOWN_FILES]
-    lines = [f"  {without_secrets(url)}: {error}: {text}" for url, error, text in shown]
+    lines = [f"  {show_url(url)}: {error}: {text}" for url, error, text in shown]
     more = len(everything) - SHOWN_FILES
     return [*lines, f"  ... and {more} more"] if more > 0 else lines

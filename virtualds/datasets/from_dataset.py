@@ -21,7 +21,7 @@ from virtualds.datasets.references_behind import restore_references
 from virtualds.datasets.to_dataset import IDENTITIES, NO_NAME
 from virtualds.errors import UnsupportedError, VirtualdsError
 from virtualds.options import get_options
-from virtualds.stores.access_rules import is_nameable
+from virtualds.stores.access_rules import demand_nameable
 
 # ---------------------------------------------------------------------- dataset -> group
 
@@ -74,11 +74,7 @@ def _check_urls(variables: Iterable[ManifestVariable]) -> None:
     # files in a set were checked when the set was written
     tables = drop_repeated_tables(m.listed for m in manifests if not m.is_in_set)
     for file in chain.from_iterable(tables):
-        if not is_nameable(file.url):
-            raise UnsupportedError(
-                f"{file.url!r}: a name with control characters, as line breaks are, cannot stand "
-                f"in a reference set; rename the file"
-            )
+        demand_nameable(file.url)
 
 
 def _to_stored(name: str, variable: xr.Variable) -> ManifestVariable:

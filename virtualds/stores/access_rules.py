@@ -17,7 +17,7 @@ from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from virtualds.errors import AccessError
+from virtualds.errors import AccessError, UnsupportedError, without_secrets
 from virtualds.source_file import StorageOptions
 from virtualds.urls import HELD, join_url, lies_under, local_path, normalise_url, scheme_of
 
@@ -59,7 +59,8 @@ REMEDY = "if you trust it, name the folder that may be read with allow=[...]"
 
 _REMOTE_URL = re.compile(r"([^:]+)://([^/?#]*)(.*)", re.DOTALL)
 _SHORT_FILE_URL = re.compile(r"(?:file|local):(?=/(?!/))", re.IGNORECASE)
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+"""Control characters, and those that Python puts in place of bytes that are not UTF-8."""
 _DOTS = re.compile(r"(?:^|[/\\])\.\.?(?:[/\\;]|$)")
 _DECODINGS = 5
 
@@ -277,8 +278,23 @@ def _is_public(address: Address) -> bool:
 
 
 def is_nameable(url: str) -> bool:
-    """Say whether a reference set may name a url: a url has no control characters."""
+    """Say whether a reference set may name a url: it is UTF-8, without control characters."""
     return not _CONTROL.search(url)
+
+
+def demand_nameable(url: str) -> None:
+    """Refuse a url that no reference set may name.
+
+    Raises
+    ------
+    UnsupportedError
+        As `is_nameable` says.
+    """
+    if not is_nameable(url):
+        raise UnsupportedError(
+            f"{without_secrets(url)!r}: a name with control characters, as line breaks are, or one "
+            f"that is not UTF-8 cannot stand in a reference set; rename the file"
+        )
 
 
 def _access_error(url: str, base: str) -> AccessError:

@@ -6,6 +6,7 @@ listed for removed.
 
 from __future__ import annotations
 
+import errno
 import fnmatch
 import os
 import re
@@ -123,7 +124,12 @@ def fetch_state(url: str, options: StorageOptions | None) -> FileState:
         The file does not exist or may not be read.
     """
     if scheme_of(url) == "file":
-        found = os.stat(local_path(url))
+        try:
+            found = os.stat(local_path(url))
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            return _state_of_loop(url)
         if S_ISDIR(found.st_mode):
             raise folder_error(url)
         return _local_state(url, found)
@@ -157,6 +163,11 @@ def _walk_local(pattern: str, options: StorageOptions | None) -> Iterator[FileSt
             found = entry.stat()
         except FileNotFoundError:
             continue  # it is gone, or a link that leads nowhere
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            yield _state_of_loop(url)
+            continue
         if not S_ISDIR(found.st_mode):
             yield _local_state(url, found)
 
@@ -164,7 +175,16 @@ def _walk_local(pattern: str, options: StorageOptions | None) -> Iterator[FileSt
 def _scan_folder(folder: str) -> Iterator[tuple[str, Any, Callable[[], bool]]]:
     with os.scandir(local_path(folder) or os.sep) as entries:
         for entry in entries:
-            yield entry.name, entry, entry.is_dir
+            yield entry.name, entry, partial(_leads_to_folder, entry)
+
+
+def _leads_to_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        return False
 
 
 def _match_local(part: str) -> Callable[[str], Any]:
@@ -173,6 +193,11 @@ def _match_local(part: str) -> Callable[[str], Any]:
     if part.startswith("."):
         return fits
     return lambda name: not name.startswith(".") and fits(name)
+
+
+def _state_of_loop(url: str) -> FileState:
+    """Return the state of a loop of links: it has no bytes, and opening it says why."""
+    return FileState(url, 0, modified=0.0)
 
 
 def _local_state(url: str, found: os.stat_result) -> FileState:

@@ -123,12 +123,23 @@ class Update:
                 f"nothing has been dropped; check the path, or remove the set"
             )
         if self.dim not in added.dims:
-            raise CombineError(
-                f"concat_dim {self.dim!r}: the files have {sorted(map(str, added.dims))}; name one "
-                f"of these"
-            )
+            raise self._explain_dimensions(changes.new[0], added)
         nothing = np.zeros(added.sizes[self.dim], bool)
         return Updated(group_from_dataset(added), self._list_added(changes, added, nothing))
+
+    def _explain_dimensions(self, url: str, added: xr.Dataset) -> CombineError:
+        """Return the error of files without the dimension, with the groups that have it."""
+        groups = self.opener.list_groups(url)
+        having = [path for path, dims in groups.items() if self.dim in dims]
+        dims = sorted(map(str, added.dims))
+        if having:
+            there, remedy = f"{dims}, and it in {having}", f"pass group={having[0]!r}"
+        else:
+            there, remedy = f"{dims}", "name one of these"
+            if groups:
+                shown = {path: sorted(dims) for path, dims in groups.items()}
+                there, remedy = f"{dims}, and in groups {shown}", "name one, and its group="
+        return CombineError(f"concat_dim {self.dim!r}: the files have {there}; {remedy}")
 
     def _list_added(self, changes: Changes, added: xr.Dataset, shared: Mask) -> Urls:
         """Return the new files that came into the set; others may have all that is in a file."""

@@ -67,6 +67,7 @@ def _report(destination: Destination, update: Update, done: Changes, came: Updat
         dropped=done.removed if update.drops else (),
         kept=() if update.drops else done.removed,
         waiting=done.waiting,
+        repeated=done.repeated,
         failed=tuple(failed.values()),
         damaged=update.opener.damaged,
         unchanged=done.unchanged + silent,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,8 +12,10 @@ import numpy.typing as npt
 import pandas as pd
 
 from virtualds.source_file import NO_NUMBER, StorageOptions
+from virtualds.stores.access_rules import is_nameable
 from virtualds.stores.listing import FileColumns
 from virtualds.syncing.list_files import fetch_states
+from virtualds.urls import local_path
 
 Mask = npt.NDArray[np.bool_]
 
@@ -27,6 +31,8 @@ class Changes:
         or changed so recently that they may still be written.
     unchanged : int
         Number of files that are as the set knows them.
+    repeated : tuple of str
+        Other names of listed files, by links; no other field has them.
     """
 
     new: tuple[str, ...] = ()
@@ -34,9 +40,10 @@ class Changes:
     removed: tuple[str, ...] = ()
     waiting: tuple[str, ...] = ()
     unchanged: int = 0
+    repeated: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        names = ("new", "changed", "removed", "waiting")
+        names = ("new", "changed", "removed", "waiting", "repeated")
         counts = ", ".join(f"{len(getattr(self, name)):,} {name}" for name in names)
         return f"files listed: {counts}, {self.unchanged:,} unchanged"
 
@@ -54,12 +61,15 @@ class Changes:
         young = (differs | ~there) & (np.abs(now - listed.modified) < settle)
         gone = np.ones(len(known), bool)
         gone[place[there]] = False
+        fresh = ~there & ~young
+        repeated = _find_second_names(listed, fresh)
         return cls(
-            new=tuple(listed.urls[~there & ~young]),
+            new=tuple(listed.urls[fresh & ~repeated]),
             changed=tuple(listed.urls[differs & ~young]),
             removed=tuple(known.urls[gone]),
             waiting=tuple(listed.urls[young]),
             unchanged=int(np.count_nonzero(there & ~differs)),
+            repeated=tuple(listed.urls[repeated]),
         )
 
     def still_needed(self, before: FileColumns, now: FileColumns) -> Changes:
@@ -89,6 +99,34 @@ class Changes:
         )
 
 
+def _find_second_names(listed: FileColumns, fresh: Mask) -> Mask:
+    """Say for each new file whether it is, by a link, another listed one.
+
+    Of several new names, the first counts that a set may hold and that is no symbolic link.
+    """
+    found = np.zeros(len(listed), bool)
+    # only names of one size and one time are looked at
+    group = pd.MultiIndex.from_arrays([listed.sizes, listed.mtimes]).factorize()[0]
+    count = np.bincount(group)
+    alike = (listed.mtimes != NO_NUMBER) & (count[group] > 1)
+    alike &= np.isin(group, group[alike & fresh])
+    names: dict[tuple[int, int], list[int]] = {}
+    for row in np.flatnonzero(alike).tolist():
+        with suppress(OSError):
+            there = os.stat(local_path(listed.urls[row]))
+            names.setdefault((there.st_dev, there.st_ino), []).append(row)
+    for rows in names.values():
+        if len(rows) > 1:
+            first = min(rows, key=lambda row: (fresh[row], *_rank_name(str(listed.urls[row])), row))
+            found[rows] = fresh[rows]
+            found[first] = False
+    return found
+
+
+def _rank_name(url: str) -> tuple[bool, bool]:
+    return not is_nameable(url), os.path.islink(local_path(url))
+
+
 def complete(
     listed: FileColumns, known: FileColumns, options: StorageOptions | None
 ) -> FileColumns:
@@ -116,7 +154,9 @@ def _ask_again(listed: FileColumns, asked: Mask, options: StorageOptions | None)
 
 def _find_places(known: FileColumns, listed: FileColumns) -> npt.NDArray[np.intp]:
     """Return the row of every listed file among the known ones, -1 for a new file."""
-    return np.asarray(pd.Index(known.urls).get_indexer(pd.Index(listed.urls)))
+    # names need not be UTF-8, as texts of Arrow must be
+    names = (pd.Index(files.urls, dtype=object) for files in (known, listed))
+    return np.asarray(next(names).get_indexer(next(names)))
 
 
 def _differ(some: FileColumns, others: FileColumns) -> Mask:

@@ -13,10 +13,14 @@ from virtualds.combine.build_options import BuildOptions
 from virtualds.combine.open_file import OPEN_ERRORS
 from virtualds.combine.progress import BuildReport, LeftOut
 from virtualds.datasets.keywords import names_of
+from virtualds.datasets.location import Location
+from virtualds.datasets.open import open_group
+from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.source_positions import urls_of
 from virtualds.datasets.what_to_load import demand_variables, make_optional
 from virtualds.errors import UnsupportedError, without_secrets
 from virtualds.progress import Progress, report_progress
+from virtualds.stores.access_rules import demand_nameable
 
 Urls = tuple[str, ...]
 
@@ -67,7 +71,10 @@ class FileOpener:
             dropped = names_of("drop_variables", self._options.get("drop_variables"))
             demand_variables(self._loadable, group.variables, dropped, "the set or its files")
 
-    def _open(self, urls: Urls) -> xr.Dataset | None:
+    def _open(self, given: Urls) -> xr.Dataset | None:
+        urls = tuple(url for url in given if self._is_nameable(url))
+        if not urls:
+            return None
         reports: list[BuildReport] = []
         with report_progress(self._options.get("progress"), "opening", len(urls)) as show:
 
@@ -87,6 +94,29 @@ class FileOpener:
         if found is not None:
             _demand_own_data(found, urls)
         return found
+
+    def _is_nameable(self, url: str) -> bool:
+        """Say whether a set may name a file; if not, it is left out, or stops the run."""
+        try:
+            demand_nameable(url)
+        except UnsupportedError as error:
+            if self._stops:
+                raise
+            self.failed[url] = LeftOut.of(url, error)
+            return False
+        return True
+
+    def list_groups(self, url: str) -> dict[str, set[str]]:
+        """Return the groups of a file that have variables, with their dimensions."""
+        names = ("parser", "parser_options", "allow")
+        how = {name: self._options[name] for name in names if name in self._options}
+        location = Location.of(url, self._options.get("storage_options"))
+        found = open_group(location, OpenOptions(below=True, **how))
+        return {
+            f"/{path}": {dim for v in part.variables.values() for dim in v.dims}
+            for path, part in found.walk()
+            if path and part.variables
+        }
 
 
 def _demand_own_data(found: xr.Dataset, urls: Urls) -> None:

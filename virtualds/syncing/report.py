@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from virtualds.combine.progress import SHOWN_FILES, LeftOut, describe_left_out
+from virtualds.combine.progress import SHOWN_FILES, LeftOut, describe_left_out, show_url
 from virtualds.errors import without_secrets
 from virtualds.options import SETTLE
 from virtualds.public import public
@@ -15,6 +15,7 @@ MEANINGS = {
     "replaced": "changed, and replaced",
     "dropped": "no longer there, and dropped",
     "kept": "no longer there, and kept",
+    "repeated": "a second name of another file, and left out",
 }
 """What happened to files, by the name of the attribute that lists them one by one."""
 
@@ -34,6 +35,9 @@ class SyncReport:
         Urls of files of the set that are not listed, and whose references the set keeps.
     waiting : tuple of str
         Urls of new or changed files that may still be written, and are left for the next run.
+    repeated : tuple of str
+        Urls of new files that are, by a link, a file that is listed with another name, and are left
+        out.
     failed : tuple of LeftOut
         Files that could not be opened, with the reasons. The set keeps what it had of them.
     damaged : tuple of LeftOut
@@ -66,6 +70,7 @@ class SyncReport:
     exists: bool = True
     seconds: float = 0.0
     damaged: tuple[LeftOut, ...] = ()
+    repeated: tuple[str, ...] = ()
 
     @property
     def is_written(self) -> bool:
@@ -92,7 +97,7 @@ class SyncReport:
 
 def _describe_files(meaning: str, urls: Sequence[str]) -> list[str]:
     """Return a line for each of the first files, and one for the rest."""
-    shown = [f"  {meaning}: {without_secrets(url)}" for url in urls[:SHOWN_FILES]]
+    shown = [f"  {meaning}: {show_url(url)}" for url in urls[:SHOWN_FILES]]
     more = len(urls) - SHOWN_FILES
     return [*shown, f"  {meaning}: {more:,} more"] if more > 0 else shown
 
