@@ -28,6 +28,7 @@ from virtualds import (
 from virtualds.errors import FormatError
 from virtualds.formats.kerchunk.records import Records
 from virtualds.formats.zarr.v3_arrays import ManifestPart
+from virtualds.formats.zarr_manifests import snapshots
 from virtualds.formats.zarr_manifests.join_parts import join_all_parts
 from virtualds.formats.zarr_manifests.parquet_table import ParquetTable
 from virtualds.stores.local import LocalStore
@@ -558,6 +559,38 @@ def test_orphans_of_no_snapshot_are_cleaned_up_and_snapshots_stay(tmp_path: Path
     os.utime(orphan, (0, 0))
     assert virtualds.clean_up(target).files == [f"file://{orphan}"]
     assert len(virtualds.snapshots(target)) == 3
+
+
+def test_a_cleaning_that_meets_another_one_is_a_conflict_or_tries_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for conflict in ("raise", "retry"):
+        target = tmp_path / f"{conflict}.zarr"
+        grown(target, tmp_path / f"in-{conflict}", 4)
+        list_expired = snapshots._list_expired
+
+        def meet(*given: Any, at: Path = target, known: Any = list_expired) -> Any:
+            """Let another process expire snapshots as soon as this one has looked at the set."""
+            monkeypatch.setattr(snapshots, "_list_expired", known)
+            virtualds.expire_snapshots(at, keep=1)
+            return known(*given)
+
+        monkeypatch.setattr(snapshots, "_list_expired", meet)
+        if conflict == "raise":
+            with pytest.raises(ConflictError, match="another writer was faster"):
+                virtualds.clean_up(target)
+        else:
+            assert virtualds.clean_up(target, conflict=conflict).files == []
+        assert len(virtualds.snapshots(target)) == 1
+
+
+def test_a_set_whose_snapshot_lacks_a_file_is_named_as_damaged(tmp_path: Path) -> None:
+    target = tmp_path / "refs.zarr"
+    grown(target, tmp_path / "in", 3)
+    oldest = virtualds.snapshots(target)["snapshot"][0]
+    (target / "__virtualds__" / oldest / "zarr.json").unlink()
+    with pytest.raises(FormatError, match=rf"a snapshot of the set needs is gone .*{oldest}"):
+        virtualds.clean_up(target)
 
 
 def test_sets_in_memory_are_cleaned_up_as_far_as_there_is_something(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from virtualds.arrays.sources import PrefixChange, move_file
-from virtualds.datasets.conflicts import retry_on_conflict
+from virtualds.datasets.conflicts import name_missing_set, retry_on_conflict
 from virtualds.datasets.keywords import make_strict
 from virtualds.datasets.location import Location, format_there
 from virtualds.errors import ReadError, UnsupportedError, without_secrets
@@ -223,7 +223,7 @@ def _sweep(
     if form.history is None or form.library is not None:
         return Removal([], [], 0)
     expiry = Expiry(sys.maxsize, grace=older_than, dry_run=dry_run)
-    with explain_write_errors(location.url):
+    with explain_write_errors(location.url), name_missing_set(location):
         sweep = partial(form.history.expire, location.url, location.options, expiry)
         return retry_on_conflict(sweep, conflict)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from virtualds.errors import AccessError, FormatError, ReadError, VirtualdsError, without_secrets
 from virtualds.stores.store import RequestError, StoreError
+from virtualds.urls import local_path
 
 REMEDIES = {
     errno.ENOSPC: "make room on the disk, or write elsewhere",
@@ -85,5 +87,7 @@ def explain_write_errors(url: Any) -> Iterator[None]:
         if error.errno is None:
             raise
         remedy = REMEDIES.get(error.errno, "solve that, or write elsewhere")
+        if error.errno == errno.ENOENT and os.path.isdir(os.path.dirname(local_path(str(url)))):
+            remedy = "another process may have removed a file of it meanwhile; try again"
         told = f"{url}: cannot be written ({error.strerror}); {remedy}"
         raise type(error)(error.errno, told) from error

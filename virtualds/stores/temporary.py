@@ -62,7 +62,7 @@ def list_left_over(path: str, age: float) -> list[LeftOver]:
             with suppress(FileNotFoundError):
                 if os.lstat(file).st_mtime < time.time() - age:
                     found.append(file)
-    return [LeftOver(one, _measure(one)) for one in sorted(found)]
+    return [LeftOver(one, _measure(one)) for one in sorted(found) if os.path.lexists(one)]
 
 
 def remove_paths(paths: Iterable[str]) -> None:
@@ -73,11 +73,13 @@ def remove_paths(paths: Iterable[str]) -> None:
 
 
 def _measure(path: str) -> int:
-    """Return the bytes in a file or folder."""
-    if not os.path.isdir(path):
-        return os.lstat(path).st_size
-    below = (os.path.join(folder, n) for folder, _, names in os.walk(path) for n in names)
-    return sum(os.lstat(file).st_size for file in below)
+    """Return the bytes in a file or folder, of which others may remove parts meanwhile."""
+    below = [os.path.join(folder, n) for folder, _, names in os.walk(path) for n in names]
+    nbytes = 0
+    for file in below if os.path.isdir(path) else [path]:
+        with suppress(FileNotFoundError):
+            nbytes += os.lstat(file).st_size
+    return nbytes
 
 
 def _list_beside(path: str, age: float) -> list[os.DirEntry[str]]:

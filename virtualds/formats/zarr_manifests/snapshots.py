@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 
+from virtualds.errors import FormatError
 from virtualds.formats.upkeep import Expiry, Removal
 from virtualds.formats.zarr.document import (
     CHUNKS,
@@ -141,17 +143,33 @@ def expire_snapshots_of(root: str, options: StorageOptions | None, expiry: Expir
     now = datetime.now(UTC)
     going = _list_expired(document, expiry, now)
     staying = [(name, time) for name, time in document.history[:-1] if name not in going]
-    lost = [_open_kept(root, options, name) for name in going]
+    with _noticing_others(root, options, version):
+        lost = [_open_kept(root, options, name) for name in going]
+        kept = [document, *(_open_kept(root, options, name) for name, _ in staying)]
+        needed = {path for one in kept for path in list_needed_files(root, options, one)}
     if not expiry.dry_run:
         if going:
             document.notes["history"] = staying
             swap(root, options, document, version)
         write_nodes(root, options, document, None)
-    kept = [document, *(_open_kept(root, options, name) for name, _ in staying)]
-    unneeded = list(_list_unneeded(root, options, kept, lost, set(going), now - expiry.grace))
+    unneeded = list(_list_unneeded(root, options, needed, lost, set(going), now - expiry.grace))
     if not expiry.dry_run:
         find_store(root).remove([one.file.url for one in unneeded], options)
     return Removal.of(going, unneeded)
+
+
+@contextmanager
+def _noticing_others(root: str, options: StorageOptions | None, version: str) -> Iterator[None]:
+    """Raise a conflict where a file is gone because another writer has expired its snapshot."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        if open_newest(root, options)[1] != version:
+            raise outrun_error(root) from error
+        raise FormatError(
+            f"{root}: a file that a snapshot of the set needs is gone ({error}); restore it, or "
+            f"write the set anew (mode='w')"
+        ) from error
 
 
 def _list_expired(document: Document, expiry: Expiry, now: datetime) -> list[str]:
@@ -166,7 +184,7 @@ def _list_expired(document: Document, expiry: Expiry, now: datetime) -> list[str
 def _list_unneeded(
     root: str,
     options: StorageOptions | None,
-    kept: list[Document],
+    needed: set[str],
     lost: list[Document],
     gone: set[str],
     before: datetime,
@@ -176,7 +194,6 @@ def _list_unneeded(
     Only files with the id of a snapshot in their name, and chunks that a snapshot names, belong to
     the set; also old chunks named by content, since a writer may be about to need a new one.
     """
-    needed = {path for document in kept for path in list_needed_files(root, options, document)}
     folders = tuple(path for path in needed if path.endswith("/"))
     chunks = {path for document in lost for path in _list_chunks(document)}
     for listed in find_store(root).list_files(root, options):
