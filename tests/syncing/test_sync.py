@@ -716,6 +716,21 @@ def test_what_is_no_file_of_its_own_is_refused(make: Make) -> None:
     assert not Path("refs.zarr").exists()
 
 
+def test_several_dimensions_are_refused_with_what_to_do(make: Make) -> None:
+    make(0)
+    for dims in (["member", "time"], ("time",), []):
+        with pytest.raises(UnsupportedError, match=r"one dimension, given as a str(?s:.*)template"):
+            run(concat_dim=dims)
+    for wrong in (None, 1, [0]):
+        with pytest.raises(TypeError, match="give the name of a dimension"):
+            run(concat_dim=wrong)
+    with pytest.raises(UnsupportedError, match="along one dimension"):
+        xr.open_dataset(
+            "data/*.nc", engine="virtual", references="refs.zarr", concat_dim=["member", "time"]
+        )
+    assert not Path("refs.zarr").exists()
+
+
 def test_files_with_groups_are_refused_with_the_groups_that_fit(folder: Path) -> None:
     for number in range(2):
         path = folder / "data" / f"{number}.nc"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -108,7 +108,8 @@ def sync(
     ConflictError
         Another writer was faster; the set is as that writer left it.
     UnsupportedError
-        The format or the store cannot hold the files, or cannot be changed in this way.
+        The format or the store cannot hold the files, or cannot be changed in this way; or
+        ``concat_dim`` is several dimensions.
     TypeError, ValueError
         There is no such argument, or not with this value.
 
@@ -126,6 +127,7 @@ def sync(
     2
     """
     begun = time.monotonic()
+    _demand_one_dimension(concat_dim)
     check_choice("on_removed", on_removed, ON_REMOVED)
     if not isinstance(settle, int | float) or not settle >= 0:
         raise ValueError(f"settle={settle!r}: give a number of seconds, at least 0")
@@ -164,6 +166,20 @@ def sync(
             raise _removed_error(changes.removed, len(known), destination.location)
         done = commit(destination, update, changes, known if before is not None else None)
     return replace(done, settle=settle, seconds=time.monotonic() - begun)
+
+
+def _demand_one_dimension(concat_dim: Any) -> None:
+    """Refuse grids of files: where a set lacks a cell, nothing says yet what to do."""
+    if isinstance(concat_dim, str):
+        return
+    if isinstance(concat_dim, Iterable) and all(isinstance(dim, str) for dim in concat_dim):
+        raise UnsupportedError(
+            f"concat_dim={concat_dim!r}: sync follows files along one dimension, given as a str; "
+            f"write a set of a grid anew with virtualds.open_virtual_mfdataset(..., "
+            f"concat_dim={concat_dim!r}, cache=...), which opens only new files, or fill the cells "
+            f"of a virtualds.template with to_manifest(..., region='auto')"
+        )
+    raise TypeError(f"concat_dim={concat_dim!r}: give the name of a dimension, a str")
 
 
 def _read_set(destination: Destination) -> ManifestGroup | None:

@@ -46,7 +46,7 @@ def update_references(files: Any, given: Mapping[str, Any]) -> None:
         There is no set yet, since all files may still be written.
     """
     options = {name: value for name, value in _list_options(given).items() if name != "concat_dim"}
-    if not isinstance(given["concat_dim"], str):
+    if given["concat_dim"] is None:
         raise TypeError(
             f"references={os.fspath(given['references'])!r}: name the dimension along which the "
             f"files follow each other with concat_dim="
