@@ -24,7 +24,8 @@ def files(tmp_path: Path) -> list[Path]:
     for number in range(3):
         found.append(tmp_path / f"{number}.nc")
         values = np.arange(4.0).reshape(1, 4) + number
-        xr.Dataset({"t": (("time", "x"), values)}, {"time": [number]}).to_netcdf(found[-1])
+        both = {"t": (("time", "x"), values), "u": (("time", "x"), -values)}
+        xr.Dataset(both, {"time": [number]}).to_netcdf(found[-1])
     return found
 
 
@@ -74,6 +75,8 @@ def test_writers_of_sets_that_nobody_may_open_are_told_once(
     assert text.startswith(url + suffix)
     assert str(files[0]) in text
     assert "rename_paths" in text
+    count = len(files) if call is build else 1
+    assert f"refers to {count} file{'s' * (count > 1)} of this machine" in text
     # it is true
     with pytest.raises(virtualds.AccessError):
         found = virtualds.open_virtual_dataset(url + suffix, storage_options=options)

@@ -66,6 +66,35 @@ def test_missing_credentials_are_named(
     assert "redentials" in str(caught.value)
 
 
+def test_it_is_said_which_options_are_for_the_files_and_which_for_the_set(
+    no_credentials: None, s3_server: dict[str, Any], tmp_path: Path
+) -> None:
+    file, server = tmp_path / "a.nc", {"client_kwargs": s3_server["client_kwargs"]}
+    dataset().to_netcdf(file)
+    far, near = "s3://bucket/refs.zarr", tmp_path / "refs.zarr"
+    along: dict[str, Any] = {"concat_dim": "time"}
+    build: dict[str, Any] = {**along, "combine": "nested", "on_error": "raise"}
+    both = [{"storage_options": server}, {"target_options": server}]
+    calls: list[Callable[[], Any]] = [
+        lambda: virtualds.sync([file], far, **along, **both[1]),
+        lambda: virtualds.sync(["s3://bucket/a.nc"], near, **along, **both[0]),
+        lambda: virtualds.convert(file, far, **both[1]),
+        lambda: virtualds.convert("s3://bucket/a.nc", near, **both[0]),
+        lambda: virtualds.open_virtual_mfdataset([file], to=far, **build, **both[1]),
+        lambda: virtualds.open_virtual_mfdataset(["s3://bucket/a.nc"], to=near, **build, **both[0]),
+    ]
+    for call in calls:
+        # listing raises the wider class
+        with pytest.raises(PermissionError, match="redentials") as caught:
+            call()
+        assert "target_options for the set" in caught.value.__notes__[-1]
+    with pytest.raises(AccessError) as alone:
+        opened(far, **server)
+    assert not any("target_options" in note for note in getattr(alone.value, "__notes__", ()))
+    with pytest.raises(TypeError, match="'target_options'; did you mean 'storage_options'"):
+        dataset().virtual.to_manifest(near, target_options=server)
+
+
 @pytest.mark.parametrize("use", [opened, written])
 @pytest.mark.parametrize("name", SETS)
 def test_a_host_that_does_not_answer_is_named(use: Callable[..., Any], name: str) -> None:

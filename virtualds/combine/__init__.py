@@ -29,6 +29,7 @@ from virtualds.combine.stored_file import open_stored
 from virtualds.combine.write_target import BuildTarget, abandon_on_error
 from virtualds.combine.xarray_combine import Combination
 from virtualds.datasets.keywords import make_strict
+from virtualds.datasets.location import name_both_options
 from virtualds.datasets.open import open_dataset_or_tree
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.what_to_load import Loadable
@@ -211,25 +212,26 @@ def open_virtual_mfdataset(
     number = demand_file_number(attrs_file, build)
     replaces = replaces_by(mode)
     target = None
-    if to is not None:
-        target = BuildTarget.begin(to, target_options, replace=replaces, keep_query=keep_query)
-    joins_datasets = client is not None or target is not None
-    together = None if steps or cache else AlikeOpener(opening, files.options)
-    whole = DatasetBuilder(build, combination, target, joins_datasets, together)
-    with explain_interrupt(lambda: describe_build(cache, to)), abandon_on_error(target):
-        combined, found, report = whole.build_dataset()
-        if preprocess is None:
-            demand_loaded(opening, combined.variables, report)
-        if number is not None:
-            take_attributes(combined, find_dataset_of_file(number, build, found))
+    with name_both_options(to):
+        if to is not None:
+            target = BuildTarget.begin(to, target_options, replace=replaces, keep_query=keep_query)
+        joins_datasets = client is not None or target is not None
+        together = None if steps or cache else AlikeOpener(opening, files.options)
+        whole = DatasetBuilder(build, combination, target, joins_datasets, together)
+        with explain_interrupt(lambda: describe_build(cache, to)), abandon_on_error(target):
+            combined, found, report = whole.build_dataset()
+            if preprocess is None:
+                demand_loaded(opening, combined.variables, report)
+            if number is not None:
+                take_attributes(combined, find_dataset_of_file(number, build, found))
+            if target is not None:
+                target.commit(combined)
         if target is not None:
-            target.commit(combined)
-    if target is not None:
-        # names were judged by the variables of the files
-        again = OpenOptions(
-            loadable_variables=opening.loadable_variables, decode_cf=decode_cf, allow=allow
-        )
-        combined = open_dataset_or_tree(target.url, again, target_options or storage_options)
+            # names were judged by the variables of the files
+            again = OpenOptions(
+                loadable_variables=opening.loadable_variables, decode_cf=decode_cf, allow=allow
+            )
+            combined = open_dataset_or_tree(target.url, again, target_options or storage_options)
     combined.virtual.report = report
     return combined
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from virtualds.arrays.group import ManifestGroup
 from virtualds.datasets.keywords import check_choice, check_types
-from virtualds.datasets.location import Location, reader_of
+from virtualds.datasets.location import Location, name_both_options, reader_of
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.own_values import load_own_values
@@ -87,13 +87,14 @@ def convert(
     check_choice("on_error", on_error, ("raise", "skip"))
     replaces_by(mode)
     options = WriteOptions(format, mode, choices=choices)
-    destination = Destination.of(Location.of(target, target_options), options, convert)
-    destination.demand_free()
     opening = OpenOptions(
         *(None, drop_variables, parser, on_error, allow), below=True, parser_options=parser_options
     )
-    group = _read_group(Location.of(source, storage_options), opening)
-    destination.create(lambda: group)
+    with name_both_options(target):
+        destination = Destination.of(Location.of(target, target_options), options, convert)
+        destination.demand_free()
+        group = _read_group(Location.of(source, storage_options), opening)
+        destination.create(lambda: group)
 
 
 def estimate_conversion(

@@ -7,8 +7,8 @@ once: by the name of a parser or format, or by content.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +40,23 @@ from virtualds.stores.store import StoreError
 from virtualds.urls import normalise_url, scheme_of
 
 # ---------------------------------------------------------------------- locations
+
+
+@contextmanager
+def name_both_options(target: Any) -> Iterator[None]:
+    """Say in errors about credentials which options are for the files, and which for a set.
+
+    ``target`` is None if no set is written.
+    """
+    try:
+        yield
+    except PermissionError as error:
+        if target is not None and "storage_options" in str(error):
+            error.add_note(
+                f"storage_options are for the files that are opened, target_options for the set "
+                f"{without_secrets(str(target))}"
+            )
+        raise
 
 
 @dataclass(frozen=True, repr=False)

@@ -89,10 +89,11 @@ def warn_of_unreadable(files: Iterable[SourceFile], target: str, allow: AccessPo
     Such a set is sound, but its author could not open it either, without ``allow``.
     """
     judged: dict[str, bool] = {}
-    refused = [file.url for file in files if _is_refused(file, target, allow, judged)]
+    # several arrays have a table each that lists the same files
+    refused = {file.url for file in files if _is_refused(file, target, allow, judged)}
     if not refused:
         return
-    example = without_secrets(refused[0])
+    example = without_secrets(min(refused))
     warn_user(
         f"{without_secrets(target)}: whoever opens this set will get an AccessError: it "
         f"refers to {format_count(len(refused), 'file')} of this machine or its network, such as "

@@ -11,7 +11,7 @@ from typing import Any
 from virtualds.arrays.group import ManifestGroup
 from virtualds.combine import open_virtual_mfdataset
 from virtualds.datasets.keywords import check_choice, check_types, list_arguments
-from virtualds.datasets.location import Location
+from virtualds.datasets.location import Location, name_both_options
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.write import Destination
@@ -141,30 +141,33 @@ def sync(
     # a local set has no options of its own, so those of the files serve to compare with them
     near = isinstance(target, str | os.PathLike) and scheme_of(os.fspath(target)) == "file"
     access = target_options or (storage_options if near else None)
-    destination = Destination.of(Location.of(target, access), writing, sync)
-    _demand_references(destination)
-    update = Update(
-        dim=concat_dim,
-        root=destination.location.url,
-        opener=FileOpener(
-            concat_dim, opening | {"storage_options": storage_options, "allow": allow}
-        ),
-        drops=on_removed == "drop",
-        sorts=opening.get("sort", True),
-        overlap=opening.get("overlap", "error"),
-        options=StorageOptions.of(storage_options),
-    )
-    with explain_interrupt(lambda: _describe_interrupt(destination.location)):
-        before = _read_set(destination)
-        known = update.tabulate(before)
-        # after the set was read: what others add to it meanwhile is not taken for removed
-        listed = complete(list_files(paths, update.options, known), known, update.options)
-        changes = Changes.between(known, listed, settle, time.time())
-        if tells(INFO):
-            tell(INFO, f"{destination.location.url}: {changes}, {time.monotonic() - begun:.3f} s")
-        if on_removed == "error" and changes.removed:
-            raise _removed_error(changes.removed, len(known), destination.location)
-        done = commit(destination, update, changes, known if before is not None else None)
+    with name_both_options(target):
+        destination = Destination.of(Location.of(target, access), writing, sync)
+        _demand_references(destination)
+        update = Update(
+            dim=concat_dim,
+            root=destination.location.url,
+            opener=FileOpener(
+                concat_dim, opening | {"storage_options": storage_options, "allow": allow}
+            ),
+            drops=on_removed == "drop",
+            sorts=opening.get("sort", True),
+            overlap=opening.get("overlap", "error"),
+            options=StorageOptions.of(storage_options),
+        )
+        with explain_interrupt(lambda: _describe_interrupt(destination.location)):
+            before = _read_set(destination)
+            known = update.tabulate(before)
+            # after the set was read: what others add to it meanwhile is not taken for removed
+            listed = complete(list_files(paths, update.options, known), known, update.options)
+            changes = Changes.between(known, listed, settle, time.time())
+            if tells(INFO):
+                tell(
+                    INFO, f"{destination.location.url}: {changes}, {time.monotonic() - begun:.3f} s"
+                )
+            if on_removed == "error" and changes.removed:
+                raise _removed_error(changes.removed, len(known), destination.location)
+            done = commit(destination, update, changes, known if before is not None else None)
     return replace(done, settle=settle, seconds=time.monotonic() - begun)
 
 
