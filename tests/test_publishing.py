@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from virtualds.extras import EXTRAS, find_package
 from virtualds.formats.zarr.document import VERSION
 
 ROOT = Path(__file__).parents[1]
@@ -66,6 +67,31 @@ def test_the_recipe_bounds_what_the_extras_install() -> None:
     extras = PROJECT["optional-dependencies"]
     listed = [r for extra in extras.keys() - FOR_DEVELOPERS for r in extras[extra]]
     assert RECIPE["requirements"]["run_constraints"] == sorted(set(name_on_conda(listed)))
+
+
+def test_messages_know_the_packages_of_every_extra() -> None:
+    listed = {
+        extra: tuple(re.match(r"[\w-]+", requirement)[0] for requirement in requirements)  # type: ignore[index]
+        for extra, requirements in PROJECT["optional-dependencies"].items()
+        if extra not in FOR_DEVELOPERS
+    }
+    assert listed == EXTRAS
+    code = "".join(path.read_text() for path in (ROOT / "virtualds").rglob("*.py"))
+    modules = re.findall(r'import_package\(\s*"([\w.]+)"', code)
+    packages = {name for names in EXTRAS.values() for name in names}
+    assert len(modules) > 10 and set(map(find_package, modules)) <= packages
+
+
+def test_nothing_installs_a_name_that_is_on_no_index() -> None:
+    """To be removed when virtualds is published."""
+    texts = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")]
+    for folder in ("virtualds", "virtualds_cli", "docs", "notebooks"):
+        texts += [p for p in (ROOT / folder).rglob("*") if p.suffix in (".py", ".md", ".ipynb")]
+    named = re.compile(
+        r"virtualds\[[a-z]|(?:pip|uv|conda|mamba)[\w ]* (?:install|add) [^\n`]*\bvirtualds\b"
+    )
+    found = {str(path): named.findall(path.read_text()) for path in texts}
+    assert not {path: names for path, names in found.items() if names}
 
 
 def test_the_extra_for_all_servers_is_the_union_of_those_for_each() -> None:

@@ -11,9 +11,41 @@ from typing import Any
 from virtualds.errors import UnsupportedError
 from virtualds.importing import importing
 
+EXTRAS = {
+    "azure": ("adlfs", "aiohttp", "obstore"),
+    "demo": ("matplotlib", "netCDF4"),
+    "distributed": ("distributed",),
+    "filters": ("blosc2", "cast-value-rs", "fastcrc", "imagecodecs", "pcodec"),
+    "fits": ("astropy", "imagecodecs"),
+    "gcs": ("aiohttp", "gcsfs", "obstore"),
+    "grib": ("eccodes",),
+    "icechunk": ("icechunk",),
+    "images": ("imagecodecs", "pyproj", "tifffile"),
+    "plot": ("matplotlib",),
+    "remote": ("adlfs", "aiohttp", "gcsfs", "obstore", "s3fs"),
+    "s3": ("aiohttp", "obstore", "s3fs"),
+    "zarr": ("zarr",),
+}
+"""The packages of each extra, as in pyproject.toml.
 
-def import_package(name: str, what: str, extra: str = "filters", use: str = "decoding it") -> Any:
-    """Import a package of an extra.
+Messages name the packages themselves. virtualds is on no index yet, and who installs an extra by
+its name from there would get what anyone has put under this name.
+"""
+
+
+def say_install(extra: str) -> str:
+    """Return the command that installs the packages of an extra.
+
+    Examples
+    --------
+    >>> say_install("s3")
+    'pip install aiohttp obstore s3fs'
+    """
+    return f"pip install {' '.join(EXTRAS[extra])}"
+
+
+def import_package(name: str, what: str, use: str = "decoding it") -> Any:
+    """Import a module of a package of an extra.
 
     Raises
     ------
@@ -25,8 +57,19 @@ def import_package(name: str, what: str, extra: str = "filters", use: str = "dec
         return import_module(name)
     except ImportError as error:
         raise UnsupportedError(
-            f"{what}: {use} needs {name}; pip install 'virtualds[{extra}]'"
+            f"{what}: {use} needs {name}; pip install {find_package(name)}"
         ) from error
+
+
+def find_package(module: str) -> str:
+    """Return the package of an extra that brings a module.
+
+    Examples
+    --------
+    >>> find_package("cast_value_rs"), find_package("astropy.io.fits")
+    ('cast-value-rs', 'astropy')
+    """
+    return module.partition(".")[0].replace("_", "-")
 
 
 def import_eccodes(what: str, use: str = "decoding it") -> Any:
@@ -40,7 +83,7 @@ def import_eccodes(what: str, use: str = "decoding it") -> Any:
     if "eccodes" not in sys.modules:
         with suppress(ImportError):
             import_pyproj()
-    return import_package("eccodes", what, "grib", use)
+    return import_package("eccodes", what, use)
 
 
 def import_pyproj() -> Any:

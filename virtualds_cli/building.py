@@ -69,7 +69,7 @@ def _client(address: str) -> Iterator[Any]:
         from distributed import Client
     except ImportError as error:
         raise ImportError(
-            "--dask: distributed is not installed; install virtualds[distributed]"
+            "--dask: distributed is not installed; pip install distributed"
         ) from error
     with Client(address) as client:  # type: ignore[no-untyped-call]
         yield client

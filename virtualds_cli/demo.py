@@ -248,4 +248,4 @@ def _write_temperature(nc: Any, days: npt.NDArray[np.int64], complevel: int) -> 
 
 
 def _missing_package_error(package: str) -> ImportError:
-    return ImportError(f"the demo: {package} is not installed; pip install 'virtualds[demo]'")
+    return ImportError(f"the demo: {package} is not installed; pip install matplotlib netCDF4")

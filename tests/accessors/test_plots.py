@@ -538,7 +538,7 @@ def test_one_value_is_one_box() -> None:
     assert title(ax) == "t: 1 chunk of ()"
 
 
-def test_without_matplotlib_the_error_names_the_extra() -> None:
+def test_without_matplotlib_the_error_names_the_package() -> None:
     code = """
 import sys
 sys.modules["matplotlib"] = None
@@ -558,4 +558,4 @@ for draw in (lambda: plots.coverage("x"), lambda: plots.chunks("t"), plots.sizes
     lines = out.stdout.splitlines()
     assert len(lines) == 6
     assert all("matplotlib" in line for line in lines[::2])
-    assert all("virtualds[plot]" in line for line in lines[1::2])
+    assert all(line == "pip install matplotlib" for line in lines[1::2])

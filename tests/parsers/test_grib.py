@@ -355,10 +355,10 @@ def test_rows_that_run_backwards_are_turned(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.values, native(path).t.values)
 
 
-def test_without_eccodes_the_extra_is_named(folder: Path, monkeypatch: Any) -> None:
+def test_without_eccodes_the_package_is_named(folder: Path, monkeypatch: Any) -> None:
     path = written(folder, "levels")
     monkeypatch.setitem(__import__("sys").modules, "eccodes", None)
-    with pytest.raises(UnsupportedError, match=r"virtualds\[grib\]"):
+    with pytest.raises(UnsupportedError, match=r"pip install eccodes$"):
         virtualds.open_virtual_dataset(path)
 
 

@@ -256,8 +256,7 @@ def _unshuffle_bits(data: Buffer, itemsize: int, block: int) -> Buffer:
             raise CodecError(f"bitshuffle: {error}") from error
     if itemsize > 255:
         raise UnsupportedError(
-            f"bitshuffle: elements of {itemsize} bytes need imagecodecs; "
-            f"pip install 'virtualds[filters]'"
+            f"bitshuffle: elements of {itemsize} bytes need imagecodecs; pip install imagecodecs"
         )
     out = np.empty(len(data), np.uint8)
     step = max(LARGEST_FRAME // (size * itemsize), 1) * size * itemsize

@@ -79,9 +79,9 @@ class FitsImage(OfOneType):
         return None
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
-        fits = import_package("astropy.io.fits", "fits_image", "fits")
+        fits = import_package("astropy.io.fits", "fits_image")
         # the decoders raise an error of their own, which no public module of astropy names
-        decoders = import_package(DECODERS, "fits_image", "fits")
+        decoders = import_package(DECODERS, "fits_image")
         file = _make_file(memoryview(data))
         try:
             values = _read_image(fits, file, np.dtype(self.dtype), nbytes)

@@ -60,7 +60,7 @@ class RiceTile(OfOneType):
         return None
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
-        imagecodecs = import_package("imagecodecs", "rcomp", "images")
+        imagecodecs = import_package("imagecodecs", "rcomp")
         dtype = np.dtype(self.dtype)
         count = _count_pixels(self, nbytes, dtype)
         # single bytes are unsigned (section 10.4.1)

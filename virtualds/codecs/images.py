@@ -42,7 +42,7 @@ class Image(SelfDescribing):
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         name = self.zarr_v2_id.removeprefix("imagecodecs_")
-        imagecodecs = import_package("imagecodecs", name, "images")
+        imagecodecs = import_package("imagecodecs", name)
         stream = bytes(data)
         self._check_pixels(name, stream, nbytes)
         config = self.to_zarr_v2()

@@ -125,7 +125,7 @@ class Jpeg(Codec):
         }
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
-        imagecodecs = import_package("imagecodecs", "jpeg", "images")
+        imagecodecs = import_package("imagecodecs", "jpeg")
         # a damaged header would make the decoder allocate memory for another image
         head = parse_jpeg_header(memoryview(data))
         pixels = head.lines * head.samples

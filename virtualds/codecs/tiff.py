@@ -145,7 +145,7 @@ class _Bytes(Codec):
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
         name = self.zarr_v2_id.removeprefix("imagecodecs_")
-        imagecodecs = import_package("imagecodecs", name, "images")
+        imagecodecs = import_package("imagecodecs", name)
         decode = getattr(imagecodecs, f"{name}_decode")
         most = limit_decoded_size(len(data)) if nbytes is None else nbytes
         try:

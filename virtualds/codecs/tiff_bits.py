@@ -64,7 +64,7 @@ class PackedIntegers(OfOneType):
         return runs * -(-self.run * self.bits // 8)
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
-        imagecodecs = import_package("imagecodecs", "packints", "images")
+        imagecodecs = import_package("imagecodecs", "packints")
         row = -(-self.run * self.bits // 8)
         whole = len(data) if nbytes is None else self.encoded_size(nbytes)
         if not whole or whole % row or len(data) < whole:
@@ -135,7 +135,7 @@ class Fax(Codec):
         return {"id": self.zarr_v2_id, "width": self.width}
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
-        imagecodecs = import_package("imagecodecs", "fax4", "images")
+        imagecodecs = import_package("imagecodecs", "fax4")
         if nbytes is None or nbytes % self.width:
             raise CodecError(f"fax4: {nbytes} bytes are not rows of {self.width}")
         try:

@@ -41,7 +41,7 @@ def _find_current_client() -> Any:
         import distributed
     except ImportError as error:
         raise ImportError(
-            "parallel='dask' takes the library distributed; install virtualds[distributed]"
+            "parallel='dask' takes the library distributed; pip install distributed"
         ) from error
     try:
         return distributed.get_client()

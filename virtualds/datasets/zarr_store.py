@@ -87,7 +87,7 @@ def zarr_store(
         adapter = import_module("virtualds.datasets.zarr_adapter")
     except ImportError as error:
         raise UnsupportedError(
-            f"zarr_store: zarr-python 3 is required ({error}); pip install 'virtualds[zarr]'"
+            f"zarr_store: zarr-python 3 is required ({error}); pip install --upgrade zarr"
         ) from error
     opening = OpenOptions(
         *(group, drop_variables, parser, on_error, allow, snapshot),

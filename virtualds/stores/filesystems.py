@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from virtualds.extras import say_install
 from virtualds.options import get_options
 from virtualds.source_file import StorageOptions
 from virtualds.stores import google
@@ -74,8 +75,8 @@ def _find_filesystem(url: str, options: dict[str, Any], *, retries: bool = True)
             return google.make_filesystem(url, options, retries=retries)
         return fsspec.core.url_to_fs(url, **options)  # type: ignore[no-any-return]
     except (ImportError, TypeError, ValueError) as error:
-        extra = _EXTRAS.get(kind_of(url)) if isinstance(error, ImportError) else None
-        advice = f"; pip install 'virtualds[{extra}]'" if extra else ""
+        install = _INSTALLS.get(kind_of(url)) if isinstance(error, ImportError) else None
+        advice = f"; {install}" if install else ""
         raise StoreError(f"{error}{advice}") from error
 
 
@@ -96,8 +97,12 @@ def _enlarge_pool(given: dict[str, Any]) -> dict[str, Any]:
     return {**given, "config_kwargs": {**ours, **given.get("config_kwargs", {})}}
 
 
-_EXTRAS = {"http": "remote", "https": "remote", "s3": "s3", "gs": "gcs", "az": "azure"}
-"""The extra with the filesystem, by kind of store."""
+_OF_WEB = "pip install aiohttp obstore"
+_INSTALLS = {
+    **dict.fromkeys(("http", "https"), _OF_WEB),
+    **{kind: say_install(extra) for kind, extra in (("s3", "s3"), ("gs", "gcs"), ("az", "azure"))},
+}
+"""The command that installs the filesystem, by kind of store."""
 
 _SETTINGS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {"s3": _enlarge_pool}
 """Changes of options for reading, by kind of store."""

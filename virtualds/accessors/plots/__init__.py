@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class DatasetPlots:
     """Pictures of a virtual dataset: ``ds.virtual.plot``.
 
-    They need matplotlib (``pip install 'virtualds[plot]'``), read no data, and return the `Axes`
+    They need matplotlib (``pip install matplotlib``), read no data, and return the `Axes`
     that they are drawn on: ``ax=``, or those of a new figure. Nothing calls ``plt.show()``.
     Legends lie below axes: a figure of several has room for them with ``layout="constrained"``. A
     title that the axes have stays.

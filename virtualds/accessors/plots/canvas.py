@@ -49,7 +49,7 @@ def make_axes(what: str, ax: Axes | None, height: float) -> Axes:
     UnsupportedError
         matplotlib is not installed.
     """
-    pyplot = import_package("matplotlib.pyplot", what, "plot", "drawing")
+    pyplot = import_package("matplotlib.pyplot", what, "drawing")
     if ax is not None:
         return ax
     made: Axes = pyplot.subplots(figsize=(WIDTH, height), layout="constrained")[1]

@@ -41,7 +41,7 @@ def import_adapter() -> Any:
     except (ImportError, AttributeError) as error:
         raise UnsupportedError(
             f"icechunk: it needs icechunk 2.0.5 or newer, and Python 3.12 ({error}); pip install "
-            f"'virtualds[icechunk]'"
+            f"--upgrade icechunk"
         ) from error
 
 

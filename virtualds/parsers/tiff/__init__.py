@@ -85,7 +85,7 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     FileNotFoundError
         There is no such group.
     """
-    tifffile = import_package("tifffile", source.url, "images", "reading a TIFF file")
+    tifffile = import_package("tifffile", source.url, "reading a TIFF file")
     skipped = frozenset(skip)
     with (
         describe_damage(source, "TIFF", TIFF_ERRORS),
