@@ -748,6 +748,14 @@ def test_a_sync_with_files_that_fail_ends_with_an_error_code() -> None:
     assert document["failed"][0]["url"].endswith("2003.nc")
 
 
+def test_names_that_are_not_utf_8_are_printed_escaped() -> None:
+    os.rename("2002.nc", os.fsencode("2002") + b"\xff.nc")
+    line = ("sync", "*.nc", "refs.zarr", "--concat-dim", "time", "--settle", "0")
+    assert r"2002\udcff.nc" in run(*line, "--on-error", "collect").stdout
+    [lost] = json.loads(run(*line, "--on-error", "collect", "--json").stdout)["failed"]
+    assert lost["url"].endswith("2002\udcff.nc")
+
+
 # ---------------------------------------------------------------------- on a cluster
 
 

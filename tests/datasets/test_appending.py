@@ -233,6 +233,10 @@ def test_a_source_dropped_from_a_grid_leaves_a_gap(tmp_path: Path, target: Path)
         left = {Path(url).name for url in virtual(place).virtual.sources["url"]}
         # the level of a lead lies in the file of its first run
         assert left == {path.name for path in files.values()} - {"1-3.nc"}
+        if dim == "step":
+            with pytest.raises(virtualds.CombineError, match=r"0-4\.nc: all that is left of it"):
+                virtualds.drop_sources(place, str(files[0, 4]), dim=dim)
+        xr.testing.assert_identical(opened(place).load(), expected)
 
 
 def test_a_position_of_a_grid_goes_when_nothing_is_left_there(tmp_path: Path, target: Path) -> None:

@@ -6,7 +6,7 @@ them. This module writes nothing; a format compares the result with the set, and
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -43,6 +43,7 @@ from virtualds.datasets.references_behind import replace_variables, restore_refe
 from virtualds.datasets.source_positions import (
     find_only_dimension,
     find_positions,
+    list_arrays_along,
     list_dims_between,
     urls_of,
 )
@@ -200,6 +201,11 @@ def remove_sources(
     root : str
         Url of the set, which holds values that were in memory when it was written.
 
+    Returns
+    -------
+    ManifestGroup
+        ``old`` itself if all that the set has of the sources stays.
+
     Raises
     ------
     CombineError
@@ -209,8 +215,8 @@ def remove_sources(
         The dimension is unknown, or ``dim`` is None and several dimensions are possible.
     """
     present = _open_set(old, None, dim)
-    wanted = set(urls)
-    if unknown := sorted(wanted - urls_of(present)):
+    wanted, listed = set(urls), urls_of(present)
+    if unknown := sorted(wanted - listed):
         raise CombineError(
             f"{unknown[0]}: the set has no such source; ds.virtual.sources lists them"
         )
@@ -219,7 +225,7 @@ def remove_sources(
     met = np.zeros(present.sizes[dim], bool)
     for url in wanted:
         met |= _find_removed(present, dim, url)
-    others = {url for url in urls_of(present) - wanted if not _is_held(url, root)}
+    others = {url for url in listed - wanted if not _is_held(url, root)}
     left = met & find_positions(present, dim, others)
     kept = np.flatnonzero(~met | left)
     if not kept.size:
@@ -229,8 +235,10 @@ def remove_sources(
     pieces = [cut_along(present, dim, run) for run in find_runs(kept)]
     rest = _join_pieces(present, pieces, dim)
     if left.any():
-        grids = {url: {dim, *list_dims_between(present, {url})} for url in sorted(wanted)}
-        rest = _leave_gaps(rest, grids, root)
+        gapped = _leave_gaps(rest, wanted, _find_grid(present, dim, others, left), root)
+        if gapped is rest and kept.size == met.size:
+            return old
+        rest = gapped
     return _to_group(old, rest)
 
 
@@ -256,20 +264,27 @@ def _is_held(url: str, root: str) -> bool:
     return is_copy(url) or bool(root and lies_under(url, root))
 
 
-def _leave_gaps(dataset: xr.Dataset, grids: Mapping[str, set[str]], root: str) -> xr.Dataset:
+def _find_grid(
+    present: xr.Dataset, dim: str, others: set[str], left: npt.NDArray[np.bool_]
+) -> set[str]:
+    """Return the dimensions of the grid in which other sources lie, at positions that they have."""
+    grid = {dim}
+    for run in find_runs(np.flatnonzero(left)):
+        part = cut_along(present, dim, run)
+        for _, array in list_arrays_along(part, dim):
+            # the files of one array lie alike
+            if used := others.intersection(file.url for file in array.sources):
+                grid |= set(list_dims_between(part, {min(used)}))
+    return grid
+
+
+def _leave_gaps(dataset: xr.Dataset, urls: set[str], grid: set[str], root: str) -> xr.Dataset:
     """Return a dataset in which chunks of some sources are missing.
 
-    Parameters
-    ----------
-    dataset : xarray.Dataset
-    grids : mapping of str to set of str
-        For each source the dimensions of its grid. Variables without one of them are those of other
-        sources, too.
-    root : str
-        Url of the set.
+    What variables without a dimension of the grid have, is of other sources, too.
     """
     changed: dict[Hashable, ManifestArray] = {}
-    for url, grid in grids.items():
+    for url in sorted(urls):
         for name in dataset.data_vars:
             variable = dataset.variables[name]
             array = changed.get(name, get_virtual_array(variable))
@@ -279,7 +294,7 @@ def _leave_gaps(dataset: xr.Dataset, grids: Mapping[str, set[str]], root: str) -
                 _check_gap(url, name, array, root)
                 changed[name] = clear_boxes(array, boxes)
     cleared = {name: dataset.variables[name].copy(data=a) for name, a in changed.items()}  # type: ignore[arg-type]
-    return replace_variables(dataset, cleared)
+    return replace_variables(dataset, cleared) if cleared else dataset
 
 
 def _check_gap(url: str, name: Hashable, array: ManifestArray, root: str) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from functools import partial
 from typing import Any
 
+from virtualds.arrays.group import ManifestGroup
 from virtualds.datasets.append import remove_sources
 from virtualds.datasets.keywords import make_strict, names_of
 from virtualds.datasets.location import Location
 from virtualds.datasets.write import Destination
 from virtualds.datasets.write_options import WriteOptions
+from virtualds.errors import CombineError
 from virtualds.stores.access_rules import Allow
 from virtualds.urls import normalise_url
 
@@ -75,5 +76,15 @@ def drop_sources(
     options = WriteOptions(format, "replace-source", conflict=conflict, allow=allow)
     destination = Destination.of(Location.of(url, storage_options), options)
     urls = [normalise_url(source) for source in names_of("sources", sources)]
-    change = partial(remove_sources, urls=urls, dim=dim, root=destination.location.url)
+
+    def change(old: ManifestGroup) -> ManifestGroup:
+        found = remove_sources(old, urls, dim, destination.location.url)
+        if found is old:
+            raise CombineError(
+                f"{urls[0]}: all that is left of it in the set is of other sources, too: "
+                f"coordinates, or variables without a dimension of the grid; write the set anew "
+                f"without this source"
+            )
+        return found
+
     destination.change(change)

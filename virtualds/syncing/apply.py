@@ -103,7 +103,8 @@ class Update:
             return self._begin_anew(changes)
         begun = after = self._mend_static(self._lend_options(group), changes)
         if removed:
-            after = as_read(remove_sources(after, removed, self.dim, self.root))
+            found = remove_sources(after, removed, self.dim, self.root)
+            after = after if found is after else as_read(found)
         if changed is not None:
             after = as_read(replace_sources(after, changed, self.dim))
             self._check_order(group, after, changes.changed)
