@@ -43,7 +43,7 @@ class Changes:
     repeated: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        names = ("new", "changed", "removed", "waiting", "repeated")
+        names = ("new", "changed", "removed", "waiting")
         counts = ", ".join(f"{len(getattr(self, name)):,} {name}" for name in names)
         return f"files listed: {counts}, {self.unchanged:,} unchanged"
 
