@@ -287,6 +287,17 @@ def test_a_second_run_with_a_file_that_contributes_nothing_changes_nothing(
     assert_holds(target, [*counting, files()[-1]])
 
 
+def test_values_that_the_set_holds_are_of_no_earlier_file(make: Make) -> None:
+    make(0)
+    os.utime(written(Path("data"), "00-later", days(0, seed=9)), (0, 0))
+    how: Any = {"overlap": "last", "loadable_variables": ["time", "lat", "lon", "n"]}
+    # its url comes before those of the files
+    Path("a").mkdir()
+    run("a/refs.zarr", **how)
+    again = run("a/refs.zarr", **how)
+    assert (again.is_written, again.unchanged) == (False, 2)
+
+
 def test_a_later_file_with_days_of_the_set_is_refused_with_what_to_do(make: Make) -> None:
     make(0)
     make(2)

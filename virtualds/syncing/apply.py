@@ -21,7 +21,6 @@ from virtualds.datasets.source_positions import (
     find_positions,
     find_used_along,
     lies_in,
-    list_urls_along,
     urls_of,
 )
 from virtualds.datasets.to_dataset import to_virtual_dataset
@@ -124,13 +123,13 @@ class Update:
                 f"nothing has been dropped; check the path, or remove the set"
             )
         if self.dim not in added.dims:
-            raise self._explain_dimensions(changes.new[0], added)
+            raise self._explain_dimensions(changes.new, added)
         nothing = np.zeros(added.sizes[self.dim], bool)
         return Updated(group_from_dataset(added), self._list_added(changes, added, nothing))
 
-    def _explain_dimensions(self, url: str, added: xr.Dataset) -> CombineError:
+    def _explain_dimensions(self, urls: Urls, added: xr.Dataset) -> CombineError:
         """Return the error of files without the dimension, with the groups that have it."""
-        groups = self.opener.list_groups(url)
+        groups = self.opener.list_groups(next(u for u in urls if u not in self.opener.failed))
         having = [path for path, dims in groups.items() if self.dim in dims]
         dims = sorted(map(str, added.dims))
         if having:
@@ -203,7 +202,8 @@ class Update:
         if not shared.any():
             return
         present = to_virtual_dataset(group)
-        there, known = present.indexes[self.dim], list_urls_along(present, self.dim)
+        # without what the set holds itself
+        there, known = present.indexes[self.dim], self.tabulate(group).urls
         for url in sorted(self._find_used(new, shared)):
             common = new.indexes[self.dim][shared & find_positions(new, self.dim, {url})]
             places = np.flatnonzero(there.isin(common))

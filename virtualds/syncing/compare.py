@@ -105,6 +105,8 @@ def _find_second_names(listed: FileColumns, fresh: Mask) -> Mask:
     Of several new names, the first counts that a set may hold and that is no symbolic link.
     """
     found = np.zeros(len(listed), bool)
+    if not fresh.any():
+        return found
     # only names of one size and one time are looked at
     group = pd.MultiIndex.from_arrays([listed.sizes, listed.mtimes]).factorize()[0]
     count = np.bincount(group)
