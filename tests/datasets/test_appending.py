@@ -195,6 +195,18 @@ def test_a_source_is_dropped(files: list[Path], target: Path) -> None:
         virtualds.drop_sources(target, rest, dim="time")
 
 
+def test_values_that_the_set_holds_go_with_their_positions(
+    files: list[Path], tmp_path: Path
+) -> None:
+    target = tmp_path / "refs.zarr"
+    joined = virtualds.open_virtual_mfdataset(
+        files, combine="nested", concat_dim="time", loadable_variables=["time", "lat", "lon", "n"]
+    )
+    joined.virtual.to_manifest(target)
+    virtualds.drop_sources(target, str(files[1]), dim="time")
+    assert_identical(opened(target), native([files[0], *files[2:]]))
+
+
 # ---------------------------------------------------------------------- dropping from a grid
 
 
