@@ -285,6 +285,19 @@ def asserts_and_coroutines(module: str) -> list[str]:
     return [f"{module}:{node.lineno}" for node in found]
 
 
+def states_of_slotted_dataclasses(module: str) -> list[str]:
+    """Before Python 3.11.4, ``dataclass(frozen=True, slots=True)`` overwrites these methods."""
+    return [
+        f"{module}:{method.lineno}"
+        for node, _ in nodes(TREES[module])
+        if isinstance(node, ast.ClassDef)
+        if any("slots=True" in ast.unparse(decorator) for decorator in node.decorator_list)
+        for method in node.body
+        if isinstance(method, ast.FunctionDef)
+        if method.name in {"__getstate__", "__setstate__"}
+    ]
+
+
 def vague_names(module: str) -> list[str]:
     return [module] if {part.strip("_") for part in module.split(".")} & VAGUE else []
 
@@ -307,6 +320,7 @@ RULES = (
     zarr_python,
     catching_everything,
     asserts_and_coroutines,
+    states_of_slotted_dataclasses,
     vague_names,
     no_first_line,
     too_many_lines,

@@ -6,7 +6,7 @@ Access to a column reads the references of the remaining chunks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -287,26 +287,23 @@ class LazyManifest(ChunkManifest):
 
     def same(self, other: ChunkManifest) -> bool:
         """Say whether both refer to the same bytes, chunk by chunk, through the same tables."""
-        if isinstance(other, LazyManifest) and self.__getstate__() == other.__getstate__():
+        if isinstance(other, LazyManifest) and self.__reduce__() == other.__reduce__():
             return True
         return self.loaded().same(other.loaded())
 
     def _map(self, change: Callable[[Column], Column]) -> ChunkManifest:
         return self.loaded()._map(change)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the place of the columns, not their values."""
-        return {name: getattr(self, name) for name in LazyManifest.__slots__}
+        counting = self._table, self._shape, self._strides, self._base, self._renumbered
+        return type(self), counting
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:
         """Name the chunks for dask by where their references lie, without reading them."""
         from dask.base import normalize_token
 
-        return ("virtualds-counted", *map(normalize_token, self.__getstate__().values()))
-
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
-        for name, value in state.items():
-            object.__setattr__(self, name, value)
+        return ("virtualds-counted", *map(normalize_token, self.__reduce__()[1]))
 
 
 def _find_chunks_of(

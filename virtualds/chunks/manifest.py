@@ -365,25 +365,14 @@ class ChunkManifest(FamiliarNames):
         columns: dict[str, Any] = {name: change(getattr(self, name)) for name in COLUMNS}
         return replace(self, **columns)
 
-    def __getstate__(self) -> Mapping[str, Any]:
+    # not __getstate__: before Python 3.11.4, dataclass(frozen=True, slots=True) overwrites it
+    def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the elements behind broadcast axes once, in few bytes."""
         columns = {name: compact(getattr(self, name)) for name in COLUMNS}
         packed = {name: pack(column) for name, column in columns.items() if name != "offset"}
         packed["offset"] = pack(columns["offset"], columns["length"])
         files = pack_table(self.files)
-        return {"files": files, "inline": self.inline, "shape": self.shape} | packed
-
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
-        object.__setattr__(self, "files", unpack_table(state["files"]))
-        object.__setattr__(self, "inline", state["inline"])
-        for name, kind in COLUMNS.items():
-            if isinstance(state[name], int):
-                column = constant_column(name, state[name], state["shape"])
-            else:
-                steps = unpack(state["length"]) if name == "offset" else None
-                found = unpack(state[name], steps).astype(kind, copy=False)
-                column = np.broadcast_to(found, state["shape"])
-            object.__setattr__(self, name, column)
+        return _unpack_manifest, (files, self.inline, self.shape, packed)
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:
         """Name the references for dask: equal ones alike, at the cost of the memory they take."""
@@ -395,3 +384,18 @@ class ChunkManifest(FamiliarNames):
             self.shape,
             *map(normalize_token, (digest(self.files), self.inline, *columns)),
         )
+
+
+def _unpack_manifest(
+    files: Any, inline: tuple[bytes, ...], shape: tuple[int, ...], packed: Mapping[str, Any]
+) -> ChunkManifest:
+    """Return the manifest of a pickle."""
+    columns: dict[str, Column] = {}
+    for name, kind in COLUMNS.items():
+        if isinstance(packed[name], int):
+            columns[name] = constant_column(name, packed[name], shape)
+        else:
+            steps = unpack(packed["length"]) if name == "offset" else None
+            found = unpack(packed[name], steps).astype(kind, copy=False)
+            columns[name] = np.broadcast_to(found, shape)
+    return ChunkManifest(files=unpack_table(files), inline=inline, **columns)

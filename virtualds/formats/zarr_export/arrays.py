@@ -71,7 +71,7 @@ class StoredArray:
     @property
     def token(self) -> Any:
         """What tells it from other arrays."""
-        return self.metadata, [(p.origin, p.manifest.__getstate__()) for p in self.parts]
+        return self.metadata, [(p.origin, p.manifest) for p in self.parts]
 
     def read_chunk(self, place: ChunkIndex, wanted: slice = WHOLE_CHUNK) -> bytes | None:
         """Return bytes of a chunk, None if it is missing.
