@@ -65,6 +65,8 @@ SMALL: dict[str, Any] = {
     "longitudeOfLastGridPointInDegrees": 55.0, "iDirectionIncrementInDegrees": 5.0,
     "jDirectionIncrementInDegrees": 5.0,
 }  # fmt: skip
+ONE_ROW = {**SMALL, "Nj": 1, "latitudeOfLastGridPointInDegrees": 60.0}
+ONE_POINT = {**ONE_ROW, "Ni": 1, "longitudeOfLastGridPointInDegrees": 0.0}
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,8 @@ CASES = {
             "latitudeOfLastGridPointInDegrees": 60.0,
         }
     ),
+    "one point": Case(keys=ONE_POINT, over={"dataDate": [20200101, 20200102], "step": [0, 6]}),
+    "one row": Case(keys=ONE_ROW, over={"step": [0, 6]}),
     "gaussian": Case("regular_gg_pl_grib2", {}, {"level": [500, 850]}),
     "reduced gaussian": Case("reduced_gg_pl_32_grib2", {}, {"level": [500, 850]}),
     "polar": Case("polar_stereographic_pl_grib2", {}),

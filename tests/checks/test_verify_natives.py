@@ -74,18 +74,17 @@ def write_fits(path: Path) -> None:
     fits.HDUList([fits.PrimaryHDU(numbers(5, 6)), unsigned, scaled, tiles]).writeto(path)
 
 
-def write_grib(path: Path) -> None:
-    grib_messages.CASES["levels and steps"].write(path)
-
-
 def write_tiff(path: Path) -> None:
     tiles = {"tile": (32, 48), "compression": "zlib", "predictor": 2}
     tifffile.imwrite(path, numbers(70, 90, dtype="u2"), **tiles)
 
 
-SOURCES: dict[str, tuple[str, Callable[[Path], None]]] = {
+SOURCES: dict[str, tuple[str, Callable[[Path], Any]]] = {
     **{name: (case.source, case.write) for name, case in OTHERS.items()},
-    "messages of levels and steps": ("grib", write_grib),
+    **{
+        f"messages: {name}": ("grib", grib_messages.CASES[name].write)
+        for name in ("levels and steps", "one point", "one row")
+    },
     "scaled and unsigned images": ("fits", write_fits),
     "tiles of unsigned integers": ("tiff", write_tiff),
 }

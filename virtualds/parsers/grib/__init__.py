@@ -156,13 +156,17 @@ def _open_cfgrib(target: Callable[[], Any], closing: ExitStack) -> ReadNative:
     def read_variable(wanted: NativeRegion) -> Any:
         # the codec undoes a message's packing, so stored values are decoded values
         named = (dataset.variables.get(wanted.variable) for dataset in datasets)
-        found = [v for v in named if v is not None and v.shape == wanted.shape]
+        # open_datasets, unlike cfgrib's engine for xarray, drops axes of length 1
+        short = [axis for axis, length in enumerate(wanted.shape) if length == 1]
+        shape = tuple(length for length in wanted.shape if length != 1)
+        found = [v for v in named if v is not None and v.shape == shape]
         if len(found) != 1:
             raise CannotError(
                 f"it makes {len(found)} variables {wanted.variable!r} of shape {wanted.shape} of "
                 f"the file"
             )
-        return np.asarray(found[0][wanted.region].values)
+        region = (part for axis, part in enumerate(wanted.region) if axis not in short)
+        return np.expand_dims(found[0][tuple(region)].values, short)
 
     return read_variable
 
