@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import struct
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any
 
 import imagecodecs
 import numpy as np
+import PIL.Image
 import pytest
 import tifffile
 import xarray as xr
@@ -342,6 +344,31 @@ def test_names_units_and_packing_of_bands_are_attributes(tmp_path: Path) -> None
     assert (attrs["scale_factor"], attrs["offsets"]) == (0.5, [0.0, 3.0, 0.0])
     assert attrs["SENSOR"] == "OLI"
     assert "add_offset" not in attrs
+
+
+def test_odd_items_of_gdal_are_read_as_gdal_reads_them(tmp_path: Path) -> None:
+    def opened(*items: str, **how: Any) -> xr.DataArray:
+        xml = f"<GDALMetadata>{''.join(items)}<Item name='SENSOR'>OLI</Item></GDALMetadata>"
+        path = tmp_path / f"{len(list(tmp_path.iterdir()))}.tif"
+        georeferenced(path, xml=xml)
+        found = virtualds.open_virtual_dataset(path, decode_cf=False, **how)
+        assert set(found.variables) >= {"band_data"} or how
+        return found.get("band_data", found)
+
+    # what rasterio has for these, of GDAL 3.12
+    for text, scale in {"2": 2.0, "0,5": 0.5, " 2 m": 2.0, "1e1": 10.0, "": None}.items():
+        for band in ("0", "x", "0 of 1"):
+            attrs = opened(f"<Item sample='{band}' role='scale'>{text}</Item>").attrs
+            assert (attrs.get("scale_factor"), attrs["SENSOR"]) == (scale, "OLI")
+    attrs = opened(
+        "<Item name='A' sample='x'>1</Item><Item sample='&#178;'>2</Item><Item>3</Item>"
+    ).attrs
+    assert (attrs["A_band_1"], attrs["Item_band_1"], attrs["Item"]) == ("1", "2", "3")
+    odd = "<Item sample='0' role='scale'>abc</Item>"
+    with pytest.raises(UnsupportedError, match=r"scales of the bands in GDAL_METADATA, \['abc'\]"):
+        opened(odd)
+    with pytest.warns(UserWarning, match="band_data"):
+        assert "band_data" not in opened(odd, on_error="skip")
 
 
 # ---------------------------------------------------------------------- trees
@@ -752,6 +779,31 @@ def test_fax_of_group_4_is_read(tmp_path: Path) -> None:
     found = virtualds.open_virtual_dataset(path).band_data
     np.testing.assert_array_equal(found.values, np.tile(np.arange(16) >= 4, (8, 1)))
     np.testing.assert_array_equal(found.values, tifffile.imread(path))
+
+
+def test_fax_of_every_kind_is_what_its_writer_reads(tmp_path: Path) -> None:
+    values = np.random.default_rng(1).random((37, 61)) < np.linspace(0, 1, 61)
+    kinds: dict[str, list[dict[int, int]]] = {
+        "tiff_ccitt": [{}], "group3": [{}, {292: 1}, {292: 4}, {292: 5}], "group4": [{}],
+    }  # fmt: skip
+    for kind, ways in kinds.items():
+        # rows to a strip; the order of bits in a byte
+        for tags, rows, order in itertools.product(ways, (37, 8), (1, 2)):
+            path = tmp_path / f"{kind}{tags}{rows}{order}.tif"
+            how = tags | {278: rows, 266: order}
+            PIL.Image.fromarray(values).save(path, compression=kind, tiffinfo=how)
+            found = virtualds.open_virtual_dataset(path)
+            np.testing.assert_array_equal(found.band_data, values, err_msg=path.name)
+            np.testing.assert_array_equal(found.band_data, PIL.Image.open(path))
+            if order == 1 and tags == ways[-1]:
+                found.virtual.to_manifest(path.with_suffix(".zarr"))
+                again = xr.open_dataset(path.with_suffix(".zarr"), engine="virtual")
+                np.testing.assert_array_equal(again.band_data, values)
+    fax = {"id": "virtualds_fax", "width": 8, "compression": 3, "options": 0}
+    with pytest.raises(CodecError, match="0 bytes are not 64"):
+        codec_from_zarr_v2(fax).decode(b"", 64)
+    with pytest.raises(UnsupportedError, match="uncompressed mode"):
+        codec_from_zarr_v2(fax | {"options": 2})
 
 
 IMAGE_CODECS = ["webp", "png", "jpeg2k", "jpegxl", "lerc"]

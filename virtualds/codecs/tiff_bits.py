@@ -1,6 +1,6 @@
 """The codecs of TIFF below a byte: integers of a few bits, reversed bits, and fax.
 
-TIFF 6.0, section 8 (BitsPerSample, FillOrder), section 11 (fax: ITU-T T.6).
+TIFF 6.0, section 8 (BitsPerSample, FillOrder), sections 10 and 11 (fax: ITU-T T.4 and T.6).
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from virtualds.extras import import_package
 
 REVERSED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 """Every byte with its bits in reversed order."""
+UNCOMPRESSED_MODE = 2
+"""Bit of T4Options (TIFF 6.0, section 11)."""
 
 
 @dataclass(frozen=True)
@@ -105,43 +107,65 @@ class ReversedBits(Codec):
 
 @dataclass(frozen=True)
 class Fax(Codec):
-    """Fax of group 4: one byte for each pixel, 0 or 1.
+    """Fax: one byte for each pixel, 0 or 1.
 
     Parameters
     ----------
     width : int
         Pixels of a row.
+    compression : int
+        Number in the TIFF tag Compression: 2 for runs alone, 3 for group 3, 4 for group 4.
+    options : int
+        Value of the TIFF tag T4Options, which says how group 3 is written.
     """
 
     width: int
+    compression: int
+    options: int = 0
 
-    zarr_v2_id: ClassVar[str] = "virtualds_fax4"
+    zarr_v2_id: ClassVar[str] = "virtualds_fax"
     only_virtualds: ClassVar[bool] = True
-    tiff_compressions: ClassVar[tuple[int, ...]] = (4,)
+    tiff_compressions: ClassVar[tuple[int, ...]] = (2, 3, 4)
 
     def __post_init__(self) -> None:
-        if self.width < 1:
-            raise ValueError(f"fax: rows of {self.width} pixels")
+        if self.width < 1 or self.compression not in self.tiff_compressions:
+            raise ValueError(f"fax: rows of {self.width} pixels, compression {self.compression}")
+        if self.options & UNCOMPRESSED_MODE:
+            raise UnsupportedError(
+                "fax of group 3 in uncompressed mode: no decoder reads it; convert it with "
+                "gdal_translate"
+            )
 
     @classmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        return cls(int(config["width"]))
+        return cls(int(config["width"]), int(config["compression"]), int(config["options"]))
 
     @classmethod
     def from_tiff(cls, page: Any) -> Self:
-        return cls(page.tilewidth if page.is_tiled else page.imagewidth)
+        tag = page.tags.get("T4Options") if page.compression == 3 else None
+        width = page.tilewidth if page.is_tiled else page.imagewidth
+        return cls(width, int(page.compression), 0 if tag is None else int(tag.value))
 
     def to_zarr_v2(self) -> dict[str, Any]:
-        return {"id": self.zarr_v2_id, "width": self.width}
+        how = {"width": self.width, "compression": self.compression, "options": self.options}
+        return {"id": self.zarr_v2_id, **how}
 
     def decode(self, data: Buffer, nbytes: int | None) -> Buffer:
-        imagecodecs = import_package("imagecodecs", "fax4")
-        if nbytes is None or nbytes % self.width:
-            raise CodecError(f"fax4: {nbytes} bytes are not rows of {self.width}")
+        imagecodecs = import_package("imagecodecs", "fax")
+        if not hasattr(imagecodecs, "ccittfax4_decode"):
+            raise UnsupportedError("fax: decoding it needs imagecodecs 2026.3.6 or newer")
+        if nbytes is None or nbytes % self.width or not len(data):
+            raise CodecError(f"fax: {len(data)} bytes are not {nbytes} in rows of {self.width}")
+        size = nbytes // self.width, self.width
         try:
-            found: Any = imagecodecs.ccittfax4_decode(bytes(data), nbytes // self.width, self.width)
+            if self.compression == 2:
+                found: Any = imagecodecs.ccittrle_decode(bytes(data), *size)
+            elif self.compression == 3:
+                found = imagecodecs.ccittfax3_decode(bytes(data), *size, t4options=self.options)
+            else:
+                found = imagecodecs.ccittfax4_decode(bytes(data), *size)
         except (RuntimeError, ValueError, MemoryError) as error:
-            raise CodecError(f"fax4: {error}") from error
+            raise CodecError(f"fax: {error}") from error
         out: bytes = found.tobytes()
         check_length(self, len(out), nbytes)
         return out

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any, BinaryIO
 
@@ -189,6 +189,7 @@ def _build_group(
         coordinates[REFERENCE_SYSTEM] = reference
     if IMAGE not in skip:
         try:
+            _demand_packing(attributes)
             array = _build_array(source, series)
         except VirtualdsError as error:
             error.locate(f"variable {IMAGE!r}", source.url)
@@ -324,15 +325,17 @@ def _parse_gdal_metadata(page: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     roles: dict[str, dict[int, str]] = {}
     for item in root.iter("Item"):
-        name, text, sample = item.get("name", ""), item.text or "", item.get("sample")
-        if sample is not None and item.get("role") and sample.isdigit():
-            roles.setdefault(item.get("role", ""), {})[int(sample)] = text
-        elif sample is None and name and item.get("domain") is None:
+        name, text, sample = item.get("name") or "Item", item.text or "", item.get("sample")
+        if sample is None:
             found[name] = text
+            continue
+        # GDAL, too, takes the number that the text begins with, or else the first band
+        number = re.match(r"\s*[0-9]{1,9}", sample)
+        band = int(number[0]) if number else 0
+        if role := item.get("role"):
+            roles.setdefault(role, {})[band] = text
         else:
-            found[
-                "_".join(part for part in (name, sample and f"band_{int(sample) + 1}") if part)
-            ] = text
+            found[f"{name}_band_{band + 1}"] = text
     return found | _collect_band_attributes(roles, page.samplesperpixel)
 
 
@@ -344,15 +347,36 @@ def _collect_band_attributes(roles: Mapping[str, Mapping[int, str]], count: int)
         if any(texts):
             found[name] = texts[0] if len(set(texts)) == 1 and count == 1 else texts
     for role, (name, default, several) in {
-        "scale": ("scale_factor", 1.0, "scales"),
-        "offset": ("add_offset", 0.0, "offsets"),
+        "scale": ("scale_factor", "1", "scales"),
+        "offset": ("add_offset", "0", "offsets"),
     }.items():
-        numbers = [float(roles.get(role, {}).get(band, default)) for band in range(count)]
-        if len(set(numbers)) > 1:
+        numbers = [_parse_number(roles.get(role, {}).get(n) or default) for n in range(count)]
+        if len(set(numbers)) > 1 or isinstance(numbers[0], str):
             found[several] = numbers
-        elif numbers[0] != default:
+        elif numbers[0] != float(default):
             found[name] = numbers[0]
     return found
+
+
+def _parse_number(text: str) -> float | str:
+    """Return the number that a text begins with, as GDAL does; the text if there is none."""
+    with suppress(ValueError):
+        return float(text)
+    # the decimal point may be a comma
+    number = re.match(r"\s*[-+]?([0-9]+[.,]?[0-9]*|[.,][0-9]+)([eE][-+]?[0-9]+)?", text)
+    return float(number[0].replace(",", ".")) if number else text
+
+
+def _demand_packing(attributes: Mapping[str, Any]) -> None:
+    """Refuse an image whose scales or offsets are no numbers."""
+    for name in ("scales", "offsets"):
+        known = attributes.get(name)
+        if odd := [n for n in known if isinstance(n, str)] if isinstance(known, list) else []:
+            raise UnsupportedError(
+                f"{name} of the bands in GDAL_METADATA, {odd}, are no numbers, so nobody can say "
+                f"what the values are; set them anew with gdal_edit, or read the stored numbers "
+                f"with tifffile's asarray()"
+            )
 
 
 def _open_tifffile(target: Callable[[], Any], closing: ExitStack) -> ReadNative:
