@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import re
 import zlib
 from collections.abc import Callable, Sequence
 from math import prod
@@ -367,6 +368,60 @@ def test_no_changed_byte_of_an_index_gives_other_values(
                     continue
                 for field in set(ChunkRows._fields) - free:
                     np.testing.assert_array_equal(getattr(found, field), getattr(expected, field))
+    assert refused
+
+
+@pytest.mark.parametrize("compression", FILTERS)
+@pytest.mark.parametrize("limit", [300_000, None])
+def test_a_changed_bit_of_a_page_is_an_error(
+    limit: int | None, compression: str | None, tmp_path: Path
+) -> None:
+    case = Case(EXTENSIBLE if limit is None else FIXED, "latest", (300_000,), (limit,), (1,))
+    path = tmp_path / "a.h5"
+    # extensible arrays have pages from element 131,060 on
+    places = [131_100, 200_000, 299_999]
+    with create(path, case, compression) as file:
+        for place in places:
+            file["v"][place] = place
+    sound, (told, found) = path.read_bytes(), read_alone(path)
+    for address in found.address.tolist():
+        said = []
+        for there in re.finditer(re.escape(address.to_bytes(8, "little")), sound):
+            raw = bytearray(sound)
+            raw[there.start()] ^= 8
+            path.write_bytes(raw)
+            try:
+                read_as(path, told)
+            except RowsError as error:
+                said.append(f"{error}")
+        # other bytes of the file may be like the element of the chunk
+        assert [text for text in said if re.search("a page of .* wrong checksum", text)], said
+
+
+def test_a_lookup_in_a_tree_whose_keys_are_not_in_order_loses_no_chunk(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    with create(path, CASES["two levels"]) as file:
+        full(file["v"])
+    sound, (told, whole) = path.read_bytes(), read_alone(path)
+    # behind the head of the root: a key of two numbers and two positions, and an address
+    root, step = int(told.root[0]) + 24, 8 + 2 * 8 + 8
+    used = int.from_bytes(sound[root - 18 : root - 16], "little")
+    refused = 0
+    for one, other in itertools.combinations(range(used + 1), 2):
+        raw = bytearray(sound)
+        begin, end = root + one * step, root + other * step
+        raw[begin : begin + 24], raw[end : end + 24] = (
+            sound[end : end + 24],
+            sound[begin : begin + 24],
+        )
+        path.write_bytes(raw)
+        for number in range(len(whole.address)):
+            try:
+                found = look_up(path, told, whole.place[:, number : number + 1])
+            except RowsError:
+                refused += 1
+                continue
+            assert whole.address[number] in found.address
     assert refused
 
 

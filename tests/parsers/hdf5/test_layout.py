@@ -206,6 +206,7 @@ DAMAGED = {
     "half the address of an index": b"\4\2\0\2\1\5\4\2" + ADDRESS[:7],
     "no number of an object": b"\4\3" + ADDRESS,
     "old and short": b"\1\2\2\0\0\0\0\0" + ADDRESS + words(6),
+    "old chunks without axes": b"\1\1\2\0\0\0\0\0" + ADDRESS + words(4),
     "old and compact and short": b"\1\1\0\0\0\0\0\0" + words(3) + words(3) + b"ab",
 }
 UNKNOWN = {

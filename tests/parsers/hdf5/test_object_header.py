@@ -1,0 +1,63 @@
+"""Object headers: their messages are found, and damage of them is an error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from hdf5_messages import messages_of
+
+import virtualds
+from virtualds import FormatError, SourceFile
+from virtualds.parsers.hdf5.structure.file_bytes import FileBytes
+from virtualds.parsers.hdf5.structure.object_header import LAYOUT, read_messages
+
+
+@pytest.mark.parametrize("times", [False, True])
+def test_messages_stand_behind_the_times_and_the_storage_of_attributes(
+    times: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w", libver="latest") as file:
+        plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        plist.set_obj_track_times(times)
+        plist.set_attr_phase_change(20, 10)
+        space = h5py.h5s.create_simple((3,))
+        made = h5py.Dataset(h5py.h5d.create(file.id, b"v", h5py.h5t.STD_I32LE, space, dcpl=plist))
+        made[:] = [5, 6, 7]
+        made.attrs["units"] = "m"
+        address = h5py.h5o.get_info(made.id).addr
+    flags = path.read_bytes()[address + 5]
+    assert (flags & 0x10, bool(flags & 0x20)) == (0x10, times)
+    assert len(messages_of(path, "v", LAYOUT)) == 1
+    with virtualds.set_options(hdf5="auto"):
+        found = virtualds.open_virtual_dataset(path)["v"]
+    np.testing.assert_array_equal(found, [5, 6, 7])
+    assert found.attrs["units"] == "m"
+
+
+def test_a_changed_bit_of_a_continuation_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w", libver="latest") as file:
+        for name in "vw":
+            file[name] = np.arange(3)
+        # it does not fit into the block that the header begins with, and that cannot grow
+        file["v"].attrs["numbers"] = np.arange(200)
+        address = h5py.h5o.get_info(file["v"].id).addr
+    sound = path.read_bytes()
+    [begin] = [n for n in range(len(sound)) if sound[n : n + 4] == b"OCHK"]
+    # a value of an attribute, which nothing else holds
+    at = sound.index(np.arange(200).tobytes(), begin)
+    raw = bytearray(sound)
+    raw[at] ^= 1
+    path.write_bytes(raw)
+    damaged = FileBytes(SourceFile(path.as_uri()))
+    try:
+        with pytest.raises(FormatError, match="has a wrong checksum"):
+            read_messages(damaged, address)
+    finally:
+        damaged.close()
+    with pytest.raises(FormatError):
+        virtualds.open_virtual_dataset(path)
