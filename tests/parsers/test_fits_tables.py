@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,29 @@ def test_scaled_columns_are_those_of_astropy(form: str, cards: Any, tmp_path: Pa
     path = with_cards(tmp_path / "a.fits", cards, made)
     assert_columns_are_those_of_astropy(path, "T", 1)
     assert virtualds.open_virtual_dataset(path, group="T").a.dtype == np.float64
+
+
+@pytest.mark.parametrize("text", ["(2,3)", "( 2 , 3 ) x", " (2,3)", "2,3", "(2;3)", "(2,9)"])
+def test_lengths_of_axes_are_read_as_astropy_reads_them(text: str, tmp_path: Path) -> None:
+    made = [fits.Column("a", "6E", array=np.arange(24.0).reshape(4, 6)), fits.Column("b", "J")]
+    path = with_cards(tmp_path / "a.fits", {"TDIM1": text}, made)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", fits.verify.VerifyWarning)
+        assert_columns_are_those_of_astropy(path, "T", 1)
+
+
+def test_a_table_on_whose_rows_readers_disagree_is_refused(tmp_path: Path) -> None:
+    made = [fits.Column("a", "2J", array=np.arange(8).reshape(4, 2)), fits.Column("b", "L")]
+    sound = with_cards(tmp_path / "a.fits", {}, made).read_bytes()
+    end = sound.index(b"END" + b" " * 77, 2880)
+    for damaged, said in (
+        (sound.replace(b"'2J      '", b"'1J      '"), "have 5 bytes of a row, and NAXIS1 is 9"),
+        (sound[: end + 30] + b"$" + sound[end + 31 :], "the END card"),
+    ):
+        assert damaged != sound
+        (tmp_path / "a.fits").write_bytes(damaged)
+        with pytest.raises(FormatError, match=said):
+            virtualds.open_virtual_dataset(tmp_path / "a.fits", group="T")
 
 
 def test_scaled_complex_numbers_are_refused_and_other_columns_read(tmp_path: Path) -> None:

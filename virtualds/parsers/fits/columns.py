@@ -26,8 +26,8 @@ BINARY_FORM = re.compile(r"(\d*)([LXBIJKAEDCMPQ])(\d*)", re.IGNORECASE)
 """TFORM of a binary table (section 7.3.1): how often, what, and something else."""
 TEXT_FORM = re.compile(r"([AIJFED])(\d+)(\.\d+)?", re.IGNORECASE)
 """TFORM of a table in text (section 7.2.1): what, and how many characters."""
-LENGTHS = re.compile(r"\(\s*\d+(\s*,\s*\d+)*\s*\)")
-"""TDIM: the lengths of axes, the fastest one first."""
+LENGTHS = re.compile(r"\(\s*(\d+\s*(?:,\s*\d+\s*)*)\)")
+"""TDIM: the lengths of axes, the fastest one first, and, as in astropy, any text behind them."""
 DTYPES = {
     **{"L": "?", "X": "?", "B": ">u1", "I": ">i2", "J": ">i4", "K": ">i8"},
     **{"A": "S1", "E": ">f4", "D": ">f8", "C": ">c8", "M": ">c16", "P": ">i8", "Q": ">c16"},
@@ -140,6 +140,9 @@ def find_columns(
         taken.add(name)
         place, found = _find_column(part, number, place, row)
         yield name, found
+    if count and part.kind != "TABLE" and place != row:
+        # CFITSIO refuses it, and astropy takes the columns for the whole row
+        raise make_damage(part, f"its columns have {place} bytes of a row, and NAXIS1 is {row}")
 
 
 def _find_column(
@@ -233,9 +236,8 @@ def _find_binary(match: re.Match[str], start: int, lengths: Any) -> Column:
 
 def _parse_lengths(text: Any) -> tuple[int, ...]:
     """Return the lengths of TDIM, the fastest axis last; none if it is not sound."""
-    if not isinstance(text, str) or LENGTHS.fullmatch(text.strip()) is None:
-        return ()
-    return tuple(int(n) for n in re.findall(r"\d+", text))[::-1]
+    found = LENGTHS.match(text) if isinstance(text, str) else None
+    return () if found is None else tuple(map(int, found[1].split(",")))[::-1]
 
 
 def _scale(column: Column, letter: str, number: int, cards: Mapping[str, Any]) -> Column:

@@ -181,6 +181,12 @@ def _read_header(file: BinaryIO, place: int, source: SourceFile, first: bool) ->
         found += block.decode("ascii", "replace")
         for start in range(len(found) - BLOCK, len(found), CARD):
             if found[start : start + 8] == "END     ":
+                if found[start : start + CARD].rstrip(" ") != "END":
+                    raise FormatError(
+                        f"{source.url}: the END card of the FITS header at byte {place} holds more "
+                        f"than END, and readers disagree whether it ends there; the file is "
+                        f"damaged, fetch it again"
+                    )
                 # END may be the first card of a block: count blocks, not cards (section 4.4.1)
                 return _Header(found[:start], len(found))
     raise FormatError(
