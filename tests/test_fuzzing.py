@@ -21,7 +21,7 @@ from fuzz.hdf5_readers import read_group
 from fuzz.hdf5_seeds import PER_FILE
 from fuzz.kinds import NEEDED
 from fuzz.outcomes import Outcome
-from fuzz.readers import NATIVES
+from fuzz.readers import NATIVES, find_wrong
 from fuzz.seeds import SEEDS
 from products import few_quick
 
@@ -33,7 +33,9 @@ CASES = 15
 """Cases of each kind of file."""
 FILES = [kind for kind in SEEDS if kind not in NEEDED]
 """The kinds of files that can be made everywhere."""
-KINDS_OF = {"zarr": {"zarr-v2", "zarr-v3"}, "zarr-v3": {"sets"}}
+KINDS_OF = {
+    "zarr": {"zarr-v2", "zarr-v3"}, "zarr-v3": {"sets", "sync"}, "fits": {"fits", "fits-tables"}
+}  # fmt: skip
 """Kinds of files of a parser or format, where they are not called like it."""
 CODECS = "codec-zlib,codec-delta,codec-imagecodecs_szip,codec-virtualds_scaleoffset"
 """Some codecs; their chunks are made together."""
@@ -117,6 +119,18 @@ def test_differences_are_found() -> None:
     assert not judge_structure(described[0], described[1], True)
     [found] = judge_structure(described[0], described[2], False)
     assert (found.what, found.sign) == ("difference", "attribute")
+
+
+def test_what_a_sync_loses_or_makes_wrong_is_found() -> None:
+    before, new = {"v": (b"a", b"b")}, {"v": (b"c",)}
+    right = {"v": (b"a", b"b", b"c")}
+    assert not find_wrong(before, right, right, new)
+    # rows that were damaged before stay as they are, or are read again
+    assert not find_wrong({"v": (b"a", b"x")}, {"v": (b"a", b"x", b"c")}, right, new)
+    assert not find_wrong({}, {}, right, new)
+    for after in ((b"a", b"b"), (b"a", b"c"), (b"a", b"b", b"x"), (b"a", b"b", b"b"), ()):
+        assert find_wrong(before, {"v": after}, right, new)
+    assert "cannot now" in find_wrong(before, {}, right, new)
 
 
 def test_real_files_are_compared(archive_files: list[Path]) -> None:

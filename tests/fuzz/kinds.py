@@ -67,7 +67,8 @@ class Kind:
 def file_kind(name: str) -> Kind:
     natives = len(readers.NATIVES[name])
     doors = (len(readers.WAYS), readers.STORED, readers.WHOLE)
-    return Kind(name, SEEDS[name], readers.ours, readers.native, natives, *doors, name == "grib")
+    ours = readers.synced if name == "sync" else readers.ours
+    return Kind(name, SEEDS[name], ours, readers.native, natives, *doors, name == "grib")
 
 
 def codec_kind(name: str) -> Kind:

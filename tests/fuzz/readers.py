@@ -9,14 +9,15 @@ import tempfile
 import warnings
 import zipfile
 from collections.abc import Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 import xarray as xr
-from fuzz.outcomes import Failure, Outcome, Reader, corner, failure_of, outcome, values_of
+from fuzz.outcomes import LARGE, Failure, Outcome, Reader, corner, failure_of, outcome, values_of
+from fuzz.seeds import SYNCED
 
 import virtualds
 from virtualds.codecs import codec_from_zarr_v2
@@ -104,6 +105,91 @@ class _in:
         os.chdir("/")
 
 
+# ---------------------------------------------------------------------- sync
+
+
+def synced(job: tuple[str, str, int]) -> Outcome:
+    """Sync a set with its files, one of them new to it; say what was lost, or is not right.
+
+    Before and after, the set is read. A row along time of the synced set is one that the set had
+    before, or one of the files; the new ones are all there, and none that it had is lost. A sync
+    that fails leaves the set as it was.
+    """
+    folder, entry, way = job
+    with _in(folder), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        # a set that has lost the file it begins with is none any more
+        typed = (FileExistsError, FileNotFoundError, VirtualdsError)
+        return outcome(lambda path: _sync(path, way), entry, lambda error: isinstance(error, typed))
+
+
+def _sync(entry: str, way: int) -> Found:
+    sources = sorted(str(path) for path in Path().glob("*.nc"))
+    for number, path in enumerate(sources):
+        # in some cases a file of the set has changed
+        is_changed = way > 2 and number == 1
+        os.utime(path, (SYNCED + is_changed,) * 2)
+    parts = [xr.load_dataset(path, decode_cf=False) for path in sources]
+    right = xr.concat(parts, "time", data_vars="minimal", coords="minimal", compat="override")
+    before = _read_set(entry)
+    try:
+        on_removed = ("error", "keep")[way % 2]
+        virtualds.sync(sources, entry, concat_dim="time", settle=0, on_removed=on_removed)
+    except (VirtualdsError, FileExistsError, FileNotFoundError) as error:
+        if _read_set(entry) != before:
+            raise SystemError("a sync that failed has changed the set") from error
+        raise
+    after = _read_set(entry)
+    wrong = find_wrong(before, after, _list_rows(right), _list_rows(parts[-1]))
+    if wrong:
+        raise SystemError(wrong)
+    yield from ()
+
+
+Rows = dict[str, tuple[bytes, ...]]
+"""By variable the bytes of its rows along time, or of all its values."""
+
+
+def _read_set(entry: str) -> Rows:
+    """Return what can be read of a set."""
+    try:
+        found = virtualds.open_virtual_dataset(entry, decode_cf=False, on_error="keep")
+    except (VirtualdsError, FileNotFoundError):
+        return {}
+    return _list_rows(found)
+
+
+def _list_rows(dataset: xr.Dataset) -> Rows:
+    rows: Rows = {}
+    for name, variable in dataset.variables.items():
+        if variable.size * (variable.dtype.itemsize or 1) > LARGE:
+            continue
+        with suppress(VirtualdsError):
+            values = np.asarray(variable.values)
+            values = values.astype(values.dtype.newbyteorder("="))
+            along = values if variable.dims[:1] == ("time",) else [values]
+            rows[str(name)] = tuple(np.asarray(row).tobytes() for row in along)
+    return rows
+
+
+def find_wrong(before: Rows, after: Rows, right: Rows, new: Rows) -> str:
+    """Say what is wrong with a set after a sync, "" if nothing is."""
+    for name, rows in before.items():
+        if name not in right:
+            continue
+        if name not in after:
+            return f"{name}: it could be read before the sync, and cannot now"
+        if set(after[name]) - set(rows) - set(right[name]):
+            return f"{name}: rows are neither those from before nor those of files"
+        if len(after[name]) < len(rows):
+            return f"{name}: {len(rows)} rows before, {len(after[name])} after"
+        if (set(rows) & set(right[name])) - set(after[name]):
+            return f"{name}: rows that were right are not there"
+        if set(new[name]) - set(after[name]) - set(rows):
+            return f"{name}: rows of the new file are not there"
+    return ""
+
+
 # ---------------------------------------------------------------------- natives
 
 
@@ -187,6 +273,35 @@ def by_astropy(entry: str, closing: ExitStack) -> Found:
             unsigned = (isinstance(scale, str) or scale == 1) and how in UNSIGNED
             one = scaled[number] if unsigned else unit
             yield unit.name or f"HDU{number}", lambda one=one: one.data
+
+
+SHIFTED = {("I", 2**15), ("J", 2**31), ("K", 2**63)}
+"""Letters and TZERO of columns of integers without a sign."""
+
+
+def by_astropy_tables(entry: str, closing: ExitStack) -> Found:
+    """Read every column as it is stored, all elements of one of varying length behind each other.
+
+    Scaled columns are left out, but for unsigned integers: astropy shows no stored numbers.
+    """
+    from astropy.io import fits
+
+    units = closing.enter_context(fits.open(entry, memmap=False))
+    for number, unit in enumerate(units):
+        if not isinstance(unit, fits.BinTableHDU | fits.TableHDU):
+            continue
+        for column in unit.columns:
+            shifted = (column.format.lstrip("0123456789")[:1], column.bzero) in SHIFTED
+            if (shifted or column.bzero in ("", None, 0)) and column.bscale in ("", None, 1):
+                name = f"{unit.name or f'HDU{number}'}/{column.name}"
+                yield name, lambda unit=unit, name=column.name: _column(unit.data[name])
+
+
+def _column(values: Any) -> Any:
+    if values.dtype.hasobject:
+        return np.concatenate(list(values))
+    values = np.asarray(values)
+    return np.char.rstrip(values) if values.dtype.kind == "U" else values
 
 
 def by_pyhdf(entry: str, closing: ExitStack) -> Found:
@@ -310,6 +425,7 @@ NATIVES: dict[str, tuple[Any, ...]] = {
     "grib-index": (),
     "tiff": (by_tifffile, by_pages),
     "fits": (by_astropy,),
+    "fits-tables": (by_astropy_tables,),
     # what is damaged in a sidecar is not in the file that others read
     "dmrpp": (),
     "hdf4": (by_pyhdf,),
@@ -323,6 +439,8 @@ NATIVES: dict[str, tuple[Any, ...]] = {
     "kerchunk-json": (by_fsspec,),
     "kerchunk-parquet": (by_fsspec,),
     "sets": (by_own_specification,),
+    # what is right is known there: see `synced`
+    "sync": (),
     "icechunk": (by_icechunk,),
 }
 """Native readers by the kind of file, the one that is asked first in front."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import tarfile
 import warnings
 import zipfile
@@ -163,6 +164,56 @@ def tiff() -> list[Seed]:
     from parsers.test_tiff import IMAGES
 
     return _small([made(name, ".tif", image.write) for name, image in IMAGES.items()])
+
+
+def fits_tables() -> list[Seed]:
+    """Tables alone: of columns of every form, in text, of varying length, wide, and of one row."""
+    from astropy.io import fits as f
+
+    rng = np.random.default_rng(0)
+
+    def integers(kind: str, *shape: int) -> Any:
+        limits = np.iinfo(kind)
+        return rng.integers(limits.min, limits.max, shape, kind, endpoint=True)
+
+    def binary(rows: int) -> list[Any]:
+        forms = {"B": "u1", "I": "i2", "J": "i4", "K": "i8"}
+        numbers = [f.Column(n.lower(), n, array=integers(k, rows)) for n, k in forms.items()]
+        return [
+            *numbers,
+            f.Column("unsigned", "J", bzero=2**31, array=integers("u4", rows)),
+            f.Column("undefined", "J", null=-1, array=np.arange(rows) - 2),
+            f.Column("single", "3E", array=rng.normal(size=(rows, 3))),
+            f.Column("double", "4D", dim="(2,2)", array=rng.normal(size=(rows, 2, 2))),
+            f.Column("complex", "C", array=rng.normal(size=rows) * 1j),
+            f.Column("flag", "2L", array=rng.random((rows, 2)) < 0.5),
+            f.Column("bits", "11X", array=rng.random((rows, 11)) < 0.5),
+            f.Column("text", "5A", array=["a bc", "d", ""][:rows] * (rows // 3 or 1)),
+        ]
+
+    texts = [
+        f.Column("name", "A6", array=["M31", "NGC 1", "x"]),
+        f.Column("short", "I4", array=[1, -2, 999]),
+        f.Column("int", "I9", array=[1, -200_000, 999]),
+        f.Column("fixed", "F9.3", array=[1.5, -2.25, 0]),
+        f.Column("double", "D25.17", array=[1 / 3, -2e-70, 0]),
+    ]
+    rows = np.empty(3, object)
+    rows[:] = [np.arange(3), np.arange(0), np.arange(4)]
+    ragged = [f.Column(n, n, array=rows) for n in ("PB()", "PI()", "PJ()", "QD()", "PE()")]
+    wide = [f.Column(n, "1500E", array=rng.normal(size=(2, 1500))) for n in "ab"]
+    kinds = {
+        "binary": [f.BinTableHDU.from_columns(binary(6))],
+        "one row": [f.BinTableHDU.from_columns(binary(1), name="T")],
+        "text": [f.TableHDU.from_columns(texts, name="T")],
+        "varying": [f.BinTableHDU.from_columns([*ragged, *binary(3)], name="T")],
+        "wide": [f.BinTableHDU.from_columns(wide)],
+        "several": [f.TableHDU.from_columns(texts[:2]), f.BinTableHDU.from_columns(binary(3)[:3])],
+    }
+    return [
+        made(name, ".fits", f.HDUList([f.PrimaryHDU(), *units]).writeto)
+        for name, units in kinds.items()
+    ]
 
 
 def fits() -> list[Seed]:
@@ -347,10 +398,10 @@ def _archive(form: str, way: str, members: dict[str, bytes]) -> bytes:
 # ---------------------------------------------------------------------- reference sets
 
 
-def _archive_files(folder: Path) -> list[Path]:
-    """Write two files along time, with a coordinate, packed numbers, strings and gaps."""
+def _archive_files(folder: Path, count: int = 2) -> list[Path]:
+    """Write files along time, with a coordinate, packed numbers, strings and gaps."""
     paths = []
-    for number in range(2):
+    for number in range(count):
         path = folder / f"{number}.nc"
         ds = xr.Dataset(
             {
@@ -379,14 +430,18 @@ def _written(write: Callable[[xr.Dataset, str], Any], entry: str) -> Files:
         with virtualds.set_options(small_variable=0):
             vds = virtualds.open_virtual_mfdataset([str(path) for path in paths])
             write(vds, str(folder / entry))
-        found = files_of(folder)
-        here = f"{folder}/".encode()
-        return {
-            path: data.replace(b"file://" + here, b"").replace(here, b"")
-            if data[:4] != b"PAR1"
-            else _without_folder(data, str(folder))
-            for path, data in found.items()
-        }
+        return _without_folders(files_of(folder), folder)
+
+
+def _without_folders(files: Files, folder: Path) -> Files:
+    """Return the files of a set, with paths that are relative."""
+    here = f"{folder}/".encode()
+    return {
+        path: data.replace(b"file://" + here, b"").replace(here, b"")
+        if data[:4] != b"PAR1"
+        else _without_folder(data, str(folder))
+        for path, data in files.items()
+    }
 
 
 def _without_folder(data: bytes, folder: str) -> bytes:
@@ -486,6 +541,28 @@ def sets() -> list[Seed]:
     return [*seeds, Seed("pieces", files, "a.zarr", _sources(files))]
 
 
+SYNCED = 1_000_000_000
+"""When the files of the kind ``sync`` were modified last: a set notes it."""
+
+
+def sync() -> list[Seed]:
+    """Sets that `virtualds.sync` made of two files, beside a third one that is new to them."""
+    seeds = []
+    for suffix in (".zarr", ".json", ".parquet"):
+        with TemporaryDirectory() as name, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            folder = Path(name)
+            paths = _archive_files(folder, 3)
+            for path in paths:
+                os.utime(path, (SYNCED, SYNCED))
+            how: Any = {} if suffix == ".parquet" else {"relative_paths": True}
+            target, first = str(folder / f"a{suffix}"), [str(path) for path in paths[:2]]
+            virtualds.sync(first, target, concat_dim="time", **how)
+            found = _without_folders(files_of(folder), folder)
+        seeds.append(Seed(suffix, found, f"a{suffix}", _sources(found)))
+    return seeds
+
+
 def icechunk() -> list[Seed]:
     """Repositories; only where Icechunk is installed."""
     files = _written(lambda vds, path: vds.virtual.to_manifest(path), "a.icechunk")
@@ -501,6 +578,7 @@ SEEDS: dict[str, Make] = {
     "grib": grib,
     "grib-index": grib_index,
     "fits": fits,
+    "fits-tables": fits_tables,
     "dmrpp": dmrpp,
     "hdf4": hdf4,
     "zarr-v2": zarr_of(2),
@@ -511,6 +589,7 @@ SEEDS: dict[str, Make] = {
     "safetensors": tensors,
     "zip": archived("zip"),
     "tar": archived("tar"),
+    "sync": sync,
     "icechunk": icechunk,
 }
 """What makes the seeds of every kind of file."""

@@ -18,7 +18,7 @@ from counting_server import counting_server
 from daily_files import days, native, opened, written
 
 import virtualds
-from virtualds import CombineError, ReadError, SourceFile, SyncReport, UnsupportedError
+from virtualds import CombineError, FormatError, ReadError, SourceFile, SyncReport, UnsupportedError
 
 TARGETS = ("refs.json", "refs.parquet", "refs.zarr")
 Make = Callable[..., Path]
@@ -831,3 +831,21 @@ def test_a_copy_without_its_time_is_accepted_as_the_error_says(make: Make) -> No
         xr.open_dataset("refs.zarr", engine="virtual").load()
     assert names(run().replaced) == ["00.nc"]
     assert_holds("refs.zarr")
+
+
+def test_a_set_that_is_damaged_is_an_error_of_a_kind_that_is_documented(make: Make) -> None:
+    make(0)
+    run("refs.parquet")
+    run("refs.json")
+    make(1)
+    Path("refs.parquet", ".zmetadata").unlink()
+    with pytest.raises(FileExistsError, match=r"refs\.parquet: exists already"):
+        run("refs.parquet")
+    said = Path("refs.json").read_text()
+    damaged = said.replace('"contiguous": true', '"contiguous": Infinity')
+    damaged = damaged.replace('"contiguous":true', '"contiguous":Infinity')
+    assert damaged != said
+    Path("refs.json").write_text(damaged)
+    with pytest.raises(FormatError, match="the set notes inf as 'contiguous'"):
+        run("refs.json")
+    assert Path("refs.json").read_text() == damaged

@@ -101,6 +101,8 @@ def sync(
     ------
     FileNotFoundError
         No file is listed; or files of the set are not listed, and ``on_removed`` is ``"error"``.
+    FileExistsError
+        Something that is no set lies at ``target``.
     OSError
         A folder cannot be listed.
     CombineError

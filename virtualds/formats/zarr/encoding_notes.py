@@ -7,6 +7,7 @@ notes what references and metadata do not show, and joins both when it is read.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestVariable
 from virtualds.codecs.codec import NO_FILTERS
+from virtualds.errors import FormatError
 from virtualds.formats.zarr.v2_metadata import describe_storage
 
 CHARACTER = np.dtype("S1")
@@ -29,7 +31,14 @@ def restore_encoding(
 ) -> dict[str, Any]:
     """Return the encoding of a variable of the set at ``source``, with its notes."""
     found = describe_storage(array, dims)
-    found |= notes.get("encoding", {})
+    found |= (noted := notes.get("encoding", {}))
+    for name, value in noted.items():
+        # Python reads words for them, which are no JSON
+        if isinstance(value, float) and not isfinite(value):
+            raise FormatError(
+                f"{source}: the set notes {value} as {name!r} of a variable; the set is damaged, "
+                f"restore it or write it anew"
+            )
     if found["chunksizes"] is not None:
         found["chunksizes"] = tuple(found["chunksizes"])
     if found["contiguous"]:
