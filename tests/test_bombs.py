@@ -113,7 +113,7 @@ KNOW_THEIR_SIZE = {
     "imagecodecs_jpeg",
     "virtualds_jpeg",
     "virtualds_jpegxl",
-    "virtualds_fax",
+    "virtualds_fax4",
     "virtualds_grib",
     *(f"imagecodecs_{name}" for name in ("jpeg2k", "jpegxl", "lerc", "png", "webp")),
     *("virtualds_fits_rice", "virtualds_fits_plio", "virtualds_fits_image"),

@@ -24,6 +24,7 @@ from virtualds import FormatError, UnsupportedError
 from virtualds.codecs import codec_from_zarr_v2
 from virtualds.codecs.codec import CodecError
 from virtualds.codecs.jpeg import Jpeg
+from virtualds.codecs.tiff_bits import Fax
 
 
 @dataclass(frozen=True)
@@ -799,7 +800,7 @@ def test_fax_of_every_kind_is_what_its_writer_reads(tmp_path: Path) -> None:
                 found.virtual.to_manifest(path.with_suffix(".zarr"))
                 again = xr.open_dataset(path.with_suffix(".zarr"), engine="virtual")
                 np.testing.assert_array_equal(again.band_data, values)
-    fax = {"id": "virtualds_fax", "width": 8, "compression": 3, "options": 0}
+    fax = {"id": "virtualds_fax4", "width": 8, "compression": 3, "options": 0}
     with pytest.raises(CodecError, match="0 bytes are not 64"):
         codec_from_zarr_v2(fax).decode(b"", 64)
     with pytest.raises(UnsupportedError, match="uncompressed mode"):
@@ -832,3 +833,8 @@ def test_a_header_that_asks_for_too_much_is_refused_before_decoding(
     with pytest.raises(CodecError, match="an image of 2000 pixels"):
         codec_from_zarr_v2({"id": f"imagecodecs_{name}"}).decode(stream, 1500)
     assert not called
+
+
+def test_sets_written_when_fax_was_of_group_4_alone_open() -> None:
+    known = codec_from_zarr_v2({"id": "virtualds_fax4", "width": 8})
+    assert known == Fax(8, compression=4)

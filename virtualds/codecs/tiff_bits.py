@@ -123,7 +123,8 @@ class Fax(Codec):
     compression: int
     options: int = 0
 
-    zarr_v2_id: ClassVar[str] = "virtualds_fax"
+    # sets have it since group 4 was the only one
+    zarr_v2_id: ClassVar[str] = "virtualds_fax4"
     only_virtualds: ClassVar[bool] = True
     tiff_compressions: ClassVar[tuple[int, ...]] = (2, 3, 4)
 
@@ -138,7 +139,8 @@ class Fax(Codec):
 
     @classmethod
     def from_zarr_v2(cls, config: Mapping[str, Any]) -> Self:
-        return cls(int(config["width"]), int(config["compression"]), int(config["options"]))
+        compression, options = config.get("compression", 4), config.get("options", 0)
+        return cls(int(config["width"]), int(compression), int(options))
 
     @classmethod
     def from_tiff(cls, page: Any) -> Self:
