@@ -57,14 +57,23 @@ def document(inner: str, attributes: str = "") -> str:
 
 
 def _group(group: Any, stored: h5py.Group) -> Iterator[str]:
+    for name, kind in group.enumtypes.items():
+        yield f'<Enumeration name={quoteattr(name)} basetype="{NAMES[kind.dtype.str[1:]]}">'
+        for member, value in kind.enum_dict.items():
+            yield f'<EnumConst name={quoteattr(member)} value="{value}"/>'
+        yield "</Enumeration>"
     for name, dim in group.dimensions.items():
         if not name.startswith("phony_dim_"):
             yield f'<Dimension name={quoteattr(name)} size="{len(dim)}"/>'
     for name, variable in group.variables.items():
         dataset = stored.get(f"_nc4_non_coord_{name}", stored.get(name))
         texts = variable.dtype is str
-        kind = "String" if texts else NAMES[variable.dtype.str[1:]]
-        yield f"<{kind} name={quoteattr(name)}>"
+        kind, named = "String" if texts else NAMES.get(variable.dtype.str[1:], "Structure"), ""
+        if isinstance(variable.datatype, netCDF4.EnumType):
+            kind, named = "Enum", f" enum={quoteattr(variable.datatype.name)}"
+        yield f"<{kind} name={quoteattr(name)}{named}>"
+        for member, (dtype, _) in (dataset.dtype.fields or {}).items():
+            yield f"<{NAMES[dtype.str[1:]]} name={quoteattr(member)}/>"
         yield from (_dim(dim, n) for dim, n in zip(variable.get_dims(), dataset.shape, strict=True))
         yield from _attributes(variable)
         varying = texts and dataset.dtype.kind == "O"
@@ -115,8 +124,11 @@ def _storage(dataset: h5py.Dataset) -> Iterator[str]:
         "compressionType": " ".join(names),
         "deflateLevel": " ".join(levels),
         "fillValue": _fill(dataset),
-        "byteOrder": "BE" if dataset.dtype.byteorder == ">" else "LE",
+        "byteOrder": "BE" if dataset.dtype.newbyteorder(">") == dataset.dtype else "LE",
     }
+    if dataset.dtype.fields:
+        _, *offsets = (offset for _, offset in dataset.dtype.fields.values())
+        told["structOffset"] = " ".join(map(str, [*offsets, dataset.dtype.itemsize]))
     yield "<dmrpp:chunks{}>".format("".join(f" {k}={quoteattr(v)}" for k, v in told.items() if v))
     yield from _chunks(dataset)
     yield "</dmrpp:chunks>"
@@ -127,6 +139,8 @@ def _fill(dataset: h5py.Dataset) -> str:
     fill = dataset.fillvalue
     if dataset.dtype.kind == "f":
         return f"{float(fill):.6g}"
+    if dataset.dtype.fields:
+        return " ".join(str(int(one)) for one in fill)
     return fill.decode("latin-1").strip("\0") if isinstance(fill, bytes) else str(int(fill))
 
 

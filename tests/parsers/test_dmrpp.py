@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import tracemalloc
 import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import h5py
+import netCDF4
 import numpy as np
 import pytest
 import xarray as xr
@@ -27,8 +29,6 @@ REFUSALS = pytest.mark.filterwarnings(
 UNDESCRIBED = {
     "every_float": "netCDF does not survive numbers of half precision",
     "complex_numbers": "build_dmrpp knows no compound types of HDF5 but as structures",
-    "compound_types": "the same",
-    "compound_types_of_big_endian": "the same",
     "links": "build_dmrpp does not follow links to other files",
     "external_files": "build_dmrpp refuses values in other files",
     "virtual_datasets": "the same",
@@ -37,7 +37,7 @@ UNDESCRIBED = {
     "shorter_without_any_fill": "where a writer switched filling off, netCDF makes up values",
 }
 REFUSED = {
-    *("scaleoffset", "nbit", "filters_of_plugins", "filters_of_netcdf", "padded_strings"),
+    *("scaleoffset", "nbit", "filters_of_plugins", "filters_of_netcdf"),
     *("compound_types_within_others", "opaque_types", "bitfields"),
     # HDF5's own list of the chunks, which build_dmrpp takes, has them in wrong places
     *(f"chunk_index_{axis}_axis_unlimited" for axis in ("second", "middle", "last")),
@@ -75,7 +75,7 @@ def test_a_sidecar_shows_what_the_native_library_reads(
     assert (refused != set()) == (name in REFUSED), refused
 
 
-@pytest.mark.parametrize("name", ["filters_of_netcdf", "padded_strings", "scaleoffset"])
+@pytest.mark.parametrize("name", ["filters_of_netcdf", "scaleoffset"])
 def test_what_a_sidecar_does_not_say_is_refused_by_name(tmp_path: Path, name: str) -> None:
     CASES[name].write(tmp_path / "a.nc")
     sidecar = write_sidecar(tmp_path / "a.nc")
@@ -173,6 +173,45 @@ def test_the_file_lies_beside_the_sidecar_or_where_it_says(
     assert opened(tmp_path / "a.bin.dmrpp", named(href))["v"].values.tolist() == [0, 1, 2, 3]
 
 
+def test_a_file_beside_the_sidecar_is_found_where_the_path_is_of_another_machine(
+    tmp_path: Path,
+) -> None:
+    data = b"xx" + np.arange(4, dtype="<i2").tobytes()
+    (tmp_path / "a.bin").write_bytes(data)
+    (tmp_path / "other.bin").write_bytes(data)
+    sidecar = tmp_path / "a.bin.dmrpp"
+    assert opened(sidecar, named("data/dmrpp/a.bin"))["v"].values.tolist() == [0, 1, 2, 3]
+    with counting_server(tmp_path) as (url, _):
+        found = virtualds.open_virtual_dataset(f"{url}/{sidecar.name}")
+        assert found["v"].values.tolist() == [0, 1, 2, 3]
+    # a file of another name is another file
+    with pytest.raises(ReadError, match=r"data/dmrpp/other\.bin"):
+        opened(sidecar, named("data/dmrpp/other.bin"))["v"].load()
+    there = tmp_path / "data/dmrpp/a.bin"
+    there.parent.mkdir(parents=True)
+    there.write_bytes(b"xx" + np.full(4, 7, "<i2").tobytes())
+    assert opened(sidecar, named("data/dmrpp/a.bin"))["v"].values.tolist() == [7, 7, 7, 7]
+
+
+def test_namespaces_with_https_are_those_with_http(tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(b"xx" + np.arange(4, dtype="<i2").tobytes())
+    text = named("a.bin").replace("http://xml.opendap.org", "https://xml.opendap.org")
+    assert opened(tmp_path / "a.bin.dmrpp", text)["v"].values.tolist() == [0, 1, 2, 3]
+
+
+def test_numbers_without_a_byte_order_are_little_endian_with_one_warning(tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(b"xx" + np.arange(4, dtype="<i2").tobytes())
+    text = named("a.bin").replace(' byteOrder="LE"', "")
+    text = text.replace("</Dataset>", one(CONTIGUOUS).split("\n")[2].replace('"v"', '"w"'))
+    text = text.replace(' byteOrder="LE"', "") + "</Dataset>"
+    with pytest.warns(UserWarning, match=r"a\.dmrpp: the sidecar .*byte order.* \(v, w\)") as seen:
+        found = opened(tmp_path / "a.dmrpp", text)
+    assert len(seen) == 1
+    assert found["v"].values.tolist() == [0, 1, 2, 3]
+    # bytes have no order
+    opened(tmp_path / "b.dmrpp", text.replace("Int16", "Int8").replace('nBytes="8"', 'nBytes="4"'))
+
+
 def test_a_sidecar_of_another_name_says_what_its_file_is_called(tmp_path: Path) -> None:
     (tmp_path / "a.bin").write_bytes(b"xx" + np.arange(4, dtype="<i2").tobytes())
     text = one(CONTIGUOUS).replace("dmrVersion=", 'name="/somewhere/a.bin" dmrVersion=')
@@ -187,8 +226,8 @@ def test_chunks_may_lie_in_several_files(tmp_path: Path) -> None:
         for n in range(2)
     )
     text = one(
-        f"<dmrpp:chunks><dmrpp:chunkDimensionSizes>2</dmrpp:chunkDimensionSizes>{chunks}"
-        f"</dmrpp:chunks>"
+        '<dmrpp:chunks byteOrder="LE"><dmrpp:chunkDimensionSizes>2</dmrpp:chunkDimensionSizes>'
+        f"{chunks}</dmrpp:chunks>"
     )
     assert opened(tmp_path / "a.dmrpp", text)["v"].values.tolist() == [0, 0, 1, 1]
 
@@ -236,6 +275,73 @@ def test_values_that_the_sidecar_holds_need_no_file(tmp_path: Path, name: str) -
     text, kind = HELD[name]
     found = opened(tmp_path / "a.dmrpp", one(text, kind))["v"]
     assert found.values.tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_values_that_the_sidecar_holds_come_before_a_fill_value(tmp_path: Path, name: str) -> None:
+    text, kind = HELD[name]
+    for both in (f'<dmrpp:chunks fillValue="9"/>{text}', f'{text}<dmrpp:chunks fillValue="9"/>'):
+        found = opened(tmp_path / "a.dmrpp", one(both, kind))["v"]
+        assert found.values.tolist() == [0, 1, 2, 3]
+    texts = '<dmrpp:chunks fillValue="unsupported-string"/><dmrpp:vlsa><v c="4">x</v></dmrpp:vlsa>'
+    found = opened(tmp_path / "a.dmrpp", one(texts, "String"))["v"]
+    assert found.values.tolist() == ["x"] * 4
+
+
+def test_values_both_held_and_in_chunks_are_refused(tmp_path: Path) -> None:
+    for name in ("compact", "missing data"):
+        text, kind = HELD[name]
+        with pytest.raises(FormatError, match=r"variable 'v' .* holds its values, and says"):
+            opened(tmp_path / "a.dmrpp", one(CONTIGUOUS + text, kind))
+
+
+def test_strings_are_cut_as_hdf5_cuts_them(tmp_path: Path) -> None:
+    stored = [b"ab   ", b"c\0d  ", b"e \0\0\0", b"     "]
+    (tmp_path / "a.bin").write_bytes(b"".join(stored))
+    for number, pad in enumerate(("null_term", "null_pad", "space_pad")):
+        kind = h5py.h5t.C_S1.copy()
+        kind.set_size(5)
+        kind.set_strpad(number)
+        with h5py.File(tmp_path / "a.h5", "w") as file:
+            v = h5py.h5d.create(file.id, b"v", kind, h5py.h5s.create_simple((4,)))
+            v.write(h5py.h5s.ALL, h5py.h5s.ALL, np.array(stored, "S5"), kind)
+            native = file["v"][:].tolist()
+        array = f'<dmrpp:FixedLengthStringArray string_length="5" pad="{pad}"/>'
+        chunks = CONTIGUOUS.replace("2", "0").replace("8", "20")
+        found = opened(tmp_path / "a.bin.dmrpp", one(array + chunks, "String"))
+        assert found["v"].values.tolist() == native
+        assert found["v"][1:3].values.tolist() == native[1:3]
+        found.virtual.to_manifest(tmp_path / f"{pad}.json")
+        written = xr.open_dataset(tmp_path / f"{pad}.json", engine="virtual")
+        assert written["v"].values.tolist() == native
+    unknown = array.replace("space_pad", "not_set")
+    with pytest.raises(UnsupportedError, match=r"variable 'v' .* how its strings end"):
+        opened(tmp_path / "a.bin.dmrpp", one(unknown + chunks, "String"))
+
+
+def test_enumerations_and_structures_are_those_of_the_file(tmp_path: Path) -> None:
+    kind = np.dtype({"names": ["a", "b"], "formats": ["i1", (">f8", (2,))], "offsets": [3, 8],
+                     "itemsize": 32})  # fmt: skip
+    values = np.zeros(4, kind)
+    values["a"], values["b"] = np.arange(4), np.arange(8).reshape(4, 2)
+    (tmp_path / "a.bin").write_bytes(values.tobytes())
+    members = '<Int8 name="none"/><Int8 name="a"/><Float64 name="b"><Dim size="2"/></Float64>'
+    place = '<dmrpp:chunks byteOrder="BE" structOffset="3 8 32">'
+    place += '<dmrpp:chunk offset="0" nBytes="128"/></dmrpp:chunks>'
+    sidecar = tmp_path / "a.bin.dmrpp"
+    found = opened(sidecar, one(members + place, "Structure"))["v"].values
+    assert found["b"].tolist() == values["b"].tolist() and found["a"].tolist() == [0, 1, 2, 3]
+    for offsets, said in {"3 8": "'3 8'", "0 8 32": "overlap", "3 8 20": "overlap"}.items():
+        with pytest.raises((FormatError, UnsupportedError), match=f"variable 'v' .*{said}"):
+            opened(sidecar, one(members + place.replace("3 8 32", offsets), "Structure"))
+    with netCDF4.Dataset(tmp_path / "e.nc", "w") as file:
+        file.createDimension("x", 3)
+        colour = file.createEnumType("i2", "colour", {"red": 0, "blue": 300})
+        file.createGroup("g").createVariable("v", colour, ("x",))[:] = [0, 300, 0]
+    found = virtualds.open_virtual_dataset(write_sidecar(tmp_path / "e.nc"), group="g")["v"]
+    native = xr.open_dataset(tmp_path / "e.nc", group="g")["v"].load()
+    assert found.values.tolist() == [0, 300, 0]
+    assert found.encoding["dtype"].metadata == native.encoding["dtype"].metadata
 
 
 def test_strings_that_the_sidecar_holds_are_repeated_as_it_says(tmp_path: Path) -> None:
@@ -346,7 +452,10 @@ def test_a_damaged_variable_is_refused_by_name(tmp_path: Path, name: str) -> Non
 
 UNSUPPORTED = {
     "filter": (one(CONTIGUOUS.replace("byteOrder", 'compressionType="szip" byteOrder')), "'szip'"),
-    "structure": (one(CONTIGUOUS, "Structure"), "type Structure of DAP4"),
+    "structure": (one(CONTIGUOUS, "Structure"), "where the 0 members of its structures lie"),
+    "sequence": (one(CONTIGUOUS, "Sequence"), "type Sequence of DAP4"),
+    "33 axes": (one(CONTIGUOUS, dims='<Dim size="1"/>' * 33), "it has 33 axes"),
+    "65 axes": (one(CONTIGUOUS, dims='<Dim size="1"/>' * 65), "it has 65 axes"),
     "nothing": (one(""), "does not say where its values lie"),
     "strings": (one(CONTIGUOUS, "String"), "strings have varying lengths"),
     "blocks": (one('<dmrpp:chunks><dmrpp:block offset="0" nBytes="8"/></dmrpp:chunks>'), "linked"),
@@ -366,12 +475,18 @@ def test_what_no_reference_holds_is_refused_and_the_rest_is_read(tmp_path: Path,
     assert {name: v.values.tolist() for name, v in found.variables.items()} == {"w": [5]}
 
 
+def nested(name: str, *more: str) -> str:
+    return document("".join(f'<Group name="{one}"/>' for one in (name, *more)))
+
+
 ENTITIES = '<!DOCTYPE a [<!ENTITY x SYSTEM "file:///etc/hostname">]>'
 DOCUMENTS = {
     "entities": (document("").replace("<Dataset", f"{ENTITIES}<Dataset", 1), "type of documents"),
     "truncated": (document("")[:-12], "no sound XML"),
     "another root": (document("").replace("Dataset", "Data"), "no Dataset of DAP4"),
     "deep": (document('<Group name="g">' * 999 + "</Group>" * 999), "within each other"),
+    **{f"group {name!r}": (nested(name), "no name of a group") for name in ("", ".", "..", "a/b")},
+    "two groups of a name": (nested("a", "a"), "is taken"),
     "an encoding": (document("").replace("UTF-8", "UTF-99"), "no sound XML"),
 }
 
@@ -382,6 +497,21 @@ def test_unsound_documents_are_refused_with_their_name(tmp_path: Path, name: str
     with pytest.raises((FormatError, UnsupportedError), match=r"a\.dmrpp: ") as raised:
         opened(tmp_path / "a.dmrpp", text)
     assert complaint in str(raised.value)
+
+
+@pytest.mark.parametrize("element", ["<a/>", '<a b="1" c="2" d="3"/>'])
+def test_a_tree_of_too_many_elements_is_refused_before_it_takes_the_memory(
+    tmp_path: Path, element: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("virtualds.parsers.dmrpp.document.MOST_NODES", 2**12)
+    text = document(element * 2**14)
+    tracemalloc.start()
+    try:
+        with pytest.raises(UnsupportedError, match=r"a\.dmrpp: more than 4096 elements"):
+            opened(tmp_path / "a.dmrpp", text)
+        assert tracemalloc.get_traced_memory()[1] < 2**21
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_description_without_addresses_is_told_from_a_sidecar(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ OPeNDAP, "DAP4 Specification, Volume 1", section 4 (Dataset Metadata Response), 
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 from xml.etree.ElementTree import Element
 
@@ -17,13 +17,21 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.parser import Parser
 from virtualds.chunks.axis import LONGEST_AXIS
-from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.parsers.dmrpp.chunks import DMRPP, NAMESPACE, REMEDY, Storage, parse_number
+from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, warn_user
+from virtualds.parsers.dmrpp.chunks import (
+    DMRPP,
+    REMEDY,
+    Storage,
+    lacks_byte_order,
+    parse_number,
+)
 from virtualds.parsers.dmrpp.document import (
     DAP,
     SUFFIX,
     DescribedFiles,
+    is_described,
     name_of_element,
+    names_dap,
     parse_sidecar,
 )
 from virtualds.parsers.dmrpp.values import read_values
@@ -42,22 +50,22 @@ TYPES: dict[str, np.dtype[Any]] = {
     }.items()
 } | {"String": TEXT_DTYPE, "Url": TEXT_DTYPE}
 """Types of DAP4 (section 3.4) that numpy has."""
+STRUCTURED = {*TYPES, "Enum", "Opaque", "Structure", "Sequence"}
+"""Elements of a structure that are members of it."""
 NO_VARIABLES = {f"{DAP}{n}" for n in ("Dimension", "Group", "Attribute", "Enumeration", "EnumDef")}
 """Elements of a group that are no variables."""
+MOST_AXES = 32
+"""Axes of an array of HDF5, and about as many as numpy counts over."""
 OWN_CONTAINER = "build_dmrpp_metadata"
 """What the maker of a sidecar says of itself, which is not of the file."""
 GLOBAL_CONTAINERS = ("HDF5_GLOBAL", "NC_GLOBAL")
 """Containers in which older servers put the attributes of the file."""
-PADDED = ("null_pad", "null", "zero")
-"""Paddings of strings that numpy removes as HDF5 does."""
-TERMINATED = ("null_term", "not_set", None)
-"""Ends of strings behind which bytes may follow, if there is more than one byte."""
 
 
 def detect(head: bytes) -> bool:
     """Say whether a file that begins with ``head`` is a sidecar, or lacks but the addresses."""
     is_xml = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"<"
-    return is_xml and (NAMESPACE.encode() in head or DAP[1:-1].encode() in head)
+    return is_xml and (is_described(head) or names_dap(head))
 
 
 def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ()) -> ManifestGroup:
@@ -83,7 +91,15 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     """
     root = parse_sidecar(source)
     reader = _SidecarReader(source, root, frozenset(skip))
-    return reader.read_group(root, "").group(group)
+    found = reader.read_group(root, "").group(group)
+    if reader.without_order:
+        warn_user(
+            f"{path_or_url(source.url)}: the sidecar does not say in which byte order its numbers "
+            f"are ({', '.join(reader.without_order[:3])}); they are read as little-endian, as its "
+            f"server reads them. Compare some values with the file, or make the sidecar again with "
+            f"a newer build_dmrpp"
+        )
+    return found
 
 
 # ---------------------------------------------------------------------- groups and variables
@@ -97,12 +113,16 @@ class _SidecarReader:
         self._skip = skip
         self._files = DescribedFiles(source, root)
         self._sizes: dict[str, int] = {}
+        self._enumerations: dict[str, Element] = {}
+        self.without_order: list[str] = []
         self._dimensions = 0
         self._shown = path_or_url(source.url)
 
     def read_group(self, element: Element, path: str) -> ManifestGroup:
         """Read a group with all below it; ``path`` is empty or ends in no slash."""
         here = self._read_sizes(element, path)
+        for child in element.iterfind(f"{DAP}Enumeration"):
+            self._enumerations[f"{path}/{name_of_element(child)}"] = child
         problems: dict[str, VirtualdsError] = {}
         variables: dict[str, ManifestVariable] = {}
         sizes: dict[str, int] = {}
@@ -119,10 +139,15 @@ class _SidecarReader:
             sizes |= zip(dims, shape, strict=True)
             variables[name] = self._read_variable(child, path, dims, shape, problems)
         attributes = self._read_attributes(element, "", path, problems)
-        groups = {
-            name_of_element(child): self.read_group(child, f"{path}/{name_of_element(child)}")
-            for child in element.iterfind(f"{DAP}Group")
-        }
+        groups: dict[str, ManifestGroup] = {}
+        for child in element.iterfind(f"{DAP}Group"):
+            name = name_of_element(child)
+            if name in groups or name in ("", ".", "..") or "/" in name:
+                raise FormatError(
+                    f"{self._source.url}: a group in {path or '/'!r} has the name {name!r}, which "
+                    f"is taken or no name of a group; the sidecar is damaged, fetch it again"
+                )
+            groups[name] = self.read_group(child, f"{path}/{name}")
         return ManifestGroup(variables, attributes, groups, {}, problems)
 
     def _note(
@@ -151,14 +176,18 @@ class _SidecarReader:
         names: list[str] = []
         shape: list[int] = []
         for dim in variable.iterfind(f"{DAP}Dim"):
-            name, size = self._find_dimension(name_of_element(dim), path), dim.get("size", "")
-            shape.append(parse_number(size, "a dimension") if name is None else self._sizes[name])
+            name = self._find_dimension(name_of_element(dim), path)
+            shape.append(self._find_length(dim, path))
             if name is None:
                 names.append(self._name_axis(shape[-1], here, names))
             else:
                 names.append(name.rpartition("/")[2])
         if len(set(names)) != len(names) and len(names) != len({*zip(names, shape, strict=True)}):
             raise UnsupportedError(f"it has the dimensions {names}, one of them twice; {REMEDY}")
+        if len(shape) > MOST_AXES:
+            raise UnsupportedError(
+                f"it has {len(shape)} axes, where at most {MOST_AXES} are read; {REMEDY}"
+            )
         if max(shape, default=0) >= LONGEST_AXIS:
             raise FormatError(
                 f"an axis of {max(shape)} elements is longer than any; the sidecar is damaged, "
@@ -166,19 +195,14 @@ class _SidecarReader:
             )
         return tuple(names), tuple(shape)
 
+    def _find_length(self, dim: Element, path: str) -> int:
+        name = self._find_dimension(name_of_element(dim), path)
+        size = dim.get("size", "")
+        return parse_number(size, "a dimension") if name is None else self._sizes[name]
+
     def _find_dimension(self, name: str, path: str) -> str | None:
-        """Return the path of a dimension (DAP4, section 3.3), None for one without a name."""
-        if not name:
-            return None
-        above = path
-        while not name.startswith("/") and f"{above}/{name}" not in self._sizes and above:
-            above = above.rpartition("/")[0]
-        found = name if name.startswith("/") else f"{above}/{name}"
-        if found not in self._sizes:
-            raise FormatError(
-                f"its dimension {name!r} is not declared; the sidecar is damaged, fetch it again"
-            )
-        return found
+        """Return the path of a dimension, None for one without a name."""
+        return _find_declared(self._sizes, name, path, "dimension") if name else None
 
     def _name_axis(self, size: int, here: dict[str, int], taken: list[str]) -> str:
         """Return the name that netCDF gives an axis without one (``nc4_rec_match_dimscales``)."""
@@ -221,7 +245,7 @@ class _SidecarReader:
         attributes = self._read_attributes(element, name, path, problems)
         encoding: dict[str, Any] = {}
         try:
-            dtype = _find_dtype(element)
+            dtype, shown = self._find_type(element, path)
             stored = Storage(element, dtype, shape, attributes.get("_FillValue"), self._files.find)
             data, encoding = read_values(stored)
         except VirtualdsError as error:
@@ -236,9 +260,70 @@ class _SidecarReader:
         if encoding.get("chunksizes"):
             cut = dict(zip(dims, encoding["chunksizes"], strict=True))
             encoding["preferred_chunks"] = cut
-        shown = str if dtype.hasobject else dtype
+        if lacks_byte_order(element, dtype):
+            self.without_order.append(f"{path}/{name}".lstrip("/"))
         encoding |= {"dtype": shown, "source": self._shown, "original_shape": shape}
         return ManifestVariable(dims, data, attributes, encoding)
+
+    def _find_type(self, variable: Element, path: str) -> tuple[np.dtype[Any], Any]:
+        """Return the type of the values of a variable, and as xarray's encoding has it."""
+        kind = variable.tag.removeprefix(DAP)
+        if kind == "Structure":
+            dtype = self._build_structure(variable, path)
+            return dtype, dtype
+        if kind != "Enum":
+            dtype = _find_dtype(variable)
+            return dtype, str if dtype.hasobject else dtype
+        declared = _find_declared(self._enumerations, variable.get("enum", ""), path, "enumeration")
+        enumeration = self._enumerations[declared]
+        dtype = TYPES.get(enumeration.get("basetype", ""), TEXT_DTYPE)
+        if dtype.kind not in "iu":
+            raise FormatError(f"its enumeration is not one of integers; {REMEDY}")
+        try:
+            members = {
+                name_of_element(one): int(np.array(int(one.get("value", "")), dtype))
+                for one in enumeration.iterfind(f"{DAP}EnumConst")
+            }
+        except (OverflowError, ValueError) as error:
+            raise FormatError(
+                f"its enumeration has a value that is no number of its type ({error}); the "
+                f"sidecar is damaged, fetch it again"
+            ) from error
+        of_enum = {"enum": members, "enum_name": name_of_element(enumeration)}
+        return dtype, np.dtype(dtype, metadata=of_enum)
+
+    def _build_structure(self, variable: Element, path: str) -> np.dtype[Any]:
+        """Return the type of structures: offsets of all members but the first, then the size."""
+        chunks = variable.find(f"{DMRPP}chunks")
+        told = "" if chunks is None else chunks.get("structOffset", "")
+        numbers = [parse_number(word, "structOffset") for word in told.split()]
+        members = [one for one in variable if one.tag.removeprefix(DAP) in STRUCTURED]
+        formats = []
+        for one in members:
+            lengths = tuple(self._find_length(n, path) for n in one.iterfind(f"{DAP}Dim"))
+            dtype = _find_dtype(one)
+            if dtype.hasobject:
+                raise UnsupportedError(
+                    f"strings are members of its structures, and the sidecar does not say how they "
+                    f"are stored; {REMEDY}"
+                )
+            formats.append(np.dtype((dtype, lengths)))
+        offsets = [0, *numbers]
+        if not members or len(numbers) != len(members):
+            raise UnsupportedError(
+                f"the sidecar does not say where the {len(members)} members of its structures lie "
+                f"({told!r}); {REMEDY}"
+            )
+        ends = [at + one.itemsize for at, one in zip(offsets, formats, strict=False)]
+        if any(end > after for end, after in zip(ends, numbers, strict=True)):
+            raise FormatError(
+                f"the members of its structures overlap ({told}); the sidecar is damaged, fetch it "
+                f"again"
+            )
+        names = [name_of_element(one) for one in members]
+        return np.dtype(
+            {"names": names, "formats": formats, "offsets": offsets[:-1], "itemsize": offsets[-1]}
+        )
 
     def _read_attributes(
         self, owner: Element, variable: str, path: str, problems: dict[str, VirtualdsError]
@@ -253,6 +338,19 @@ class _SidecarReader:
         return found
 
 
+def _find_declared(declared: Collection[str], name: str, path: str, what: str) -> str:
+    """Return the path of what a group or one above it declares (DAP4, section 3.3)."""
+    above = path
+    while not name.startswith("/") and f"{above}/{name}" not in declared and above:
+        above = above.rpartition("/")[0]
+    found = name if name.startswith("/") else f"{above}/{name}"
+    if found not in declared:
+        raise FormatError(
+            f"its {what} {name!r} is not declared; the sidecar is damaged, fetch it again"
+        )
+    return found
+
+
 def _find_dtype(variable: Element) -> np.dtype[Any]:
     """Return the type of the values of a variable, in the byte order of this machine."""
     kind = variable.tag.removeprefix(DAP)
@@ -262,9 +360,6 @@ def _find_dtype(variable: Element) -> np.dtype[Any]:
     if fixed is None:
         return TYPES[kind]
     length = parse_number(fixed.get("string_length", ""), "string_length")
-    pad = fixed.get("pad")
-    if pad not in (PADDED if length > 1 else (*PADDED, *TERMINATED)):
-        raise UnsupportedError(f"its strings end as {pad!r} says, which only HDF5 cuts; {REMEDY}")
     if not 0 < length < 2**31:
         raise FormatError(f"its strings have {length} bytes; the sidecar is damaged")
     return np.dtype(f"S{length}")

@@ -32,6 +32,8 @@ from virtualds.source_file import SourceFile
 NAMESPACE = "http://xml.opendap.org/dap/dmrpp/1.0.0#"
 DMRPP = f"{{{NAMESPACE}}}"
 """Prefix of the elements of DMR++."""
+KINDS = ("chunk", "block")
+"""Elements that say where bytes lie."""
 
 FILTERS: dict[str, tuple[int, Callable[[int, int], tuple[int, ...]]]] = {
     "shuffle": (2, lambda itemsize, level: (itemsize,)),
@@ -105,6 +107,21 @@ def read_chunks(stored: Storage) -> tuple[ManifestArray, dict[str, Any]]:
     for codec in codecs:
         encoding |= codec.encoding
     return replace(array, pipelines=pipelines), encoding
+
+
+def lists_chunks(place: Element) -> bool:
+    """Say whether an element is a chunk or a block, or has one in it."""
+    return any(place.find(f".//{DMRPP}{kind}") is not None for kind in KINDS) or (
+        place.tag.removeprefix(DMRPP) in KINDS
+    )
+
+
+def lacks_byte_order(variable: Element, dtype: np.dtype[Any]) -> bool:
+    """Say whether a sidecar leaves open which byte of the stored numbers comes first."""
+    chunks = variable.find(f"{DMRPP}chunks")
+    place = variable if chunks is None else chunks
+    is_open = dtype.newbyteorder("<") != dtype.newbyteorder(">") and "byteOrder" not in place.attrib
+    return is_open and lists_chunks(place)
 
 
 def _read_sizes(chunks: Element, shape: tuple[int, ...]) -> tuple[tuple[int, ...], bool]:
@@ -279,6 +296,8 @@ def _read_fill(
 
 def _parse_fill(text: str, dtype: np.dtype[Any], attribute: Any) -> npt.NDArray[Any] | None:
     """Return a fill value; None where the text may be another one, or one of no number."""
+    if dtype.names:
+        return None
     if dtype.kind == "S":
         return None if text.strip("\0 ") else np.zeros((), dtype)
     try:

@@ -12,18 +12,22 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 from xml.etree.ElementTree import Element
 
-from virtualds.errors import FormatError, UnsupportedError
+from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.parsers.dmrpp.chunks import DMRPP, NAMESPACE
-from virtualds.source_file import SourceFile
+from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import ANYWHERE, is_same_host, resolve_url
 from virtualds.urls import join_url, name_of, scheme_of
 
 DAP = "{http://xml.opendap.org/ns/DAP/4.0#}"
 """Prefix of the elements of DAP4."""
+SECURE, PLAIN = "https://xml.opendap.org/", "http://xml.opendap.org/"
+"""How namespaces begin in some sidecars, and in all others."""
 SUFFIX = ".dmrpp"
 LONGEST = 2**28
-"""Bytes of the longest sidecar: ten million chunks take about as many."""
+"""Bytes of the longest sidecar."""
+MOST_NODES = 2**22
+"""Elements and attributes of the largest sidecar, which take about 500 MB: a million chunks."""
 DEEPEST = 64
 """Groups within each other, and containers of attributes within each other."""
 PLACEHOLDER = "OPeNDAP_DMRpp_DATA_ACCESS_URL"
@@ -31,7 +35,26 @@ PLACEHOLDER = "OPeNDAP_DMRpp_DATA_ACCESS_URL"
 
 
 class _Builder(ET.TreeBuilder):
-    """Builds a tree, and refuses documents that could define entities."""
+    """Builds a tree of bounded size, and refuses documents that could define entities.
+
+    Namespaces with ``https`` become those with ``http``: they are names, not addresses.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._nodes = 0
+
+    def start(self, tag: str, attributes: dict[str, str], /) -> Element:
+        self._nodes += 1 + len(attributes)
+        if self._nodes > MOST_NODES:
+            raise UnsupportedError(
+                f"more than {MOST_NODES} elements and attributes, where a sidecar of a million "
+                f"chunks has fewer; open the file that it describes"
+            )
+        if SECURE in tag or any(SECURE in name for name in attributes):
+            tag = tag.replace(SECURE, PLAIN)
+            attributes = {name.replace(SECURE, PLAIN): v for name, v in attributes.items()}
+        return super().start(tag, attributes)
 
     def doctype(self, name: str, pubid: str | None, system: str | None) -> NoReturn:
         raise FormatError(
@@ -57,7 +80,7 @@ def parse_sidecar(source: SourceFile) -> Element:
         raise FormatError(
             f"{source.url}: its root is {root.tag[:80]!r}, no Dataset of DAP4; check the path"
         )
-    if NAMESPACE.encode() not in data:
+    if not is_described(data):
         raise FormatError(
             f"{source.url}: the file is a DMR of OPeNDAP, which says what a file holds, and not "
             f"where; open the file itself, or its sidecar ({SUFFIX})"
@@ -68,6 +91,20 @@ def parse_sidecar(source: SourceFile) -> Element:
             f"damaged, fetch it again"
         )
     return root
+
+
+def is_described(data: bytes) -> bool:
+    """Say whether bytes of a sidecar have the namespace of DMR++."""
+    return _has_namespace(data, NAMESPACE)
+
+
+def names_dap(data: bytes) -> bool:
+    """Say whether bytes of a document have the namespace of DAP4."""
+    return _has_namespace(data, DAP[1:-1])
+
+
+def _has_namespace(data: bytes, namespace: str) -> bool:
+    return any(form.encode() in data for form in (namespace, namespace.replace(PLAIN, SECURE)))
 
 
 def _read(source: SourceFile) -> bytes:
@@ -86,7 +123,7 @@ def _read(source: SourceFile) -> bytes:
 def _parse_xml(data: bytes, url: str) -> Element:
     try:
         return ET.fromstring(data, ET.XMLParser(target=_Builder()))
-    except FormatError as error:
+    except VirtualdsError as error:
         error.locate_file(url)
         raise
     except (ET.ParseError, LookupError, ValueError) as error:
@@ -142,11 +179,36 @@ class DescribedFiles:
             url = resolve_url(told, base)
         ANYWHERE.check(url, base)
         is_near = scheme_of(base) == "file" or is_same_host(url, base)
-        return SourceFile(url, options=self.source.options if is_near else None)
+        options = self.source.options if is_near else None
+        if self._is_its_own(told) and not _is_there(url, options):
+            # the folders are those of the machine that made the sidecar
+            beside = resolve_url(name_of(told), base)
+            url = beside if _is_there(beside, options) else url
+        return SourceFile(url, options=options)
+
+    def _is_its_own(self, told: str) -> bool:
+        """Say whether a path with folders names a file as the sidecar itself is named."""
+        is_path = "/" in told and not told.startswith("/") and "://" not in told
+        return is_path and name_of(told) in (self._find_neighbour(), self._name_in_root)
+
+    @property
+    def _name_in_root(self) -> str:
+        return name_of_element(self.root).rpartition("/")[2]
 
     def _find_neighbour(self) -> str:
         """Return the name of the file beside the sidecar that it describes."""
         name = name_of(self.source.url)
         if name.endswith(SUFFIX):
             return name.removesuffix(SUFFIX)
-        return name_of_element(self.root).rpartition("/")[2] or name
+        return self._name_in_root or name
+
+
+def _is_there(url: str, options: StorageOptions | None) -> bool:
+    try:
+        find_store(url).describe(url, options)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        # reading it raises a better error
+        return True
+    return True
