@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyhdf.V  # noqa: F401  (gives `HDF.vgstart`)
 import pytest
 import xarray as xr
 from counting_server import counting_server
 from hdf4_files import CASES, CODERS, KINDS, create, cut, read, split, written
+from pyhdf.error import HDF4Error
+from pyhdf.HDF import HC, HDF
 from pyhdf.SD import SD, SDC
 
 import virtualds
@@ -295,18 +298,86 @@ def test_a_huge_grid_of_no_chunks_takes_no_memory(tmp_path: Path) -> None:
     assert ds["t"][5, 5].values == 129
 
 
-def test_a_fill_value_that_is_no_number_is_refused_by_name(tmp_path: Path) -> None:
+ODD_FILLS = {
+    "text": (SDC.CHAR, "-9999"),
+    "word": (SDC.CHAR, "none"),
+    "several": (SDC.FLOAT32, [1.5, 2.0]),
+    "fraction": (SDC.FLOAT64, -9.7),
+    "large": (SDC.INT32, 100_000),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*multiple fill values:xarray.SerializationWarning")
+@pytest.mark.parametrize("kind", ["i2", "f4", "u1"])
+def test_a_fill_value_of_another_type_is_taken_as_the_library_takes_it(
+    kind: str, tmp_path: Path
+) -> None:
+    values = np.arange(24, dtype=kind).reshape(4, 6)
+
     def fill(file: SD) -> None:
-        for name in ("t", "u"):
-            dataset = create(file, name, np.zeros(3, "i2"), ("x",))
-            dataset[:] = np.zeros(3, "i2")
-        dataset.attr("_FillValue").set(SDC.CHAR, "none")
-        dataset.endaccess()
+        for name, odd in ODD_FILLS.items():
+            for written_rows in (0, 2, 4):
+                dataset = create(file, f"{name}_{written_rows}", values, ("y", "x"))
+                dataset.attr("_FillValue").set(*odd)
+                if written_rows == 2:
+                    cut(dataset, (2, 6), "deflate")
+                if written_rows:
+                    dataset[:written_rows] = values[:written_rows]
 
     written(tmp_path / "a.hdf", fill)
-    with pytest.raises(FormatError, match=r"variable 'u'.*fill value"):
+    stored, decoded = opened(tmp_path / "a.hdf"), virtualds.open_virtual_dataset(tmp_path / "a.hdf")
+    for name, native in read(tmp_path / "a.hdf").items():
+        assert stored[name].values.tobytes() == native.values.tobytes(), name
+        expected = xr.decode_cf(xr.Dataset({name: native}))[name]
+        np.testing.assert_array_equal(decoded[name].values, expected.values, name)
+
+
+def test_a_fill_value_that_is_too_short_refuses_only_what_was_never_written(tmp_path: Path) -> None:
+    def fill(file: SD) -> None:
+        for name in ("whole", "absent"):
+            dataset = create(file, name, np.zeros(3, "i4"), ("x",))
+            dataset.attr("_FillValue").set(SDC.CHAR, "-")
+            if name == "whole":
+                dataset[:] = np.arange(3, dtype="i4")
+
+    written(tmp_path / "a.hdf", fill)
+    with pytest.raises(UnsupportedError, match=r"variable 'absent'.*_FillValue is shorter"):
         opened(tmp_path / "a.hdf")
-    assert opened(tmp_path / "a.hdf", drop_variables=["u"])["t"].shape == (3,)
+    found = opened(tmp_path / "a.hdf", drop_variables=["absent"])
+    assert found["whole"].values.tolist() == [0, 1, 2]
+
+
+def test_attributes_of_vgroups_hide_no_data_sets(tmp_path: Path) -> None:
+    """Their flags and the list of attributes lie before the version (HDF4, `vpackvg`)."""
+    CASES["scales"](tmp_path / "a.hdf")
+    native = read(tmp_path / "a.hdf")
+    file = HDF(str(tmp_path / "a.hdf"), HC.WRITE)
+    groups = file.vgstart()
+    own = groups.create("swath")
+    found = [groups.attach(ref, write=1) for ref in list_refs(groups)]
+    assert {"CDF0.0", "Var0.0", "Dim0.0"} <= {group._class for group in found}
+    for number, group in enumerate([own, *found]):
+        for attribute in range(number % 3 + 1):
+            group.attr(f"a{attribute}").set(HC.INT32, [1, 2])
+        assert group._version == 4
+        group.detach()
+    groups.end()
+    file.close()
+    ds = opened(tmp_path / "a.hdf")
+    assert ds.variables.keys() == native.keys() == read(tmp_path / "a.hdf").keys()
+    for name, expected in native.items():
+        assert_read(ds[name], expected)
+
+
+def list_refs(groups: Any) -> list[int]:
+    """The reference numbers of all Vgroups of a file."""
+    found, ref = [], -1
+    while True:
+        try:
+            ref = groups.getid(ref)
+        except HDF4Error:
+            return found
+        found.append(ref)
 
 
 @pytest.mark.parametrize("tag", [DATA, COMPRESSED])

@@ -162,7 +162,7 @@ def _find_fill_values(
 ) -> tuple[Any, ...]:
     """Return the distinct stored numbers that mean "no value", sorted."""
     values: list[Any] = []
-    raw = _to_scalar(found.get("_FillValue"))
+    raw = None if integer is None else _to_scalar(found.get("_FillValue"))
     for name in ("_FillValue", "missing_value"):
         for value in np.ravel(found.get(name, ())):
             if integer is not None and value == raw:

@@ -183,18 +183,21 @@ def _demand_dtype(dataset: Dataset) -> np.dtype[Any]:
     return dataset.dtype
 
 
-def _find_fill(dataset: Dataset) -> bytes:
-    """Return what is read where nothing was written."""
+def _find_fill(dataset: Dataset) -> bytes | None:
+    """Return what the library reads where nothing was written, None if nobody knows.
+
+    It takes the first bytes of a ``_FillValue``, of whatever type, as they lie in memory.
+    """
     dtype = _demand_dtype(dataset)
     chosen = dataset.attributes.get("_FillValue")
-    fill = FILLS.get(dtype.str[1:], FILLS.get(dtype.kind)) if chosen is None else chosen
-    try:
-        return np.asarray(fill).astype(dtype).reshape(()).tobytes()
-    except ValueError as error:
-        raise FormatError(
-            f"its fill value {fill!r} is no {dtype.newbyteorder('=')}; read it with pyhdf, or "
-            f"leave it out with drop_variables or on_error='skip'"
-        ) from error
+    if chosen is None:
+        fill = FILLS.get(dtype.str[1:], FILLS.get(dtype.kind))
+        return np.asarray(fill).astype(dtype).tobytes()
+    values = np.atleast_1d(chosen)
+    raw = values.astype(values.dtype.newbyteorder("<")).tobytes()[: dtype.itemsize]
+    if len(raw) < dtype.itemsize:
+        return None
+    return np.frombuffer(raw, dtype.newbyteorder("<")).astype(dtype).tobytes()
 
 
 def _open_pyhdf(target: Callable[[], Any], closing: ExitStack) -> ReadNative:

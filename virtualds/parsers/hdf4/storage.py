@@ -162,12 +162,15 @@ def _find_external(elements: Elements, key: Key) -> Stored:
 
 @dataclass(frozen=True)
 class Wanted:
-    """The array that a data set is: its reference number, shape, type and fill value."""
+    """The array that a data set is: its reference number, shape, type and fill value.
+
+    ``fill`` is None where nobody knows what the library reads where nothing was written.
+    """
 
     ref: int | None
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    fill: bytes
+    fill: bytes | None
 
     @property
     def key(self) -> Key:
@@ -186,7 +189,19 @@ class Wanted:
     def build(
         self, axes: tuple[ChunkAxis, ...], manifest: ChunkManifest, codecs: tuple[Codec, ...]
     ) -> ManifestArray:
-        """Return the array of some chunks."""
+        """Return the array of some chunks.
+
+        Raises
+        ------
+        UnsupportedError
+            A chunk was never written, and nobody knows what the library reads there.
+        """
+        if self.fill is None and (manifest.file == MISSING).any():
+            raise UnsupportedError(
+                f"a part of it was never written, and its _FillValue is shorter than a value "
+                f"({self.dtype.itemsize} bytes); read it with pyhdf, or leave it out with "
+                f"drop_variables or on_error='skip'"
+            )
         fragment = Fragment.whole(axes, manifest)
         return ManifestArray.of_fragment(fragment, self.pipeline(codecs))
 

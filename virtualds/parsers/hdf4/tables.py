@@ -31,7 +31,9 @@ NATIVE, LITTLE, CODE = 0x1000, 0x4000, 0xFFF
 
 
 VERSIONS = (2, 3, 4)
-"""Versions of Vgroups and Vdatas whose fields are the same."""
+"""Versions of Vgroups and Vdatas whose fields are the same; 4 has flags and attributes, too."""
+AFTER_VERSION = 3
+"""Bytes of a Vgroup behind its version: two are not used, and one is there by an old mistake."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +87,10 @@ def read_vgroup(elements: Elements, ref: int) -> Vgroup:
     (count,) = unpack(">H", data)
     numbers = unpack(f">{2 * count}H", data[2:])
     name, rest = _take_text(data[2 + 4 * count :])
-    kind, rest = _take_text(rest)
-    _check_version(f"Vgroup {name!r}", rest)
+    kind, _ = _take_text(rest)
+    # flags and a list of attributes may come before the version, which is found from the end
+    (version,) = unpack(">H", data[-AFTER_VERSION - 2 :])
+    _check_version(f"Vgroup {name!r}", version)
     return Vgroup(name, kind, tuple(zip(numbers[:count], numbers[count:], strict=True)))
 
 
@@ -106,7 +110,8 @@ def read_vdata(elements: Elements, ref: int) -> Vdata:
         _, rest = _take_text(rest)
     name, rest = _take_text(rest)
     kind, rest = _take_text(rest)
-    _check_version(f"Vdata {name!r}", rest)
+    _, _, version = unpack(">HHH", rest)
+    _check_version(f"Vdata {name!r}", version)
     return Vdata(name, kind, count, columns[:fields], columns[3 * fields :])
 
 
@@ -155,9 +160,8 @@ def read_records(elements: Elements, ref: int, dtype: np.dtype[Any]) -> npt.NDAr
     return np.frombuffer(data[: count * size], dtype)
 
 
-def _check_version(what: str, rest: bytes) -> None:
-    """Refuse what is not laid out as it is read here; an extension comes before the version."""
-    _, _, version = unpack(">HHH", rest)
+def _check_version(what: str, version: int) -> None:
+    """Refuse what is not laid out as it is read here."""
     if version not in VERSIONS:
         raise FormatError(f"{what} is of version {version}; the file is damaged, fetch it again")
 
