@@ -4,6 +4,7 @@ import json
 import warnings
 import zlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -229,6 +230,45 @@ def test_a_coordinate_of_nothing_is_not_loaded(tmp_path: Path) -> None:
     def refused() -> None:
         with pytest.raises(UnsupportedError, match="coordinate has"):
             virtualds.open_virtual_dataset(path)
+
+    assert peak(refused) < MOST
+
+
+def strings(folder: Path, kind: str, name: str) -> Path:
+    """2**33 strings of varying length, none of them written."""
+    if kind == "zarr":
+        path = folder / "a.zarr"
+        zarr.create_array(
+            path, name=name, shape=(2**33,), chunks=(2**20,), dtype="string", dimension_names=["x"]
+        )
+        return path
+    with h5py.File(folder / "a.h5", "w") as file:
+        made = file.create_dataset(name, (2**33,), h5py.string_dtype(), chunks=(2**20,))
+        made.make_scale("x") if name == "x" else made.attrs.update(long_name="names")
+    return folder / "a.h5"
+
+
+@pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
+@pytest.mark.parametrize("kind", ["hdf5", "zarr"])
+def test_strings_that_nobody_wrote_are_not_read_on_opening(kind: str, tmp_path: Path) -> None:
+    path = strings(tmp_path, kind, "v")
+
+    def read() -> None:
+        for found in (
+            virtualds.open_virtual_dataset(path),
+            xr.open_dataset(path, engine="virtual"),
+        ):
+            assert found["v"].shape == (2**33,)
+            assert found["v"][[0, 5]].values.tolist() == ["", ""]
+            assert found["v"][-1].item() == ""
+
+    assert peak(read) < MOST
+    index = strings(tmp_path, kind, "x")
+
+    def refused() -> None:
+        for read in (virtualds.open_virtual_dataset, partial(xr.open_dataset, engine="virtual")):
+            with pytest.raises(UnsupportedError, match="variable 'x': this coordinate has 6871"):
+                read(index)
 
     assert peak(refused) < MOST
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import warnings
@@ -13,9 +14,10 @@ import numpy as np
 import pytest
 import xarray as xr
 from cases import CASES, Archive
+from memory import peak
 from trees import TREES, Forest
 
-from virtualds import FormatError, ManifestArray, SourceFile, UnsupportedError
+from virtualds import FormatError, ManifestArray, SourceFile, UnsupportedError, bounds
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.combine.build_options import BuildOptions
 from virtualds.combine.kept_group import MAGIC, from_bytes, to_bytes
@@ -183,6 +185,32 @@ HOSTILE: dict[str, Any] = {
 }
 
 
+def sealed(body: bytes) -> bytes:
+    return MAGIC + hashlib.blake2b(body, digest_size=16).digest() + body
+
+
+def test_an_entry_that_inflates_without_bound_is_refused(entry: bytes) -> None:
+    """Anybody who may write to the folder of a cache can make one."""
+    zeros = zlib.compress(bytes(2**27), 9)
+    packed = base64.b64encode(zeros).decode()
+    # the columns of a fragment: shape, way, first, least, width, data
+    column = [[2**27], 0, 0, 0, 1, packed]
+    group = chunk(entry, "parts", 0, 5, value=[column, *([column] * 4)])
+    inner = json.dumps({"sources": [], "group": group}).encode()
+    for bomb in (zlib.compress(b" " * 2**27, 9), zlib.compress(inner, 9)):
+
+        def refused(data: bytes = sealed(bomb)) -> None:
+            with (
+                pytest.MonkeyPatch.context() as patch,
+                pytest.raises(FormatError, match="more than the expected"),
+            ):
+                patch.setattr(bounds, "SMALL_TEXT", 2**16)
+                patch.setattr(bounds, "GROWS_BY", 10)
+                from_bytes(data)
+
+        assert peak(refused) < 2**23
+
+
 @pytest.mark.parametrize("which", HOSTILE)
 def test_a_foreign_entry_makes_no_other_objects(which: str, entry: bytes) -> None:
     group = HOSTILE[which]
@@ -191,6 +219,5 @@ def test_a_foreign_entry_makes_no_other_objects(which: str, entry: bytes) -> Non
         keys = [int(key) if key.isdecimal() else key for key in path.split()]
         group = chunk(entry, *keys, value=value)
     body = zlib.compress(json.dumps({"sources": [], "group": group}).encode())
-    data = MAGIC + hashlib.blake2b(body, digest_size=16).digest() + body
     with pytest.raises(FormatError, match="remove"):
-        from_bytes(data)
+        from_bytes(sealed(body))

@@ -37,6 +37,25 @@ class Deferred(Protocol):
 Data = ManifestArray | npt.NDArray[Any] | Deferred
 
 
+def find_places(key: Any, size: int) -> npt.NDArray[np.int64]:
+    """Return the positions that an index of an axis takes: an int, a slice, or a 1-D array.
+
+    No other positions are made: an axis may have more elements than memory has bytes.
+
+    Examples
+    --------
+    >>> find_places(-1, 2**60), find_places(slice(3, None, -2), 2**60), find_places([0, -2], 4)
+    (array([1152921504606846975]), array([3, 1]), array([0, 2]))
+    """
+    if not isinstance(key, slice) and np.ndim(key):
+        places = np.asarray(key, np.int64)
+        if (outside := places[(places < -size) | (places >= size)]).size:
+            raise IndexError(f"index {outside[0]} is out of bounds for an axis of {size} elements")
+        return np.where(places < 0, places + size, places)
+    chosen = range(size)[key]
+    return np.atleast_1d(np.array(chosen, np.int64))
+
+
 @public
 @dataclass(frozen=True, repr=False)
 class ManifestVariable:

@@ -17,6 +17,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from virtualds.bounds import decode_stream
 from virtualds.chunks.projection import Ints, compact
 from virtualds.source_file import SourceFile, StorageOptions
 
@@ -279,7 +280,9 @@ def unpack(packed: int | SmallColumn | PackedColumn, steps: Values | None = None
         return np.array(packed, np.min_scalar_type(packed))
     if isinstance(packed, SmallColumn):
         return np.frombuffer(packed.data, packed.kind).reshape(packed.shape)
-    planes = np.frombuffer(zlib.decompress(packed.data), np.uint8).reshape(packed.width, -1)
+    # an entry of a cache may say any shape
+    data = decode_stream(zlib.decompressobj(), packed.data, None)
+    planes = np.frombuffer(data, np.uint8).reshape(packed.width, -1)
     rest = np.ascontiguousarray(planes.T).view(f"<u{packed.width}").reshape(-1).astype(np.int64)
     rest += packed.least
     if packed.way:

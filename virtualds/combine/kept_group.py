@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import Data, ManifestGroup, ManifestVariable
+from virtualds.bounds import decode_stream
 from virtualds.chunks.columns import COLUMNS, PackedColumn, SmallColumn, pack, unpack
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import compact
@@ -45,7 +46,7 @@ TEXT = {"type": "str"}
 """The Python class that stands for dtypes of text of any length."""
 DAMAGE = (
     *(VirtualdsError, ValueError, TypeError, LookupError, AttributeError, OverflowError),
-    *(RecursionError, zlib.error),
+    *(EOFError, RecursionError, zlib.error),
 )
 """Errors of making a group from other bytes."""
 
@@ -88,7 +89,7 @@ def from_bytes(
         raise FormatError("a group in bytes: they have changed; remove them")
     notes = _Notes(options)
     try:
-        said = json.loads(zlib.decompress(body))
+        said = json.loads(decode_stream(zlib.decompressobj(), body, None))
         return list(map(notes.load_file, said["sources"])), notes.load_group(said["group"])
     except DAMAGE as error:
         raise FormatError(f"a group in bytes: {error}; remove them") from error

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Mapping
 from dataclasses import replace
 from functools import partial
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.bounds import demand_backed
+from virtualds.bounds import demand_backed, demand_values
 from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES, Decoding, Packing
 from virtualds.codecs.cf_time import TimePacking
 from virtualds.datasets.decoding import (
@@ -88,6 +89,9 @@ def to_lazy_dataset(group: ManifestGroup, **decoders: Any) -> xr.Dataset:
         stored = group.variables[NO_NAME if name is None else str(name)]
         array = stored.data
         if not isinstance(array, ManifestArray):
+            if variable.dims == (name,):
+                with blame_variable(str(name)):
+                    _demand_few_deferred(stored, str(name))
             continue
         with blame_variable(str(name)):
             unread = str(name) in group.problems
@@ -101,6 +105,13 @@ def to_lazy_dataset(group: ManifestGroup, **decoders: Any) -> xr.Dataset:
             variables[name] = variable.copy(data=to_lazy(data, str(name), is_decoded=True))
     prefer_far_blocks(variables, decoded)
     return _build_dataset(variables, attributes, coordinates, group)
+
+
+def _demand_few_deferred(stored: ManifestVariable, name: str) -> None:
+    """Refuse to load more values than opening may that lie in no chunk, as strings do."""
+    data = stored.data
+    if not isinstance(data, ManifestArray | np.ndarray):
+        demand_values(data.dtype.itemsize * prod(data.shape), f"variable {name!r}")
 
 
 def _decode_by_chunk(
@@ -205,6 +216,8 @@ def _decode_dataset(group: ManifestGroup, opening: OpenOptions) -> tuple[Decodin
             is_wanted = wanted(str(name), variable)
             with blame_variable(str(name)):
                 if is_wanted or (loadable is None and needs_loading(stored, variable)):
+                    if loadable is None:
+                        _demand_few_deferred(stored, str(name))
                     variables[name] = variable.compute()
                     loaded.add(name)
                 elif isinstance(stored.data, ManifestArray):

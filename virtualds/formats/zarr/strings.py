@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from virtualds.arrays.group import find_places
 from virtualds.bounds import Buffer
 from virtualds.chunks.axis import ChunkAxis
 from virtualds.chunks.columns import INLINE, MISSING
@@ -112,8 +113,7 @@ class VaryingArray:
         ReadError
             Bytes cannot be read, have changed, or do not decode.
         """
-        pairs = zip(self.shape, key, strict=True)
-        places = [np.atleast_1d(np.arange(n)[k]) for n, k in pairs]
+        places = list(map(find_places, key, self.shape))
         out = np.full([place.size for place in places], self.fill, self.dtype)
         for fragment in self.fragments:
             self._read_fragment(fragment, places, out)

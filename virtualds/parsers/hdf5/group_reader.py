@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import islice
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ import numpy as np
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.concatenate import hold_gaps_as_chunks
 from virtualds.arrays.group import Data, ManifestGroup, ManifestVariable
+from virtualds.bounds import is_small_enough_to_load
 from virtualds.chunks.axis import LONGEST_AXIS
 from virtualds.codecs.codec import NO_FILTERS
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
@@ -229,6 +231,9 @@ class _GroupReader:
         else:
             array = build_stored_array(dataset, stored, dims, encoding, self.files.defers)
         if array is None:
+            if stored.dtype.hasobject and not is_small_enough_to_load(8 * prod(shape)):
+                # xarray reads strings declared as str on opening
+                encoding["dtype"] = stored.dtype
             needs = list_needed_files(dataset, self.files)
             return load_or_defer(dataset, stored, shape, needs, self.files)
         if shape == array.shape:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from virtualds.arrays.group import find_places
 from virtualds.errors import FormatError, ReadError
 from virtualds.options import get_options
 from virtualds.parsers.hdf5.attributes import path_of
@@ -110,7 +111,7 @@ class HDF5Array:
 
 def _find_bounds(key: Any, size: int) -> tuple[slice, npt.NDArray[np.int64]]:
     """Return the slice of an axis that covers an index, and the positions within it."""
-    places = np.atleast_1d(np.arange(size)[key])
+    places = find_places(key, size)
     if not places.size:
         return slice(0, 0), places
     first = int(places.min())
