@@ -401,3 +401,56 @@ def test_a_chunk_without_codecs_that_is_too_short_is_corrupt(tmp_path: Path) -> 
             opened["v"][:3].to_numpy()
 
     assert peak(refused) < MOST
+
+
+def many_axes(folder: Path, kind: str, count: int) -> Path:
+    """An array of one element."""
+    if kind == "kerchunk":
+        return kerchunk(folder, shape=[1] * count, chunks=[1] * count)
+    if kind == "numpy":
+        # numpy itself has at most 64 axes
+        head = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {(1,) * count}}}"
+        text = head.ljust(-(-(len(head) + 11) // 64) * 64 - 11) + "\n"
+        size = len(text).to_bytes(2, "little")
+        (folder / "a.npy").write_bytes(b"\x93NUMPY\x01\x00" + size + text.encode() + bytes(8))
+        return folder / "a.npy"
+    axes = {f"NAXIS{n}": 1 for n in range(1, count + 1)}
+    return fits(folder, {"SIMPLE": "T", "BITPIX": -64, "NAXIS": count, **axes})
+
+
+def fits(folder: Path, *headers: dict[str, Any]) -> Path:
+    """Headers of FITS, with a block of data behind the last."""
+    blocks = [
+        "".join(f"{name:8}= {value!s:>20}".ljust(80) for name, value in header.items()) + "END"
+        for header in headers
+    ]
+    padded = "".join(block.ljust(-(-len(block) // 2880) * 2880) for block in blocks)
+    (folder / "a.fits").write_bytes(padded.encode() + bytes(2880))
+    return folder / "a.fits"
+
+
+@pytest.mark.parametrize("kind", ["fits", "kerchunk", "numpy"])
+@pytest.mark.parametrize("count", [33, 64, 65, 300])
+def test_more_axes_than_any_array_has_are_refused(kind: str, count: int, tmp_path: Path) -> None:
+    with pytest.raises(VirtualdsError):
+        virtualds.open_virtual_dataset(many_axes(tmp_path, kind, count))
+
+
+@pytest.mark.parametrize("rows", [10**18, 2**61, 2**63, 10**30])
+def test_a_part_of_fits_that_no_file_holds_is_refused(rows: int, tmp_path: Path) -> None:
+    shape = {"BITPIX": 8, "NAXIS": 2, "NAXIS1": 4, "NAXIS2": rows}
+    column = {
+        "PCOUNT": 0,
+        "GCOUNT": 1,
+        "TFIELDS": 1,
+        "TTYPE1": "'a       '",
+        "TFORM1": "'J       '",
+    }
+    primary = {"SIMPLE": "T", "BITPIX": 8, "NAXIS": 0}
+    for headers in (
+        [{"SIMPLE": "T", **shape}],
+        [primary, {"XTENSION": "'IMAGE   '", **shape}],
+        [primary, {"XTENSION": "'BINTABLE'", **shape, **column}],
+    ):
+        with pytest.raises(FormatError, match=r"a\.fits"):
+            virtualds.open_virtual_datatree(fits(tmp_path, *headers))

@@ -21,6 +21,9 @@ MOST_CHUNKS = 10**7
 CHUNKS_PER_REFERENCE = 1000
 """Chunks that a larger table may have for each of its references."""
 
+MOST_AXES = 32
+"""Axes of an array: those of HDF5, and of numpy where it walks over elements one by one."""
+
 LARGEST_ELEMENT = 2**24
 """Bytes that one element may have."""
 
@@ -56,6 +59,21 @@ def demand_table(grid: tuple[int, ...], references: int, what: str) -> None:
             f"{what}: a grid of {chunks} chunks {grid} with {references} references, whose table "
             f"would be almost empty and take {28 * chunks / 2**30:.1f} GiB; store the array in "
             f"larger chunks, or leave it out with drop_variables"
+        )
+
+
+def demand_axes(count: int, what: str) -> None:
+    """Refuse arrays of more axes than numpy walks over.
+
+    Raises
+    ------
+    UnsupportedError
+        They are more than `MOST_AXES`.
+    """
+    if count > MOST_AXES:
+        raise UnsupportedError(
+            f"{what} has {count} axes, where at most {MOST_AXES} are read; leave it out with "
+            f"drop_variables or on_error='skip'"
         )
 
 

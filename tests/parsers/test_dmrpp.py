@@ -454,7 +454,7 @@ UNSUPPORTED = {
     "filter": (one(CONTIGUOUS.replace("byteOrder", 'compressionType="szip" byteOrder')), "'szip'"),
     "structure": (one(CONTIGUOUS, "Structure"), "where the 0 members of its structures lie"),
     "sequence": (one(CONTIGUOUS, "Sequence"), "type Sequence of DAP4"),
-    "33 axes": (one(CONTIGUOUS, dims='<Dim size="1"/>' * 33), "it has 33 axes"),
+    "33 axes": (one(CONTIGUOUS, dims='<Dim size="1"/>' * 33), "it has 33 axes, where at most 32"),
     "65 axes": (one(CONTIGUOUS, dims='<Dim size="1"/>' * 65), "it has 65 axes"),
     "nothing": (one(""), "does not say where its values lie"),
     "strings": (one(CONTIGUOUS, "String"), "strings have varying lengths"),

@@ -235,6 +235,20 @@ def test_a_tile_that_swells_is_an_error(tmp_path: Path) -> None:
         virtualds.open_virtual_dataset(tmp_path / "a.fits").TILES.load()
 
 
+WRONG_CARDS = [
+    (b"TTYPE1", b"0"),
+    # the decoder of astropy would end the process
+    *((card, value) for card in (b"ZVAL1", b"ZVAL2") for value in (b"-1", b"0", b"T", b"'a'")),
+    (b"ZVAL1", b"99999999999"),
+    (b"ZVAL2", b"3"),
+]
+
+
+def replace_card(data: bytes, name: bytes, value: bytes) -> bytes:
+    start = data.index(name.ljust(8) + b"=")
+    return data[: start + 10] + value.rjust(20).ljust(70) + data[start + 80 :]
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -247,6 +261,7 @@ def test_a_tile_that_swells_is_an_error(tmp_path: Path) -> None:
             b"ZBITPIX =                  -32", b"ZBITPIX =                  -64"
         ),
         lambda data: data[:-400] + bytes(400),
+        *(lambda data, old=old, new=new: replace_card(data, old, new) for old, new in WRONG_CARDS),
     ],
 )
 def test_damaged_whole_images_are_errors(change: Any, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from virtualds.bounds import demand_axes
 from virtualds.chunks.columns import (
     COLUMNS,
     INLINE,
@@ -117,9 +118,12 @@ class ChunkManifest(FamiliarNames):
         FormatError
             A reference is empty, negative, or reaches past the end of its file, or a checksum is
             neither 0 nor 2**32 + CRC-32.
+        UnsupportedError
+            The grid has more than 32 axes.
         ValueError
             A column holds other than integers, or does not fit the grid.
         """
+        demand_axes(len(shape), "a grid of chunks")
         given = (file, offset, length, pipeline, checksum)
         columns = {
             name: as_grid_column(name, value, shape)

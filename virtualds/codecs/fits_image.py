@@ -40,11 +40,13 @@ LENGTHS = struct.Struct(">II")
 """Rows and columns of an HCOMPRESS stream."""
 LARGEST = 8
 """Bytes of a pixel."""
+RICE, LONGEST_BLOCK = ("RICE_1", "RICE_ONE"), 2**16
+"""Names of Rice's algorithm, and most pixels that it codes together; the standard has 16 or 32."""
 
 DECODERS = "astropy.io.fits.hdu.compressed._compression"
 DAMAGE = (
     *(ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, OSError, RuntimeError),
-    *(TypeError, ValueError, zlib.error),
+    *(AssertionError, TypeError, ValueError, zlib.error),
 )
 """What astropy raises where headers or tiles make no sense."""
 
@@ -135,6 +137,8 @@ def _check_streams(fits: Any, file: BytesIO, image: Any) -> None:
     tiles = [prod(tile) for tile in _list_tiles(image.shape, image.tile_shape)]
     with fits.open(BytesIO(file.getbuffer()), disable_image_compression=True) as parts:
         rows, how = parts[1].data, image.compression_type
+        if how in RICE:
+            _check_rice(parts[1].header)
         places = rows.view(np.ndarray)
         for name, check in (
             ("COMPRESSED_DATA", CHECKS.get(how)),
@@ -146,6 +150,16 @@ def _check_streams(fits: Any, file: BytesIO, image: Any) -> None:
             for stream, pixels in zip(rows[name], tiles, strict=True):
                 if len(stream) and not check(np.asarray(stream).tobytes(), pixels):
                     raise CodecError(f"fits_image: a stream is not one of {pixels} pixels")
+
+
+def _check_rice(header: Mapping[str, Any]) -> None:
+    """Refuse parameters that make no sense (table 37): with some the decoder ends the process."""
+    names = [name for name in header if re.fullmatch(r"ZNAME\d+", name)]
+    said = {str(header[name]).upper(): header.get(f"ZVAL{name[5:]}") for name in names}
+    block, word = said.get("BLOCKSIZE", 32), said.get("BYTEPIX", 4)
+    is_sound = type(block) is int and 0 < block <= LONGEST_BLOCK
+    if not is_sound or type(word) is not int or word not in (1, 2, 4):
+        raise CodecError(f"fits_image: blocks of {block!r} pixels, and {word!r} bytes for each")
 
 
 def _list_tiles(shape: tuple[int, ...], step: tuple[int, ...]) -> Iterator[tuple[int, ...]]:

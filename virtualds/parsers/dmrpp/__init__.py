@@ -16,6 +16,7 @@ import numpy as np
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.parser import Parser
+from virtualds.bounds import demand_axes
 from virtualds.chunks.axis import LONGEST_AXIS
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, warn_user
 from virtualds.parsers.dmrpp.chunks import (
@@ -54,8 +55,6 @@ STRUCTURED = {*TYPES, "Enum", "Opaque", "Structure", "Sequence"}
 """Elements of a structure that are members of it."""
 NO_VARIABLES = {f"{DAP}{n}" for n in ("Dimension", "Group", "Attribute", "Enumeration", "EnumDef")}
 """Elements of a group that are no variables."""
-MOST_AXES = 32
-"""Axes of an array of HDF5, and about as many as numpy counts over."""
 OWN_CONTAINER = "build_dmrpp_metadata"
 """What the maker of a sidecar says of itself, which is not of the file."""
 GLOBAL_CONTAINERS = ("HDF5_GLOBAL", "NC_GLOBAL")
@@ -184,10 +183,7 @@ class _SidecarReader:
                 names.append(name.rpartition("/")[2])
         if len(set(names)) != len(names) and len(names) != len({*zip(names, shape, strict=True)}):
             raise UnsupportedError(f"it has the dimensions {names}, one of them twice; {REMEDY}")
-        if len(shape) > MOST_AXES:
-            raise UnsupportedError(
-                f"it has {len(shape)} axes, where at most {MOST_AXES} are read; {REMEDY}"
-            )
+        demand_axes(len(shape), "it")
         if max(shape, default=0) >= LONGEST_AXIS:
             raise FormatError(
                 f"an axis of {max(shape)} elements is longer than any; the sidecar is damaged, "

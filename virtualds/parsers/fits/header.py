@@ -103,7 +103,10 @@ class HeaderDataUnit:
             raise make_damage(self, "PCOUNT or GCOUNT is not a count")
         if self.cards.get("GROUPS") is True and shape and not shape[-1]:
             shape = shape[:-1]
-        return abs(bits) // 8 * groups * (more + (prod(shape) if shape else 0))
+        found = abs(bits) // 8 * groups * (more + (prod(shape) if shape else 0))
+        if found >= 2**62:
+            raise make_damage(self, f"its data have {found} bytes")
+        return found
 
 
 def make_damage(part: HeaderDataUnit, what: str) -> FormatError:
@@ -137,6 +140,9 @@ def read_units(file: BinaryIO, source: SourceFile) -> Iterator[HeaderDataUnit]:
         part = HeaderDataUnit(number, cards, place, place + header.nbytes, repeated)
         yield part
         place = part.offset + -(-part.nbytes // BLOCK) * BLOCK
+        if source.size is not None and place >= source.size:
+            # nothing follows, and a file cannot be asked for any place
+            return
         number += 1
     _demand_last(file, place, source)
 
