@@ -10,6 +10,7 @@ import h5py
 import netCDF4
 import numpy as np
 import pytest
+from cases import netcdf
 from fuzz.mutations import repaired
 
 import virtualds
@@ -137,6 +138,41 @@ def test_an_axis_has_the_name_of_its_last_scale(
     if make not in NOT_OF_NETCDF:
         with netCDF4.Dataset(tmp_path / "a.h5") as native:
             assert dims == native["v"].dimensions
+
+
+@pytest.mark.parametrize("is_soft", [False, True])
+def test_links_to_a_dimension_of_netcdf_are_no_other_dimensions(
+    tmp_path: Path, is_soft: bool
+) -> None:
+    for link in ("a", "z"):
+        path = tmp_path / f"{link}.nc"
+        with netcdf(path, x=3, y=3) as file:
+            file.createVariable("v", "f4", ("x", "y"))[:] = np.zeros((3, 3))
+            for name in ("x", "y"):
+                file.createVariable(name, "f8", (name,))[:] = np.arange(3)
+        with h5py.File(path, "r+") as stored:
+            stored[link] = h5py.SoftLink("/x") if is_soft else stored["x"]
+            stored["bare"] = np.zeros((3, 3, 3))
+        found = virtualds.open_virtual_dataset(path)
+        assert found.sizes == {"x": 3, "y": 3, "phony_dim_2": 3}
+        assert found["v"].dims == ("x", "y")
+        assert found[link].dims == found["x"].dims == ("x",)
+        with netCDF4.Dataset(path) as native:
+            assert len(native.dimensions) == 3
+            assert native[link].dimensions == native["x"].dimensions == native["v"].dimensions[:1]
+
+
+@pytest.mark.parametrize("make", [of_two_names, of_an_earlier_name, of_a_name_by_a_soft_link])
+@pytest.mark.parametrize("track_order", [False, True])
+def test_links_to_another_scale_are_dimensions_as_in_netcdf(
+    tmp_path: Path, make: Any, track_order: bool
+) -> None:
+    with h5py.File(tmp_path / "a.h5", "w", track_order=track_order) as file:
+        make(file)
+    found = virtualds.open_virtual_dataset(tmp_path / "a.h5")
+    with netCDF4.Dataset(tmp_path / "a.h5") as native:
+        for name, variable in native.variables.items():
+            assert found[name].dims == variable.dimensions
 
 
 @pytest.mark.parametrize("track_order", [False, True])

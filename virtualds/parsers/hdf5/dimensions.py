@@ -107,9 +107,10 @@ class NamedAxes:
 
     def __init__(self, datasets: Collection[Dataset], above: Iterable[Dataset]) -> None:
         above = tuple(above)
-        self.scales = [d for d in datasets if d.is_scale]
+        linked = [d for d in datasets if d.is_scale]
         # of several links to one scale the innermost counts, and in a group the first
-        self._by_address = {d.address: d for d in [*above, *reversed(self.scales)]}
+        self._by_address = {d.address: d for d in [*above, *reversed(linked)]}
+        self.scales = [d for d in linked if self._find_dimension(d) is d]
         self.named: Names = [(d, self._look_up(d)) for d in datasets]
         self.lengths = self._find_unlimited_lengths()
 
@@ -144,11 +145,21 @@ class NamedAxes:
         if dataset.is_scale:
             if rank > 1 and "_Netcdf4Coordinates" in dataset.attrs:
                 return tuple(self._by_id.get(int(i)) for i in dataset.attrs["_Netcdf4Coordinates"])
-            return (dataset.name, *([None] * (rank - 1)))[:rank]
+            name = self._find_dimension(dataset).name
+            return (name, *([None] * (rank - 1)))[:rank]
         return tuple(
             None if address is None else self._find_scale(dataset, axis, address)
             for axis, address in enumerate(read_scale_addresses(dataset))
         )
+
+    def _find_dimension(self, scale: Dataset) -> Dataset:
+        """Return the link to a scale that its dimension is named after.
+
+        A scale that the netCDF library numbered is one dimension, whatever links there are to it.
+        Of another scale each link is a dimension, as the library has it.
+        """
+        first = self._by_address[scale.address]
+        return first if first is not scale and "_Netcdf4Dimid" in first.attrs else scale
 
     def _find_scale(self, dataset: Dataset, axis: int, address: int) -> str:
         """Return the name of the scale at an address, which an axis has."""
