@@ -291,8 +291,8 @@ class _SidecarReader:
     def _build_structure(self, variable: Element, path: str) -> np.dtype[Any]:
         """Return the type of structures: offsets of all members but the first, then the size."""
         chunks = variable.find(f"{DMRPP}chunks")
-        told = "" if chunks is None else chunks.get("structOffset", "")
-        numbers = [parse_number(word, "structOffset") for word in told.split()]
+        listed = "" if chunks is None else chunks.get("structOffset", "")
+        numbers = [parse_number(word, "structOffset") for word in listed.split()]
         members = [one for one in variable if one.tag.removeprefix(DAP) in STRUCTURED]
         formats = []
         for one in members:
@@ -308,13 +308,13 @@ class _SidecarReader:
         if not members or len(numbers) != len(members):
             raise UnsupportedError(
                 f"the sidecar does not say where the {len(members)} members of its structures lie "
-                f"({told!r}); {REMEDY}"
+                f"({listed!r}); {REMEDY}"
             )
         ends = [at + one.itemsize for at, one in zip(offsets, formats, strict=False)]
         if any(end > after for end, after in zip(ends, numbers, strict=True)):
             raise FormatError(
-                f"the members of its structures overlap ({told}); the sidecar is damaged, fetch it "
-                f"again"
+                f"the members of its structures overlap ({listed}); the sidecar is damaged, fetch "
+                f"it again"
             )
         names = [name_of_element(one) for one in members]
         return np.dtype(
