@@ -182,6 +182,13 @@ CASES: dict[str, Case] = {
     "a scalar of another value": Case(
         "height", "values", "blocks", {"height": ((), 2.0, {})}, {"height": ((), 10.0, {})}
     ),
+    "a reference system": Case(
+        "crs",
+        "coordinate reference system",
+        "blocks",
+        {"t": t(**has(grid_mapping="crs")), "crs": ((), 0.0, has(crs_wkt='LOCAL_CS["a"]'))},
+        {"t": t(**has(grid_mapping="crs")), "crs": ((), 0.0, has(crs_wkt='LOCAL_CS["b"]'))},
+    ),
     "byte order": Case(
         "t", "stored type", "costs", {"t": t("<f4", endian="little")}, {"t": t(">f4", endian="big")}
     ),

@@ -166,8 +166,8 @@ def open_virtual_mfdataset(
         An argument has an unknown value, ``attrs_file`` is none of the files, or the files do not
         combine; the notes name the files.
     CombineError
-        Files overlap, a coordinate cannot be found, or ``concat_dim`` looks like a misspelt
-        dimension of the files.
+        Files overlap, or are of several coordinate reference systems; a coordinate cannot be found,
+        or ``concat_dim`` looks like a misspelt dimension of the files.
     UnsupportedError
         Many processes cannot write the format of ``to`` together, or it cannot hold the dataset.
     FileExistsError

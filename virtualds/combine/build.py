@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
@@ -22,11 +23,12 @@ from virtualds.combine.overlap import Extent
 from virtualds.combine.progress import DAMAGED, BuildReport, Count, LeftOut, describe_left_out
 from virtualds.combine.read_together import AlikeOpener
 from virtualds.combine.stored_file import FileInConcat, StoredFile, decode_opened, sample
-from virtualds.combine.unlike_files import warn_of_unlike_files
+from virtualds.combine.unlike_files import list_groups, warn_of_unlike_files
 from virtualds.combine.workers import Workers
 from virtualds.combine.write_target import BuildTarget
 from virtualds.combine.xarray_combine import Combination, combine_naming_files
-from virtualds.errors import CombineError, warn_user
+from virtualds.datasets.reference_systems import Systems, check_one_system, list_systems
+from virtualds.errors import CombineError, warn_user, without_secrets
 from virtualds.log import INFO, tell, tells
 from virtualds.progress import report_progress
 from virtualds.quantities import format_count
@@ -85,6 +87,7 @@ class Build(Generic[Opened]):
         combination.check_dims([found[number] for number in sorted(found)])
         # in the order of the files, not of the workers: so errors name files in this order
         dims = combination.dims
+        _check_systems({without_secrets(str(names[n])): found[n] for n in sorted(found)})
         extents = {n: Extent.of(names[n], found[n], dims) for n in sorted(found)}
         if dims and len(found) < len(names) and not self.files.stay_in_place(found):
             raise _displaced_error(names[min(set(range(len(names))) - found.keys())])
@@ -137,6 +140,16 @@ def _warn_of_losses(report: BuildReport) -> None:
         if lost:
             lines = "\n".join(describe_left_out(lost))
             warn_user(f"{said}:\n{lines}")
+
+
+def _check_systems(opened: Mapping[str, Any]) -> None:
+    """Refuse files of several coordinate reference systems, group by group."""
+    groups: dict[str, dict[str, Systems]] = defaultdict(dict)
+    for file, each in opened.items():
+        for path, part in list_groups(each):
+            groups[path][file] = list_systems(part)
+    for files in groups.values():
+        check_one_system(files)
 
 
 def _displaced_error(file: Any) -> CombineError:

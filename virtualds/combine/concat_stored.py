@@ -34,6 +34,7 @@ from virtualds.datasets.decoding import (
 )
 from virtualds.datasets.decoding_cache import DecodingPlan
 from virtualds.datasets.lazy import get_virtual_array
+from virtualds.datasets.reference_systems import select_system
 
 FEWEST_FILES = 3
 """Most files of which every file becomes a dataset."""
@@ -192,9 +193,10 @@ class Concatenator:
         for name, part in one.parts.items():
             if not _is_same_kind(part, other.parts[name]):
                 raise NeedsFullCombineError(f"{name!r} is of different kinds")
-            if self.heeds_attributes and not has_same_attributes(
-                part.attributes, other.parts[name].attributes
-            ):
+            given = part.attributes, other.parts[name].attributes
+            if not self.heeds_attributes:
+                given = select_system(given[0]), select_system(given[1])
+            if not has_same_attributes(*given):
                 raise NeedsFullCombineError(f"the attributes of {name!r} differ")
 
     def _check_values(self, files: JoinableFiles, dim: str) -> None:

@@ -28,6 +28,7 @@ from virtualds.datasets.decoding_cache import DecodingPlan
 from virtualds.datasets.location import Location, reader_of
 from virtualds.datasets.open import dataset_of
 from virtualds.datasets.open_options import OpenOptions
+from virtualds.datasets.reference_systems import SYSTEM_ATTRIBUTES
 from virtualds.datasets.to_dataset import find_decoding_plan
 from virtualds.log import INFO, tell, tells
 from virtualds.reading.chunk_cache import chunk_cache
@@ -42,6 +43,7 @@ HEEDED_ATTRIBUTES = frozenset(
         *("coordinates", "bounds", "climatology", "grid_mapping", "ancillary_variables"),
         *("cell_measures", "formula_terms", "geometry", "node_coordinates", "node_count"),
         *("part_node_count", "interior_ring", "dimensions", "axis", "standard_name"),
+        *SYSTEM_ATTRIBUTES,
     }
 )
 """Attributes that may decide what xarray makes of a variable, besides its values (CF conventions

@@ -46,7 +46,7 @@ def warn_of_unlike_files(
         The result.
     """
     found: list[str] = []
-    for path, result in _list_groups(combined):
+    for path, result in list_groups(combined):
         found_in = {file: _select_group(each, path) for file, each in opened.items()}
         parts = {file: part for file, part in found_in.items() if part is not None}
         joined = _find_joined(combination, parts)
@@ -58,7 +58,8 @@ def warn_of_unlike_files(
         warn_user(without_secrets(text), CombineWarning)
 
 
-def _list_groups(opened: Any) -> Iterator[tuple[str, xr.Dataset]]:
+def list_groups(opened: Any) -> Iterator[tuple[str, xr.Dataset]]:
+    """Yield a dataset, or the groups of a tree with their paths."""
     if isinstance(opened, xr.Dataset):
         yield "", opened
     else:

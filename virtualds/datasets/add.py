@@ -5,7 +5,7 @@ Both take the group as it is stored, so that the other variables are neither rea
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Hashable, Iterable
 from dataclasses import replace
 
 import xarray as xr
@@ -13,6 +13,7 @@ import xarray as xr
 from virtualds.arrays.group import ManifestGroup
 from virtualds.datasets.changed_groups import EMPTY, join_coordinates, sizes_of
 from virtualds.datasets.from_dataset import group_from_dataset
+from virtualds.datasets.reference_systems import Systems, check_systems_of_set, find_systems
 from virtualds.datasets.to_dataset import NO_NAME, to_virtual_dataset
 from virtualds.errors import CombineError, list_details
 from virtualds.formats.undecodable import decode_group
@@ -46,6 +47,8 @@ def add_variables(
     if old is None:
         return group_from_dataset(new)
     _demand_same_sizes(old, new)
+    replaced = new.data_vars if on_duplicate == "replace" else ()
+    check_systems_of_set(_find_systems_besides(old, replaced), new)
     shared = _find_equal_coordinates(old, new)
     stored = group_from_dataset(new)
     duplicates = sorted(old.variables.keys() & stored.variables.keys() - shared)
@@ -75,6 +78,7 @@ def overwrite_variables(old: ManifestGroup | None, new: xr.Dataset) -> ManifestG
     """
     if old is None:
         raise CombineError("the set has no such group; mode='a' adds it")
+    check_systems_of_set(_find_systems_besides(old, new.data_vars), new)
     shared = _find_equal_coordinates(old, new)
     stored = group_from_dataset(new)
     problems = [
@@ -106,6 +110,12 @@ def _find_other_form(
             f"its dimensions {known.dims} have lengths {known.data.shape} in the set, and {dims} "
             f"have {shape} in the new dataset"
         )
+
+
+def _find_systems_besides(old: ManifestGroup, replaced: Container[Hashable]) -> Systems:
+    """Return the reference systems of a group, without those of variables to be replaced."""
+    found = find_systems({name: v.attributes for name, v in old.variables.items()})
+    return {key: system for key, system in found.items() if key[0] not in replaced}
 
 
 def _demand_same_sizes(old: ManifestGroup, new: xr.Dataset) -> None:

@@ -39,6 +39,7 @@ from virtualds.datasets.duplicates import (
 from virtualds.datasets.from_dataset import group_from_dataset
 from virtualds.datasets.lacking_variables import LACKING_REFUSED, Lacking
 from virtualds.datasets.lazy import get_virtual_array
+from virtualds.datasets.reference_systems import check_systems_of_set, list_systems
 from virtualds.datasets.references_behind import replace_variables, restore_references
 from virtualds.datasets.source_positions import (
     find_only_dimension,
@@ -163,6 +164,7 @@ def replace_sources(old: ManifestGroup, new: xr.Dataset, dim: str | None = None)
     """
     new = restore_references(new)
     present = _open_set(old, new, dim)
+    check_systems_of_set(list_systems(present), new)
     if dim is None:
         dim = find_only_dimension(present, urls_of(new))
     # variables without the dimension may come from one of the sources that have changed
@@ -345,6 +347,7 @@ def _load_index_alike(present: xr.Dataset, new: xr.Dataset, dim: str) -> xr.Data
 
 def _select_comparable(present: xr.Dataset, new: xr.Dataset, dim: str) -> xr.Dataset:
     """Return the variables that grow; refuse a dataset whose variables do not fit the set."""
+    check_systems_of_set(list_systems(present), new)
     extra = sorted(str(name) for name in new.variables if name not in present.variables)
     lacking = sorted(
         str(name)

@@ -20,6 +20,7 @@ from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES
 from virtualds.datasets.append import list_coding_changes
 from virtualds.datasets.from_dataset import group_from_dataset
 from virtualds.datasets.lazy import get_virtual_array
+from virtualds.datasets.reference_systems import check_systems_of_set, list_systems
 from virtualds.datasets.references_behind import restore_references
 from virtualds.datasets.to_dataset import to_virtual_dataset
 from virtualds.errors import CombineError, list_details
@@ -68,6 +69,7 @@ def fill_region(
     """
     new = restore_references(new)
     present = _load_alike(decode_group(old, "raise", to_virtual_dataset), new, root)
+    check_systems_of_set(list_systems(present), new)
     slices = _find_slices(present, new, region)
     new = _drop_indexes(present, new, slices)
     _check_dimensions(new, slices)

@@ -17,6 +17,7 @@ import xarray as xr
 from virtualds.arrays.array import ManifestArray
 from virtualds.codecs.encoding_words import FILLS, SCALING, format_attributes, format_codecs
 from virtualds.datasets.lazy import get_virtual_array, is_unread
+from virtualds.datasets.reference_systems import list_system_names
 from virtualds.datasets.regular_axis import find_gaps
 
 PRESENCE, SIZE, DIMENSIONS, DTYPE, ROLE, VALUES = (
@@ -35,6 +36,7 @@ STORED, CODECS, SCALE, FILL, UNITS, CALENDAR = (
     "units",
     "calendar",
 )
+SYSTEM = "coordinate reference system"
 CHUNKS, ATTRIBUTE = "chunks along ", "attribute "
 """Prefixes of aspects that a dimension or an attribute follows."""
 THERE = "there"
@@ -89,6 +91,8 @@ def list_shape_facts(dataset: xr.Dataset, within: str = "") -> dict[Fact, str]:
             found[Fact(subject, CALENDAR)] = str(calendar)
         if get_virtual_array(variable) is None and not is_unread(variable):
             found[Fact(subject, VALUES)] = digest_values(variable.values)
+    for name, system in list_system_names(dataset):
+        found[Fact(f"{within}{name}", SYSTEM)] = shorten(system)
     return found
 
 

@@ -6,8 +6,18 @@ from collections.abc import Iterable, Sequence
 
 from virtualds.checks.diagnose.explanations import KIND, RENAMED, FoundChange
 from virtualds.checks.diagnose.fact_runs import FactRuns, find_text
+from virtualds.datasets.reference_systems import SYSTEM_ATTRIBUTES
 from virtualds.datasets.renamed import find_renamed
-from virtualds.datasets.structure import ABSENT, DIMENSIONS, PRESENCE, ROLE, THERE, Fact
+from virtualds.datasets.structure import (
+    ABSENT,
+    ATTRIBUTE,
+    DIMENSIONS,
+    PRESENCE,
+    ROLE,
+    SYSTEM,
+    THERE,
+    Fact,
+)
 from virtualds.quantities import name_some
 
 MOST_NAMES = 5
@@ -28,11 +38,19 @@ def put_causes(
     numbers : tuple of int
         Which of the readable files the two are.
     """
+    changes = [c for c in changes if not _describes_changed_system(c, changes)]
     if (cause := _find_other_kind(changes, facts, numbers)) is not None:
         return [cause, *(c for c in changes if c.fact.aspect != PRESENCE)]
     if (cause := _find_renamed_dims(changes, facts, numbers[1])) is not None:
         return [cause, *(c for c in changes if not _is_explained(c, cause))]
     return list(changes)
+
+
+def _describes_changed_system(change: FoundChange, others: Sequence[FoundChange]) -> bool:
+    """Say whether a change is one of the attributes of a reference system that has its own row."""
+    subject, aspect = change.fact
+    systems = {other.fact.subject for other in others if other.fact.aspect == SYSTEM}
+    return subject in systems and aspect.removeprefix(ATTRIBUTE) in SYSTEM_ATTRIBUTES
 
 
 def _find_other_kind(

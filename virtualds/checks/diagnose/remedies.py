@@ -19,7 +19,15 @@ from virtualds.checks.diagnose.explanations import (
 from virtualds.checks.diagnose.findings import Difference
 from virtualds.datasets.keywords import names_of
 from virtualds.datasets.renamed import write_rename
-from virtualds.datasets.structure import CALENDAR, DIMENSIONS, PRESENCE, ROLE, SIZE, VALUES
+from virtualds.datasets.structure import (
+    CALENDAR,
+    DIMENSIONS,
+    PRESENCE,
+    ROLE,
+    SIZE,
+    SYSTEM,
+    VALUES,
+)
 from virtualds.errors import without_secrets
 
 REPEATED = (
@@ -111,6 +119,19 @@ def _take_first_size(row: Difference, sizes: Sequence[str]) -> Arguments:
     return {FILES: f"[f for f in files if {size} == {sizes[0]}]"}
 
 
+def _take_first_system(row: Difference, sizes: Sequence[str]) -> Arguments:
+    """Take the files of the first system, by its name or by a number that differs."""
+    attributes = f"virtualds.open_virtual_dataset(f)[{_show(row.variable)}].attrs"
+    words = row.before.split(", ")
+    name, is_number, value = next((w for w in words if w not in row.after), "").partition("=")
+    title = name.partition(" (")[2].removesuffix(")") or name
+    if not title or title in row.after:
+        test = f"{_show(value)} == str({attributes}.get({_show(name)}))" if is_number else ""
+    else:
+        test = f"{_show(title)} in str({attributes})"
+    return {FILES: f"[f for f in files if {test}]"} if test else {}
+
+
 def _transpose(row: Difference, sizes: Sequence[str]) -> Arguments:
     dims = row.before.split(", ")
     if sorted(dims) != sorted(row.after.split(", ")):
@@ -137,6 +158,7 @@ _ARGUMENTS: dict[str, Callable[[Difference, Sequence[str]], Arguments]] = {
     RENAMED: _rename,
     KIND: _take_first_kind,
     TOGETHER: lambda row, sizes: {"compat": "override"},
+    SYSTEM: _take_first_system,
     ROLE: _change_role,
     DIMENSIONS: _transpose,
     CALENDAR: _convert_calendar,

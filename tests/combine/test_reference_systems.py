@@ -1,0 +1,210 @@
+"""Data of two coordinate reference systems are never joined."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyproj
+import pytest
+import tifffile
+import xarray as xr
+
+import virtualds
+
+ALONG_TIME = {"combine": "nested", "concat_dim": "time"}
+Change = Callable[[xr.Dataset], xr.Dataset]
+
+
+def system(code: int, names: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The attributes of a grid mapping, or those of some names."""
+    found = pyproj.CRS.from_epsg(code).to_cf()
+    return {name: found[name] for name in names or found}
+
+
+def scene(number: int, attributes: dict[str, Any], mapping: str = "crs") -> xr.Dataset:
+    values = np.full((1, 4, 5), number, "f4")
+    return xr.Dataset(
+        {
+            "t": (("time", "y", "x"), values, {"grid_mapping": mapping}),
+            mapping.split(":")[0]: ((), 0, attributes),
+        },
+        {
+            "time": np.array(["2001-01-01"], "M8[ns]") + np.timedelta64(number, "D"),
+            "y": 10.0 * np.arange(4),
+            "x": 10.0 * np.arange(5),
+        },
+    )
+
+
+def write(folder: Path, *datasets: Any) -> list[str]:
+    folder.mkdir(exist_ok=True)
+    paths = [str(folder / f"{n}.nc") for n in range(len(datasets))]
+    for dataset, path in zip(datasets, paths, strict=True):
+        dataset.to_netcdf(path)
+    return paths
+
+
+def write_zones(folder: Path, count: int = 6, *, odd: int = 4) -> list[str]:
+    """Scenes of zone 32, of which one is of zone 33."""
+    return write(folder, *(scene(n, system(32633 if n == odd else 32632)) for n in range(count)))
+
+
+UNLIKE: dict[str, tuple[xr.Dataset, xr.Dataset]] = {
+    "another zone": (scene(0, system(32632)), scene(1, system(32633))),
+    "text alone": (
+        scene(0, system(32632, ("crs_wkt",))),
+        scene(1, system(32633, ("crs_wkt",))),
+    ),
+    "text of GDAL": (
+        scene(0, {"spatial_ref": pyproj.CRS.from_epsg(32632).to_wkt("WKT1_GDAL")}),
+        scene(1, {"spatial_ref": "EPSG:32633"}),
+    ),
+    "numbers alone": (
+        scene(0, system(32632, ("grid_mapping_name", "longitude_of_central_meridian"))),
+        scene(1, system(32633, ("grid_mapping_name", "longitude_of_central_meridian"))),
+    ),
+    "another datum": (scene(0, system(32632)), scene(1, system(23032))),
+    "nearly the same ellipsoid": (
+        scene(0, system(32632, ("inverse_flattening",))),
+        scene(1, system(25832, ("inverse_flattening",))),
+    ),
+    "grid mappings of two names": (scene(0, system(32632)), scene(1, system(32633), "utm")),
+    "mappings of several coordinates": (
+        scene(0, system(32632), "crs: x y"),
+        scene(1, system(32633), "crs: x y"),
+    ),
+    "other columns": (
+        scene(0, system(32632)),
+        scene(0, system(32633)).assign_coords(x=np.arange(50.0, 100, 10)),
+    ),
+    "variables of two systems": (
+        scene(0, system(32632)),
+        scene(0, system(32633)).rename(t="u"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNLIKE)
+def test_two_files_of_two_systems_never_combine(name: str, tmp_path: Path) -> None:
+    files = write(tmp_path, *UNLIKE[name])
+    for how in ({}, ALONG_TIME, {"compat": "override", "join": "override"}):
+        with pytest.raises(virtualds.CombineError, match=r"1\.nc: the coordinate reference") as e:
+            virtualds.open_virtual_mfdataset(files, **how)
+        assert "0.nc" in str(e.value) and "apart, or reproject" in str(e.value)
+
+
+def test_however_files_are_built_one_of_another_system_is_named(tmp_path: Path) -> None:
+    files = write_zones(tmp_path, 40, odd=25)
+    ways: list[dict[str, Any]] = [{}, ALONG_TIME, {**ALONG_TIME, "to": tmp_path / "refs.zarr"}]
+    ways.append({"preprocess": lambda ds: ds})
+    for how in ways:
+        with pytest.raises(virtualds.CombineError) as raised:
+            virtualds.open_virtual_mfdataset(files, **how)
+        said = str(raised.value)
+        assert "25.nc" in said and "EPSG:32633 (WGS 84 / UTM zone 33N)" in said and "0.nc" in said
+    assert not (tmp_path / "refs.zarr").exists()
+    assert virtualds.open_virtual_mfdataset(files[:25]).sizes["time"] == 25
+
+
+def test_images_of_two_systems_are_never_stacked(tmp_path: Path) -> None:
+    place = [(33550, "d", 3, (30.0, 20.0, 0.0)), (33922, "d", 6, (0, 0, 0, 5e5, 4e6, 0))]
+    for number, code in enumerate((32632, 32633)):
+        keys = (1, 1, 0, 3, 1024, 0, 1, 1, 1025, 0, 1, 1, 3072, 0, 1, code)
+        tags = [(*tag, True) for tag in (*place, (34735, "H", len(keys), keys))]
+        tifffile.imwrite(tmp_path / f"{number}.tif", np.zeros((16, 16), "u1"), extratags=tags)
+    files = [tmp_path / "0.tif", tmp_path / "1.tif"]
+    for dim in ("scene", "x"):
+        with pytest.raises(virtualds.CombineError, match="EPSG:32633"):
+            virtualds.open_virtual_mfdataset(files, combine="nested", concat_dim=dim)
+
+
+def test_groups_of_two_systems_never_combine(tmp_path: Path) -> None:
+    trees = [
+        xr.DataTree.from_dict({"/a": scene(n, system(32632)), "/b": scene(n, system(32632 + n))})
+        for n in range(2)
+    ]
+    with pytest.raises(virtualds.CombineError, match="EPSG:32633"):
+        virtualds.open_virtual_mfdatatree(write(tmp_path, *trees), concat_dim="time")
+
+
+WKT = pyproj.CRS.from_epsg(32632).to_wkt()
+ALIKE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "other text of one code": (
+        {"crs_wkt": WKT},
+        {"crs_wkt": pyproj.CRS.from_epsg(32632).to_wkt("WKT1_GDAL")},
+    ),
+    "other spaces": (
+        {"crs_wkt": 'LOCAL_CS["a", UNIT["m", 1]]'},
+        {"crs_wkt": 'LOCAL_CS["a",UNIT["m",1]]'},
+    ),
+    "more attributes": (system(32632, ("grid_mapping_name",)), system(32632)),
+    "another corner": (
+        {**system(32632), "GeoTransform": "1 2"},
+        {**system(32632), "GeoTransform": "3 2"},
+    ),
+    "another name of one datum": (
+        system(32632),
+        {**system(32632), "horizontal_datum_name": "WGS_1984"},
+    ),
+    "numbers of 32 bits": (
+        system(32632, ("inverse_flattening",)),
+        {"inverse_flattening": np.float32(298.257223563)},
+    ),
+    "a text of one number": ({"standard_parallel": 50.0}, {"standard_parallel": np.array([50.0])}),
+}
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_one_system_in_other_words_combines(name: str, tmp_path: Path) -> None:
+    files = write(tmp_path, *(scene(n, given) for n, given in enumerate(ALIKE[name])))
+    found = virtualds.open_virtual_mfdataset(files)
+    assert found["t"].values[:, 0, 0].tolist() == [0, 1]
+    assert not virtualds.diagnose(files).blocks
+
+
+def test_a_set_takes_no_data_of_another_system(tmp_path: Path) -> None:
+    files, target = write_zones(tmp_path, 3, odd=2), tmp_path / "refs.zarr"
+    virtualds.open_virtual_mfdataset(files[:2]).virtual.to_manifest(target)
+    odd = virtualds.open_virtual_dataset(files[2])
+    added = odd.rename(t="u").isel(time=0, drop=True).set_coords("crs")
+    other_day = odd.assign_coords(time=odd.time - np.timedelta64(1, "D"))
+    writes: dict[str, Callable[[], Any]] = {
+        "append": lambda: odd.virtual.to_manifest(target, append_dim="time"),
+        "insert": lambda: odd.virtual.to_manifest(target, append_dim="time", position="coordinate"),
+        "replace": lambda: other_day.virtual.to_manifest(
+            target, mode="replace-source", append_dim="time"
+        ),
+        "region": lambda: odd.virtual.to_manifest(target, region={"time": slice(0, 1)}),
+        "add": lambda: added.virtual.to_manifest(target, mode="a"),
+        "sync": lambda: virtualds.sync(files, target, concat_dim="time", settle=0),
+    }
+    for name, write_it in writes.items():
+        with pytest.raises(virtualds.CombineError, match=r"EPSG:32633.* EPSG:32632") as raised:
+            write_it()
+        assert "2.nc" in str(raised.value), name
+    left = xr.open_dataset(target, engine="virtual")
+    assert left.sizes["time"] == 2 and set(left.variables) == {"t", "crs", "time", "y", "x"}
+
+
+def test_a_diagnosis_names_both_systems_and_its_line_takes_the_first(tmp_path: Path) -> None:
+    for odd, given in enumerate(
+        (system, lambda code: system(code, ("grid_mapping_name", "longitude_of_central_meridian")))
+    ):
+        systems = [given(32633 if n == 4 else 32632) for n in range(6)]
+        files = write(tmp_path / str(odd), *(scene(n, s) for n, s in enumerate(systems)))
+        report = virtualds.diagnose(files)
+        row = report.differences[0]
+        assert (row.variable, row.aspect, row.verdict) == (
+            "crs",
+            "coordinate reference system",
+            "blocks",
+        )
+        assert row.before != row.after and row.first_file == files[4]
+        # what describes the system has no rows of its own
+        assert "attribute" not in str(report)
+        space: dict[str, Any] = {"virtualds": virtualds, "files": files}
+        exec(row.code, space)
+        assert space["vds"]["t"].values[:, 0, 0].tolist() == [0, 1, 2, 3, 5]
