@@ -12,7 +12,7 @@ import xarray as xr
 
 import virtualds
 from virtualds.checks.diagnose.entries import fold_differences
-from virtualds.checks.diagnose.explanations import KIND, RENAMED
+from virtualds.checks.diagnose.explanations import KIND, NAME, RENAMED
 
 pytestmark = pytest.mark.filterwarnings("ignore::virtualds.CombineWarning")
 
@@ -84,7 +84,7 @@ CAUSES: dict[str, tuple[dict[int, Change], tuple[str, str, str, str], int]] = {
     "a grid whose numbers were rounded": (
         {3: lambda ds: ds.assign_coords(lat=ds["lat"] + 1e-6)},
         ("lat", "values", "(4 values", "(4 values"),
-        6,
+        5,
     ),
     "a file of another kind": ({3: other_kind}, ("", KIND, "t, p", "depth"), 5),
 }
@@ -121,6 +121,97 @@ def test_a_grid_of_another_size_is_never_overridden(tmp_path: Path) -> None:
         if row.aspect == "values"
     ]
     assert "override" not in row.code
+
+
+def renamed(ds: xr.Dataset) -> xr.Dataset:
+    return ds.rename(lat="latitude")
+
+
+def numbered(ds: xr.Dataset, number: int) -> xr.Dataset:
+    """With a field of its own, without time."""
+    return ds.assign(area=("lat", np.full(4, float(number)))).set_coords("area")
+
+
+FAULTS: dict[str, tuple[dict[int, Change], set[int], set[str]]] = {
+    # the changes; the files that a line leaves out; the aspects of the cards
+    "a name and a grid": ({2: renamed, 3: other_grid}, {3}, {RENAMED, "values"}),
+    "a grid and a name": ({2: other_grid, 3: renamed}, {2}, {RENAMED, "values"}),
+    "two grids and a part of one": (
+        {
+            2: other_grid,
+            3: lambda ds: ds.assign_coords(lat=ds["lat"] + 1),
+            4: lambda ds: ds.isel(lon=slice(3)),
+        },
+        {2, 3, 4},
+        {"values"},
+    ),
+    "a name and an order of dimensions": (
+        {2: renamed, 3: lambda ds: ds.transpose("lon", "time", "lat")},
+        set(),
+        {RENAMED, "dimensions"},
+    ),
+    "another kind and a grid": ({2: other_kind, 4: other_grid}, {2, 4}, {KIND, "values", "gap"}),
+    "a role and a name": ({2: lambda ds: ds.set_coords("p"), 3: renamed}, set(), {RENAMED, "role"}),
+    "values and a name": (
+        {n: lambda ds, n=n: numbered(ds, n // 2) for n in range(5)}  # type: ignore[misc]
+        | {5: lambda ds: renamed(numbered(ds, 2))},
+        set(),
+        {RENAMED, "values"},
+    ),
+    "a variable of another name, and a grid": (
+        {n: lambda ds: ds.rename(p="q") for n in (3, 5)} | {4: other_grid},
+        {4},
+        {NAME, "values"},
+    ),
+    "a damaged file, a name and a grid": (
+        {1: renamed, 2: other_grid, 5: lambda ds: ds.assign_attrs(damaged=1)},
+        {2, 5},
+        {"opening", RENAMED, "values"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_line_of_every_card_works_on_all_files_whatever_else_is_wrong(
+    name: str, tmp_path: Path
+) -> None:
+    changes, left_out, aspects = FAULTS[name]
+    files = write(tmp_path, changes)
+    if "damaged" in name:
+        Path(files[5]).write_bytes(Path(files[5]).read_bytes()[:500])
+    found = virtualds.diagnose(files)
+    rows = [r for r in found.differences if r.verdict != "combines" and "chunks" not in r.aspect]
+    assert {row.aspect for row in rows} == aspects, found
+    days = sum(days for n, days in enumerate(LENGTHS) if n not in left_out)
+    for row in rows:
+        space: dict[str, Any] = {"virtualds": virtualds, "files": files}
+        if row.code.startswith("print"):
+            continue
+        exec(row.code, space)
+        assert dict(space["vds"].sizes) == {"time": days, "lat": 4, "lon": 5}, row
+        assert space["vds"]["t"].dims == ("time", "lat", "lon")
+        assert set(space["vds"].data_vars) == {"t", "p"}, row
+        for n in set(range(6)) - left_out:
+            first = space["vds"]["t"].sel(time=xr.open_dataset(files[n])["time"][0])
+            expected = xr.open_dataset(files[n])["t"].isel(time=0)
+            np.testing.assert_array_equal(np.sort(first, None), np.sort(expected, None))
+
+
+def test_a_fault_of_one_file_counts_one_file(tmp_path: Path) -> None:
+    found = virtualds.diagnose(write(tmp_path, {2: other_grid, 3: renamed}))
+    assert [row.files for row in found.differences if row.leads] == [1, 1]
+
+
+def test_a_variable_of_another_name_in_half_of_the_files_costs(tmp_path: Path) -> None:
+    files = write(tmp_path, {n: lambda ds: ds.rename(p="q") for n in (3, 4, 5)})
+    found = virtualds.diagnose(files)
+    row = found.differences[0]
+    assert (row.variable, row.aspect, row.before, row.after) == ("p", NAME, "p", "q")
+    assert row.verdict == "costs" and row.files == 3
+    assert "presence" not in {other.aspect for other in found.differences}
+    space: dict[str, Any] = {"virtualds": virtualds, "files": files}
+    exec(row.code, space)
+    assert set(space["vds"].data_vars) == {"t", "p"}
 
 
 def test_months_are_one_row_whatever_their_lengths(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from virtual_arrays import no_reads
 
 import virtualds
 from virtualds.checks.diagnose.entries import fold_differences
-from virtualds.checks.diagnose.explanations import EXPLANATIONS, KIND, RENAMED, TOGETHER
+from virtualds.checks.diagnose.explanations import EXPLANATIONS, KIND, NAME, RENAMED, TOGETHER
 from virtualds.checks.diagnose.fact_runs import FactRuns
 from virtualds.checks.diagnose.trial_combine import FORMAT_CHECKS
 from virtualds.datasets.registry import FORMATS
@@ -326,6 +326,7 @@ def test_every_aspect_has_a_case() -> None:
         "order",
         "gap",
         RENAMED,
+        NAME,
         KIND,
         TOGETHER,
     }
@@ -614,9 +615,11 @@ def test_a_static_field_that_differs_has_a_remedy(tmp_path: Path) -> None:
     found = virtualds.diagnose(files)
     (row,) = found.of("blocks")
     assert "'mask'" in row.how
-    assert "compat='override'" in row.remedy
-    assert "drop_variables" in row.remedy
-    assert not virtualds.diagnose(files, compat="override").blocks
+    assert 'data_vars="different" keeps the values of every file' in row.remedy
+    assert "drop_variables" in row.remedy and "override" not in str(found)
+    space: dict[str, Any] = {"virtualds": virtualds, "files": files}
+    exec(row.code, space)
+    assert space["vds"]["mask"].values[:, 0, 0].tolist() == [False, False, False, True]
 
 
 def test_files_that_cannot_be_opened_are_an_era_of_their_own(tmp_path: Path) -> None:

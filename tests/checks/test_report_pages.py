@@ -14,9 +14,10 @@ import xarray as xr
 
 import virtualds
 from virtualds import Diagnosis, Difference, Era, Verification
+from virtualds.checks.diagnose.explanations import KEEPING
 from virtualds.checks.diagnose.findings import EraStretch
 from virtualds.checks.diagnose.guess_dimension import CoordinateSpan
-from virtualds.checks.diagnose.remedies import write_remedy
+from virtualds.checks.diagnose.remedies import NOTHING, Usual, find_mend, write_remedy
 from virtualds.checks.diagnose.timeline import EraFile, place_eras
 from virtualds.checks.verify.findings import KINDS, NOT_COMPARED, Problem, list_runs
 
@@ -299,37 +300,69 @@ def test_a_line_of_code_does_what_the_remedy_says(name: str, tmp_path: Path) -> 
     for row in rows:
         assert row.code, row
         exec(row.code, space)
-    assert space["vds"].sizes["time"] in (7, 10)
+    # files of another grid are left out
+    assert space["vds"].sizes["time"] == {"overlap": 7, "values": 5}.get(aspect, 10)
 
 
-GIVEN = {"concat_dim": "time", "drop_variables": "v", "storage_options": {"key": "hunter2"}}
-LINES_OF_CODE: dict[str, tuple[dict[str, str], tuple[str, ...], str]] = {
-    "drop": ({"aspect": "presence"}, (), 'concat_dim="time", drop_variables=["v", "t"]'),
-    "coordinate": ({"aspect": "values"}, ("4", "4"), 'drop_variables="v", join="override"'),
-    "field": ({"aspect": "values"}, (), 'drop_variables="v", compat="override"'),
-    "order": ({"aspect": "order"}, ("4", "4"), "sort=True"),
+GIVEN = {
+    "concat_dim": "time",
+    "drop_variables": "v",
+    "group": "g",
+    "storage_options": {"key": "hunter2"},
+}
+KEEPING_COORDINATES = next(iter(KEEPING))
+LINES_OF_CODE: dict[str, tuple[dict[str, str], Usual, str]] = {
+    "drop": ({"aspect": "presence"}, Usual("there"), '"time", drop_variables=["v", "t"]'),
+    "coordinate": (
+        {"aspect": "values"},
+        Usual("a", "4"),
+        '("t" not in (ds := virtualds.open_virtual_dataset(f, group="g")) or ds["t"].equals('
+        'virtualds.open_virtual_dataset("1.nc", group="g").get("t")))',
+    ),
+    "field": (
+        {"aspect": "values", "remedy": KEEPING_COORDINATES},
+        Usual("a"),
+        'drop_variables="v", group="g", coords="different"',
+    ),
+    "order": ({"aspect": "order"}, Usual("a", "4"), "sort=True"),
     "calendar": (
-        {"aspect": "calendar", "before": "noleap"},
-        ("4", "4"),
-        'preprocess=lambda ds: ds.convert_calendar("noleap", dim="t")',
+        {"aspect": "calendar", "after": "noleap"},
+        Usual("standard", "4"),
+        'lambda ds: ds.convert_calendar("standard", dim="t") if "t" in ds.dims else ds',
     ),
     "data variable": (
-        {"aspect": "role", "before": "data variable"},
-        (),
-        'preprocess=lambda ds: ds.reset_coords("t")',
+        {"aspect": "role"},
+        Usual("data variable"),
+        'lambda ds: ds.reset_coords([n for n in ["t"] if n in ds.coords])',
     ),
-    "name": ({"aspect": "presence", "variable": 'a"b'}, (), r'["v", "a\"b"]'),
+    "name": ({"aspect": "presence", "variable": 'a"b'}, Usual("there"), r'["v", "a\"b"]'),
 }
 
 
 @pytest.mark.parametrize("name", LINES_OF_CODE)
 def test_a_line_repeats_what_was_given_but_no_secret(name: str) -> None:
-    row, sizes, expected = LINES_OF_CODE[name]
-    code = write_remedy(difference("blocks", **row), GIVEN, sizes)
-    assert code.startswith("vds = virtualds.open_virtual_mfdataset(files, concat_dim=")
+    given, usual, expected = LINES_OF_CODE[name]
+    row = difference("blocks", **given)
+    mend = find_mend(row, usual)
+    code = write_remedy(row, mend, [mend], GIVEN, "1.nc", [])
+    assert "vds = virtualds.open_virtual_mfdataset(" in code and 'concat_dim="time"' in code
     assert expected in code and "hunter2" not in code
     compile(code, "line", "exec")
-    assert write_remedy(difference("combines", **row), GIVEN, sizes) == ""
+    fine = difference("combines", **given)
+    assert write_remedy(fine, find_mend(fine, usual), [mend], GIVEN, "1.nc", []) == ""
+
+
+def test_no_line_has_the_secrets_of_files_that_it_would_name() -> None:
+    row = difference("blocks", aspect="values")
+    mend = find_mend(row, Usual("a", "4"))
+    secret = "https://example.org/1.nc?token=hunter2"
+    for first, lost in ((secret, []), ("1.nc", [secret])):
+        assert write_remedy(row, mend, [mend], GIVEN, first, lost) == ""
+
+
+def test_a_calendar_that_lacks_days_is_never_converted_to() -> None:
+    row = difference("costs", aspect="calendar", after="standard")
+    assert find_mend(row, Usual("noleap", "4")) == NOTHING
 
 
 def test_a_file_that_cannot_be_opened_is_left_out_by_the_line(tmp_path: Path) -> None:
@@ -357,13 +390,17 @@ def test_a_difference_that_a_format_cannot_hold_names_one_that_can(tmp_path: Pat
     assert all(row.remedy.startswith("write zarr-v3") for row in refused)
 
 
-def test_a_function_of_the_user_is_not_overwritten_by_a_line_of_code(tmp_path: Path) -> None:
+def test_a_line_of_code_goes_on_from_the_function_of_the_user(tmp_path: Path) -> None:
     write(tmp_path / "1.nc", range(5))
     write(tmp_path / "2.nc", range(3, 8), change=lambda ds: ds.transpose("x", "time"))
     found = virtualds.diagnose(str(tmp_path / "*.nc"), preprocess=lambda ds: ds)
     codes = {row.aspect: row.code for row in found.differences}
-    assert codes["dimensions"] == ""
-    assert 'preprocess=preprocess, overlap="last")' in codes["overlap"]
+    assert "preprocess=lambda ds: preprocess(ds).pipe(lambda ds: ds.assign(" in codes["dimensions"]
+    assert 'overlap="last", preprocess=preprocess)' in codes["overlap"]
+    files = sorted(map(str, tmp_path.glob("*.nc")))
+    space: dict[str, Any] = {"virtualds": virtualds, "files": files, "preprocess": lambda ds: ds}
+    exec(codes["dimensions"], space)
+    assert space["vds"].sizes["time"] == 8
 
 
 # ---------------------------------------------------------------------- the strip of files

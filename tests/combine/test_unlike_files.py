@@ -211,3 +211,25 @@ def test_a_warning_reads_nothing(tmp_path: Path) -> None:
         combined = virtualds.open_virtual_mfdataset(files, **ALONG_TIME)
     with no_reads(), pytest.warns(virtualds.CombineWarning, match="latitude"):
         warn_of_unlike_files(Combination("nested", "time"), opened, combined)
+
+
+def test_an_error_of_other_values_names_what_keeps_them_all(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{n}.nc" for n in range(4)]
+    for n, path in enumerate(paths):
+        swath = {"t": (("y", "x"), np.full((4, 5), n)), "lat": (("y", "x"), np.full((4, 5), n))}
+        xr.Dataset(swath).set_coords("lat").to_netcdf(path)
+    granules = {"granule": lambda url, ds: int(Path(url).stem)}
+    stacked: dict[str, Any] = {"combine": "nested", "concat_dim": "granule"}
+    for how in ({"coordinates": granules}, {"coordinates": granules, **stacked}):
+        with pytest.raises(xr.MergeError) as raised:
+            virtualds.open_virtual_mfdataset(paths, **how)
+        said = "\n".join([str(raised.value), *raised.value.__notes__])
+        assert "override" not in said and "values for variable 'lat'" in said
+        assert 'to keep the values of every file, pass coords="different"' in said
+        found = virtualds.open_virtual_mfdataset(paths, coords="different", **how)
+        assert found["lat"].values[:, 0, 0].tolist() == [0, 1, 2, 3]
+    # merged, nothing can stand side by side
+    with pytest.raises(xr.MergeError) as raised:
+        virtualds.open_virtual_mfdataset(paths, combine="nested")
+    assert "rename the variable in preprocess" in "\n".join(raised.value.__notes__)
+    assert "override" not in str(raised.value)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import xarray as xr
@@ -198,6 +199,9 @@ def combine_naming_files(
         error.add_note(f"while combining {len(files)} files, {shown[0]} to {shown[-1]}")
         if dims is None and isinstance(combine, Combination) and combine.combine == "nested":
             error.add_note("concat_dim is not given, so the files are merged; pass concat_dim=")
+        if isinstance(error, xr.MergeError):
+            _leave_out_overriding(error)
+            error.add_note(_name_keeping(combine, datasets))
         for dim in dims or ():
             if dim is not None and _is_new(dim, list(opened)):
                 error.add_note(
@@ -210,6 +214,41 @@ def combine_naming_files(
             error.add_note(difference)
         error.add_note("virtualds.diagnose(files) shows all differences, and what to do about each")
         raise
+
+
+KEEPING: tuple[dict[str, str], ...] = (
+    {"coords": "different"},
+    {"data_vars": "different"},
+    {"coords": "different", "data_vars": "different"},
+)
+"""Options that put values which differ between files side by side, the simplest first."""
+OVERRIDING = re.compile(r"[^.]*compat='override'\.?")
+"""What xarray advises where values differ: to take those of the first file for those of all."""
+
+
+def write_options(options: Mapping[str, str]) -> str:
+    """Return options as code.
+
+    >>> write_options({"coords": "different"})
+    'coords="different"'
+    """
+    return ", ".join(f'{name}="{value}"' for name, value in options.items())
+
+
+def _leave_out_overriding(error: Exception) -> None:
+    """Leave the advice that changes values out of an error of xarray."""
+    error.args = tuple(
+        OVERRIDING.sub("", a).strip() if isinstance(a, str) else a for a in error.args
+    )
+
+
+def _name_keeping(combine: Combine, datasets: list[Any]) -> str:
+    """Return how to combine datasets whose values differ without losing any."""
+    if isinstance(combine, Combination):
+        for options in KEEPING:
+            if _can_combine(replace(combine, options=combine.options | options), datasets):
+                return f"to keep the values of every file, pass {write_options(options)}"
+    return "to keep the values of every file, rename the variable in preprocess, or open them apart"
 
 
 def _find_first_failing(combine: Callable[[list[Any]], Any], datasets: list[Any]) -> int | None:

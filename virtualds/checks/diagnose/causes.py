@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from virtualds.checks.diagnose.explanations import KIND, RENAMED, FoundChange
+from virtualds.checks.diagnose.explanations import KIND, NAME, RENAMED, FoundChange
 from virtualds.checks.diagnose.fact_runs import FactRuns, find_text
 from virtualds.datasets.reference_systems import SYSTEM_ATTRIBUTES
 from virtualds.datasets.renamed import find_renamed
@@ -12,14 +12,18 @@ from virtualds.datasets.structure import (
     ABSENT,
     ATTRIBUTE,
     DIMENSIONS,
+    DTYPE,
     PRESENCE,
     ROLE,
     SYSTEM,
     THERE,
+    UNITS,
     Fact,
 )
 from virtualds.quantities import name_some
 
+LIKENESS = (ROLE, DIMENSIONS, DTYPE, UNITS, f"{ATTRIBUTE}standard_name")
+"""What a variable of another name has in common with that in whose place it came."""
 MOST_NAMES = 5
 """Variables of a file that a row names."""
 
@@ -43,6 +47,8 @@ def put_causes(
         return [cause, *(c for c in changes if c.fact.aspect != PRESENCE)]
     if (cause := _find_renamed_dims(changes, facts, numbers[1])) is not None:
         return [cause, *(c for c in changes if not _is_explained(c, cause))]
+    if (cause := _find_renamed_variable(changes, facts, numbers)) is not None:
+        return [cause, *(c for c in changes if c.fact.aspect != PRESENCE)]
     return list(changes)
 
 
@@ -74,6 +80,27 @@ def _list_data_variables(facts: FactRuns, number: int) -> list[str]:
         and find_text(runs, number) == "data variable"
         and find_text(facts.runs[fact._replace(aspect=PRESENCE)], number) == THERE
     ]
+
+
+def _find_renamed_variable(
+    changes: Sequence[FoundChange], facts: FactRuns, numbers: tuple[int, int]
+) -> FoundChange | None:
+    """Return that one data variable came in the place of another one like it, if so."""
+    found = [c for c in changes if c.fact.aspect == PRESENCE]
+    lost = [c for c in found if c.after == ABSENT]
+    came = [c for c in found if c.before == ABSENT]
+    if len(found) != 2 or not lost or not came:
+        return None
+    names = lost[0].fact.subject, came[0].fact.subject
+    pairs = list(zip(names, numbers, strict=True))
+    one, other = ([_find_text(facts, Fact(n, a), f) for a in LIKENESS] for n, f in pairs)
+    if one != other or one[0] != "data variable":
+        return None
+    return FoundChange(Fact(names[0], NAME), *names, came[0].pair, came[0].files)
+
+
+def _find_text(facts: FactRuns, fact: Fact, number: int) -> str | None:
+    return find_text(facts.runs[fact], number) if fact in facts.runs else None
 
 
 def _find_renamed_dims(

@@ -19,7 +19,7 @@ from virtualds.checks.diagnose.guess_dimension import (
     find_overlapping,
     find_time_gaps,
 )
-from virtualds.checks.diagnose.remedies import Code, write_remedy
+from virtualds.checks.diagnose.remedies import Usual, find_mend, is_fault, write_remedy
 from virtualds.checks.diagnose.scan_files import FileSurvey, UnreadableFile
 from virtualds.checks.diagnose.timeline import EraFile, place_eras
 from virtualds.checks.diagnose.trial_combine import (
@@ -39,6 +39,7 @@ from virtualds.datasets.structure import (
     DTYPE,
     FILL,
     PRESENCE,
+    ROLE,
     SCALE,
     SIZE,
     STORED,
@@ -148,18 +149,35 @@ def find_differences(survey: FileSurvey, trial: TrialCombine) -> tuple[Differenc
         if files not in by_pair:
             found += judge_unchanged(files, trial)
     found.sort(key=lambda row: (VERDICTS.index(row.verdict), not row.leads))
-    return tuple(_add_code(row, survey, trial) for row in found)
+    return tuple(_add_code(found, survey, trial))
 
 
-def _add_code(row: Difference, survey: FileSurvey, trial: TrialCombine) -> Difference:
-    """Return a difference with the line of code that does something about it."""
+def _add_code(
+    rows: Sequence[Difference], survey: FileSurvey, trial: TrialCombine
+) -> Iterator[Difference]:
+    """Yield differences with the line of code that does something about each.
+
+    Every line mends the faults of the files, too, without which it would not work on all files.
+    """
     given = {**trial.how, **trial.options}
     if trial.preprocess is not None:
-        given["preprocess"] = Code("preprocess")
-    runs = survey.facts.runs.get(Fact(row.variable, SIZE), [])
-    pair = [survey.files.index(file) for file in (row.against, row.first_file) if runs and file]
-    sizes = tuple(find_text(runs, number) or "" for number in pair)
-    return replace(row, code=write_remedy(row, given, sizes))
+        given["preprocess"] = "preprocess"
+    first, lost = next(iter(survey.files), ""), [file for file, _ in survey.unreadable]
+    mends = [find_mend(row, _list_usual(row, survey)) for row in rows]
+    faults = [mend for row, mend in zip(rows, mends, strict=True) if is_fault(row)]
+    for row, mend in zip(rows, mends, strict=True):
+        needed = [*faults, *([mend] if mend not in faults else [])]
+        yield replace(row, code=write_remedy(row, mend, needed, given, first, lost))
+
+
+def _list_usual(row: Difference, survey: FileSurvey) -> Usual:
+    """Return what the first file has where another one differs."""
+    runs = survey.facts.runs
+    sizes = runs.get(Fact(row.variable, SIZE), [])
+    length = find_text(sizes, survey.files.index(row.first_file)) if sizes else None
+    text = next((t for _, t in runs.get(Fact(row.variable, row.aspect), ()) if t), row.before)
+    usual = sizes[0][1] if sizes else None
+    return Usual(text, usual, length != usual)
 
 
 def _select_ends(files: Sequence[str]) -> list[tuple[str, ...]]:
@@ -306,6 +324,9 @@ def _is_implied(survey: FileSurvey, fact: Fact, joined: Sequence[str]) -> bool:
     """Say whether another difference already implies this one."""
     is_joined = fact.aspect.removeprefix(CHUNKS) in joined
     changing = survey.facts.find_changing()
+    if fact.aspect in (STORED, CODECS) and Fact(fact.subject, ROLE) in changing:
+        # coordinates may be loaded where data variables are not
+        return True
     if fact.aspect == STORED:
         return Fact(fact.subject, DTYPE) in changing
     if fact.aspect == SIZE:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
+from virtualds.combine.xarray_combine import KEEPING as OF_BUILDS
+from virtualds.combine.xarray_combine import write_options
 from virtualds.datasets.structure import (
     ATTRIBUTE,
     CALENDAR,
@@ -25,7 +28,7 @@ from virtualds.datasets.structure import (
 
 OVERLAP, ORDER, TOGETHER, OPENING = "overlap", "order", "together", "opening"
 GAP = "gap"
-RENAMED, KIND = "name of the dimension", "data variables"
+RENAMED, NAME, KIND = "name of the dimension", "name of the variable", "data variables"
 """Causes of other differences, which a report names in their place."""
 TIME_UNITS, GRID = "units of time", "values of a grid"
 Pair = tuple[str, str]
@@ -53,7 +56,7 @@ class FoundChange(NamedTuple):
     @property
     def names(self) -> set[str]:
         """The variables and dimensions that the difference is about."""
-        if self.fact.aspect == RENAMED:
+        if self.fact.aspect in (RENAMED, NAME):
             return {*self.before.split(", "), *self.after.split(", ")}
         return {self.fact.subject}
 
@@ -74,12 +77,18 @@ class ChangeMeaning(NamedTuple):
 
 
 SPLIT = "open the eras separately"
+LEAVE_OUT = "leave out the variable with drop_variables"
+KEEPING: dict[str, Mapping[str, str]] = {
+    f"{write_options(options)} keeps the values of every file; or {LEAVE_OUT}": options
+    for options in OF_BUILDS
+}
+"""What to do about values that differ, and the options that do it, the simplest first."""
 WRITE_ZARR = "write zarr-v3, which holds it"
 EXPLANATIONS: dict[str, ChangeMeaning] = {
     PRESENCE: ChangeMeaning(
         "filled with fill values where it is missing (combine='nested'; 'by_coords' treats files "
         "with other variables as another dataset)",
-        "leave out the variable with drop_variables, or add it in preprocess",
+        f"{LEAVE_OUT}, or add it in preprocess",
     ),
     SIZE: ChangeMeaning(
         "aligned by its coordinate",
@@ -90,23 +99,27 @@ EXPLANATIONS: dict[str, ChangeMeaning] = {
         "broadcast, and transposed to the order of the first file",
         "make the dimensions equal in preprocess (transpose, squeeze, rename)",
     ),
-    DTYPE: ChangeMeaning("promoted as xarray promotes", "convert it in preprocess, or " + SPLIT),
+    DTYPE: ChangeMeaning("promoted as xarray promotes", SPLIT),
     ROLE: ChangeMeaning("", "preprocess with ds.set_coords or ds.reset_coords"),
     VALUES: ChangeMeaning(
         "the values of the first file are used",
-        "compat='override' uses the values of the first file, join='override' its coordinate; or "
-        "leave out the variable with drop_variables",
+        f"{LEAVE_OUT}, rename it in preprocess, or {SPLIT}",
     ),
     GRID: ChangeMeaning(
         "the coordinate of the first file is used",
-        "leave out the files of the other grid, or open them apart; join='override' takes the "
-        "coordinate of the first file, if there is as much of it and only rounding differs",
+        "leave out the files of the other grid, or open them apart",
         leading=True,
     ),
     RENAMED: ChangeMeaning(
         "variables get both dimensions",
         "rename it in preprocess",
         price="their values are repeated along the one that a file lacks",
+        leading=True,
+    ),
+    NAME: ChangeMeaning(
+        "both variables are there",
+        "rename it in preprocess, if it is the same variable",
+        price="each is filled where files have the other",
         leading=True,
     ),
     KIND: ChangeMeaning(
@@ -132,7 +145,7 @@ EXPLANATIONS: dict[str, ChangeMeaning] = {
     ),
     CALENDAR: ChangeMeaning(
         "dates of two calendars in one coordinate",
-        "preprocess with ds.convert_calendar, or " + SPLIT,
+        f"{SPLIT}, or preprocess with ds.convert_calendar, if every day exists in both",
         price="they have no common order: the coordinate cannot be sorted or selected from",
     ),
     CHUNKS: ChangeMeaning("each file keeps its chunk lengths"),

@@ -63,10 +63,24 @@ class FactRuns:
 
     def count_texts(self, fact: Fact) -> Counter[str | None]:
         """Return how many files have each text of a fact, in the order of their first files."""
+        there = self._find_presence(fact)
         found: Counter[str | None] = Counter()
         for (start, text), (stop, _) in pairwise([*self.runs[fact], (self.count, None)]):
-            found[text] += stop - start
+            found[text] += stop - start if there is None else int(there[start:stop].sum())
         return found
+
+    def _find_presence(self, fact: Fact) -> npt.NDArray[np.bool_] | None:
+        """Return which files have the variable of a fact, None if all have.
+
+        The runs of what a variable is like go on through files that lack it.
+        """
+        presence = Fact(fact.subject, PRESENCE)
+        runs = self.runs.get(presence, ())
+        if fact.aspect in (PRESENCE, SIZE) or all(text is not None for _, text in runs):
+            return None
+        numbers: dict[str | None, int] = {}
+        column = self._number_texts(presence, numbers)
+        return np.asarray(column != numbers[None])
 
     def counts_time(self, subject: str) -> bool:
         """Say whether a variable counts time in at least one file."""

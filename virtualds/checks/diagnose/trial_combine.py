@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,9 @@ import xarray as xr
 from virtualds.arrays.group import ManifestGroup
 from virtualds.checks.diagnose.explanations import (
     EXPLANATIONS,
+    KEEPING,
     KIND,
+    NAME,
     ORDER,
     OVERLAP,
     RENAMED,
@@ -120,7 +122,10 @@ def judge_changes(
     yield from found
     if failure is not None and all(row.verdict != "blocks" for row in found):
         yield _make_difference(
-            _make_joint_change(pair), "blocks", describe_error(failure), _find_remedy(failure)
+            _make_joint_change(pair),
+            "blocks",
+            describe_error(failure),
+            _find_remedy(failure, pair, trial),
         )
 
 
@@ -133,15 +138,30 @@ def judge_unchanged(files: Sequence[str], trial: TrialCombine) -> Iterator[Diffe
             _make_joint_change((files[0], files[-1])),
             "blocks",
             describe_error(error),
-            _find_remedy(error),
+            _find_remedy(error, files, trial),
         )
 
 
-def _find_remedy(error: Exception) -> str:
+def _find_remedy(error: Exception, files: Sequence[str], trial: TrialCombine) -> str:
     """Return the remedy for an error that no structural difference explains."""
     # variables without the joined dimension are compared only when files are combined
-    aspect = VALUES if isinstance(error, xr.MergeError) else TOGETHER
-    return EXPLANATIONS[aspect].remedy
+    is_value = isinstance(error, xr.MergeError)
+    return _find_keeping(files, trial) if is_value else EXPLANATIONS[TOGETHER].remedy
+
+
+def _find_keeping(
+    files: Sequence[str],
+    trial: TrialCombine,
+    alone: Callable[[xr.Dataset], xr.Dataset] | None = None,
+) -> str:
+    """Return what to do about values that differ, without losing any."""
+    for remedy, options in KEEPING.items():
+        try:
+            replace(trial, options={**trial.options, **options}).combine(files, alone)
+        except OPEN_ERRORS:
+            continue
+        return remedy
+    return EXPLANATIONS[VALUES].remedy
 
 
 def _make_joint_change(pair: Pair) -> FoundChange:
@@ -157,7 +177,10 @@ def _judge_change(change: FoundChange, whole: xr.Dataset | None, trial: TrialCom
     try:
         combined = _try_change(change, trial) if whole is None or change.among else whole
     except OPEN_ERRORS as error:
-        return _make_difference(change, "blocks", describe_error(error), meaning.remedy)
+        remedy = meaning.remedy
+        if change.fact.aspect == VALUES and not change.is_dimension:
+            remedy = _find_keeping(change.pair, trial, _make_selector(change, trial))
+        return _make_difference(change, "blocks", describe_error(error), remedy)
     refused = _list_refused(change, combined, trial)
     prices = [*([meaning.price] if meaning.price else []), *_find_costs(change, combined, trial)]
     prices += [f"{', '.join(refused)} cannot hold that"] if refused else []
@@ -227,12 +250,12 @@ def _reduce_others(
         return dataset[[]].assign_coords({subject: dataset[subject]})
     named = change.names
     about = [n for n, v in dataset.variables.items() if n in named or named & set(v.dims)]
-    if aspect not in (SIZE, VALUES, PRESENCE, ROLE, RENAMED):
+    if aspect not in (SIZE, VALUES, PRESENCE, ROLE, RENAMED, NAME):
         about = [n for n in about if n == subject]
     along = [n for n, v in dataset.variables.items() if set(joined) & set(v.dims)]
     along.sort(key=lambda n: n in joined)
     # one more variable gives the length of the dataset, where the first is absent or does not
-    tells = aspect != PRESENCE and set(about) & set(along)
+    tells = aspect not in (PRESENCE, NAME) and set(about) & set(along)
     kept = {*about, *(() if tells else along[:1])}
     kept |= set(joined) & set(dataset.variables) if placed else set()
     found = dataset.drop_vars([n for n in dataset.variables if n not in kept])
