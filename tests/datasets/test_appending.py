@@ -335,6 +335,21 @@ def test_datasets_that_do_not_fit_are_refused_before_anything_is_written(
     assert_identical(opened(target), native(files[:1]))
 
 
+def test_no_remedy_for_other_values_takes_those_of_the_set(target: Path, tmp_path: Path) -> None:
+    for n in range(2):
+        area = ("lat", np.full(days(4).sizes["lat"], float(n)))
+        later = days(4).assign_coords(time=days(4)["time"] + np.timedelta64(9 * n, "D"), area=area)
+        later.to_netcdf(tmp_path / f"{n}.nc", engine="h5netcdf")
+    append(tmp_path / "0.nc", target)
+    with pytest.raises(virtualds.CombineError, match="area: it has no dimension") as raised:
+        append(tmp_path / "1.nc", target)
+    assert "drop_vars" not in str(raised.value) and "coords='different'" in str(raised.value)
+    both = virtualds.open_virtual_mfdataset(
+        [tmp_path / "0.nc", tmp_path / "1.nc"], coords="different"
+    )
+    assert set(both["area"].values[:, 0]) == {0, 1}
+
+
 def test_other_units_of_time_are_converted_to_those_of_the_set(
     files: list[Path], target: Path, tmp_path: Path
 ) -> None:

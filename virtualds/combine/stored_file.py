@@ -162,7 +162,7 @@ class FileInConcat(NamedTuple):
             if not _fingerprints_of(opened, stretch.dim) <= known:
                 raise ReadError(
                     f"{Location.of(url).url}: it was modified after it was scanned; open the files "
-                    f"again (virtualds.set_options(check_sources=False) opens them all the same)"
+                    f"again"
                 )
         found: xr.Dataset = decode_opened(opened)
         return found

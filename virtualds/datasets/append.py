@@ -354,7 +354,9 @@ def _select_comparable(present: xr.Dataset, new: xr.Dataset, dim: str) -> xr.Dat
         for name, v in present.variables.items()
         if dim in v.dims and name not in new.variables
     )
-    problems = [f"{name}: the set has no such variable" for name in extra]
+    problems = [
+        f"{name}: the set has no such variable (ds.drop_vars leaves it out)" for name in extra
+    ]
     problems += [f"{name}: the new dataset has no such variable" for name in lacking]
     for name, variable in new.variables.items():
         if name in present.variables:
@@ -363,8 +365,8 @@ def _select_comparable(present: xr.Dataset, new: xr.Dataset, dim: str) -> xr.Dat
     if problems:
         said = (
             f"append along {dim!r}: the new dataset does not fit the set, and nothing has been "
-            f"written; leave variables out with ds.drop_vars, convert them, or pass "
-            f"new_variables='fill' or missing_variables='fill' if one side lacks them"
+            f"written; convert variables that differ, or pass new_variables='fill' or "
+            f"missing_variables='fill' if one side lacks them"
         )
         raise CombineError(list_details(said, problems))
     return new.drop_vars([n for n, v in new.variables.items() if dim not in v.dims])
@@ -393,7 +395,14 @@ def _find_differences(name: str, old: xr.Variable, new: xr.Variable, dim: str) -
             yield f"it has {before} elements along {other!r} in the set, {after} in the new dataset"
             return
     if dim not in old.dims and not _is_equal(name, old, new, dim):
-        yield f"it has no dimension {dim!r}, and other values than in the set"
+        # if it were left out, the new data would have the values of the set
+        remedy = (
+            "write the dataset to a set of its own"
+            if old.dims == (name,)
+            else "to keep both, open all files together with coords='different' or "
+            "data_vars='different', and write the set anew"
+        )
+        yield f"it has no dimension {dim!r}, and other values than in the set; {remedy}"
 
 
 def _kind_of_elements(variable: xr.Variable) -> str | None:
@@ -414,7 +423,7 @@ def _is_equal(name: str, old: xr.Variable, new: xr.Variable, dim: str) -> bool:
     except VirtualdsError as error:
         error.add_note(
             f"variable {name!r} has no dimension {dim!r}, and was read to compare it with that of "
-            f"the set; leave it out of the dataset to append (ds.drop_vars)"
+            f"the set; if you know that it is the same, leave it out (ds.drop_vars)"
         )
         raise
 

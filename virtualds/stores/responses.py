@@ -53,7 +53,8 @@ def _check(answer: Answer, file: SourceFile) -> None:
     if "" not in etags and etags[0] != etags[1]:
         raise StoreError(
             f"the file was modified after it was scanned: its etag is {answer.etag}, it was "
-            f"{file.etag} (virtualds.set_options(check_sources=False) reads modified files, too)"
+            f"{file.etag} (if its bytes are the same, "
+            f"virtualds.set_options(check_sources=False) reads it)"
         )
 
 

@@ -132,8 +132,8 @@ def _check_source(source: SourceFile) -> None:
                     f"time: same size, other time; {OTHER_TIME_REMEDY}"
                 )
             raise ReadError(
-                f"{source.url}: its {name} was {was} when it was scanned and is {now}; scan it "
-                f"again (virtualds.set_options(check_sources=False) reads it all the same)"
+                f"{source.url}: its {name} was {was} when it was scanned and is {now}; "
+                f"scan it again"
             )
 
 
