@@ -1,6 +1,7 @@
 """Unpacked values are, bit for bit, those that xarray decodes from the same attributes."""
 
 import warnings
+from collections.abc import Callable
 from itertools import product
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 
 from virtualds.arrays.group import ManifestVariable
 from virtualds.codecs.cf_packing import Packing
-from virtualds.codecs.cf_time import TimePacking
+from virtualds.codecs.cf_time import TimePacking, _find_count
 from virtualds.codecs.codec import CodecError
 from virtualds.datasets.to_dataset import _find_packing as packing_of
 
@@ -283,3 +284,59 @@ def test_packings_with_the_same_fills_are_equal_however_they_are_spelled() -> No
     one, two = np.int16(-1), np.int16(7)
     assert packing(_FillValue=one, missing_value=one) == packing(_FillValue=one)
     assert packing(_FillValue=one, missing_value=two) == packing(_FillValue=two, missing_value=one)
+
+
+COUNTS = {
+    # units and their reference, the highest numbers
+    "days since 1850-01-01 12:00:00": 120_000,
+    "hours since 1970-01-01": 2_000_000,
+    "seconds since 2001-01-01T00:00:00+02:00": 6_000_000_000,
+    "milliseconds since 2000-02-29 06:30:15.5": 6 * 10**12,
+    "days since 0001-01-01": 800_000,
+    "days since 1582-10-01": 200_000,
+}
+
+
+@pytest.mark.parametrize("calendar", ["", "proleptic_gregorian", "noleap", "360_day"])
+def test_numbers_that_count_units_decode_as_by_xarray(calendar: str) -> None:
+    quick, random = 0, np.random.default_rng(0)
+    for (units, most), unit, kind in product(
+        COUNTS.items(), ("s", "ns"), ("i4", "i8", ">f8", "f4")
+    ):
+        attributes = {"units": units, **({"calendar": calendar} if calendar else {})}
+        if kind == ">f8":
+            attributes["_FillValue"] = np.nan
+        packing = TimePacking.from_attributes(attributes, np.dtype(f"M8[{unit}]"))
+        top = min(most, 2**31 - 1) if kind == "i4" else most
+        whole = random.integers(-top // 2, top, 6).astype(kind)
+        parts = [whole, whole[:0], np.sort(whole)[:1].reshape(1, 1)]
+        parts += [whole + np.dtype(kind).type(0.5), whole * np.nan] if "f" in kind else []
+        for stored in parts:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                expected = outcome(packing.decode_by_xarray, stored)
+                found = outcome(packing.decode, stored)
+            assert type(found) is type(expected), (attributes, stored)
+            if isinstance(expected, np.ndarray):
+                assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+                assert (found.view("i8") == expected.view("i8")).all(), (attributes, stored)
+        count = _find_count(packing.units, packing.calendar, packing.dtype.str)
+        quick += count is not None and count.holds(whole)
+    assert quick if calendar in ("", "proleptic_gregorian") else not quick
+
+
+def outcome(decode: Callable[[Any], Any], stored: Any) -> Any:
+    try:
+        return decode(stored)
+    except CodecError as error:
+        return error
+
+
+def test_times_of_many_chunks_are_decoded_without_xarray(monkeypatch: pytest.MonkeyPatch) -> None:
+    packing = TimePacking.from_attributes({"units": "days since 1990-01-01"}, np.dtype("M8[ns]"))
+    packing.decode(np.array([1, 2]))
+    monkeypatch.setattr(TimePacking, "decode_by_xarray", lambda *_: pytest.fail("by xarray"))
+    assert (
+        packing.decode(np.array([[0], [365]])).tolist()
+        == np.array([["1990-01-01"], ["1991-01-01"]], "M8[ns]").tolist()
+    )

@@ -62,10 +62,7 @@ class Comparison(np.lib.mixins.NDArrayOperatorsMixin):
     def __array__(
         self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
     ) -> npt.NDArray[Any]:
-        # the operator compares records, which np.equal does not
-        compute = operator.eq if self.ufunc is np.equal else self.ufunc
-        values = compute(*(np.asarray(operand) for operand in self.operands))
-        return np.asarray(values, dtype)
+        return np.asarray(_compute(self, {}), dtype)
 
     def __getitem__(self, key: Any) -> Any:
         return Comparison(self.ufunc, tuple(operand[key] for operand in self.operands))
@@ -104,6 +101,18 @@ class Comparison(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __repr__(self) -> str:
         return f"<Comparison {self.ufunc.__name__} {self.shape}>"
+
+
+def _compute(expression: Any, known: dict[int, npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """Return the values of an expression, in which each array is read once; ``known`` has those."""
+    if not isinstance(expression, Comparison):
+        if id(expression) not in known:
+            known[id(expression)] = np.asarray(expression)
+        return known[id(expression)]
+    values = [_compute(operand, known) for operand in expression.operands]
+    # the operator compares records, which np.equal does not
+    compute = operator.eq if expression.ufunc is np.equal else expression.ufunc
+    return np.asarray(compute(*values))
 
 
 def is_certain(expression: Any) -> bool:
