@@ -272,3 +272,16 @@ def test_an_error_of_stacking_says_that_no_file_has_the_dimension(tmp_path: Path
         )
     notes = "\n".join(caught.value.__notes__)
     assert "no file has the dimension 'member', so the files are stacked along it" in notes
+
+
+def test_trees_take_the_arguments_of_datasets_that_are_joined_along_a_dimension(
+    tmp_path: Path,
+) -> None:
+    paths = [tmp_path / f"{n}.nc" for n in range(2)]
+    for n, path in enumerate(paths):
+        part = xr.Dataset({"t": ("time", [float(n)])}, {"time": [n]})
+        xr.DataTree.from_dict({"/a": part}).to_netcdf(path)
+    how: dict[str, Any] = {"concat_dim": "time", "combine": "nested"}
+    assert virtualds.open_virtual_mfdatatree(paths, **how)["a/t"].values.tolist() == [0, 1]
+    with pytest.raises(ValueError, match=r"joined along concat_dim.*group="):
+        virtualds.open_virtual_mfdatatree(paths, **{**how, "combine": "by_coords"})

@@ -299,3 +299,20 @@ def test_files_of_different_packing_are_decoded_each_by_its_own(tmp_path: Path) 
     xr.testing.assert_identical(found.virtual.load(), expected)
     with pytest.raises(UnsupportedError, match=r"change.*1\.nc, unlike .*0\.nc"):
         found.virtual.to_manifest(tmp_path / "refs.json")
+
+
+def test_a_pattern_given_to_a_call_for_one_file_is_answered_with_the_call_for_many(
+    tmp_path: Path,
+) -> None:
+    xr.Dataset({"t": ("x", [1.0])}).to_netcdf(tmp_path / "a[1].nc")
+    assert virtualds.open_virtual_dataset(tmp_path / "a[1].nc")["t"].item() == 1
+    for call in (
+        virtualds.open_virtual_dataset,
+        virtualds.open_virtual_datatree,
+        virtualds.zarr_store,
+    ):
+        for pattern in (f"{tmp_path}/*.nc", f"{tmp_path}/b?.nc", "memory://nowhere/*.nc"):
+            with pytest.raises(FileNotFoundError, match=r"call virtualds\.open_virtual_mfdataset"):
+                call(pattern)
+    with pytest.raises(FileNotFoundError, match="check the path"):
+        virtualds.open_virtual_dataset(tmp_path / "b.nc")

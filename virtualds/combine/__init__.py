@@ -241,6 +241,7 @@ def open_virtual_mfdatatree(
     paths: Paths,
     *,
     concat_dim: Any,
+    combine: Literal["nested"] = "nested",
     preprocess: Callable[[xr.DataTree], xr.DataTree] | None = None,
     parallel: Parallel = None,
     data_vars: Any = "minimal",
@@ -278,6 +279,8 @@ def open_virtual_mfdatatree(
         As in `open_virtual_mfdataset`.
     concat_dim : str, or list of str or None
         The dimension to concatenate along.
+    combine : {"nested"}
+        As in `open_virtual_mfdataset`; coordinates alone do not put trees in order.
     preprocess : callable, optional
         Applied to the tree of every file.
     parallel : int, Executor, "dask" or distributed.Client, optional
@@ -326,7 +329,12 @@ def open_virtual_mfdatatree(
         "join": join,
         "combine_attrs": combine_attrs,
     }
-    combination = Combination("nested", concat_dim, merging, Arrangement(sort, overlap))
+    if combine != "nested":
+        raise ValueError(
+            f"combine={combine!r}: trees are joined along concat_dim, with combine='nested'; to "
+            f"combine a group by coordinates, call open_virtual_mfdataset(group=...)"
+        )
+    combination = Combination(combine, concat_dim, merging, Arrangement(sort, overlap))
     steps = list_steps(coordinates, combination, preprocess)
     files = Files.of(paths, storage_options)
     build = make_build(files, replace(opening, below=True), building, steps)

@@ -31,6 +31,7 @@ from virtualds.reading.chunk_cache import chunk_cache
 from virtualds.source_file import SourceFile
 from virtualds.stores.access_rules import AccessPolicy, Allow
 from virtualds.stores.errors import explain_open_errors
+from virtualds.stores.glob import names_files
 
 
 @make_strict()
@@ -282,7 +283,12 @@ def open_group(
     how = ReadOptions(opening.group, frozenset(opening.skip), allow, opening.snapshot)
     chunk_cache().open()
     reader: Parser | Format
-    with explain_open_errors(location.url), location.hold_scan(), _telling(location) as told:
+    with (
+        _naming_calls_for_patterns(location.url),
+        explain_open_errors(location.url),
+        location.hold_scan(),
+        _telling(location) as told,
+    ):
         if (form := location.format) is not None and form.read_object is not None:
             reader = form
             read = form.read_object(location.opened, how, location.options)
@@ -313,6 +319,20 @@ def _telling(location: Location) -> Iterator[list[str]]:
         yield names
     way = ways[-1] if ways else "read"
     tell(INFO, f"{location.url}: {names[0]}, {way}, {time.perf_counter() - begun:.3f} s")
+
+
+@contextmanager
+def _naming_calls_for_patterns(url: str) -> Iterator[None]:
+    """Name the calls that open many files where a pattern is no file."""
+    try:
+        yield
+    except FileNotFoundError:
+        if not names_files(url):
+            raise
+        raise FileNotFoundError(
+            f"{without_secrets(url)}: there is no file of this name; to open the files that match "
+            f"a pattern, call virtualds.open_virtual_mfdataset, or open_virtual_mfdatatree"
+        ) from None
 
 
 @contextmanager
