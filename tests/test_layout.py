@@ -54,6 +54,7 @@ PUBLIC = {
     "CombineError",
     "CombineWarning",
     "ConflictError",
+    "CopyWarning",
     "Diagnosis",
     "Difference",
     "Era",

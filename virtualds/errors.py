@@ -10,6 +10,7 @@
     ├── AccessError(PermissionError)           a reference points where it may not
     └── ConflictError(RuntimeError)            another writer was faster
     CombineWarning(UserWarning)                these files combine, but they are not alike
+    CopyWarning(UserWarning)                   an operation has loaded what was virtual
     AccessWarning(UserWarning)                 whoever opens this set will get an AccessError
 
 Every message is written as *where: what happened; what to do*, and shown in two lines: what
@@ -194,6 +195,17 @@ class CombineWarning(UserWarning):
     --------
     >>> import warnings
     >>> warnings.simplefilter("ignore", CombineWarning)
+    """
+
+
+@public
+class CopyWarning(UserWarning):
+    """An index or a cast has loaded values that were virtual, and a set would get a copy of them.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> warnings.simplefilter("ignore", CopyWarning)
     """
 
 

@@ -2,6 +2,7 @@
 
 import operator
 import pickle
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -449,3 +450,59 @@ def test_a_copy_gives_values_when_it_is_indexed(vds: xr.Dataset, native: xr.Data
         assert isinstance(found, np.ndarray)
         np.testing.assert_array_equal(found, native["f4"].data[key])
     assert not isinstance(vds["f4"].copy(deep=True).data[:2], np.ndarray)
+
+
+def test_a_comparison_reads_each_array_once(tmp_path: Path) -> None:
+    times = {"units": "days since 2000-01-01"}
+    for n in range(2):
+        bounds = xr.Dataset({"b": (("time", "n"), np.arange(400.0).reshape(200, 2), times)})
+        bounds.to_netcdf(tmp_path / f"{n}.nc", encoding={"b": {"chunksizes": (1, 2)}})
+    arrays = [
+        virtualds.open_virtual_dataset(tmp_path / f"{n}.nc", loadable_variables=[])["b"].variable
+        for n in range(2)
+    ]
+    with virtualds.set_options(chunk_cache=0):
+        with counted_reads() as alone:
+            for array in arrays:
+                np.asarray(array.data)
+        with counted_reads() as store:
+            assert arrays[0].equals(arrays[1])  # type: ignore[no-untyped-call]
+    assert store.nbytes == alone.nbytes > 0
+
+
+def test_a_flip_a_stride_and_a_cast_of_much_warn_with_the_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = np.random.default_rng(0).random((200, 90, 8)).astype("f4")
+    ds = xr.Dataset({"t": (("time", "y", "x"), values)})
+    ds.to_netcdf(tmp_path / "a.nc", encoding={"t": {"chunksizes": (1, 90, 8)}})
+    t = virtualds.open_virtual_dataset(tmp_path / "a.nc")["t"]
+    loading: dict[str, Callable[[Any], Any]] = {
+        "flip": lambda t: t[:, ::-1],
+        "stride": lambda t: t[:, ::2],
+        "positions": lambda t: t[:, np.random.default_rng(0).permutation(90)],
+        "points": lambda t: t[np.r_[:200], np.r_[:200] % 90],
+        "cast": lambda t: t.astype("i2"),
+    }
+    virtual: dict[str, Callable[[Any], Any]] = {
+        "slice": lambda t: t[:, 3:40],
+        "integer": lambda t: t[3],
+        "longer numbers": lambda t: t.astype("f8"),
+        "all values": lambda t: t.values,
+        "mean": lambda t: t.mean(),
+        "dask": lambda t: t.chunk({"time": 50})[:, ::-1].compute(),
+        "loaded before": lambda t: t.compute()[:, ::-1],
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", virtualds.CopyWarning)
+        for change in loading.values():
+            change(t)  # few bytes
+        monkeypatch.setattr("virtualds.arrays.array.COPIED_BYTES", 1000)
+        for change in virtual.values():
+            change(t)
+    for name, change in loading.items():
+        with pytest.warns(virtualds.CopyWarning, match=r"^t .* loads [\d.,]+ [kM]B") as said:
+            found = change(t)
+        assert len(said) == 1 and said[0].filename == __file__, name
+        np.testing.assert_array_equal(found.values, change(ds["t"]).values)
+    assert "after" in str(said[0].message) and "to_lazy" in str(said[0].message)

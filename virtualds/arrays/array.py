@@ -26,12 +26,16 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs import codec_from_zarr_v2
 from virtualds.codecs.codec import Codec, Unreadable
 from virtualds.codecs.pipeline import CodecPipeline
-from virtualds.errors import CombineError, UnsupportedError
+from virtualds.errors import CombineError, CopyWarning, UnsupportedError, warn_user
 from virtualds.options import get_options
 from virtualds.public import public
+from virtualds.quantities import format_bytes
 from virtualds.reading import read, read_points
 from virtualds.source_file import SourceFile, from_crc32
 from virtualds.urls import normalise_url
+
+COPIED_BYTES = 2**23
+"""Most bytes that an index or a cast loads without a warning."""
 
 
 @public
@@ -209,6 +213,7 @@ class ManifestArray(FragmentedArray, DuckArray, FamiliarNames):
         if (numbers or longer) and np.can_cast(self.dtype, kind, "safe"):
             fill = np.asarray(self.fill_value).astype(kind)[()]
             return replace(self, dtype=kind, fill_value=fill)
+        self.warn_of_copy(self.size * kind.itemsize, f"a cast to {kind}")
         return np.asarray(self).astype(kind, order, casting, subok, copy)
 
     # ------------------------------------------------------------------ reading
@@ -262,6 +267,17 @@ class ManifestArray(FragmentedArray, DuckArray, FamiliarNames):
                 f"virtualds.set_options(load_limit=...)"
             )
 
+    def warn_of_copy(self, nbytes: int, what: str) -> None:
+        """Warn that an operation loads values that a user may think of as virtual still."""
+        if nbytes > COPIED_BYTES:
+            warn_user(
+                f"{self.label}: {what} loads {format_bytes(nbytes)}, and a set to which the result "
+                f"is written holds a copy of them. Slices without a step, integers, and casts to "
+                f"longer numbers stay virtual. To copy nothing, write the dataset as it is and do "
+                f"this after opening the set, or use dask arrays (ds.virtual.to_lazy(chunks={{}}))",
+                CopyWarning,
+            )
+
     # ------------------------------------------------------------------ being an object
 
     def copy(self, order: Any = "C") -> EagerArray:
@@ -312,6 +328,9 @@ class EagerArray(ManifestArray):
 
     def __getitem__(self, key: Any) -> npt.NDArray[Any]:
         return np.asarray(super().__getitem__(key))
+
+    def warn_of_copy(self, nbytes: int, what: str) -> None:
+        """Say nothing: its values are to be loaded."""
 
 
 def _build_file_table(

@@ -148,7 +148,9 @@ def _index_orthogonally(array: ManifestArray, full: list[Any]) -> Any:
     if (virtual := _index_virtually(array, full)) is not None:
         return virtual
     counts = [_count_elements(k, n) for k, n in zip(full, array.shape, strict=True)]
-    array.check_limit(prod(counts) * array.dtype.itemsize)
+    nbytes = prod(counts) * array.dtype.itemsize
+    array.check_limit(nbytes)
+    array.warn_of_copy(nbytes, "an index with a step or with positions")
     return array.read(tuple(full))
 
 
@@ -277,7 +279,9 @@ def _index_pointwise(array: ManifestArray, full: list[Any], apart: bool) -> npt.
         for k, n in zip(full, array.shape, strict=True)
         if isinstance(k, slice)
     ]
-    array.check_limit(prod(counts) * arrays[0].size * array.dtype.itemsize)
+    nbytes = prod(counts) * arrays[0].size * array.dtype.itemsize
+    array.check_limit(nbytes)
+    array.warn_of_copy(nbytes, "an index of points")
     values = array.read_points(tuple(full))
     if not apart:
         points = list(range(arrays[0].ndim))
