@@ -199,8 +199,8 @@ def _check_within(path: str, found: os.stat_result, folders: Any) -> None:
 
 
 OTHER_TIME_REMEDY = (
-    "copy it again with its time (cp -p, rsync -t), or scan it again (virtualds.sync); if its "
-    "bytes are the same, virtualds.set_options(check_sources=False) reads it, too"
+    "copy it again with its time (cp -p, rsync -t); or virtualds.sync scans it again; or, if its "
+    "bytes are the same, virtualds.set_options(check_sources=False) reads it"
 )
 
 
