@@ -721,7 +721,9 @@ PRIVATE_HOSTS = (
     *("[::ffff:7f00:1]", "[::127.0.0.1]", "[64:ff9b::127.0.0.1]", "[2002:7f00:1::]"),
     *("[0:0:0:0:0:0:0:1]", "[0:0:0:0:0:ffff:7f00:1]", "[64:ff9b:0:0:0:0:a00:1]"),
     *("me:secret@127.0.0.1", "example.org@127.0.0.1", "127.0.0.1:8080", "[::1]:80"),
-    *("%31%32%37.0.0.1", "１２７.0.0.1", "ⓛocalhost", ""),
+    *("%31%32%37.0.0.1", "１２７.0.0.1", "ⓛocalhost", "", "127。0。0。1", "127｡0.0｡1"),
+    *("127%E3%80%820.0.1", "0x7f。1", "①②⑦.0.0.1", "localhost。", "ⅼocalhost", "a.localhoſt"),
+    *("192.0.0.192", "[64:ff9b:1:0:0:0:a00:1]", "[0:0:0:0:ffff:0:7f00:1]", "[fec0:0:0:0:0:0:0:1]"),
 )
 
 
@@ -732,6 +734,61 @@ def test_a_public_set_does_not_name_this_machine_or_its_network(base: str, host:
     # what has "::" in it is taken for a chain of fsspec's, which ends on this machine
     with pytest.raises(AccessError, match="network" if "::" not in host else "local file"):
         AccessPolicy().check(resolve_url(url, base), base)
+
+
+REACHING = ("127.0.0.1", "127。0。0。1", "127｡0｡0｡1", "127%E3%80%820.0.1", "１２７.0.0.1", "127.1")
+"""Spellings of loopback for which some client asks there."""
+
+UNSENDABLE = (
+    *(
+        "127.0.0.1%00",
+        "local\u00adhost",
+        "127.0.0.1\u200b",
+        "exam\u200dple.org",
+        "\ufeffexample.org",
+    ),
+    *("example.org%2f", "%2531.example.org", "ex%20ample.org", "☃％.org", "[127.0.0.1]", "[1:2:3]"),
+    *("example.org:99999", "example.org:http", "a..org", f"{'a' * 64}.org", f"{'ä' * 64}.org"),
+)
+"""Hosts that no client can ask, or that clients take for different names."""
+
+
+def test_no_spelling_of_loopback_makes_a_public_set_ask_there(
+    stage: Stage, s3_bucket: str, s3_server: dict[str, Any], tmp_path: Path
+) -> None:
+    s3 = fsspec.filesystem("s3", **s3_server)
+    for host in (*REACHING, *UNSENDABLE):
+        port = "" if ":" in host else ":{port}"
+        name = as_json(tmp_path / "refs", stage.named(f"http://{host}{port}/secret/a.bin"))
+        s3.put(str(tmp_path / name), f"{s3_bucket}/{name}")
+        with pytest.raises(AccessError, match=r"network|host is no name|neither a url"):
+            values(f"{s3_bucket}/{name}", storage_options=s3_server)
+    assert not stage.asked
+
+
+@pytest.mark.parametrize("host", UNSENDABLE)
+def test_a_host_that_no_client_can_ask_is_refused_in_every_set(host: str, stage: Stage) -> None:
+    for writer in WRITERS:
+        path = stage.root / writer
+        path.mkdir()
+        url = stage.named(f"http://{host}/a.bin")
+        with pytest.raises(AccessError, match="it refers to"):
+            values(path / WRITERS[writer](path / "refs", url))
+
+
+def test_hosts_are_compared_as_they_are_asked() -> None:
+    base = "https://example.org/refs.json"
+    for host, asked in (
+        ("bücher.example", "xn--bcher-kva.example"),
+        ("FAß.example:080", "xn--fa-hia.example"),
+        ("me:p%40w@b%C3%BCcher.example:81", "me:p%40w@xn--bcher-kva.example:81"),
+        ("xn--bcher-kva.example", "xn--bcher-kva.example"),
+        ("a_b.example.org.", "a_b.example.org."),
+    ):
+        found = resolve_url(f"http://{host}/ü%C3%BC.nc", base)
+        assert found == f"http://{asked}/ü%C3%BC.nc"
+        AccessPolicy.of(f"http://{host}/").check(found, base)
+    assert resolve_url("s3://bücher/a.nc", base) == "s3://bücher/a.nc"
 
 
 # urls with "::" are chains of fsspec's for sets, and addresses for everybody else

@@ -11,9 +11,11 @@ import re
 import socket
 import unicodedata
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from importlib import import_module
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import NamedTuple
 from urllib.parse import unquote
 
@@ -45,6 +47,8 @@ OPAQUE = frozenset(
 """Schemes that open something else than their url says; some would run code."""
 DEFAULT_PORTS = {"http": "80", "https": "443", "ftp": "21", "ssh": "22", "sftp": "22"}
 """Default ports of schemes whose urls begin with a host."""
+HOSTED = frozenset({*DEFAULT_PORTS, "webdav", "hdfs", "webhdfs"})
+"""Schemes whose urls begin with a host that is looked up, maybe behind a user."""
 
 BUCKETS = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "oss", "tos"})
 """Schemes whose urls begin with a bucket, not a host."""
@@ -53,10 +57,20 @@ LOCAL_SUFFIXES = (".localhost", ".local", ".localdomain", ".internal", ".lan", "
 """Names of this machine and its network (RFC 6761, 6762, 8375)."""
 NAT64 = IPv6Network("64:ff9b::/96")
 """Addresses that hold an IPv4 address (RFC 6052)."""
+LOCAL_NETWORKS = tuple(
+    ip_network(text) for text in ("192.0.0.0/24", "64:ff9b:1::/48", "::ffff:0:0:0/96", "fec0::/10")
+)
+"""Networks that `ipaddress` takes for public ones, at least in some Pythons (RFC 6890, 8215, 7915,
+3513)."""
 Address = IPv4Address | IPv6Address
 
 REMEDY = "if you trust it, name the folder that may be read with allow=[...]"
 
+_LABEL = r"[\w~-]{1,63}"
+_HOST = re.compile(
+    rf"(|{_LABEL}(\.{_LABEL})*\.?|\[(?P<address>.+)\])(:(?P<port>[0-9]*))?", re.ASCII
+)
+"""A host as `_encode_host` returns it (RFC 1034, section 3.1), or an address, and the port."""
 _REMOTE_URL = re.compile(r"([^:]+)://([^/?#]*)(.*)", re.DOTALL)
 _SHORT_FILE_URL = re.compile(r"(?:file|local):(?=/(?!/))", re.IGNORECASE)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
@@ -208,6 +222,11 @@ def resolve_url(url: str, base: str) -> str:
     place = _parse_url(last)
     if re.search(r"[\\\s]", place.authority):
         raise _access_error(url, base)
+    if place.scheme in HOSTED and not _is_host(place.authority.rpartition("@")[2]):
+        raise AccessError(
+            f"{base}: it refers to {url!r}, whose host is no name or address that can be looked "
+            f"up; write the host in ASCII (as IDNA encodes it), and a port of 0 to 65535"
+        )
     return "::".join([*outer, str(place)])
 
 
@@ -244,7 +263,7 @@ def is_private(url: str) -> bool:
     host = authority[1:].partition("]")[0] if authority.startswith("[") else authority
     if not authority.startswith("["):
         host = host.partition(":")[0]
-    # servers decode percent signs and compatible letters
+    # hosts of schemes that are not `HOSTED` may be spelled in any way
     host = unicodedata.normalize("NFKC", unquote(host)).lower().rstrip(".").partition("%")[0]
     if not host or host in LOCAL_NAMES or host.endswith(LOCAL_SUFFIXES):
         return True
@@ -252,11 +271,19 @@ def is_private(url: str) -> bool:
     return address is not None and not _is_public(address)
 
 
+def _is_host(text: str) -> bool:
+    """Say whether a name or address, maybe with a port, is one that every client sends as it is."""
+    found = _HOST.fullmatch(text)
+    if found is None or int(found["port"] or 0) >= 2**16:
+        return False
+    return found["address"] is None or isinstance(_parse_address(found["address"]), IPv6Address)
+
+
 def _parse_address(host: str) -> Address | None:
     """Return the IP address of a host, None if the host is a name."""
     try:
         return ip_address(socket.inet_aton(host))
-    except OSError:
+    except (OSError, ValueError):
         pass
     try:
         return ip_address(host)
@@ -274,7 +301,8 @@ def _is_public(address: Address) -> bool:
             inner.append(ip_address(address.packed[-4:]))
         if any(found is not None and not _is_public(found) for found in inner):
             return False
-    return address.is_global and not address.is_multicast
+    is_local = address.is_multicast or any(address in network for network in LOCAL_NETWORKS)
+    return address.is_global and not is_local
 
 
 def is_nameable(url: str) -> bool:
@@ -330,10 +358,30 @@ def _parse_url(url: str) -> UrlParts:
         # ? and # end a path behind a host; in object names they are letters
         end = min((i for i in (path.find("?"), path.find("#")) if i >= 0), default=len(path))
         path, query = path[:end], path[end:]
+    if scheme in HOSTED:
         user, at, host = authority.rpartition("@")
-        host = re.sub(rf":0*(?:{DEFAULT_PORTS[scheme]})?$", "", host.lower())
+        host = _encode_host(host)
+        host = re.sub(rf":0*(?:{DEFAULT_PORTS.get(scheme, '')})?$", "", host)
         authority = user + at + host
     return UrlParts(scheme, authority, _resolve_dots(path), query)
+
+
+def _encode_host(host: str) -> str:
+    """Return a host, maybe with a port, as clients look it up: unquoted, mapped, and in ASCII.
+
+    Clients differ in what they do to the letters of a host (RFC 3986, section 3.2.2; UTS 46; RFC
+    5891). A host in this form stays as it is with all of them. A host that has no such form is
+    returned in another one, which `_HOST` does not match.
+    """
+    host = (host if host.startswith("[") else unquote(host)).lower()
+    # clients that do not refuse what cannot be seen leave it out, which makes another name
+    if host.isascii() or any(unicodedata.category(letter) == "Cf" for letter in host):
+        return host
+    name, colon, port = host.partition(":")
+    # idna comes with each client of HTTP
+    with suppress(ImportError, UnicodeError):
+        name = import_module("idna").encode(name, uts46=True).decode("ascii")
+    return name + colon + port
 
 
 def _resolve_dots(path: str) -> str:
