@@ -1,6 +1,7 @@
 """Files in zip and tar archives are opened where they lie, and referred to as ranges of it."""
 
 import io
+import struct
 import tarfile
 import zipfile
 import zlib
@@ -307,6 +308,28 @@ def test_compressed_encrypted_and_linked_members_are_refused_by_name(
 ) -> None:
     with pytest.raises(UnsupportedError, match=rf"a\.nc::.*{named}"):
         virtualds.open_virtual_dataset(write(tmp_path / "a"))
+
+
+@pytest.mark.parametrize("field", [0x7A76, 0x7A77])
+def test_an_archive_whose_members_are_references_is_refused_by_name(
+    field: int, tmp_path: Path
+) -> None:
+    write_zarr(tmp_path / "a.zarr", 3)
+    for name in ("a.zarr.zip", "a.vzip", "a.npz"):
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            for file in sorted((tmp_path / "a.zarr").rglob("*")):
+                if file.is_file():
+                    inside = str(file.relative_to(tmp_path / "a.zarr"))
+                    entry, data = zipfile.ZipInfo(inside), file.read_bytes()
+                    if inside.startswith("v/c/"):
+                        # a pointer that is as long as the values are
+                        other = struct.pack("<HH", 0x5455, 1) + b"\1"
+                        entry.extra = other + struct.pack("<HH", field, 5) + b"where"
+                        data = b"\1" * len(data)
+                    archive.writestr(entry, data)
+        for url in (tmp_path / name, f"zip://::{tmp_path / name}", f"zip://v::{tmp_path / name}"):
+            with pytest.raises(UnsupportedError, match=r"v/c/0.* is a reference.*refkv"):
+                virtualds.open_virtual_dataset(url).load()
 
 
 def test_a_missing_member_is_named(sources: dict[str, Path], tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 from typing import NamedTuple
 
-from virtualds.errors import FormatError
+from virtualds.errors import FormatError, UnsupportedError
 from virtualds.source_file import PRESENT
 from virtualds.stores.compressed import demand_uncompressed
 from virtualds.stores.store import Range
@@ -34,6 +34,9 @@ LOCAL_MAGIC = b"PK\3\4"
 
 ZIP_MAGIC = (LOCAL_MAGIC, b"PK\5\6")
 """First bytes of an archive with members, and of one without."""
+
+REFERENCES = {0x7A76: "vz", 0x7A77: "wz"}
+"""Extra fields of members that are references to other files ("ZIP binding" of refkv, 11.3)."""
 
 ENCRYPTED, STREAMED = 0x1, 0x8
 """General purpose flags (APPNOTE, 4.4.4)."""
@@ -103,6 +106,8 @@ def read_zip_index(read: Read, size: int, where: str) -> Index:
     ------
     FormatError
         The archive is damaged or truncated.
+    UnsupportedError
+        Its members are references.
     """
     with (
         _describe_errors(where),
@@ -111,6 +116,7 @@ def read_zip_index(read: Read, size: int, where: str) -> Index:
         entries = [entry for entry in archive.infolist() if not entry.is_dir()]
         stops = sorted({entry.header_offset for entry in archive.infolist()})
         stops.append(archive.start_dir)
+    _refuse_references(entries, where)
     next_of = dict(pairwise(stops))
     return {entry.filename: _parse_zip_member(entry, next_of, size, where) for entry in entries}
 
@@ -140,6 +146,22 @@ def _parse_zip_member(
         # something else may lie between two members
         min(whole, LONGEST_HEADER + stored + DESCRIPTOR),
     )
+
+
+def _refuse_references(entries: Sequence[zipfile.ZipInfo], where: str) -> None:
+    """Refuse an archive of references: the bytes of its members are no data."""
+    for entry in entries:
+        place = 0
+        # zipfile has found that the fields fill the bytes
+        while place + 4 <= len(entry.extra):
+            kind, length = struct.unpack_from("<HH", entry.extra, place)
+            if field := REFERENCES.get(kind):
+                raise UnsupportedError(
+                    f"{where}: its member {entry.filename!r} is a reference to another file (extra "
+                    f"field {field!r} of refkv, as in .vzip), which is not read; open the files "
+                    f"that the archive was made of"
+                )
+            place += 4 + length
 
 
 def _find_zip_problem(entry: zipfile.ZipInfo) -> str | None:
