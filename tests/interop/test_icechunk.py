@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import subprocess
 import sys
@@ -234,6 +235,24 @@ def test_references_that_no_container_covers_are_refused(tmp_path: Path) -> None
     repo = own_repository(tmp_path / "own", tmp_path / "elsewhere")
     with pytest.raises(UnsupportedError, match="no virtual chunk container"):
         virtual(files[0]).virtual.to_manifest(repo)
+
+
+@pytest.mark.parametrize("path", ["/x.bin", "/in put/x.bin", "/in put/2001/x.bin"])
+def test_files_for_which_icechunk_knows_no_folder_are_refused_by_name(
+    path: str, tmp_path: Path
+) -> None:
+    array = {"shape": [4], "chunks": [4], "dtype": "<i2", "order": "C", "zarr_format": 2}
+    array |= {"compressor": None, "filters": None, "fill_value": None}
+    refs = {
+        ".zgroup": json.dumps({"zarr_format": 2}),
+        "v/.zarray": json.dumps(array),
+        "v/.zattrs": json.dumps({"_ARRAY_DIMENSIONS": ["x"]}),
+        "v/0": [path, 0, 8],
+    }
+    found = virtualds.open_virtual_dataset({"version": 1, "refs": refs})
+    with pytest.raises(UnsupportedError, match=rf"{path}: Icechunk.*root folder.*\n.*zarr-v3"):
+        found.virtual.to_manifest(tmp_path / "a.icechunk")
+    assert not (tmp_path / "a.icechunk").exists()
 
 
 def test_containers_are_added_where_sources_lie(tmp_path: Path) -> None:

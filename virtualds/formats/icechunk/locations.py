@@ -108,6 +108,12 @@ def find_container(url: str, options: Mapping[str, Any] | None) -> tuple[str, Ob
         )
     if scheme == "file":
         folder = _find_plain_folder(posixpath.dirname(local_path(url)))
+        if folder == "/":
+            raise UnsupportedError(
+                f"{url}: Icechunk refers to no files in the root folder, nor in a folder of it "
+                f"whose name it quotes; write a set of zarr-v3, or move the file and change its "
+                f"path with ds.virtual.rename_paths"
+            )
         return f"file://{folder}", ObjectLocation("local", {"path": folder})
     host = "/".join(url.split("/")[:3]) + "/"
     if scheme == "abfss" or (scheme in ("az", "abfs") and "@" in host):
