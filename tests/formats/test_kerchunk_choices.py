@@ -247,3 +247,20 @@ def test_names_that_look_like_urls_are_found(moved: Path) -> None:
     shutil.copy2(moved / "data" / "2001.nc", odd)
     virtual([odd]).virtual.to_manifest(moved / "refs.json", relative_paths=True)
     assert_identical(lazy(moved / "refs.json"), virtual([odd]).virtual.load())
+
+
+@pytest.mark.parametrize("choices", [{}, {"relative_paths": True}, {"templates": True}])
+def test_a_set_with_notes_as_an_object_is_read_moved_and_appended_to(
+    choices: dict[str, Any], moved: Path
+) -> None:
+    """As versions before 0.1 have written it."""
+    first, second = sorted((moved / "data").glob("*.nc"))[:2]
+    target, known = moved / "refs.json", moved / "known.json"
+    virtual([first]).virtual.to_manifest(target, **choices)
+    virtual([first]).virtual.to_manifest(known, **choices)
+    document = json.loads(target.read_text())
+    document["virtualds"] = json.loads(document["virtualds"])
+    target.write_text(json.dumps(document))
+    for path in (target, known):
+        virtual([second]).virtual.to_manifest(path, append_dim="time")
+    assert target.read_bytes() == known.read_bytes()

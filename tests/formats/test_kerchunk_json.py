@@ -209,8 +209,9 @@ def test_a_fingerprint_that_is_none_is_a_fault_of_the_set(noted: Any, tmp_path: 
         path
     )
     document = json.loads(path.read_text())
-    (url,) = document["virtualds"]["files"]
-    document["virtualds"]["files"][url] = noted
+    notes = json.loads(document["virtualds"])
+    (url,) = notes["files"]
+    document["virtualds"] = json.dumps({**notes, "files": {url: noted}})
     path.write_text(json.dumps(document))
     with pytest.raises(FormatError, match=r"a\.nc, which is not a size, time and etag"):
         lazy(path).load()

@@ -127,6 +127,31 @@ def test_fsspec_finds_relative_urls_from_the_folder_of_the_set(
         np.testing.assert_array_equal(found["t"].values, expected["t"].values[:12])
 
 
+def by_gdal(name: str) -> Any:
+    rasterio = pytest.importorskip("rasterio")
+    with rasterio.open(name) as found:
+        return found.read(1)
+
+
+@pytest.mark.parametrize("relative_paths", [False, True])
+def test_gdal_reads_json_with_absolute_and_with_relative_urls(
+    relative_paths: bool, tmp_path: Path
+) -> None:
+    values = np.arange(24, dtype="f4").reshape(4, 6)
+    ds = xr.Dataset({"t": (("y", "x"), values)}, attrs={"n": np.int16(3)})
+    (tmp_path / "data").mkdir()
+    encoding = {"t": {"chunksizes": (2, 6), "zlib": True}}
+    ds.to_netcdf(tmp_path / "data/a.nc", encoding=encoding, unlimited_dims=["y", "x"])
+    target = tmp_path / "refs.json"
+    vds = virtualds.open_virtual_dataset(tmp_path / "data/a.nc")
+    vds.virtual.to_manifest(target, relative_paths=relative_paths)
+    for name in (str(target), f'ZARR:"{target}":/t'):
+        np.testing.assert_array_equal(by_gdal(name), values)
+    vds.virtual.to_manifest(tmp_path / "templates.json", templates=True)
+    with pytest.raises(OSError, match="'templates' key found, but not supported"):
+        by_gdal(f'ZARR:"{tmp_path}/templates.json":/t')
+
+
 @pytest.mark.parametrize("format", ["kerchunk-json", "kerchunk-parquet"])
 def test_others_read_cut_and_held_chunks(format: str, tmp_path: Path) -> None:
     values = np.random.default_rng(0).normal(size=(31, 4, 5))

@@ -162,10 +162,18 @@ class _Document:
         for chunks in self.chunks:
             members += _encode_references(chunks, self.name, folders)
         body = ",\n".join(members)
-        noted = json.dumps(self.notes, **COMPACT_JSON)
         texts = {name: folder for folder, name in folders.items()}
         named = f'"templates":{json.dumps(texts, **COMPACT_JSON)},' if texts else ""
+        noted = json.dumps(encode_notes(self.notes))
         return f'{{"version":1,{named}"refs":{{\n{body}\n}},"{NOTES}":{noted}}}\n'
+
+
+def encode_notes(notes: Mapping[str, Any]) -> str:
+    """Return our notes as they stand in a document: as text.
+
+    GDAL takes the members of an object beside ``refs`` for references, and refuses some of them.
+    """
+    return json.dumps(notes, **COMPACT_JSON)
 
 
 def _describe_v2(group: ManifestGroup, url: str, relative: bool) -> _Document:

@@ -80,8 +80,13 @@ def read(source: SourceFile, how: ReadOptions = READ_ALL) -> ManifestGroup:
 
 
 def parse_document(raw: bytes, url: str) -> Any:
-    """Return the JSON document in a file."""
-    return parse_json(decompress(raw, url), url)
+    """Return the JSON document in a file, with our notes as an object."""
+    document = parse_json(decompress(raw, url), url)
+    if isinstance(document, dict) and "version" in document:
+        noted = document.get(NOTES)
+        if isinstance(noted, str):
+            document[NOTES] = parse_json(noted, f"{url}, its notes")
+    return document
 
 
 def _build_tree(document: Any, source: SourceFile, how: ReadOptions) -> ManifestGroup:

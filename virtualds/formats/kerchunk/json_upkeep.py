@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from virtualds.errors import FormatError, UnsupportedError
-from virtualds.formats.kerchunk.encode_json import COMPACT_JSON
+from virtualds.formats.kerchunk.encode_json import COMPACT_JSON, encode_notes
 from virtualds.formats.kerchunk.entries import compress_like
 from virtualds.formats.kerchunk.json import parse_document
 from virtualds.formats.kerchunk.templates import Templates
@@ -80,7 +80,8 @@ class _UrlMoving:
         if self._after.texts:
             found["templates"] = dict(self._after.texts)
         if "files" in self._notes:
-            found[NOTES] = {**self._notes, "files": self._move_notes(self._notes["files"])}
+            files = self._move_notes(self._notes["files"])
+            found[NOTES] = encode_notes({**self._notes, "files": files})
         return found
 
     def _move_references(self, refs: Mapping[str, Any]) -> dict[str, Any]:
