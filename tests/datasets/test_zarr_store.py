@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -463,11 +464,50 @@ def test_nothing_can_be_written(nested: VirtualStore) -> None:
     assert nested.read_only and not nested.supports_writes and not nested.supports_deletes
     with pytest.raises(ValueError, match=r"read.only"):
         zarr.open_group(nested, mode="a")
-    with pytest.raises(UnsupportedError, match="only reads"):
+    with pytest.raises(UnsupportedError, match="does not support writing"):
         nested.with_read_only(False)
-    with pytest.raises(UnsupportedError, match="only reads"):
-        asyncio.run(nested.delete("zarr.json"))
     assert nested.with_read_only(True) == nested
+
+
+def test_writes_raise_what_stores_of_zarr_python_raise(
+    nested: VirtualStore, tmp_path: Path
+) -> None:
+    some = default_buffer_prototype().buffer.from_bytes(b"{}")
+    local = zarr.storage.LocalStore(tmp_path, read_only=True)
+    writes: tuple[Callable[[Any], Any], ...] = (
+        lambda store: store.set("zarr.json", some),
+        lambda store: store.set("n/c/0", some),
+        lambda store: store.delete("zarr.json"),
+        lambda store: store.delete_dir("b"),
+        lambda store: store.clear(),
+        lambda store: store.set_if_not_exists("new", some),
+    )
+    for write in writes:
+        for store in (nested, local):
+            with pytest.raises(ValueError, match="opened in read-only mode and does not support"):
+                asyncio.run(write(store))
+
+
+@pytest.mark.parametrize("dtype", ["V2", [("a", "<i4"), ("b", "<f8")]], ids=str)
+@pytest.mark.parametrize("filled", [False, True])
+def test_raw_bytes_and_compound_types_of_zarr_v2_are_shown_and_written(
+    dtype: Any, filled: bool, tmp_path: Path
+) -> None:
+    values = np.frombuffer(np.random.default_rng(0).bytes(5 * np.dtype(dtype).itemsize), dtype)
+    group = zarr.open_group(tmp_path / "a.zarr", mode="w", zarr_format=2)
+    fill = values[4] if filled else None
+    array = group.create_array("v", shape=(7,), chunks=(2,), dtype=values.dtype, fill_value=fill)
+    array[:4], array.attrs["_ARRAY_DIMENSIONS"] = values[:4], ["x"]
+    expected = array[:].tobytes()
+    found = virtualds.open_virtual_dataset(tmp_path / "a.zarr")
+    assert found["v"].values.tobytes() == expected and found["v"].dtype == values.dtype
+    store = virtualds.zarr_store(tmp_path / "a.zarr")
+    assert np.asarray(zarr.open_array(store, path="v", mode="r")[:]).tobytes() == expected
+    assert xr.open_zarr(store, chunks=None)["v"].values.tobytes() == expected
+    for name in ("b.zarr", "b.json", "b.parquet"):
+        found.virtual.to_manifest(tmp_path / name)
+        again = xr.open_dataset(tmp_path / name, engine="virtual")
+        assert again["v"].values.tobytes() == expected
 
 
 def test_stores_of_one_origin_are_equal(archive: Archive) -> None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 LISTED = 4096
 """Keys that are listed at a time."""
+READ_ONLY = "does not support writing; write references with ds.virtual.to_manifest"
 REFUSAL_ERRORS = (ValueError, TypeError, KeyError, NotImplementedError, ImportError)
 """Errors of zarr-python and its codecs for unknown metadata."""
 
@@ -88,7 +89,7 @@ class VirtualStore(Store):
             ``read_only`` is False.
         """
         if not read_only:
-            self._refuse()
+            raise UnsupportedError(f"{self}: this store {READ_ONLY}")
         return VirtualStore(self._view, self._origin)
 
     @property
@@ -181,22 +182,33 @@ class VirtualStore(Store):
 
     async def set(self, key: str, value: Buffer) -> None:
         """Refuse."""
-        self._refuse()
+        self._check_writable()
+
+    async def set_if_not_exists(self, key: str, value: Buffer) -> None:
+        """Refuse."""
+        self._check_writable()
 
     async def set_partial_values(
         self, key_start_values: Iterable[tuple[str, int, bytes | bytearray | memoryview]]
     ) -> None:
         """Refuse."""
-        self._refuse()
+        self._check_writable()
 
     async def delete(self, key: str) -> None:
         """Refuse."""
-        self._refuse()
+        self._check_writable()
 
-    def _refuse(self) -> NoReturn:
-        raise UnsupportedError(
-            f"{self}: this store only reads; write references with ds.virtual.to_manifest"
-        )
+    async def delete_dir(self, prefix: str) -> None:
+        """Refuse."""
+        self._check_writable()
+
+    async def clear(self) -> None:
+        """Refuse."""
+        self._check_writable()
+
+    def _check_writable(self) -> NoReturn:
+        # the error of zarr-python's own stores
+        raise ValueError(f"{self}: store was opened in read-only mode and {READ_ONLY}")
 
 
 def find_objection(metadata: Mapping[str, Any]) -> str | None:

@@ -155,8 +155,9 @@ class HierarchyReader:
             return ManifestVariable(dims, data, attributes, encoding)
         array = array_from_zarr_v2(metadata, manifest)
         fill = fill_from_zarr_v2(metadata.get("fill_value"), array.dtype)
-        if fill is not None:
-            # as in xarray: the fill value of Zarr v2 replaces the netCDF attribute
+        if fill is not None and array.dtype.kind != "V":
+            # as in xarray: the fill value of Zarr v2 replaces the netCDF attribute; no such
+            # attribute masks raw bytes and compound types
             attributes["_FillValue"] = fill
         encoding = restore_encoding(array, dims, notes, self.source.url)
         return ManifestVariable(dims, array, attributes, encoding)
