@@ -201,3 +201,36 @@ def test_nothing_is_imported_that_a_call_does_not_need(call: str, opened_folder:
     )
     unneeded = UNNEEDED[call] & set(ran.stdout.splitlines()[-1].split())
     assert not unneeded
+
+
+def test_the_class_of_the_engine_waits_for_no_other_engine(tmp_path: Path) -> None:
+    write_year(tmp_path / "2001.nc", 2001)
+    (tmp_path / "other_engine.py").write_text(
+        "from xarray.backends import BackendEntrypoint\nclass Other(BackendEntrypoint): ...\n"
+    )
+    (tmp_path / "other_engine-1.dist-info").mkdir()
+    (tmp_path / "other_engine-1.dist-info/METADATA").write_text("Name: other-engine\nVersion: 1\n")
+    entry = "[xarray.backends]\nother = other_engine:Other\n"
+    (tmp_path / "other_engine-1.dist-info/entry_points.txt").write_text(entry)
+    code = """
+import sys
+import virtualds, xarray
+engine = virtualds.VirtualBackendEntrypoint
+found = xarray.open_dataset("2001.nc", engine=engine).load()
+tree = xarray.open_datatree("2001.nc", engine=engine).load()
+several = xarray.open_mfdataset(["2001.nc"], engine=engine).load()
+assert "other_engine" not in sys.modules
+# what a name costs: if this fails, xarray has learnt to load the named engine alone
+expected = xarray.open_dataset("2001.nc", engine="virtual").load()
+assert "other_engine" in sys.modules
+for other in (found, tree.to_dataset(), several):
+    xarray.testing.assert_identical(other, expected)
+"""
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    subprocess.run(
+        [sys.executable, "-c", code],
+        check=True,
+        timeout=60,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": path},
+    )

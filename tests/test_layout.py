@@ -73,6 +73,7 @@ PUBLIC = {
     "SyncReport",
     "UnsupportedError",
     "Verification",
+    "VirtualBackendEntrypoint",
     "VirtualdsError",
     "clean_up",
     "compact",

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         ManifestVariable as ManifestVariable,
     )
     from virtualds.arrays.parser import Parser as Parser
+    from virtualds.backend import VirtualBackendEntrypoint as VirtualBackendEntrypoint
     from virtualds.checks.diagnose import diagnose as diagnose
     from virtualds.checks.diagnose.findings import (
         Difference as Difference,
@@ -118,6 +119,7 @@ _HOMES = {
     "SyncReport": "syncing.report",
     "UnsupportedError": "errors",
     "Verification": "checks.verify.report",
+    "VirtualBackendEntrypoint": "backend",
     "VirtualdsError": "errors",
     "clean_up": "datasets.upkeep",
     "compact": "datasets.upkeep",
