@@ -13,6 +13,7 @@ from virtualds.datasets.keywords import list_arguments, make_strict
 from virtualds.errors import VirtualdsError
 from virtualds.importing import importing
 from virtualds.options import FILE_RETRIES, SETTLE
+from virtualds.public import public
 from virtualds.urls import local_path, normalise_url, scheme_of
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ OF_ONE = (
 """Arguments of one file; the others are those of many."""
 
 
+@public
 class VirtualBackendEntrypoint(BackendEntrypoint):
     """Opens reference sets, and source files of all known formats.
 

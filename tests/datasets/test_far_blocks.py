@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import shutil
 import warnings
-from itertools import combinations
+from itertools import combinations, permutations
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -154,16 +154,20 @@ def test_no_request_of_a_user_makes_a_block_huge(name: str) -> None:
             assert block <= max(stored, LARGE_BLOCK)
 
 
-def test_variables_that_share_chunks_share_blocks() -> None:
+def test_variables_that_share_chunks_share_the_blocks_of_the_largest_of_them() -> None:
+    shape, chunks = (400, 256, 256), (1, 128, 128)
     ds = xr.Dataset(
         {
-            "t": (DIMS[1:], far_field((400, 256, 256), (1, 128, 128))),
-            "u": (DIMS[1:], far_field((400, 256, 256), (1, 128, 128), "f8")),
+            "t": (DIMS[1:], far_field(shape, chunks)),
+            "u": (DIMS[1:], far_field(shape, chunks, "f8")),
             "p": (DIMS[2:3], far_field((256,), (128,))),
         }
     )
-    lazy = ds.virtual.to_lazy({})
-    assert lazy.chunks["z"] == lazy["t"].chunks[0] == lazy["u"].chunks[0]
+    alone = ds[["u"]].virtual.to_lazy({})["u"].chunks
+    assert alone != ds[["t"]].virtual.to_lazy({})["t"].chunks
+    for names in permutations(ds.data_vars):
+        lazy = ds[list(names)].virtual.to_lazy({})
+        assert lazy.chunks["z"] == lazy["t"].chunks[0] == lazy["u"].chunks[0] == alone[0]
     assert lazy["u"].data.npartitions < ds["u"].data.nchunks
 
 

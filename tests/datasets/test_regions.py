@@ -9,6 +9,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 import xarray as xr
@@ -287,6 +288,30 @@ def test_an_encoding_that_a_format_does_not_hold_is_refused_and_nothing_changes(
     xr.testing.assert_equal(opened(path), forecasts.expected([]))
 
 
+@pytest.mark.parametrize("on_duplicate", ["raise", "replace"])
+def test_missing_chunks_of_a_region_keep_their_own_fill_value(
+    on_duplicate: str, tmp_path: Path, refs: Path
+) -> None:
+    def stored(name: str, size: int, filler: int) -> xr.Dataset:
+        with h5py.File(tmp_path / name, "w") as file:
+            array = file.create_dataset("v", (size,), "i4", chunks=(2,), fillvalue=filler)
+            array[:2] = filler * 10, filler * 11
+        return virtualds.open_virtual_dataset(tmp_path / name)
+
+    for filler in (-1, 7):
+        stored("set.nc", 10, -1).virtual.to_manifest(refs, mode="w")
+        added = stored("added.nc", 4, filler)
+        region = {"phony_dim_0": slice(4, 8)}
+        # the chunks of another pipeline, and none at all
+        for part, values in ((added, [filler * 10, filler * 11, filler, filler]),
+                             (added.isel(phony_dim_0=slice(2, 4)), [filler, filler])):  # fmt: skip
+            place = region if part is added else {"phony_dim_0": slice(8, 10)}
+            part.virtual.to_manifest(refs, region=place, on_duplicate=on_duplicate)
+            found = opened(refs)["v"].values
+            np.testing.assert_array_equal(found[:4], [-10, -11, -1, -1])
+            np.testing.assert_array_equal(found[place["phony_dim_0"]], values)
+
+
 def test_uncompressed_chunks_are_cut(tmp_path: Path, refs: Path) -> None:
     plain = tmp_path / "plain.nc"
     values = np.arange(24.0).reshape(4, 6)
@@ -327,13 +352,19 @@ REFUSED: dict[str, tuple[Callable[[xr.Dataset], xr.Dataset], Any, type[Exception
     "no such dimension": (lambda ds: ds, {"time": "auto"}, ValueError, "no dimension 'time'"),
     "a step": (lambda ds: ds, {"lead": slice(0, 4, 2)}, ValueError, "has a step"),
     "too long": (lambda ds: ds, {"lead": slice(0, 3)}, ValueError, "is 3 of the 4 elements"),
-    "beyond": (lambda ds: ds, {"lead": slice(3, 5)}, ValueError, "is 1 of the 4 elements"),
+    "beyond": (lambda ds: ds, {"lead": slice(3, 5)}, ValueError, "beyond the 4 elements"),
+    "beyond, and as long as what is left": (
+        lambda ds: ds.isel(lead=[0]), {"lead": slice(3, 5)}, ValueError, "beyond the 4 elements"
+    ),
     "no index": (lambda ds: ds.drop_vars("init"), REGION, ValueError, "no index coordinate 'init'"),
     "an unknown value": (
         lambda ds: ds.assign_coords(member=[7]), REGION, CombineError, "'member' of the .* no 7"
     ),
     "not contiguous": (
         lambda ds: ds.isel(lead=[1, 0]), REGION, CombineError, r"at \[1, 0\] of the set"
+    ),
+    "gaps": (
+        lambda ds: ds.assign_coords(lead=[0, 12]), REGION, CombineError, r"at \[0, 2\] of the set"
     ),
     "another place": (
         lambda ds: ds, {"init": slice(0, 1), "lead": slice(0, 2), "member": slice(1, 2)},

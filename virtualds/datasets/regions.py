@@ -142,9 +142,13 @@ def _check_slice(dim: Hashable, wanted: slice, size: int, count: int) -> slice:
     """Return a slice with start and stop inside of a dimension."""
     if wanted.step not in (None, 1):
         raise ValueError(f"region: {wanted} along {dim!r} has a step; give a slice without one")
+    if wanted.stop is not None and wanted.stop > size:
+        raise ValueError(
+            f"region: {wanted} along {dim!r} stops beyond the {size} elements of the set; append "
+            f"what is new (append_dim={dim!r}), or make a longer template"
+        )
     start, stop, _ = wanted.indices(size)
-    beyond = wanted.stop is not None and wanted.stop > size
-    if stop - start != count or beyond:
+    if stop - start != count:
         raise ValueError(
             f"region: {wanted} along {dim!r} is {max(stop - start, 0)} of the {size} elements of "
             f"the set, and the new dataset has {count}"
