@@ -312,6 +312,23 @@ def test_missing_chunks_of_a_region_keep_their_own_fill_value(
             np.testing.assert_array_equal(found[place["phony_dim_0"]], values)
 
 
+@pytest.mark.parametrize("written", [4, 8])
+def test_gaps_of_what_fills_a_region_read_as_they_did(
+    written: int, tmp_path: Path, refs: Path
+) -> None:
+    with h5py.File(tmp_path / "a.nc", "w") as file:
+        array = file.create_dataset("v", (8,), "i4", chunks=(2,), fillvalue=-1)
+        array[:written] = np.arange(written)
+    ds = virtualds.open_virtual_dataset(tmp_path / "a.nc")
+    part = ds.isel(phony_dim_0=slice(2, 4)).assign_coords(phony_dim_0=[0, 1])
+    for filler in (-1, 99):
+        ds.virtual.to_manifest(refs, mode="w")
+        added = part.reindex(phony_dim_0=range(4), fill_value=filler).drop_vars("phony_dim_0")
+        region = {"phony_dim_0": slice(4, 8)}
+        added.virtual.to_manifest(refs, region=region, on_duplicate="replace")
+        np.testing.assert_array_equal(opened(refs)["v"], [0, 1, 2, 3, 2, 3, filler, filler])
+
+
 def test_uncompressed_chunks_are_cut(tmp_path: Path, refs: Path) -> None:
     plain = tmp_path / "plain.nc"
     values = np.arange(24.0).reshape(4, 6)

@@ -12,8 +12,8 @@ from dataclasses import replace
 import numpy as np
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.concatenate import assemble
-from virtualds.arrays.fill import default_fill, fills_with
+from virtualds.arrays.concatenate import assemble, hold_gaps_as_chunks
+from virtualds.arrays.fill import default_fill, fills_with, is_same_scalar
 from virtualds.chunks.alignment import find_regular_chunks
 from virtualds.chunks.axis import make_regular_axes
 from virtualds.chunks.fragment import Fragment
@@ -277,9 +277,16 @@ def _cut_out(
 def _join(
     parts: Sequence[tuple[tuple[int, ...], ManifestArray]], array: ManifestArray
 ) -> ManifestArray:
-    """Return an array of parts that do not overlap, with the fill value of another."""
-    shape, axes = array.shape, range(array.ndim)
-    return assemble(shape, array.dtype, array.fill_value, parts, axes, array.name).pruned()
+    """Return an array of parts that do not overlap, with the fill value of another.
+
+    Gaps of a part that are filled with another value become missing chunks, which keep it.
+    """
+    shape, axes, fill = array.shape, range(array.ndim), array.fill_value
+    held = [
+        (place, p if is_same_scalar(p.fill_value, fill) else hold_gaps_as_chunks(p))
+        for place, p in parts
+    ]
+    return assemble(shape, array.dtype, fill, held, axes, array.name).pruned()
 
 
 def _check_edges(array: ManifestArray, region: Box) -> None:
