@@ -7,10 +7,11 @@ xarray file by file.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import chain, count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +26,10 @@ from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES, Decoding
 from virtualds.datasets.lazy import to_lazy
 from virtualds.errors import VirtualdsError
 
+CHARACTER = np.dtype("S1")
+"""The type of characters, which xarray joins along their last axis (NUG, "Strings")."""
+CHARACTER_AXIS = "char_dim_name"
+"""The entry of an encoding that names the axis of characters; None in data that are not decoded."""
 OWN_ENCODING = ("source", "preferred_chunks")
 """Encoding that each file gives itself: its keys, and what may change."""
 SHARED_INDEX_BYTES = 2**16
@@ -323,6 +328,41 @@ def build_index(name: Any, variable: xr.Variable) -> tuple[xr.Variable, xr.Index
     """Return a variable as an index of its dimension, with that index."""
     found = xr.Coordinates({name: variable})
     return found.variables[name], found.xindexes[name]
+
+
+def find_joined_characters(variables: Mapping[str, ManifestVariable]) -> list[str]:
+    """Return the names of variables whose characters xarray joins when it decodes the group.
+
+    It joins along an axis that only characters have, so this depends on all variables.
+    """
+    if not any(v.data.dtype == CHARACTER and v.dims for v in variables.values()):
+        return []
+    stored = {name: xr.Variable(v.dims, to_lazy(v.data, name)) for name, v in variables.items()}
+    decoded, *_ = xr.conventions.decode_cf_variables(
+        stored, {}, mask_and_scale=False, decode_times=False, decode_coords=False
+    )
+    return [name for name, variable in stored.items() if decoded[name].dims != variable.dims]
+
+
+def set_characters_apart(
+    variables: Mapping[str, ManifestVariable], joined: Collection[str]
+) -> dict[str, ManifestVariable]:
+    """Give single characters that xarray would join an axis of their own, as netCDF does.
+
+    ``joined`` are the names of those that it is to join.
+    """
+    found = dict(variables)
+    taken = {*variables}.union(*(v.dims for v in variables.values()))
+    for name in find_joined_characters(variables):
+        if name in joined:
+            continue
+        variable = variables[name]
+        wanted = str(variable.encoding.get(CHARACTER_AXIS, "string1"))
+        names = chain([wanted, "string1"], (f"string1_{n}" for n in count(2)))
+        dim = next(name for name in names if name not in taken)
+        data = np.expand_dims(variable.data, -1)  # type: ignore[arg-type]
+        found[name] = replace(variable, dims=(*variable.dims, dim), data=data)
+    return found
 
 
 def append_unpacking(

@@ -15,6 +15,7 @@ from virtualds.arrays.fill import default_fill
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.chunks.columns import drop_repeated_tables
 from virtualds.codecs.pipeline import CodecPipeline
+from virtualds.datasets.decoding import CHARACTER_AXIS, set_characters_apart
 from virtualds.datasets.lazy import get_virtual_array, is_unread
 from virtualds.datasets.loaded_values import encode_loaded
 from virtualds.datasets.references_behind import restore_references
@@ -52,6 +53,9 @@ def group_from_dataset(dataset: xr.Dataset) -> ManifestGroup:
             error.locate(f"variable {name!r}")
             raise
     _check_urls(variables.values())
+    # what was not decoded is stored as it is
+    raw = [name for name, v in variables.items() if v.encoding.get(CHARACTER_AXIS, "") is None]
+    variables = set_characters_apart(variables, raw)
     return ManifestGroup(variables, attributes, encoding=dataset.encoding)
 
 

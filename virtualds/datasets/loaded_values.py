@@ -101,7 +101,7 @@ def _list_spellings(stored: xr.Variable, encoding: Mapping[str, Any]) -> Iterato
 
 def _list_decodings(name: str, stored: xr.Variable, variable: xr.Variable) -> Iterator[xr.Variable]:
     """Yield what a stored variable may decode to."""
-    # characters keep their axis here: only backends join them
+    # characters are given their axis where all variables are known
     yield xr.conventions.decode_cf_variable(name, stored.copy(), concat_characters=False)
     if variable.dtype.kind == "O" and " since " in str(stored.attrs.get("units", "")):
         # dates of the standard calendar may have been decoded to objects
@@ -114,9 +114,18 @@ def _list_decodings(name: str, stored: xr.Variable, variable: xr.Variable) -> It
 
 
 def _to_plain(values: Any) -> Any:
-    """Return values with strings as objects, which every format holds."""
+    """Return values with text as objects, which every format holds, and other objects as numbers.
+
+    xarray decodes bytes and booleans to objects where some may be missing.
+    """
     found = np.asarray(values)
-    return found.astype(object) if found.dtype.kind in "UT" else found
+    if found.dtype.kind in "UT":
+        return found.astype(object)
+    kinds = {type(value) for value in found.flat} if found.dtype.kind == "O" else set()
+    for kind in (bytes, bool):
+        if kinds and kinds <= {kind, np.dtype(kind).type}:
+            return found.astype(kind)
+    return found
 
 
 def _is_same(again: xr.Variable, variable: xr.Variable) -> bool:

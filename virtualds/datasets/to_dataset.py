@@ -23,6 +23,8 @@ from virtualds.bounds import demand_backed, demand_values
 from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES, Decoding, Packing
 from virtualds.codecs.cf_time import TimePacking
 from virtualds.datasets.decoding import (
+    CHARACTER,
+    CHARACTER_AXIS,
     MisfitError,
     VariableDecoding,
     append_unpacking,
@@ -314,6 +316,8 @@ def _decode_by_xarray(
             # bounds that are dates already do not need the units of their coordinate
             for key in {"units", "calendar"} - stored.attributes.keys():
                 variable.attrs.pop(key, None)
+        if stored.data.dtype == CHARACTER and decoders.get("concat_characters") is False:
+            variable.encoding[CHARACTER_AXIS] = None
     return {name: decoded[name] for name in order}, dict(found[1]), set(found[2])
 
 
