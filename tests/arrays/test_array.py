@@ -30,7 +30,7 @@ from virtual_arrays import (
 
 import virtualds
 from virtualds import ChunkManifest, CombineError, Fragment, ManifestArray, UnsupportedError
-from virtualds.arrays.fill import default_fill
+from virtualds.arrays.fill import default_fill, is_same_scalar
 from virtualds.arrays.indexing import FREE_SLABS
 from virtualds.codecs.cf_packing import Packing
 from virtualds.reading.plan import plan
@@ -1003,6 +1003,14 @@ def test_operations_that_change_nothing_look_at_no_chunk(
     assert array.crop(0, 0, 4) is array
     assert array.same_references(array)
     assert replace(array, name="w").pruned().shape == (4, 3)
+
+
+def test_complex_fill_values_are_the_same_if_both_parts_are() -> None:
+    nan = np.nan
+    assert is_same_scalar(complex(nan, 1), np.complex64(complex(nan, 1)))
+    assert not is_same_scalar(complex(nan, 1), complex(nan, 2))
+    assert not is_same_scalar(complex(nan, 0), complex(nan, nan))
+    assert not is_same_scalar(complex(0, -0.0), complex(0, 0.0))
 
 
 def test_the_fill_of_a_type_is_one_object() -> None:

@@ -160,6 +160,14 @@ def test_booleans_are_what_xarray_says_they_are() -> None:
     demand_equal_bytes(stored, {"dtype": "bool"}, stored)
 
 
+@pytest.mark.parametrize("dtype", ["c8", "c16"])
+def test_both_parts_of_missing_complex_numbers_are_nan(dtype: str) -> None:
+    stored = np.array([1, 2 + 1j, 0, 3, -0.0, complex(np.nan, 1)], dtype)
+    three = np.dtype(dtype).type(3)
+    for fill in ({"_FillValue": stored[2]}, {"_FillValue": stored[2], "missing_value": three}):
+        demand_equal_bytes(stored, fill, stored)
+
+
 # ---------------------------------------------------------------------- how it is applied
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from virtualds.codecs.codec import CodecError
 from virtualds.codecs.pipeline import CodecPipeline
 
-ABSENT = {"f": np.nan, "c": np.nan, "M": "NaT", "m": "NaT"}
+ABSENT = {"f": np.nan, "c": complex(np.nan, np.nan), "M": "NaT", "m": "NaT"}
 """By kind of dtype, the value that means that a value is missing."""
 
 
@@ -44,8 +44,10 @@ def fills_with(pipeline: CodecPipeline, value: Any) -> bool:
 
 def is_same_scalar(a: Any, b: Any) -> bool:
     """Say whether two scalars are the same value: NaN is NaN, and -0.0 is not 0.0."""
+    one, two = np.asarray(a), np.asarray(b)
+    if one.dtype.kind == two.dtype.kind == "c":
+        return is_same_scalar(a.real, b.real) and is_same_scalar(a.imag, b.imag)
     if a != b:
         return bool(a != a and b != b)
-    one, two = np.asarray(a), np.asarray(b)
     kind = np.result_type(one, two)
     return one.astype(kind).tobytes() == two.astype(kind).tobytes()

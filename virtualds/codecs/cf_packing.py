@@ -41,6 +41,15 @@ class Decoding(Protocol):
     def decode_into(self, out: npt.NDArray[Any], stored: npt.NDArray[Any]) -> None: ...
 
 
+ABSENT = {
+    "f": np.nan,
+    "c": complex(np.nan, np.nan),
+    # integers that count time units stay integers; the least one is NaT
+    "i": np.iinfo(np.int64).min,
+}
+"""What xarray puts in place of fill values, by the kind of the decoded dtype."""
+
+
 @dataclass(frozen=True)
 class Packing:
     """How stored numbers become values.
@@ -121,8 +130,7 @@ class Packing:
             absent = out == self.fills[0]
             for fill in self.fills[1:]:
                 absent |= out == fill
-            # integers that count time units stay integers; the least one is NaT
-            out[absent] = np.nan if self.dtype.kind in "fc" else np.iinfo(np.int64).min
+            out[absent] = ABSENT[self.dtype.kind]
         if self.scale_factor is not None:
             out *= self.scale_factor
         if self.add_offset is not None:
