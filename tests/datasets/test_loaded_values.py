@@ -12,6 +12,7 @@ from typing import Any
 import h5py
 import netCDF4
 import numpy as np
+import pandas as pd
 import pytest
 import xarray as xr
 import zarr
@@ -115,6 +116,10 @@ WRITTEN: dict[str, tuple[Make, bool]] = {
     "members of fixed length": (lambda p: compound(p, [("n", "i4"), ("s", "S3")]), True),
     "members of text": (one(np.array([(1, "ab")], [("n", "i4"), ("s", "U2")])), True),
     "booleans": (one(np.array([True, False])), True),
+    "dates beyond nanoseconds": (
+        one(np.array(["2000-01-01T00:00:00.000001", "NaT", "1500-01-01", "99999-01-01"], "M8[us]")),
+        True,
+    ),
     "durations": (one(np.array([1, "NaT", 3], "m8[s]")), True),
 }
 
@@ -157,6 +162,23 @@ def test_dates_of_the_standard_calendar_may_be_objects(suffix: str, tmp_path: Pa
     for how in ({}, {"decode_times": CFTIME}):
         again = xr.open_dataset(tmp_path / f"refs{suffix}", engine="virtual", **how)
         xr.testing.assert_equal(again.load(), xr.load_dataset(path, **how))
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_dates_of_any_unit_are_written_by_their_units_of_cf(suffix: str, tmp_path: Path) -> None:
+    """pandas 3 makes dates of microseconds, where those of a file are of nanoseconds."""
+    ds = virtualds.open_virtual_dataset(dated(tmp_path))
+    days = pd.date_range("2000-01-01", periods=6)
+    for unit in ("s", "ms", "us", "ns"):
+        longer = ds.reindex(time=days.as_unit(unit))
+        # one with the encoding of the file, one without
+        longer = longer.assign(again=("time", days.as_unit(unit)))
+        longer.virtual.to_manifest(tmp_path / f"refs{suffix}", mode="w")
+        again = xr.load_dataset(tmp_path / f"refs{suffix}", engine="virtual")
+        for name in ("time", "again"):
+            assert (again[name].values == days.values).all()
+            assert again[name].encoding["units"].endswith("since 2000-01-01 00:00:00")
+        np.testing.assert_array_equal(again["t"], [0, 1, 2, 3, np.nan, np.nan])
 
 
 VARYING = [("n", "i4"), ("s", h5py.string_dtype())]

@@ -7,12 +7,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import xarray as xr
 
 from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES
 from virtualds.errors import UnsupportedError
 
 TIME_ATTRIBUTES = ("units", "calendar", "dtype", *PACKING_ATTRIBUTES)
+TIMES = ("m", "M")
+"""Kinds of dtypes of durations and dates."""
 ENCODE_ERRORS = (ValueError, OverflowError, TypeError, KeyError, UserWarning)
 """Errors of xarray if values do not fit their encoding."""
 
@@ -26,7 +29,10 @@ def encode_loaded(name: str, variable: xr.Variable) -> xr.Variable:
         No known encoding keeps all values.
     """
     variable = _to_native_order(variable.copy(deep=False).to_base_variable())
-    if getattr(variable.encoding.get("dtype"), "kind", "") in "mM" and variable.dtype.kind in "mM":
+    if (
+        getattr(variable.encoding.get("dtype"), "kind", "") in TIMES
+        and variable.dtype.kind in TIMES
+    ):
         # the source stores dates as numpy does, not as CF does
         return variable
     if _is_coded(variable):
@@ -48,6 +54,9 @@ def encode_loaded(name: str, variable: xr.Variable) -> xr.Variable:
                     return spelt
         except ENCODE_ERRORS:
             continue
+    if variable.dtype.kind in TIMES:
+        # no unit of CF holds all of them, but numpy's does
+        return variable
     raise UnsupportedError(
         f"its values of dtype {variable.dtype} cannot be encoded without change; convert them, or "
         f"leave it out"
@@ -129,8 +138,18 @@ def _to_plain(values: Any) -> Any:
 
 
 def _is_same(again: xr.Variable, variable: xr.Variable) -> bool:
-    """Say whether a variable survived encoding; strings may change their dtype."""
+    """Say whether a variable survived encoding; strings and times may change their dtype."""
     if again.dtype == variable.dtype and xr.Variable.equals(again, variable):  # type: ignore[no-untyped-call]
         return True
+    if again.dtype.kind == variable.dtype.kind and again.dtype.kind in TIMES:
+        return _are_same_times(again.values, variable.values)
     textual = again.dtype.kind in "OUST" and variable.dtype.kind in "OUST"
     return textual and bool(np.array_equal(again.values, variable.values))
+
+
+def _are_same_times(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> bool:
+    """Say whether times in two units are the same; numpy's comparison may overflow."""
+    converted = one.astype(other.dtype)
+    back = converted.astype(one.dtype)
+    pairs = ((converted, other), (back, one))
+    return all(np.array_equal(a.view(np.int64), b.view(np.int64)) for a, b in pairs)
