@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -116,3 +117,34 @@ def test_units_and_characters_are_written_to_netcdf_as_they_were(
         assert file["packed"].chunking() == [1, 600]
         assert file["packed"].filters()["complevel"] == 3
         assert file["packed"].getncattr("_FillValue") == -99
+
+
+@pytest.mark.parametrize("suffix", [".zarr", ".json", ".parquet"])
+def test_every_kind_of_set_is_written_to_netcdf_and_zarr(suffix: str, tmp_path: Path) -> None:
+    """Chunks of many shapes have no chunk sizes, and netCDF filters nothing but chunks."""
+    lengths = {"ragged": (31, 28, 31), "regular": (30, 30, 30)}
+    filters: dict[str, Any] = {"plain": {}, "filtered": {"zlib": True, "shuffle": True}}
+    for (shape, days), (filtering, how) in product(lengths.items(), filters.items()):
+        files, first = [], 0
+        for number, count in enumerate(days):
+            month = xr.Dataset(
+                {"t": (("time", "x"), np.arange(4.0 * count).reshape(count, 4))},
+                {"time": first + np.arange(count)},
+            )
+            first += count
+            files.append(tmp_path / f"{shape}{filtering}{number}.nc")
+            pieces = {"chunksizes": (count, 4)} if how else {}
+            month.to_netcdf(files[-1], encoding={"t": how | pieces})
+        wanted = xr.open_mfdataset(files).load()
+        target = tmp_path / f"{shape}{filtering}{suffix}"
+        virtualds.open_virtual_mfdataset(files).virtual.to_manifest(
+            target, on_unsupported="rewrite"
+        )
+        found = xr.open_dataset(target, engine="virtual")
+        for engine in ("netcdf4", "h5netcdf"):
+            found.to_netcdf(tmp_path / "out.nc", engine=engine)
+            xr.testing.assert_equal(xr.load_dataset(tmp_path / "out.nc"), wanted)
+        found.to_zarr(tmp_path / "out.zarr", mode="w", consolidated=False)
+        plain = xr.open_zarr(tmp_path / "out.zarr", consolidated=False)
+        xr.testing.assert_equal(plain.load(), wanted)
+        assert found.to_dataframe().equals(wanted.to_dataframe())

@@ -41,6 +41,9 @@ def restore_encoding(
             )
     if found["chunksizes"] is not None:
         found["chunksizes"] = tuple(found["chunksizes"])
+    if any(found[name] for name in NO_FILTERS):
+        # chunks of many shapes are chunks; HDF5 filters nothing else
+        found["contiguous"] = False
     if found["contiguous"]:
         found["chunksizes"] = None
         found.pop("preferred_chunks", None)
