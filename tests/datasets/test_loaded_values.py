@@ -181,6 +181,28 @@ def test_dates_of_any_unit_are_written_by_their_units_of_cf(suffix: str, tmp_pat
         np.testing.assert_array_equal(again["t"], [0, 1, 2, 3, np.nan, np.nan])
 
 
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_padded_members_in_arrays_of_members_come_back(suffix: str, tmp_path: Path) -> None:
+    padded = np.dtype([("a", "i1"), ("b", "i4")], align=True)
+    deep = np.dtype([("y", "i1"), ("z", padded, (2,))], align=True)
+    values = np.zeros(2, [("q", "i2"), ("p", deep, (3,))])
+    values["q"] = [1, 2]
+    values["p"]["z"]["a"] = np.arange(12).reshape(2, 3, 2)
+    values["p"]["z"]["b"] = np.arange(12).reshape(2, 3, 2) - 70_000
+    with h5py.File(tmp_path / "k.h5", "w") as file:
+        file["v"] = values
+    dataset = virtualds.open_virtual_dataset(tmp_path / "k.h5")
+    for how in ("error", "rewrite"):
+        # chunks are encoded anew, or values in memory are written
+        written = dataset if how == "rewrite" else dataset.virtual.load()
+        target = tmp_path / f"{how}{suffix}"
+        written.virtual.to_manifest(target, on_unsupported=how)
+        found = xr.load_dataset(target, engine="virtual")["v"].values
+        np.testing.assert_array_equal(found["q"], values["q"])
+        for name in ("a", "b"):
+            np.testing.assert_array_equal(found["p"]["z"][name], values["p"]["z"][name])
+
+
 VARYING = [("n", "i4"), ("s", h5py.string_dtype())]
 REFUSED: dict[str, tuple[Make, str]] = {
     "None among text": (one(np.array(["a", None, "b"], object)), "nan where only.*fillna"),

@@ -9,7 +9,6 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.lib import recfunctions
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.fill import fills_with
@@ -37,6 +36,7 @@ from virtualds.datasets.rewrite.encodings import (
 )
 from virtualds.errors import UnsupportedError, VirtualdsError
 from virtualds.formats.zarr.v2_obstacles import build_fill_pipeline
+from virtualds.formats.zarr.v2_types import to_packed
 
 Obstacles = Callable[[ManifestVariable], list[str]]
 """Returns why a format cannot hold a virtual variable; empty if it can."""
@@ -181,9 +181,7 @@ def _find_usual_length(fragment: Fragment, axis: int) -> int:
 def _make_plain(variable: ManifestVariable, main: MainEncoding) -> MainEncoding:
     """Return an encoding with the chunks of another one that holds any values of a variable."""
     array: ManifestArray = variable.data  # type: ignore[assignment]
-    dtype = array.dtype
-    if dtype.names:
-        dtype = recfunctions.repack_fields(np.empty(0, dtype), recurse=True).dtype
+    dtype = to_packed(array.dtype)
     bare = not set(PACKING_ATTRIBUTES) & variable.attributes.keys()
     size = 8 if bare and dtype.kind in "mM" else dtype.itemsize
     codecs = _adapt_codecs(main.pipeline.codecs, size)

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
-from numpy.lib import recfunctions
 
 from virtualds.bounds import Buffer
 from virtualds.codecs.cf_packing import Decoding, Packing
@@ -19,6 +18,7 @@ from virtualds.codecs.cf_time import TimePacking
 from virtualds.codecs.codec import Codec
 from virtualds.codecs.pipeline import CodecPipeline, FixedAxis
 from virtualds.errors import UnsupportedError
+from virtualds.formats.zarr.v2_types import pack_members
 
 Array = npt.NDArray[Any]
 
@@ -223,7 +223,7 @@ def is_same(one: Array, other: Array) -> bool:
     native = [np.ascontiguousarray(a.astype(other.dtype.newbyteorder("="))) for a in (one, other)]
     if other.dtype.names:
         # bytes between the members of compound types are anything
-        native = [recfunctions.repack_fields(a, recurse=True) for a in native]
+        native = [pack_members(a) for a in native]
     if native[0].tobytes() == native[1].tobytes():
         return True
     if one.dtype.kind not in "fc":

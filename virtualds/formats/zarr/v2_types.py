@@ -6,6 +6,7 @@ import base64
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from virtualds.bounds import demand_element
 from virtualds.errors import FormatError
@@ -54,6 +55,28 @@ def dtype_to_zarr_v2(dtype: np.dtype[Any]) -> Any:
         base, shape = dtype[name].base, dtype[name].shape
         spelled.append([name, dtype_to_zarr_v2(base), *([list(shape)] if shape else [])])
     return spelled
+
+
+def pack_members(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return values of a compound type without bytes between its members."""
+    return values.astype(to_packed(values.dtype), copy=False)
+
+
+def to_packed(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return a dtype without bytes between members, also of members that are arrays.
+
+    `numpy.lib.recfunctions.repack_fields` leaves those as they are.
+
+    >>> to_packed(np.dtype([("a", np.dtype("i1,i4", align=True), 2)])).itemsize
+    10
+    """
+    if dtype.subdtype is not None:
+        base, shape = dtype.subdtype
+        return np.dtype((to_packed(base), shape))
+    if dtype.names is None:
+        return dtype
+    members = [to_packed(dtype[name]) for name in dtype.names]
+    return np.dtype({"names": list(dtype.names), "formats": members})
 
 
 def can_be_spelled(dtype: np.dtype[Any]) -> bool:

@@ -32,6 +32,7 @@ from virtualds.formats.zarr.v2_types import (
     fill_to_attribute,
     fill_to_zarr_v2,
     is_exact,
+    pack_members,
 )
 from virtualds.json_values import to_json
 from virtualds.source_file import SourceFile
@@ -274,9 +275,7 @@ def _drop_padding(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
             f"its members {values.dtype} hold strings or arrays of varying length, for which "
             f"Zarr v2 has no form; leave the variable out with ds.drop_vars"
         )
-    from numpy.lib import recfunctions
-
-    return recfunctions.repack_fields(values, recurse=True)
+    return pack_members(values)
 
 
 def _to_stored(variable: ManifestVariable) -> ManifestArray | None:

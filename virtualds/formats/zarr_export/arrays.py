@@ -23,7 +23,7 @@ from virtualds.chunks.reference_table import iterate_blocks
 from virtualds.codecs.vlen_text import encode_text, to_text_objects
 from virtualds.errors import ReadError, UnsupportedError, VirtualdsError
 from virtualds.formats.zarr.data_types import RECORDS, data_type_from_v3, fill_value_from_v3
-from virtualds.formats.zarr.v2_types import fill_to_attribute
+from virtualds.formats.zarr.v2_types import fill_to_attribute, pack_members
 from virtualds.formats.zarr.v3_arrays import ManifestPart, array_to_v3, is_extended
 from virtualds.formats.zarr.v3_metadata import axes_from_v3
 from virtualds.formats.zarr.values import TEXT
@@ -31,7 +31,6 @@ from virtualds.formats.zarr_export.decoded import (
     build_decoded_metadata,
     is_unwieldy,
     list_decoded_grids,
-    pack_members,
 )
 from virtualds.json_values import to_json
 from virtualds.source_file import find_mismatch

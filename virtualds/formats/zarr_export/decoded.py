@@ -7,8 +7,6 @@ from math import prod
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-from numpy.lib import recfunctions
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import Data
@@ -16,6 +14,7 @@ from virtualds.chunks.fragment import Fragment
 from virtualds.codecs.vlen_text import to_text_objects
 from virtualds.errors import UnsupportedError
 from virtualds.formats.zarr.data_types import data_type_to_v3, fill_value_to_v3
+from virtualds.formats.zarr.v2_types import pack_members, to_packed
 from virtualds.formats.zarr.v3_metadata import grid_to_v3
 from virtualds.formats.zarr.values import TEXT
 
@@ -23,14 +22,6 @@ CHUNK_BYTES = 2**24
 """Most bytes of a decoded chunk, where its array has no regular chunks."""
 UNWIELDY_BYTES = 2**26
 """Larger chunks that are not compressed are cut smaller."""
-
-
-def pack_members(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return values without the padding of compound types."""
-    if values.dtype.names is None:
-        return values
-    found: npt.NDArray[Any] = recfunctions.repack_fields(values, recurse=True)
-    return found
 
 
 def build_decoded_metadata(data: Data) -> dict[str, Any]:
@@ -42,7 +33,7 @@ def build_decoded_metadata(data: Data) -> dict[str, Any]:
         Zarr has no such data type.
     """
     text = _is_text(data)
-    dtype = pack_members(np.empty(0, data.dtype)).dtype
+    dtype = to_packed(data.dtype)
     kind = TEXT if text else data_type_to_v3(dtype)
     if kind is None:
         raise UnsupportedError(
