@@ -12,6 +12,8 @@ from functools import partial
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from virtualds.errors import UnsupportedError
 from virtualds.options import get_options
 
@@ -26,6 +28,9 @@ MOST_AXES = 32
 
 LARGEST_ELEMENT = 2**24
 """Bytes that one element may have."""
+
+DEEPEST_TYPE = 64
+"""How many compound types may lie in each other."""
 
 SWELLS_BY = 1000
 """Decoded bytes that a large coordinate may have for each of its bytes in files."""
@@ -91,6 +96,30 @@ def demand_element(itemsize: int, what: str) -> None:
             f"leave the variable out with drop_variables, or fetch the file again if its metadata "
             f"are damaged"
         )
+
+
+def demand_shallow(dtype: np.dtype[Any], what: str) -> None:
+    """Refuse compound types so deep that Python cannot pickle or print them.
+
+    Raises
+    ------
+    UnsupportedError
+        They are deeper than `DEEPEST_TYPE`.
+    """
+    depth, level = 0, [dtype]
+    while level := [
+        kind.base
+        for outer in level
+        for kind, *_ in (outer.fields or {}).values()
+        if kind.base.names
+    ]:
+        depth += 1
+        if depth > DEEPEST_TYPE:
+            raise UnsupportedError(
+                f"{what}: more than {DEEPEST_TYPE} compound types lie in each other; leave the "
+                f"variable out with drop_variables, or fetch the file again if its metadata are "
+                f"damaged"
+            )
 
 
 def demand_chunk(nbytes: int, taken: int, what: str) -> None:

@@ -5,6 +5,7 @@ Each case is written in every format, and compared with what comes back of xarra
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -215,6 +216,9 @@ REFUSED: dict[str, tuple[Make, str]] = {
     "strings of characters with gaps": (lambda p: with_gaps(characters(p, True)), r"astype"),
     "members of varying length": (lambda p: compound(p, VARYING), "members.*drop_vars"),
     "objects as members": (one(np.array([(1, "ab")], [("n", "i4"), ("s", "O")])), "members"),
+    "categories": (one(pd.Categorical(["a", "b"])), "type category .*array of numpy"),
+    "periods": (one(pd.period_range("2000", periods=2, freq="M")), r"type period\[M\]"),
+    "numbers of pandas": (one(pd.array([1, None], "Int64")), "type Int64 .*array of numpy"),
     "arrays of varying length": (ragged, "convert them, or leave it out"),
 }
 
@@ -228,6 +232,41 @@ def test_values_without_a_form_in_sets_are_refused(name: str, suffix: str, tmp_p
         dataset.virtual.to_manifest(target)
     assert "v" in "".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
     assert not target.exists()
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_names_are_refused_when_written_if_readers_refuse_them(suffix: str, tmp_path: Path) -> None:
+    for name in (".", ".."):
+        target = tmp_path / f"refs{suffix}"
+        odd = one([1, 2])(tmp_path).rename(v=name)
+        for whole in (odd, xr.DataTree.from_dict({"a": odd})):
+            with pytest.raises(UnsupportedError, match="rename it"):
+                whole.virtual.to_manifest(target)
+        assert not target.exists()
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_dimension_may_have_an_empty_name(suffix: str, tmp_path: Path) -> None:
+    ds = one([1, 2])(tmp_path).rename_dims(x="")
+    ds.virtual.to_manifest(tmp_path / f"refs{suffix}")
+    found = xr.load_dataset(tmp_path / f"refs{suffix}", engine="virtual")
+    xr.testing.assert_identical(found, ds)
+
+
+def test_types_nested_too_deeply_are_refused_by_name(tmp_path: Path) -> None:
+    for depth in (30, 300, 900):
+        array = {"zarr_format": 2, "shape": [1], "chunks": [1], "dtype": "<i4", "order": "C"}
+        array |= {"compressor": None, "filters": None, "fill_value": None}
+        # the writer of JSON could not nest it
+        text = json.dumps(array).replace('"<i4"', '[["a",' * depth + '"<i4"' + "]]" * depth)
+        refs = {".zgroup": '{"zarr_format": 2}', "x/.zarray": text, "x/0": "abcd"}
+        path = tmp_path / f"{depth}.json"
+        path.write_text(json.dumps({"version": 1, "refs": refs}))
+        if depth == 30:
+            assert virtualds.open_virtual_dataset(path)["x"].dtype.itemsize == 4
+            continue
+        with pytest.raises(VirtualdsError, match=r"x.*(in each other|nested too deeply)"):
+            virtualds.open_virtual_dataset(path)
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)

@@ -252,5 +252,5 @@ def name_axes(shape: Sequence[int], names: Sequence[str | None]) -> tuple[str, .
     for axis, (name, size) in enumerate(zip(names, shape, strict=True)):
         made = f"dim_{size}"
         taken = made in found or made in names
-        found.append(name or (f"{made}_{axis}" if taken else made))
+        found.append((f"{made}_{axis}" if taken else made) if name is None else name)
     return tuple(found)

@@ -89,6 +89,12 @@ def _to_stored(name: str, variable: xr.Variable) -> ManifestVariable:
         same = all(p.packing is None for p in array.pipelines)
         kept = {n: variable.encoding[n] for n in IDENTITIES if same and n in variable.encoding}
         return ManifestVariable(dims, array, variable.attrs | (packed or kept), variable.encoding)
+    if not isinstance(variable.dtype, np.dtype):
+        raise UnsupportedError(
+            f"its type {variable.dtype} is one of pandas, which files do not have; assign its "
+            f"values as an array of numpy: for categories their text or numbers, for periods the "
+            f"dates that they begin with, and what else tells them apart"
+        )
     _check_size(variable)
     plain = encode_loaded(name, variable)
     return ManifestVariable(dims, np.asarray(plain.data), plain.attrs, variable.encoding)

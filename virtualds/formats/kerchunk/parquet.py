@@ -257,7 +257,7 @@ def hierarchy_of(group: ManifestGroup, url: str, **how: Any) -> Hierarchy:
 
 
 def _is_unusable_name(name: str) -> bool:
-    return name in (".", "..") or "\\" in name
+    return bool({"\\", "\0"} & set(name))
 
 
 def _choose_record_size(hierarchy: Hierarchy) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from virtualds.bounds import demand_element
+from virtualds.bounds import demand_element, demand_shallow
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.json_values import NON_FINITE, encode_float, encode_int
 
@@ -112,6 +112,7 @@ def data_type_from_v3(value: Any) -> np.dtype[Any]:
             f"data_type {value!r}: its configuration is invalid ({error}); the metadata is damaged"
         ) from error
     if found is not None:
+        demand_shallow(found, f"data_type {name!r}")
         demand_element(found.itemsize, f"data_type {name!r}")
         return found
     if name in VARIABLE_LENGTH:

@@ -132,7 +132,7 @@ def is_node_path(path: str) -> bool:
     >>> is_node_path("ocean/t"), is_node_path("ocean/../t"), is_node_path("__t")
     (True, False, False)
     """
-    return "\\" not in path and not any(
+    return not {"\\", "\0"} & set(path) and not any(
         set(part) <= {"."} or part.startswith("__") or part == MARKER for part in path.split("/")
     )
 

@@ -24,6 +24,8 @@ NOTES = "virtualds"
 """The top-level key of the notes of a format."""
 DIMENSIONS = "_ARRAY_DIMENSIONS"
 """The attribute of a Zarr v2 array with its dimensions, as xarray reads it."""
+NOT_NAMES = frozenset({"", ".", ".."})
+"""What no member of a group may be called."""
 Chunks = Callable[[str, tuple[int, ...]], ChunkManifest]
 """Takes the path of an array and its chunk grid, and returns the manifest of its chunks."""
 
@@ -72,7 +74,7 @@ class HierarchyReader:
             A codec or dtype is unknown.
         """
         try:
-            if odd := [key for key in self.metadata if {"", ".", ".."} & set(key.split("/"))]:
+            if odd := [key for key in self.metadata if NOT_NAMES & set(key.split("/"))]:
                 raise FormatError(
                     f"{self.source.url}: the key {odd[0]!r} has a part that is not a name; the "
                     f"metadata is damaged"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.bounds import demand_element
+from virtualds.bounds import demand_element, demand_shallow
 from virtualds.errors import FormatError
 from virtualds.json_values import NON_FINITE
 
@@ -35,6 +35,7 @@ def dtype_from_zarr_v2(spelled: Any) -> np.dtype[Any]:
             f"dtype {spelled!r}: a field holds Python objects, which are not bytes of a file; the "
             f"reference set is damaged"
         )
+    demand_shallow(found, "dtype")
     demand_element(found.itemsize, f"dtype {spelled!r}")
     return found
 

@@ -25,7 +25,7 @@ from virtualds.formats.zarr.encoding_notes import list_declared
 from virtualds.formats.zarr.strings import TEXT
 from virtualds.formats.zarr.v2_metadata import ZarrArray, read_chunk_grid, to_zarr_v2
 from virtualds.formats.zarr.v2_obstacles import unsupported_reasons
-from virtualds.formats.zarr.v2_read import DIMENSIONS, files_with_chunks
+from virtualds.formats.zarr.v2_read import DIMENSIONS, NOT_NAMES, files_with_chunks
 from virtualds.formats.zarr.v2_types import (
     dtype_from_zarr_v2,
     dtype_to_zarr_v2,
@@ -119,6 +119,11 @@ class Hierarchy:
             notes["unlimited_dims"] = unlimited
         if notes:
             self.notes["groups"][path] = notes
+        for name in NOT_NAMES & {*group.variables, *group.groups}:
+            raise UnsupportedError(
+                f"{prefix}{name}: no variable or group of a set may be called {name!r}; rename it "
+                f"with ds.rename"
+            )
         for name, variable in group.variables.items():
             found = []
             if isinstance(variable.data, ManifestArray):
