@@ -434,8 +434,9 @@ def test_the_record_size_is_a_number(size: Any, tmp_path: Path) -> None:
 
 
 def test_names_that_are_no_folders_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match="folder"):
-        xr.Dataset({"..": ("x", [1.0])}).virtual.to_manifest(tmp_path / "refs.parquet")
+    for name in ("..", "a\\b", "a\0b"):
+        with pytest.raises(UnsupportedError, match="rename it"):
+            xr.Dataset({name: ("x", [1.0])}).virtual.to_manifest(tmp_path / "refs.parquet")
     assert os.listdir(tmp_path) == []
 
 

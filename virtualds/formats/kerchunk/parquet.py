@@ -252,7 +252,10 @@ def hierarchy_of(group: ManifestGroup, url: str, **how: Any) -> Hierarchy:
     with suggest_zarr_v3(group, url):
         hierarchy = Hierarchy.of(group, url, "kerchunk-parquet", **how)
     if odd := [p for p in hierarchy.manifests if any(_is_unusable_name(n) for n in p.split("/"))]:
-        raise UnsupportedError(f"{url}: the variable {odd[0]!r} cannot be the name of a folder")
+        raise UnsupportedError(
+            f"{url}: the variable {odd[0]!r} cannot be the name of a folder; rename it with "
+            f"ds.rename"
+        )
     return hierarchy
 
 
