@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,15 +19,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import virtualds
-from virtualds.combine import stored_file
-from virtualds.combine.concat_job import StretchJob
+from virtualds.combine import file_batch
+from virtualds.combine.alike_files import NeedsFullCombineError
+from virtualds.combine.batch_job import BatchJob
 from virtualds.combine.concat_stored import Concatenator
-from virtualds.combine.joinable import NeedsFullCombineError
+from virtualds.combine.file_batch import FileBatch, open_stored
 from virtualds.combine.open_file import OpenJob
-from virtualds.combine.stored_file import FileInConcat, StoredFile, open_stored
 from virtualds.combine.xarray_combine import Combination
 from virtualds.datasets.location import Location
-from virtualds.datasets.open import dataset_of
+from virtualds.datasets.open import dataset_of, open_group
 from virtualds.datasets.open_options import OPEN_DEFAULTS
 
 pytestmark = [
@@ -54,8 +55,8 @@ def as_stored(paths: Sequence[Path], rises: bool, **options: Any) -> xr.Dataset:
         They are not.
     """
     way = {name: options.pop(name) for name in ("combine", "concat_dim")}
-    files = [open_stored(path, OPEN_DEFAULTS) for path in paths]
-    if not all(isinstance(file, StoredFile) for file in files):
+    files = [open_numbered(number, path) for number, path in enumerate(paths)]
+    if not all(isinstance(file, FileBatch) for file in files):
         raise NeedsFullCombineError("one of them is a dataset")
     alike = Concatenator(Combination(**way, options=DEFAULTS | options), rises)
     found = alike.join(files)  # type: ignore[arg-type]
@@ -64,9 +65,15 @@ def as_stored(paths: Sequence[Path], rises: bool, **options: Any) -> xr.Dataset:
     return found
 
 
+def open_numbered(number: int, path: Path) -> Any:
+    """A file by itself, with its number if it can be joined."""
+    found = open_stored(path, OPEN_DEFAULTS)
+    return replace(found, numbers=(number,)) if isinstance(found, FileBatch) else found
+
+
 def in_pieces(alike: Concatenator, paths: Sequence[Path], size: int) -> list[Any]:
     """What comes of files that another process opens, so many at a time."""
-    job = StretchJob(OpenJob(partial(open_stored, opening=OPEN_DEFAULTS)), alike)
+    job = BatchJob(OpenJob(partial(open_stored, opening=OPEN_DEFAULTS)), alike)
     items = list(enumerate(paths))
     pieces = [job(items[start : start + size]) for start in range(0, len(items), size)]
     return [outcome.found for piece in pieces for outcome in pickle.loads(pickle.dumps(piece))]
@@ -103,7 +110,7 @@ def test_archives_are_joined_as_xarray_joins_them(archives: Archives) -> None:
 def test_files_that_are_alike_are_joined_as_stored(case: str, way: str, tmp_path: Path) -> None:
     paths = write(tmp_path, ALIKE[case])
     falls = case.startswith("falling")
-    if way == "by_coords" and (falls or case.startswith("no coordinate")):
+    if way == "by_coords" and case.startswith("no coordinate"):
         with pytest.raises(NeedsFullCombineError):
             as_stored(paths, rises=True, **WAYS[way])
         return
@@ -166,11 +173,12 @@ def test_xarray_combines_files_under_options_that_need_all_files(case: str, tmp_
 
 
 BY_THEMSELVES = {
-    "units that differ",
     "dates that are missing",
     "dates with a fill value",
 }
-"""Cases that decode in several ways, or of dates that stay virtual."""
+"""Cases of dates that stay virtual."""
+SEVERAL = {"units that differ"}
+"""Cases that decode in several ways."""
 
 
 @pytest.mark.product
@@ -181,23 +189,92 @@ def test_files_that_are_opened_together_come_as_one(case: str, way: str, tmp_pat
     alike = Concatenator(Combination(**WAYS[way], options=DEFAULTS), rises=False)  # type: ignore[arg-type]
     come = in_pieces(alike, paths, FILES)
     unordered = way == "by_coords" and case.startswith("no coordinate")
-    expected = StoredFile if case in BY_THEMSELVES or unordered else FileInConcat
-    assert {type(file) for file in come} == {expected}
-    for file, path in zip(come, paths, strict=True):
-        assert_same(file.to_dataset(), virtualds.open_virtual_dataset(path))
+    if case in BY_THEMSELVES or unordered:
+        assert list(map(len, come)) == [1] * FILES
+    elif case not in SEVERAL:
+        assert list(map(len, come)) == [FILES]
+    assert sorted(number for batch in come for number in batch.numbers) == list(range(FILES))
+    for batch in come:
+        for place, path in enumerate(batch.urls):
+            found = batch.cut(place, place + 1).to_dataset()
+            expected = virtualds.open_virtual_dataset(path)
+            # attributes are those of the first file
+            xr.testing.assert_equal(found, expected)
 
 
-def test_a_file_that_was_modified_since_it_went_into_a_stretch_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("size", [1, 2, 3, FILES])
+def test_files_out_of_order_are_put_in_order_by_their_columns(
+    size: int, way: str, tmp_path: Path
+) -> None:
+    """The first in order gives the attributes, whichever was opened first."""
+    days = [3, 0, 4, 1, 6, 2, 5][:FILES]
+    paths = write(tmp_path, lambda n: day(days[n]).assign_attrs(number=days[n]))
+    alike = Concatenator(Combination(**WAYS[way], options=DEFAULTS), rises=True)  # type: ignore[arg-type]
+    ordered = [path for _, path in sorted(zip(days, paths, strict=False))]
+    found = alike.join(in_pieces(alike, paths, size))
+    assert_same(found, as_datasets(ordered, **WAYS[way]))
+    assert found.attrs["number"] == 0
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_no_file_is_opened_again_to_be_put_in_order(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = write(tmp_path, lambda n: day((n * 3) % FILES))
+    expected = virtualds.open_virtual_mfdataset(paths, preprocess=lambda ds: ds, **WAYS[way])
+    opened = []
+
+    def counted(location: Location, *rest: Any) -> Any:
+        opened.append(location.given)
+        return open_group(location, *rest)
+
+    monkeypatch.setattr(file_batch, "open_group", counted)
+    with virtualds.set_options(hdf5="library"):
+        found = virtualds.open_virtual_mfdataset(paths, **WAYS[way])
+    assert_same(found, expected)
+    assert sorted(opened) == sorted(map(str, paths))
+
+
+FALLING: dict[str, tuple[list[float], int]] = {
+    "files that fall": ([8.0, 7.0, 6.0, 5.0, 4.0, 3.0], 2),
+    "files that fall, in rising order": ([4.0, 3.0, 6.0, 5.0, 8.0, 7.0], 2),
+    "single elements that fall": ([8.0, 7.0, 6.0], 1),
+    "single elements in no order": ([8.0, 6.0, 7.0], 1),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("case", FALLING)
+def test_falling_coordinates_are_ordered_as_their_datasets_are(
+    case: str, way: str, tmp_path: Path
+) -> None:
+    times, steps = FALLING[case]
+    parts = [times[n : n + steps] for n in range(0, len(times), steps)]
+    paths = [tmp_path / f"{number}.nc" for number in range(len(parts))]
+    for part, path in zip(parts, paths, strict=True):
+        timed(0, [0.0, 1.0]).isel(time=[0] * steps).assign_coords(
+            time=("time", part, {"units": "days since 2000-01-01"})
+        ).to_netcdf(path)
+    found, expected = (
+        virtualds.open_virtual_mfdataset(paths, **WAYS[way], **more)
+        for more in ({}, {"preprocess": lambda ds: ds})
+    )
+    assert_same(found, expected)
+
+
+def test_a_file_that_was_modified_since_it_was_joined_is_refused(tmp_path: Path) -> None:
     """What is made of it now would stand beside what was read of it before."""
     paths = write(tmp_path, lambda n: day(n).assign_coords(y=[0.0, 1.0]))
     alike = Concatenator(Combination(**WAYS["by_coords"], options=DEFAULTS), rises=True)  # type: ignore[arg-type]
-    come = in_pieces(alike, paths, FILES)
-    assert {type(file) for file in come} == {FileInConcat}
+    [batch] = in_pieces(alike, paths, FILES)
+    batch.check_unchanged(0, virtualds.open_virtual_dataset(paths[0]))
     day(0).assign_coords(y=[8.0, 9.0]).to_netcdf(paths[0])
+    changed = virtualds.open_virtual_dataset(paths[0])
     with pytest.raises(virtualds.ReadError, match=r"0\.nc: it was modified after it was scanned"):
-        come[0].to_dataset()
+        batch.check_unchanged(0, changed)
     with virtualds.set_options(check_sources=False):
-        assert list(come[0].to_dataset()["y"].values) == [8.0, 9.0]
+        batch.check_unchanged(0, changed)
 
 
 MANY: dict[str, Make] = {
@@ -238,7 +315,7 @@ def test_of_files_that_are_alike_two_become_datasets(
         made.append(location.given)
         return dataset_of(location, *rest)
 
-    monkeypatch.setattr(stored_file, "dataset_of", counted)
+    monkeypatch.setattr(file_batch, "dataset_of", counted)
     virtualds.open_virtual_mfdataset(paths)
     del made[:]
     found = virtualds.open_virtual_mfdataset(paths)

@@ -372,7 +372,10 @@ def test_a_callback_receives_the_progress(
     told: list[Progress] = []
     bad = named(files, {3: garbage}, tmp_path)
     found = open_all(bad, parallel=parallel, on_error="collect", progress=told.append)
-    assert [step.done for step in told] == [*range(1, FILES + 1), FILES]
+    done = [step.done for step in told]
+    # files that are read together are done together
+    assert done == sorted(done)
+    assert 0 < done[0] < done[-2] == done[-1] == FILES
     assert {step.total for step in told} == {FILES}
     assert all(a.references <= b.references for a, b in pairwise(told))
     assert (told[-1].failed, told[-1].references) == (1, 2 * (FILES - 1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import dask.array
@@ -16,10 +16,9 @@ from builds import assert_same
 from products import few_quick
 
 import virtualds
+from virtualds.combine.alike_files import NeedsFullCombineError
 from virtualds.combine.concat_stored import CERTAIN, Concatenator
-from virtualds.combine.decoded_file import as_stored
-from virtualds.combine.joinable import NeedsFullCombineError
-from virtualds.combine.stored_file import FileInConcat, StoredFile
+from virtualds.combine.file_batch import FileBatch, as_batch
 from virtualds.combine.xarray_combine import Combination
 
 pytestmark = [
@@ -45,21 +44,14 @@ def in_pieces(datasets: Sequence[xr.Dataset], combination: Combination, size: in
         They are not.
     """
     alike = Concatenator(combination, rises=combination.combine == "by_coords")
-    files = [as_stored(f"{number}.nc", dataset) for number, dataset in enumerate(datasets)]
-    if not all(isinstance(file, StoredFile) for file in files):
+    batches = [as_batch(f"{number}.nc", dataset) for number, dataset in enumerate(datasets)]
+    if not all(isinstance(batch, FileBatch) for batch in batches):
         raise NeedsFullCombineError("one of them is more than a file")
+    files: list[Any] = [replace(b, numbers=(n,)) for n, b in enumerate(batches) if b is not None]
     found: list[Any] = []
     for start in range(0, len(files), size):
-        some: list[Any] = files[start : start + size]
-        with suppress(NeedsFullCombineError):
-            stretch = alike.join_stretch(some, opened_again)
-            some = [FileInConcat(stretch, place) for place in range(len(some))]
-        found += pickle.loads(pickle.dumps(some))
+        found += pickle.loads(pickle.dumps(alike.join_alike(files[start : start + size])))
     return alike.join(found)
-
-
-def opened_again(url: Any) -> Any:
-    raise AssertionError(f"{url} is opened again")
 
 
 @pytest.mark.parametrize("size", few_quick([1, 2, 3], [2]))
@@ -145,8 +137,15 @@ def test_coordinates_tell_the_dimension(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 7])
-@pytest.mark.parametrize("numbers", [(1, 0, 3, 2), (3, 2, 1, 0), (0, 0, 1)], ids=str)
-def test_xarray_combines_files_whose_coordinate_does_not_rise(
+@pytest.mark.parametrize("numbers", [(1, 0, 3, 2), (3, 2, 1, 0)], ids=str)
+def test_datasets_out_of_order_are_put_in_order(numbers: tuple[int, ...], size: int) -> None:
+    datasets = [day(number) for number in numbers]
+    assert_same(in_pieces(datasets, BY_COORDS, size), BY_COORDS(datasets))
+
+
+@pytest.mark.parametrize("size", [1, 2, 7])
+@pytest.mark.parametrize("numbers", [(0, 0, 1), (1, 0, 1)], ids=str)
+def test_xarray_combines_files_whose_coordinates_overlap(
     numbers: tuple[int, ...], size: int
 ) -> None:
     with pytest.raises(NeedsFullCombineError):

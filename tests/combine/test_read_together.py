@@ -16,7 +16,7 @@ from builds import assert_same, assert_same_set
 from days import CASES, FILES, FilesOf, day, timed
 
 import virtualds
-from virtualds.combine import stored_file
+from virtualds.combine import file_batch
 from virtualds.combine.files_read import FilesRead
 from virtualds.datasets import to_dataset
 from virtualds.datasets.decoding_cache import DecodingPlans
@@ -136,11 +136,11 @@ def test_alike_files_are_read_and_joined_without_opening_each(
     def opened(*args: Any) -> Any:
         raise AssertionError("a file was opened by itself")
 
-    monkeypatch.setattr(stored_file, "open_group", opened)
+    monkeypatch.setattr(file_batch, "open_group", opened)
     # a plan of other files may not fit the dates of these, which are then opened again
     monkeypatch.setattr(to_dataset, "DECODING_PLANS", DecodingPlans())
     found = virtualds.open_virtual_mfdataset(files_of(case), **WAYS["nested"], overlap="keep")
-    assert each.runs == [(0, FILES)]
+    assert each.found == [list(range(FILES))]
     assert found.virtual.report.opened == FILES
 
 
@@ -174,7 +174,7 @@ def test_a_different_file_among_alike_ones(
     for way in WAYS.values():
         check_same(paths, **way)
         check_same(paths, **way, on_error="collect")
-    assert (0, FILES) not in each.runs
+    assert list(range(FILES)) not in each.found
 
 
 @pytest.mark.parametrize("lengths", [(3, 5, 4), (1, 1, 7), (6, 6, 6)])
@@ -191,7 +191,7 @@ def test_lengths_need_not_fill_chunks(
         made.to_netcdf(paths[-1], encoding=encoding, unlimited_dims=["time"])
     for way in WAYS.values():
         check_same(paths, **way)
-    assert each.runs[0] == (0, len(paths))
+    assert each.found[0] == list(range(len(paths)))
 
 
 def test_many_files_are_read_in_batches(
@@ -221,7 +221,7 @@ def test_netcdf3_files_can_be_read_together_too(tmp_path: Path) -> None:
     with reading_together(NETCDF3) as each:
         found = virtualds.open_virtual_mfdataset(paths)
     assert_same(found, expected)
-    assert each.runs == [(0, FILES)]
+    assert each.found == [list(range(FILES))]
 
 
 def test_a_file_of_a_run_is_opened_again_for_its_dataset(files_of: FilesOf, each: ReadEach) -> None:
@@ -244,7 +244,7 @@ def test_a_set_is_written_of_files_that_are_read_together(
             files_of(case), to=tmp_path / "other.zarr", **options
         )
         assert_same_set(found, expected)
-    assert (0, FILES) in each.runs
+    assert list(range(FILES)) in each.found
 
 
 def test_dask_workers_read_files_together(each: ReadEach, tmp_path: Path) -> None:
@@ -260,4 +260,4 @@ def test_dask_workers_read_files_together(each: ReadEach, tmp_path: Path) -> Non
     ):
         found = virtualds.open_virtual_mfdataset(paths, parallel=client)
     assert_same(found, one_by_one(paths))
-    assert each.runs == [(0, 4)] * 8
+    assert each.found == [list(range(4))] * 8

@@ -1,20 +1,26 @@
-"""Files of one structure, which a parser reads together as columns."""
+"""Files of one structure, whose variables are joined as columns."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol
 
+import numpy as np
 import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.projection import Ints
-from virtualds.source_file import SourceFile, StorageOptions
+from virtualds.source_file import StorageOptions
+
+Array = npt.NDArray[Any]
 
 
 class AlikeFiles(Protocol):
-    """Neighbouring files that have the variables of one group, with other values.
+    """Files that have the variables of one group, with other values.
 
     They differ in the values of variables, in where chunks lie, and in how long dimensions are. The
     attributes that decoding heeds are equal in all of them.
@@ -22,34 +28,30 @@ class AlikeFiles(Protocol):
 
     @property
     def group(self) -> ManifestGroup:
-        """The group as the first of the files has it; its variables are `ManifestArray`."""
+        """The group as the first of the files has it."""
 
     @property
-    def sources(self) -> Sequence[SourceFile]:
-        """The files, in order."""
+    def numbers(self) -> Sequence[int]:
+        """The numbers of the files among those that were asked for."""
 
     @property
     def lengths(self) -> Mapping[str, Ints]:
-        """How long each dimension is in each file."""
+        """How long each dimension is in each file; -1 for none."""
 
-    def join(self, name: str, dim: str) -> ManifestArray:
+    def take(self, places: Ints) -> AlikeFiles:
+        """Return some of the files, in another order."""
+
+    def join(self, name: str, dim: str) -> ManifestArray | Array:
         """Return a variable of all files, one after the other along a dimension.
 
         All its other dimensions must have one length in all files.
         """
 
-    def get_values(self, name: str) -> Sequence[npt.NDArray[Any]] | None:
+    def get_values(self, name: str) -> Sequence[Array] | None:
         """Return the stored values of a variable in each file, None if they must be read."""
 
     def stack(self, name: str) -> ManifestArray:
-        """Return a variable of all files along a new first axis; it has one shape in all files."""
-
-
-class AlikeRun(NamedTuple):
-    """Files of one structure, and the number of the first among those that were asked for."""
-
-    first: int
-    files: AlikeFiles
+        """Return a virtual variable of one shape, of all files along a new first axis."""
 
 
 class ReadAlike(Protocol):
@@ -62,9 +64,71 @@ class ReadAlike(Protocol):
         group: str | None,
         skip: Iterable[str],
         heeded: Collection[str] | None,
-    ) -> Sequence[AlikeRun]:
-        """Return runs of neighbouring alike files; the files in none have to be read one by one.
+    ) -> AbstractContextManager[Sequence[AlikeFiles]]:
+        """Give the files of each structure, which are open until the end of the block.
 
-        Attributes named in ``heeded`` are equal within a run, all attributes if it is None. No
-        error is raised for a file: one that cannot be read is in no run.
+        The files in none have to be read one by one. Attributes named in ``heeded`` are equal in
+        all files of a structure, all attributes if it is None. No error is raised for a file: one
+        that cannot be read is left to be read by itself.
         """
+
+
+@dataclass(frozen=True, eq=False)
+class ListedFiles:
+    """Files that were read one by one (`AlikeFiles`).
+
+    Parameters
+    ----------
+    groups : sequence of ManifestGroup
+        At least one; all have the same variables.
+    values : sequence of mapping of str to numpy.ndarray
+        For each file, the stored values that are known.
+    numbers : sequence of int
+    """
+
+    groups: Sequence[ManifestGroup]
+    values: Sequence[Mapping[str, Array]]
+    numbers: Sequence[int] = field(default=())
+
+    @property
+    def group(self) -> ManifestGroup:
+        """The first group."""
+        return self.groups[0]
+
+    @cached_property
+    def lengths(self) -> Mapping[str, Ints]:
+        """How long each dimension is in each file; -1 for none."""
+        sizes = [_list_sizes(group) for group in self.groups]
+        dims = dict.fromkeys(dim for found in sizes for dim in found)
+        return {d: np.array([found.get(d, -1) for found in sizes], np.int64) for d in dims}
+
+    def take(self, places: Ints) -> ListedFiles:
+        """Return some of the files, in another order."""
+        columns = (self.groups, self.values, self.numbers)
+        return ListedFiles(*([column[n] for n in places.tolist()] for column in columns))
+
+    def join(self, name: str, dim: str) -> ManifestArray | Array:
+        """Return a variable of all files, one after the other along a dimension."""
+        data: list[Any] = self._list_data(name)
+        axis = self.group.variables[name].dims.index(dim)
+        joined: ManifestArray | Array = np.concatenate(data, axis=axis)
+        return joined
+
+    def get_values(self, name: str) -> Sequence[Array] | None:
+        """Return the stored values of a variable in each file, None if they must be read."""
+        data = self._list_data(name)
+        found = [known.get(name, d) for known, d in zip(self.values, data, strict=True)]
+        return found if all(isinstance(one, np.ndarray) for one in found) else None
+
+    def stack(self, name: str) -> ManifestArray:
+        """Return a virtual variable of all files along a new first axis."""
+        stacked: Any = np.concatenate([array.insert_axis(0) for array in self._list_data(name)])
+        return stacked  # type: ignore[no-any-return]
+
+    def _list_data(self, name: str) -> list[Any]:
+        return [group.variables[name].data for group in self.groups]
+
+
+def _list_sizes(group: ManifestGroup) -> dict[str, int]:
+    variables = group.variables.values()
+    return {d: n for v in variables for d, n in zip(v.dims, v.data.shape, strict=True)}

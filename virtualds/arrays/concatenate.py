@@ -16,6 +16,7 @@ from virtualds.chunks.axis import ChunkAxis
 from virtualds.chunks.columns import MISSING
 from virtualds.chunks.fragment import Fragment, join_fragments
 from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.projection import Ints, find_turn
 from virtualds.chunks.sparse_manifest import SparseManifest
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import CombineError
@@ -47,6 +48,36 @@ def concatenate(arrays: Sequence[ManifestArray], axis: int = 0) -> ManifestArray
     found = assemble(shape, dtype, fill, placed, (axis,), arrays[0].name)
     # the type of the first array stays, with what it refuses to read
     return replace(arrays[0], **{f.name: getattr(found, f.name) for f in fields(found)})
+
+
+def reorder(array: ManifestArray, axis: int, lengths: Ints, order: Ints) -> ManifestArray:
+    """Return an array whose parts along an axis stand in another order.
+
+    Parameters
+    ----------
+    array : ManifestArray
+    axis : int
+    lengths : int array, shape (parts,)
+        Elements of each part along the axis.
+    order : int array, shape (parts,)
+        The numbers of the parts, in their new order.
+    """
+    if (order == np.arange(len(order))).all():
+        return array
+    begins = np.cumsum(lengths) - lengths
+    if len(array.fragments) == 1 and array.fragments[0].shape == array.shape:
+        fragment = array.fragments[0].reorder(axis, begins, lengths, order)
+        if fragment is not None:
+            used = find_turn(np.moveaxis(fragment.manifest.pipeline, axis, 0))
+            numbers = np.zeros(len(array.pipelines), np.int64)
+            numbers[used] = np.arange(used.size)
+            pipelines = tuple(map(array.pipelines.__getitem__, used.tolist()))
+            manifest = fragment.manifest.with_pipelines(numbers.tolist())
+            fragments = (replace(fragment, manifest=manifest),)
+            return replace(array, pipelines=pipelines, fragments=fragments)
+    before = (slice(None),) * axis
+    parts = [array[(*before, slice(n, n + size))] for n, size in zip(begins, lengths, strict=True)]
+    return concatenate([parts[n] for n in order.tolist()], axis)
 
 
 def assemble(

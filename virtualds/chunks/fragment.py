@@ -99,6 +99,27 @@ class Fragment:
         begin = (*self.start[:axis], low - start, *self.start[axis + 1 :])
         return Fragment(begin, axes, self.manifest.take(axis, kept))
 
+    def reorder(self, axis: int, begins: Ints, lengths: Ints, order: Ints) -> Fragment | None:
+        """Return the box with its parts along an axis in another order.
+
+        None if a chunk belongs to two parts, or the references lie in a set or are chunks
+        themselves.
+        """
+        if self.manifest.is_in_set or (manifest := self.manifest.loaded()).inline:
+            return None
+        edges, encoded, inset = self.axes[axis].slabs()
+        first = np.searchsorted(edges, begins)
+        stop = np.searchsorted(edges, begins + lengths)
+        shared = (edges[first] != begins) | (edges[stop] != begins + lengths)
+        if shared.any():
+            return None
+        counts = (stop - first)[order]
+        ends = np.cumsum(counts)
+        ids = np.arange(ends[-1]) + np.repeat(first[order] - ends + counts, counts)
+        cut = ChunkAxis.from_slabs(np.diff(edges)[ids], encoded[ids], inset[ids])
+        axes = (*self.axes[:axis], cut, *self.axes[axis + 1 :])
+        return Fragment(self.start, axes, manifest.take(axis, ids).with_files_in_turn(axis))
+
     def transpose(self, order: Sequence[int]) -> Fragment:
         """Permute the axes."""
         return Fragment(

@@ -41,7 +41,7 @@ from virtualds.chunks.columns import (
 )
 from virtualds.chunks.familiar_names import OF_MANIFESTS, FamiliarNames
 from virtualds.chunks.manifest_checks import check_references
-from virtualds.chunks.projection import Ints, compact, find_distinct
+from virtualds.chunks.projection import Ints, compact, find_distinct, find_turn
 from virtualds.public import public
 from virtualds.quantities import format_count
 from virtualds.source_file import SourceFile
@@ -342,6 +342,16 @@ class ChunkManifest(FamiliarNames):
         table[-2:] = INLINE, MISSING
         kept = tuple(map(self.files.__getitem__, used.tolist()))
         return replace(self, files=kept, file=take_compact(self.file, lambda column: table[column]))
+
+    def with_files_in_turn(self, axis: int) -> ChunkManifest:
+        """Return the manifest with its files in the order in which they come along an axis."""
+        used = find_turn(np.moveaxis(self.file, axis, 0))
+        used = used[used >= 0]
+        numbers = np.full(len(self.files) + 2, MISSING, np.int32)
+        numbers[used] = np.arange(used.size)
+        numbers[-2:] = INLINE, MISSING
+        files = tuple(map(self.files.__getitem__, used.tolist()))
+        return replace(self, files=files, file=take_compact(self.file, lambda c: numbers[c]))
 
     def with_pipelines(self, numbers: Sequence[int]) -> ChunkManifest:
         """Renumber the pipelines: number ``i`` becomes ``numbers[i]``."""

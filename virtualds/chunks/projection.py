@@ -159,6 +159,17 @@ def find_distinct(numbers: npt.NDArray[np.integer[Any]], count: int) -> Ints:
     return np.flatnonzero(met)
 
 
+def find_turn(numbers: npt.NDArray[np.integer[Any]]) -> Ints:
+    """Return the distinct numbers of a column in the order in which they first come.
+
+    >>> find_turn(np.array([[4, 4], [1, 4], [0, 1]])).tolist()
+    [4, 1, 0]
+    """
+    found, first = np.unique(compact(numbers), return_index=True)
+    in_turn: Ints = found[np.argsort(first, kind="stable")].astype(np.int64)
+    return in_turn
+
+
 def find_runs(positions: Ints) -> list[tuple[int, int]]:
     """Return the stretches ``start, stop`` of consecutive rising positions."""
     if not positions.size:

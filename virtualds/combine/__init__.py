@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import xarray as xr
 
+from virtualds.combine.alike_files import AlikeOpener
 from virtualds.combine.arguments import (
     OF_XARRAY,
     demand_file_number,
@@ -20,12 +21,11 @@ from virtualds.combine.arguments import (
 from virtualds.combine.build import DatasetBuilder, describe_build
 from virtualds.combine.build_options import BuildOptions, Parallel
 from virtualds.combine.dask_jobs import find_client
+from virtualds.combine.file_batch import open_stored
 from virtualds.combine.file_coordinates import Source
 from virtualds.combine.files import Files, Paths
 from virtualds.combine.open_file import list_steps
 from virtualds.combine.ordering import Arrangement, Overlap
-from virtualds.combine.read_together import AlikeOpener
-from virtualds.combine.stored_file import open_stored
 from virtualds.combine.write_target import BuildTarget, abandon_on_error
 from virtualds.combine.xarray_combine import Combination
 from virtualds.datasets.keywords import make_strict

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 import xarray as xr
 
 from virtualds.combine.build import Build
 from virtualds.combine.build_options import BuildOptions
+from virtualds.combine.file_batch import decode_opened
 from virtualds.combine.files import Files
 from virtualds.combine.open_file import PrepareStep, make_job
 from virtualds.combine.progress import BuildReport
-from virtualds.combine.stored_file import decode_opened
 from virtualds.combine.workers import choose_workers
 from virtualds.datasets.open import open_dataset_or_tree
 from virtualds.datasets.open_options import OpenOptions
@@ -53,14 +53,27 @@ def demand_loaded(opening: OpenOptions, known: Iterable[Hashable], report: Build
         demand_variables(opening.loadable_variables, known, opening.skip, where)
 
 
-def find_dataset_of_file(number: int, build: Build[Any], found: Mapping[int, Any]) -> Any:
-    """Return the dataset or tree of one file; open the file again if a worker joined it."""
+def find_dataset_of_file(number: int, build: Build[Any], found: Sequence[Any]) -> Any:
+    """Return the dataset or tree of one file; open the file again if it was joined to others.
+
+    Raises
+    ------
+    ValueError
+        The file is left out.
+    ReadError
+        It has changed since it was joined.
+    """
     file = build.files.flat[number]
-    if number not in found:
-        raise ValueError(
-            f"attrs_file {file}: this file is left out, since it cannot be opened; name another"
-        )
-    return decode_opened(found[number])
+    for outcome in found:
+        if number in outcome.numbers and len(outcome.numbers) == 1:
+            return decode_opened(outcome.found)
+        if number in outcome.numbers:
+            opened = build.job.open_again(file)
+            outcome.found.check_unchanged(outcome.found.numbers.index(number), opened)
+            return decode_opened(opened)
+    raise ValueError(
+        f"attrs_file {file}: this file is left out, since it cannot be opened; name another"
+    )
 
 
 def take_attributes(combined: xr.Dataset | xr.DataTree, file: Any) -> None:

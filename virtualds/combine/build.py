@@ -11,18 +11,16 @@ from typing import Any, Generic
 
 import xarray as xr
 
+from virtualds.combine.alike_files import AlikeOpener, NeedsFullCombineError
+from virtualds.combine.batch_job import BatchJob
 from virtualds.combine.build_options import BuildOptions
-from virtualds.combine.concat_job import StretchJob
 from virtualds.combine.concat_stored import FEWEST_FILES, Concatenator
-from virtualds.combine.decoded_file import as_stored
+from virtualds.combine.file_batch import FileBatch, as_batch, decode_opened
 from virtualds.combine.files import Files
-from virtualds.combine.joinable import NeedsFullCombineError
 from virtualds.combine.open_file import NumberedFile, Opened, OpenJob, Outcome
 from virtualds.combine.ordering import crop_datasets, flatten_nested, is_row_wise
 from virtualds.combine.overlap import Extent
 from virtualds.combine.progress import DAMAGED, BuildReport, Count, LeftOut, describe_left_out
-from virtualds.combine.read_together import AlikeOpener
-from virtualds.combine.stored_file import FileInConcat, StoredFile, decode_opened, sample
 from virtualds.combine.unlike_files import list_groups, warn_of_unlike_files
 from virtualds.combine.workers import Workers
 from virtualds.combine.write_target import BuildTarget
@@ -54,19 +52,19 @@ class Build(Generic[Opened]):
     workers: Workers
     building: BuildOptions = field(default_factory=BuildOptions)
 
-    def open_files(self) -> tuple[dict[int, Opened], BuildReport]:
-        """Open all files; return their datasets by number, and a report."""
+    def open_files(self) -> tuple[list[Outcome[Opened]], BuildReport]:
+        """Open all files; return what was opened, in the order of the files, and a report."""
         items: Sequence[NumberedFile] = list(enumerate(self.files.flat))
-        found: dict[int, Opened] = {}
+        found = list[Outcome[Opened]]()
         failed: dict[int, Exception] = {}
         with report_progress(self.building.progress, "opening", len(items)) as show:
             count = Count(len(items), show)
             with closing(self.workers(self.job, items)) as outcomes:
                 for outcome in self._raise_first(outcomes, found):
                     count.add(outcome)
-                    if outcome.found is not None:
-                        found[outcome.number] = outcome.found
-                    elif outcome.error is not None:
+                    if outcome.error is None:
+                        found.append(outcome)
+                    else:
                         failed[outcome.number] = outcome.error
             names = self.files.flat
             lost = (LeftOut.of(names[number], failed[number]) for number in sorted(failed))
@@ -79,38 +77,40 @@ class Build(Generic[Opened]):
                 tell(INFO, f"HDF5 files: {report.read}")
         if self.building.on_error == "skip":
             _warn_of_losses(report)
-        return found, report
+        return sorted(found, key=lambda outcome: min(outcome.numbers)), report
 
-    def combine(self, combination: Combination, found: Mapping[int, Opened]) -> Any:
-        """Arrange the opened files, and combine them."""
+    def combine(self, combination: Combination, opened: Sequence[Outcome[Opened]]) -> Any:
+        """Arrange the datasets or trees of files, and combine them."""
         names = self.files.flat
-        combination.check_dims([found[number] for number in sorted(found)])
         # in the order of the files, not of the workers: so errors name files in this order
+        found: dict[int, Any] = {outcome.number: outcome.found for outcome in opened}
+        combination.check_dims(list(found.values()))
         dims = combination.dims
-        _check_systems({without_secrets(str(names[n])): found[n] for n in sorted(found)})
-        extents = {n: Extent.of(names[n], found[n], dims) for n in sorted(found)}
+        _check_systems({without_secrets(str(names[n])): found[n] for n in found})
+        extents = {n: Extent.of(names[n], found[n], dims) for n in found}
         if dims and len(found) < len(names) and not self.files.stay_in_place(found):
             raise _displaced_error(names[min(set(range(len(names))) - found.keys())])
         numbers = self.files.nest({number: number for number in found})
         parts = combination.arrangement.arrange_parts(numbers, extents, dims)
         placed = [part.file for part in flatten_nested(parts)]
-        files, opened = [names[n] for n in placed], [found[n] for n in placed]
+        files, datasets = [names[n] for n in placed], [found[n] for n in placed]
         combine = combination.combine_rows if is_row_wise(numbers, parts) else combination
         joined = None if combination.concat_dim is None else dims
-        combined = combine_naming_files(combine, joined, crop_datasets(parts, found), files, opened)
+        nested = crop_datasets(parts, found)
+        combined = combine_naming_files(combine, joined, nested, files, datasets)
         combination.arrangement.check(Extent.of("the result", combined), extents.values())
         warn_of_unlike_files(combination, {str(names[n]): found[n] for n in placed}, combined)
         return combined
 
     def _raise_first(
-        self, outcomes: Iterable[Outcome[Opened]], found: Mapping[int, Opened]
+        self, outcomes: Iterable[Outcome[Opened]], found: Sequence[Outcome[Opened]]
     ) -> Iterator[Outcome[Opened]]:
         """Yield outcomes; raise the fatal error of the first file, in the order of the files."""
         done, awaited = set[int](), set[int]()
         first, error = len(self.files.flat), None
         for outcome in outcomes:
-            done.add(outcome.number)
-            awaited.discard(outcome.number)
+            done.update(outcome.numbers)
+            awaited.difference_update(outcome.numbers)
             if self._is_fatal(outcome) and outcome.number < first:
                 first, error = outcome.number, outcome.error
                 awaited = set(range(first)) - done
@@ -119,17 +119,21 @@ class Build(Generic[Opened]):
             elif not awaited:
                 break
         if error is not None:
-            for number in sorted(number for number in found if number < first):
-                # an earlier file that was not yet decoded may fail when it is decoded
-                opened: Any = found[number]
-                if isinstance(opened, StoredFile | FileInConcat):
-                    sample(opened)
+            _decode_before(first, found)
             raise error
 
     def _is_fatal(self, outcome: Outcome[Opened]) -> bool:
         if outcome.error is None:
             return False
         return not outcome.is_fault or self.building.stops
+
+
+def _decode_before(first: int, found: Sequence[Outcome[Any]]) -> None:
+    """Decode the files before one that failed: an error of them comes first."""
+    batches: list[Any] = [o.found for o in found if isinstance(o.found, FileBatch)]
+    places = [(n, place, b) for b in batches for place, n in enumerate(b.numbers) if n < first]
+    for _, place, batch in sorted(places, key=lambda item: item[0]):
+        batch.cut(place, place + 1).to_dataset()
 
 
 def _warn_of_losses(report: BuildReport) -> None:
@@ -167,8 +171,8 @@ def _find_first_error(failed: dict[int, Exception]) -> Exception:
     return error
 
 
-BuildResult = tuple[xr.Dataset, Mapping[int, Any], BuildReport]
-"""The dataset, what was opened of each file by number, and the report."""
+BuildResult = tuple[xr.Dataset, Sequence[Outcome[Any]], BuildReport]
+"""The dataset, what was opened, and the report."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +200,7 @@ class DatasetBuilder:
     together: AlikeOpener | None = None
 
     def build_dataset(self) -> BuildResult:
-        """Return the dataset, what was opened of each file, and the report."""
+        """Return the dataset, what was opened, and the report."""
         begun = time.monotonic()
         built: BuildResult | None = None
         # the second attempt begins outside this block: its errors must not show the first error
@@ -221,8 +225,8 @@ class DatasetBuilder:
         alike = self._make_concatenator()
         found, report = self._make_joining_build(alike).open_files()
         with suppress(NeedsFullCombineError):
-            return alike.join(self._list_stored(found)), found, report
-        if any(isinstance(file, FileInConcat) for file in found.values()):
+            return alike.join(self._list_batches(found)), found, report
+        if any(len(outcome.numbers) > 1 for outcome in found):
             raise NeedsFullCombineError("workers have joined some of the files already")
         return self._build_of_datasets(found, report)
 
@@ -230,15 +234,16 @@ class DatasetBuilder:
         """Return the build whose workers join the files that they open, and write references."""
         dims = self.combination.dims
         together = self.together if alike else None
-        job: Any = StretchJob(self.build.job, alike, self.target, self.datasets, dims, together)
+        job: Any = BatchJob(self.build.job, alike, self.target, self.datasets, dims, together)
         return replace(self.build, job=job)
 
-    def _build_of_datasets(self, found: Mapping[int, Any], report: BuildReport) -> BuildResult:
+    def _build_of_datasets(self, found: Sequence[Outcome[Any]], report: BuildReport) -> BuildResult:
         """Combine the datasets of all files."""
-        if any(isinstance(file, StoredFile) for file in found.values()):
-            found = {n: decode_opened(file) for n, file in found.items()}
+        if any(isinstance(outcome.found, FileBatch) for outcome in found):
+            found = [replace(o, found=decode_opened(o.found)) for o in found]
             # decoding may have loaded variables, which have no references then
-            report = replace(report, references=sum(d.virtual.nchunks for d in found.values()))
+            counts = (o.found.virtual.nchunks for o in found if o.found is not None)
+            report = replace(report, references=sum(counts))
         return self.build.combine(self.combination, found), found, report
 
     def _make_concatenator(self) -> Concatenator:
@@ -258,8 +263,8 @@ class DatasetBuilder:
         # if the coordinates of the files rise already, arranging the files would change nothing
         return Concatenator(self.combination, rises=by_coords or arranges)
 
-    def _list_stored(self, found: Mapping[int, Any]) -> list[StoredFile | FileInConcat]:
-        """Return the files as they are stored, in the order of the files.
+    def _list_batches(self, found: Sequence[Outcome[Any]]) -> list[FileBatch]:
+        """Return the files as they are stored.
 
         Raises
         ------
@@ -267,12 +272,12 @@ class DatasetBuilder:
             Some files were opened as datasets.
         """
         names = self.build.files.flat
-        files: list[Any] = [found[n] for n in sorted(found)]
+        batches: list[Any] = [outcome.found for outcome in found]
         if self.datasets:
-            files = [as_stored(names[n], found[n]) for n in sorted(found)]
-        if not all(isinstance(file, StoredFile | FileInConcat) for file in files):
+            batches = [as_batch(names[o.number], o.found) for o in found]
+        if not all(isinstance(batch, FileBatch) for batch in batches):
             raise NeedsFullCombineError("some files were opened as datasets")
-        return files
+        return [replace(b, numbers=o.numbers) for b, o in zip(batches, found, strict=True)]
 
 
 def describe_build(cache: object, target: object) -> str:

@@ -2,32 +2,35 @@
 
 Making a dataset of every file, and joining all in xarray, takes longer than reading the files. If
 files are alike, only the values along one dimension differ. So xarray joins the datasets of two
-files, and the variables with the dimension are then joined for all files. Files are refused with an
+files, and the variables with the dimension are then joined for all files. Files that are not in the
+order of their coordinate are put in order, by their columns. Files are refused with a
 `NeedsFullCombineError` if the result might differ from that of xarray.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import xarray as xr
 
-from virtualds.combine.joinable import JoinableFiles, NeedsFullCombineError, OpenedFiles
-from virtualds.combine.stored_file import (
-    ConcatenatedFiles,
-    FileInConcat,
-    StoredFile,
-    concat_stored,
-    sample,
+from virtualds.arrays.concatenate import concatenate, reorder
+from virtualds.chunks.projection import Ints
+from virtualds.combine.alike_files import (
+    JoinableFiles,
+    NeedsFullCombineError,
+    find_plan,
 )
+from virtualds.combine.file_batch import FileBatch
 from virtualds.combine.xarray_combine import COMBINE_ERRORS, Combination
 from virtualds.datasets.decoding import (
     MisfitError,
     VariableDecoding,
+    all_decode_alike,
     build_index,
     decode_together,
     has_same_attributes,
@@ -35,6 +38,8 @@ from virtualds.datasets.decoding import (
 from virtualds.datasets.decoding_cache import DecodingPlan
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.reference_systems import select_system
+
+Array = npt.NDArray[Any]
 
 FEWEST_FILES = 3
 """Most files of which every file becomes a dataset."""
@@ -83,7 +88,7 @@ class Concatenator:
         if missing := CERTAIN.keys() - given.options.keys():
             raise NeedsFullCombineError(f"{min(missing)} is not given")
 
-    def join(self, files: Sequence[StoredFile | FileInConcat]) -> xr.Dataset:
+    def join(self, batches: Sequence[FileBatch]) -> xr.Dataset:
         """Return what combining the datasets of all files gives.
 
         Raises
@@ -91,58 +96,142 @@ class Concatenator:
         NeedsFullCombineError
             The result might differ.
         """
-        if len(files) < FEWEST_FILES:
+        if sum(map(len, batches)) < FEWEST_FILES:
             raise NeedsFullCombineError("there is nothing to be saved")
         try:
-            few = [sample(file) for file in files[:2]]
-            dim = self._find_dimension(few)
-            pattern = self.combination(few)
-            stored = list(concat_stored(files, dim))
-            self._check_structures(stored)
-            self._check_values(OpenedFiles(stored), dim)
-            return self._grow(pattern, stored, dim)
+            self._check_structures(batches)
+            as_given = np.arange(sum(map(len, batches)))
+            samples = _make_samples(batches, as_given)
+            dim = self._find_dimension(samples)
+            self._check_meanings(batches, dim)
+            self._check_values(JoinableFiles.list(batches), dim)
+            order = self._find_order(batches, dim)
+            if (order[:2] != as_given[:2]).any():
+                samples = _make_samples(batches, order)
+            return self._grow(self.combination(samples), batches, order, dim)
         except (*COMBINE_ERRORS, MisfitError, OverflowError) as error:
             raise NeedsFullCombineError(f"{error}") from error
 
-    def join_stretch(
-        self, files: Sequence[StoredFile], opener: Callable[[Any], Any]
-    ) -> ConcatenatedFiles:
-        """Return neighbouring files as one file, to be joined to others later.
+    def join_alike(self, files: Sequence[FileBatch]) -> list[FileBatch]:
+        """Return files that were opened one by one, those of one structure as one batch."""
+        found: list[FileBatch] = []
+        for alike in self._group_by_structure(files):
+            try:
+                found.append(self.join_files(JoinableFiles.list(alike)))
+            except NeedsFullCombineError:
+                # remaining differences are found when all files are joined
+                found += alike
+        return found
+
+    def _group_by_structure(self, files: Sequence[FileBatch]) -> list[list[FileBatch]]:
+        """Return files that were opened one by one, by their structure."""
+        groups: list[list[FileBatch]] = []
+        by_plan: dict[int, list[FileBatch]] = {}
+        for file in files:
+            group = None if self.heeds_attributes else by_plan.get(id(file.plan))
+            if group is None:
+                alike = (one for one in groups if self._are_alike(one[0], file))
+                group = next(alike, None)
+            if group is None:
+                group = []
+                groups.append(group)
+            by_plan[id(file.plan)] = group
+            group.append(file)
+        return groups
+
+    def _are_alike(self, one: FileBatch, other: FileBatch) -> bool:
+        """Say whether files decode alike, with equal attributes as far as they matter."""
+        try:
+            self._check_structures([one, other])
+        except NeedsFullCombineError:
+            return False
+        parts = one.plan.parts
+        return all(part.decodes_like(other.plan.parts[name]) for name, part in parts.items())
+
+    def join_files(self, files: JoinableFiles) -> FileBatch:
+        """Return files of one structure as one batch, to be joined to others later.
 
         Raises
         ------
         NeedsFullCombineError
             Joining might change the result.
         """
-        if len(files) < 2:
+        if len(files.urls) < 2:
             raise NeedsFullCombineError("there is nothing to join")
-        self._check_structures(files)
-        return self.join_neighbours(OpenedFiles(files), [file.url for file in files], opener)
-
-    def join_neighbours(
-        self, files: JoinableFiles, urls: Sequence[Any], opener: Callable[[Any], Any]
-    ) -> ConcatenatedFiles:
-        """Return neighbouring files of one structure as one file, to be joined to others later.
-
-        Raises
-        ------
-        NeedsFullCombineError
-            Joining might change the result.
-        """
         try:
             dim = self._find_stored_dimension(files)
+            files = self._sort(files, dim)
             self._check_values(files, dim)
-            lengths = tuple(files.lengths[dim].tolist()) if dim in files.lengths else ()
-            return ConcatenatedFiles(_concat_files(files, dim), dim, tuple(urls), lengths, opener)
+            batch = _join_variables(files, dim)
+            self._check_lengths(batch, files)
+            return batch
         except COMBINE_ERRORS as error:
             # remaining differences are found when all files are joined
             raise NeedsFullCombineError(f"{error}") from error
+
+    def _check_lengths(self, batch: FileBatch, files: JoinableFiles) -> None:
+        """Refuse files that decode otherwise because they are longer or shorter."""
+        # whether a variable is loaded depends on how long it is
+        lengths = np.array(batch.lengths)
+        for place in {int(lengths.argmin()), int(lengths.argmax())} if len(lengths) else ():
+            if lengths[place] != lengths[0] and batch.indexes is None:
+                group = batch.cut(place, place + 1).group
+                plan = find_plan(batch.urls[place], group, batch.opening, files.options)
+                self.check_plans(batch.plan, plan)
+
+    def _sort(self, files: JoinableFiles, dim: str) -> JoinableFiles:
+        """Return files in the order of their coordinate; as given if that is not known here."""
+        names = {part.name: name for name, part in files.plan.parts.items()}
+        name = names.get(dim)
+        if name is None or not self._sorts or not files.plan.parts[name].is_index:
+            return files
+        part, parts = files.plan.parts[name], files.load(name, dim)
+        as_given = np.arange(len(parts))
+        try:
+            values = decode_together([part] * len(parts), list(parts), dim)
+        except MisfitError:
+            return files
+        order = self._order_values(values, parts, as_given)
+        return files if order is None or (order == as_given).all() else files.take(order)
+
+    @property
+    def _sorts(self) -> bool:
+        """Whether files are put in the order of their coordinate."""
+        return self.combination.combine == "by_coords" or (
+            self.rises and self.combination.arrangement.sort
+        )
+
+    def _order_values(self, values: Array, parts: Sequence[Array], as_given: Ints) -> Ints | None:
+        lengths = np.array([len(part) for part in parts])
+        return find_order(values, lengths, as_given, self.combination.combine == "nested")
+
+    def _find_order(self, batches: Sequence[FileBatch], dim: str) -> Ints:
+        """Return the places of all files, batch after batch, in the order in which they are joined.
+
+        Raises
+        ------
+        NeedsFullCombineError
+            They have no order.
+        """
+        as_given = np.argsort([number for batch in batches for number in batch.numbers])
+        names = {part.name: name for name, part in batches[0].plan.parts.items()}
+        name = names.get(dim)
+        if name is None or not self._sorts or not batches[0].plan.parts[name].is_index:
+            return as_given
+        found = [batch.load_values_by_file(name) for batch in batches]
+        parts = [batch.plan.parts[name] for batch in batches for _ in range(len(batch))]
+        stored = list(chain.from_iterable(found))
+        values = decode_together(parts, stored, dim)
+        order = self._order_values(values, stored, as_given)
+        if order is None:
+            raise NeedsFullCombineError("their coordinate does not put them in order")
+        return order
 
     def _find_stored_dimension(self, files: JoinableFiles) -> str:
         """Return the dimension along which files seem to follow each other."""
         if self.combination.combine == "nested":
             return str(self.combination.concat_dim)
-        parts = files.first.outline.parts
+        parts = files.plan.parts
         differ = []
         for name, part in parts.items():
             if part.is_index:
@@ -168,17 +257,15 @@ class Concatenator:
             raise NeedsFullCombineError(f"coordinates differ along {differ}")
         return str(differ[0])
 
-    def _check_structures(self, files: Sequence[StoredFile]) -> None:
+    def _check_structures(self, batches: Sequence[FileBatch]) -> None:
         """Refuse files that have other variables, or other attributes that matter."""
-        first = files[0]
-        distinct = {id(file.outline): file for file in files}
-        for file in distinct.values():
-            self.check_plans(first.outline, file.outline)
+        first = batches[0]
+        distinct = {id(batch.plan): batch for batch in batches}
+        for batch in distinct.values():
+            self.check_plans(first.plan, batch.plan)
         if self.heeds_attributes:
             attributes = first.group.attributes
-            if not all(
-                has_same_attributes(attributes, file.group.attributes) for file in files[1:]
-            ):
+            if not all(has_same_attributes(attributes, b.group.attributes) for b in batches[1:]):
                 raise NeedsFullCombineError("their attributes differ")
 
     def check_plans(self, one: DecodingPlan, other: DecodingPlan) -> None:
@@ -206,9 +293,17 @@ class Concatenator:
             raise NeedsFullCombineError("their sizes differ")
         if self.rises and (dim not in lengths or (lengths[dim] <= 0).any()):
             raise NeedsFullCombineError("one has no element to be put in order by")
-        for name, part in files.first.outline.parts.items():
+        for name, part in files.plan.parts.items():
             if dim not in part.decoded[0] and not self._counts_once(part):
                 files.check_same(name)
+
+    def _check_meanings(self, batches: Sequence[FileBatch], dim: str) -> None:
+        """Refuse variables without the dimension whose values mean something else somewhere."""
+        for name, part in batches[0].plan.parts.items():
+            parts = [batch.plan.parts[name] for batch in batches]
+            compared = dim not in part.decoded[0] and not self._counts_once(part)
+            if compared and not all_decode_alike(parts):
+                raise NeedsFullCombineError(f"{name!r} means something else")
 
     @property
     def heeds_attributes(self) -> bool:
@@ -223,13 +318,16 @@ class Concatenator:
             choice = self.combination.options["compat"]
         return bool(choice == "override")
 
-    def _grow(self, pattern: xr.Dataset, files: Sequence[StoredFile], dim: str) -> xr.Dataset:
+    def _grow(
+        self, pattern: xr.Dataset, batches: Sequence[FileBatch], order: Ints, dim: str
+    ) -> xr.Dataset:
         """Return the dataset of two files, extended by all files along a dimension."""
-        names = {part.name: name for name, part in files[0].outline.parts.items()}
+        names = {part.name: name for name, part in batches[0].plan.parts.items()}
         if pattern.variables.keys() != names.keys():
             raise NeedsFullCombineError("variables were made or dropped")
+        lengths = np.array([n for batch in batches for n in batch.get_lengths(dim)])
         variables = {
-            shown: self._join_variable(names[str(shown)], variable, files, dim)
+            shown: _join_variable(names[str(shown)], variable, batches, dim, lengths, order)
             for shown, variable in pattern.variables.items()
         }
         indexes = dict(pattern.xindexes)
@@ -244,42 +342,51 @@ class Concatenator:
 
     def _check_order(self, index: xr.Index) -> None:
         found = index.to_pandas_index()
-        if self.rises and not (found.is_monotonic_increasing and found.is_unique):
+        is_ordered = found.is_monotonic_increasing or found.is_monotonic_decreasing
+        if self.rises and not (is_ordered and found.is_unique):
             raise NeedsFullCombineError("they are to be put in order")
 
-    def _join_variable(
-        self, name: str, found: xr.Variable, files: Sequence[StoredFile], dim: str
-    ) -> xr.Variable:
-        parts = [file.outline.parts[name] for file in files]
-        if (found.dims, found.dtype) != parts[0].decoded:
-            raise NeedsFullCombineError(f"{name!r} became something else")
-        if dim not in found.dims:
-            return found
-        data: Any
-        if parts[0].is_loaded:
-            values = [file.load_values_by_file(name) for file in files]
-            of_files = [p for p, some in zip(parts, values, strict=True) for _ in some]
-            data = decode_together(of_files, list(chain.from_iterable(values)), dim)
-        elif get_virtual_array(found) is None:
-            raise NeedsFullCombineError(f"{name!r} is read when it is needed")
-        else:
-            stored = [file.group.variables[name] for file in files]
-            arrays: list[Any] = [p.decode_array(v) for p, v in zip(parts, stored, strict=True)]
-            data = np.concatenate(arrays, axis=found.dims.index(dim))
-        return xr.Variable(found.dims, data, found.attrs, found.encoding)
+
+def _join_variable(
+    name: str,
+    found: xr.Variable,
+    batches: Sequence[FileBatch],
+    dim: str,
+    lengths: Ints,
+    order: Ints,
+) -> xr.Variable:
+    """Return a variable of all files, whose lengths along a dimension are given, in an order."""
+    parts = [batch.plan.parts[name] for batch in batches]
+    if (found.dims, found.dtype) != parts[0].decoded:
+        raise NeedsFullCombineError(f"{name!r} became something else")
+    if dim not in found.dims:
+        return found
+    data: Any
+    if parts[0].is_loaded:
+        values = [some for batch in batches for some in batch.load_values_by_file(name)]
+        of_files = [part for part, batch in zip(parts, batches, strict=True) for _ in batch.urls]
+        places = order.tolist()
+        data = decode_together([of_files[n] for n in places], [values[n] for n in places], dim)
+    elif get_virtual_array(found) is None:
+        raise NeedsFullCombineError(f"{name!r} is read when it is needed")
+    else:
+        stored = [batch.group.variables[name] for batch in batches]
+        arrays: list[Any] = [p.decode_array(v) for p, v in zip(parts, stored, strict=True)]
+        axis = found.dims.index(dim)
+        data = reorder(concatenate(arrays, axis), axis, lengths, order)
+    return xr.Variable(found.dims, data, found.attrs, found.encoding)
 
 
-def _concat_files(files: JoinableFiles, dim: str) -> StoredFile:
-    """Return files that decode alike, joined as they are stored.
+def _join_variables(files: JoinableFiles, dim: str) -> FileBatch:
+    """Return files of one structure as a batch.
 
     Raises
     ------
     NeedsFullCombineError
         The files cannot be joined as they are stored.
     """
-    first, apart = files.first, dict[str, Sequence[Any]]()
-    variables, values = dict(first.group.variables), dict[str, Any]()
-    parts = first.outline.parts
+    variables, values, apart = dict[str, Any](), dict[str, Any](), dict[str, Sequence[Any]]()
+    parts = files.plan.parts
     if not any(dim in part.stored[0] for part in parts.values()):
         raise NeedsFullCombineError(f"nothing has {dim!r}")
     for name, part in parts.items():
@@ -289,13 +396,84 @@ def _concat_files(files: JoinableFiles, dim: str) -> StoredFile:
             continue
         if part.depends_on_values and not part.is_loaded:
             raise NeedsFullCombineError(f"{name!r} is looked at file by file")
-        variables[name] = replace(variables[name], data=files.join(name, dim))
+        stored = files.alike.group.variables[name]
+        variables[name] = replace(stored, data=files.join(name, dim))
         if part.is_loaded:
             # some variables decode differently because of other variables in their file
-            apart[name] = files.load(name, dim)
-            values[name] = np.concatenate(apart[name], axis=part.stored[0].index(dim))
-    group = replace(first.group, variables=variables)
-    return replace(first, group=group, values=values, apart=apart)
+            axis, of_each = part.stored[0].index(dim), files.load(name, dim)
+            values[name] = np.concatenate(of_each, axis=axis)
+            ends = list(accumulate(some.shape[axis] for some in of_each))
+            apart[name] = np.split(values[name], ends[:-1], axis=axis)
+    return files.to_batch(dim, variables, values, apart)
+
+
+def find_order(values: Array, lengths: Ints, as_given: Ints, keeps_falling: bool) -> Ints | None:
+    """Return the order in which files follow each other along a coordinate.
+
+    Parameters
+    ----------
+    values : array, shape (elements,)
+        The coordinate of all files, one after the other.
+    lengths : int array, shape (files,)
+        Elements of each file.
+    as_given : int array, shape (files,)
+        The files in the order in which they are given.
+    keeps_falling : bool
+        Whether files of one element stay as given where they fall, instead of being put in order.
+
+    Returns
+    -------
+    int array or None
+        The files in order; as given if the values are no numbers or dates; None if they overlap, or
+        some rise and some fall.
+
+    Examples
+    --------
+    >>> find_order(np.array([5, 6, 1, 2]), np.array([2, 2]), np.array([0, 1]), True)
+    array([1, 0])
+    >>> find_order(np.array([5, 6, 6, 7]), np.array([2, 2]), np.array([0, 1]), True) is None
+    True
+    """
+    if values.dtype.kind not in "iufmM":
+        return as_given
+    if not lengths.all():
+        return None
+    ends = np.cumsum(lengths)
+    firsts, lasts = values[ends - lengths], values[ends - 1]
+    within = np.delete(np.arange(len(values) - 1), ends[:-1] - 1)
+    rises = values[within + 1] > values[within]
+    falls = values[within + 1] < values[within]
+    given = firsts[as_given]
+    if not len(within) and keeps_falling and (given[1:] < given[:-1]).all():
+        return as_given
+    if rises.all():
+        order = np.argsort(firsts, kind="stable")
+        follows = firsts[order][1:] > lasts[order][:-1]
+    elif falls.all():
+        order = np.argsort(firsts, kind="stable")[::-1]
+        follows = firsts[order][1:] < lasts[order][:-1]
+    else:
+        return None
+    # a missing value compares with none
+    return order if follows.all() and not (firsts != firsts).any() else None
+
+
+def _make_samples(batches: Sequence[FileBatch], order: Ints) -> list[xr.Dataset]:
+    """Return the datasets of the first two files; the second has attributes of its batch.
+
+    Raises
+    ------
+    NeedsFullCombineError
+        The first file is not the first of its batch, whose attributes are known.
+    """
+    sizes = np.array([len(batch) for batch in batches])
+    begins = np.cumsum(sizes) - sizes
+    owners = np.searchsorted(begins, order[:2], side="right") - 1
+    places = order[:2] - begins[owners]
+    if places[0]:
+        raise NeedsFullCombineError("the first file was joined behind others")
+    located = zip(owners.tolist(), places.tolist(), strict=True)
+    return [batches[owner].cut(place, place + 1).to_dataset() for owner, place in located]
 
 
 def _is_same_kind(one: VariableDecoding, other: VariableDecoding) -> bool:

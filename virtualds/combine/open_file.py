@@ -17,10 +17,10 @@ import xarray as xr
 
 from virtualds.arrays.read_way import DAMAGES, WAYS, ReadWay
 from virtualds.combine.build_options import BuildOptions
+from virtualds.combine.file_batch import FileBatch
 from virtualds.combine.file_cache import FileCache, open_to_keep
 from virtualds.combine.file_coordinates import FileCoordinates, Source
 from virtualds.combine.progress import LeftOut
-from virtualds.combine.stored_file import StoredFile
 from virtualds.combine.xarray_combine import Combination
 from virtualds.datasets.open import open_dataset_or_tree
 from virtualds.datasets.open_options import OpenOptions
@@ -70,44 +70,61 @@ MOST = 256
 
 @dataclass(frozen=True)
 class Outcome(Generic[Opened]):
-    """The result of opening a file: a dataset or tree, or an error.
+    """The result of opening a file, or several at once: what was opened, or an error.
 
     Parameters
     ----------
-    number : int
-        The number of the file.
-    found : Dataset or DataTree, optional
+    numbers : tuple of int
+        The numbers of the files; only files that were joined are several.
+    found : FileBatch, Dataset or DataTree, optional
     error : Exception, optional
-        Why there is no dataset.
+        Why nothing was opened.
     is_fault : bool
         Whether the file could not be opened; false if it was opened, and preparing it failed.
-    cached : bool
-        Whether the dataset came from the cache.
+    cached : int
+        How many of the files came from the cache.
     references : int
-        How many chunks the virtual arrays of the file have.
-    way : ReadWay, optional
-        How the file was read, if its parser says it.
-    damaged : tuple of LeftOut
-        Damaged parts that were left out of the file.
+        How many chunks the virtual arrays of the files have.
+    ways : mapping of int to ReadWay
+        By the number of the file: how it was read, if its parser says it.
+    damaged : mapping of int to tuple of LeftOut
+        By the number of the file: damaged parts that were left out of it.
 
     Raises
     ------
     ValueError
-        There are both a dataset and an error, or neither.
+        There are both something that was opened and an error, or neither.
     """
 
-    number: int
+    numbers: tuple[int, ...]
     found: Opened | None = None
     error: Exception | None = None
     is_fault: bool = False
-    cached: bool = False
+    cached: int = 0
     references: int = 0
-    way: ReadWay | None = None
-    damaged: tuple[LeftOut, ...] = ()
+    ways: Mapping[int, ReadWay] = field(default_factory=dict)
+    damaged: Mapping[int, tuple[LeftOut, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if (self.found is None) == (self.error is None):
-            raise ValueError(f"Outcome {self.number}: give either a dataset or an error")
+            raise ValueError(f"Outcome {self.numbers}: give either what was opened or an error")
+
+    @property
+    def number(self) -> int:
+        """The number of the first file."""
+        return self.numbers[0]
+
+
+def join_outcomes(outcomes: Sequence[Outcome[Any]], found: Any) -> Outcome[Any]:
+    """Return the outcome of files that were opened one by one, and joined to ``found``."""
+    return Outcome(
+        tuple(number for outcome in outcomes for number in outcome.numbers),
+        found,
+        cached=sum(outcome.cached for outcome in outcomes),
+        references=sum(outcome.references for outcome in outcomes),
+        ways={n: way for outcome in outcomes for n, way in outcome.ways.items()},
+        damaged={n: parts for outcome in outcomes for n, parts in outcome.damaged.items()},
+    )
 
 
 class FileWork(Protocol):
@@ -237,9 +254,8 @@ class OpenJob(Generic[Opened]):
         if kept is not None and kept.found is not None:
             if tells(INFO):
                 tell(INFO, f"{file}: from the cache")
-            return Outcome(
-                number, kept.found, cached=True, references=_count_references(kept.found)
-            )
+            count = _count_references(kept.found)
+            return Outcome((number,), kept.found, cached=1, references=count)
         outcome = self._open_file(number, file)
         if self.cache and kept is not None and outcome.found is not None:
             scanned: Any = outcome.found
@@ -256,13 +272,16 @@ class OpenJob(Generic[Opened]):
             try:
                 with WAYS.hear() as ways, DAMAGES.hear() as damages:
                     found = self.open(file)
-                way = ways[-1] if ways else None
-                damaged = tuple(LeftOut.of(file, damage) for damage in damages)
+                how = {number: ways[-1]} if ways else {}
+                lost = tuple(LeftOut.of(file, damage) for damage in damages)
+                damaged = {number: lost} if lost else {}
+                if isinstance(found, FileBatch):
+                    found = replace(found, numbers=(number,))
                 count = _count_references(found)
-                return Outcome(number, found, references=count, way=way, damaged=damaged)
+                return Outcome((number,), found, references=count, ways=how, damaged=damaged)
             except OPEN_ERRORS as error:
                 if attempt > self.retries or not is_passing(error):
-                    return Outcome(number, error=error, is_fault=True)
+                    return Outcome((number,), error=error, is_fault=True)
                 wait = choose_wait(attempt, error)
                 tell_failure(file, error, wait)
                 pause(wait)
@@ -278,12 +297,12 @@ class OpenJob(Generic[Opened]):
                 found = step(file, found)
         except OPEN_ERRORS as error:
             error.add_note(without_secrets(f"file {file}"))
-            return Outcome(number, error=error)
+            return Outcome((number,), error=error)
         return replace(outcome, found=found)
 
 
 def _count_references(found: Any) -> int:
-    counted = found if isinstance(found, StoredFile) else found.virtual
+    counted = found if isinstance(found, FileBatch) else found.virtual
     return int(counted.nchunks)
 
 

@@ -28,14 +28,14 @@ class Count:
         self._damaged: dict[int, tuple[LeftOut, ...]] = {}
 
     def add(self, outcome: Any) -> None:
-        """Count the outcome of a file."""
-        self.done += 1
+        """Count the outcome of one or several files."""
+        self.done += len(outcome.numbers)
         self.failed += outcome.error is not None
         self.cached += outcome.cached
         self.references += outcome.references
-        self._damaged[outcome.number] = outcome.damaged
-        if outcome.way is not None:
-            self._ways.add(outcome.number, outcome.way)
+        self._damaged.update(outcome.damaged)
+        for number, way in outcome.ways.items():
+            self._ways.add(number, way)
         self._tell(self._measure_progress())
 
     def finish(self, left_out: Any, files: Sequence[Any]) -> BuildReport:

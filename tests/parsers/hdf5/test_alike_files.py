@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from memory import peak
 
 import virtualds
-from virtualds.arrays.alike_files import AlikeRun
+from virtualds.arrays.alike_files import AlikeFiles
 from virtualds.arrays.array import ManifestArray
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
@@ -74,9 +75,19 @@ def write_files(folder: Path, write: Write) -> list[Path]:
     return paths
 
 
-def read(paths: Sequence[Path], heeded: Any = frozenset({"units"})) -> list[AlikeRun]:
+@contextmanager
+def reading(
+    paths: Sequence[Path], heeded: Any = frozenset({"units"})
+) -> Iterator[Sequence[AlikeFiles]]:
     urls = [normalise_url(path) for path in paths]
-    return list(read_alike(urls, None, None, (), heeded))
+    with read_alike(urls, None, None, (), heeded) as found:
+        yield found
+
+
+def read(paths: Sequence[Path], heeded: Any = frozenset({"units"})) -> list[list[int]]:
+    """The numbers of the files of each structure."""
+    with reading(paths, heeded) as found:
+        return [list(files.numbers) for files in found]
 
 
 def is_same(found: ManifestArray, wanted: Any) -> bool:
@@ -91,18 +102,74 @@ def is_same(found: ManifestArray, wanted: Any) -> bool:
 @pytest.mark.parametrize("case", CASES)
 def test_alike_files_are_what_they_are_one_by_one(case: str, tmp_path: Path) -> None:
     paths = write_files(tmp_path, CASES[case])
-    [run] = read(paths)
     groups = [open_group(Location.of(path)) for path in paths]
-    assert (run.first, len(run.files.sources)) == (0, FILES)
-    assert dict(run.files.group.attributes) == dict(groups[0].attributes)
+    with reading(paths) as [files]:
+        assert list(files.numbers) == list(range(FILES))
+        check_files(files, groups)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_files_are_taken_in_any_order(case: str, tmp_path: Path) -> None:
+    """The first of them gives the attributes."""
+    paths = write_files(tmp_path, CASES[case])
+    groups = [open_group(Location.of(path)) for path in paths]
+    order = [3, 1, 4, 0]
+    with reading(paths) as [files]:
+        taken = files.take(np.array(order))
+        assert list(taken.numbers) == order
+        check_files(taken, [groups[n] for n in order])
+
+
+@pytest.mark.parametrize("libver", ["earliest", "latest"])
+@pytest.mark.parametrize("filters", [{}, {"compression": "gzip"}])
+def test_chunks_may_be_as_long_as_their_file(
+    libver: str, filters: dict[str, Any], tmp_path: Path
+) -> None:
+    """Months have 28 to 31 days, and many are written as one chunk."""
+    lengths = [31, 28, 31, 30, 31, 29]
+    paths = [tmp_path / f"{number}.nc" for number in range(len(lengths))]
+    for length, path in zip(lengths, paths, strict=True):
+        with h5py.File(path, "w", libver=libver) as file:
+            for name, values in {"time": np.arange(length), "x": np.arange(3)}.items():
+                file.create_dataset(name, data=values).make_scale(name)
+            values = np.random.default_rng(length).normal(size=(length, 3))
+            for name, chunk in {"whole": length, "half": -(-length // 2)}.items():
+                made = file.create_dataset(name, data=values, chunks=(chunk, 3), **filters)
+                for axis, dim in enumerate(("time", "x")):
+                    made.dims[axis].attach_scale(file[dim])
+    groups = [open_group(Location.of(path)) for path in paths]
+    with reading(paths) as [files]:
+        assert list(files.numbers) == list(range(len(lengths)))
+        check_files(files, groups)
+
+
+def test_chunks_that_differ_along_another_axis_lie_in_several_fragments(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{number}.nc" for number in range(6)]
+    for number, path in enumerate(paths):
+        with h5py.File(path, "w") as file:
+            for name, values in {"time": np.arange(2), "x": np.arange(4)}.items():
+                file.create_dataset(name, data=values).make_scale(name)
+            values = np.full((2, 4), float(number))
+            made = file.create_dataset("v", data=values, chunks=(1, 4 if number < 3 else 2))
+            for axis, dim in enumerate(("time", "x")):
+                made.dims[axis].attach_scale(file[dim])
+    groups = [open_group(Location.of(path)) for path in paths]
+    with reading(paths) as [files]:
+        check_files(files, groups)
+        assert len(files.join("v", "time").fragments) == 2
+
+
+def check_files(files: AlikeFiles, groups: Sequence[Any]) -> None:
+    """The files give what their groups give that were read one by one."""
+    assert dict(files.group.attributes) == dict(groups[0].attributes)
     for name, variable in groups[0].variables.items():
         arrays: list[Any] = [group.variables[name].data for group in groups]
         if "time" in variable.dims:
             axis = variable.dims.index("time")
-            assert is_same(run.files.join(name, "time"), np.concatenate(arrays, axis=axis))
+            assert is_same(files.join(name, "time"), np.concatenate(arrays, axis=axis))
         else:
-            assert is_same(run.files.stack(name), np.stack(arrays))
-        values = run.files.get_values(name)
+            assert is_same(files.stack(name), np.stack(arrays))
+        values = files.get_values(name)
         for one, array in zip(values or (), arrays, strict=False):
             np.testing.assert_array_equal(one, array.read())
 
@@ -138,11 +205,10 @@ DAMAGE: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_file_is_in_no_run_and_the_others_are(damage: str, tmp_path: Path) -> None:
+def test_a_damaged_file_is_left_out_and_the_others_are(damage: str, tmp_path: Path) -> None:
     paths = write_files(tmp_path, CASES["the oldest form"])
     DAMAGE[damage](paths[2])
-    runs = read(paths)
-    assert [(run.first, len(run.files.sources)) for run in runs] == [(3, 3)]
+    assert read(paths) == [[0, 1, 3, 4, 5]]
 
 
 def test_a_string_that_the_heap_has_not_whole_is_an_error(tmp_path: Path) -> None:
@@ -151,7 +217,7 @@ def test_a_string_that_the_heap_has_not_whole_is_an_error(tmp_path: Path) -> Non
     place = raw.index(text) - 8
     assert raw[place] == len(text)
     paths[4].write_bytes(raw[:place] + b"\4" + raw[place + 1 :])
-    assert [(run.first, len(run.files.sources)) for run in read(paths)] == [(0, 4)]
+    assert read(paths) == [[0, 1, 2, 3, 5]]
     with pytest.raises(virtualds.FormatError, match="global heap"):
         virtualds.open_virtual_mfdataset(paths, combine="nested", concat_dim="time")
 

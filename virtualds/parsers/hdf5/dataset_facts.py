@@ -36,8 +36,10 @@ from virtualds.parsers.hdf5.structure.object_header import (
 from virtualds.parsers.hdf5.structure.shared_messages import read_unshared
 
 LENGTH, ADDRESS, SIZE, DATA, CHUNK = "length", "address", "size", "data", "chunk"
+LIMIT, CHUNK_LENGTH = "limit", "chunk length"
 """Slots of a dataset: the length of an axis; where its elements or the index of its chunks lie; how
-many bytes are contiguous; compact elements; bytes and filter mask of a filtered single chunk."""
+many bytes are contiguous; compact elements; bytes and filter mask of a filtered single chunk; the
+greatest length of an axis that is not unlimited; the length of a chunk along an axis."""
 
 ONCE = frozenset({DATASPACE, DATATYPE, FILL, OLD_FILL, FILTERS, LAYOUT})
 """Messages that a dataset has once."""
@@ -93,8 +95,11 @@ def _parse_facts(place: HDF5Location) -> DatasetFacts:
 def _parse_space(place: HDF5Location, message: Message) -> Dataspace:
     data, width = read_unshared(place.file, message), place.file.length_size
     space = parse_dataspace(data, width)
-    for axis in range(len(space.limits)):
-        note_slot(data, space.place + axis * width, width, (place.address[1], LENGTH, axis))
+    rank, owner = len(space.limits), place.address[1]
+    for axis, limit in enumerate(space.limits):
+        note_slot(data, space.place + axis * width, width, (owner, LENGTH, axis))
+        if space.has_limits and limit is not None:
+            note_slot(data, space.place + (rank + axis) * width, width, (owner, LIMIT, axis))
     return space
 
 
@@ -119,6 +124,10 @@ def _parse_layout(place: HDF5Location, data: bytes) -> Layout:
         note_slot(data, layout.place, offset, (owner, ADDRESS))
     if layout.kind == LayoutClass.CONTIGUOUS and layout.size is not None:
         note_slot(data, layout.place + offset, length, (owner, SIZE))
+    if layout.kind == LayoutClass.CHUNKED:
+        begin, width = layout.dims_at
+        for axis in range(len(layout.dims) - 1):
+            note_slot(data, begin + axis * width, width, (owner, CHUNK_LENGTH, axis))
     if layout.index_kind == IndexKind.SINGLE and layout.flags & FILTERED_SINGLE:
         note_slot(data, layout.place - 4 - length, length + 4, (owner, CHUNK))
     return layout

@@ -60,8 +60,8 @@ class KnownStructure:
     source : SourceFile
         That file.
     variables : dict of str to KnownVariable
-    axes : dict of (int, int) to (str, int or None)
-        By owner and axis of every dataset: its dimension, and how long it may be.
+    axes : dict of (int, int) to str
+        By owner and axis of every dataset: its dimension.
     """
 
     blueprint: Blueprint
@@ -69,7 +69,7 @@ class KnownStructure:
     group: ManifestGroup
     source: SourceFile
     variables: Mapping[str, KnownVariable]
-    axes: Mapping[tuple[int, int], tuple[str, int | None]]
+    axes: Mapping[tuple[int, int], str]
 
     def find_equal(self, match: Match, heeded: Collection[str] | None) -> Bools:
         """Say which files have the attributes of the known file, of those that are heeded."""
@@ -117,16 +117,15 @@ def _make_structure(read: GroupRead, notes: Notes, file: FileBytes) -> KnownStru
     return KnownStructure(blueprint, file.half, group, file.source, variables, axes)
 
 
-def _list_axes(read: GroupRead) -> dict[tuple[int, int], tuple[str, int | None]] | None:
+def _list_axes(read: GroupRead) -> dict[tuple[int, int], str] | None:
     """Return the dimension of every axis; None unless scales name all, with their lengths."""
-    axes: dict[tuple[int, int], tuple[str, int | None]] = {}
+    axes: dict[tuple[int, int], str] = {}
     lengths: dict[str, int] = {}
     for dataset, dims in read.axes.named:
-        sizes = zip(dims, dataset.shape, dataset.limits, strict=False)
-        for axis, (dim, length, limit) in enumerate(sizes):
+        for axis, (dim, length) in enumerate(zip(dims, dataset.shape, strict=False)):
             if dim is None or lengths.setdefault(dim, length) != length:
                 return None
-            axes[dataset.address[1], axis] = dim, limit
+            axes[dataset.address[1], axis] = dim
         if None in dims:
             return None
     return axes

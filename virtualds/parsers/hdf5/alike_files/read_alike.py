@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.arrays.alike_files import AlikeRun
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.projection import Ints
@@ -18,12 +18,17 @@ from virtualds.errors import VirtualdsError
 from virtualds.options import get_options
 from virtualds.parsers.hdf5 import members
 from virtualds.parsers.hdf5.alike_files.known_structure import KnownStructure, read_structure
-from virtualds.parsers.hdf5.alike_files.many_files import FEWEST, ManyFiles, open_many
+from virtualds.parsers.hdf5.alike_files.many_files import (
+    FEWEST,
+    FileReader,
+    ManyFiles,
+    open_many,
+)
 from virtualds.parsers.hdf5.alike_files.stored_columns import StoredColumns
 from virtualds.parsers.hdf5.alike_files.variable_columns import FoundColumns, read_columns
 from virtualds.parsers.hdf5.file import HDF5Files
 from virtualds.parsers.hdf5.group_reader import read_one_group
-from virtualds.parsers.hdf5.structure.byte_rows import Bools, Bytes
+from virtualds.parsers.hdf5.structure.byte_rows import Bytes
 from virtualds.source_file import SourceFile, StorageOptions
 
 MOST_TRIES = 4
@@ -34,13 +39,48 @@ MOST_KEPT = 16
 
 @dataclass(frozen=True, eq=False)
 class AlikeHDF5Files:
-    """Neighbouring HDF5 files of one structure (`virtualds.arrays.alike_files.AlikeFiles`)."""
+    """HDF5 files of one structure (`virtualds.arrays.alike_files.AlikeFiles`).
+
+    Parameters
+    ----------
+    group : ManifestGroup
+        Of the first file.
+    numbers : sequence of int
+    readers : sequence of FileReader
+    lengths : mapping of str to int array
+    columns : mapping of str to StoredColumns
+    heads : uint8 array, shape (files, bytes)
+    skip : frozenset of str
+        Variables that are left out.
+    """
 
     group: ManifestGroup
-    sources: Sequence[SourceFile]
+    numbers: Sequence[int]
+    readers: Sequence[FileReader]
     lengths: Mapping[str, Ints]
     columns: Mapping[str, StoredColumns]
     heads: Bytes
+    skip: frozenset[str]
+
+    def take(self, places: Ints) -> AlikeHDF5Files:
+        """Return some of the files, in another order.
+
+        Raises
+        ------
+        VirtualdsError, OSError
+            The first of them cannot be read alone.
+        """
+        order = places.tolist()
+        readers = [self.readers[n] for n in order]
+        return AlikeHDF5Files(
+            self.group if order[0] == 0 else read_alone(readers[0], self.skip),
+            [self.numbers[n] for n in order],
+            readers,
+            {dim: values[places] for dim, values in self.lengths.items()},
+            {name: columns.take(places) for name, columns in self.columns.items()},
+            self.heads[places],
+            self.skip,
+        )
 
     def get_values(self, name: str) -> Sequence[npt.NDArray[Any]] | None:
         """Return the stored values of a variable in each file, None if they must be read."""
@@ -52,18 +92,34 @@ class AlikeHDF5Files:
     def join(self, name: str, dim: str) -> ManifestArray:
         """Return a variable of all files, one after the other along a dimension."""
         axis = self.group.variables[name].dims.index(dim)
-        return self.columns[name].join(self.sources, axis, self._get_array(name))
+        return self.columns[name].join(self._sources, axis, self._get_array(name))
 
     def stack(self, name: str) -> ManifestArray:
         """Return a variable of all files along a new first axis."""
         first = self._get_array(name).insert_axis(0)
-        return self.columns[name].add_axis().join(self.sources, 0, first)
+        return self.columns[name].add_axis().join(self._sources, 0, first)
+
+    @property
+    def _sources(self) -> list[SourceFile]:
+        return [reader.source for reader in self.readers]
 
     def _get_array(self, name: str) -> ManifestArray:
         data = self.group.variables[name].data
         if not isinstance(data, ManifestArray):
             raise TypeError(f"{name!r} is not a virtual array")
         return data
+
+
+def read_alone(reader: FileReader, skip: frozenset[str]) -> ManifestGroup:
+    """Read the root group of one of the files that are open.
+
+    Raises
+    ------
+    VirtualdsError, OSError
+        It cannot be read.
+    """
+    with reader.hold(), HDF5Files(reader.source) as opened:
+        return read_one_group(opened, members, skip, "")
 
 
 @dataclass
@@ -88,16 +144,18 @@ class _Structures:
 STRUCTURES = _Structures()
 
 
+@contextmanager
 def read_alike(
     urls: Sequence[str],
     options: StorageOptions | None,
     group: str | None,
     skip: Iterable[str],
     heeded: Collection[str] | None,
-) -> list[AlikeRun]:
+) -> Iterator[Sequence[AlikeHDF5Files]]:
     """Read files together where they have one structure, as `ReadAlike` has it."""
     if get_options().hdf5 != "auto" or (group or "").strip("/") or len(urls) < FEWEST:
-        return []
+        yield ()
+        return
     skipped = frozenset(skip)
 
     def is_alike(first: ManyFiles) -> bool:
@@ -105,8 +163,7 @@ def read_alike(
         return bool(_BatchReader(first, every, skipped, heeded).read())
 
     with open_many(urls, options, is_alike) as (files, numbers):
-        reading = _BatchReader(files, numbers, skipped, heeded)
-        return sorted(reading.read(), key=lambda run: run.first)
+        yield _BatchReader(files, numbers, skipped, heeded).read()
 
 
 class _BatchReader:
@@ -121,10 +178,10 @@ class _BatchReader:
     ) -> None:
         self.files, self.numbers = files, numbers
         self.skip, self.heeded = skip, heeded
-        self.runs: list[AlikeRun] = []
+        self.found: list[AlikeHDF5Files] = []
 
-    def read(self) -> list[AlikeRun]:
-        """Return the runs of alike files."""
+    def read(self) -> list[AlikeHDF5Files]:
+        """Return the files of each structure."""
         rest = np.arange(len(self.files.readers))
         for known in STRUCTURES.list(self.skip):
             rest = self._take(known, rest)
@@ -140,10 +197,10 @@ class _BatchReader:
             tries += len(rest) - len(left) < FEWEST
             # the first file fits its own structure, unless it has changed meanwhile
             rest = left if len(left) < len(rest) else rest[1:]
-        return self.runs
+        return self.found
 
     def _take(self, known: KnownStructure, which: Ints) -> Ints:
-        """Add the runs of files that have a structure; return the files that have not."""
+        """Add the files that have a structure; return the files that have not."""
         if len(which) < FEWEST:
             return which
         files = self.files.select(which)
@@ -155,37 +212,42 @@ class _BatchReader:
         if found is None:
             return which
         STRUCTURES.use(self.skip, known)
-        equal = known.find_equal(match, self.heeded)
-        taken = np.zeros(len(which), bool)
-        for first, stop in _list_runs(found.sound & equal, self.numbers[which]):
-            run = self._make_run(known, files, found, first, stop)
-            if run is not None:
-                self.runs.append(AlikeRun(int(self.numbers[which[first]]), run))
-                taken[first:stop] = True
-        return which[~taken]
+        fits = np.flatnonzero(found.sound & known.find_equal(match, self.heeded))
+        taken = self._make_files(known, files, found, fits, self.numbers[which[fits]])
+        if taken is None:
+            return which
+        self.found.append(taken)
+        return np.delete(which, fits)
 
-    def _make_run(
-        self, known: KnownStructure, files: ManyFiles, found: FoundColumns, first: int, stop: int
+    def _make_files(
+        self,
+        known: KnownStructure,
+        files: ManyFiles,
+        found: FoundColumns,
+        places: Ints,
+        numbers: Ints,
     ) -> AlikeHDF5Files | None:
-        """Return neighbouring files as a run, None if the first of them cannot be read alone."""
-        sources = [reader.source for reader in files.readers[first:stop]]
+        """Return files of one structure, None if the first of them cannot be read alone."""
+        if len(places) < FEWEST:
+            return None
+        readers = [files.readers[n] for n in places.tolist()]
         group = known.group
-        if sources[0] != known.source:
+        if readers[0].source != known.source:
             # what nobody heeds may differ from the file that the structure is known from
             try:
-                with files.readers[first].hold(), HDF5Files(sources[0]) as opened:
-                    group = read_one_group(opened, members, self.skip, "")
+                group = read_alone(readers[0], self.skip)
             except (VirtualdsError, OSError):
                 return None
         if group.problems or list(group.variables) != list(known.group.variables):
             return None
-        lengths = {dim: values[first:stop] for dim, values in found.lengths.items()}
-        columns = {name: one.select(first, stop) for name, one in found.columns.items()}
-        return AlikeHDF5Files(group, sources, lengths, columns, files.heads[first:stop])
-
-
-def _list_runs(taken: Bools, numbers: Ints) -> list[tuple[int, int]]:
-    """Return where neighbouring files begin and end that are taken."""
-    places = np.flatnonzero(taken)
-    cuts = np.flatnonzero((np.diff(places) > 1) | (np.diff(numbers[places]) > 1)) + 1
-    return [(int(p[0]), int(p[-1]) + 1) for p in np.split(places, cuts) if len(p) >= FEWEST]
+        lengths = {dim: values[places] for dim, values in found.lengths.items()}
+        columns = {name: one.take(places) for name, one in found.columns.items()}
+        return AlikeHDF5Files(
+            group,
+            numbers.tolist(),
+            readers,
+            lengths,
+            columns,
+            files.heads[places],
+            self.skip,
+        )

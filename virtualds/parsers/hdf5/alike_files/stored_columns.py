@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.concatenate import concatenate
 from virtualds.bounds import CHUNKS_PER_REFERENCE
 from virtualds.chunks.axis import ChunkAxis
 from virtualds.chunks.columns import INLINE, MISSING
@@ -29,8 +31,8 @@ class StoredColumns:
 
     Parameters
     ----------
-    chunks : tuple of int, optional
-        Elements of a chunk along each axis; None where all elements of a file are one chunk.
+    chunks : int array, shape (files, axes)
+        Elements of a chunk along each axis.
     shape : int array, shape (files, axes)
     owner : int array, shape (rows,)
         The number of the file of each chunk, in ascending order.
@@ -42,7 +44,7 @@ class StoredColumns:
         The elements themselves, of each file, where they lie in the metadata.
     """
 
-    chunks: tuple[int, ...] | None
+    chunks: Ints
     shape: Ints
     owner: Ints
     place: Ints
@@ -52,26 +54,30 @@ class StoredColumns:
 
     def have_small_grids(self) -> npt.NDArray[np.bool_]:
         """Say which files may have a table of all chunks, with those that were never written."""
-        if self.chunks is None:
-            return np.ones(len(self.shape), bool)
         # as floats, whose product does not overflow
-        chunks = np.ceil(self.shape / np.array(self.chunks)).prod(axis=1)
+        chunks = np.ceil(self.shape / self.chunks).prod(axis=1)
         references = np.bincount(self.owner, minlength=len(self.shape))
         small: npt.NDArray[np.bool_]
         small = chunks <= np.maximum(MOST_MISSING, CHUNKS_PER_REFERENCE * references)
         return small
 
-    def select(self, first: int, stop: int) -> StoredColumns:
-        """Return the chunks of neighbouring files."""
-        rows = slice(*np.searchsorted(self.owner, (first, stop)).tolist())
+    def take(self, places: Ints) -> StoredColumns:
+        """Return the chunks of some files, in another order."""
+        if len(places) == len(self.shape) and (places == np.arange(len(places))).all():
+            return self
+        rank = np.full(len(self.shape), -1)
+        rank[places] = np.arange(len(places))
+        owner = rank[self.owner]
+        rows = np.flatnonzero(owner >= 0)
+        rows = rows[np.argsort(owner[rows], kind="stable")]
         return StoredColumns(
-            self.chunks,
-            self.shape[first:stop],
-            self.owner[rows] - first,
+            self.chunks[places],
+            self.shape[places],
+            owner[rows],
             self.place[:, rows],
             self.address[rows],
             self.length[rows],
-            self.inline[first:stop],
+            tuple(self.inline[n] for n in places.tolist()) if self.inline else (),
         )
 
     def get_values(
@@ -93,7 +99,7 @@ class StoredColumns:
         """
         count, rank = self.shape.shape
         alone = len(self.owner) == count and bool((self.owner == np.arange(count)).all())
-        whole = self.chunks is None or rank == 1 or bool((self.shape == self.chunks).all())
+        whole = rank == 1 or bool((self.shape == self.chunks).all())
         if self.inline or not alone or not whole:
             return None
         nbytes = self.shape.prod(axis=1) * dtype.itemsize
@@ -108,7 +114,7 @@ class StoredColumns:
         """Return the chunks with a new first axis of one element."""
         return replace(
             self,
-            chunks=None if self.chunks is None else (1, *self.chunks),
+            chunks=np.insert(self.chunks, 0, 1, axis=1),
             shape=np.insert(self.shape, 0, 1, axis=1),
             place=np.insert(self.place, 0, 0, axis=0),
         )
@@ -123,16 +129,29 @@ class StoredColumns:
         first : ManifestArray
             The variable of the first file.
         """
-        lengths = self.shape[:, axis]
-        chunk = lengths if self.chunks is None else np.full_like(lengths, self.chunks[axis])
-        counts = -(-lengths // np.maximum(chunk, 1))
+        others = np.delete(self.chunks, axis, axis=1)
+        cuts = np.flatnonzero((others[1:] != others[:-1]).any(axis=1)) + 1
+        if not cuts.size:
+            return self._join_alike(sources, axis, first)
+        parts = []
+        for start, stop in pairwise([0, *cuts.tolist(), len(self.shape)]):
+            some = self.take(np.arange(start, stop))
+            parts.append(some._join_alike(sources[start:stop], axis, first))
+        return concatenate(parts, axis)
+
+    def _join_alike(
+        self, sources: Sequence[SourceFile], axis: int, first: ManifestArray
+    ) -> ManifestArray:
+        """Join files whose chunks have one length along all other axes."""
+        lengths, chunk = self.shape[:, axis], self.chunks[:, axis]
+        counts = -(-lengths // chunk)
         starts = np.cumsum(counts) - counts
         axes = [self._cut(other) for other in range(self.shape.shape[1])]
         axes[axis] = _cut_in_turn(lengths, chunk, counts)
         grid = tuple(one.nchunks for one in axes)
         flat = np.zeros(len(self.owner), np.int64)
         for other, stride in enumerate(compute_strides(grid)):
-            at = self._count_chunks(other)
+            at = self.place[other] // self.chunks[self.owner, other]
             flat += (at + starts[self.owner] if other == axis else at) * stride
         manifest = self._build_manifest(sources, grid, flat)
         fragment = Fragment.whole(tuple(axes), manifest)
@@ -140,14 +159,7 @@ class StoredColumns:
 
     def _cut(self, axis: int) -> ChunkAxis:
         """Return how an axis is cut that has one length in all files."""
-        length = int(self.shape[0, axis])
-        chunk = max(length, 1) if self.chunks is None else self.chunks[axis]
-        return ChunkAxis.regular(length, chunk)
-
-    def _count_chunks(self, axis: int) -> Ints:
-        """Return how many chunks come before each along an axis of its file."""
-        before: Ints = self.place[axis] // (1 if self.chunks is None else self.chunks[axis])
-        return before
+        return ChunkAxis.regular(int(self.shape[0, axis]), int(self.chunks[0, axis]))
 
     def _build_manifest(
         self, sources: Sequence[SourceFile], grid: tuple[int, ...], flat: Ints

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -13,10 +15,20 @@ from virtualds.parsers.hdf5.alike_files.many_files import ManyFiles
 from virtualds.parsers.hdf5.alike_files.stored_columns import StoredColumns
 from virtualds.parsers.hdf5.chunk_indexes import read_indexes
 from virtualds.parsers.hdf5.chunk_indexes.form import MASK_BYTES, ChunkRows, IndexForm
-from virtualds.parsers.hdf5.dataset_facts import ADDRESS, CHUNK, DATA, LENGTH, SIZE
+from virtualds.parsers.hdf5.dataset_facts import (
+    ADDRESS,
+    CHUNK,
+    CHUNK_LENGTH,
+    DATA,
+    LENGTH,
+    LIMIT,
+    SIZE,
+)
 from virtualds.parsers.hdf5.structure.byte_rows import Bools, RowsError, is_defined, read_uints
 from virtualds.parsers.hdf5.structure.layout import FILTERED_SINGLE, LayoutClass
 
+UNLIMITED_AXIS = -1
+"""The greatest length of an axis without one, in a column."""
 LONGEST = 2**40
 """Most elements of a variable of a file that is read together with others."""
 
@@ -80,12 +92,23 @@ def _read_shape(variable: KnownVariable, known: KnownStructure, match: Match) ->
 def _read_lengths(known: KnownStructure, match: Match, sound: Bools) -> dict[str, Ints]:
     """Return how long each dimension is; files that contradict themselves do not match."""
     lengths: dict[str, Ints] = {}
-    for (owner, axis), (dim, limit) in known.axes.items():
+    for owner, axis in known.axes:
         found = _get_column(match, known, owner, LENGTH, axis)
-        sound &= (found >= 0) & (found == lengths.setdefault(dim, found))
-        if limit is not None:
-            sound &= found <= limit
+        sound &= (found >= 0) & (found == lengths.setdefault(known.axes[owner, axis], found))
+        if (owner, LIMIT, axis) in known.blueprint.notes.slots:
+            sound &= found <= _get_column(match, known, owner, LIMIT, axis)
     return lengths
+
+
+def _read_limits(variable: KnownVariable, known: KnownStructure, match: Match, shape: Ints) -> Ints:
+    """Return the greatest length of each axis in each file, `UNLIMITED_AXIS` for none."""
+    columns = []
+    for axis, limit in enumerate(variable.facts.space.limits):
+        if (variable.owner, LIMIT, axis) in known.blueprint.notes.slots:
+            columns.append(_get_column(match, known, variable.owner, LIMIT, axis))
+        else:
+            columns.append(np.full(len(shape), UNLIMITED_AXIS) if limit is None else shape[:, axis])
+    return np.stack(columns, axis=1) if columns else np.zeros((len(shape), 0), np.int64)
 
 
 def _read_chunks(
@@ -96,18 +119,66 @@ def _read_chunks(
     sound: Bools,
 ) -> dict[str, StoredColumns]:
     columns: dict[str, StoredColumns] = {}
-    by_form: dict[IndexForm, list[str]] = {}
+    chunked: dict[str, Ints] = {}
     for name, variable in known.variables.items():
         layout = variable.facts.layout
         if layout.kind == LayoutClass.CHUNKED:
-            by_form.setdefault(IndexForm.of(variable.facts), []).append(name)
+            chunked[name] = _read_chunk_lengths(variable, known, match, sound)
         elif layout.kind == LayoutClass.COMPACT:
             columns[name] = _read_compact(variable, known, match, shapes[name], sound)
         else:
             columns[name] = _read_contiguous(variable, known, match, files, shapes[name], sound)
-    for form, names in by_form.items():
-        columns |= _read_indexes(form, names, known, match, files, shapes, sound)
-    return columns
+    by_form: dict[IndexForm, list[tuple[str, Ints]]] = {}
+    for name, chunks in chunked.items():
+        variable = known.variables[name]
+        limits = _read_limits(variable, known, match, shapes[name])
+        for form, which in _split_by_form(variable, chunks, limits, sound):
+            by_form.setdefault(form, []).append((name, which))
+    parts: dict[str, list[StoredColumns]] = {name: [] for name in chunked}
+    for form, members in by_form.items():
+        for name, part in _read_indexes(form, members, known, match, files, shapes, chunked, sound):
+            parts[name].append(part)
+    return columns | {name: _merge(some) for name, some in parts.items()}
+
+
+def _read_chunk_lengths(
+    variable: KnownVariable, known: KnownStructure, match: Match, sound: Bools
+) -> Ints:
+    """Return the lengths of chunks in each file; those of files that do not match are not used."""
+    axes = range(len(variable.facts.layout.dims) - 1)
+    found = [_get_column(match, known, variable.owner, CHUNK_LENGTH, axis) for axis in axes]
+    chunks = np.stack(found, axis=1) if found else np.zeros((len(sound), 0), np.int64)
+    sound &= (chunks > 0).all(axis=1)
+    return np.maximum(chunks, 1)
+
+
+def _split_by_form(
+    variable: KnownVariable, chunks: Ints, limits: Ints, sound: Bools
+) -> Iterator[tuple[IndexForm, Ints]]:
+    """Yield the files whose indexes have one form: lengths of chunks, and limits of axes."""
+    which, form = np.flatnonzero(sound), IndexForm.of(variable.facts)
+    rows = np.concatenate([chunks, limits], axis=1)[which]
+    if (rows == rows[:1]).all():
+        kinds, group = rows[:1], np.zeros(len(which), np.int64)
+    else:
+        kinds, group = np.unique(rows, axis=0, return_inverse=True)
+    rank = chunks.shape[1]
+    for number, kind in enumerate(kinds.tolist()):
+        most = tuple(None if n == UNLIMITED_AXIS else n for n in kind[rank:])
+        yield (
+            replace(form, chunks=tuple(kind[:rank]), limits=most),
+            which[group.ravel() == number],
+        )
+
+
+def _merge(parts: list[StoredColumns]) -> StoredColumns:
+    """Return the chunks of all files, of which each part has those of some."""
+    if len(parts) == 1:
+        return parts[0]
+    order = np.argsort(np.concatenate([part.owner for part in parts]), kind="stable")
+    columns = zip(*((p.owner, p.place, p.address, p.length) for p in parts), strict=True)
+    owner, place, address, length = (np.concatenate(some, axis=-1)[..., order] for some in columns)
+    return StoredColumns(parts[0].chunks, parts[0].shape, owner, place, address, length)
 
 
 def _count_bytes(variable: KnownVariable, shape: Ints) -> Ints:
@@ -149,42 +220,48 @@ def _as_one_chunk(
 ) -> StoredColumns:
     owner = np.flatnonzero(there)
     place = np.zeros((shape.shape[1], len(owner)), np.int64)
-    return StoredColumns(None, shape, owner, place, address[owner], length[owner], inline)
+    chunks = np.maximum(shape, 1)
+    return StoredColumns(chunks, shape, owner, place, address[owner], length[owner], inline)
 
 
 def _read_indexes(
     form: IndexForm,
-    names: list[str],
+    members: list[tuple[str, Ints]],
     known: KnownStructure,
     match: Match,
     files: ManyFiles,
     shapes: dict[str, Ints],
+    chunks: dict[str, Ints],
     sound: Bools,
-) -> dict[str, StoredColumns]:
-    """Read the indexes of all variables of one form in all files that match so far."""
-    which, rank = np.flatnonzero(sound), len(form.chunks)
-    variables = [known.variables[name] for name in names]
-    root = [_get_column(match, known, v.owner, ADDRESS)[which] for v in variables]
-    shape = [shapes[name][which, :rank] for name in names]
-    single = [_read_single(v, known, match, form)[:, which] for v in variables]
+) -> Iterator[tuple[str, StoredColumns]]:
+    """Read the indexes of one form: of each variable that has some, in the files that have them."""
+    rank = len(form.chunks)
+    variables = [known.variables[name] for name, _ in members]
+    which = [some for _, some in members]
+    root = [
+        _get_column(match, known, v.owner, ADDRESS)[some]
+        for v, some in zip(variables, which, strict=True)
+    ]
+    shape = [shapes[name][some, :rank] for name, some in members]
+    single = [
+        _read_single(v, known, match, form)[:, some]
+        for v, some in zip(variables, which, strict=True)
+    ]
     length, mask = np.concatenate(single, axis=1)
+    file = np.concatenate(which)
     found = read_indexes(
-        files,
-        form,
-        np.tile(which, len(names)),
-        np.concatenate(root),
-        np.concatenate(shape),
-        length,
-        mask,
+        files, form, file, np.concatenate(root), np.concatenate(shape), length, mask
     )
-    sound[which[found.owner[found.mask != 0] % len(which)]] = False
-    columns = {}
-    for number, (name, variable) in enumerate(zip(names, variables, strict=True)):
+    sound[file[found.owner[found.mask != 0]]] = False
+    ends = np.cumsum([len(some) for some in which])
+    begins = np.searchsorted(found.owner, ends - [len(some) for some in which])
+    stops = np.searchsorted(found.owner, ends)
+    for (name, some), variable, begin, stop in zip(members, variables, begins, stops, strict=True):
         if variable.facts.filters and not variable.facts.layout.is_filtering_edges:
-            sound &= (shapes[name][:, :rank] % np.array(form.chunks) == 0).all(axis=1)
-        rows = slice(*np.searchsorted(found.owner, len(which) * np.array([number, number + 1])))
-        columns[name] = _select_chunks(found, rows, which, number, variable, shapes[name])
-    return columns
+            whole = (shapes[name][some, :rank] % np.array(form.chunks) == 0).all(axis=1)
+            sound[some[~whole]] = False
+        rows = slice(int(begin), int(stop))
+        yield name, _select_chunks(found, rows, file, variable, shapes[name], chunks[name])
 
 
 def _read_single(
@@ -202,16 +279,17 @@ def _read_single(
 def _select_chunks(
     found: ChunkRows,
     rows: slice,
-    which: Ints,
-    number: int,
+    file: Ints,
     variable: KnownVariable,
     shape: Ints,
+    chunks: Ints,
 ) -> StoredColumns:
     """Return the chunks of one variable; axes within elements are never cut."""
-    owner = which[found.owner[rows] - number * len(which)]
+    owner = file[found.owner[rows]]
     within = np.zeros((len(variable.within), len(owner)), np.int64)
+    axes = np.broadcast_to(np.array(variable.within, np.int64), (len(shape), len(variable.within)))
     return StoredColumns(
-        (*variable.facts.layout.dims[:-1], *variable.within),
+        np.concatenate([chunks, axes], axis=1),
         shape,
         owner,
         np.concatenate([found.place[:, rows], within]),

@@ -47,12 +47,15 @@ class Dataspace(NamedTuple):
         The greatest length of each axis, None where there is no limit.
     place : int
         Of the first length in the message.
+    has_limits : bool
+        Whether the greatest lengths follow in the message.
     """
 
     kind: SpaceClass
     shape: tuple[int, ...] | None
     limits: tuple[int | None, ...]
     place: int
+    has_limits: bool = False
 
 
 @cache_by_bytes(4096)
@@ -84,4 +87,4 @@ def parse_dataspace(data: bytes, length_size: int = 8) -> Dataspace:
         raise MessageError(f"a dataspace has the shape {shape}, and at most {most}")
     limits = tuple(None if n == UNLIMITED else n for n in most)
     held = None if kind == SpaceClass.NULL else shape
-    return Dataspace(SpaceClass(kind), held, limits, begin)
+    return Dataspace(SpaceClass(kind), held, limits, begin, bool(flags & HAS_LIMITS))

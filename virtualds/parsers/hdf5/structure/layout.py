@@ -85,6 +85,8 @@ class Layout(NamedTuple):
         Of the index; of a filtered single chunk its bytes and its filter mask; of a virtual dataset
         the number of the object in the collection. They lie right before the address, and right
         behind it in a virtual dataset.
+    dims_at : (int, int)
+        Where ``dims`` lie in the message, and the bytes of each.
     """
 
     kind: LayoutClass
@@ -96,6 +98,7 @@ class Layout(NamedTuple):
     flags: int = 0
     place: int = 0
     parameters: tuple[int, ...] = ()
+    dims_at: tuple[int, int] = (0, 0)
 
     @property
     def is_filtering_edges(self) -> bool:
@@ -164,8 +167,9 @@ def _read_tree(data: bytes, place: int, offset_size: int, rank: int) -> tuple[La
     dims = _read_dims(data, place + offset_size, 4, rank)
     address = read_address(data, place, offset_size)
     kind, index = LayoutClass.CHUNKED, IndexKind.B_TREE_1
-    found = Layout(kind, address, dims=dims, index_kind=index, place=place)
-    return found, place + offset_size + 4 * rank
+    at = place + offset_size
+    found = Layout(kind, address, dims=dims, index_kind=index, place=place, dims_at=(at, 4))
+    return found, at + 4 * rank
 
 
 def _read_dims(data: bytes, place: int, width: int, rank: int) -> tuple[int, ...]:
@@ -221,6 +225,7 @@ def _parse_chunked_4(data: bytes, offset_size: int, length_size: int) -> tuple[L
         flags=flags,
         place=place,
         parameters=tuple(parameters),
+        dims_at=(5, width),
     )
     return found, place + offset_size
 

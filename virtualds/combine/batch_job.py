@@ -1,4 +1,4 @@
-"""Building in stretches: the worker that opens alike files also joins them as they are stored.
+"""The work on some files: the worker that opens alike files also joins them as they are stored.
 
 Files that their parser reads together are opened so, others one by one. A batch of files becomes
 one array for each variable, not one for each file. If a set is written, the same worker writes the
@@ -8,20 +8,27 @@ references of the joined files, and sends back where they lie.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.read_way import TOGETHER
+from virtualds.combine.alike_files import HEEDED_ATTRIBUTES, AlikeOpener, NeedsFullCombineError
 from virtualds.combine.concat_stored import Concatenator
-from virtualds.combine.decoded_file import as_stored
-from virtualds.combine.joinable import NeedsFullCombineError
-from virtualds.combine.open_file import MOST, NumberedFile, OpenJob, Outcome
-from virtualds.combine.read_together import AlikeOpener
-from virtualds.combine.stored_file import ConcatenatedFiles, FileInConcat, StoredFile
+from virtualds.combine.file_batch import FileBatch, as_batch
+from virtualds.combine.open_file import (
+    MOST,
+    OPEN_ERRORS,
+    NumberedFile,
+    OpenJob,
+    Outcome,
+    join_outcomes,
+)
 from virtualds.combine.write_target import BuildTarget
 from virtualds.datasets.lazy import get_virtual_array
+from virtualds.log import INFO, tell, tells
 
 SMALLEST = 8
 """Fewest files that are opened and written together: small parts make many small files in the set.
@@ -29,8 +36,8 @@ SMALLEST = 8
 
 
 @dataclass(frozen=True)
-class StretchJob:
-    """Opens files by another job, and joins neighbours.
+class BatchJob:
+    """Opens files together, or by another job one by one, and joins those that are alike.
 
     Parameters
     ----------
@@ -55,7 +62,7 @@ class StretchJob:
     together: AlikeOpener | None = None
 
     def __call__(self, items: Sequence[NumberedFile]) -> list[Outcome[Any]]:
-        """Open neighbouring files, and join them if they are alike."""
+        """Open some files, and join those that are alike."""
         self.job.take_settings()
         found, rest = self.open_together(items)
         return [*found, *self._join(self.job.open_each(rest), rest)]
@@ -63,28 +70,34 @@ class StretchJob:
     def open_together(
         self, items: Sequence[NumberedFile]
     ) -> tuple[list[Outcome[Any]], Sequence[NumberedFile]]:
-        """Open those of some neighbouring files that can be read together; return the others."""
+        """Open those of some files that can be read together; return the others."""
         found = list[Outcome[Any]]()
-        if self.together is None or self.alike is None or len(items) < 2:
+        if self.together is None or self.alike is None:
             return found, items
-        files = [file for _, file in items]
-        for first, stretch in self.together.open_runs(files, self.alike, self.job.open_again):
-            found += self._list_outcomes(items[first][0], stretch)
-        done = {outcome.number for outcome in found}
+        heeded = None if self.alike.heeds_attributes else HEEDED_ATTRIBUTES
+        begun = time.perf_counter()
+        try:
+            with self.together.open_alike(items, heeded) as listed:
+                for files in listed:
+                    try:
+                        joinable = self.together.make_joinable(files, items)
+                        found.append(self._finish(self.alike.join_files(joinable)))
+                    except (*OPEN_ERRORS, NeedsFullCombineError):
+                        # opening the files one by one tells which of them has which error
+                        continue
+        except OPEN_ERRORS:
+            pass
+        done = {number for outcome in found for number in outcome.numbers}
+        if tells(INFO) and found:
+            seconds = time.perf_counter() - begun
+            tell(INFO, f"{len(done):,} files: {TOGETHER}, {seconds:.3f} s")
         return found, [item for item in items if item[0] not in done]
 
-    def _list_outcomes(self, first: int, stretch: ConcatenatedFiles) -> Iterator[Outcome[Any]]:
-        """Yield the outcomes of files that were joined, of which the first has this number."""
-        references, more = divmod(stretch.references, len(stretch.urls))
-        for place, file in enumerate(self._list_members(stretch)):
-            count_here = references + (place < more)
-            yield Outcome(first + place, file, references=count_here, way=TOGETHER)
-
-    def _list_members(self, stretch: ConcatenatedFiles) -> list[Any]:
-        """Return the files that were joined, whose references lie in the set if there are many."""
-        [joined] = self._relieve([stretch.joined])
-        relieved = replace(stretch, joined=joined)
-        return [FileInConcat(relieved, place) for place in range(len(stretch.urls))]
+    def _finish(self, batch: FileBatch) -> Outcome[Any]:
+        """Return the outcome of files that were read together."""
+        ways = dict.fromkeys(batch.numbers, TOGETHER)
+        [found] = self._relieve([batch])
+        return Outcome(batch.numbers, found, references=batch.nchunks, ways=ways)
 
     @property
     def smallest(self) -> int:
@@ -122,10 +135,6 @@ class StretchJob:
         batch, references = list[Outcome[Any]](), 0
         enough = self.target.enough if self.target else math.inf
         for outcome in outcomes:
-            if batch and outcome.number != batch[-1].number + 1:
-                # those between were opened together
-                yield batch
-                batch, references = [], 0
             batch.append(outcome)
             references += outcome.references
             # an error is reported at once
@@ -137,36 +146,32 @@ class StretchJob:
             yield batch
 
     def _join_batch(
-        self, batch: list[Outcome[Any]], files: Mapping[int, Any]
-    ) -> Iterable[Outcome[Any]]:
-        """Return the outcomes of a batch: members of one stretch, or single files."""
-        opened = [outcome for outcome in batch if outcome.found is not None]
-        try:
-            stretch = self._join_stretch(opened, files)
-        except NeedsFullCombineError:
-            found = self._relieve([outcome.found for outcome in opened])
-        else:
-            found = self._list_members(stretch)
-        rest = iter(found)
-        return [o if o.found is None else replace(o, found=next(rest)) for o in batch]
+        self, outcomes: list[Outcome[Any]], files: Mapping[int, Any]
+    ) -> Iterator[Outcome[Any]]:
+        """Yield the outcomes of files, those that are joined as one."""
+        opened = {outcome.number: outcome for outcome in outcomes if outcome.found is not None}
+        alone, joined = dict(opened), list[FileBatch]()
+        if self.alike is not None:
+            found = [self._to_batch(files[n], o) for n, o in opened.items()]
+            stored = [file for file in found if file is not None]
+            joined = [batch for batch in self.alike.join_alike(stored) if len(batch) > 1]
+        for batch in joined:
+            members = [alone.pop(number) for number in batch.numbers]
+            [relieved] = self._relieve([batch])
+            yield join_outcomes(members, relieved)
+        relieved_files = self._relieve([outcome.found for outcome in alone.values()])
+        by_number = dict(zip(alone, relieved_files, strict=True))
+        for outcome in outcomes:
+            if outcome.found is None:
+                yield outcome
+            elif outcome.number in by_number:
+                yield replace(outcome, found=by_number[outcome.number])
 
-    def _join_stretch(
-        self, opened: Sequence[Outcome[Any]], files: Mapping[int, Any]
-    ) -> ConcatenatedFiles:
-        """Return files joined to one.
-
-        Raises
-        ------
-        NeedsFullCombineError
-            Joining might change the result.
-        """
-        stored = [self._to_stored(files[o.number], o.found) for o in opened]
-        if self.alike is None or not all(isinstance(file, StoredFile) for file in stored):
-            raise NeedsFullCombineError("some of them are datasets")
-        return self.alike.join_stretch(stored, self.job.open_again)
-
-    def _to_stored(self, file: Any, found: Any) -> Any:
-        return as_stored(file, found) if self.datasets else found
+    def _to_batch(self, file: Any, outcome: Outcome[Any]) -> FileBatch | None:
+        found = outcome.found
+        if not isinstance(found, FileBatch):
+            found = as_batch(file, found) if self.datasets else None
+        return found if found is None else replace(found, numbers=outcome.numbers)
 
     def _relieve(self, files: Sequence[Any]) -> list[Any]:
         """Return files, or datasets, whose references lie in the set if there are many.
@@ -194,7 +199,7 @@ class StretchJob:
 
 def _arrays(file: Any) -> dict[Hashable, tuple[tuple[Hashable, ...], ManifestArray]]:
     """Return the virtual arrays of an opened file, with their dimensions."""
-    if isinstance(file, StoredFile):
+    if isinstance(file, FileBatch):
         group, held = file.group.variables, file.values
         found: Any = {n: (v.dims, v.data) for n, v in group.items() if n not in held}
     else:
@@ -204,7 +209,7 @@ def _arrays(file: Any) -> dict[Hashable, tuple[tuple[Hashable, ...], ManifestArr
 
 def _with(file: Any, arrays: Mapping[Any, ManifestArray]) -> Any:
     """Return an opened file with other arrays."""
-    if isinstance(file, StoredFile):
+    if isinstance(file, FileBatch):
         variables = dict(file.group.variables)
         for name, array in arrays.items():
             variables[name] = replace(variables[name], data=array)

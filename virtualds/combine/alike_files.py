@@ -1,0 +1,326 @@
+"""Files of one structure, of which each variable is joined or compared at once.
+
+They were read together by their parser, or one by one. A file that does not fit to others is left
+to be joined by xarray.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from virtualds.arrays.alike_files import AlikeFiles, ListedFiles, ReadAlike
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.group import ManifestGroup
+from virtualds.arrays.parser import Parser
+from virtualds.chunks.projection import Ints
+from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES
+from virtualds.combine.file_batch import FileBatch
+from virtualds.datasets.decoding import VariableDecoding, name_variable_in_errors
+from virtualds.datasets.decoding_cache import DecodingPlan
+from virtualds.datasets.location import Location, reader_of
+from virtualds.datasets.open import dataset_of
+from virtualds.datasets.open_options import OpenOptions
+from virtualds.datasets.reference_systems import SYSTEM_ATTRIBUTES
+from virtualds.datasets.to_dataset import find_decoding_plan
+from virtualds.options import get_options
+from virtualds.reading.chunk_cache import chunk_cache
+from virtualds.source_file import StorageOptions
+from virtualds.stores.access_rules import AccessPolicy
+from virtualds.urls import normalise_url
+
+Array = npt.NDArray[Any]
+
+COMPARED_BYTES = 2**24
+"""Bytes of values that are compared at a time."""
+HEEDED_ATTRIBUTES = frozenset(
+    {
+        *PACKING_ATTRIBUTES,
+        *("units", "calendar", "_Encoding", "char_dim_name", "_ARRAY_DIMENSIONS"),
+        *("coordinates", "bounds", "climatology", "grid_mapping", "ancillary_variables"),
+        *("cell_measures", "formula_terms", "geometry", "node_coordinates", "node_count"),
+        *("part_node_count", "interior_ring", "dimensions", "axis", "standard_name"),
+        *SYSTEM_ATTRIBUTES,
+    }
+)
+"""Attributes that may decide what xarray makes of a variable, besides its values (CF conventions
+1.12, appendix A), and some that may come to decide it."""
+PLAIN_SEPARATOR = "::"
+"""What urls of files in archives, and chains of fsspec, have in them."""
+
+
+class NeedsFullCombineError(Exception):
+    """Joining the files as they are stored might change the result."""
+
+
+@dataclass(frozen=True)
+class JoinableFiles:
+    """Files of one structure, and how they decode.
+
+    Methods raise `NeedsFullCombineError` where joining a variable might change the result.
+
+    Parameters
+    ----------
+    alike : AlikeFiles
+    urls : sequence of str or path
+        As the user gave them.
+    numbers : sequence of int
+        Their numbers among all files.
+    plan : DecodingPlan
+        How the first of them decodes.
+    opening : OpenOptions
+    options : StorageOptions, optional
+        Access options of the files.
+    indexes : tuple, optional
+        As `FileBatch` has them.
+    """
+
+    alike: AlikeFiles
+    urls: Sequence[Any]
+    numbers: Sequence[int]
+    plan: DecodingPlan
+    opening: OpenOptions
+    options: StorageOptions | None = None
+    indexes: tuple[Any, ...] | None = None
+    _loaded: dict[str, Sequence[Array]] = field(default_factory=dict, repr=False)
+    _firsts: dict[str, Array] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def list(cls, files: Sequence[FileBatch]) -> JoinableFiles:
+        """Return files that were opened one by one."""
+        first = files[0]
+        alike = ListedFiles(
+            [file.group for file in files],
+            [file.values for file in files],
+            range(len(files)),
+        )
+        urls = [url for file in files for url in file.urls]
+        numbers = [number for file in files for number in file.numbers]
+        return cls(alike, urls, numbers, first.plan, first.opening, indexes=first.indexes)
+
+    def take(self, places: Ints) -> JoinableFiles:
+        """Return some of the files, in another order.
+
+        Raises
+        ------
+        NeedsFullCombineError
+            The first of them has to be decoded by itself.
+        """
+        order = places.tolist()
+        alike, plan = self.alike.take(places), self.plan
+        urls = [self.urls[n] for n in order]
+        if order[0] and self.indexes is None:
+            plan = find_plan(urls[0], alike.group, self.opening, self.options)
+        loaded: dict[str, Sequence[Array]] = {
+            name: [some[n] for n in order] for name, some in self._loaded.items()
+        }
+        numbers = [self.numbers[n] for n in order]
+        return replace(
+            self, alike=alike, urls=urls, numbers=numbers, plan=plan, _loaded=loaded, _firsts={}
+        )
+
+    def to_batch(
+        self,
+        dim: str,
+        variables: Mapping[str, Any],
+        values: Mapping[str, Array],
+        apart: Mapping[str, Sequence[Array]],
+    ) -> FileBatch:
+        """Return the batch of all files, of which some variables were joined."""
+        lengths = self.lengths.get(dim, np.zeros(0, np.int64))
+        group = replace(self.alike.group, variables={**self.alike.group.variables, **variables})
+        return FileBatch(
+            tuple(self.urls),
+            group,
+            self.plan,
+            values,
+            self.opening,
+            tuple(self.numbers),
+            dim,
+            tuple(lengths.tolist()),
+            apart,
+            self.indexes,
+        )
+
+    @property
+    def lengths(self) -> Mapping[str, Ints]:
+        """How long each dimension of a variable is in each file; -1 for none."""
+        lengths, variables = self.alike.lengths, self.alike.group.variables.values()
+        return {dim: lengths[dim] for variable in variables for dim in variable.dims}
+
+    def join(self, name: str, dim: str) -> Array | ManifestArray:
+        """Return a variable of all files, joined along a dimension as it is stored."""
+        if not isinstance(self.alike.group.variables[name].data, ManifestArray | np.ndarray):
+            raise NeedsFullCombineError(f"{name!r} is read when it is needed")
+        return self.alike.join(name, dim)
+
+    def load(self, name: str, dim: str) -> Sequence[Array]:
+        """Return the stored values of a loaded variable with the dimension, for each file."""
+        if name not in self._loaded and (values := self.alike.get_values(name)) is not None:
+            self._loaded[name] = values
+        if name not in self._loaded:
+            axis = self.plan.parts[name].stored[0].index(dim)
+            whole = self._read(name, self.alike.join(name, dim))
+            ends = accumulate(self.lengths[dim].tolist(), initial=0)
+            before = (slice(None),) * axis
+            self._loaded[name] = [whole[(*before, slice(*cut))] for cut in pairwise(ends)]
+        return self._loaded[name]
+
+    def load_first(self, name: str) -> Array:
+        """Return the stored values of a loaded variable in the first file."""
+        if name in self._loaded:
+            return self._loaded[name][0]
+        if name not in self._firsts:
+            known, data = self.alike.get_values(name), self.alike.group.variables[name].data
+            self._firsts[name] = self._read(name, data) if known is None else known[0].copy()
+        return self._firsts[name]
+
+    def check_same(self, name: str) -> None:
+        """Refuse a variable that differs between files."""
+        part, data = self.plan.parts[name], self.alike.group.variables[name].data
+        nbytes = math.prod(data.shape) * data.dtype.itemsize
+        too_large = nbytes > get_options().small_variable and not part.is_loaded
+        if too_large or data.dtype.hasobject:
+            raise NeedsFullCombineError(f"{name!r} takes more to compare")
+        raw = None
+        for values in self._iterate(name, part, nbytes):
+            found = values.tobytes()
+            raw = found if raw is None else raw
+            if found != raw:
+                raise NeedsFullCombineError(f"{name!r} differs")
+
+    def _iterate(self, name: str, part: VariableDecoding, nbytes: int) -> Iterator[Array]:
+        """Yield the values of a variable in each file."""
+        if part.is_index:
+            yield from self.load(name, part.stored[0][0])
+            return
+        if (values := self.alike.get_values(name)) is not None:
+            self._firsts[name] = values[0].copy()
+            yield from values
+            return
+        if not isinstance(self.alike.group.variables[name].data, ManifestArray):
+            raise NeedsFullCombineError(f"{name!r} is read when it is needed")
+        stacked = self.alike.stack(name)
+        if _is_repeated(stacked):
+            yield self.load_first(name) if part.is_loaded else self._read(name, stacked[:1])[0]
+            return
+        step = max(COMPARED_BYTES // max(nbytes, 1), 1)
+        for start in range(0, stacked.shape[0], step):
+            rows = self._read(name, stacked[start : start + step])
+            if not start and part.is_loaded:
+                self._firsts[name] = rows[0].copy()
+            yield from rows
+
+    def _read(self, name: str, array: Any) -> Array:
+        part = self.plan.parts[name]
+        with name_variable_in_errors(part):
+            stored = self.alike.group.variables[name]
+            dims = stored.dims if array.ndim == len(stored.dims) else ("", *stored.dims)
+            return part.load_values(replace(stored, dims=dims, data=array))
+
+
+def _is_repeated(array: ManifestArray) -> bool:
+    """Say whether all elements along the first axis refer to the same chunks."""
+    if len(array.fragments) != 1 or array.has_gaps:
+        return False
+    [fragment] = array.fragments
+    manifest = fragment.manifest.loaded()
+    columns = (manifest.file, manifest.offset, manifest.length, manifest.pipeline)
+    return fragment.axes[0].chunk == 1 and all(column.strides[0] == 0 for column in columns)
+
+
+def find_plan(
+    url: Any, group: ManifestGroup, opening: OpenOptions, options: StorageOptions | None
+) -> DecodingPlan:
+    """Return how a group decodes.
+
+    Raises
+    ------
+    NeedsFullCombineError
+        Every group like it has to be decoded by itself.
+    """
+    plan = find_decoding_plan(group, opening)
+    if plan is None:
+        dataset_of(Location.of(url, options), group, opening)
+        plan = find_decoding_plan(group, opening)
+    if plan is None:
+        raise NeedsFullCombineError("every file has to be decoded by itself")
+    return plan
+
+
+# ---------------------------------------------------------------------- read by their parser
+
+
+@dataclass(frozen=True)
+class AlikeOpener:
+    """Opens files of one structure together, where their parser can.
+
+    Parameters
+    ----------
+    opening : OpenOptions
+    options : StorageOptions, optional
+        Access options of the files.
+    """
+
+    opening: OpenOptions
+    options: StorageOptions | None = None
+
+    @contextmanager
+    def open_alike(
+        self, items: Sequence[tuple[int, Any]], heeded: Collection[str] | None
+    ) -> Iterator[Sequence[AlikeFiles]]:
+        """Give the files of each structure, which are open until the end of the block.
+
+        Parameters
+        ----------
+        items : sequence of int and str or path
+            Number and name of each file.
+        heeded : collection of str, optional
+            Attributes that are equal in all files of a structure; all by default.
+        """
+        files = [file for _, file in items]
+        if len(files) < 2 or not all(isinstance(file, str | os.PathLike) for file in files):
+            yield ()
+            return
+        urls = [normalise_url(file) for file in files]
+        first = Location.of(files[0], self.options)
+        # it shows which parser they need, and often how they decode
+        with first.hold_scan():
+            plain = not any(PLAIN_SEPARATOR in url for url in urls)
+            read = self._find_reader(first) if plain else None
+            if read is None:
+                yield ()
+                return
+            AccessPolicy.of(self.opening.allow)
+            chunk_cache().open()
+            opening = self.opening
+            with read(urls, self.options, opening.group, opening.skip, heeded) as found:
+                yield [alike for alike in found if len(alike.numbers) > 1]
+
+    def make_joinable(self, alike: AlikeFiles, items: Sequence[tuple[int, Any]]) -> JoinableFiles:
+        """Return files of one structure, some of those that were asked for, to be joined.
+
+        Raises
+        ------
+        NeedsFullCombineError
+            They have to be decoded one by one.
+        """
+        if not all(isinstance(v.data, ManifestArray) for v in alike.group.variables.values()):
+            raise NeedsFullCombineError("some variables are read when they are needed")
+        numbers, files = zip(*(items[n] for n in alike.numbers), strict=True)
+        plan = find_plan(files[0], alike.group, self.opening, self.options)
+        return JoinableFiles(alike, files, numbers, plan, self.opening, self.options)
+
+    def _find_reader(self, first: Location) -> ReadAlike | None:
+        if self.opening.snapshot is not None or self.opening.parser_options:
+            return None
+        parser, _ = reader_of(first, self.opening.parser)
+        return parser.read_alike if isinstance(parser, Parser) else None

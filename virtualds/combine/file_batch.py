@@ -1,0 +1,341 @@
+"""Batches: files as they were read, of which several are joined as they are stored.
+
+A batch of one is one file. A batch of many keeps the references and values of all of them as
+columns, and knows where each file begins, so that files can be cut out again, and put in order.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.group import ManifestGroup, ManifestVariable
+from virtualds.datasets.coordinates import fetch_coordinates
+from virtualds.datasets.decoding import VariableDecoding, build_index
+from virtualds.datasets.decoding_cache import DecodingPlan, DecodingPlans
+from virtualds.datasets.lazy import get_virtual_array, is_unread
+from virtualds.datasets.location import Location
+from virtualds.datasets.open import dataset_of, open_group
+from virtualds.datasets.open_options import OpenOptions
+from virtualds.datasets.to_dataset import KnownDecoding, find_decoding_plan
+from virtualds.errors import ReadError, VirtualdsError, without_secrets
+from virtualds.options import get_options
+
+Array = npt.NDArray[Any]
+
+_PLANS = DecodingPlans()
+"""Plans of datasets by structure: alike datasets share one, which is pickled once."""
+UNPICKLABLE = (pickle.PicklingError, TypeError, AttributeError)
+"""Errors of pickling attributes of other libraries."""
+
+
+@dataclass(frozen=True, eq=False)
+class FileBatch:
+    """Files as they were read, and how they decode.
+
+    Parameters
+    ----------
+    urls : tuple of str or path
+        The files, in the order in which they are joined.
+    group : ManifestGroup
+        All files as one: variables along ``dim`` have the elements of all files, and everything
+        else is that of the first file.
+    plan : DecodingPlan
+    values : mapping of str to numpy.ndarray
+        The stored values of loaded variables.
+    opening : OpenOptions
+        How the files were opened.
+    numbers : tuple of int
+        The numbers of the files among all files.
+    dim : str, optional
+        The dimension along which several files are joined.
+    lengths : tuple of int
+        Lengths of the files along it.
+    apart : mapping of str to sequence of numpy.ndarray
+        The values of each file, for loaded variables along the dimension.
+    indexes : tuple of str, optional
+        For the datasets of files, which are decoded already: the names of their indexes.
+    """
+
+    urls: tuple[Any, ...]
+    group: ManifestGroup
+    plan: DecodingPlan
+    values: Mapping[str, Array]
+    opening: OpenOptions
+    numbers: tuple[int, ...] = (0,)
+    dim: str | None = None
+    lengths: tuple[int, ...] = ()
+    apart: Mapping[str, Sequence[Array]] = field(default_factory=dict)
+    indexes: tuple[Hashable, ...] | None = None
+
+    def __len__(self) -> int:
+        return len(self.urls)
+
+    @property
+    def nchunks(self) -> int:
+        """Number of chunks of virtual variables, in all files."""
+        return sum(
+            data.nchunks * (1 if self.dim in variable.dims else len(self))
+            for name, variable in self.group.variables.items()
+            if name not in self.values and isinstance(data := variable.data, ManifestArray)
+        )
+
+    def get_lengths(self, dim: str) -> tuple[int, ...]:
+        """Return the lengths of the files along a dimension, -1 if they lack it."""
+        if self.dim == dim:
+            return self.lengths
+        sizes = self.sizes
+        return (sizes.get(dim, -1),) * len(self)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The length of each dimension, of all files as one."""
+        variables = self.group.variables.values()
+        return {d: n for v in variables for d, n in zip(v.dims, v.data.shape, strict=True)}
+
+    def load_values_by_file(self, name: str) -> Sequence[Array]:
+        """Return the stored values of a loaded variable, for each of the files."""
+        return self.apart.get(name) or [self.values[name]]
+
+    def get_stored_values(self, name: str) -> Array | None:
+        """Return the stored values of a variable if they are loaded or small, else None.
+
+        Raises
+        ------
+        ReadError
+            Bytes cannot be read, have changed, or do not decode.
+        """
+        if name in self.values:
+            return self.values[name]
+        variable = self.group.variables[name]
+        data = variable.data
+        if not isinstance(data, ManifestArray) or data.nbytes > get_options().small_variable:
+            return None
+        return variable.read()
+
+    def cut(self, start: int, stop: int) -> FileBatch:
+        """Return neighbouring files; what lacks the dimension, and attributes, stay the first's."""
+        if self.dim is None or (start, stop) == (0, len(self)):
+            return self
+        begins = list(accumulate(self.lengths, initial=0))
+        along = slice(begins[start], begins[stop])
+        variables = {
+            name: replace(v, data=v.data[_select(v.dims, self.dim, along)])  # type: ignore[index]
+            if self.dim in v.dims
+            else v
+            for name, v in self.group.variables.items()
+        }
+        apart = {name: some[start:stop] for name, some in self.apart.items()}
+        axes = {name: self.group.variables[name].dims.index(self.dim) for name in apart}
+        joined = {name: np.concatenate(some, axis=axes[name]) for name, some in apart.items()}
+        return replace(
+            self,
+            urls=self.urls[start:stop],
+            numbers=self.numbers[start:stop],
+            group=replace(self.group, variables=variables),
+            values={**self.values, **joined},
+            lengths=self.lengths[start:stop],
+            apart=apart,
+        )
+
+    def to_dataset(self) -> xr.Dataset:
+        """Return the dataset of all files as one.
+
+        Raises
+        ------
+        VirtualdsError
+            Values cannot be read.
+        """
+        if self.indexes is not None:
+            return self._assemble(self.indexes)
+        known = KnownDecoding(self.plan, self.values)
+        return dataset_of(Location.of(self.urls[0]), self.group, self.opening, known)
+
+    def _assemble(self, names: Iterable[Hashable]) -> xr.Dataset:
+        """Return the dataset of what is decoded already."""
+        group = self.group
+        variables: dict[Hashable, xr.Variable] = {
+            name: xr.Variable(v.dims, v.data, v.attributes, v.encoding)
+            for name, v in group.variables.items()
+        }
+        indexes: dict[Hashable, xr.Index] = {}
+        for name in names:
+            variables[name], indexes[name] = build_index(name, variables[name])
+        data = [name for name in variables if name not in self.plan.coordinates]
+        found = xr.Coordinates(variables, indexes).to_dataset().reset_coords(data)
+        found.attrs, found.encoding = dict(group.attributes), dict(group.encoding)
+        return found
+
+    def check_unchanged(self, file: int, opened: FileBatch | xr.Dataset) -> None:
+        """Refuse one of the files, opened again, if it has changed since it was joined.
+
+        Raises
+        ------
+        ReadError
+            It was modified.
+        """
+        variables = opened.group.variables if isinstance(opened, FileBatch) else opened.variables
+        mine = self.group.variables.values()
+        known = _fingerprints([(v.dims, v.data) for v in mine], self.dim)
+        now = _fingerprints([(v.dims, _virtual(v)) for v in variables.values()], self.dim)
+        if get_options().check_sources and not now <= known:
+            raise ReadError(
+                f"{Location.of(self.urls[file]).url}: it was modified after it was scanned; open "
+                f"the files again (virtualds.set_options(check_sources=False) opens them all the "
+                f"same)"
+            )
+
+
+def decode_opened(opened: Any) -> Any:
+    """Return the dataset of an opened file, or another opened object unchanged.
+
+    Raises
+    ------
+    VirtualdsError
+        Values cannot be read.
+    """
+    return opened.to_dataset() if isinstance(opened, FileBatch) else opened
+
+
+def _virtual(variable: Any) -> Any:
+    is_stored = isinstance(variable, ManifestVariable)
+    return variable.data if is_stored else get_virtual_array(variable)
+
+
+def _fingerprints(variables: Iterable[tuple[Any, Any]], dim: str | None) -> set[tuple[Any, ...]]:
+    """Return url and fingerprint of every file with chunks of variables along a dimension."""
+    arrays = (data for dims, data in variables if dim in dims and isinstance(data, ManifestArray))
+    return {(f.url, *f.fingerprint) for array in arrays for f in array.listed_sources}
+
+
+def _select(dims: Sequence[str], dim: str, along: slice) -> tuple[slice, ...]:
+    return tuple(along if other == dim else slice(None) for other in dims)
+
+
+# ---------------------------------------------------------------------- opening one file
+
+
+def open_stored(
+    url: Any, opening: OpenOptions, storage_options: Mapping[str, Any] | None = None
+) -> xr.Dataset | FileBatch:
+    """Read a file; return its dataset if no plan for decoding it is known.
+
+    Errors are those of `virtualds.open_virtual_dataset`.
+    """
+    location = Location.of(url, storage_options)
+    with location.hold_scan():
+        group = open_group(location, opening)
+        plan = find_decoding_plan(group, opening)
+        if plan is None:
+            dataset = dataset_of(location, group, opening)
+            plan = find_decoding_plan(group, opening)
+            if plan is None:
+                return dataset
+        try:
+            fetch_coordinates(location.url, [group], opening)
+            values = plan.load_values(group)
+        except VirtualdsError as error:
+            error.add_note(without_secrets(f"file {location.url}"))
+            raise
+    return FileBatch((url,), group, plan, values, opening)
+
+
+# ---------------------------------------------------------------------- datasets as batches
+
+
+class DecodedPart(VariableDecoding):
+    """A variable that is stored decoded."""
+
+    def decode_array(self, stored: ManifestVariable) -> ManifestArray:
+        """Return the array of a variable that stays virtual."""
+        array: Any = stored.data
+        return array  # type: ignore[no-any-return]
+
+    def decode_values(self, values: Array) -> Array:
+        """Return the values unchanged."""
+        return values
+
+
+def as_batch(url: Any, opened: Any) -> FileBatch | None:
+    """Return an opened file as a batch that can be joined, None if that is impossible.
+
+    A variable of a dataset must be virtual or in memory, and an index the coordinate of a
+    dimension.
+    """
+    if isinstance(opened, FileBatch) or not isinstance(opened, xr.Dataset):
+        return opened if isinstance(opened, FileBatch) else None
+    plain = {n for n, index in opened.xindexes.items() if type(index) is xr.indexes.PandasIndex}
+    if plain != {n for n, v in opened.variables.items() if v.dims == (n,)}:
+        return None
+    variables = {
+        str(name): ManifestVariable(v.dims, data, v.attrs, v.encoding)  # type: ignore[arg-type]
+        for name, v in opened.variables.items()
+        if isinstance(name, str) and (data := _data(v)) is not None
+    }
+    if len(variables) < len(opened.variables) or plain != set(opened.xindexes):
+        return None
+    plan = _make_plan(opened, variables)
+    if plan is None:
+        return None
+    values = {n: v.data for n, v in variables.items() if isinstance(v.data, np.ndarray)}
+    group = ManifestGroup(variables, opened.attrs, encoding=opened.encoding)
+    opening = OpenOptions(decode_cf=False)
+    return FileBatch((url,), group, plan, values, opening, indexes=tuple(opened.xindexes))
+
+
+def _data(variable: xr.Variable) -> ManifestArray | Array | None:
+    """Return virtual data or values in memory, None for other data."""
+    if (virtual := get_virtual_array(variable)) is not None:
+        return virtual
+    if is_unread(variable) or variable.chunks is not None:
+        return None
+    data = variable.values if isinstance(variable, xr.IndexVariable) else variable.data
+    return data if isinstance(data, np.ndarray) and data.dtype == variable.dtype else None
+
+
+def _make_plan(dataset: xr.Dataset, variables: dict[str, ManifestVariable]) -> DecodingPlan | None:
+    """Return a plan that changes nothing; None if the structure cannot be pickled."""
+    described = [
+        (name, v.dims, v.data.dtype, isinstance(v.data, np.ndarray), dict(v.attributes))
+        for name, v in variables.items()
+    ]
+    try:
+        key = pickle.dumps((described, list(dataset.coords), list(dataset.xindexes)), 5)
+    except UNPICKLABLE:
+        return None
+    if (known := _PLANS.get(key)) is None:
+        known = DecodingPlan(dict(_parts(variables)), frozenset(dataset.coords), frozenset())
+        _PLANS.put(key, known)
+    return known
+
+
+def _parts(variables: dict[str, ManifestVariable]) -> Iterator[tuple[str, VariableDecoding]]:
+    for name, v in variables.items():
+        data: Any = v.data
+        yield (
+            name,
+            DecodedPart(
+                name=name,
+                stored=(v.dims, data.dtype),
+                decoded=(v.dims, data.dtype),
+                attributes=v.attributes,
+                encoding={},
+                declared={},
+                inherited={},
+                is_loaded=isinstance(data, np.ndarray),
+                packing=None,
+                decodes=False,
+            ),
+        )
+
+
+Reopen = Callable[[Any], Any]
+"""Opens one of the files once more."""
