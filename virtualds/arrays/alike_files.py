@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -17,6 +18,18 @@ from virtualds.chunks.projection import Ints
 from virtualds.source_file import StorageOptions
 
 Array = npt.NDArray[Any]
+
+
+class Absent(Enum):
+    """The class of `ABSENT`."""
+
+    ABSENT = "absent"
+
+
+ABSENT = Absent.ABSENT
+"""Stands for the attribute of a file that does not have it."""
+OfEachFile = Mapping[tuple[str, str], Sequence[Any]]
+"""By variable, "" for the group itself, and name: the value in each file."""
 
 
 class AlikeFiles(Protocol):
@@ -37,6 +50,14 @@ class AlikeFiles(Protocol):
     @property
     def lengths(self) -> Mapping[str, Ints]:
         """How long each dimension is in each file; -1 for none."""
+
+    @property
+    def attributes(self) -> OfEachFile:
+        """The attributes that differ, with the value in each file, or `ABSENT`."""
+
+    @property
+    def encodings(self) -> OfEachFile:
+        """What of the encoding differs, in the same form."""
 
     def take(self, places: Ints) -> AlikeFiles:
         """Return some of the files, in another order."""
@@ -102,6 +123,28 @@ class ListedFiles:
         dims = dict.fromkeys(dim for found in sizes for dim in found)
         return {d: np.array([found.get(d, -1) for found in sizes], np.int64) for d in dims}
 
+    @cached_property
+    def attributes(self) -> OfEachFile:
+        """The attributes that differ."""
+        return self._find_different(lambda owner: owner.attributes)
+
+    @cached_property
+    def encodings(self) -> OfEachFile:
+        """What of the encoding differs."""
+        return self._find_different(lambda owner: owner.encoding)
+
+    def _find_different(self, get: Callable[[Any], Mapping[str, Any]]) -> OfEachFile:
+        owners: dict[str, list[Any]] = {"": list(self.groups)}
+        for name in self.group.variables:
+            owners[name] = [group.variables[name] for group in self.groups]
+        return {
+            (name, key): [one.get(key, ABSENT) for one in found]
+            for name, of_each in owners.items()
+            for found in [[get(owner) for owner in of_each]]
+            for key in dict.fromkeys(key for one in found for key in one)
+            if not _are_same([one.get(key, ABSENT) for one in found])
+        }
+
     def take(self, places: Ints) -> ListedFiles:
         """Return some of the files, in another order."""
         columns = (self.groups, self.values, self.numbers)
@@ -127,6 +170,31 @@ class ListedFiles:
 
     def _list_data(self, name: str) -> list[Any]:
         return [group.variables[name].data for group in self.groups]
+
+
+def _are_same(values: Sequence[Any]) -> bool:
+    first = values[0]
+    return all(one is first for one in values) or len({repr(one) for one in values}) == 1
+
+
+def select_own(owner: str, columns: OfEachFile, place: int, known: Mapping[str, Any]) -> Any:
+    """Return attributes, or the encoding, of one of several files.
+
+    Parameters
+    ----------
+    owner : str
+        The variable, or "" for the group.
+    columns : mapping
+        What differs between the files.
+    place : int
+        Which file.
+    known : mapping of str to Any
+        What another of the files has.
+    """
+    own = {name: values[place] for (of, name), values in columns.items() if of == owner}
+    if not own:
+        return known
+    return {n: v for n, v in {**known, **own}.items() if v is not ABSENT}
 
 
 def _list_sizes(group: ManifestGroup) -> dict[str, int]:

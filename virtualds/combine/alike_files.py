@@ -133,6 +133,8 @@ class JoinableFiles:
         variables: Mapping[str, Any],
         values: Mapping[str, Array],
         apart: Mapping[str, Sequence[Array]],
+        stacked: Mapping[str, ManifestArray],
+        is_whole: bool,
     ) -> FileBatch:
         """Return the batch of all files, of which some variables were joined."""
         lengths = self.lengths.get(dim, np.zeros(0, np.int64))
@@ -147,6 +149,10 @@ class JoinableFiles:
             dim,
             tuple(lengths.tolist()),
             apart,
+            self.alike.attributes,
+            self.alike.encodings,
+            stacked,
+            is_whole,
             self.indexes,
         )
 
@@ -177,7 +183,7 @@ class JoinableFiles:
     def load_first(self, name: str) -> Array:
         """Return the stored values of a loaded variable in the first file."""
         if name in self._loaded:
-            return self._loaded[name][0]
+            return self._loaded[name][0].copy()
         if name not in self._firsts:
             known, data = self.alike.get_values(name), self.alike.group.variables[name].data
             self._firsts[name] = self._read(name, data) if known is None else known[0].copy()

@@ -10,7 +10,7 @@ import xarray as xr
 
 from virtualds.combine.build import Build
 from virtualds.combine.build_options import BuildOptions
-from virtualds.combine.file_batch import decode_opened
+from virtualds.combine.file_batch import FileBatch, decode_opened
 from virtualds.combine.files import Files
 from virtualds.combine.open_file import PrepareStep, make_job
 from virtualds.combine.progress import BuildReport
@@ -54,25 +54,23 @@ def demand_loaded(opening: OpenOptions, known: Iterable[Hashable], report: Build
 
 
 def find_dataset_of_file(number: int, build: Build[Any], found: Sequence[Any]) -> Any:
-    """Return the dataset or tree of one file; open the file again if it was joined to others.
+    """Return the dataset or tree of one file.
 
     Raises
     ------
     ValueError
         The file is left out.
-    ReadError
-        It has changed since it was joined.
     """
-    file = build.files.flat[number]
     for outcome in found:
-        if number in outcome.numbers and len(outcome.numbers) == 1:
-            return decode_opened(outcome.found)
         if number in outcome.numbers:
-            opened = build.job.open_again(file)
-            outcome.found.check_unchanged(outcome.found.numbers.index(number), opened)
+            opened = outcome.found
+            if isinstance(opened, FileBatch) and len(opened) > 1:
+                place = opened.numbers.index(number)
+                opened = opened.cut(place, place + 1)
             return decode_opened(opened)
     raise ValueError(
-        f"attrs_file {file}: this file is left out, since it cannot be opened; name another"
+        f"attrs_file {build.files.flat[number]}: this file is left out, since it cannot be opened; "
+        f"name another"
     )
 
 

@@ -15,7 +15,7 @@ from virtualds.combine.alike_files import AlikeOpener, NeedsFullCombineError
 from virtualds.combine.batch_job import BatchJob
 from virtualds.combine.build_options import BuildOptions
 from virtualds.combine.concat_stored import FEWEST_FILES, Concatenator
-from virtualds.combine.file_batch import FileBatch, as_batch, decode_opened
+from virtualds.combine.file_batch import FileBatch, as_batch
 from virtualds.combine.files import Files
 from virtualds.combine.open_file import NumberedFile, Opened, OpenJob, Outcome
 from virtualds.combine.ordering import crop_datasets, flatten_nested, is_row_wise
@@ -128,6 +128,15 @@ class Build(Generic[Opened]):
         return not outcome.is_fault or self.building.stops
 
 
+def _list_datasets(outcome: Outcome[Any]) -> Iterator[Outcome[Any]]:
+    """Yield the outcome of each file, with its dataset."""
+    if not isinstance(outcome.found, FileBatch):
+        yield outcome
+        return
+    for number, file in zip(outcome.numbers, outcome.found.list_files(), strict=True):
+        yield replace(outcome, numbers=(number,), found=file.to_dataset())
+
+
 def _decode_before(first: int, found: Sequence[Outcome[Any]]) -> None:
     """Decode the files before one that failed: an error of them comes first."""
     batches: list[Any] = [o.found for o in found if isinstance(o.found, FileBatch)]
@@ -226,8 +235,8 @@ class DatasetBuilder:
         found, report = self._make_joining_build(alike).open_files()
         with suppress(NeedsFullCombineError):
             return alike.join(self._list_batches(found)), found, report
-        if any(len(outcome.numbers) > 1 for outcome in found):
-            raise NeedsFullCombineError("workers have joined some of the files already")
+        if any(isinstance(o.found, FileBatch) and not o.found.is_whole for o in found):
+            raise NeedsFullCombineError("some variables are known of the first files only")
         return self._build_of_datasets(found, report)
 
     def _make_joining_build(self, alike: Concatenator | None) -> Build[Any]:
@@ -240,11 +249,13 @@ class DatasetBuilder:
     def _build_of_datasets(self, found: Sequence[Outcome[Any]], report: BuildReport) -> BuildResult:
         """Combine the datasets of all files."""
         if any(isinstance(outcome.found, FileBatch) for outcome in found):
-            found = [replace(o, found=decode_opened(o.found)) for o in found]
+            found = [one for outcome in found for one in _list_datasets(outcome)]
             # decoding may have loaded variables, which have no references then
-            counts = (o.found.virtual.nchunks for o in found if o.found is not None)
+            datasets: list[Any] = [outcome.found for outcome in found]
+            counts = (dataset.virtual.nchunks for dataset in datasets)
             report = replace(report, references=sum(counts))
-        return self.build.combine(self.combination, found), found, report
+        ordered = sorted(found, key=lambda outcome: outcome.number)
+        return self.build.combine(self.combination, ordered), ordered, report
 
     def _make_concatenator(self) -> Concatenator:
         """Return the object that concatenates files as stored.

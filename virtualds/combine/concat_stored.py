@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
+from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.concatenate import concatenate, reorder
 from virtualds.chunks.projection import Ints
 from virtualds.combine.alike_files import (
@@ -162,12 +163,46 @@ class Concatenator:
             dim = self._find_stored_dimension(files)
             files = self._sort(files, dim)
             self._check_values(files, dim)
-            batch = _join_variables(files, dim)
+            batch = self._join_variables(files, dim)
             self._check_lengths(batch, files)
             return batch
         except COMBINE_ERRORS as error:
             # remaining differences are found when all files are joined
             raise NeedsFullCombineError(f"{error}") from error
+
+    def _join_variables(self, files: JoinableFiles, dim: str) -> FileBatch:
+        """Return files of one structure as a batch.
+
+        Raises
+        ------
+        NeedsFullCombineError
+            The files cannot be joined as they are stored.
+        """
+        variables, values, apart = dict[str, Any](), dict[str, Any](), dict[str, Sequence[Any]]()
+        stacked = dict[str, ManifestArray]()
+        parts = files.plan.parts
+        if not any(dim in part.stored[0] for part in parts.values()):
+            raise NeedsFullCombineError(f"nothing has {dim!r}")
+        for name, part in parts.items():
+            if dim not in part.stored[0]:
+                if part.is_loaded:
+                    values[name] = files.load_first(name)
+                elif isinstance(files.alike.group.variables[name].data, ManifestArray):
+                    stacked[name] = files.alike.stack(name)
+                continue
+            if part.depends_on_values and not part.is_loaded:
+                raise NeedsFullCombineError(f"{name!r} is looked at file by file")
+            stored = files.alike.group.variables[name]
+            variables[name] = replace(stored, data=files.join(name, dim))
+            if part.is_loaded:
+                # some variables decode differently because of other variables in their file
+                axis, of_each = part.stored[0].index(dim), files.load(name, dim)
+                values[name] = np.concatenate(of_each, axis=axis)
+                ends = list(accumulate(some.shape[axis] for some in of_each))
+                apart[name] = np.split(values[name], ends[:-1], axis=axis)
+        static = [p for p in parts.values() if p.is_loaded and dim not in p.decoded[0]]
+        is_whole = not any(map(self._counts_once, static))
+        return files.to_batch(dim, variables, values, apart, stacked, is_whole)
 
     def _check_lengths(self, batch: FileBatch, files: JoinableFiles) -> None:
         """Refuse files that decode otherwise because they are longer or shorter."""
@@ -375,36 +410,6 @@ def _join_variable(
         axis = found.dims.index(dim)
         data = reorder(concatenate(arrays, axis), axis, lengths, order)
     return xr.Variable(found.dims, data, found.attrs, found.encoding)
-
-
-def _join_variables(files: JoinableFiles, dim: str) -> FileBatch:
-    """Return files of one structure as a batch.
-
-    Raises
-    ------
-    NeedsFullCombineError
-        The files cannot be joined as they are stored.
-    """
-    variables, values, apart = dict[str, Any](), dict[str, Any](), dict[str, Sequence[Any]]()
-    parts = files.plan.parts
-    if not any(dim in part.stored[0] for part in parts.values()):
-        raise NeedsFullCombineError(f"nothing has {dim!r}")
-    for name, part in parts.items():
-        if dim not in part.stored[0]:
-            if part.is_loaded:
-                values[name] = files.load_first(name)
-            continue
-        if part.depends_on_values and not part.is_loaded:
-            raise NeedsFullCombineError(f"{name!r} is looked at file by file")
-        stored = files.alike.group.variables[name]
-        variables[name] = replace(stored, data=files.join(name, dim))
-        if part.is_loaded:
-            # some variables decode differently because of other variables in their file
-            axis, of_each = part.stored[0].index(dim), files.load(name, dim)
-            values[name] = np.concatenate(of_each, axis=axis)
-            ends = list(accumulate(some.shape[axis] for some in of_each))
-            apart[name] = np.split(values[name], ends[:-1], axis=axis)
-    return files.to_batch(dim, variables, values, apart)
 
 
 def find_order(values: Array, lengths: Ints, as_given: Ints, keeps_falling: bool) -> Ints | None:

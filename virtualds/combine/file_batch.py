@@ -7,7 +7,7 @@ columns, and knows where each file begins, so that files can be cut out again, a
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
+from virtualds.arrays.alike_files import OfEachFile, select_own
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.datasets.coordinates import fetch_coordinates
@@ -26,7 +27,7 @@ from virtualds.datasets.location import Location
 from virtualds.datasets.open import dataset_of, open_group
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.to_dataset import KnownDecoding, find_decoding_plan
-from virtualds.errors import ReadError, VirtualdsError, without_secrets
+from virtualds.errors import VirtualdsError, without_secrets
 from virtualds.options import get_options
 
 Array = npt.NDArray[Any]
@@ -61,6 +62,13 @@ class FileBatch:
         Lengths of the files along it.
     apart : mapping of str to sequence of numpy.ndarray
         The values of each file, for loaded variables along the dimension.
+    attributes, encodings : mapping of (str, str) to sequence
+        What differs between the files, as `AlikeFiles` has it.
+    stacked : mapping of str to ManifestArray
+        Virtual variables without the dimension, of all files along a new first axis.
+    is_whole : bool
+        Whether each file can be cut out as it was; false if loaded variables without the dimension
+        were not compared.
     indexes : tuple of str, optional
         For the datasets of files, which are decoded already: the names of their indexes.
     """
@@ -74,6 +82,10 @@ class FileBatch:
     dim: str | None = None
     lengths: tuple[int, ...] = ()
     apart: Mapping[str, Sequence[Array]] = field(default_factory=dict)
+    attributes: OfEachFile = field(default_factory=dict)
+    encodings: OfEachFile = field(default_factory=dict)
+    stacked: Mapping[str, ManifestArray] = field(default_factory=dict)
+    is_whole: bool = True
     indexes: tuple[Hashable, ...] | None = None
 
     def __len__(self) -> int:
@@ -122,29 +134,51 @@ class FileBatch:
         return variable.read()
 
     def cut(self, start: int, stop: int) -> FileBatch:
-        """Return neighbouring files; what lacks the dimension, and attributes, stay the first's."""
+        """Return neighbouring files, described as the first of them is."""
         if self.dim is None or (start, stop) == (0, len(self)):
             return self
         begins = list(accumulate(self.lengths, initial=0))
         along = slice(begins[start], begins[stop])
-        variables = {
-            name: replace(v, data=v.data[_select(v.dims, self.dim, along)])  # type: ignore[index]
-            if self.dim in v.dims
-            else v
-            for name, v in self.group.variables.items()
-        }
+        variables = {name: self._cut_variable(name, start, along) for name in self.group.variables}
         apart = {name: some[start:stop] for name, some in self.apart.items()}
         axes = {name: self.group.variables[name].dims.index(self.dim) for name in apart}
         joined = {name: np.concatenate(some, axis=axes[name]) for name, some in apart.items()}
+        group = replace(
+            self.group,
+            variables=variables,
+            attributes=select_own("", self.attributes, start, self.group.attributes),
+            encoding=select_own("", self.encodings, start, self.group.encoding),
+        )
         return replace(
             self,
             urls=self.urls[start:stop],
             numbers=self.numbers[start:stop],
-            group=replace(self.group, variables=variables),
+            group=group,
             values={**self.values, **joined},
             lengths=self.lengths[start:stop],
             apart=apart,
+            attributes={key: some[start:stop] for key, some in self.attributes.items()},
+            encodings={key: some[start:stop] for key, some in self.encodings.items()},
+            stacked={name: some[start:stop] for name, some in self.stacked.items()},
         )
+
+    def _cut_variable(self, name: str, start: int, along: slice) -> ManifestVariable:
+        found = self.group.variables[name]
+        data: Any = found.data
+        if self.dim in found.dims:
+            data = data[tuple(along if dim == self.dim else slice(None) for dim in found.dims)]
+        elif name in self.stacked:
+            data = replace(self.stacked[name][start], name=data.name)
+        return replace(
+            found,
+            data=data,
+            attributes=select_own(name, self.attributes, start, found.attributes),
+            encoding=select_own(name, self.encodings, start, found.encoding),
+        )
+
+    def list_files(self) -> Iterator[FileBatch]:
+        """Yield each file."""
+        return (self.cut(place, place + 1) for place in range(len(self)))
 
     def to_dataset(self) -> xr.Dataset:
         """Return the dataset of all files as one.
@@ -156,7 +190,9 @@ class FileBatch:
         """
         if self.indexes is not None:
             return self._assemble(self.indexes)
-        known = KnownDecoding(self.plan, self.values)
+        # a file of another length has an encoding of its own
+        plan = self.plan if self.dim is None else find_decoding_plan(self.group, self.opening)
+        known = None if plan is None else KnownDecoding(plan, self.values)
         return dataset_of(Location.of(self.urls[0]), self.group, self.opening, known)
 
     def _assemble(self, names: Iterable[Hashable]) -> xr.Dataset:
@@ -174,25 +210,6 @@ class FileBatch:
         found.attrs, found.encoding = dict(group.attributes), dict(group.encoding)
         return found
 
-    def check_unchanged(self, file: int, opened: FileBatch | xr.Dataset) -> None:
-        """Refuse one of the files, opened again, if it has changed since it was joined.
-
-        Raises
-        ------
-        ReadError
-            It was modified.
-        """
-        variables = opened.group.variables if isinstance(opened, FileBatch) else opened.variables
-        mine = self.group.variables.values()
-        known = _fingerprints([(v.dims, v.data) for v in mine], self.dim)
-        now = _fingerprints([(v.dims, _virtual(v)) for v in variables.values()], self.dim)
-        if get_options().check_sources and not now <= known:
-            raise ReadError(
-                f"{Location.of(self.urls[file]).url}: it was modified after it was scanned; open "
-                f"the files again (virtualds.set_options(check_sources=False) opens them all the "
-                f"same)"
-            )
-
 
 def decode_opened(opened: Any) -> Any:
     """Return the dataset of an opened file, or another opened object unchanged.
@@ -203,21 +220,6 @@ def decode_opened(opened: Any) -> Any:
         Values cannot be read.
     """
     return opened.to_dataset() if isinstance(opened, FileBatch) else opened
-
-
-def _virtual(variable: Any) -> Any:
-    is_stored = isinstance(variable, ManifestVariable)
-    return variable.data if is_stored else get_virtual_array(variable)
-
-
-def _fingerprints(variables: Iterable[tuple[Any, Any]], dim: str | None) -> set[tuple[Any, ...]]:
-    """Return url and fingerprint of every file with chunks of variables along a dimension."""
-    arrays = (data for dims, data in variables if dim in dims and isinstance(data, ManifestArray))
-    return {(f.url, *f.fingerprint) for array in arrays for f in array.listed_sources}
-
-
-def _select(dims: Sequence[str], dim: str, along: slice) -> tuple[slice, ...]:
-    return tuple(along if other == dim else slice(None) for other in dims)
 
 
 # ---------------------------------------------------------------------- opening one file
@@ -335,7 +337,3 @@ def _parts(variables: dict[str, ManifestVariable]) -> Iterator[tuple[str, Variab
                 decodes=False,
             ),
         )
-
-
-Reopen = Callable[[Any], Any]
-"""Opens one of the files once more."""

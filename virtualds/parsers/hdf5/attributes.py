@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -140,12 +140,20 @@ def _check_heap(file: FileBytes, known: Attribute) -> None:
 
 def _read_plain_value(file: FileBytes, known: Attribute) -> Any:
     """Return a value of a common type as h5py would read it; None for other types."""
+    if known.elements and known.kind in STRINGS:
+        return decode_texts(list(read_sequences(file, known, is_value=True)))
+    return decode_in_place(known)
+
+
+def decode_texts(raw: Sequence[bytes]) -> Any:
+    """Return strings of varying length as h5py reads them: one as str, several as a list."""
+    texts = [_to_text(one.partition(b"\0")[0]) for one in raw]
+    return texts[0] if len(texts) == 1 else texts
+
+
+def decode_in_place(known: Attribute) -> Any:
+    """Return the value of an attribute that refers to nothing; None for uncommon types."""
     count = known.elements
-    if count and known.kind in STRINGS:
-        texts = [
-            _to_text(one.partition(b"\0")[0]) for one in read_sequences(file, known, is_value=True)
-        ]
-        return texts[0] if count == 1 else texts
     dtype = _find_plain_type(known.kind)
     if dtype is None or not 0 < count * dtype.itemsize <= len(known.data):
         return None

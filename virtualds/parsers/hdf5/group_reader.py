@@ -53,6 +53,7 @@ class GroupRead(NamedTuple):
     group: ManifestGroup
     members: GroupMembers
     axes: NamedAxes
+    place: HDF5Location
 
 
 def read_one_group(
@@ -71,7 +72,7 @@ def read_group_with_members(
     below = dict.fromkeys(group.found.groups, ManifestGroup())
     reader = _GroupReader(files, skip, where)
     read = reader.read(group, FileGroups(root, structure), below)
-    return GroupRead(read, group.found, reader.axes)
+    return GroupRead(read, group.found, reader.axes, here)
 
 
 def read_whole_tree(

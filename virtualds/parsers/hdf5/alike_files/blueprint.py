@@ -212,6 +212,14 @@ class Blueprint:
         equal: Bools = (found == known).all(axis=1)
         return equal
 
+    def read_texts(self, match: Match, reference: HeapReference, places: Ints) -> list[bytes]:
+        """Return an object of the global heap in some files, of as many bytes as are counted."""
+        count = read_uints(match.get_column(reference.counted)[places]) * reference.width
+        begin = match.objects[reference.block, reference.number][0][places]
+        rows = match.heaps[reference.block][places]
+        ends = (begin + count).tolist()
+        return [row[a:b].tobytes() for row, a, b in zip(rows, begin.tolist(), ends, strict=True)]
+
     def _find_object(self, reference: HeapReference) -> tuple[Block, int, int]:
         """Return the collection of an object, and where the object begins and how long it is."""
         for number, begin, length in self.notes.objects[reference.block]:

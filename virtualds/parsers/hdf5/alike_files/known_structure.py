@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
+from virtualds.chunks.projection import Ints
 from virtualds.errors import VirtualdsError
 from virtualds.parsers.hdf5 import members
 from virtualds.parsers.hdf5.alike_files.blueprint import Blueprint, Match
+from virtualds.parsers.hdf5.attributes import RESERVED, decode_in_place, decode_texts
 from virtualds.parsers.hdf5.dataset_facts import LENGTH
 from virtualds.parsers.hdf5.file import HDF5Files
 from virtualds.parsers.hdf5.group_reader import (
@@ -19,6 +21,7 @@ from virtualds.parsers.hdf5.group_reader import (
     read_group_with_members,
 )
 from virtualds.parsers.hdf5.objects import Dataset, DatasetFacts
+from virtualds.parsers.hdf5.structure.attribute_messages import Attribute, Attributes
 from virtualds.parsers.hdf5.structure.byte_rows import Bools
 from virtualds.parsers.hdf5.structure.file_bytes import FileBytes
 from virtualds.parsers.hdf5.structure.layout import LayoutClass
@@ -62,6 +65,8 @@ class KnownStructure:
     variables : dict of str to KnownVariable
     axes : dict of (int, int) to str
         By owner and axis of every dataset: its dimension.
+    attributes : dict of (str, str) to Attribute
+        By variable, "" for the group, and name: the attributes that users see.
     """
 
     blueprint: Blueprint
@@ -70,6 +75,39 @@ class KnownStructure:
     source: SourceFile
     variables: Mapping[str, KnownVariable]
     axes: Mapping[tuple[int, int], str]
+    attributes: Mapping[tuple[str, str], Attribute]
+
+    def read_attributes(self, match: Match, places: Ints) -> dict[tuple[str, str], list[Any]]:
+        """Return the attributes that differ between files, with the value in each.
+
+        Raises
+        ------
+        UnreadValuesError
+            Some files have values that cannot be read together.
+        """
+        notes, found = self.blueprint.notes, dict[tuple[str, str], list[Any]]()
+        for key, attribute in self.attributes.items():
+            if attribute.key in notes.slots:
+                rows = match.get_column(notes.slots[attribute.key])[places]
+                if (rows == rows[:1]).all():
+                    continue
+                values = [decode_in_place(attribute._replace(data=row.tobytes())) for row in rows]
+            elif references := notes.references.get(attribute.key):
+                texts = [self.blueprint.read_texts(match, one, places) for one in references]
+                if all(text == of_all[0] for of_all in texts for text in of_all):
+                    continue
+                known = len(references) == attribute.elements
+                values = [
+                    decode_texts(some) if known else None for some in zip(*texts, strict=True)
+                ]
+            else:
+                continue
+            unread = [value is None for value in values]
+            if key[1] in OF_DECODING or any(unread):
+                same = self.blueprint.find_equal(match, [attribute.key])[places]
+                raise UnreadValuesError(same)
+            found[key] = values
+        return found
 
     def find_equal(self, match: Match, heeded: Collection[str] | None) -> Bools:
         """Say which files have the attributes of the known file, of those that are heeded."""
@@ -82,6 +120,18 @@ class KnownStructure:
             and (names is None or key[1] in names)
         ]
         return self.blueprint.find_equal(match, keys)
+
+
+class UnreadValuesError(Exception):
+    """Some files have attributes that cannot be read together; ``same`` says which have not."""
+
+    def __init__(self, same: Bools) -> None:
+        super().__init__()
+        self.same = same
+
+
+OF_DECODING = frozenset({"_FillValue", "least_significant_digit"})
+"""Attributes that decide more than their own value."""
 
 
 def read_structure(source: SourceFile, skip: frozenset[str]) -> KnownStructure | None:
@@ -102,7 +152,7 @@ def _make_structure(read: GroupRead, notes: Notes, file: FileBytes) -> KnownStru
     axes = _list_axes(read)
     if group.problems or group.groups or axes is None or file.base:
         return None
-    variables = {}
+    variables, attributes = {}, dict[tuple[str, str], Attribute]()
     for name, dataset in read.members.datasets.items():
         shown = name.removeprefix(NOT_A_COORDINATE)
         if shown not in group.variables:
@@ -111,10 +161,18 @@ def _make_structure(read: GroupRead, notes: Notes, file: FileBytes) -> KnownStru
             return None
         owner, within = dataset.address[1], dataset.shape[dataset.rank :]
         variables[shown] = KnownVariable(owner, dataset.facts, within, dataset.type.size)
+        attributes |= _list_attributes(shown, dataset.attributes)
     if variables.keys() != group.variables.keys():
         return None
     blueprint = Blueprint(notes, file.offset_size, file.length_size)
-    return KnownStructure(blueprint, file.half, group, file.source, variables, axes)
+    attributes |= _list_attributes("", read.place.attributes)
+    return KnownStructure(blueprint, file.half, group, file.source, variables, axes, attributes)
+
+
+def _list_attributes(variable: str, known: Attributes) -> dict[tuple[str, str], Attribute]:
+    """Return the attributes that users see of a variable, or of the group."""
+    texts = {name.decode("utf-8", "surrogateescape"): one for name, one in known.items()}
+    return {(variable, name): one for name, one in texts.items() if name not in RESERVED}
 
 
 def _list_axes(read: GroupRead) -> dict[tuple[int, int], str] | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,22 +15,22 @@ import numpy.typing as npt
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.projection import Ints
-from virtualds.errors import VirtualdsError
 from virtualds.options import get_options
-from virtualds.parsers.hdf5 import members
-from virtualds.parsers.hdf5.alike_files.known_structure import KnownStructure, read_structure
+from virtualds.parsers.hdf5.alike_files.known_structure import (
+    KnownStructure,
+    UnreadValuesError,
+    read_structure,
+)
 from virtualds.parsers.hdf5.alike_files.many_files import (
     FEWEST,
-    FileReader,
     ManyFiles,
     open_many,
 )
 from virtualds.parsers.hdf5.alike_files.stored_columns import StoredColumns
-from virtualds.parsers.hdf5.alike_files.variable_columns import FoundColumns, read_columns
-from virtualds.parsers.hdf5.file import HDF5Files
-from virtualds.parsers.hdf5.group_reader import read_one_group
+from virtualds.parsers.hdf5.alike_files.variable_columns import read_columns
 from virtualds.parsers.hdf5.structure.byte_rows import Bytes
 from virtualds.source_file import SourceFile, StorageOptions
+from virtualds.urls import path_or_url
 
 MOST_TRIES = 4
 """Structures of a batch that may fit too few files; then each file is read alone."""
@@ -43,43 +44,82 @@ class AlikeHDF5Files:
 
     Parameters
     ----------
-    group : ManifestGroup
-        Of the first file.
+    known : ManifestGroup
+        Of the file that the structure is known from.
     numbers : sequence of int
-    readers : sequence of FileReader
+    sources : sequence of SourceFile
     lengths : mapping of str to int array
     columns : mapping of str to StoredColumns
+    attributes : mapping of (str, str) to sequence
     heads : uint8 array, shape (files, bytes)
-    skip : frozenset of str
-        Variables that are left out.
     """
 
-    group: ManifestGroup
+    known: ManifestGroup
     numbers: Sequence[int]
-    readers: Sequence[FileReader]
+    sources: Sequence[SourceFile]
     lengths: Mapping[str, Ints]
     columns: Mapping[str, StoredColumns]
+    attributes: Mapping[tuple[str, str], Sequence[Any]]
     heads: Bytes
-    skip: frozenset[str]
+
+    @cached_property
+    def group(self) -> ManifestGroup:
+        """The group as the first of the files has it."""
+        variables = {
+            name: replace(
+                variable,
+                data=self.columns[name].get_first(self.sources[0], self._get_array(name)),
+                attributes=self._get_attributes(name, variable.attributes),
+                encoding={**variable.encoding, **self._get_first_encoding(name)},
+            )
+            for name, variable in self.known.variables.items()
+        }
+        attributes = self._get_attributes("", self.known.attributes)
+        return replace(self.known, variables=variables, attributes=attributes)
+
+    def _get_attributes(self, owner: str, known: Mapping[str, Any]) -> dict[str, Any]:
+        own = {name: values[0] for (of, name), values in self.attributes.items() if of == owner}
+        return {**known, **own}
+
+    def _get_first_encoding(self, name: str) -> dict[str, Any]:
+        return {key: values[0] for key, values in self._list_encodings(name, 1).items()}
+
+    @cached_property
+    def encodings(self) -> Mapping[tuple[str, str], Sequence[Any]]:
+        """By variable and key: the encoding that differs between files."""
+        return {
+            (name, key): values
+            for name in self.columns
+            for key, values in self._list_encodings(name, len(self.sources)).items()
+        }
+
+    def _list_encodings(self, name: str, count: int) -> dict[str, list[Any]]:
+        """Return what of the encoding of a variable is that of its file, in the first files."""
+        variable, columns = self.known.variables[name], self.columns[name]
+        found: dict[str, list[Any]] = {
+            "source": [path_or_url(source.url) for source in self.sources[:count]],
+            "original_shape": list(map(tuple, columns.shape[:count].tolist())),
+        }
+        if variable.encoding.get("chunksizes") is not None:
+            found["chunksizes"] = list(map(tuple, columns.chunks[:count].tolist()))
+        if "preferred_chunks" in variable.encoding:
+            dims = variable.dims
+            found["preferred_chunks"] = [
+                dict(zip(dims, chunk, strict=True)) for chunk in columns.chunks[:count].tolist()
+            ]
+        return found
 
     def take(self, places: Ints) -> AlikeHDF5Files:
-        """Return some of the files, in another order.
-
-        Raises
-        ------
-        VirtualdsError, OSError
-            The first of them cannot be read alone.
-        """
+        """Return some of the files, in another order."""
         order = places.tolist()
-        readers = [self.readers[n] for n in order]
         return AlikeHDF5Files(
-            self.group if order[0] == 0 else read_alone(readers[0], self.skip),
+            self.known,
             [self.numbers[n] for n in order],
-            readers,
+            [self.sources[n] for n in order],
             {dim: values[places] for dim, values in self.lengths.items()},
             {name: columns.take(places) for name, columns in self.columns.items()},
+            {key: [values[n] for n in order] for key, values in self.attributes.items()},
             self.heads[places],
-            self.skip,
         )
 
     def get_values(self, name: str) -> Sequence[npt.NDArray[Any]] | None:
@@ -91,35 +131,18 @@ class AlikeHDF5Files:
 
     def join(self, name: str, dim: str) -> ManifestArray:
         """Return a variable of all files, one after the other along a dimension."""
-        axis = self.group.variables[name].dims.index(dim)
-        return self.columns[name].join(self._sources, axis, self._get_array(name))
+        axis = self.known.variables[name].dims.index(dim)
+        return self.columns[name].join(self.sources, axis, self._get_array(name))
 
     def stack(self, name: str) -> ManifestArray:
         """Return a variable of all files along a new first axis."""
-        first = self._get_array(name).insert_axis(0)
-        return self.columns[name].add_axis().join(self._sources, 0, first)
-
-    @property
-    def _sources(self) -> list[SourceFile]:
-        return [reader.source for reader in self.readers]
+        return self.columns[name].stack(self.sources, self._get_array(name))
 
     def _get_array(self, name: str) -> ManifestArray:
-        data = self.group.variables[name].data
+        data = self.known.variables[name].data
         if not isinstance(data, ManifestArray):
             raise TypeError(f"{name!r} is not a virtual array")
         return data
-
-
-def read_alone(reader: FileReader, skip: frozenset[str]) -> ManifestGroup:
-    """Read the root group of one of the files that are open.
-
-    Raises
-    ------
-    VirtualdsError, OSError
-        It cannot be read.
-    """
-    with reader.hold(), HDF5Files(reader.source) as opened:
-        return read_one_group(opened, members, skip, "")
 
 
 @dataclass
@@ -213,41 +236,24 @@ class _BatchReader:
             return which
         STRUCTURES.use(self.skip, known)
         fits = np.flatnonzero(found.sound & known.find_equal(match, self.heeded))
-        taken = self._make_files(known, files, found, fits, self.numbers[which[fits]])
-        if taken is None:
-            return which
-        self.found.append(taken)
-        return np.delete(which, fits)
-
-    def _make_files(
-        self,
-        known: KnownStructure,
-        files: ManyFiles,
-        found: FoundColumns,
-        places: Ints,
-        numbers: Ints,
-    ) -> AlikeHDF5Files | None:
-        """Return files of one structure, None if the first of them cannot be read alone."""
-        if len(places) < FEWEST:
-            return None
-        readers = [files.readers[n] for n in places.tolist()]
-        group = known.group
-        if readers[0].source != known.source:
-            # what nobody heeds may differ from the file that the structure is known from
+        attributes = None
+        while attributes is None and len(fits) >= FEWEST:
             try:
-                group = read_alone(readers[0], self.skip)
-            except (VirtualdsError, OSError):
-                return None
-        if group.problems or list(group.variables) != list(known.group.variables):
-            return None
-        lengths = {dim: values[places] for dim, values in found.lengths.items()}
-        columns = {name: one.take(places) for name, one in found.columns.items()}
-        return AlikeHDF5Files(
-            group,
-            numbers.tolist(),
-            readers,
-            lengths,
-            columns,
-            files.heads[places],
-            self.skip,
+                attributes = known.read_attributes(match, fits)
+            except UnreadValuesError as error:
+                # each time there are fewer files left
+                fits = fits[error.same]
+        if attributes is None:
+            return which
+        self.found.append(
+            AlikeHDF5Files(
+                known.group,
+                self.numbers[which[fits]].tolist(),
+                [files.readers[n].source for n in fits.tolist()],
+                {dim: values[fits] for dim, values in found.lengths.items()},
+                {name: one.take(fits) for name, one in found.columns.items()},
+                attributes,
+                files.heads[fits],
+            )
         )
+        return np.delete(which, fits)

@@ -110,14 +110,20 @@ class StoredColumns:
         )
         return [head[at : at + n].view(dtype).reshape(shape) for head, at, n, shape in places]
 
-    def add_axis(self) -> StoredColumns:
-        """Return the chunks with a new first axis of one element."""
-        return replace(
+    def stack(self, sources: Sequence[SourceFile], first: ManifestArray) -> ManifestArray:
+        """Return the variable of all files along a new first axis."""
+        stacked = replace(
             self,
             chunks=np.insert(self.chunks, 0, 1, axis=1),
             shape=np.insert(self.shape, 0, 1, axis=1),
             place=np.insert(self.place, 0, 0, axis=0),
         )
+        return stacked.join(sources, 0, first.insert_axis(0))
+
+    def get_first(self, source: SourceFile, first: ManifestArray) -> ManifestArray:
+        """Return the variable of the first file."""
+        found = self.take(np.zeros(1, np.int64)).stack([source], first)[0]
+        return found  # type: ignore[no-any-return]
 
     def join(self, sources: Sequence[SourceFile], axis: int, first: ManifestArray) -> ManifestArray:
         """Return the variable of all files, one after the other along an axis.
