@@ -123,6 +123,15 @@ class BatchJob:
         """Join files that come one by one, but only to release their references."""
         return outcomes if self.target is None else self._join(outcomes, items)
 
+    def join_opened(
+        self, outcomes: Sequence[Outcome[Any]], items: Sequence[NumberedFile]
+    ) -> list[Outcome[Any]]:
+        """Join files that were opened one by one, of all items, so that they take less memory."""
+        alone = [outcome for outcome in outcomes if len(outcome.numbers) == 1]
+        joined = [outcome for outcome in outcomes if len(outcome.numbers) > 1]
+        files = {outcome.number: items[outcome.number][1] for outcome in alone}
+        return [*joined, *self._join_batch(alone, files)]
+
     def _join(
         self, outcomes: Iterable[Outcome[Any]], items: Sequence[NumberedFile]
     ) -> Iterator[Outcome[Any]]:

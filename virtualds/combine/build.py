@@ -17,7 +17,7 @@ from virtualds.combine.build_options import BuildOptions
 from virtualds.combine.concat_stored import FEWEST_FILES, Concatenator
 from virtualds.combine.file_batch import FileBatch, as_batch
 from virtualds.combine.files import Files
-from virtualds.combine.open_file import NumberedFile, Opened, OpenJob, Outcome
+from virtualds.combine.open_file import MOST, NumberedFile, Opened, OpenJob, Outcome
 from virtualds.combine.ordering import crop_datasets, flatten_nested, is_row_wise
 from virtualds.combine.overlap import Extent
 from virtualds.combine.progress import DAMAGED, BuildReport, Count, LeftOut, describe_left_out
@@ -57,15 +57,20 @@ class Build(Generic[Opened]):
         items: Sequence[NumberedFile] = list(enumerate(self.files.flat))
         found = list[Outcome[Opened]]()
         failed: dict[int, Exception] = {}
+        settled = 0
         with report_progress(self.building.progress, "opening", len(items)) as show:
             count = Count(len(items), show)
             with closing(self.workers(self.job, items)) as outcomes:
                 for outcome in self._raise_first(outcomes, found):
                     count.add(outcome)
-                    if outcome.error is None:
-                        found.append(outcome)
-                    else:
+                    if outcome.error is not None:
                         failed[outcome.number] = outcome.error
+                        continue
+                    found.append(outcome)
+                    if len(found) - settled == MOST:
+                        # files that were opened one by one take more memory apart
+                        found[settled:] = self.job.join_opened(found[settled:], items)
+                        settled = len(found)
             names = self.files.flat
             lost = (LeftOut.of(names[number], failed[number]) for number in sorted(failed))
             report = count.finish(lost, names)

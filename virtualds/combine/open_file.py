@@ -157,6 +157,11 @@ class FileWork(Protocol):
     ) -> Iterator[Outcome[Any]]:
         """Turn the outcomes of single files, in order, into the outcomes of the work."""
 
+    def join_opened(
+        self, outcomes: Sequence[Outcome[Any]], items: Sequence[NumberedFile]
+    ) -> list[Outcome[Any]]:
+        """Join files that were opened one by one, of all items, so that they take less memory."""
+
 
 @dataclass(frozen=True)
 class OpenJob(Generic[Opened]):
@@ -240,6 +245,12 @@ class OpenJob(Generic[Opened]):
     ) -> Iterator[Outcome[Opened]]:
         """Return the outcomes of single files as they are."""
         return outcomes
+
+    def join_opened(
+        self, outcomes: Sequence[Outcome[Opened]], items: Sequence[NumberedFile]
+    ) -> list[Outcome[Opened]]:
+        """Return datasets as they are."""
+        return list(outcomes)
 
     def open_file(self, item: NumberedFile) -> Outcome[Opened]:
         """Open a file, or take it from the cache.

@@ -65,12 +65,13 @@ class AlikeHDF5Files:
     @cached_property
     def group(self) -> ManifestGroup:
         """The group as the first of the files has it."""
+        first = self.take(np.zeros(1, np.int64))
         variables = {
             name: replace(
                 variable,
-                data=self.columns[name].get_first(self.sources[0], self._get_array(name)),
+                data=first.stack(name)[0],
                 attributes=self._get_attributes(name, variable.attributes),
-                encoding={**variable.encoding, **self._get_first_encoding(name)},
+                encoding={**variable.encoding, **{k: v[0] for k, v in first._list_encodings(name)}},
             )
             for name, variable in self.known.variables.items()
         }
@@ -81,33 +82,30 @@ class AlikeHDF5Files:
         own = {name: values[0] for (of, name), values in self.attributes.items() if of == owner}
         return {**known, **own}
 
-    def _get_first_encoding(self, name: str) -> dict[str, Any]:
-        return {key: values[0] for key, values in self._list_encodings(name, 1).items()}
-
     @cached_property
     def encodings(self) -> Mapping[tuple[str, str], Sequence[Any]]:
         """By variable and key: the encoding that differs between files."""
         return {
             (name, key): values
             for name in self.columns
-            for key, values in self._list_encodings(name, len(self.sources)).items()
+            for key, values in self._list_encodings(name)
         }
 
-    def _list_encodings(self, name: str, count: int) -> dict[str, list[Any]]:
-        """Return what of the encoding of a variable is that of its file, in the first files."""
+    def _list_encodings(self, name: str) -> Iterator[tuple[str, list[Any]]]:
+        """Yield what of the encoding of a variable is that of its file."""
         variable, columns = self.known.variables[name], self.columns[name]
-        found: dict[str, list[Any]] = {
-            "source": [path_or_url(source.url) for source in self.sources[:count]],
-            "original_shape": list(map(tuple, columns.shape[:count].tolist())),
-        }
+        yield "source", self._paths
+        shape, chunks = _list_rows(columns.shape), _list_rows(columns.chunks)
+        yield "original_shape", shape
         if variable.encoding.get("chunksizes") is not None:
-            found["chunksizes"] = list(map(tuple, columns.chunks[:count].tolist()))
+            yield "chunksizes", chunks
         if "preferred_chunks" in variable.encoding:
-            dims = variable.dims
-            found["preferred_chunks"] = [
-                dict(zip(dims, chunk, strict=True)) for chunk in columns.chunks[:count].tolist()
-            ]
-        return found
+            preferred = {chunk: dict(zip(variable.dims, chunk, strict=True)) for chunk in chunks}
+            yield "preferred_chunks", [preferred[chunk] for chunk in chunks]
+
+    @cached_property
+    def _paths(self) -> list[str]:
+        return [path_or_url(source.url) for source in self.sources]
 
     def take(self, places: Ints) -> AlikeHDF5Files:
         """Return some of the files, in another order."""
@@ -143,6 +141,14 @@ class AlikeHDF5Files:
         if not isinstance(data, ManifestArray):
             raise TypeError(f"{name!r} is not a virtual array")
         return data
+
+
+def _list_rows(column: Ints) -> list[tuple[int, ...]]:
+    """Return the rows of a column as tuples; equal ones are one object."""
+    if (column == column[:1]).all():
+        return [tuple(column[0].tolist())] * len(column)
+    known: dict[tuple[int, ...], tuple[int, ...]] = {}
+    return [known.setdefault(row, row) for row in map(tuple, column.tolist())]
 
 
 @dataclass
@@ -253,7 +259,7 @@ class _BatchReader:
                 {dim: values[fits] for dim, values in found.lengths.items()},
                 {name: one.take(fits) for name, one in found.columns.items()},
                 attributes,
-                files.heads[fits],
+                files.heads if len(fits) == len(files.heads) else files.heads[fits],
             )
         )
         return np.delete(which, fits)

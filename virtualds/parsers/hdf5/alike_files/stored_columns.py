@@ -120,11 +120,6 @@ class StoredColumns:
         )
         return stacked.join(sources, 0, first.insert_axis(0))
 
-    def get_first(self, source: SourceFile, first: ManifestArray) -> ManifestArray:
-        """Return the variable of the first file."""
-        found = self.take(np.zeros(1, np.int64)).stack([source], first)[0]
-        return found  # type: ignore[no-any-return]
-
     def join(self, sources: Sequence[SourceFile], axis: int, first: ManifestArray) -> ManifestArray:
         """Return the variable of all files, one after the other along an axis.
 
