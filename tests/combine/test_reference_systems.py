@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyproj
 import pytest
 import tifffile
 import xarray as xr
 
 import virtualds
+from virtualds.extras import import_pyproj
+
+pyproj = import_pyproj()
 
 ALONG_TIME = {"combine": "nested", "concat_dim": "time"}
 Change = Callable[[xr.Dataset], xr.Dataset]

@@ -355,7 +355,7 @@ def test_trees_of_many_files_take_the_options_of_datasets() -> None:
     of_datasets = set(inspect.signature(virtualds.open_virtual_mfdataset).parameters)
     # trees are nested, and are written as a whole; the rest of a dataset's options are xarray's
     of_targets = {"to", "mode", "target_options", "keep_query"}
-    assert of_datasets - of_trees == {"combine", "kwargs"} | of_targets
+    assert of_datasets - of_trees == {"kwargs"} | of_targets
     assert of_trees <= of_datasets
 
 

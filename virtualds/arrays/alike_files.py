@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from typing import Any, Protocol
@@ -152,10 +152,7 @@ class ListedFiles:
 
     def join(self, name: str, dim: str) -> ManifestArray | Array:
         """Return a variable of all files, one after the other along a dimension."""
-        data: list[Any] = self._list_data(name)
-        axis = self.group.variables[name].dims.index(dim)
-        joined: ManifestArray | Array = np.concatenate(data, axis=axis)
-        return joined
+        return _concatenate(self._list_data(name), self.group.variables[name].dims.index(dim))
 
     def get_values(self, name: str) -> Sequence[Array] | None:
         """Return the stored values of a variable in each file, None if they must be read."""
@@ -165,11 +162,20 @@ class ListedFiles:
 
     def stack(self, name: str) -> ManifestArray:
         """Return a virtual variable of all files along a new first axis."""
-        stacked: Any = np.concatenate([array.insert_axis(0) for array in self._list_data(name)])
+        stacked: Any = _concatenate([array.insert_axis(0) for array in self._list_data(name)], 0)
         return stacked  # type: ignore[no-any-return]
 
     def _list_data(self, name: str) -> list[Any]:
         return [group.variables[name].data for group in self.groups]
+
+
+def _concatenate(data: Sequence[Any], axis: int) -> ManifestArray | Array:
+    """Concatenate the data of files; virtual ones keep the byte order that they all have."""
+    joined: ManifestArray | Array = np.concatenate(data, axis=axis)
+    first = data[0]
+    if isinstance(joined, ManifestArray) and all(one.dtype == first.dtype for one in data):
+        joined = replace(joined, dtype=first.dtype)
+    return joined
 
 
 def _are_same(values: Sequence[Any]) -> bool:

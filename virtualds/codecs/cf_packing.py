@@ -172,6 +172,8 @@ def _find_fill_values(
     values: list[Any] = []
     raw = None if integer is None else _to_scalar(found.get("_FillValue"))
     for name in ("_FillValue", "missing_value"):
+        if name in found and not np.size(found[name]):
+            raise ValueError(f"{name} is an empty array")
         for value in np.ravel(found.get(name, ())):
             if integer is not None and value == raw:
                 value = _to_integer(value, stored, integer)

@@ -150,7 +150,7 @@ def test_chunks_at_the_edge_may_be_unfiltered() -> None:
         found = parse_layout(bytes([4, 2, flags, 2, 1, 5, 4, IndexKind.IMPLICIT]) + ADDRESS)
         assert found.is_filtering_edges == (not flags)
         expected = Layout(LayoutClass.CHUNKED, 0, None, b"", (5, 4), IndexKind.IMPLICIT, flags, 8)
-        assert found == expected
+        assert found == expected._replace(dims_at=(5, 1))
 
 
 def words(*values: int) -> bytes:
@@ -172,7 +172,7 @@ def test_layouts_of_the_first_versions_are_those_that_h5py_reads(
     start = bytes([version, 2, 2, 0, 0, 0, 0, 0])
     message = start + chunked.address.to_bytes(8, "little") + words(6, 4)
     replace_message(path, "chunked", {LAYOUT: message})
-    assert parse_layout(message) == chunked._replace(place=8)
+    assert parse_layout(message) == chunked._replace(place=8, dims_at=(16, 4))
     start = bytes([version, 1, 1, 0, 0, 0, 0, 0])
     message = start + contiguous.address.to_bytes(8, "little") + words(20)
     replace_message(path, "contiguous", {LAYOUT: message})
