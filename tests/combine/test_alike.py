@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import virtualds
+from virtualds.arrays.alike_files import ListedFiles
+from virtualds.arrays.group import ManifestGroup
 from virtualds.combine import file_batch
 from virtualds.combine.alike_files import NeedsFullCombineError
 from virtualds.combine.batch_job import BatchJob
@@ -233,6 +235,62 @@ def test_no_file_is_opened_again_to_be_put_in_order(
         found = virtualds.open_virtual_mfdataset(paths, **WAYS[way])
     assert_same(found, expected)
     assert sorted(opened) == sorted(map(str, paths))
+
+
+def write_classic(path: Path, dataset: xr.Dataset) -> None:
+    dataset.to_netcdf(path, format="NETCDF3_64BIT")
+
+
+def write_big_endian(path: Path, dataset: xr.Dataset) -> None:
+    encoding = {"time": {"dtype": ">f8"}, "v": {"dtype": ">f4"}}
+    dataset.to_netcdf(path, engine="h5netcdf", encoding=encoding)
+
+
+@pytest.mark.parametrize("write_one", [write_classic, write_big_endian])
+def test_files_in_the_other_byte_order_are_cut_out_as_they_are(
+    write_one: Callable[[Path, xr.Dataset], None], tmp_path: Path
+) -> None:
+    paths = [tmp_path / f"{number}.nc" for number in range(FILES)]
+    for number, path in enumerate(paths):
+        write_one(path, day(number))
+    alike = Concatenator(Combination(**WAYS["nested"], options=DEFAULTS), rises=True)  # type: ignore[arg-type]
+    [batch] = in_pieces(alike, paths, FILES)
+    for file, path in zip(batch.list_files(), paths, strict=True):
+        xr.testing.assert_identical(file.to_dataset(), virtualds.open_virtual_dataset(path))
+    # values that several files have are taken once, so that files are cut
+    twice = [paths[0], *paths]
+    found = virtualds.open_virtual_mfdataset(twice, **WAYS["nested"], overlap="last")
+    xr.testing.assert_identical(found, virtualds.open_virtual_mfdataset(paths, **WAYS["nested"]))
+
+
+def test_attributes_differ_by_their_bits(tmp_path: Path) -> None:
+    """Texts of numbers and of long arrays leave out some of them."""
+    one, other = np.zeros(1500), np.zeros(1500)
+    other[700] = 1.0
+    notes = {"long": [one, other], "close": [np.float64(1.0), np.float64(1.0 + 1e-15)]}
+    for name, values in notes.items():
+        groups = [ManifestGroup(attributes={name: value}) for value in values]
+        files = ListedFiles(groups, [{}, {}], range(2))
+        assert list(files.attributes) == [("", name)]
+        assert ListedFiles([groups[0]] * 2, [{}, {}], range(2)).attributes == {}
+
+
+@pytest.mark.parametrize("calendar", ["standard", "noleap"])
+def test_single_times_that_fall_are_ordered_whatever_their_calendar(
+    calendar: str, tmp_path: Path
+) -> None:
+    paths = [tmp_path / f"{number}.nc" for number in range(4)]
+    for number, path in enumerate(paths):
+        attributes = {"units": "days since 2000-01-01", "calendar": calendar}
+        time = ("time", [9.0 - number], attributes)
+        made = xr.Dataset({"v": ("time", [number])}, {"time": time}, {"number": number})
+        made.to_netcdf(path)
+    for way in WAYS.values():
+        found, expected = (
+            virtualds.open_virtual_mfdataset(paths, **way, **more)
+            for more in ({}, {"preprocess": lambda ds: ds})
+        )
+        assert_same(found, expected)
 
 
 FALLING: dict[str, tuple[list[float], int]] = {

@@ -179,8 +179,27 @@ def _concatenate(data: Sequence[Any], axis: int) -> ManifestArray | Array:
 
 
 def _are_same(values: Sequence[Any]) -> bool:
-    first = values[0]
-    return all(one is first for one in values) or len({repr(one) for one in values}) == 1
+    return all(_is_same(values[0], one) for one in values[1:])
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Say whether two attributes are of one type, and the same to the bit."""
+    if one is other or type(one) is not type(other):
+        return one is other
+    if isinstance(one, np.ndarray | np.generic):
+        if (one.dtype, one.shape) != (other.dtype, other.shape):
+            return False
+        return (
+            _is_same(one.tolist(), other.tolist())
+            if one.dtype.hasobject
+            else (one.tobytes() == other.tobytes())
+        )
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(_is_same(one[key], other[key]) for key in one)
+    # as text, missing numbers equal themselves, and zeros have a sign
+    return repr(one) == repr(other) if isinstance(one, float | complex) else bool(one == other)
 
 
 def select_own(owner: str, columns: OfEachFile, place: int, known: Mapping[str, Any]) -> Any:

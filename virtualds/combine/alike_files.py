@@ -94,7 +94,7 @@ class JoinableFiles:
     _firsts: dict[str, Array] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def list(cls, files: Sequence[FileBatch]) -> JoinableFiles:
+    def of(cls, files: Sequence[FileBatch]) -> JoinableFiles:
         """Return files that were opened one by one."""
         first = files[0]
         alike = ListedFiles(

@@ -82,7 +82,7 @@ class Build(Generic[Opened]):
                 tell(INFO, f"HDF5 files: {report.read}")
         if self.building.on_error == "skip":
             _warn_of_losses(report)
-        return sorted(found, key=lambda outcome: min(outcome.numbers)), report
+        return sorted(found, key=lambda outcome: outcome.number), report
 
     def combine(self, combination: Combination, opened: Sequence[Outcome[Opened]]) -> Any:
         """Arrange the datasets or trees of files, and combine them."""

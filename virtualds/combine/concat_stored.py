@@ -26,7 +26,7 @@ from virtualds.combine.alike_files import (
     NeedsFullCombineError,
     find_plan,
 )
-from virtualds.combine.file_batch import FileBatch
+from virtualds.combine.file_batch import FileBatch, join_values
 from virtualds.combine.xarray_combine import COMBINE_ERRORS, Combination
 from virtualds.datasets.decoding import (
     MisfitError,
@@ -56,7 +56,7 @@ CERTAIN: dict[str, tuple[str, ...]] = {
     # "drop_conflicts" compares all files, and a function may do anything
     "combine_attrs": ("override", "drop", "no_conflicts", "identical"),
 }
-"""Required options, with the values that allow joining neighbours without the other files."""
+"""Required options, with the values that allow joining some files without the others."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Concatenator:
             samples = _make_samples(batches, as_given)
             dim = self._find_dimension(samples)
             self._check_meanings(batches, dim)
-            self._check_values(JoinableFiles.list(batches), dim)
+            self._check_values(JoinableFiles.of(batches), dim)
             order = self._find_order(batches, dim)
             if (order[:2] != as_given[:2]).any():
                 samples = _make_samples(batches, order)
@@ -118,7 +118,7 @@ class Concatenator:
         found: list[FileBatch] = []
         for alike in self._group_by_structure(files):
             try:
-                found.append(self.join_files(JoinableFiles.list(alike)))
+                found.append(self.join_files(JoinableFiles.of(alike)))
             except NeedsFullCombineError:
                 # remaining differences are found when all files are joined
                 found += alike
@@ -197,7 +197,7 @@ class Concatenator:
             if part.is_loaded:
                 # some variables decode differently because of other variables in their file
                 axis, of_each = part.stored[0].index(dim), files.load(name, dim)
-                values[name] = np.concatenate(of_each, axis=axis)
+                values[name] = join_values(of_each, axis)
                 ends = list(accumulate(some.shape[axis] for some in of_each))
                 apart[name] = np.split(values[name], ends[:-1], axis=axis)
         static = [p for p in parts.values() if p.is_loaded and dim not in p.decoded[0]]
@@ -412,7 +412,7 @@ def _join_variable(
     return xr.Variable(found.dims, data, found.attrs, found.encoding)
 
 
-def find_order(values: Array, lengths: Ints, as_given: Ints, keeps_falling: bool) -> Ints | None:
+def find_order(values: Array, lengths: Ints, as_given: Ints, is_nested: bool) -> Ints | None:
     """Return the order in which files follow each other along a coordinate.
 
     Parameters
@@ -423,14 +423,14 @@ def find_order(values: Array, lengths: Ints, as_given: Ints, keeps_falling: bool
         Elements of each file.
     as_given : int array, shape (files,)
         The files in the order in which they are given.
-    keeps_falling : bool
-        Whether files of one element stay as given where they fall, instead of being put in order.
+    is_nested : bool
+        Whether files stay as given that have text, or one element each and fall; others are put in
+        order, as by `xarray.combine_by_coords`.
 
     Returns
     -------
     int array or None
-        The files in order; as given if the values are no numbers or dates; None if they overlap, or
-        some rise and some fall.
+        The files in order; None if they overlap, or some rise and some fall.
 
     Examples
     --------
@@ -439,7 +439,10 @@ def find_order(values: Array, lengths: Ints, as_given: Ints, keeps_falling: bool
     >>> find_order(np.array([5, 6, 6, 7]), np.array([2, 2]), np.array([0, 1]), True) is None
     True
     """
-    if values.dtype.kind not in "iufmM":
+    is_text = values.dtype.kind in "SUT" or (
+        values.dtype.hasobject and any(isinstance(value, str | bytes) for value in values[:1])
+    )
+    if is_nested and is_text:
         return as_given
     if not lengths.all():
         return None
@@ -449,7 +452,7 @@ def find_order(values: Array, lengths: Ints, as_given: Ints, keeps_falling: bool
     rises = values[within + 1] > values[within]
     falls = values[within + 1] < values[within]
     given = firsts[as_given]
-    if not len(within) and keeps_falling and (given[1:] < given[:-1]).all():
+    if not len(within) and is_nested and (given[1:] < given[:-1]).all():
         return as_given
     if rises.all():
         order = np.argsort(firsts, kind="stable")

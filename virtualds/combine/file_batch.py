@@ -142,7 +142,7 @@ class FileBatch:
         variables = {name: self._cut_variable(name, start, along) for name in self.group.variables}
         apart = {name: some[start:stop] for name, some in self.apart.items()}
         axes = {name: self.group.variables[name].dims.index(self.dim) for name in apart}
-        joined = {name: np.concatenate(some, axis=axes[name]) for name, some in apart.items()}
+        joined = {name: join_values(some, axes[name]) for name, some in apart.items()}
         group = replace(
             self.group,
             variables=variables,
@@ -209,6 +209,13 @@ class FileBatch:
         found = xr.Coordinates(variables, indexes).to_dataset().reset_coords(data)
         found.attrs, found.encoding = dict(group.attributes), dict(group.encoding)
         return found
+
+
+def join_values(parts: Sequence[Array], axis: int) -> Array:
+    """Concatenate values; they keep the byte order that they all have."""
+    joined = np.concatenate(parts, axis=axis)
+    is_swapped = all(part.dtype == parts[0].dtype for part in parts)
+    return joined.astype(parts[0].dtype, copy=False) if is_swapped else joined
 
 
 def decode_opened(opened: Any) -> Any:

@@ -111,8 +111,8 @@ class Outcome(Generic[Opened]):
 
     @property
     def number(self) -> int:
-        """The number of the first file."""
-        return self.numbers[0]
+        """The lowest number of a file."""
+        return min(self.numbers)
 
 
 def join_outcomes(outcomes: Sequence[Outcome[Any]], found: Any) -> Outcome[Any]:

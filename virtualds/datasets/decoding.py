@@ -190,6 +190,9 @@ class VariableDecoding:
 
     def _read(self, stored: ManifestVariable, values: npt.NDArray[Any] | None) -> _LoadedVariable:
         values = self.load_values(stored) if values is None else values
+        if values.dtype != self.stored[1] and values.dtype == self.stored[1].newbyteorder("="):
+            # values that were concatenated have the byte order of this machine
+            values = values.astype(self.stored[1])
         return _LoadedVariable(stored.dims, values, stored.attributes)
 
     def decodes_like(self, other: VariableDecoding) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from virtualds.arrays.alike_files import select_own
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.projection import Ints
@@ -70,17 +71,13 @@ class AlikeHDF5Files:
             name: replace(
                 variable,
                 data=first.stack(name)[0],
-                attributes=self._get_attributes(name, variable.attributes),
+                attributes=select_own(name, self.attributes, 0, variable.attributes),
                 encoding={**variable.encoding, **{k: v[0] for k, v in first._list_encodings(name)}},
             )
             for name, variable in self.known.variables.items()
         }
-        attributes = self._get_attributes("", self.known.attributes)
+        attributes = select_own("", self.attributes, 0, self.known.attributes)
         return replace(self.known, variables=variables, attributes=attributes)
-
-    def _get_attributes(self, owner: str, known: Mapping[str, Any]) -> dict[str, Any]:
-        own = {name: values[0] for (of, name), values in self.attributes.items() if of == owner}
-        return {**known, **own}
 
     @cached_property
     def encodings(self) -> Mapping[tuple[str, str], Sequence[Any]]:

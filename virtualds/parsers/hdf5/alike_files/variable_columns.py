@@ -138,7 +138,7 @@ def _read_chunks(
     for form, members in by_form.items():
         for name, part in _read_indexes(form, members, known, match, files, shapes, chunked, sound):
             parts[name].append(part)
-    return columns | {name: _merge(some) for name, some in parts.items()}
+    return columns | {name: _merge(some) for name, some in parts.items() if some}
 
 
 def _read_chunk_lengths(
