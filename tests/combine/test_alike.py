@@ -301,6 +301,19 @@ FALLING: dict[str, tuple[list[float], int]] = {
 }
 
 
+def test_the_first_two_of_files_that_fall_are_not_ordered_by_themselves(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{number}.nc" for number in range(3)]
+    for times, path in zip(([0.0], [1.0], [-2.0, -3.0]), paths, strict=True):
+        time = ("time", times, {"units": "days since 2000-01-01"})
+        xr.Dataset({}, {"time": time}, {"first": times[0]}).to_netcdf(path)
+    found, expected = (
+        virtualds.open_virtual_mfdataset(paths, **more)
+        for more in ({}, {"preprocess": lambda ds: ds})
+    )
+    assert_same(found, expected)
+    assert found.attrs["first"] == 1.0
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("case", FALLING)
 def test_falling_coordinates_are_ordered_as_their_datasets_are(

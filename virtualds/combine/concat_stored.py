@@ -109,7 +109,9 @@ class Concatenator:
             order = self._find_order(batches, dim)
             if (order[:2] != as_given[:2]).any():
                 samples = _make_samples(batches, order)
-            return self._grow(self.combination(samples), batches, order, dim)
+            pattern = self.combination(samples)
+            _check_first(pattern, samples[0], dim)
+            return self._grow(pattern, batches, order, dim)
         except (*COMBINE_ERRORS, MisfitError, OverflowError) as error:
             raise NeedsFullCombineError(f"{error}") from error
 
@@ -482,6 +484,20 @@ def _make_samples(batches: Sequence[FileBatch], order: Ints) -> list[xr.Dataset]
         raise NeedsFullCombineError("the first file was joined behind others")
     located = zip(owners.tolist(), places.tolist(), strict=True)
     return [batches[owner].cut(place, place + 1).to_dataset() for owner, place in located]
+
+
+def _check_first(pattern: xr.Dataset, first: xr.Dataset, dim: str) -> None:
+    """Refuse two files that xarray puts in another order than all files have.
+
+    Raises
+    ------
+    NeedsFullCombineError
+        They are files of one element each among others that fall.
+    """
+    if dim in pattern.indexes and dim in first.indexes:
+        index = first.indexes[dim]
+        if not pattern.indexes[dim][: index.size].equals(index):
+            raise NeedsFullCombineError("two files have another order than all files")
 
 
 def _is_same_kind(one: VariableDecoding, other: VariableDecoding) -> bool:
