@@ -230,13 +230,19 @@ def write(
     if replaces:
         demand_exchange(url)
     files = files_of(hierarchy, record_size or _choose_record_size(hierarchy))
-    if scheme_of(url) != "file":
-        create_folder(url, ZMETADATA, files, options)
-        return
     try:
-        find_store(url).write_folder(url, files, options, replace=replaces)
+        if scheme_of(url) != "file":
+            create_folder(url, ZMETADATA, files, options)
+        else:
+            find_store(url).write_folder(url, files, options, replace=replaces)
     except FileExistsError as error:
-        if replace and _is_set(url, options):
+        if not _is_set(url, options):
+            # no mode replaces what may be somebody else's
+            raise FileExistsError(
+                f"{url}: exists already, and is not a Parquet reference set; remove it, or choose "
+                f"another name"
+            ) from error
+        if replace:
             raise outrun_error(url) from error
         raise
 
