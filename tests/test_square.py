@@ -232,3 +232,60 @@ def _spelled(value: Any) -> Any:
         # the name of an enum type is the netCDF library's guess
         return value, value.metadata["enum"]
     return type(value), getattr(value, "dtype", None), repr(value)
+
+
+# ---------------------------------------------------------------------- ways to write with xarray
+
+WRITERS: dict[str, Callable[[xr.Dataset, Path], xr.Dataset]] = {}
+"""How xarray writes a dataset, and what it reads back."""
+
+
+def _netcdf(engine: Any) -> Callable[[xr.Dataset, Path], xr.Dataset]:
+    def write(dataset: xr.Dataset, path: Path) -> xr.Dataset:
+        dataset.to_netcdf(path, engine=engine)
+        return xr.load_dataset(path, engine=engine)
+
+    return write
+
+
+def _zarr(version: Any) -> Callable[[xr.Dataset, Path], xr.Dataset]:
+    def write(dataset: xr.Dataset, path: Path) -> xr.Dataset:
+        dataset.to_zarr(path, zarr_format=version)
+        return xr.load_dataset(path, engine="zarr")
+
+    return write
+
+
+WRITERS |= {engine: _netcdf(engine) for engine in ("netcdf4", "h5netcdf")}
+WRITERS |= {f"zarr{version}": _zarr(version) for version in (2, 3)}
+
+OPENERS: dict[str, Callable[[Path], xr.Dataset]] = {
+    "lazy": lambda target: xr.open_dataset(target, engine="virtual"),
+    "virtual": virtualds.open_virtual_dataset,
+}
+
+WRITTEN = (
+    "unlimited_of_different_lengths", "chunked_and_filtered", "strings_of_varying_length",
+    "character_arrays", "time_in_days", "packed_bytes", "booleans", "scalars",
+    "partly_written", "string_coordinate",
+)  # fmt: skip
+"""Cases that have each kind of variable that xarray encodes in its own way."""
+
+
+@pytest.mark.filterwarnings("ignore:String dimension length mismatch:UserWarning")
+@pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning")
+@pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
+@pytest.mark.parametrize("name", WRITTEN)
+def test_xarray_writes_every_set_as_it_writes_the_file(
+    name: str, archive: Archive, tmp_path: Path
+) -> None:
+    native = SQUARE[name].native(archive.path(name))
+    wanted = {way: write(native, tmp_path / way) for way, write in WRITERS.items()}
+    for suffix in (".zarr", ".json", ".parquet"):
+        target = references(archive, name, suffix)
+        for kind, opener in OPENERS.items():
+            for way, write in WRITERS.items():
+                got = write(opener(target), tmp_path / f"{kind}{suffix}.{way}")
+                assert_identical(got, wanted[way])
+            if native.sizes:
+                assert opener(target).to_dataframe().equals(native.to_dataframe())

@@ -562,6 +562,17 @@ def test_a_cast_to_any_other_dtype_reads_the_values(folder: Path, stored: str, w
         exactly(found, values.astype(wanted))
 
 
+def test_a_cast_with_an_order_in_memory_reads_the_values(folder: Path) -> None:
+    values = np.arange(12, dtype="i2").reshape(3, 4)
+    array = virtual(values, folder, chunks=(2, 2), codecs=SHUFFLED)
+    for order, dtype in (("C", "i2"), ("F", "i2"), ("C", "i4"), ("F", "f4")):
+        found = array.astype(dtype, order=order)
+        assert isinstance(found, np.ndarray)
+        assert found.flags[f"{order}_CONTIGUOUS"]
+        exactly(found, values.astype(dtype))
+    assert array.astype("i2", order="A") is array
+
+
 def test_the_same_dtype_is_the_same_array(pair: Pair, folder: Path) -> None:
     assert pair[1].astype("f4") is pair[1]
     for dtype, open_ended in (("S5", "S"), ("U3", "U"), ("M8[s]", "M8"), ("m8[ms]", "m8")):

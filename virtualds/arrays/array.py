@@ -203,9 +203,15 @@ class ManifestArray(FragmentedArray, DuckArray, FamiliarNames):
         subok: bool = True,
         copy: bool = True,
     ) -> Any:
-        """Convert the values: virtually where every value survives, else by reading them."""
+        """Convert the values: virtually where every value survives, else by reading them.
+
+        An order of "C" or "F" is an order in memory, so it reads them too. Zarr asks for one before
+        it encodes a chunk.
+        """
         # numpy completes dtypes without a length or unit, such as "S" or "M8"
         kind = np.empty(0, self.dtype).astype(dtype, casting=casting).dtype
+        if order in ("C", "F"):
+            return np.asarray(self).astype(kind, order, casting, subok, copy)
         if kind == self.dtype:
             return self
         numbers = kind.kind in "biufc" and kind.char not in "gG"
