@@ -288,6 +288,24 @@ def test_a_gap_that_would_read_as_a_value_is_refused(tmp_path: Path, target: Pat
     assert content(target) == before
 
 
+def test_a_dropped_source_reads_as_missing_beside_gaps_that_are_values(tmp_path: Path) -> None:
+    # every kind of dtype that has a missing value
+    for kind in ("f4", "M8[s]", "c8"):
+        target = tmp_path / f"{kind}.zarr"
+        values = np.arange(6).reshape(2, 3).astype(kind)
+        known = values[1, 2]
+        for (t, s), value in np.ndenumerate(values):
+            np.save(tmp_path / f"{kind}-{t}{s}.npy", value.reshape(1, 1))
+        cells = [[virtual(tmp_path / f"{kind}-{t}{s}.npy") for s in range(3)] for t in range(2)]
+        joined = xr.combine_nested(cells, ["dim_0", "dim_1"]).assign_coords(dim_1=range(3))
+        joined.reindex(dim_1=range(4), fill_value=known).virtual.to_manifest(target)
+        expected = np.pad(values, [(0, 0), (0, 1)], constant_values=known)
+        for t, s in ((1, 1), (0, 2)):
+            virtualds.drop_sources(target, str(tmp_path / f"{kind}-{t}{s}.npy"), dim="dim_1")
+            expected[t, s] = np.array("NaT" if kind[0] == "M" else np.nan, kind)
+            np.testing.assert_array_equal(opened(target)["array"], expected)
+
+
 def test_a_gap_beside_chunks_of_unknown_sources_is_refused(tmp_path: Path) -> None:
     grid(tmp_path, tmp_path / "refs.json")
     refs = json.loads((tmp_path / "refs.json").read_text())

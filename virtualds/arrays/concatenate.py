@@ -173,6 +173,13 @@ def _find_common_fill(arrays: Sequence[ManifestArray]) -> tuple[Any, Sequence[Ma
     ]
 
 
+def set_fill(array: ManifestArray, fill: Any) -> ManifestArray:
+    """Return the same values in an array whose new gaps are ``fill``."""
+    if array.has_gaps and not is_same_scalar(array.fill_value, fill):
+        array = hold_gaps_as_chunks(array)
+    return replace(array, fill_value=fill)
+
+
 def hold_gaps_as_chunks(array: ManifestArray) -> ManifestArray:
     """Turn the gaps of an array into missing chunks, which have their own fill value."""
     pipeline = CodecPipeline(

@@ -15,10 +15,9 @@ import numpy.typing as npt
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.concatenate import assemble, hold_gaps_as_chunks
+from virtualds.arrays.concatenate import assemble, set_fill
 from virtualds.arrays.concatenate import concatenate as join_arrays
 from virtualds.arrays.duck_array import NUMPY_FUNCTIONS
-from virtualds.arrays.fill import is_same_scalar
 from virtualds.chunks.projection import find_runs
 from virtualds.errors import CombineError
 
@@ -270,7 +269,7 @@ def where(condition: Any, x: Any = None, y: Any = None) -> Any:
     if prod(map(len, stretches)) > FREE_STRETCHES + 2 * x.nchunks:
         return NotImplemented
     fill = np.asarray(y)[()]
-    x = _convert_fill(x, fill)
+    x = set_fill(x, fill)
     for axis, runs in enumerate(stretches):
         if not kept[axis].all():
             x = x.keep(axis, runs)
@@ -286,13 +285,6 @@ def _separate(mask: npt.NDArray[Any]) -> list[npt.NDArray[np.bool_]] | None:
     return along
 
 
-def _convert_fill(array: ManifestArray, fill: Any) -> ManifestArray:
-    """Return the same values in an array whose new gaps may be ``fill``."""
-    if array.has_gaps and not is_same_scalar(array.fill_value, fill):
-        array = hold_gaps_as_chunks(array)
-    return replace(array, fill_value=fill)
-
-
 @implements(np.pad)
 def pad(array: ManifestArray, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> Any:
     """Surround an array with one value, as shifting does; any other border reads."""
@@ -305,5 +297,5 @@ def pad(array: ManifestArray, pad_width: Any, mode: Any = "constant", **kwargs: 
     # numpy converts the value to the dtype
     fill = np.pad(np.zeros(1, array.dtype), (1, 0), constant_values=constant)[0]
     shape = tuple(int(n) for n in widths.sum(axis=1) + array.shape)
-    part = tuple(widths[:, 0].tolist()), _convert_fill(array, fill)
+    part = tuple(widths[:, 0].tolist()), set_fill(array, fill)
     return assemble(shape, array.dtype, fill, [part], (), array.name)

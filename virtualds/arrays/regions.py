@@ -12,8 +12,8 @@ from dataclasses import replace
 import numpy as np
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.concatenate import assemble, hold_gaps_as_chunks
-from virtualds.arrays.fill import default_fill, fills_with, is_same_scalar
+from virtualds.arrays.concatenate import assemble, set_fill
+from virtualds.arrays.fill import default_fill, fills_with
 from virtualds.chunks.alignment import find_regular_chunks
 from virtualds.chunks.axis import make_regular_axes
 from virtualds.chunks.fragment import Fragment
@@ -85,9 +85,9 @@ def _cover(places: Ints) -> list[Box]:
 
 
 def clear_boxes(array: ManifestArray, boxes: Iterable[Box]) -> ManifestArray:
-    """Return an array that is fill in some boxes of whole chunks."""
-    if not array.has_gaps:
-        array = replace(array, fill_value=default_fill(array.dtype))
+    """Return an array that is missing in some boxes of whole chunks."""
+    # gaps that it has may be values: those stay
+    array = set_fill(array, default_fill(array.dtype))
     for box in boxes:
         shape = tuple(stop - start for start, stop in box)
         nothing = ManifestArray.full(shape, array.fill_value, array.dtype)
@@ -282,10 +282,7 @@ def _join(
     Gaps of a part that are filled with another value become missing chunks, which keep it.
     """
     shape, axes, fill = array.shape, range(array.ndim), array.fill_value
-    held = [
-        (place, p if is_same_scalar(p.fill_value, fill) else hold_gaps_as_chunks(p))
-        for place, p in parts
-    ]
+    held = [(place, set_fill(p, fill)) for place, p in parts]
     return assemble(shape, array.dtype, fill, held, axes, array.name).pruned()
 
 
