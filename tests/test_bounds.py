@@ -432,7 +432,9 @@ def fits(folder: Path, *headers: dict[str, Any]) -> Path:
 @pytest.mark.parametrize("kind", ["fits", "kerchunk", "numpy"])
 @pytest.mark.parametrize("count", [33, 64, 65, 300])
 def test_more_axes_than_any_array_has_are_refused(kind: str, count: int, tmp_path: Path) -> None:
-    with pytest.raises(VirtualdsError):
+    # above 64, numpy refuses before we count
+    by_numpy = {"fits": "dimension", "numpy": "is not a shape"} if count > 64 else {}
+    with pytest.raises(VirtualdsError, match=by_numpy.get(kind, "axes")):
         virtualds.open_virtual_dataset(many_axes(tmp_path, kind, count))
 
 

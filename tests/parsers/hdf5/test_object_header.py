@@ -59,5 +59,5 @@ def test_a_changed_bit_of_a_continuation_is_an_error(tmp_path: Path) -> None:
             read_messages(damaged, address)
     finally:
         damaged.close()
-    with pytest.raises(FormatError):
+    with pytest.raises(FormatError, match=r"variable 'v' of .*checksum"):
         virtualds.open_virtual_dataset(path)
