@@ -234,6 +234,12 @@ LIBRARY_ERRORS = (
 """Errors that other libraries raise for damaged bytes without meaning to."""
 
 
+LOAD_OR_LEAVE_OUT = (
+    "load these variables before writing (ds.virtual.load()), or leave them out (ds.drop_vars)"
+)
+"""What to do about a dataset with variables that a format cannot hold."""
+
+
 def cannot_hold(url: str, form: str, problems: list[str], remedy: str) -> UnsupportedError:
     """Return the error that lists the properties that a format cannot hold."""
     count = f"{len(problems)} properties" if len(problems) > 1 else "a property"

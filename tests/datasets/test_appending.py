@@ -306,6 +306,38 @@ def test_a_dropped_source_reads_as_missing_beside_gaps_that_are_values(tmp_path:
             np.testing.assert_array_equal(opened(target)["array"], expected)
 
 
+def test_a_gap_that_a_format_cannot_hold_is_refused_with_what_helps(tmp_path: Path) -> None:
+    for number in range(4):
+        t, s = divmod(number, 2)
+        # no attribute says which number is missing
+        xr.Dataset(
+            {"v": (("t", "s"), np.full((1, 1), number, "f4"))}, {"t": [t], "s": [s]}
+        ).to_netcdf(
+            tmp_path / f"{number}.nc", engine="h5netcdf", encoding={"v": {"_FillValue": None}}
+        )
+    dropped, converted = str(tmp_path / "3.nc"), tmp_path / "refs.zarr"
+    joined = virtualds.open_virtual_mfdataset(sorted(tmp_path.glob("*.nc")))
+    for name, choices in (
+        ("refs.json", {}),
+        ("refs3.json", {"zarr_format": 3}),
+        ("refs.parquet", {}),
+    ):
+        target = tmp_path / name
+        joined.virtual.to_manifest(target, **choices)
+        before = content(target)
+        with pytest.raises(virtualds.UnsupportedError, match=r"refs.* cannot hold") as caught:
+            virtualds.drop_sources(target, dropped, dim="s")
+        assert content(target) == before
+        message = str(caught.value)
+        assert "convert the set to zarr-v3" in message
+        assert "write the set anew without this source" in message
+        assert not any(other in message for other in ("on_unsupported", "(ds.", "format="))
+        # as the message says
+        virtualds.convert(target, converted, mode="w")
+        virtualds.drop_sources(converted, dropped, dim="s")
+        np.testing.assert_array_equal(opened(converted)["v"], [[0, 1], [2, np.nan]])
+
+
 def test_a_gap_beside_chunks_of_unknown_sources_is_refused(tmp_path: Path) -> None:
     grid(tmp_path, tmp_path / "refs.json")
     refs = json.loads((tmp_path / "refs.json").read_text())

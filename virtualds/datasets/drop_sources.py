@@ -13,8 +13,15 @@ from virtualds.datasets.location import Location
 from virtualds.datasets.write import Destination
 from virtualds.datasets.write_options import WriteOptions
 from virtualds.errors import CombineError
+from virtualds.formats.zarr.write_plan import suggest_instead
 from virtualds.stores.access_rules import Allow
 from virtualds.urls import normalise_url
+
+REMEDY = (
+    "convert the set to zarr-v3, which holds gaps (virtualds.convert), and drop the source there, "
+    "or write the set anew without this source"
+)
+"""What to do about a set whose format cannot hold what is left."""
 
 
 @make_strict()
@@ -60,7 +67,8 @@ def drop_sources(
     ConflictError
         Another writer was faster; this call has changed nothing.
     UnsupportedError
-        A set of this format cannot be changed, or the store has no conditional writes.
+        A set of this format cannot be changed, or cannot hold the gap; or the store has no
+        conditional writes.
     FileNotFoundError
         There is no set.
 
@@ -87,4 +95,5 @@ def drop_sources(
             )
         return found
 
-    destination.change(change)
+    with suggest_instead(REMEDY):
+        destination.change(change)

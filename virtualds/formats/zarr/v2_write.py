@@ -20,7 +20,7 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.reference_table import iterate_references
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.codecs.vlen_text import encode_text, to_text_objects
-from virtualds.errors import UnsupportedError, cannot_hold
+from virtualds.errors import LOAD_OR_LEAVE_OUT, UnsupportedError, cannot_hold
 from virtualds.formats.zarr.encoding_notes import list_declared
 from virtualds.formats.zarr.strings import TEXT
 from virtualds.formats.zarr.v2_metadata import ZarrArray, read_chunk_grid, to_zarr_v2
@@ -38,10 +38,7 @@ from virtualds.json_values import to_json
 from virtualds.source_file import SourceFile
 from virtualds.urls import make_relative
 
-REMEDY = (
-    "pass on_unsupported='rewrite' to encode these chunks anew, load these variables before "
-    "writing (ds.virtual.load()), or leave them out (ds.drop_vars)"
-)
+REMEDY = f"pass on_unsupported='rewrite' to encode these chunks anew, {LOAD_OR_LEAVE_OUT}"
 """What to do about variables that a hierarchy cannot hold."""
 RELATIVE = "relative_paths"
 """The note of a set whose urls start from its folder, for those who change it."""

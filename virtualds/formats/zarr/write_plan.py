@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.regular_chunks import to_regular_chunks
-from virtualds.errors import UnsupportedError, VirtualdsError, cannot_hold
+from virtualds.errors import LOAD_OR_LEAVE_OUT, UnsupportedError, VirtualdsError, cannot_hold
 from virtualds.formats.zarr.document import Document, is_node_path, values_folder_of
 from virtualds.formats.zarr.encoding_notes import list_declared
 from virtualds.formats.zarr.v2_obstacles import unsupported_reasons
@@ -78,13 +78,7 @@ def plan_writing(
     planner = _Planner(root, before, grids)
     planned = list(planner.plan(group))
     if problems := [problem for _, _, found in planned for problem in found]:
-        raise cannot_hold(
-            root,
-            form,
-            problems,
-            "load these variables before writing (ds.virtual.load()), or leave them out "
-            "(ds.drop_vars)",
-        )
+        raise cannot_hold(root, form, problems, LOAD_OR_LEAVE_OUT)
     return WritePlan({path: node for path, node, _ in planned}, planner.notes)
 
 
@@ -110,6 +104,19 @@ def suggest_zarr_v3(group: ManifestGroup, url: str) -> Iterator[None]:
         message, *details = f"{error}".split("\n")
         said, _, other = message.partition("; ")
         remedy = f"{ZARR_V3}, or {other}" if other else ZARR_V3
+        raise UnsupportedError("\n".join([f"{said}; {remedy}", *details])) from None
+
+
+@contextmanager
+def suggest_instead(remedy: str) -> Iterator[None]:
+    """Replace the remedy for what a format cannot hold, in a call that takes no dataset."""
+    try:
+        yield
+    except UnsupportedError as error:
+        message, *details = f"{error}".split("\n")
+        said, _, other = message.partition("; ")
+        if not other.endswith(LOAD_OR_LEAVE_OUT):
+            raise
         raise UnsupportedError("\n".join([f"{said}; {remedy}", *details])) from None
 
 
