@@ -191,6 +191,31 @@ def test_a_set_takes_no_data_of_another_system(tmp_path: Path) -> None:
     assert left.sizes["time"] == 2 and set(left.variables) == {"t", "crs", "time", "y", "x"}
 
 
+def test_a_grid_mapping_is_not_replaced_under_variables_that_stay(tmp_path: Path) -> None:
+    names = ("grid_mapping_name", "longitude_of_central_meridian")
+    old, new = (scene(0, system(code, names)) for code in (32632, 32633))
+    old = old.rename(t="v").assign(w=old["t"])
+    files = write(tmp_path, old, new.rename(t="v"))
+    target = tmp_path / "refs.zarr"
+    virtualds.open_virtual_dataset(files[0]).virtual.to_manifest(target)
+    replacing = virtualds.open_virtual_dataset(files[1])
+    ways: list[dict[str, Any]] = [{"mode": "r+"}, {"mode": "a", "on_duplicate": "replace"}]
+    for dataset in (replacing, replacing[["crs"]]):
+        for how in ways:
+            with pytest.raises(virtualds.CombineError, match=r"(?s)'[vw]' is .*15.*=9") as raised:
+                dataset.virtual.to_manifest(target, **how)
+            assert "nothing has been written" in str(raised.value)
+    left = xr.open_dataset(target, engine="virtual")
+    assert left["crs"].attrs["longitude_of_central_meridian"] == 9
+    # without other variables of the old system, the new one takes its place
+    alone = tmp_path / "alone.zarr"
+    for how in ways:
+        virtualds.open_virtual_dataset(files[0]).drop_vars("w").virtual.to_manifest(alone, mode="w")
+        replacing.virtual.to_manifest(alone, **how)
+        found = xr.open_dataset(alone, engine="virtual")
+        assert found["crs"].attrs["longitude_of_central_meridian"] == 15
+
+
 def test_a_diagnosis_names_both_systems_and_its_line_takes_the_first(tmp_path: Path) -> None:
     for odd, given in enumerate(
         (system, lambda code: system(code, ("grid_mapping_name", "longitude_of_central_meridian")))

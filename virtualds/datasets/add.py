@@ -65,7 +65,9 @@ def add_variables(
     if not added:
         return old
     attributes = join_coordinates(old.attributes, stored.attributes)
-    return replace(old, variables={**old.variables, **added}, attributes=attributes)
+    result = replace(old, variables={**old.variables, **added}, attributes=attributes)
+    _check_systems_that_stay(old, result, new)
+    return result
 
 
 def overwrite_variables(old: ManifestGroup | None, new: xr.Dataset) -> ManifestGroup:
@@ -93,7 +95,11 @@ def overwrite_variables(old: ManifestGroup | None, new: xr.Dataset) -> ManifestG
         )
         raise CombineError(list_details(said, problems))
     changed = {name: v for name, v in stored.variables.items() if name not in shared}
-    return replace(old, variables={**old.variables, **changed}) if changed else old
+    if not changed:
+        return old
+    result = replace(old, variables={**old.variables, **changed})
+    _check_systems_that_stay(old, result, new)
+    return result
 
 
 def _find_other_form(
@@ -116,6 +122,13 @@ def _find_systems_besides(old: ManifestGroup, replaced: Container[Hashable]) -> 
     """Return the reference systems of a group, without those of variables to be replaced."""
     found = find_systems({name: v.attributes for name, v in old.variables.items()})
     return {key: system for key, system in found.items() if key[0] not in replaced}
+
+
+def _check_systems_that_stay(old: ManifestGroup, result: ManifestGroup, new: xr.Dataset) -> None:
+    """Refuse to replace the grid mapping of variables that are not replaced."""
+    replaced = [n for n, v in result.variables.items() if old.variables.get(n) is not v]
+    known, found = (_find_systems_besides(group, replaced) for group in (old, result))
+    check_systems_of_set(known, new, found)
 
 
 def _demand_same_sizes(old: ManifestGroup, new: xr.Dataset) -> None:
