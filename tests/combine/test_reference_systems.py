@@ -73,6 +73,33 @@ UNLIKE: dict[str, tuple[xr.Dataset, xr.Dataset]] = {
         scene(0, system(32632, ("inverse_flattening",))),
         scene(1, system(25832, ("inverse_flattening",))),
     ),
+    "numbers as several texts": (
+        scene(0, {"standard_parallel": ["30", "60"]}),
+        scene(1, {"standard_parallel": ["30", "61"]}),
+    ),
+    "several texts": (scene(0, {"proj4": ["a", "b"]}), scene(1, {"proj4": ["a", "c"]})),
+    "another number beside one that is not known": (
+        scene(0, {"standard_parallel": [np.nan, 60.0]}),
+        scene(1, {"standard_parallel": [np.nan, 61.0]}),
+    ),
+    "codes with versions": (
+        scene(0, {"crs_wkt": 'PROJCRS["a",ID["EPSG",32632,"1.2"]]'}),
+        scene(1, {"crs_wkt": 'PROJCRS["a",ID["EPSG",32633,"1.2"]]'}),
+    ),
+    "text of PROJ": (
+        scene(0, {"proj4": "+proj=utm +zone=32"}),
+        scene(1, {"proj4": "+proj=utm +zone=33"}),
+    ),
+    "parameters of PROJ": (
+        scene(0, {"proj4_params": "+proj=utm +zone=32"}),
+        scene(1, {"proj4_params": "+proj=utm +zone=33"}),
+    ),
+    "code alone": (scene(0, {"epsg_code": "EPSG:32632"}), scene(1, {"epsg_code": 32633})),
+    "code of a database": (scene(0, {"srid": 32632}), scene(1, {"srid": 32633})),
+    "a code beside an equal text": (
+        scene(0, {**system(32632, ("crs_wkt",)), "epsg_code": 32632}),
+        scene(1, {**system(32632, ("crs_wkt",)), "epsg_code": 32633}),
+    ),
     "grid mappings of two names": (scene(0, system(32632)), scene(1, system(32633), "utm")),
     "mappings of several coordinates": (
         scene(0, system(32632), "crs: x y"),
@@ -154,6 +181,17 @@ ALIKE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "numbers of 32 bits": (
         system(32632, ("inverse_flattening",)),
         {"inverse_flattening": np.float32(298.257223563)},
+    ),
+    "nearly nothing": ({"false_easting": 0.0}, {"false_easting": 1e-12}),
+    "numbers that are not known": ({"false_easting": np.nan}, {"false_easting": np.nan}),
+    "text of numbers": ({"towgs84": "0,0,0"}, {"towgs84": [0.0, 0.0, 0.0]}),
+    "a code with its version": (
+        {"crs_wkt": 'PROJCRS["a",ID["EPSG",32632]]'},
+        {"crs_wkt": 'PROJCRS["b",ID["EPSG",32632,"1.2"]]'},
+    ),
+    "a code in several forms": (
+        {"epsg_code": "EPSG:32632", "srid": "urn:ogc:def:crs:EPSG::32632"},
+        {"epsg_code": 32632, "srid": "32632"},
     ),
     "a text of one number": ({"standard_parallel": 50.0}, {"standard_parallel": np.array([50.0])}),
 }

@@ -34,17 +34,26 @@ TITLES = (
     *("reference_ellipsoid_name", "prime_meridian_name"),
     *("geoid_name", "geopotential_datum_name"),
 )
-TEXTS = ("crs_wkt", "spatial_ref")
-"""Attributes with the whole system as text: that of the CF conventions, and that of GDAL."""
-SYSTEM_ATTRIBUTES = frozenset((*KINDS, *NUMBERS, *TITLES, *TEXTS))
+TEXTS = ("crs_wkt", "spatial_ref", "proj4", "proj4_params")
+"""Attributes with the whole system as text: that of the CF conventions, of GDAL, and of PROJ."""
+CODES = ("epsg_code", "srid")
+"""Attributes with the code of the whole system."""
+SYSTEM_ATTRIBUTES = frozenset((*KINDS, *NUMBERS, *TITLES, *TEXTS, *CODES))
 """Attributes of a grid mapping that say which system it is."""
 
 TOLERANCE = 1e-10
-"""Relative difference of equal numbers: programs write the flattening with 12 or more digits."""
+"""Difference of equal numbers: programs write the flattening with 12 or more digits.
+
+It is relative, and absolute near 0.
+"""
 SHORT_TOLERANCE = 1e-7
-"""The same for numbers of 32 bits."""
-CODE = re.compile(r"""(?:ID|AUTHORITY)\["([^"]+)",\s*"?([^"\]]+)"?\]\s*\]\s*$""")
-"""The code of a whole system, which ends its text."""
+"""The relative difference of numbers of 32 bits."""
+CODE = re.compile(
+    r"""(?:ID|AUTHORITY)\["([^"]+)",\s*"?([^",\[\]]+)"?(?:,[^\[\]]*)?\s*\]\s*\]\s*$"""
+)
+"""The code of a whole system, which ends its text; the version of the code may follow it."""
+PLAIN_CODE = re.compile(r"(?:urn:ogc:def:crs:)?([A-Za-z]+):(?:[\d.]*:)?(\w+)")
+"""A code alone, or its URN."""
 TITLE = re.compile(r"""^\s*\w+\["([^"]+)\"""")
 
 System = Mapping[str, Any]
@@ -151,11 +160,12 @@ def describe_difference(one: System, other: System) -> tuple[str, str] | None:
     differ between versions of the programs that write them.
     """
     names = [n for n in (*KINDS, *NUMBERS) if not _is_alike(one.get(n), other.get(n))]
+    names += [n for n in CODES if not _is_alike(_write_code(one, n), _write_code(other, n))]
     codes = find_code(one), find_code(other)
     if None in codes:
         names += [n for n in (*TITLES, *TEXTS) if not _is_alike(one.get(n), other.get(n))]
     elif codes[0] != codes[1]:
-        names += TEXTS
+        names += [n for n in (*TEXTS, *CODES) if n not in names]
     if not names:
         return None
     return _describe(one, other, names), _describe(other, one, names)
@@ -167,13 +177,28 @@ def find_code(system: System) -> str | None:
     >>> find_code({"crs_wkt": 'PROJCRS["UTM 32", UNIT["m",1], ID["EPSG",32632]]'})
     'EPSG:32632'
     """
-    for name in TEXTS:
-        text = str(system.get(name, "")).strip()
-        if found := CODE.search(text):
+    for name in (*TEXTS, *CODES):
+        text = _write_code(system, name) or ""
+        if found := CODE.search(text) or PLAIN_CODE.fullmatch(text):
             return ":".join(found.groups()).upper()
-        if re.fullmatch(r"[A-Za-z]+:\w+", text):
-            return text.upper()
     return None
+
+
+def _write_code(system: System, name: str) -> str | None:
+    """Return an attribute as text without spaces around it; numbers alone are codes of EPSG.
+
+    >>> [_write_code({"srid": given}, "srid") for given in (4326, "EPSG:4326", "-1")]
+    ['EPSG:4326', 'EPSG:4326', '-1']
+    """
+    if name not in system:
+        return None
+    text = _join_items(system[name]).strip()
+    if name not in CODES:
+        return text
+    found = PLAIN_CODE.fullmatch(text)
+    if re.fullmatch(r"[1-9]\d*", text):
+        return f"EPSG:{text}"
+    return ":".join(found.groups()) if found else text
 
 
 def describe_system(system: System, names: Sequence[str] = (*KINDS, *NUMBERS)) -> str:
@@ -203,23 +228,47 @@ def _describe(system: System, other: System, names: Sequence[str]) -> str:
 
 
 def _shorten(value: Any) -> str:
-    text = str(np.asarray(value).tolist())
+    text = str(np.asarray(value, object).tolist())
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _is_alike(one: Any, other: Any) -> bool:
-    """Say whether two values of an attribute agree, or one is not given."""
+    """Say whether two values of an attribute agree, or one is not given.
+
+    >>> _is_alike("0,0,0", [0, 0, 1e-12]), _is_alike(["30", "60"], ["30", "61"])
+    (True, False)
+    """
     if one is None or other is None:
         return True
-    if isinstance(one, str) or isinstance(other, str):
-        return "".join(str(one).split()).lower() == "".join(str(other).split()).lower()
-    first, second = np.ravel(one), np.ravel(other)
-    is_short = np.float32 in (first.dtype, second.dtype)
+    first, second = _list_numbers(one), _list_numbers(other)
+    if first is None or second is None:
+        words = ("".join(_join_items(value).split()).lower() for value in (one, other))
+        return next(words) == next(words)
+    is_short = any(getattr(value, "dtype", None) == np.float32 for value in (one, other))
     within = SHORT_TOLERANCE if is_short else TOLERANCE
-    return first.size == second.size and all(
-        math.isclose(a, b, rel_tol=within)
-        for a, b in zip(first.tolist(), second.tolist(), strict=True)
+    return len(first) == len(second) and all(
+        math.isclose(a, b, rel_tol=within, abs_tol=TOLERANCE) or (a != a and b != b)
+        for a, b in zip(first, second, strict=True)
     )
+
+
+def _list_items(value: Any) -> list[Any]:
+    found: list[Any] = np.ravel(np.asarray(value, object)).tolist()
+    return found
+
+
+def _join_items(value: Any) -> str:
+    return " ".join(map(str, _list_items(value)))
+
+
+def _list_numbers(value: Any) -> list[float] | None:
+    """Return the numbers of an attribute, which may be written as text; None if it has others."""
+    is_text = isinstance(value, str)
+    items = value.replace(",", " ").split() if is_text else _list_items(value)
+    try:
+        return [float(item) for item in items] or None
+    except (TypeError, ValueError):
+        return None
 
 
 def list_system_names(dataset: xr.Dataset) -> Iterator[tuple[Hashable, str]]:
