@@ -273,3 +273,20 @@ def test_a_diagnosis_names_both_systems_and_its_line_takes_the_first(tmp_path: P
         space: dict[str, Any] = {"virtualds": virtualds, "files": files}
         exec(row.code, space)
         assert space["vds"]["t"].values[:, 0, 0].tolist() == [0, 1, 2, 3, 5]
+
+
+def test_the_line_of_a_diagnosis_takes_files_by_numbers_of_any_form(tmp_path: Path) -> None:
+    forms: list[tuple[Any, Any]] = [
+        ([30.0, 60.0], [30.0, 61.0]),
+        (["30", "60"], ["30", "61"]),
+        ("30", "31"),
+        (np.float32(30.1), np.float32(31.1)),
+    ]
+    for form, (usual, other) in enumerate(forms):
+        systems = [{"standard_parallel": other if n in (1, 3) else usual} for n in range(4)]
+        files = write(tmp_path / str(form), *(scene(n, given) for n, given in enumerate(systems)))
+        row = virtualds.diagnose(files).differences[0]
+        assert (row.aspect, row.verdict) == ("coordinate reference system", "blocks")
+        space: dict[str, Any] = {"virtualds": virtualds, "files": files}
+        exec(row.code, space)
+        assert space["vds"]["t"].values[:, 0, 0].tolist() == [0, 2], usual

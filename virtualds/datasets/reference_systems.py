@@ -171,6 +171,16 @@ def describe_difference(one: System, other: System) -> tuple[str, str] | None:
     return _describe(one, other, names), _describe(other, one, names)
 
 
+def find_number(one: System, other: System) -> str | None:
+    """Return the first number or kind in which two systems differ, None if there is none.
+
+    >>> find_number({"earth_radius": 6371.0}, {"earth_radius": "6372.0"})
+    'earth_radius'
+    """
+    names = (n for n in (*KINDS, *NUMBERS) if not _is_alike(one.get(n), other.get(n)))
+    return next(names, None)
+
+
 def find_code(system: System) -> str | None:
     """Return the code of a system, None if it is not known.
 
@@ -264,7 +274,7 @@ def _join_items(value: Any) -> str:
 def _list_numbers(value: Any) -> list[float] | None:
     """Return the numbers of an attribute, which may be written as text; None if it has others."""
     is_text = isinstance(value, str)
-    items = value.replace(",", " ").split() if is_text else _list_items(value)
+    items = re.sub(r"[\[\],]", " ", value).split() if is_text else _list_items(value)
     try:
         return [float(item) for item in items] or None
     except (TypeError, ValueError):

@@ -30,6 +30,7 @@ from virtualds.checks.diagnose.trial_combine import (
     list_refusing_formats,
 )
 from virtualds.combine.open_file import OPEN_ERRORS
+from virtualds.datasets.reference_systems import find_number
 from virtualds.datasets.structure import (
     ABSENT,
     ATTRIBUTE,
@@ -43,6 +44,7 @@ from virtualds.datasets.structure import (
     SCALE,
     SIZE,
     STORED,
+    SYSTEM,
     THERE,
     UNITS,
     VALUES,
@@ -177,7 +179,22 @@ def _list_usual(row: Difference, survey: FileSurvey) -> Usual:
     length = find_text(sizes, survey.files.index(row.first_file)) if sizes else None
     text = next((t for _, t in runs.get(Fact(row.variable, row.aspect), ()) if t), row.before)
     usual = sizes[0][1] if sizes else None
-    return Usual(text, usual, length != usual)
+    attribute, value = _find_system_attribute(row, survey) if row.aspect == SYSTEM else (None, "")
+    return Usual(text, usual, length != usual, attribute, value)
+
+
+def _find_system_attribute(row: Difference, survey: FileSurvey) -> tuple[str | None, str]:
+    """Return an attribute in which the system of the first file differs, and its value there."""
+    systems: tuple[dict[str, str], dict[str, str]] = {}, {}
+    for (subject, aspect), runs in survey.facts.runs.items():
+        if subject == row.variable and aspect.startswith(ATTRIBUTE):
+            before = next((text for _, text in runs if text is not None), None)
+            after = find_text(runs, survey.files.index(row.first_file))
+            for system, text in zip(systems, (before, after), strict=True):
+                if text is not None:
+                    system[aspect.removeprefix(ATTRIBUTE)] = text
+    name = find_number(*systems)
+    return name, systems[0][name] if name else ""
 
 
 def _select_ends(files: Sequence[str]) -> list[tuple[str, ...]]:

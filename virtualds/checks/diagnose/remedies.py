@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -50,12 +51,15 @@ class Usual(NamedTuple):
     """What the first file has where another one differs.
 
     ``size`` is the length of the dimension that the variable is the coordinate of, and ``resized``
-    says whether the other file has another length.
+    says whether the other file has another length. ``attribute`` is the name of an attribute that
+    says how its coordinate reference system differs, and ``value`` its value as text.
     """
 
     text: str
     size: str | None = None
     resized: bool = False
+    attribute: str | None = None
+    value: str = ""
 
 
 @dataclass(frozen=True)
@@ -230,19 +234,24 @@ def _take_first_size(row: Difference, usual: Usual) -> Mend:
 
 def _take_first_system(row: Difference, usual: Usual) -> Mend:
     """Take the files of the first system, by its name or by a number that differs."""
-    name = _show(row.variable)
-    attributes = f"{{ds}}.variables.get({name}, virtualds).attrs"
-    attributes = f'getattr({{ds}}.get({name}), "attrs", {{}})'
-    words = usual.text.split(", ")
-    given, is_number, value = next((w for w in words if w not in row.after), "").partition("=")
-    title = given.partition(" (")[2].removesuffix(")") or given
-    if is_number:
-        test = f"str({attributes}.get({_show(given)}, {_show(value)})) == {_show(value)}"
-    elif title and title not in row.after:
-        test = f"{_show(title)} in str({attributes} or {_show(title)})"
-    else:
+    attributes = f'getattr({{ds}}.get({_show(row.variable)}), "attrs", {{}})'
+    if usual.attribute is not None:
+        return Mend(choice=_write_test(attributes, usual.attribute, usual.value))
+    title = usual.text.partition(" (")[2].removesuffix(")") or usual.text
+    if "=" in title or title in row.after:
         return NOTHING
-    return Mend(choice=test)
+    return Mend(choice=f"{_show(title)} in str({attributes} or {_show(title)})")
+
+
+def _write_test(attributes: str, name: str, value: str) -> str:
+    """Return the condition that an attribute has a value, or is not there; "" if none says it."""
+    if re.search(r"\b(nan|inf)\b|\.\.\.", value):
+        return ""
+    is_list, is_number = value.startswith("["), re.fullmatch(r"[-+.\de]*\d[-+.\de]*", value)
+    shown = value if is_list or is_number else _show(value)
+    found = f"{attributes}.get({_show(name)}, {shown})"
+    # numbers may be texts, or have 32 bits
+    return f"{'list' if is_list else 'float' if is_number else ''}({found}) == {shown}"
 
 
 def _transpose(row: Difference, usual: Usual) -> Mend:
