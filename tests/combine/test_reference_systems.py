@@ -290,3 +290,25 @@ def test_the_line_of_a_diagnosis_takes_files_by_numbers_of_any_form(tmp_path: Pa
         space: dict[str, Any] = {"virtualds": virtualds, "files": files}
         exec(row.code, space)
         assert space["vds"]["t"].values[:, 0, 0].tolist() == [0, 2], usual
+
+
+@pytest.mark.parametrize(
+    ("usual", "other"),
+    [
+        ({"crs_wkt": "+proj=utm +zone=32"}, {"crs_wkt": "+proj=utm +zone=33"}),
+        (
+            {"crs_wkt": "EPSG:4326", "inverse_flattening": 298.2},
+            {"crs_wkt": "EPSG:4326", "inverse_flattening": 299.0},
+        ),
+        ({"crs_wkt": 'LOCAL_CS["a",X]'}, {"crs_wkt": 'LOCAL_CS["a",Y]'}),
+        ({"srid": 32632}, {"srid": 32633}),
+    ],
+)
+def test_a_diagnosis_blocks_systems_of_one_title_that_a_build_refuses(
+    usual: dict[str, Any], other: dict[str, Any], tmp_path: Path
+) -> None:
+    files = write(tmp_path, *(scene(n, other if n == 2 else usual) for n in range(4)))
+    for some in (files, files[1:3]):
+        report = virtualds.diagnose(some)
+        assert report.blocks and "CombineError" in str(report)
+        assert report.differences[0].variable == "crs"

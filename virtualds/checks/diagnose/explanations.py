@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from virtualds.combine.xarray_combine import KEEPING as OF_BUILDS
 from virtualds.combine.xarray_combine import write_options
+from virtualds.datasets.reference_systems import SYSTEM_ATTRIBUTES
 from virtualds.datasets.structure import (
     ATTRIBUTE,
     CALENDAR,
@@ -176,6 +177,9 @@ def explain_change(change: FoundChange) -> ChangeMeaning:
         return EXPLANATIONS[TIME_UNITS]
     if aspect == VALUES and change.is_dimension:
         return EXPLANATIONS[GRID]
+    if aspect.startswith(ATTRIBUTE) and aspect.removeprefix(ATTRIBUTE) in SYSTEM_ATTRIBUTES:
+        # a trial finds out whether the attributes are another system, or the same in other words
+        return EXPLANATIONS[ATTRIBUTE]._replace(harmless=False, remedy=EXPLANATIONS[SYSTEM].remedy)
     for several in (CHUNKS, ATTRIBUTE):
         if aspect.startswith(several):
             return EXPLANATIONS[several]
