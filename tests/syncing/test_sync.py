@@ -493,6 +493,38 @@ def test_a_second_name_of_a_file_is_left_out_and_reported(
     assert (again.unchanged, again.is_written) == (3, False)
 
 
+@pytest.mark.parametrize("how", ["coordinates", "preprocess"])
+@pytest.mark.parametrize("link", [os.link, os.symlink])
+def test_linked_files_whose_time_is_in_their_names_are_all_added(
+    how: str, link: Callable[[Path, str], None], folder: Path
+) -> None:
+    path = folder / "data" / "2000-01-01.nc"
+    xr.Dataset({"v": ("x", np.arange(3.0))}).to_netcdf(path)
+    os.utime(path, (1e9,) * 2)
+    date = virtualds.FromName(r"(\d{4}-\d\d-\d\d)", "%Y-%m-%d")
+
+    def add_time(ds: xr.Dataset) -> xr.Dataset:
+        return ds.expand_dims(time=[date(ds.encoding["source"], ds)])
+
+    given: Any = {"coordinates": {"time": date}} if how == "coordinates" else {how: add_time}
+    expected = []
+    for day in (2, 3, 4):
+        link(path, f"data/2000-01-0{day}.nc")
+        expected = [np.datetime64(f"2000-01-0{n}", "ns") for n in range(1, day + 1)]
+        done = run(**given)
+        assert (len(done.added), done.repeated) == (2 if day == 2 else 1, ())
+        made = opened("refs.zarr")
+        assert made["time"].values.tolist() == np.array(expected).tolist()
+        whole = virtualds.open_virtual_mfdataset(
+            "data/*.nc", combine="nested", concat_dim="time", **given
+        )
+        xr.testing.assert_equal(made.load(), whole.virtual.load())
+    link(path, "data/again-2000-01-02.nc")
+    with pytest.raises(CombineError, match="2000-01-02"):
+        run(**given)
+    assert opened("refs.zarr").sizes["time"] == len(expected)
+
+
 # ---------------------------------------------------------------------- several at once
 
 

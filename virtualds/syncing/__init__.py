@@ -162,7 +162,9 @@ def sync(
             known = update.tabulate(before)
             # after the set was read: what others add to it meanwhile is not taken for removed
             listed = complete(list_files(paths, update.options, known), known, update.options)
-            changes = Changes.between(known, listed, settle, time.time())
+            # these may take values from names, so that two names of one file are two parts
+            named = any(opening.get(name) for name in ("preprocess", "coordinates"))
+            changes = Changes.between(known, listed, settle, time.time(), every_name=named)
             if tells(INFO):
                 tell(
                     INFO, f"{destination.location.url}: {changes}, {time.monotonic() - begun:.3f} s"

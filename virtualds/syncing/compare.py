@@ -48,11 +48,20 @@ class Changes:
         return f"files listed: {counts}, {self.unchanged:,} unchanged"
 
     @classmethod
-    def between(cls, known: FileColumns, listed: FileColumns, settle: float, now: float) -> Changes:
+    def between(
+        cls,
+        known: FileColumns,
+        listed: FileColumns,
+        settle: float,
+        now: float,
+        *,
+        every_name: bool = False,
+    ) -> Changes:
         """Compare the files of a set with the listed ones.
 
         A file that was modified less than ``settle`` seconds before or after ``now`` waits; the
-        clock of a server may be ahead.
+        clock of a server may be ahead. Second names of files are left out, unless ``every_name``
+        counts.
         """
         place = _find_places(known, listed)
         there = place >= 0
@@ -62,7 +71,8 @@ class Changes:
         gone = np.ones(len(known), bool)
         gone[place[there]] = False
         fresh = ~there & ~young
-        repeated = _find_second_names(listed, fresh)
+        searched = np.zeros_like(fresh) if every_name else fresh
+        repeated = _find_second_names(listed, searched)
         return cls(
             new=tuple(listed.urls[fresh & ~repeated]),
             changed=tuple(listed.urls[differs & ~young]),

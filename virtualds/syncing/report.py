@@ -37,7 +37,7 @@ class SyncReport:
         Urls of new or changed files that may still be written, and are left for the next run.
     repeated : tuple of str
         Urls of new files that are, by a link, a file that is listed with another name, and are left
-        out.
+        out. With ``preprocess`` or ``coordinates`` there are none, since names may give values.
     failed : tuple of LeftOut
         Files that could not be opened, with the reasons. The set keeps what it had of them.
     damaged : tuple of LeftOut
