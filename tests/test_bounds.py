@@ -273,6 +273,43 @@ def test_strings_that_nobody_wrote_are_not_read_on_opening(kind: str, tmp_path: 
     assert peak(refused) < MOST
 
 
+@pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
+@pytest.mark.parametrize("kind", ["hdf5", "zarr"])
+def test_strings_that_nobody_wrote_are_refused_before_they_are_loaded(
+    kind: str, tmp_path: Path
+) -> None:
+    path = strings(tmp_path, kind, "v")
+    joined: Any = {"combine": "nested", "concat_dim": "t", "cache": tmp_path / "cache"}
+    opened = virtualds.open_virtual_dataset(path)
+
+    def sync() -> None:
+        virtualds.sync([path], tmp_path / "b.zarr", concat_dim="t", settle=0)
+
+    works: dict[str, Callable[[], object]] = {
+        "joined": lambda: virtualds.open_virtual_mfdataset([path], **joined),
+        "loaded": lambda: virtualds.open_virtual_dataset(path, loadable_variables=["v"]),
+        "zarr": lambda: virtualds.convert(path, tmp_path / "c.zarr"),
+        "rewritten": lambda: virtualds.convert(
+            path, tmp_path / "c.zarr", on_unsupported="rewrite", mode="w"
+        ),
+        "kerchunk": lambda: virtualds.convert(path, tmp_path / "c.json"),
+        "compared": lambda: opened.equals(virtualds.open_virtual_dataset(path)),
+        "reversed": lambda: opened["v"][::-1].values,
+        "of the engine": lambda: xr.open_dataset(path, engine="virtual").load(),
+    }
+    if kind == "hdf5":
+        # a set follows files; h5py reads a box
+        works |= {"synced": sync, "ends": lambda: opened["v"][[0, -1]].values}
+    for name, work in works.items():
+
+        def refused(work: Callable[[], object] = work) -> None:
+            with pytest.raises(UnsupportedError, match=r"(?s)v.*68,719,476,736 bytes.*load_limit"):
+                work()
+
+        assert peak(refused) < MOST, name
+    assert virtualds.open_virtual_mfdataset([path]).sizes == opened.sizes
+
+
 @pytest.mark.parametrize("on_error", ["raise", "keep"])
 def test_a_coordinate_of_nothing_gets_no_index(on_error: str, tmp_path: Path) -> None:
     path = kerchunk(tmp_path, "x", shape=[2**33], chunks=[2**33], keys=1)

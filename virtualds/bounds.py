@@ -165,6 +165,22 @@ def demand_values(nbytes: int, what: str) -> None:
         )
 
 
+def demand_selection(nbytes: int) -> None:
+    """Refuse to read strings, or other values of no byte range, of which too many are wanted.
+
+    Raises
+    ------
+    UnsupportedError
+        They take more than `set_options(load_limit=...)` and `ALWAYS` allow.
+    """
+    if nbytes > _compute_limit():
+        raise UnsupportedError(
+            f"this would load {nbytes:,} bytes, more than the limit of {_compute_limit():,}; "
+            f"select fewer values that lie next to each other, leave the variable out with "
+            f"drop_variables, or raise the limit with virtualds.set_options(load_limit=...)"
+        )
+
+
 def demand_backed(nbytes: int, stored: Callable[[], int], what: str) -> None:
     """Refuse an index coordinate that is far larger than its bytes in files.
 

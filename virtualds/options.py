@@ -130,7 +130,8 @@ class set_options:
     ----------
     load_limit : int, default 1 GiB
         How many decoded bytes ``ds.load()``, ``.values``, arithmetic or a reduction of a
-        virtual array may load before it is refused. ``ds.virtual.load()`` knows no limit.
+        virtual array, or a selection of strings of varying length, may load before it is refused.
+        ``ds.virtual.load()`` knows no limit.
     small_variable : int, default 16 KiB
         Coordinates of at most this many decoded bytes are loaded when a file is opened.
     check_sources : bool, default True

@@ -56,6 +56,11 @@ def find_places(key: Any, size: int) -> npt.NDArray[np.int64]:
     return np.atleast_1d(np.array(chosen, np.int64))
 
 
+def count_places(key: Any, size: int) -> int:
+    """Return how many positions `find_places` makes."""
+    return len(range(size)[key]) if isinstance(key, slice) else np.size(key)
+
+
 @public
 @dataclass(frozen=True, repr=False)
 class ManifestVariable:
@@ -113,6 +118,8 @@ class ManifestVariable:
         ------
         ReadError
             Bytes cannot be had, have changed, or do not decode.
+        UnsupportedError
+            Values that no byte range holds take more memory than ``load_limit`` allows.
         """
         if isinstance(self.data, np.ndarray):
             return self.data

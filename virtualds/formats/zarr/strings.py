@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.arrays.group import find_places
-from virtualds.bounds import Buffer
+from virtualds.arrays.group import count_places, find_places
+from virtualds.bounds import Buffer, demand_selection
 from virtualds.chunks.axis import ChunkAxis
 from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.fragment import Fragment
@@ -112,7 +112,11 @@ class VaryingArray:
         ------
         ReadError
             Bytes cannot be read, have changed, or do not decode.
+        UnsupportedError
+            The selection has more elements than may be loaded.
         """
+        counts = list(map(count_places, key, self.shape))
+        demand_selection(max(prod(counts), *counts, 0) * self.dtype.itemsize)
         places = list(map(find_places, key, self.shape))
         out = np.full([place.size for place in places], self.fill, self.dtype)
         for fragment in self.fragments:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.arrays.group import find_places
+from virtualds.bounds import demand_selection
 from virtualds.errors import FormatError, ReadError
 from virtualds.options import get_options
 from virtualds.parsers.hdf5.attributes import path_of
@@ -70,8 +71,11 @@ class HDF5Array:
         ------
         ReadError
             The file is gone, has changed, or is damaged.
+        UnsupportedError
+            The box around the selection has more elements than may be loaded.
         """
         box, within = zip(*map(_find_bounds, key, self.shape), strict=True) if key else ((), ())
+        demand_selection(prod(k.stop - k.start for k in box) * self.dtype.itemsize)
         try:
             for file in (self.source, *self.needs):
                 _check_source(file)
@@ -81,8 +85,8 @@ class HDF5Array:
             if isinstance(error, ReadError):
                 raise
             raise ReadError(f"{self.path}: {error}; restore the file, or scan it again") from error
-        for axis, places in enumerate(within):
-            values = values[(slice(None),) * axis + (places,)]
+        for axis, taken in enumerate(within):
+            values = values[(slice(None),) * axis + (taken,)]
         # an element of an array of arrays stays an element
         dropped = tuple(i for i, k in enumerate(key) if not isinstance(k, slice) and not np.ndim(k))
         return values.squeeze(dropped)
@@ -109,8 +113,13 @@ class HDF5Array:
         return found if found is not None and holds_texts(found) else None
 
 
-def _find_bounds(key: Any, size: int) -> tuple[slice, npt.NDArray[np.int64]]:
-    """Return the slice of an axis that covers an index, and the positions within it."""
+def _find_bounds(key: Any, size: int) -> tuple[slice, slice | npt.NDArray[np.int64]]:
+    """Return the slice of an axis that covers an index, and what the index takes of it."""
+    if isinstance(key, slice):
+        # an axis may have more elements than memory has bytes
+        chosen = range(size)[key]
+        first, last = sorted((chosen[0], chosen[-1])) if chosen else (0, -1)
+        return slice(first, last + 1), slice(None, None, chosen.step)
     places = find_places(key, size)
     if not places.size:
         return slice(0, 0), places
