@@ -264,6 +264,24 @@ def test_a_new_file_with_days_that_the_set_has_is_refused_or_left_out(make: Make
     assert run().unchanged == 2
 
 
+def test_a_changed_file_of_which_the_set_has_a_part_is_an_error_that_says_so(make: Make) -> None:
+    path = make(0)
+    later = written(path.parent, "01", days(2))
+    os.utime(later, (time.time() - 1000,) * 2)
+    run(overlap="last")
+    before = bytes_below(Path("refs.zarr"))
+    make(0, seed=99, age=500)
+    with pytest.raises(CombineError, match=r"00\.nc: it has changed.* only 2 of its 4 values"):
+        run(overlap="last")
+    make(0, seed=98, age=400, count=5)
+    with pytest.raises(CombineError, match="only 2 of its 5 values of 'time' from it"):
+        run(overlap="last")
+    assert bytes_below(Path("refs.zarr")) == before
+    written(path.parent, "00", days(1, 9))
+    with pytest.raises(CombineError, match="has other values of 'time' than before"):
+        run(overlap="last", settle=0)
+
+
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("overlap", ["first", "last"])
 def test_a_second_run_with_a_file_that_contributes_nothing_changes_nothing(

@@ -257,19 +257,30 @@ class Update:
             old.is_monotonic_decreasing and new.is_monotonic_decreasing
         )
         if (self._rises_or_falls(before) and not kept) or not new.is_unique:
-            [first, *others] = [u for u in changed if self._moves(u, before, after)] or changed
+            found = {url: self._compare_values(url, before, after) for url in changed}
+            moved = [url for url, (had, has) in found.items() if not had.equals(has)]
+            [first, *others] = moved or changed
             more = f" (and {format_count(len(others), 'other file')})" if others else ""
+            had, has = found[first]
+            reason = (
+                f"has other values of {self.dim!r} than before, which overlap those of other "
+                f"files, or come in another order"
+            )
+            crops = self.overlap in CROPPING_OVERLAPS
+            if crops and len(had) < len(has) and had.isin(has).all() and has.isin(old).all():
+                reason = (
+                    f"the set has only {len(had)} of its {len(has)} values of {self.dim!r} from "
+                    f"it, since other files have the rest"
+                )
             raise CombineError(
-                f"{first}{more}: it has changed, and has other values of {self.dim!r} than before, "
-                f"which overlap those of other files, or come in another order; write the set anew "
-                f"(delete it, and run again), or leave the file out of the pattern"
+                f"{first}{more}: it has changed, and {reason}; write the set anew (delete it, and "
+                f"run again), or leave the file out of the pattern"
             )
 
-    def _moves(self, url: str, before: ManifestGroup, after: ManifestGroup) -> bool:
-        """Say whether a file has other values along the dimension than before."""
+    def _compare_values(self, url: str, before: ManifestGroup, after: ManifestGroup) -> list[Any]:
+        """Return what the set had of a file along the dimension, and what it would have."""
         datasets = [to_virtual_dataset(group) for group in (before, after)]
-        old, new = (ds.indexes[self.dim][find_positions(ds, self.dim, {url})] for ds in datasets)
-        return not old.equals(new)
+        return [ds.indexes[self.dim][find_positions(ds, self.dim, {url})] for ds in datasets]
 
     # ------------------------------------------------------------------ without the dimension
 
