@@ -236,7 +236,7 @@ def _spelled(value: Any) -> Any:
 
 # ---------------------------------------------------------------------- ways to write with xarray
 
-WRITERS: dict[str, Callable[[xr.Dataset, Path], xr.Dataset]] = {}
+XARRAY_WRITERS: dict[str, Callable[[xr.Dataset, Path], xr.Dataset]] = {}
 """How xarray writes a dataset, and what it reads back."""
 
 
@@ -256,10 +256,10 @@ def _zarr(version: Any) -> Callable[[xr.Dataset, Path], xr.Dataset]:
     return write
 
 
-WRITERS |= {engine: _netcdf(engine) for engine in ("netcdf4", "h5netcdf")}
-WRITERS |= {f"zarr{version}": _zarr(version) for version in (2, 3)}
+XARRAY_WRITERS |= {engine: _netcdf(engine) for engine in ("netcdf4", "h5netcdf")}
+XARRAY_WRITERS |= {f"zarr{version}": _zarr(version) for version in (2, 3)}
 
-OPENERS: dict[str, Callable[[Path], xr.Dataset]] = {
+SET_OPENERS: dict[str, Callable[[Path], xr.Dataset]] = {
     "lazy": lambda target: xr.open_dataset(target, engine="virtual"),
     "virtual": virtualds.open_virtual_dataset,
 }
@@ -280,11 +280,11 @@ def test_xarray_writes_every_set_as_it_writes_the_file(
     name: str, archive: Archive, tmp_path: Path
 ) -> None:
     native = SQUARE[name].native(archive.path(name))
-    wanted = {way: write(native, tmp_path / way) for way, write in WRITERS.items()}
+    wanted = {way: write(native, tmp_path / way) for way, write in XARRAY_WRITERS.items()}
     for suffix in (".zarr", ".json", ".parquet"):
         target = references(archive, name, suffix)
-        for kind, opener in OPENERS.items():
-            for way, write in WRITERS.items():
+        for kind, opener in SET_OPENERS.items():
+            for way, write in XARRAY_WRITERS.items():
                 got = write(opener(target), tmp_path / f"{kind}{suffix}.{way}")
                 assert_identical(got, wanted[way])
             if native.sizes:
