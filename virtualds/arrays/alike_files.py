@@ -119,7 +119,7 @@ class ListedFiles:
     @cached_property
     def lengths(self) -> Mapping[str, Ints]:
         """How long each dimension is in each file; -1 for none."""
-        sizes = [_list_sizes(group) for group in self.groups]
+        sizes = [list_sizes(group) for group in self.groups]
         dims = dict.fromkeys(dim for found in sizes for dim in found)
         return {d: np.array([found.get(d, -1) for found in sizes], np.int64) for d in dims}
 
@@ -152,7 +152,9 @@ class ListedFiles:
 
     def join(self, name: str, dim: str) -> ManifestArray | Array:
         """Return a variable of all files, one after the other along a dimension."""
-        return _concatenate(self._list_data(name), self.group.variables[name].dims.index(dim))
+        axis = self.group.variables[name].dims.index(dim)
+        joined: ManifestArray | Array = concatenate_alike(self._list_data(name), axis)
+        return joined
 
     def get_values(self, name: str) -> Sequence[Array] | None:
         """Return the stored values of a variable in each file, None if they must be read."""
@@ -162,20 +164,23 @@ class ListedFiles:
 
     def stack(self, name: str) -> ManifestArray:
         """Return a virtual variable of all files along a new first axis."""
-        stacked: Any = _concatenate([array.insert_axis(0) for array in self._list_data(name)], 0)
+        stacked: Any = concatenate_alike(
+            [array.insert_axis(0) for array in self._list_data(name)], 0
+        )
         return stacked  # type: ignore[no-any-return]
 
     def _list_data(self, name: str) -> list[Any]:
         return [group.variables[name].data for group in self.groups]
 
 
-def _concatenate(data: Sequence[Any], axis: int) -> ManifestArray | Array:
-    """Concatenate the data of files; virtual ones keep the byte order that they all have."""
-    joined: ManifestArray | Array = np.concatenate(data, axis=axis)
+def concatenate_alike(data: Sequence[Any], axis: int) -> Any:
+    """Concatenate the data of files; they keep the byte order that they all have."""
+    joined: Any = np.concatenate(data, axis=axis)
     first = data[0]
-    if isinstance(joined, ManifestArray) and all(one.dtype == first.dtype for one in data):
-        joined = replace(joined, dtype=first.dtype)
-    return joined
+    if joined.dtype == first.dtype or any(one.dtype != first.dtype for one in data):
+        return joined
+    is_virtual = isinstance(joined, ManifestArray)
+    return replace(joined, dtype=first.dtype) if is_virtual else joined.astype(first.dtype)
 
 
 def _are_same(values: Sequence[Any]) -> bool:
@@ -222,6 +227,7 @@ def select_own(owner: str, columns: OfEachFile, place: int, known: Mapping[str, 
     return {n: v for n, v in {**known, **own}.items() if v is not ABSENT}
 
 
-def _list_sizes(group: ManifestGroup) -> dict[str, int]:
+def list_sizes(group: ManifestGroup) -> dict[str, int]:
+    """Return the length of each dimension of the variables of a group."""
     variables = group.variables.values()
     return {d: n for v in variables for d, n in zip(v.dims, v.data.shape, strict=True)}

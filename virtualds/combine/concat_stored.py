@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
+from virtualds.arrays.alike_files import concatenate_alike
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.concatenate import concatenate, reorder
 from virtualds.chunks.projection import Ints
@@ -26,7 +27,7 @@ from virtualds.combine.alike_files import (
     NeedsFullCombineError,
     find_plan,
 )
-from virtualds.combine.file_batch import FileBatch, join_values
+from virtualds.combine.file_batch import FileBatch
 from virtualds.combine.xarray_combine import COMBINE_ERRORS, Combination
 from virtualds.datasets.decoding import (
     MisfitError,
@@ -199,7 +200,7 @@ class Concatenator:
             if part.is_loaded:
                 # some variables decode differently because of other variables in their file
                 axis, of_each = part.stored[0].index(dim), files.load(name, dim)
-                values[name] = join_values(of_each, axis)
+                values[name] = concatenate_alike(of_each, axis)
                 ends = list(accumulate(some.shape[axis] for some in of_each))
                 apart[name] = np.split(values[name], ends[:-1], axis=axis)
         static = [p for p in parts.values() if p.is_loaded and dim not in p.decoded[0]]

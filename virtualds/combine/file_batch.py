@@ -16,7 +16,12 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from virtualds.arrays.alike_files import OfEachFile, select_own
+from virtualds.arrays.alike_files import (
+    OfEachFile,
+    concatenate_alike,
+    list_sizes,
+    select_own,
+)
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.datasets.coordinates import fetch_coordinates
@@ -28,7 +33,6 @@ from virtualds.datasets.open import dataset_of, open_group
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.to_dataset import KnownDecoding, find_decoding_plan
 from virtualds.errors import VirtualdsError, without_secrets
-from virtualds.options import get_options
 
 Array = npt.NDArray[Any]
 
@@ -104,34 +108,11 @@ class FileBatch:
         """Return the lengths of the files along a dimension, -1 if they lack it."""
         if self.dim == dim:
             return self.lengths
-        sizes = self.sizes
-        return (sizes.get(dim, -1),) * len(self)
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """The length of each dimension, of all files as one."""
-        variables = self.group.variables.values()
-        return {d: n for v in variables for d, n in zip(v.dims, v.data.shape, strict=True)}
+        return (list_sizes(self.group).get(dim, -1),) * len(self)
 
     def load_values_by_file(self, name: str) -> Sequence[Array]:
         """Return the stored values of a loaded variable, for each of the files."""
         return self.apart.get(name) or [self.values[name]]
-
-    def get_stored_values(self, name: str) -> Array | None:
-        """Return the stored values of a variable if they are loaded or small, else None.
-
-        Raises
-        ------
-        ReadError
-            Bytes cannot be read, have changed, or do not decode.
-        """
-        if name in self.values:
-            return self.values[name]
-        variable = self.group.variables[name]
-        data = variable.data
-        if not isinstance(data, ManifestArray) or data.nbytes > get_options().small_variable:
-            return None
-        return variable.read()
 
     def cut(self, start: int, stop: int) -> FileBatch:
         """Return neighbouring files, described as the first of them is."""
@@ -142,7 +123,7 @@ class FileBatch:
         variables = {name: self._cut_variable(name, start, along) for name in self.group.variables}
         apart = {name: some[start:stop] for name, some in self.apart.items()}
         axes = {name: self.group.variables[name].dims.index(self.dim) for name in apart}
-        joined = {name: join_values(some, axes[name]) for name, some in apart.items()}
+        joined = {name: concatenate_alike(some, axes[name]) for name, some in apart.items()}
         group = replace(
             self.group,
             variables=variables,
@@ -209,13 +190,6 @@ class FileBatch:
         found = xr.Coordinates(variables, indexes).to_dataset().reset_coords(data)
         found.attrs, found.encoding = dict(group.attributes), dict(group.encoding)
         return found
-
-
-def join_values(parts: Sequence[Array], axis: int) -> Array:
-    """Concatenate values; they keep the byte order that they all have."""
-    joined = np.concatenate(parts, axis=axis)
-    is_swapped = all(part.dtype == parts[0].dtype for part in parts)
-    return joined.astype(parts[0].dtype, copy=False) if is_swapped else joined
 
 
 def decode_opened(opened: Any) -> Any:
