@@ -50,7 +50,7 @@ class ReadEach:
                 kinds.append([number])
         self.found += kinds
         yield [
-            ListedFiles([opened[n] for n in kind], [{} for _ in kind], kind)  # type: ignore[misc]
+            ListedFiles([opened[n] for n in kind], kind)  # type: ignore[misc]
             for kind in kinds
         ]
 

@@ -270,9 +270,9 @@ def test_attributes_differ_by_their_bits(tmp_path: Path) -> None:
     notes = {"long": [one, other], "close": [np.float64(1.0), np.float64(1.0 + 1e-15)]}
     for name, values in notes.items():
         groups = [ManifestGroup(attributes={name: value}) for value in values]
-        files = ListedFiles(groups, [{}, {}], range(2))
+        files = ListedFiles(groups, range(2))
         assert list(files.attributes) == [("", name)]
-        assert ListedFiles([groups[0]] * 2, [{}, {}], range(2)).attributes == {}
+        assert ListedFiles([groups[0]] * 2, range(2)).attributes == {}
 
 
 @pytest.mark.parametrize("calendar", ["standard", "noleap"])

@@ -102,13 +102,10 @@ class ListedFiles:
     ----------
     groups : sequence of ManifestGroup
         At least one; all have the same variables.
-    values : sequence of mapping of str to numpy.ndarray
-        For each file, the stored values that are known.
     numbers : sequence of int
     """
 
     groups: Sequence[ManifestGroup]
-    values: Sequence[Mapping[str, Array]]
     numbers: Sequence[int] = field(default=())
 
     @property
@@ -147,7 +144,7 @@ class ListedFiles:
 
     def take(self, places: Ints) -> ListedFiles:
         """Return some of the files, in another order."""
-        columns = (self.groups, self.values, self.numbers)
+        columns = (self.groups, self.numbers)
         return ListedFiles(*([column[n] for n in places.tolist()] for column in columns))
 
     def join(self, name: str, dim: str) -> ManifestArray | Array:
@@ -158,8 +155,7 @@ class ListedFiles:
 
     def get_values(self, name: str) -> Sequence[Array] | None:
         """Return the stored values of a variable in each file, None if they must be read."""
-        data = self._list_data(name)
-        found = [known.get(name, d) for known, d in zip(self.values, data, strict=True)]
+        found = self._list_data(name)
         return found if all(isinstance(one, np.ndarray) for one in found) else None
 
     def stack(self, name: str) -> ManifestArray:

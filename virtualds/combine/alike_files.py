@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from virtualds.arrays.alike_files import AlikeFiles, ListedFiles, ReadAlike
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.group import ManifestGroup
+from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.parser import Parser
 from virtualds.chunks.projection import Ints
 from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES
@@ -97,11 +97,7 @@ class JoinableFiles:
     def of(cls, files: Sequence[FileBatch]) -> JoinableFiles:
         """Return files that were opened one by one."""
         first = files[0]
-        alike = ListedFiles(
-            [file.group for file in files],
-            [file.values for file in files],
-            range(len(files)),
-        )
+        alike = ListedFiles([file.group for file in files], range(len(files)))
         urls = [url for file in files for url in file.urls]
         numbers = [number for file in files for number in file.numbers]
         return cls(alike, urls, numbers, first.plan, first.opening, indexes=first.indexes)
@@ -130,9 +126,7 @@ class JoinableFiles:
     def to_batch(
         self,
         dim: str,
-        variables: Mapping[str, Any],
-        values: Mapping[str, Array],
-        apart: Mapping[str, Sequence[Array]],
+        variables: Mapping[str, ManifestVariable],
         stacked: Mapping[str, ManifestArray],
         is_whole: bool,
     ) -> FileBatch:
@@ -143,12 +137,10 @@ class JoinableFiles:
             tuple(self.urls),
             group,
             self.plan,
-            values,
             self.opening,
             tuple(self.numbers),
             dim,
             tuple(lengths.tolist()),
-            apart,
             self.alike.attributes,
             self.alike.encodings,
             stacked,
@@ -183,10 +175,10 @@ class JoinableFiles:
     def load_first(self, name: str) -> Array:
         """Return the stored values of a loaded variable in the first file."""
         if name in self._loaded:
-            return self._loaded[name][0].copy()
+            return _copy_first(self._loaded[name])
         if name not in self._firsts:
             known, data = self.alike.get_values(name), self.alike.group.variables[name].data
-            self._firsts[name] = self._read(name, data) if known is None else known[0].copy()
+            self._firsts[name] = self._read(name, data) if known is None else _copy_first(known)
         return self._firsts[name]
 
     def check_same(self, name: str) -> None:
@@ -209,20 +201,20 @@ class JoinableFiles:
             yield from self.load(name, part.stored[0][0])
             return
         if (values := self.alike.get_values(name)) is not None:
-            self._firsts[name] = values[0].copy()
+            self._firsts[name] = _copy_first(values)
             yield from values
             return
         if not isinstance(self.alike.group.variables[name].data, ManifestArray):
             raise NeedsFullCombineError(f"{name!r} is read when it is needed")
         stacked = self.alike.stack(name)
         if _is_repeated(stacked):
-            yield self.load_first(name) if part.is_loaded else self._read(name, stacked[:1])[0]
+            yield self.load_first(name) if part.is_loaded else self._read(name, stacked[:1])[0, ...]
             return
         step = max(COMPARED_BYTES // max(nbytes, 1), 1)
         for start in range(0, stacked.shape[0], step):
             rows = self._read(name, stacked[start : start + step])
             if not start and part.is_loaded:
-                self._firsts[name] = rows[0].copy()
+                self._firsts[name] = _copy_first(rows)
             yield from rows
 
     def _read(self, name: str, array: Any) -> Array:
@@ -231,6 +223,12 @@ class JoinableFiles:
             stored = self.alike.group.variables[name]
             dims = stored.dims if array.ndim == len(stored.dims) else ("", *stored.dims)
             return part.load_values(replace(stored, dims=dims, data=array))
+
+
+def _copy_first(values: Sequence[Array] | Array) -> Array:
+    """Return the values of the first file, also where all are rows of one array."""
+    first = values[0, ...] if isinstance(values, np.ndarray) else values[0]
+    return first.copy()
 
 
 def _is_repeated(array: ManifestArray) -> bool:

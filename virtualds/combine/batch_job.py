@@ -209,8 +209,7 @@ class BatchJob:
 def _arrays(file: Any) -> dict[Hashable, tuple[tuple[Hashable, ...], ManifestArray]]:
     """Return the virtual arrays of an opened file, with their dimensions."""
     if isinstance(file, FileBatch):
-        group, held = file.group.variables, file.values
-        found: Any = {n: (v.dims, v.data) for n, v in group.items() if n not in held}
+        found: Any = {n: (v.dims, v.data) for n, v in file.group.variables.items()}
     else:
         found = {n: (v.dims, get_virtual_array(v)) for n, v in file.variables.items()}
     return {n: found[n] for n in found if isinstance(found[n][1], ManifestArray)}

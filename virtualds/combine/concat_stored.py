@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, chain
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ import xarray as xr
 from virtualds.arrays.alike_files import concatenate_alike
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.concatenate import concatenate, reorder
+from virtualds.arrays.group import ManifestVariable
 from virtualds.chunks.projection import Ints
 from virtualds.combine.alike_files import (
     JoinableFiles,
@@ -35,6 +36,7 @@ from virtualds.datasets.decoding import (
     all_decode_alike,
     build_index,
     decode_together,
+    encoding_of,
     has_same_attributes,
 )
 from virtualds.datasets.decoding_cache import DecodingPlan
@@ -181,31 +183,28 @@ class Concatenator:
         NeedsFullCombineError
             The files cannot be joined as they are stored.
         """
-        variables, values, apart = dict[str, Any](), dict[str, Any](), dict[str, Sequence[Any]]()
-        stacked = dict[str, ManifestArray]()
+        variables, stacked = dict[str, ManifestVariable](), dict[str, ManifestArray]()
         parts = files.plan.parts
         if not any(dim in part.stored[0] for part in parts.values()):
             raise NeedsFullCombineError(f"nothing has {dim!r}")
         for name, part in parts.items():
-            if dim not in part.stored[0]:
-                if part.is_loaded:
-                    values[name] = files.load_first(name)
-                elif isinstance(files.alike.group.variables[name].data, ManifestArray):
-                    stacked[name] = files.alike.stack(name)
-                continue
-            if part.depends_on_values and not part.is_loaded:
-                raise NeedsFullCombineError(f"{name!r} is looked at file by file")
             stored = files.alike.group.variables[name]
-            variables[name] = replace(stored, data=files.join(name, dim))
             if part.is_loaded:
-                # some variables decode differently because of other variables in their file
-                axis, of_each = part.stored[0].index(dim), files.load(name, dim)
-                values[name] = concatenate_alike(of_each, axis)
-                ends = list(accumulate(some.shape[axis] for some in of_each))
-                apart[name] = np.split(values[name], ends[:-1], axis=axis)
+                if dim in part.stored[0]:
+                    data = concatenate_alike(files.load(name, dim), part.stored[0].index(dim))
+                else:
+                    data = files.load_first(name)
+                variables[name] = replace(stored, data=data, encoding=encoding_of(stored))
+            elif dim not in part.stored[0]:
+                if isinstance(stored.data, ManifestArray):
+                    stacked[name] = files.alike.stack(name)
+            elif part.depends_on_values:
+                raise NeedsFullCombineError(f"{name!r} is looked at file by file")
+            else:
+                variables[name] = replace(stored, data=files.join(name, dim))
         static = [p for p in parts.values() if p.is_loaded and dim not in p.decoded[0]]
         is_whole = not any(map(self._counts_once, static))
-        return files.to_batch(dim, variables, values, apart, stacked, is_whole)
+        return files.to_batch(dim, variables, stacked, is_whole)
 
     def _check_lengths(self, batch: FileBatch, files: JoinableFiles) -> None:
         """Refuse files that decode otherwise because they are longer or shorter."""
@@ -256,7 +255,7 @@ class Concatenator:
         name = names.get(dim)
         if name is None or not self._sorts or not batches[0].plan.parts[name].is_index:
             return as_given
-        found = [batch.load_values_by_file(name) for batch in batches]
+        found = [batch.list_values(name) for batch in batches]
         parts = [batch.plan.parts[name] for batch in batches for _ in range(len(batch))]
         stored = list(chain.from_iterable(found))
         values = decode_together(parts, stored, dim)
@@ -401,7 +400,7 @@ def _join_variable(
         return found
     data: Any
     if parts[0].is_loaded:
-        values = [some for batch in batches for some in batch.load_values_by_file(name)]
+        values = [some for batch in batches for some in batch.list_values(name)]
         of_files = [part for part, batch in zip(parts, batches, strict=True) for _ in batch.urls]
         places = order.tolist()
         data = decode_together([of_files[n] for n in places], [values[n] for n in places], dim)

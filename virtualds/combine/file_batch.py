@@ -18,7 +18,6 @@ import xarray as xr
 
 from virtualds.arrays.alike_files import (
     OfEachFile,
-    concatenate_alike,
     list_sizes,
     select_own,
 )
@@ -31,7 +30,7 @@ from virtualds.datasets.lazy import get_virtual_array, is_unread
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import dataset_of, open_group
 from virtualds.datasets.open_options import OpenOptions
-from virtualds.datasets.to_dataset import KnownDecoding, find_decoding_plan
+from virtualds.datasets.to_dataset import find_decoding_plan
 from virtualds.errors import VirtualdsError, without_secrets
 
 Array = npt.NDArray[Any]
@@ -52,10 +51,8 @@ class FileBatch:
         The files, in the order in which they are joined.
     group : ManifestGroup
         All files as one: variables along ``dim`` have the elements of all files, and everything
-        else is that of the first file.
+        else is that of the first file. The stored values of loaded variables are in memory.
     plan : DecodingPlan
-    values : mapping of str to numpy.ndarray
-        The stored values of loaded variables.
     opening : OpenOptions
         How the files were opened.
     numbers : tuple of int
@@ -64,8 +61,6 @@ class FileBatch:
         The dimension along which several files are joined.
     lengths : tuple of int
         Lengths of the files along it.
-    apart : mapping of str to sequence of numpy.ndarray
-        The values of each file, for loaded variables along the dimension.
     attributes, encodings : mapping of (str, str) to sequence
         What differs between the files, as `AlikeFiles` has it.
     stacked : mapping of str to ManifestArray
@@ -80,12 +75,10 @@ class FileBatch:
     urls: tuple[Any, ...]
     group: ManifestGroup
     plan: DecodingPlan
-    values: Mapping[str, Array]
     opening: OpenOptions
     numbers: tuple[int, ...] = (0,)
     dim: str | None = None
     lengths: tuple[int, ...] = ()
-    apart: Mapping[str, Sequence[Array]] = field(default_factory=dict)
     attributes: OfEachFile = field(default_factory=dict)
     encodings: OfEachFile = field(default_factory=dict)
     stacked: Mapping[str, ManifestArray] = field(default_factory=dict)
@@ -100,8 +93,8 @@ class FileBatch:
         """Number of chunks of virtual variables, in all files."""
         return sum(
             data.nchunks * (1 if self.dim in variable.dims else len(self))
-            for name, variable in self.group.variables.items()
-            if name not in self.values and isinstance(data := variable.data, ManifestArray)
+            for variable in self.group.variables.values()
+            if isinstance(data := variable.data, ManifestArray)
         )
 
     def get_lengths(self, dim: str) -> tuple[int, ...]:
@@ -110,9 +103,14 @@ class FileBatch:
             return self.lengths
         return (list_sizes(self.group).get(dim, -1),) * len(self)
 
-    def load_values_by_file(self, name: str) -> Sequence[Array]:
-        """Return the stored values of a loaded variable, for each of the files."""
-        return self.apart.get(name) or [self.values[name]]
+    def list_values(self, name: str) -> Sequence[Array]:
+        """Return the stored values of a loaded variable along the dimension, for each file."""
+        found = self.group.variables[name]
+        values: Any = found.data
+        if self.dim is None:
+            return [values]
+        ends = list(accumulate(self.lengths))
+        return np.split(values, ends[:-1], found.dims.index(self.dim))
 
     def cut(self, start: int, stop: int) -> FileBatch:
         """Return neighbouring files, described as the first of them is."""
@@ -121,9 +119,6 @@ class FileBatch:
         begins = list(accumulate(self.lengths, initial=0))
         along = slice(begins[start], begins[stop])
         variables = {name: self._cut_variable(name, start, along) for name in self.group.variables}
-        apart = {name: some[start:stop] for name, some in self.apart.items()}
-        axes = {name: self.group.variables[name].dims.index(self.dim) for name in apart}
-        joined = {name: concatenate_alike(some, axes[name]) for name, some in apart.items()}
         group = replace(
             self.group,
             variables=variables,
@@ -135,9 +130,7 @@ class FileBatch:
             urls=self.urls[start:stop],
             numbers=self.numbers[start:stop],
             group=group,
-            values={**self.values, **joined},
             lengths=self.lengths[start:stop],
-            apart=apart,
             attributes={key: some[start:stop] for key, some in self.attributes.items()},
             encodings={key: some[start:stop] for key, some in self.encodings.items()},
             stacked={name: some[start:stop] for name, some in self.stacked.items()},
@@ -150,6 +143,9 @@ class FileBatch:
             data = data[tuple(along if dim == self.dim else slice(None) for dim in found.dims)]
         elif name in self.stacked:
             data = replace(self.stacked[name][start], name=data.name)
+        if isinstance(data, np.ndarray):
+            # whoever changes the values of one file does not change those of others
+            data = data.copy()
         return replace(
             found,
             data=data,
@@ -173,8 +169,7 @@ class FileBatch:
             return self._assemble(self.indexes)
         # a file of another length has an encoding of its own
         plan = self.plan if self.dim is None else find_decoding_plan(self.group, self.opening)
-        known = None if plan is None else KnownDecoding(plan, self.values)
-        return dataset_of(Location.of(self.urls[0]), self.group, self.opening, known)
+        return dataset_of(Location.of(self.urls[0]), self.group, self.opening, plan)
 
     def _assemble(self, names: Iterable[Hashable]) -> xr.Dataset:
         """Return the dataset of what is decoded already."""
@@ -224,11 +219,11 @@ def open_stored(
                 return dataset
         try:
             fetch_coordinates(location.url, [group], opening)
-            values = plan.load_values(group)
+            group = plan.load(group)
         except VirtualdsError as error:
             error.add_note(without_secrets(f"file {location.url}"))
             raise
-    return FileBatch((url,), group, plan, values, opening)
+    return FileBatch((url,), group, plan, opening)
 
 
 # ---------------------------------------------------------------------- datasets as batches
@@ -268,10 +263,9 @@ def as_batch(url: Any, opened: Any) -> FileBatch | None:
     plan = _make_plan(opened, variables)
     if plan is None:
         return None
-    values = {n: v.data for n, v in variables.items() if isinstance(v.data, np.ndarray)}
     group = ManifestGroup(variables, opened.attrs, encoding=opened.encoding)
     opening = OpenOptions(decode_cf=False)
-    return FileBatch((url,), group, plan, values, opening, indexes=tuple(opened.xindexes))
+    return FileBatch((url,), group, plan, opening, indexes=tuple(opened.xindexes))
 
 
 def _data(variable: xr.Variable) -> ManifestArray | Array | None:

@@ -120,10 +120,8 @@ class VariableDecoding:
         """Whether the decoded dtype depends on the values."""
         return self.decoded[1].kind in "mMO" and self.decoded[1] != self.stored[1]
 
-    def decode_variable(
-        self, stored: ManifestVariable, values: npt.NDArray[Any] | None = None
-    ) -> xr.Variable:
-        """Return a decoded variable; ``values`` are those of a loaded one, where they are known.
+    def decode_variable(self, stored: ManifestVariable) -> xr.Variable:
+        """Return a decoded variable.
 
         Raises
         ------
@@ -131,9 +129,7 @@ class VariableDecoding:
             The values decode to something other than in the plan.
         """
         if self.is_loaded:
-            return self._unshare(
-                self._decode_by_xarray(self._read(stored, values)).compute(), stored
-            )
+            return self._unshare(self._decode_by_xarray(self._read(stored)).compute(), stored)
         if not isinstance(stored.data, ManifestArray):
             return self._unshare(self._decode_by_xarray(stored), stored)
         array = self.decode_array(stored)
@@ -155,19 +151,15 @@ class VariableDecoding:
             self._decode_by_xarray(stored)
         return append_unpacking(stored.data, self.packing, self.decoded[1], str(self.name))
 
-    def build_index(
-        self, stored: ManifestVariable, values: npt.NDArray[Any] | None = None
-    ) -> tuple[xr.Variable, xr.Index]:
+    def build_index(self, stored: ManifestVariable) -> tuple[xr.Variable, xr.Index]:
         """Return a decoded dimension coordinate, and its index, which files may share.
-
-        ``values`` are the stored ones, where they are known.
 
         Raises
         ------
         MisfitError
             The values decode to something other than in the plan.
         """
-        read = self._read(stored, values)
+        read = self._read(stored)
         if read.data.dtype.hasobject or read.data.nbytes > SHARED_INDEX_BYTES:
             found, index = build_index(self.name, self._decode_by_xarray(read))
         else:
@@ -188,8 +180,15 @@ class VariableDecoding:
             data = replace(data, name=str(self.name))
         return data if isinstance(data, np.ndarray) else data.read((slice(None),) * data.ndim)
 
-    def _read(self, stored: ManifestVariable, values: npt.NDArray[Any] | None) -> _LoadedVariable:
-        values = self.load_values(stored) if values is None else values
+    def load(self, stored: ManifestVariable) -> ManifestVariable:
+        """Return a variable with its stored values in memory, and the encoding of its chunks."""
+        values = self.load_values(stored)
+        if values is stored.data:
+            return stored
+        return replace(stored, data=values, encoding=encoding_of(stored))
+
+    def _read(self, stored: ManifestVariable) -> _LoadedVariable:
+        values = self.load_values(stored)
         if values.dtype != self.stored[1] and values.dtype == self.stored[1].newbyteorder("="):
             # values that were concatenated have the byte order of this machine
             values = values.astype(self.stored[1])

@@ -10,12 +10,11 @@ import pickle
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
@@ -47,20 +46,20 @@ class DecodingPlan:
     def _pickled(self) -> bytes:
         return pickle.dumps((self.parts, self.coordinates, self.used), 5)
 
-    def load_values(self, group: ManifestGroup) -> dict[str, npt.NDArray[Any]]:
-        """Return the stored values of the loaded variables of a group, by name.
+    def load(self, group: ManifestGroup) -> ManifestGroup:
+        """Return a group with the stored values of its loaded variables in memory.
 
         Raises
         ------
         ReadError
             Bytes cannot be read, have changed, or do not decode.
         """
-        found = {}
+        variables = dict(group.variables)
         for name, part in self.parts.items():
             if part.is_loaded:
                 with name_variable_in_errors(part):
-                    found[name] = part.load_values(group.variables[name])
-        return found
+                    variables[name] = part.load(group.variables[name])
+        return replace(group, variables=variables)
 
 
 @lru_cache(64)

@@ -15,11 +15,12 @@ from virtualds.arrays.parser import Parser
 from virtualds.arrays.read_way import DAMAGES, WAYS
 from virtualds.arrays.sources import resolve_archive_members
 from virtualds.datasets.coordinates import fetch_coordinates
+from virtualds.datasets.decoding_cache import DecodingPlan
 from virtualds.datasets.detection import Found
 from virtualds.datasets.keywords import format_suggestion, make_strict
 from virtualds.datasets.location import Location, demand_data, reader_of
 from virtualds.datasets.open_options import OPEN_DEFAULTS, OpenOptions
-from virtualds.datasets.to_dataset import KnownDecoding, to_virtual_dataset
+from virtualds.datasets.to_dataset import to_virtual_dataset
 from virtualds.datasets.tree import to_virtual_tree
 from virtualds.datasets.what_to_load import Loadable, demand_variables
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, without_secrets
@@ -232,7 +233,7 @@ def dataset_of(
     location: Location,
     group: ManifestGroup,
     opening: OpenOptions,
-    known: KnownDecoding | None = None,
+    plan: DecodingPlan | None = None,
 ) -> xr.Dataset:
     """Return a group of a file as a dataset that knows its source.
 
@@ -241,13 +242,13 @@ def dataset_of(
     VirtualdsError, ValueError
         As `to_virtual_dataset`; its notes name the file.
     """
-    if known is None:
+    if plan is None:
         fetch_coordinates(location.url, [group], opening)
     with _naming_file(location):
         dataset = decode_group(
             group,
             opening.on_error,
-            lambda part: to_virtual_dataset(part, opening, known),
+            lambda part: to_virtual_dataset(part, opening, plan),
             location.url,
         )
     dataset.encoding["source"] = location.given

@@ -11,10 +11,9 @@ from collections.abc import Collection, Hashable, Mapping
 from dataclasses import replace
 from functools import partial
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
@@ -63,13 +62,6 @@ DECODERS = ("mask_and_scale", "decode_times", "concat_characters", "decode_coord
 
 IDENTITIES = ("_FillValue", "missing_value", "_Unsigned")
 """Packing attributes that may change no value."""
-
-
-class KnownDecoding(NamedTuple):
-    """How a group decodes, and the stored values of its loaded variables."""
-
-    plan: DecodingPlan
-    values: Mapping[str, npt.NDArray[Any]]
 
 
 # ---------------------------------------------------------------------- group -> dataset
@@ -133,7 +125,7 @@ def _decode_by_chunk(
 
 
 def to_virtual_dataset(
-    group: ManifestGroup, opening: OpenOptions = OPEN_DEFAULTS, known: KnownDecoding | None = None
+    group: ManifestGroup, opening: OpenOptions = OPEN_DEFAULTS, plan: DecodingPlan | None = None
 ) -> xr.Dataset:
     """Return a group as a dataset of virtual arrays.
 
@@ -142,8 +134,8 @@ def to_virtual_dataset(
     group : ManifestGroup
     opening : OpenOptions
         Which variables to load, and whether to decode CF conventions.
-    known : KnownDecoding, optional
-        How the group decodes.
+    plan : DecodingPlan, optional
+        How the group decodes, if that is known.
 
     Raises
     ------
@@ -151,10 +143,10 @@ def to_virtual_dataset(
         A variable that cannot stay virtual is not to be loaded.
     """
     key = _make_key(group, opening)
-    outline, values = known or (DECODING_PLANS.get(key), {})
+    outline = plan or DECODING_PLANS.get(key)
     if outline is not None:
         try:
-            return _decode_by_plan(outline, group, values)
+            return _decode_by_plan(outline, group)
         except (MisfitError, *DECODING_ERRORS):
             # xarray raises an error that explains wrong values
             pass
@@ -176,9 +168,7 @@ def _make_key(group: ManifestGroup, opening: OpenOptions) -> bytes | None:
     return make_plan_key(group, loadable, opening.decode_cf, get_options())
 
 
-def _decode_by_plan(
-    outline: DecodingPlan, group: ManifestGroup, values: Mapping[str, npt.NDArray[Any]]
-) -> xr.Dataset:
+def _decode_by_plan(outline: DecodingPlan, group: ManifestGroup) -> xr.Dataset:
     """Return a group as a dataset, decoded by the plan of a group with the same structure.
 
     Raises
@@ -192,11 +182,9 @@ def _decode_by_plan(
         stored = group.variables[name]
         with name_variable_in_errors(part):
             if part.is_index:
-                variables[part.name], indexes[part.name] = part.build_index(
-                    stored, values.get(name)
-                )
+                variables[part.name], indexes[part.name] = part.build_index(stored)
             else:
-                variables[part.name] = part.decode_variable(stored, values.get(name))
+                variables[part.name] = part.decode_variable(stored)
     attributes = {n: v for n, v in group.attributes.items() if n not in outline.used}
     return _assemble_dataset(variables, indexes, attributes, outline.coordinates, group)
 
