@@ -174,12 +174,7 @@ def test_xarray_combines_files_under_options_that_need_all_files(case: str, tmp_
         as_stored(write(tmp_path, make), rises=True, **WAYS["nested"], **options)
 
 
-BY_THEMSELVES = {
-    "dates that are missing",
-    "dates with a fill value",
-}
-"""Cases of dates that stay virtual."""
-SEVERAL = {"units that differ"}
+SEVERAL = {"units that differ", "dates that are missing", "dates with a fill value"}
 """Cases that decode in several ways."""
 
 
@@ -191,14 +186,14 @@ def test_files_that_are_opened_together_come_as_one(case: str, way: str, tmp_pat
     alike = Concatenator(Combination(**WAYS[way], options=DEFAULTS), rises=False)  # type: ignore[arg-type]
     come = in_pieces(alike, paths, FILES)
     unordered = way == "by_coords" and case.startswith("no coordinate")
-    if case in BY_THEMSELVES or unordered:
+    if unordered:
         assert list(map(len, come)) == [1] * FILES
     elif case not in SEVERAL:
         assert list(map(len, come)) == [FILES]
     assert sorted(number for batch in come for number in batch.numbers) == list(range(FILES))
     for batch in come:
         for place, path in enumerate(batch.urls):
-            found = batch.cut(place, place + 1).to_dataset()
+            found = batch.cut(place).to_dataset()
             expected = virtualds.open_virtual_dataset(path)
             assert_same(found, expected)
 

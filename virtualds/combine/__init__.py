@@ -24,7 +24,7 @@ from virtualds.combine.dask_jobs import find_client
 from virtualds.combine.file_batch import open_stored
 from virtualds.combine.file_coordinates import Source
 from virtualds.combine.files import Files, Paths
-from virtualds.combine.open_file import list_steps
+from virtualds.combine.open_file import keep_dataset, list_steps
 from virtualds.combine.ordering import Arrangement, Overlap
 from virtualds.combine.write_target import BuildTarget, abandon_on_error
 from virtualds.combine.xarray_combine import Combination
@@ -204,19 +204,18 @@ def open_virtual_mfdataset(
     combination = Combination(combine, concat_dim, merging | kwargs, Arrangement(sort, overlap))
     steps = list_steps(coordinates, combination, preprocess)
     files, client = Files.of(paths, storage_options), find_client(parallel)
-    # steps and the cache need datasets; a file can be left out only if it fails when it is opened,
-    # and so can a file that only the workers of a cluster can read
-    taken = steps or cache or client or not building.stops
-    read: Any = open_dataset_or_tree if taken else open_stored
-    build = make_build(files, opening, building, steps, read)
+    if client is not None and not steps:
+        # only the workers of a cluster may be able to read the files
+        steps = (keep_dataset,)
+    build = make_build(files, opening, building, steps, open_stored)
     number = demand_file_number(attrs_file, build)
     replaces = replaces_by(mode)
     target = None
     with name_both_options(to):
         if to is not None:
             target = BuildTarget.begin(to, target_options, replace=replaces, keep_query=keep_query)
-        joins_datasets = client is not None or target is not None
-        together = None if steps or cache else AlikeOpener(opening, files.options)
+        joins_datasets = bool(steps) or target is not None
+        together = None if cache else AlikeOpener(opening, files.options)
         whole = DatasetBuilder(build, combination, target, joins_datasets, together)
         with explain_interrupt(lambda: describe_build(cache, to)), abandon_on_error(target):
             combined, found, report = whole.build_dataset()

@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.arrays.alike_files import AlikeFiles, ListedFiles, ReadAlike
+from virtualds.arrays.alike_files import AlikeFiles, ListedFiles, ReadAlike, concatenate_alike
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.group import ManifestGroup, ManifestVariable
+from virtualds.arrays.group import ManifestGroup
 from virtualds.arrays.parser import Parser
 from virtualds.chunks.projection import Ints
 from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES
 from virtualds.combine.file_batch import FileBatch
-from virtualds.datasets.decoding import VariableDecoding, name_variable_in_errors
+from virtualds.datasets.decoding import encoding_of, name_variable_in_errors
 from virtualds.datasets.decoding_cache import DecodingPlan
 from virtualds.datasets.location import Location, reader_of
 from virtualds.datasets.open import dataset_of
@@ -123,19 +123,47 @@ class JoinableFiles:
             self, alike=alike, urls=urls, numbers=numbers, plan=plan, _loaded=loaded, _firsts={}
         )
 
-    def to_batch(
-        self,
-        dim: str,
-        variables: Mapping[str, ManifestVariable],
-        stacked: Mapping[str, ManifestArray],
-        is_whole: bool,
-    ) -> FileBatch:
-        """Return the batch of all files, of which some variables were joined."""
-        lengths = self.lengths.get(dim, np.zeros(0, np.int64))
-        group = replace(self.alike.group, variables={**self.alike.group.variables, **variables})
+    def collect(self, dim: str | None, ignored: Collection[str] = ()) -> FileBatch:
+        """Return the files as one batch.
+
+        Parameters
+        ----------
+        dim : str, optional
+            The dimension along which variables are joined. All other dimensions have one length.
+        ignored : collection of str
+            Loaded variables that are wanted of the first file only.
+        """
+        group = self.alike.group
+        if dim not in self.lengths:
+            dim = None
+        variables, stacked = dict(group.variables), dict[str, Any]()
+        same, is_whole = set[str](), True
+        for name, part in self.plan.parts.items():
+            stored = group.variables[name]
+            data: Any = stored.data
+            if dim is not None and dim in stored.dims:
+                if part.is_loaded:
+                    data = concatenate_alike(self.load(name, dim), stored.dims.index(dim))
+                else:
+                    data = self.join(name, dim)
+            elif not part.is_loaded:
+                if isinstance(data, ManifestArray):
+                    stacked[name] = self.alike.stack(name)
+            elif name in ignored:
+                is_whole = False
+                data = self.load_first(name)
+            elif self.are_same(name):
+                same.add(name)
+                data = self.load_first(name)
+            else:
+                stacked[name] = np.stack([*self._iterate(name)])
+                data = stacked[name][0, ...].copy()
+            encoding = encoding_of(stored) if part.is_loaded else stored.encoding
+            variables[name] = replace(stored, data=data, encoding=encoding)
+        lengths = self.lengths.get(dim or "", np.zeros(0, np.int64))
         return FileBatch(
             tuple(self.urls),
-            group,
+            replace(group, variables=variables),
             self.plan,
             self.opening,
             tuple(self.numbers),
@@ -144,8 +172,9 @@ class JoinableFiles:
             self.alike.attributes,
             self.alike.encodings,
             stacked,
+            frozenset(same),
             is_whole,
-            self.indexes,
+            indexes=self.indexes,
         )
 
     @property
@@ -181,22 +210,25 @@ class JoinableFiles:
             self._firsts[name] = self._read(name, data) if known is None else _copy_first(known)
         return self._firsts[name]
 
-    def check_same(self, name: str) -> None:
-        """Refuse a variable that differs between files."""
-        part, data = self.plan.parts[name], self.alike.group.variables[name].data
-        nbytes = math.prod(data.shape) * data.dtype.itemsize
-        too_large = nbytes > get_options().small_variable and not part.is_loaded
-        if too_large or data.dtype.hasobject:
-            raise NeedsFullCombineError(f"{name!r} takes more to compare")
+    def are_same(self, name: str) -> bool:
+        """Say whether a variable has the same values in all files."""
         raw = None
-        for values in self._iterate(name, part, nbytes):
-            found = values.tobytes()
+        for values in self._iterate(name):
+            found: Any = values.tolist() if values.dtype.hasobject else values.tobytes()
             raw = found if raw is None else raw
             if found != raw:
-                raise NeedsFullCombineError(f"{name!r} differs")
+                return False
+        return True
 
-    def _iterate(self, name: str, part: VariableDecoding, nbytes: int) -> Iterator[Array]:
+    def is_too_large(self, name: str) -> bool:
+        """Say whether a virtual variable has too many values to be compared."""
+        data = self.alike.group.variables[name].data
+        nbytes = math.prod(data.shape) * data.dtype.itemsize
+        return nbytes > get_options().small_variable or data.dtype.hasobject
+
+    def _iterate(self, name: str) -> Iterator[Array]:
         """Yield the values of a variable in each file."""
+        part, data = self.plan.parts[name], self.alike.group.variables[name].data
         if part.is_index:
             yield from self.load(name, part.stored[0][0])
             return
@@ -204,13 +236,13 @@ class JoinableFiles:
             self._firsts[name] = _copy_first(values)
             yield from values
             return
-        if not isinstance(self.alike.group.variables[name].data, ManifestArray):
+        if not isinstance(data, ManifestArray):
             raise NeedsFullCombineError(f"{name!r} is read when it is needed")
         stacked = self.alike.stack(name)
         if _is_repeated(stacked):
             yield self.load_first(name) if part.is_loaded else self._read(name, stacked[:1])[0, ...]
             return
-        step = max(COMPARED_BYTES // max(nbytes, 1), 1)
+        step = max(COMPARED_BYTES // max(math.prod(data.shape) * data.dtype.itemsize, 1), 1)
         for start in range(0, stacked.shape[0], step):
             rows = self._read(name, stacked[start : start + step])
             if not start and part.is_loaded:
@@ -239,6 +271,33 @@ def _is_repeated(array: ManifestArray) -> bool:
     manifest = fragment.manifest.loaded()
     columns = (manifest.file, manifest.offset, manifest.length, manifest.pipeline)
     return fragment.axes[0].chunk == 1 and all(column.strides[0] == 0 for column in columns)
+
+
+def collect_files(files: JoinableFiles) -> list[FileBatch]:
+    """Return files of one structure as batches, however they are to be combined.
+
+    Raises
+    ------
+    NeedsFullCombineError
+        They have to be opened one by one.
+    """
+    dim, lengths = _guess_dimension(files), files.lengths
+    others = [sizes for name, sizes in lengths.items() if name != dim]
+    if not any((sizes != sizes[0]).any() for sizes in others):
+        return [files.collect(dim)]
+    rows = np.unique(np.stack(others, axis=1), axis=0, return_inverse=True)[1].reshape(-1)
+    return [files.take(np.flatnonzero(rows == row)).collect(dim) for row in range(rows.max() + 1)]
+
+
+def _guess_dimension(files: JoinableFiles) -> str | None:
+    """Return the dimension whose length or coordinate differs between files, if there is one."""
+    lengths, group = files.lengths, files.alike.group
+    varying = [dim for dim, sizes in lengths.items() if (sizes != sizes[0]).any()]
+    if varying:
+        unlimited = group.encoding.get("unlimited_dims", ())
+        return max(varying, key=lambda dim: dim in unlimited)
+    indexes = {name: p.stored[0][0] for name, p in files.plan.parts.items() if p.is_index}
+    return next((dim for name, dim in indexes.items() if not files.are_same(name)), None)
 
 
 def find_plan(

@@ -64,9 +64,8 @@ def find_dataset_of_file(number: int, build: Build[Any], found: Sequence[Any]) -
     for outcome in found:
         if number in outcome.numbers:
             opened = outcome.found
-            if isinstance(opened, FileBatch) and len(opened) > 1:
-                place = opened.numbers.index(number)
-                opened = opened.cut(place, place + 1)
+            if isinstance(opened, FileBatch):
+                opened = opened.cut(outcome.numbers.index(number))
             return decode_opened(opened)
     raise ValueError(
         f"attrs_file {build.files.flat[number]}: this file is left out, since it cannot be opened; "

@@ -10,12 +10,19 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.read_way import TOGETHER
-from virtualds.combine.alike_files import HEEDED_ATTRIBUTES, AlikeOpener, NeedsFullCombineError
+from virtualds.combine.alike_files import (
+    HEEDED_ATTRIBUTES,
+    AlikeOpener,
+    JoinableFiles,
+    NeedsFullCombineError,
+    collect_files,
+)
 from virtualds.combine.concat_stored import Concatenator
 from virtualds.combine.file_batch import FileBatch, as_batch
 from virtualds.combine.open_file import (
@@ -25,8 +32,10 @@ from virtualds.combine.open_file import (
     OpenJob,
     Outcome,
     join_outcomes,
+    list_unopened,
 )
 from virtualds.combine.write_target import BuildTarget
+from virtualds.datasets.decoding import MisfitError
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.log import INFO, tell, tells
 
@@ -64,40 +73,65 @@ class BatchJob:
     def __call__(self, items: Sequence[NumberedFile]) -> list[Outcome[Any]]:
         """Open some files, and join those that are alike."""
         self.job.take_settings()
-        found, rest = self.open_together(items)
-        return [*found, *self._join(self.job.open_each(rest), rest)]
+        found, opened = self.open_together(items)
+        rest = list_unopened(items, found)
+        return [*found, *self._join(self.job.open_each(rest, opened), rest)]
 
     def open_together(
         self, items: Sequence[NumberedFile]
-    ) -> tuple[list[Outcome[Any]], Sequence[NumberedFile]]:
-        """Open those of some files that can be read together; return the others."""
-        found = list[Outcome[Any]]()
-        if self.together is None or self.alike is None:
-            return found, items
-        heeded = None if self.alike.heeds_attributes else HEEDED_ATTRIBUTES
+    ) -> tuple[list[Outcome[Any]], dict[int, Outcome[Any]]]:
+        """Open those of some files that can be read together.
+
+        If each has to be prepared, each has an outcome of its own, by its number.
+        """
+        batches = self._open_batches(items)
+        if not self.job.steps:
+            relieved = (self._relieve([batch])[0] for batch in batches)
+            return [_make_outcome(batch) for batch in relieved], {}
+        files = (file for batch in batches for file in batch.list_files())
+        return [], {file.numbers[0]: _make_outcome(file) for file in files}
+
+    def _open_batches(self, items: Sequence[NumberedFile]) -> list[FileBatch]:
+        """Return the batches of the files that can be read together."""
+        found = list[FileBatch]()
+        if self.together is None:
+            return found
+        heeds_all = self.alike is not None and self.alike.heeds_attributes
+        heeded = None if heeds_all else HEEDED_ATTRIBUTES
         begun = time.perf_counter()
         try:
             with self.together.open_alike(items, heeded) as listed:
                 for files in listed:
                     try:
-                        joinable = self.together.make_joinable(files, items)
-                        found.append(self._finish(self.alike.join_files(joinable)))
-                    except (*OPEN_ERRORS, NeedsFullCombineError):
+                        found += self._make_batches(self.together.make_joinable(files, items))
+                    except (*OPEN_ERRORS, NeedsFullCombineError, MisfitError):
                         # opening the files one by one tells which of them has which error
                         continue
         except OPEN_ERRORS:
             pass
-        done = {number for outcome in found for number in outcome.numbers}
         if tells(INFO) and found:
             seconds = time.perf_counter() - begun
-            tell(INFO, f"{len(done):,} files: {TOGETHER}, {seconds:.3f} s")
-        return found, [item for item in items if item[0] not in done]
+            tell(INFO, f"{sum(map(len, found)):,} files: {TOGETHER}, {seconds:.3f} s")
+        return found
 
-    def _finish(self, batch: FileBatch) -> Outcome[Any]:
-        """Return the outcome of files that were read together."""
-        ways = dict.fromkeys(batch.numbers, TOGETHER)
-        [found] = self._relieve([batch])
-        return Outcome(batch.numbers, found, references=batch.nchunks, ways=ways)
+    def _make_batches(self, files: JoinableFiles) -> list[FileBatch]:
+        """Return files of one structure as batches.
+
+        Raises
+        ------
+        MisfitError
+            Files are left out that do not decode, and one of these may not.
+        """
+        found = list[FileBatch]()
+        if self.alike is not None and not self.job.steps:
+            with suppress(NeedsFullCombineError):
+                found = [self.alike.join_files(files)]
+        if not found or not (self.job.stops or found[0].is_whole):
+            found = collect_files(files)
+        if not self.job.stops:
+            for batch in found:
+                batch.check_decoding()
+        return found
 
     @property
     def smallest(self) -> int:
@@ -204,6 +238,12 @@ class BatchJob:
         arrays = _arrays(file)
         joined = {dim for dims, _ in arrays.values() for dim in dims}.intersection(self.dims)
         return {n: a for n, (dims, a) in arrays.items() if not joined or joined & set(dims)}
+
+
+def _make_outcome(batch: FileBatch) -> Outcome[Any]:
+    """Return the outcome of files that were read together."""
+    ways = dict.fromkeys(batch.numbers, TOGETHER)
+    return Outcome(batch.numbers, batch, references=batch.nchunks, ways=ways)
 
 
 def _arrays(file: Any) -> dict[Hashable, tuple[tuple[Hashable, ...], ManifestArray]]:

@@ -147,7 +147,7 @@ def _decode_before(first: int, found: Sequence[Outcome[Any]]) -> None:
     batches: list[Any] = [o.found for o in found if isinstance(o.found, FileBatch)]
     places = [(n, place, b) for b in batches for place, n in enumerate(b.numbers) if n < first]
     for _, place, batch in sorted(places, key=lambda item: item[0]):
-        batch.cut(place, place + 1).to_dataset()
+        batch.cut(place).to_dataset()
 
 
 def _warn_of_losses(report: BuildReport) -> None:

@@ -18,10 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from virtualds.arrays.alike_files import concatenate_alike
-from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.concatenate import concatenate, reorder
-from virtualds.arrays.group import ManifestVariable
 from virtualds.chunks.projection import Ints
 from virtualds.combine.alike_files import (
     JoinableFiles,
@@ -36,7 +33,6 @@ from virtualds.datasets.decoding import (
     all_decode_alike,
     build_index,
     decode_together,
-    encoding_of,
     has_same_attributes,
 )
 from virtualds.datasets.decoding_cache import DecodingPlan
@@ -108,7 +104,7 @@ class Concatenator:
             samples = _make_samples(batches, as_given)
             dim = self._find_dimension(samples)
             self._check_meanings(batches, dim)
-            self._check_values(JoinableFiles.of(batches), dim)
+            self._check_values(batches, dim)
             order = self._find_order(batches, dim)
             if (order[:2] != as_given[:2]).any():
                 samples = _make_samples(batches, order)
@@ -167,44 +163,26 @@ class Concatenator:
         try:
             dim = self._find_stored_dimension(files)
             files = self._sort(files, dim)
-            self._check_values(files, dim)
-            batch = self._join_variables(files, dim)
+            self._check_sizes(files, dim)
+            parts = files.plan.parts
+            ignored = [n for n, p in parts.items() if p.is_loaded and self._counts_once(p)]
+            # datasets have their values in memory
+            batch = files.collect(dim, ignored if files.indexes is None else ())
+            batch = replace(batch, same=batch.same | self._compare_virtual(files, dim))
             self._check_lengths(batch, files)
             return batch
         except COMBINE_ERRORS as error:
             # remaining differences are found when all files are joined
             raise NeedsFullCombineError(f"{error}") from error
 
-    def _join_variables(self, files: JoinableFiles, dim: str) -> FileBatch:
-        """Return files of one structure as a batch.
-
-        Raises
-        ------
-        NeedsFullCombineError
-            The files cannot be joined as they are stored.
-        """
-        variables, stacked = dict[str, ManifestVariable](), dict[str, ManifestArray]()
-        parts = files.plan.parts
-        if not any(dim in part.stored[0] for part in parts.values()):
-            raise NeedsFullCombineError(f"nothing has {dim!r}")
-        for name, part in parts.items():
-            stored = files.alike.group.variables[name]
-            if part.is_loaded:
-                if dim in part.stored[0]:
-                    data = concatenate_alike(files.load(name, dim), part.stored[0].index(dim))
-                else:
-                    data = files.load_first(name)
-                variables[name] = replace(stored, data=data, encoding=encoding_of(stored))
-            elif dim not in part.stored[0]:
-                if isinstance(stored.data, ManifestArray):
-                    stacked[name] = files.alike.stack(name)
-            elif part.depends_on_values:
-                raise NeedsFullCombineError(f"{name!r} is looked at file by file")
-            else:
-                variables[name] = replace(stored, data=files.join(name, dim))
-        static = [p for p in parts.values() if p.is_loaded and dim not in p.decoded[0]]
-        is_whole = not any(map(self._counts_once, static))
-        return files.to_batch(dim, variables, stacked, is_whole)
+    def _compare_virtual(self, files: JoinableFiles, dim: str) -> frozenset[str]:
+        """Return those small virtual variables without the dimension that all files have alike."""
+        names = [
+            name
+            for name, part in files.plan.parts.items()
+            if dim not in part.decoded[0] and not part.is_loaded and not self._counts_once(part)
+        ]
+        return frozenset(n for n in names if not files.is_too_large(n) and files.are_same(n))
 
     def _check_lengths(self, batch: FileBatch, files: JoinableFiles) -> None:
         """Refuse files that decode otherwise because they are longer or shorter."""
@@ -212,7 +190,7 @@ class Concatenator:
         lengths = np.array(batch.lengths)
         for place in {int(lengths.argmin()), int(lengths.argmax())} if len(lengths) else ():
             if lengths[place] != lengths[0] and batch.indexes is None:
-                group = batch.cut(place, place + 1).group
+                group = batch.cut(place).group
                 plan = find_plan(batch.urls[place], group, batch.opening, files.options)
                 self.check_plans(batch.plan, plan)
 
@@ -323,16 +301,26 @@ class Concatenator:
             if not has_same_attributes(*given):
                 raise NeedsFullCombineError(f"the attributes of {name!r} differ")
 
-    def _check_values(self, files: JoinableFiles, dim: str) -> None:
-        """Refuse files of one structure that differ in more than values along a dimension."""
+    def _check_sizes(self, files: JoinableFiles, dim: str) -> None:
+        """Refuse files of one structure whose sizes do not allow joining along a dimension."""
         lengths = files.lengths
         if any((size != size[0]).any() for other, size in lengths.items() if other != dim):
             raise NeedsFullCombineError("their sizes differ")
         if self.rises and (dim not in lengths or (lengths[dim] <= 0).any()):
             raise NeedsFullCombineError("one has no element to be put in order by")
+
+    def _check_values(self, batches: Sequence[FileBatch], dim: str) -> None:
+        """Refuse files that differ in more than values along a dimension."""
+        files = JoinableFiles.of(batches)
+        self._check_sizes(files, dim)
         for name, part in files.plan.parts.items():
             if dim not in part.decoded[0] and not self._counts_once(part):
-                files.check_same(name)
+                if not all(len(batch) == 1 or name in batch.same for batch in batches):
+                    raise NeedsFullCombineError(f"{name!r} differs, or takes more to compare")
+                if not part.is_loaded and files.is_too_large(name):
+                    raise NeedsFullCombineError(f"{name!r} takes more to compare")
+                if not files.are_same(name):
+                    raise NeedsFullCombineError(f"{name!r} differs")
 
     def _check_meanings(self, batches: Sequence[FileBatch], dim: str) -> None:
         """Refuse variables without the dimension whose values mean something else somewhere."""
@@ -407,11 +395,18 @@ def _join_variable(
     elif get_virtual_array(found) is None:
         raise NeedsFullCombineError(f"{name!r} is read when it is needed")
     else:
-        stored = [batch.group.variables[name] for batch in batches]
-        arrays: list[Any] = [p.decode_array(v) for p, v in zip(parts, stored, strict=True)]
+        arrays = [array for batch in batches for array in _decode_virtual(batch, name)]
         axis = found.dims.index(dim)
         data = reorder(concatenate(arrays, axis), axis, lengths, order)
     return xr.Variable(found.dims, data, found.attrs, found.encoding)
+
+
+def _decode_virtual(batch: FileBatch, name: str) -> list[Any]:
+    """Return a virtual variable along the dimension; of each file, if its dtype may differ."""
+    part = batch.plan.parts[name]
+    if not part.depends_on_values:
+        return [part.decode_array(batch.group.variables[name])]
+    return [part.decode_array(batch.cut_variable(name, place)) for place in range(len(batch))]
 
 
 def find_order(values: Array, lengths: Ints, as_given: Ints, is_nested: bool) -> Ints | None:
@@ -483,7 +478,7 @@ def _make_samples(batches: Sequence[FileBatch], order: Ints) -> list[xr.Dataset]
     if places[0]:
         raise NeedsFullCombineError("the first file was joined behind others")
     located = zip(owners.tolist(), places.tolist(), strict=True)
-    return [batches[owner].cut(place, place + 1).to_dataset() for owner, place in located]
+    return [batches[owner].cut(place).to_dataset() for owner, place in located]
 
 
 def _check_first(pattern: xr.Dataset, first: xr.Dataset, dim: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
@@ -24,7 +25,12 @@ from virtualds.arrays.alike_files import (
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.datasets.coordinates import fetch_coordinates
-from virtualds.datasets.decoding import VariableDecoding, build_index
+from virtualds.datasets.decoding import (
+    MisfitError,
+    VariableDecoding,
+    build_index,
+    decode_together,
+)
 from virtualds.datasets.decoding_cache import DecodingPlan, DecodingPlans
 from virtualds.datasets.lazy import get_virtual_array, is_unread
 from virtualds.datasets.location import Location
@@ -63,11 +69,16 @@ class FileBatch:
         Lengths of the files along it.
     attributes, encodings : mapping of (str, str) to sequence
         What differs between the files, as `AlikeFiles` has it.
-    stacked : mapping of str to ManifestArray
-        Virtual variables without the dimension, of all files along a new first axis.
+    stacked : mapping of str to array
+        Variables without the dimension, of all files along a new first axis: virtual ones, and
+        values that differ.
+    same : frozenset of str
+        Variables without the dimension whose values are equal in all files.
     is_whole : bool
-        Whether each file can be cut out as it was; false if loaded variables without the dimension
-        were not compared.
+        Whether each file can be cut out as it was; false if some variables were loaded of the first
+        file only.
+    is_cut : bool
+        Whether it was cut out of several files, so that ``plan`` may be that of another.
     indexes : tuple of str, optional
         For the datasets of files, which are decoded already: the names of their indexes.
     """
@@ -81,8 +92,10 @@ class FileBatch:
     lengths: tuple[int, ...] = ()
     attributes: OfEachFile = field(default_factory=dict)
     encodings: OfEachFile = field(default_factory=dict)
-    stacked: Mapping[str, ManifestArray] = field(default_factory=dict)
+    stacked: Mapping[str, ManifestArray | Array] = field(default_factory=dict)
+    same: frozenset[str] = frozenset()
     is_whole: bool = True
+    is_cut: bool = False
     indexes: tuple[Hashable, ...] | None = None
 
     def __len__(self) -> int:
@@ -104,58 +117,85 @@ class FileBatch:
         return (list_sizes(self.group).get(dim, -1),) * len(self)
 
     def list_values(self, name: str) -> Sequence[Array]:
-        """Return the stored values of a loaded variable along the dimension, for each file."""
-        found = self.group.variables[name]
+        """Return the stored values of a loaded variable, for each file."""
+        found, stacked = self.group.variables[name], self.stacked.get(name)
         values: Any = found.data
-        if self.dim is None:
-            return [values]
-        ends = list(accumulate(self.lengths))
-        return np.split(values, ends[:-1], found.dims.index(self.dim))
+        if self.dim in found.dims:
+            return np.split(values, self._ends[:-1], found.dims.index(self.dim))
+        if isinstance(stacked, np.ndarray):
+            return [stacked[place, ...] for place in range(len(self))]
+        return [values] * len(self)
 
-    def cut(self, start: int, stop: int) -> FileBatch:
-        """Return neighbouring files, described as the first of them is."""
-        if self.dim is None or (start, stop) == (0, len(self)):
+    @cached_property
+    def _ends(self) -> list[int]:
+        """Where the elements of each file end along the dimension."""
+        return list(accumulate(self.lengths))
+
+    def cut(self, place: int) -> FileBatch:
+        """Return one of the files."""
+        if len(self) == 1:
             return self
-        begins = list(accumulate(self.lengths, initial=0))
-        along = slice(begins[start], begins[stop])
-        variables = {name: self._cut_variable(name, start, along) for name in self.group.variables}
+        own = slice(place, place + 1)
+        variables = {name: self.cut_variable(name, place) for name in self.group.variables}
         group = replace(
             self.group,
             variables=variables,
-            attributes=select_own("", self.attributes, start, self.group.attributes),
-            encoding=select_own("", self.encodings, start, self.group.encoding),
+            attributes=select_own("", self.attributes, place, self.group.attributes),
+            encoding=select_own("", self.encodings, place, self.group.encoding),
         )
         return replace(
             self,
-            urls=self.urls[start:stop],
-            numbers=self.numbers[start:stop],
+            urls=self.urls[own],
+            numbers=self.numbers[own],
             group=group,
-            lengths=self.lengths[start:stop],
-            attributes={key: some[start:stop] for key, some in self.attributes.items()},
-            encodings={key: some[start:stop] for key, some in self.encodings.items()},
-            stacked={name: some[start:stop] for name, some in self.stacked.items()},
+            lengths=self.lengths[own],
+            attributes={},
+            encodings={},
+            stacked={},
+            same=frozenset(),
+            is_cut=True,
         )
 
-    def _cut_variable(self, name: str, start: int, along: slice) -> ManifestVariable:
+    def cut_variable(self, name: str, place: int) -> ManifestVariable:
+        """Return a variable of one of the files."""
         found = self.group.variables[name]
         data: Any = found.data
         if self.dim in found.dims:
+            along = slice(self._ends[place] - self.lengths[place], self._ends[place])
             data = data[tuple(along if dim == self.dim else slice(None) for dim in found.dims)]
         elif name in self.stacked:
-            data = replace(self.stacked[name][start], name=data.name)
+            stacked: Any = self.stacked[name][place, ...]
+            virtual = isinstance(stacked, ManifestArray)
+            data = replace(stacked, name=data.name) if virtual else stacked
         if isinstance(data, np.ndarray):
             # whoever changes the values of one file does not change those of others
             data = data.copy()
         return replace(
             found,
             data=data,
-            attributes=select_own(name, self.attributes, start, found.attributes),
-            encoding=select_own(name, self.encodings, start, found.encoding),
+            attributes=select_own(name, self.attributes, place, found.attributes),
+            encoding=select_own(name, self.encodings, place, found.encoding),
         )
 
     def list_files(self) -> Iterator[FileBatch]:
         """Yield each file."""
-        return (self.cut(place, place + 1) for place in range(len(self)))
+        return map(self.cut, range(len(self)))
+
+    def check_decoding(self) -> None:
+        """Refuse files of which one may not decode.
+
+        Raises
+        ------
+        MisfitError
+            Only decoding the files one by one shows which do.
+        """
+        for name, part in self.plan.parts.items():
+            if part.is_loaded and len(self) > 1 and name not in self.same:
+                if self.dim not in part.stored[0]:
+                    raise MisfitError
+                decode_together([part] * len(self), self.list_values(name), self.dim)
+            elif part.depends_on_values and not part.is_loaded:
+                raise MisfitError
 
     def to_dataset(self) -> xr.Dataset:
         """Return the dataset of all files as one.
@@ -168,7 +208,7 @@ class FileBatch:
         if self.indexes is not None:
             return self._assemble(self.indexes)
         # a file of another length has an encoding of its own
-        plan = self.plan if self.dim is None else find_decoding_plan(self.group, self.opening)
+        plan = find_decoding_plan(self.group, self.opening) if self.is_cut else self.plan
         return dataset_of(Location.of(self.urls[0]), self.group, self.opening, plan)
 
     def _assemble(self, names: Iterable[Hashable]) -> xr.Dataset:

@@ -60,6 +60,7 @@ PICKLE_ERRORS = (TypeError, AttributeError, ValueError, LookupError, ImportError
 """Errors that pickling may raise besides `pickle.PickleError`: other libraries define how."""
 
 
+NOTHING: Mapping[int, Any] = {}
 LARGEST = 16
 """The most files of one task: larger tasks would not save much time of sending tasks."""
 
@@ -127,6 +128,14 @@ def join_outcomes(outcomes: Sequence[Outcome[Any]], found: Any) -> Outcome[Any]:
     )
 
 
+def list_unopened(
+    items: Sequence[NumberedFile], found: Sequence[Outcome[Any]]
+) -> list[NumberedFile]:
+    """Return the files that have no outcome yet."""
+    done = {number for outcome in found for number in outcome.numbers}
+    return [item for item in items if item[0] not in done]
+
+
 class FileWork(Protocol):
     """Work on files that this process or workers do."""
 
@@ -143,8 +152,16 @@ class FileWork(Protocol):
 
     def open_together(
         self, items: Sequence[NumberedFile]
-    ) -> tuple[list[Outcome[Any]], Sequence[NumberedFile]]:
-        """Open those of some neighbouring files that can be read together; return the others."""
+    ) -> tuple[list[Outcome[Any]], dict[int, Outcome[Any]]]:
+        """Open those of some files that can be read together.
+
+        Returns
+        -------
+        list of Outcome
+            Files that are ready, together.
+        dict of int to Outcome
+            Files that have to be prepared, by their numbers.
+        """
 
     def open_file(self, item: NumberedFile) -> Outcome[Any]:
         """Open a file."""
@@ -193,11 +210,13 @@ class OpenJob(Generic[Opened]):
         """Open some files and prepare them, in this or another process."""
         return list(self.open_each(items))
 
-    def open_each(self, items: Sequence[NumberedFile]) -> Iterator[Outcome[Opened]]:
-        """Open some files and prepare them one by one, in this or another process."""
+    def open_each(
+        self, items: Sequence[NumberedFile], opened: Mapping[int, Outcome[Opened]] = NOTHING
+    ) -> Iterator[Outcome[Opened]]:
+        """Open those files that are not open, and prepare all one by one, in any process."""
         self.take_settings()
         for item in items:
-            outcome = self.prepare(item, self.open_file(item))
+            outcome = self.prepare(item, opened.get(item[0]) or self.open_file(item))
             yield _make_portable(outcome) if self._is_away else outcome
             if self.stops and outcome.error is not None:
                 break
@@ -213,9 +232,9 @@ class OpenJob(Generic[Opened]):
 
     def open_together(
         self, items: Sequence[NumberedFile]
-    ) -> tuple[list[Outcome[Opened]], Sequence[NumberedFile]]:
-        """Open none of the files together: what is done with each may depend on its dataset."""
-        return [], items
+    ) -> tuple[list[Outcome[Opened]], dict[int, Outcome[Opened]]]:
+        """Open none of the files together."""
+        return [], {}
 
     def open_again(self, file: Any) -> Any:
         """Open a file once more, and prepare it.
@@ -288,6 +307,9 @@ class OpenJob(Generic[Opened]):
                 damaged = {number: lost} if lost else {}
                 if isinstance(found, FileBatch):
                     found = replace(found, numbers=(number,))
+                    if not self.stops:
+                        # a file that does not decode is left out
+                        found.to_dataset()
                 count = _count_references(found)
                 return Outcome((number,), found, references=count, ways=how, damaged=damaged)
             except OPEN_ERRORS as error:
@@ -302,8 +324,12 @@ class OpenJob(Generic[Opened]):
         number, file = item
         if outcome.found is None:
             return outcome
-        found = outcome.found
+        found: Any = outcome.found
         try:
+            if self.steps and isinstance(found, FileBatch):
+                found = found.to_dataset()
+                # decoding may have loaded variables
+                outcome = replace(outcome, references=_count_references(found))
             for step in self.steps:
                 found = step(file, found)
         except OPEN_ERRORS as error:
@@ -392,6 +418,11 @@ def list_steps(
     if preprocess is not None:
         steps.append(partial(_preprocess, preprocess))
     return tuple(steps)
+
+
+def keep_dataset(file: Any, found: Opened) -> Opened:
+    """Return a dataset unchanged: so files are decoded where they are opened."""
+    return found
 
 
 def _preprocess(preprocess: Callable[[Opened], Opened], file: Any, found: Opened) -> Opened:

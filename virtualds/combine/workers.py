@@ -15,7 +15,13 @@ from typing import Any
 
 from virtualds.combine.dask_jobs import find_client, open_on_cluster
 from virtualds.combine.files import Files
-from virtualds.combine.open_file import MOST, FileWork, NumberedFile, Outcome
+from virtualds.combine.open_file import (
+    MOST,
+    FileWork,
+    NumberedFile,
+    Outcome,
+    list_unopened,
+)
 from virtualds.combine.processes import run_until_ended, start_processes
 from virtualds.options import get_options
 from virtualds.reading.threads import in_turn
@@ -26,6 +32,8 @@ Workers = Callable[[FileWork, Sequence[NumberedFile]], Outcomes]
 UnderWay = dict[Future[list[Outcome[Any]]], Sequence[NumberedFile]]
 """Work that an executor has not finished."""
 
+FIRST = 16
+"""Files that are opened first, before any is prepared."""
 LAST_PIECES = 4
 """Fewest pieces of the remaining files for each worker."""
 PIECES_AHEAD = 4
@@ -79,10 +87,11 @@ def _choose_number(number: int, files: Files) -> Workers:
 def open_one_by_one(job: FileWork, items: Sequence[NumberedFile]) -> Outcomes:
     """Open files in this thread."""
     for batch in _split_batches(items):
-        found, rest = job.open_together(batch)
+        found, opened = job.open_together(batch)
         yield from found
-        opened = (job.prepare(item, job.open_file(item)) for item in rest)
-        yield from job.gather(opened, rest)
+        rest = list_unopened(batch, found)
+        each = (job.prepare(item, opened.get(item[0]) or job.open_file(item)) for item in rest)
+        yield from job.gather(each, rest)
 
 
 def open_in_threads(number: int, job: FileWork, items: Sequence[NumberedFile]) -> Outcomes:
@@ -94,9 +103,13 @@ def open_in_threads(number: int, job: FileWork, items: Sequence[NumberedFile]) -
     rest = list[NumberedFile]()
     try:
         for batch in _split_batches(items):
-            found, others = job.open_together(batch)
+            found, opened = job.open_together(batch)
             yield from found
-            rest += others
+            ready = [item for item in batch if item[0] in opened]
+            each = (job.prepare(item, opened.pop(item[0])) for item in ready)
+            yield from job.gather(each, ready)
+            done = {number for number, _ in ready}
+            rest += [item for item in list_unopened(batch, found) if item[0] not in done]
         ordered = in_turn(pool, job.open_file, rest, ahead=PIECES_AHEAD * number)
         prepared = (job.prepare(item, found.result()) for item, found in ordered)
         yield from job.gather(prepared, rest)
@@ -106,7 +119,11 @@ def open_in_threads(number: int, job: FileWork, items: Sequence[NumberedFile]) -
 
 
 def _split_batches(items: Sequence[NumberedFile]) -> Iterator[Sequence[NumberedFile]]:
-    return (items[start : start + MOST] for start in range(0, len(items), MOST))
+    """Yield batches of files, few at first: if one fails soon, not many have been opened."""
+    start, size = 0, min(FIRST, MOST)
+    while start < len(items):
+        yield items[start : start + size]
+        start, size = start + size, min(size * GROWTH, MOST)
 
 
 def open_in_processes(number: int, job: FileWork, items: Sequence[NumberedFile]) -> Outcomes:
