@@ -16,6 +16,7 @@ from range_server import faulty_server
 from small_archive import halved, write
 
 import virtualds
+from virtualds.combine.cached_part import list_entries
 from virtualds.datasets.lazy import get_virtual_array
 
 FILES = 6
@@ -38,6 +39,10 @@ def cache(tmp_path: Path) -> Path:
 def open_all(paths: Any, **options: Any) -> xr.Dataset:
     options = {"combine": "nested", "concat_dim": "time", **options}
     return virtualds.open_virtual_mfdataset(paths, **options)
+
+
+def list_parts(cache: Path) -> list[Path]:
+    return sorted(path for path in cache.rglob("*") if path.is_file())
 
 
 def cached(dataset: xr.Dataset) -> int:
@@ -93,9 +98,11 @@ def test_a_file_that_has_changed_is_opened_anew(files: list[Path], cache: Path) 
 
 @pytest.mark.parametrize("damage", ["cut", "emptied", "other bytes", "a byte"])
 def test_a_damaged_entry_is_made_anew(damage: str, files: list[Path], cache: Path) -> None:
+    open_all(files[:2], cache=cache)
     expected = open_all(files, cache=cache)
-    entry = sorted(path for path in cache.rglob("*") if path.is_file())[0]
+    entry, _ = list_parts(cache)
     data = entry.read_bytes()
+    lost = sum(len(listed.sources) for listed in list_entries(data))
     damaged = {
         "cut": data[:-1],
         "emptied": b"",
@@ -104,7 +111,7 @@ def test_a_damaged_entry_is_made_anew(damage: str, files: list[Path], cache: Pat
     }
     entry.write_bytes(damaged[damage])
     found = open_all(files, cache=cache)
-    assert cached(found) == FILES - 1
+    assert (lost in (2, 4), cached(found)) == (True, FILES - lost)
     assert_same(found, expected)
     assert entry.read_bytes() == data
 
@@ -182,7 +189,7 @@ def test_many_processes_may_use_a_cache(files: list[Path], cache: Path) -> None:
         found = list(pool.map(lambda _: open_all(files, cache=cache), range(8)))
     for dataset in found:
         assert_same(dataset, found[0])
-    assert len([path for path in cache.rglob("*") if path.is_file()]) == FILES
+    assert len(list_parts(cache)) == 1
 
 
 @pytest.mark.parametrize("etag", ['"a"', None])
@@ -208,7 +215,7 @@ import os, signal, sys
 import virtualds
 
 def progress(step):
-    if step.done == 3 and sys.argv[3] != "0":
+    if step.done >= 16 and sys.argv[3] != "0":
         os.kill(os.getpid(), int(sys.argv[3]))
     if step.report:
         print(step.report.cached, step.report.opened)
@@ -223,10 +230,14 @@ virtualds.open_virtual_mfdataset(
 @pytest.mark.skipif(os.name == "nt", reason="kills as POSIX does")
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_a_killed_job_resumes_where_it_stopped(
-    how: signal.Signals, files: list[Path], cache: Path
+    how: signal.Signals, tmp_path: Path, cache: Path
 ) -> None:
-    command = [sys.executable, "-c", SCRIPT, str(files[0].parent / "*.nc"), str(cache)]
+    """Files that are read together are in the cache before the next are read."""
+    paths = [tmp_path / f"{number:02}.nc" for number in range(40)]
+    for number, path in enumerate(paths):
+        write(path, number)
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "*.nc"), str(cache)]
     killed = subprocess.run([*command, str(int(how))], capture_output=True, timeout=300)
     assert killed.returncode == -how
     again = subprocess.run([*command, "0"], capture_output=True, text=True, timeout=300)
-    assert again.stdout.split() == ["3", str(FILES - 3)]
+    assert again.stdout.split() == ["16", "24"]

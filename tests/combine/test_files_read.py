@@ -121,7 +121,7 @@ def test_files_from_the_cache_and_those_left_out_are_not_counted(
     broken = tmp_path / "broken.h5"
     broken.write_bytes(files[0].read_bytes()[:1000])
     paths = [*files[:3], broken]
-    for expected in (FilesRead(alone=3), FilesRead()):
+    for expected in (FilesRead(together=3), FilesRead()):
         with pytest.warns(UserWarning, match="left out"):
             found = open_all(paths, on_error="skip", cache=tmp_path / "cache")
         assert read(found) == expected

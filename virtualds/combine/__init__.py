@@ -21,7 +21,6 @@ from virtualds.combine.arguments import (
 from virtualds.combine.build import DatasetBuilder, describe_build
 from virtualds.combine.build_options import BuildOptions, Parallel
 from virtualds.combine.dask_jobs import find_client
-from virtualds.combine.file_batch import open_stored
 from virtualds.combine.file_coordinates import Source
 from virtualds.combine.files import Files, Paths
 from virtualds.combine.open_file import keep_dataset, list_steps
@@ -207,7 +206,7 @@ def open_virtual_mfdataset(
     if client is not None and not steps:
         # only the workers of a cluster may be able to read the files
         steps = (keep_dataset,)
-    build = make_build(files, opening, building, steps, open_stored)
+    build = make_build(files, opening, building, steps)
     number = demand_file_number(attrs_file, build)
     replaces = replaces_by(mode)
     target = None
@@ -215,7 +214,7 @@ def open_virtual_mfdataset(
         if to is not None:
             target = BuildTarget.begin(to, target_options, replace=replaces, keep_query=keep_query)
         joins_datasets = bool(steps) or target is not None
-        together = None if cache else AlikeOpener(opening, files.options)
+        together = AlikeOpener(opening, files.options)
         whole = DatasetBuilder(build, combination, target, joins_datasets, together)
         with explain_interrupt(lambda: describe_build(cache, to)), abandon_on_error(target):
             combined, found, report = whole.build_dataset()

@@ -11,7 +11,7 @@ import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from virtualds.arrays.group import ManifestGroup
 from virtualds.arrays.parser import Parser
 from virtualds.chunks.projection import Ints
 from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES
-from virtualds.combine.file_batch import FileBatch
+from virtualds.combine.file_batch import FileBatch, are_same, iterate_rows
 from virtualds.datasets.decoding import encoding_of, name_variable_in_errors
 from virtualds.datasets.decoding_cache import DecodingPlan
 from virtualds.datasets.location import Location, reader_of
@@ -39,8 +39,6 @@ from virtualds.urls import normalise_url
 
 Array = npt.NDArray[Any]
 
-COMPARED_BYTES = 2**24
-"""Bytes of values that are compared at a time."""
 HEEDED_ATTRIBUTES = frozenset(
     {
         *PACKING_ATTRIBUTES,
@@ -91,7 +89,6 @@ class JoinableFiles:
     options: StorageOptions | None = None
     indexes: tuple[Any, ...] | None = None
     _loaded: dict[str, Sequence[Array]] = field(default_factory=dict, repr=False)
-    _firsts: dict[str, Array] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, files: Sequence[FileBatch]) -> JoinableFiles:
@@ -119,9 +116,7 @@ class JoinableFiles:
             name: [some[n] for n in order] for name, some in self._loaded.items()
         }
         numbers = [self.numbers[n] for n in order]
-        return replace(
-            self, alike=alike, urls=urls, numbers=numbers, plan=plan, _loaded=loaded, _firsts={}
-        )
+        return replace(self, alike=alike, urls=urls, numbers=numbers, plan=plan, _loaded=loaded)
 
     def collect(self, dim: str | None, ignored: Collection[str] = ()) -> FileBatch:
         """Return the files as one batch.
@@ -151,13 +146,14 @@ class JoinableFiles:
                     stacked[name] = self.alike.stack(name)
             elif name in ignored:
                 is_whole = False
-                data = self.load_first(name)
-            elif self.are_same(name):
-                same.add(name)
-                data = self.load_first(name)
+                data = self._load_first(name)
             else:
-                stacked[name] = np.stack([*self._iterate(name)])
-                data = stacked[name][0, ...].copy()
+                rows = self._iterate(name)
+                data = next(rows).copy()
+                if are_same(chain([data], rows)):
+                    same.add(name)
+                else:
+                    stacked[name] = np.stack([*self._iterate(name)])
             encoding = encoding_of(stored) if part.is_loaded else stored.encoding
             variables[name] = replace(stored, data=data, encoding=encoding)
         lengths = self.lengths.get(dim or "", np.zeros(0, np.int64))
@@ -201,24 +197,15 @@ class JoinableFiles:
             self._loaded[name] = [whole[(*before, slice(*cut))] for cut in pairwise(ends)]
         return self._loaded[name]
 
-    def load_first(self, name: str) -> Array:
+    def _load_first(self, name: str) -> Array:
         """Return the stored values of a loaded variable in the first file."""
-        if name in self._loaded:
-            return _copy_first(self._loaded[name])
-        if name not in self._firsts:
-            known, data = self.alike.get_values(name), self.alike.group.variables[name].data
-            self._firsts[name] = self._read(name, data) if known is None else _copy_first(known)
-        return self._firsts[name]
+        if (known := self.alike.get_values(name)) is not None:
+            return np.array(known[0])
+        return self._read(name, self.alike.group.variables[name].data)
 
     def are_same(self, name: str) -> bool:
         """Say whether a variable has the same values in all files."""
-        raw = None
-        for values in self._iterate(name):
-            found: Any = values.tolist() if values.dtype.hasobject else values.tobytes()
-            raw = found if raw is None else raw
-            if found != raw:
-                return False
-        return True
+        return are_same(self._iterate(name))
 
     def is_too_large(self, name: str) -> bool:
         """Say whether a virtual variable has too many values to be compared."""
@@ -229,25 +216,15 @@ class JoinableFiles:
     def _iterate(self, name: str) -> Iterator[Array]:
         """Yield the values of a variable in each file."""
         part, data = self.plan.parts[name], self.alike.group.variables[name].data
-        if part.is_index:
+        if part.is_index or name in self._loaded:
             yield from self.load(name, part.stored[0][0])
             return
         if (values := self.alike.get_values(name)) is not None:
-            self._firsts[name] = _copy_first(values)
-            yield from values
+            yield from map(np.asarray, values)
             return
         if not isinstance(data, ManifestArray):
             raise NeedsFullCombineError(f"{name!r} is read when it is needed")
-        stacked = self.alike.stack(name)
-        if _is_repeated(stacked):
-            yield self.load_first(name) if part.is_loaded else self._read(name, stacked[:1])[0, ...]
-            return
-        step = max(COMPARED_BYTES // max(math.prod(data.shape) * data.dtype.itemsize, 1), 1)
-        for start in range(0, stacked.shape[0], step):
-            rows = self._read(name, stacked[start : start + step])
-            if not start and part.is_loaded:
-                self._firsts[name] = _copy_first(rows)
-            yield from rows
+        yield from iterate_rows(part, self.alike.group.variables[name], self.alike.stack(name))
 
     def _read(self, name: str, array: Any) -> Array:
         part = self.plan.parts[name]
@@ -255,22 +232,6 @@ class JoinableFiles:
             stored = self.alike.group.variables[name]
             dims = stored.dims if array.ndim == len(stored.dims) else ("", *stored.dims)
             return part.load_values(replace(stored, dims=dims, data=array))
-
-
-def _copy_first(values: Sequence[Array] | Array) -> Array:
-    """Return the values of the first file, also where all are rows of one array."""
-    first = values[0, ...] if isinstance(values, np.ndarray) else values[0]
-    return first.copy()
-
-
-def _is_repeated(array: ManifestArray) -> bool:
-    """Say whether all elements along the first axis refer to the same chunks."""
-    if len(array.fragments) != 1 or array.has_gaps:
-        return False
-    [fragment] = array.fragments
-    manifest = fragment.manifest.loaded()
-    columns = (manifest.file, manifest.offset, manifest.length, manifest.pipeline)
-    return fragment.axes[0].chunk == 1 and all(column.strides[0] == 0 for column in columns)
 
 
 def collect_files(files: JoinableFiles) -> list[FileBatch]:

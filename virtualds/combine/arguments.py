@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 import xarray as xr
 
 from virtualds.combine.build import Build
 from virtualds.combine.build_options import BuildOptions
-from virtualds.combine.file_batch import FileBatch, decode_opened
+from virtualds.combine.file_batch import FileBatch
 from virtualds.combine.files import Files
 from virtualds.combine.open_file import PrepareStep, make_job
 from virtualds.combine.progress import BuildReport
 from virtualds.combine.workers import choose_workers
-from virtualds.datasets.open import open_dataset_or_tree
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.what_to_load import demand_variables
 
@@ -28,10 +27,9 @@ def make_build(
     opening: OpenOptions,
     building: BuildOptions,
     steps: tuple[PrepareStep[Any], ...],
-    read: Callable[..., Any] = open_dataset_or_tree,
 ) -> Build[Any]:
     """Return the build that opens files as datasets or as trees."""
-    job = make_job(opening, building, steps, files.options, read)
+    job = make_job(opening, building, steps, files.options)
     return Build(files, job, choose_workers(building.parallel, files), building)
 
 
@@ -65,8 +63,8 @@ def find_dataset_of_file(number: int, build: Build[Any], found: Sequence[Any]) -
         if number in outcome.numbers:
             opened = outcome.found
             if isinstance(opened, FileBatch):
-                opened = opened.cut(outcome.numbers.index(number))
-            return decode_opened(opened)
+                return opened.cut(outcome.numbers.index(number)).to_dataset()
+            return opened
     raise ValueError(
         f"attrs_file {build.files.flat[number]}: this file is left out, since it cannot be opened; "
         f"name another"

@@ -33,6 +33,7 @@ from virtualds.combine.open_file import (
     Outcome,
     join_outcomes,
     list_unopened,
+    make_outcome,
 )
 from virtualds.combine.write_target import BuildTarget
 from virtualds.datasets.decoding import MisfitError
@@ -73,9 +74,12 @@ class BatchJob:
     def __call__(self, items: Sequence[NumberedFile]) -> list[Outcome[Any]]:
         """Open some files, and join those that are alike."""
         self.job.take_settings()
-        found, opened = self.open_together(items)
-        rest = list_unopened(items, found)
-        return [*found, *self._join(self.job.open_each(rest, opened), rest)]
+        try:
+            found, opened = self.open_together(items)
+            rest = list_unopened(items, found)
+            return [*found, *self._join(self.job.open_each(rest, opened), rest)]
+        finally:
+            self.finish()
 
     def open_together(
         self, items: Sequence[NumberedFile]
@@ -84,12 +88,15 @@ class BatchJob:
 
         If each has to be prepared, each has an outcome of its own, by its number.
         """
-        batches = self._open_batches(items)
-        if not self.job.steps:
-            relieved = (self._relieve([batch])[0] for batch in batches)
-            return [_make_outcome(batch) for batch in relieved], {}
-        files = (file for batch in batches for file in batch.list_files())
-        return [], {file.numbers[0]: _make_outcome(file) for file in files}
+        cached = [make_outcome(one, is_cached=True) for one in self.job.look_up(items)]
+        batches = self._open_batches(list_unopened(items, cached))
+        outcomes = [*cached, *map(_make_outcome, batches)]
+        if self.job.steps:
+            outcomes = [file for outcome in outcomes for file in _list_files(outcome)]
+        alone = {o.number: o for o in outcomes if len(o.numbers) == 1}
+        together = [outcome for outcome in outcomes if len(outcome.numbers) > 1]
+        relieved = self._relieve([outcome.found for outcome in together])
+        return [replace(o, found=f) for o, f in zip(together, relieved, strict=True)], alone
 
     def _open_batches(self, items: Sequence[NumberedFile]) -> list[FileBatch]:
         """Return the batches of the files that can be read together."""
@@ -109,6 +116,9 @@ class BatchJob:
                         continue
         except OPEN_ERRORS:
             pass
+        if self.job.cache is not None:
+            for batch in found:
+                self.job.cache.add(batch)
         if tells(INFO) and found:
             seconds = time.perf_counter() - begun
             tell(INFO, f"{sum(map(len, found)):,} files: {TOGETHER}, {seconds:.3f} s")
@@ -123,7 +133,8 @@ class BatchJob:
             Files are left out that do not decode, and one of these may not.
         """
         found = list[FileBatch]()
-        if self.alike is not None and not self.job.steps:
+        # what is cached is of use however files are combined
+        if self.alike is not None and not self.job.steps and self.job.cache is None:
             with suppress(NeedsFullCombineError):
                 found = [self.alike.join_files(files)]
         if not found or not (self.job.stops or found[0].is_whole):
@@ -132,6 +143,10 @@ class BatchJob:
             for batch in found:
                 batch.check_decoding()
         return found
+
+    def finish(self) -> None:
+        """Write to the cache what was opened."""
+        self.job.finish()
 
     @property
     def smallest(self) -> int:
@@ -242,8 +257,20 @@ class BatchJob:
 
 def _make_outcome(batch: FileBatch) -> Outcome[Any]:
     """Return the outcome of files that were read together."""
-    ways = dict.fromkeys(batch.numbers, TOGETHER)
-    return Outcome(batch.numbers, batch, references=batch.nchunks, ways=ways)
+    return replace(make_outcome(batch), ways=dict.fromkeys(batch.numbers, TOGETHER))
+
+
+def _list_files(outcome: Outcome[Any]) -> list[Outcome[Any]]:
+    """Return the outcome of each file."""
+    if len(outcome.numbers) == 1:
+        return [outcome]
+    files: Any = outcome.found
+    each = map(make_outcome, files.list_files())
+    cached = int(bool(outcome.cached))
+    return [
+        replace(one, cached=cached, ways={n: w for n, w in outcome.ways.items() if n == one.number})
+        for one in each
+    ]
 
 
 def _arrays(file: Any) -> dict[Hashable, tuple[tuple[Hashable, ...], ManifestArray]]:

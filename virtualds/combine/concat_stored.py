@@ -315,11 +315,9 @@ class Concatenator:
         self._check_sizes(files, dim)
         for name, part in files.plan.parts.items():
             if dim not in part.decoded[0] and not self._counts_once(part):
-                if not all(len(batch) == 1 or name in batch.same for batch in batches):
-                    raise NeedsFullCombineError(f"{name!r} differs, or takes more to compare")
                 if not part.is_loaded and files.is_too_large(name):
                     raise NeedsFullCombineError(f"{name!r} takes more to compare")
-                if not files.are_same(name):
+                if not (all(b.has_same(name) for b in batches) and files.are_same(name)):
                     raise NeedsFullCombineError(f"{name!r} differs")
 
     def _check_meanings(self, batches: Sequence[FileBatch], dim: str) -> None:

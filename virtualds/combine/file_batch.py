@@ -30,11 +30,12 @@ from virtualds.datasets.decoding import (
     VariableDecoding,
     build_index,
     decode_together,
+    name_variable_in_errors,
 )
 from virtualds.datasets.decoding_cache import DecodingPlan, DecodingPlans
 from virtualds.datasets.lazy import get_virtual_array, is_unread
 from virtualds.datasets.location import Location
-from virtualds.datasets.open import dataset_of, open_group
+from virtualds.datasets.open import dataset_of, make_dataset_or_tree, open_group
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.to_dataset import find_decoding_plan
 from virtualds.errors import VirtualdsError, without_secrets
@@ -43,6 +44,8 @@ Array = npt.NDArray[Any]
 
 _PLANS = DecodingPlans()
 """Plans of datasets by structure: alike datasets share one, which is pickled once."""
+COMPARED_BYTES = 2**24
+"""Bytes of values that are compared at a time."""
 UNPICKLABLE = (pickle.PicklingError, TypeError, AttributeError)
 """Errors of pickling attributes of other libraries."""
 
@@ -130,6 +133,13 @@ class FileBatch:
     def _ends(self) -> list[int]:
         """Where the elements of each file end along the dimension."""
         return list(accumulate(self.lengths))
+
+    def has_same(self, name: str) -> bool:
+        """Say whether a variable without the dimension has the same values in all files."""
+        stacked = self.stacked.get(name)
+        if len(self) == 1 or name in self.same or not isinstance(stacked, ManifestArray):
+            return len(self) == 1 or name in self.same
+        return are_same(iterate_rows(self.plan.parts[name], self.group.variables[name], stacked))
 
     def cut(self, place: int) -> FileBatch:
         """Return one of the files."""
@@ -227,15 +237,72 @@ class FileBatch:
         return found
 
 
-def decode_opened(opened: Any) -> Any:
-    """Return the dataset of an opened file, or another opened object unchanged.
+@dataclass(frozen=True, eq=False)
+class OpenedAlone:
+    """A file that decodes by itself, or with groups below: the group, and the dataset or tree."""
 
-    Raises
-    ------
-    VirtualdsError
-        Values cannot be read.
+    url: Any
+    group: ManifestGroup
+    decoded: Any
+    numbers: tuple[int, ...] = (0,)
+
+    def __len__(self) -> int:
+        return 1
+
+    @property
+    def nchunks(self) -> int:
+        """Number of chunks of virtual variables."""
+        return int(self.decoded.virtual.nchunks)
+
+    def list_files(self) -> Iterator[OpenedAlone]:
+        """Yield the file."""
+        yield self
+
+    def to_dataset(self) -> Any:
+        """Return the dataset or tree."""
+        return self.decoded
+
+
+# ---------------------------------------------------------------------- comparing files
+
+
+def are_same(values: Iterable[Array]) -> bool:
+    """Say whether arrays have the same bytes."""
+    raw: Any = None
+    for one in values:
+        found: Any = one.tolist() if one.dtype.hasobject else one.tobytes()
+        raw = found if raw is None else raw
+        if found != raw:
+            return False
+    return True
+
+
+def iterate_rows(
+    part: VariableDecoding, stored: ManifestVariable, stacked: ManifestArray
+) -> Iterator[Array]:
+    """Yield the stored values of a variable in each file, of files along a new first axis.
+
+    If all refer to the same chunks, they are read once.
     """
-    return opened.to_dataset() if isinstance(opened, FileBatch) else opened
+    step = max(COMPARED_BYTES // max(stacked.nbytes // max(len(stacked), 1), 1), 1)
+    count = 1 if _is_repeated(stacked) else len(stacked)
+    for start in range(0, count, step):
+        rows = replace(
+            stored, dims=("", *stored.dims), data=stacked[start : min(start + step, count)]
+        )
+        with name_variable_in_errors(part):
+            values = part.load_values(rows)
+        yield from (values[place, ...] for place in range(len(values)))
+
+
+def _is_repeated(array: ManifestArray) -> bool:
+    """Say whether all elements along the first axis refer to the same chunks."""
+    if len(array.fragments) != 1 or array.has_gaps:
+        return False
+    [fragment] = array.fragments
+    manifest = fragment.manifest.loaded()
+    columns = (manifest.file, manifest.offset, manifest.length, manifest.pipeline)
+    return fragment.axes[0].chunk == 1 and all(column.strides[0] == 0 for column in columns)
 
 
 # ---------------------------------------------------------------------- opening one file
@@ -243,20 +310,20 @@ def decode_opened(opened: Any) -> Any:
 
 def open_stored(
     url: Any, opening: OpenOptions, storage_options: Mapping[str, Any] | None = None
-) -> xr.Dataset | FileBatch:
-    """Read a file; return its dataset if no plan for decoding it is known.
+) -> OpenedAlone | FileBatch:
+    """Read a file.
 
     Errors are those of `virtualds.open_virtual_dataset`.
     """
     location = Location.of(url, storage_options)
     with location.hold_scan():
         group = open_group(location, opening)
-        plan = find_decoding_plan(group, opening)
+        plan = None if opening.below else find_decoding_plan(group, opening)
         if plan is None:
-            dataset = dataset_of(location, group, opening)
-            plan = find_decoding_plan(group, opening)
+            decoded = make_dataset_or_tree(location, group, opening)
+            plan = None if opening.below else find_decoding_plan(group, opening)
             if plan is None:
-                return dataset
+                return OpenedAlone(url, group, decoded)
         try:
             fetch_coordinates(location.url, [group], opening)
             group = plan.load(group)

@@ -1,80 +1,90 @@
-"""A cache of scanned files: one entry for each source, valid until the source changes.
+"""A cache of opened files, in parts of many files each.
 
-The name of an entry is a hash of the url of the source and of all arguments that decide what
-opening it gives. An entry holds the fingerprint of the source, its groups, and the loaded values;
-from these a dataset or a tree is made as after a scan. If an entry is missing or damaged, or its
-source has changed, the source is opened without the cache.
+Parts that were opened with the same options lie in one folder. An entry of a part holds files of
+one structure as columns, with their fingerprints, their groups and the loaded values; from these
+datasets and trees are made as after a scan. If a part is missing or damaged, or a file has changed,
+the file is opened without the cache.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
-from collections.abc import Mapping
+import threading
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import xarray as xr
 
+from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.combine.kept_group import from_bytes, refusal, to_bytes
+from virtualds.combine.alike_files import (
+    JoinableFiles,
+    NeedsFullCombineError,
+    collect_files,
+    find_plan,
+)
+from virtualds.combine.cached_part import (
+    Entry,
+    Listed,
+    dump_entry,
+    list_entries,
+    load_entry,
+    refusal,
+    to_bytes,
+)
+from virtualds.combine.file_batch import FileBatch, OpenedAlone
 from virtualds.datasets.decoding import encoding_of
+from virtualds.datasets.decoding_cache import DecodingPlan
 from virtualds.datasets.lazy import get_virtual_array, is_unread
 from virtualds.datasets.location import Location
-from virtualds.datasets.open import make_dataset_or_tree, open_group
+from virtualds.datasets.open import make_dataset_or_tree
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.to_dataset import NO_NAME
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.options import get_options
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
-from virtualds.urls import join_path, normalise_url
+from virtualds.urls import join_path, normalise_url, scheme_of
 
 OTHERS = 8
 """Most other files that a cached file may refer to: each is checked too."""
+MOST_WAITING, LONGEST_WAIT = 256, 10.0
+"""Files opened one by one, and seconds, after which a part is written: no more is ever lost."""
+SUFFIX = ".part"
+NO_PLAN = DecodingPlan({}, frozenset(), frozenset())
 
 
-class Scanned(NamedTuple):
-    """A dataset or tree, and the group that it was made of; None if the group cannot be cached."""
+class Place(NamedTuple):
+    """Where a file is in the cache: the url of the part, the entry, and the place in that."""
 
-    found: Any
-    group: ManifestGroup | None
-
-    @property
-    def virtual(self) -> Any:
-        """The accessor of the dataset or tree."""
-        return self.found.virtual
+    part: str
+    entry: int
+    place: int
 
 
-def open_to_keep(
-    file: Any, opening: OpenOptions, storage_options: Mapping[str, Any] | None = None
-) -> Scanned:
-    """Open a file; return its dataset, or tree, with the group for the cache.
+@dataclass
+class Index:
+    """What is in the parts of a folder, by the url of the file."""
 
-    Errors are those of `virtualds.open_virtual_dataset`.
-    """
-    location = Location.of(file, storage_options)
-    with location.hold_scan():
-        group = open_group(location, opening)
-        found = make_dataset_or_tree(location, group, opening)
-        with suppress(UnsupportedError):
-            return Scanned(found, _as_opened(group, found))
-    return Scanned(found, None)
+    build: str
+    places: dict[str, list[tuple[SourceFile, Place]]] = field(default_factory=dict)
+    others: dict[tuple[str, int], Sequence[SourceFile]] = field(default_factory=dict)
 
 
-class CachedFile(NamedTuple):
-    """The cached content of a file, its fingerprint, and the url of its entry, or None."""
-
-    found: Any
-    source: SourceFile | None
-    place: str | None
+_index: list[Index] = []
+"""The index of the last build of this process."""
 
 
-@dataclass(frozen=True)
 class FileCache:
-    """A folder of scanned files.
+    """A folder of opened files.
 
     Parameters
     ----------
@@ -84,8 +94,8 @@ class FileCache:
         How files are opened.
     options : StorageOptions or None
         Access options of the files. They are never written.
-    settings : str
-        All options that decide what opening a file gives.
+    build : str, optional
+        The build that uses the cache: each sees the parts that were there when it began.
 
     Raises
     ------
@@ -93,50 +103,105 @@ class FileCache:
         ``loadable_variables`` is a function.
     """
 
-    folder: str
-    opening: OpenOptions
-    options: StorageOptions | None = None
-    settings: str = field(init=False)
+    def __init__(
+        self,
+        folder: str,
+        opening: OpenOptions,
+        options: StorageOptions | None = None,
+        build: str | None = None,
+    ) -> None:
+        settings = _format_settings(opening).encode("utf-8", "surrogatepass")
+        self.folder, self.opening, self.options = folder, opening, options
+        self.build = build or uuid.uuid4().hex
+        self._parts = join_path(folder, hashlib.blake2b(settings, digest_size=20).hexdigest())
+        self._waiting: list[FileBatch | OpenedAlone] = []
+        self._since, self._lock = time.monotonic(), threading.Lock()
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "settings", _format_settings(self.opening))
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FileCache, (self.folder, self.opening, self.options, self.build)
 
-    def look_up(self, file: Any) -> CachedFile:
-        """Return the cached content of a file, and where to cache it."""
-        url = normalise_url(file)
-        source = self._fingerprint(url)
-        if source is None:
-            return CachedFile(None, None, None)
-        key = repr((url, os.fspath(file), self.settings)).encode("utf-8", "surrogatepass")
-        name = hashlib.blake2b(key, digest_size=20).hexdigest()
-        place = join_path(self.folder, f"{name[:2]}/{name[2:]}")
-        group = self._read(place, source)
-        found = (
-            None if group is None else make_dataset_or_tree(Location.of(file), group, self.opening)
-        )
-        return CachedFile(found, source, place)
+    def look_up(self, items: Sequence[tuple[int, Any]]) -> list[FileBatch | OpenedAlone]:
+        """Return those of some files that are cached and have not changed."""
+        index = self._load_index()
+        urls = {number: normalise_url(file) for number, file in items}
+        known = [(number, url) for number, url in urls.items() if url in index.places]
+        states = self._list_fingerprints([url for _, url in known])
+        by_entry: dict[tuple[str, int], dict[int, int]] = defaultdict(dict)
+        for (number, url), state in zip(known, states, strict=True):
+            for source, place in index.places[url] if state is not None else ():
+                if source == state:
+                    by_entry[place[:2]][place.place] = number
+                    break
+        files = dict(items)
+        found: list[FileBatch | OpenedAlone] = []
+        for where, numbers in by_entry.items():
+            if self._are_as_before(index.others[where]):
+                found += self._load(where, {p: (n, files[n]) for p, n in numbers.items()})
+        return found
 
-    def keep(self, kept: CachedFile, scanned: Scanned) -> None:
-        """Cache a scanned file, if a later change of it can be detected.
+    def add(self, opened: FileBatch | OpenedAlone) -> None:
+        """Cache files that were opened, now or with those that follow.
 
         Raises
         ------
         OSError
             The folder cannot be written to.
         """
-        if kept.source is None or kept.place is None or scanned.group is None:
-            return
-        used = {file.url: file for file in _list_sources(scanned.found)}
-        # folders, archives and sets refer only to other files: their own fingerprint does not
-        # change when these do
-        if used.pop(kept.source.url, None) != kept.source:
-            return
-        others = list(used.values())
-        if len(others) > OTHERS or any(file != self._fingerprint(file.url) for file in others):
-            return
-        with suppress(UnsupportedError):
-            data = to_bytes(scanned.group, [kept.source, *others], self.options)
-            find_store(kept.place).write_file(kept.place, data, None)
+        with self._lock:
+            self._waiting.append(opened)
+            waits = time.monotonic() - self._since > LONGEST_WAIT
+            if len(opened) == 1 and not waits and len(self._waiting) < MOST_WAITING:
+                return
+        self.finish()
+
+    def finish(self) -> None:
+        """Write the files that wait.
+
+        Raises
+        ------
+        OSError
+            The folder cannot be written to.
+        """
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+            self._since = time.monotonic()
+        entries = []
+        for entry in _list_entries_of(waiting):
+            others = entry.others
+            # folders, archives and sets refer only to other files: their own fingerprint does not
+            # change when these do
+            if len(others) <= OTHERS and self._are_as_before(others):
+                with suppress(UnsupportedError):
+                    entries.append(dump_entry(entry, self.options))
+        if entries:
+            name = hashlib.blake2b(repr([e["files"] for e in entries]).encode("utf-8", "replace"))
+            place = join_path(self._parts, name.hexdigest()[:40] + SUFFIX)
+            find_store(place).write_file(place, to_bytes(entries), None)
+
+    def _load_index(self) -> Index:
+        with self._lock:
+            if _index and _index[0].build == self.build:
+                return _index[0]
+            index = Index(self.build)
+            store = find_store(self._parts)
+            for listed in store.list_files(self._parts, None):
+                if listed.path.endswith(SUFFIX):
+                    part = join_path(self._parts, listed.path)
+                    with suppress(FormatError, FileNotFoundError):
+                        entries = list_entries(store.read_all(part, None), self.options)
+                        _add_to_index(index, part, entries)
+            _index[:] = [index]
+            return index
+
+    def _list_fingerprints(self, urls: Sequence[str]) -> list[SourceFile | None]:
+        if len(urls) < 2 or scheme_of(urls[0]) == "file":
+            return list(map(self._fingerprint, urls))
+        with ThreadPoolExecutor(min(get_options().max_requests, len(urls))) as pool:
+            return list(pool.map(self._fingerprint, urls))
+
+    def _are_as_before(self, files: Sequence[SourceFile]) -> bool:
+        """Say whether none of some files has changed."""
+        return self._list_fingerprints([file.url for file in files]) == [*files]
 
     def _fingerprint(self, url: str) -> SourceFile | None:
         """Return the present state of a file, None if it does not show changes."""
@@ -145,32 +210,128 @@ class FileCache:
         except OSError:
             # opening the file raises a better error
             return None
-        return source if source.size and (source.mtime or source.etag) else None
+        return source if _shows_changes(source) else None
 
-    def _read(self, place: str, source: SourceFile) -> ManifestGroup | None:
+    def _load(
+        self, where: tuple[str, int], wanted: Mapping[int, tuple[int, Any]]
+    ) -> list[FileBatch | OpenedAlone]:
+        """Return some files of an entry: by their places, numbers and names; none if damaged."""
         try:
-            data = find_store(place).read_all(place, None)
-            sources, group = from_bytes(data, self.options)
-            if self._are_the_same(sources, source):
-                return group
+            entry = _read_entry(*where, self.options)
         except (FileNotFoundError, FormatError):
-            pass
-        return None
+            return []
+        names = [wanted.get(place, (-1, "")) for place in range(len(entry.sources))]
+        numbers, urls = zip(*names, strict=True)
+        batch = FileBatch(
+            urls,
+            entry.group,
+            NO_PLAN,
+            self.opening,
+            numbers,
+            entry.dim,
+            tuple(entry.lengths),
+            entry.attributes,
+            entry.encodings,
+            entry.stacked,
+            entry.same,
+        )
+        first = batch.cut(min(wanted))
+        if not self.opening.below:
+            with suppress(NeedsFullCombineError):
+                plan = find_plan(first.urls[0], first.group, self.opening, self.options)
+                batch = replace(batch, plan=plan)
+                return [batch] if len(wanted) == len(batch) else [batch.cut(p) for p in wanted]
+        # it decodes by itself
+        decoded = make_dataset_or_tree(Location.of(first.urls[0]), first.group, self.opening)
+        return [OpenedAlone(first.urls[0], first.group, decoded, first.numbers)]
 
-    def _are_the_same(self, sources: list[SourceFile], source: SourceFile) -> bool:
-        """Say whether none of the read files has changed; ``source`` is the first."""
-        first, *others = sources
-        return first == source and all(self._fingerprint(o.url) == o for o in others)
+
+@lru_cache(4)
+def _read_entry(part: str, number: int, options: StorageOptions | None) -> Entry:
+    return load_entry(find_store(part).read_all(part, None), number, options)
 
 
-def _as_opened(group: ManifestGroup, found: xr.Dataset | xr.DataTree) -> ManifestGroup:
-    """Return a group with its loaded values, and its undecodable variables.
+def _add_to_index(index: Index, part: str, entries: Sequence[Listed]) -> None:
+    for number, entry in enumerate(entries):
+        index.others[part, number] = entry.others
+        for place, source in enumerate(entry.sources):
+            places = index.places.setdefault(source.url, [])
+            places.append((source, Place(part, number, place)))
+
+
+def _shows_changes(source: SourceFile) -> bool:
+    return bool(source.size and (source.mtime or source.etag))
+
+
+# ---------------------------------------------------------------------- what is kept
+
+
+def _list_entries_of(opened: Sequence[FileBatch | OpenedAlone]) -> list[Entry]:
+    """Return opened files as entries: those of one structure as one."""
+    alone, batches = [], []
+    singles: dict[int, list[FileBatch]] = defaultdict(list)
+    for one in opened:
+        if isinstance(one, OpenedAlone):
+            alone.append(one)
+        elif len(one) == 1:
+            singles[id(one.plan)].append(one)
+        else:
+            batches.append(one)
+    for alike in singles.values():
+        try:
+            batches += collect_files(JoinableFiles.of(alike)) if len(alike) > 1 else alike
+        except NeedsFullCombineError:
+            batches += alike
+    entries = [entry for batch in batches for entry in _make_entries(batch)]
+    for one in alone:
+        with suppress(UnsupportedError):
+            entries += _make_single(one.url, load_group(one))
+    return entries
+
+
+def load_group(opened: FileBatch | OpenedAlone) -> ManifestGroup:
+    """Return the group of a file with its loaded values, and its undecodable variables.
 
     Raises
     ------
     UnsupportedError
         Some values are lazy.
     """
+    if isinstance(opened, FileBatch):
+        return opened.group
+    return _as_opened(opened.group, opened.decoded)
+
+
+def _make_entries(batch: FileBatch) -> list[Entry]:
+    """Return a batch as an entry; files that refer to other files have entries of their own."""
+    if len(batch) == 1:
+        return _make_single(batch.urls[0], batch.group)
+    used = _list_sources(batch.group, batch.stacked.values())
+    own = [used.pop(normalise_url(url), None) for url in batch.urls]
+    sources = [source for source in own if source is not None and _shows_changes(source)]
+    if used or len(sources) < len(own):
+        return [entry for file in batch.list_files() for entry in _make_entries(file)]
+    columns = batch.attributes, batch.encodings, batch.stacked, batch.same
+    return [Entry(sources, (), batch.group, batch.dim, batch.lengths, *columns)]
+
+
+def _make_single(url: Any, group: ManifestGroup) -> list[Entry]:
+    used = _list_sources(group, ())
+    own = used.pop(normalise_url(url), None)
+    if own is None or not _shows_changes(own):
+        return []
+    return [Entry([own], [*used.values()], group)]
+
+
+def _list_sources(group: ManifestGroup, more: Any) -> dict[str, SourceFile]:
+    """Return the files that the virtual arrays of a group refer to, by url."""
+    data = [v.data for _, part in group.walk() for v in part.variables.values()]
+    arrays = [one for one in (*data, *more) if isinstance(one, ManifestArray)]
+    return {file.url: file for array in arrays for file in array.listed_sources}
+
+
+def _as_opened(group: ManifestGroup, found: xr.Dataset | xr.DataTree) -> ManifestGroup:
+    """Return a group as it was decoded to a dataset or tree."""
     below = {}
     if isinstance(found, xr.DataTree):
         nodes = found.children
@@ -191,13 +352,6 @@ def _variable_as_opened(stored: ManifestVariable, found: xr.Variable | None) -> 
     if found is not None and is_unread(found):
         raise UnsupportedError("values that are lazy")
     return replace(stored, data=stored.read(), encoding=encoding_of(stored))
-
-
-def _list_sources(opened: xr.Dataset | xr.DataTree) -> list[SourceFile]:
-    """Return the files of the virtual arrays of a dataset or tree."""
-    nodes = [opened] if isinstance(opened, xr.Dataset) else [n.dataset for n in opened.subtree]
-    arrays = [array for node in nodes for array in node.virtual.arrays.values()]
-    return list(dict.fromkeys(file for array in arrays for file in array.listed_sources))
 
 
 def _format_settings(opening: OpenOptions) -> str:

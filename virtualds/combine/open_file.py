@@ -17,12 +17,11 @@ import xarray as xr
 
 from virtualds.arrays.read_way import DAMAGES, WAYS, ReadWay
 from virtualds.combine.build_options import BuildOptions
-from virtualds.combine.file_batch import FileBatch
-from virtualds.combine.file_cache import FileCache, open_to_keep
+from virtualds.combine.file_batch import FileBatch, OpenedAlone, open_stored
+from virtualds.combine.file_cache import FileCache
 from virtualds.combine.file_coordinates import FileCoordinates, Source
 from virtualds.combine.progress import LeftOut
 from virtualds.combine.xarray_combine import Combination
-from virtualds.datasets.open import open_dataset_or_tree
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.errors import VirtualdsError, without_secrets
 from virtualds.log import INFO, tell, tells
@@ -116,6 +115,13 @@ class Outcome(Generic[Opened]):
         return min(self.numbers)
 
 
+def make_outcome(opened: FileBatch | OpenedAlone, *, is_cached: bool = False) -> Outcome[Any]:
+    """Return the outcome of files that were opened."""
+    found = opened if isinstance(opened, FileBatch) else opened.decoded
+    cached = len(opened) if is_cached else 0
+    return Outcome(opened.numbers, found, cached=cached, references=opened.nchunks)
+
+
 def join_outcomes(outcomes: Sequence[Outcome[Any]], found: Any) -> Outcome[Any]:
     """Return the outcome of files that were opened one by one, and joined to ``found``."""
     return Outcome(
@@ -166,6 +172,9 @@ class FileWork(Protocol):
     def open_file(self, item: NumberedFile) -> Outcome[Any]:
         """Open a file."""
 
+    def finish(self) -> None:
+        """Keep what was opened."""
+
     def prepare(self, item: NumberedFile, outcome: Outcome[Any]) -> Outcome[Any]:
         """Prepare an opened file for combining."""
 
@@ -187,7 +196,7 @@ class OpenJob(Generic[Opened]):
     Parameters
     ----------
     open : callable
-        Takes a file and returns its dataset or tree; if there is a cache, inside a `Scanned`.
+        Takes a file and returns a `FileBatch` or an `OpenedAlone`.
     steps : tuple of callables
         The functions that prepare the dataset or tree, one after the other.
     retries : int
@@ -198,7 +207,7 @@ class OpenJob(Generic[Opened]):
         Whether to leave the files after one that fails.
     """
 
-    open: Callable[[Any], Opened]
+    open: Callable[[Any], FileBatch | OpenedAlone]
     steps: tuple[PrepareStep[Opened], ...] = ()
     retries: int = 0
     cache: FileCache | None = None
@@ -208,18 +217,22 @@ class OpenJob(Generic[Opened]):
 
     def __call__(self, items: Sequence[NumberedFile]) -> list[Outcome[Opened]]:
         """Open some files and prepare them, in this or another process."""
-        return list(self.open_each(items))
+        self.take_settings()
+        _, opened = self.open_together(items)
+        return list(self.open_each(items, opened))
 
     def open_each(
         self, items: Sequence[NumberedFile], opened: Mapping[int, Outcome[Opened]] = NOTHING
     ) -> Iterator[Outcome[Opened]]:
         """Open those files that are not open, and prepare all one by one, in any process."""
-        self.take_settings()
-        for item in items:
-            outcome = self.prepare(item, opened.get(item[0]) or self.open_file(item))
-            yield _make_portable(outcome) if self._is_away else outcome
-            if self.stops and outcome.error is not None:
-                break
+        try:
+            for item in items:
+                outcome = self.prepare(item, opened.get(item[0]) or self.open_file(item))
+                yield _make_portable(outcome) if self._is_away else outcome
+                if self.stops and outcome.error is not None:
+                    break
+        finally:
+            self.finish()
 
     def take_settings(self) -> None:
         """Make a worker do what the process that sent it the job would have done."""
@@ -233,8 +246,21 @@ class OpenJob(Generic[Opened]):
     def open_together(
         self, items: Sequence[NumberedFile]
     ) -> tuple[list[Outcome[Opened]], dict[int, Outcome[Opened]]]:
-        """Open none of the files together."""
-        return [], {}
+        """Take files from the cache; open none together."""
+        cached = (file for one in self.look_up(items) for file in one.list_files())
+        return [], {file.numbers[0]: make_outcome(file, is_cached=True) for file in cached}
+
+    def look_up(self, items: Sequence[NumberedFile]) -> Sequence[FileBatch | OpenedAlone]:
+        """Return those of some files that are in the cache."""
+        found = self.cache.look_up(items) if self.cache else ()
+        if tells(INFO) and found:
+            tell(INFO, f"{sum(map(len, found)):,} files: from the cache")
+        return found
+
+    def finish(self) -> None:
+        """Write to the cache what was opened."""
+        if self.cache is not None:
+            self.cache.finish()
 
     def open_again(self, file: Any) -> Any:
         """Open a file once more, and prepare it.
@@ -272,52 +298,36 @@ class OpenJob(Generic[Opened]):
         return list(outcomes)
 
     def open_file(self, item: NumberedFile) -> Outcome[Opened]:
-        """Open a file, or take it from the cache.
+        """Open a file, and cache it.
 
         Raises
         ------
         OSError
-            The cache cannot be read or written.
+            The cache cannot be written.
         """
         number, file = item
-        kept = self.cache.look_up(file) if self.cache else None
-        if kept is not None and kept.found is not None:
-            if tells(INFO):
-                tell(INFO, f"{file}: from the cache")
-            count = _count_references(kept.found)
-            return Outcome((number,), kept.found, cached=1, references=count)
-        outcome = self._open_file(number, file)
-        if self.cache and kept is not None and outcome.found is not None:
-            scanned: Any = outcome.found
-            # what is cached says nothing of what was left out
-            if not outcome.damaged:
-                self.cache.keep(kept, scanned)
-            return replace(outcome, found=scanned.found)
-        return outcome
-
-    def _open_file(self, number: int, file: Any) -> Outcome[Opened]:
         attempt = 0
         while True:
             attempt += 1
             try:
                 with WAYS.hear() as ways, DAMAGES.hear() as damages:
-                    found = self.open(file)
-                how = {number: ways[-1]} if ways else {}
-                lost = tuple(LeftOut.of(file, damage) for damage in damages)
-                damaged = {number: lost} if lost else {}
-                if isinstance(found, FileBatch):
-                    found = replace(found, numbers=(number,))
-                    if not self.stops:
-                        # a file that does not decode is left out
-                        found.to_dataset()
-                count = _count_references(found)
-                return Outcome((number,), found, references=count, ways=how, damaged=damaged)
+                    opened = replace(self.open(file), numbers=(number,))
+                if not self.stops:
+                    # a file that does not decode is left out
+                    opened.to_dataset()
+                break
             except OPEN_ERRORS as error:
                 if attempt > self.retries or not is_passing(error):
                     return Outcome((number,), error=error, is_fault=True)
                 wait = choose_wait(attempt, error)
                 tell_failure(file, error, wait)
                 pause(wait)
+        lost = tuple(LeftOut.of(file, damage) for damage in damages)
+        if self.cache is not None and not lost:
+            # what is cached says nothing of what was left out
+            self.cache.add(opened)
+        how, damaged = {number: ways[-1]} if ways else {}, {number: lost} if lost else {}
+        return replace(make_outcome(opened), ways=how, damaged=damaged)
 
     def prepare(self, item: NumberedFile, outcome: Outcome[Opened]) -> Outcome[Opened]:
         """Apply the steps to an opened file."""
@@ -329,18 +339,13 @@ class OpenJob(Generic[Opened]):
             if self.steps and isinstance(found, FileBatch):
                 found = found.to_dataset()
                 # decoding may have loaded variables
-                outcome = replace(outcome, references=_count_references(found))
+                outcome = replace(outcome, references=int(found.virtual.nchunks))
             for step in self.steps:
                 found = step(file, found)
         except OPEN_ERRORS as error:
             error.add_note(without_secrets(f"file {file}"))
             return Outcome((number,), error=error)
         return replace(outcome, found=found)
-
-
-def _count_references(found: Any) -> int:
-    counted = found if isinstance(found, FileBatch) else found.virtual
-    return int(counted.nchunks)
 
 
 def is_passing(error: BaseException) -> bool:
@@ -371,7 +376,6 @@ def make_job(
     building: BuildOptions,
     steps: tuple[PrepareStep[Any], ...] = (),
     options: StorageOptions | None = None,
-    read: Callable[..., Any] = open_dataset_or_tree,
 ) -> OpenJob[Any]:
     """Return the job that opens and prepares each file.
 
@@ -383,8 +387,6 @@ def make_job(
         The functions that prepare what was opened.
     options : StorageOptions, optional
         Access options of the files.
-    read : callable
-        Takes a file, ``opening`` and ``options``, and opens the file; not used with a cache.
 
     Raises
     ------
@@ -394,8 +396,7 @@ def make_job(
     kept = None
     if building.cache is not None:
         kept = FileCache(normalise_url(building.cache), opening, options)
-        read = open_to_keep
-    open_file = partial(read, opening=opening, storage_options=options)
+    open_file = partial(open_stored, opening=opening, storage_options=options)
     return OpenJob(open_file, steps, building.retries, kept, building.stops)
 
 

@@ -86,12 +86,15 @@ def _choose_number(number: int, files: Files) -> Workers:
 
 def open_one_by_one(job: FileWork, items: Sequence[NumberedFile]) -> Outcomes:
     """Open files in this thread."""
-    for batch in _split_batches(items):
-        found, opened = job.open_together(batch)
-        yield from found
-        rest = list_unopened(batch, found)
-        each = (job.prepare(item, opened.get(item[0]) or job.open_file(item)) for item in rest)
-        yield from job.gather(each, rest)
+    try:
+        for batch in _split_batches(items):
+            found, opened = job.open_together(batch)
+            yield from found
+            rest = list_unopened(batch, found)
+            each = (job.prepare(item, opened.get(item[0]) or job.open_file(item)) for item in rest)
+            yield from job.gather(each, rest)
+    finally:
+        job.finish()
 
 
 def open_in_threads(number: int, job: FileWork, items: Sequence[NumberedFile]) -> Outcomes:
@@ -116,6 +119,7 @@ def open_in_threads(number: int, job: FileWork, items: Sequence[NumberedFile]) -
     finally:
         # ending early does not wait for servers
         pool.shutdown(wait=False, cancel_futures=True)
+        job.finish()
 
 
 def _split_batches(items: Sequence[NumberedFile]) -> Iterator[Sequence[NumberedFile]]:

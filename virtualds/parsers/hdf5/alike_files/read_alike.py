@@ -86,6 +86,7 @@ class AlikeHDF5Files:
             (name, key): values
             for name in self.columns
             for key, values in self._list_encodings(name)
+            if values.count(values[0]) < len(values)
         }
 
     def _list_encodings(self, name: str) -> Iterator[tuple[str, list[Any]]]:

@@ -1,12 +1,14 @@
-"""A scanned group in bytes, with arrays in the form of zarr-v3 metadata.
+"""A part of the cache: opened files in bytes, with arrays in the form of zarr-v3 metadata.
 
-The rest is what Zarr cannot express: the exact encoding of variables, values in memory, and why a
-variable cannot be read. Manifests are packed columns, as in pickles. Reading only makes groups, and
-a hash detects changed bytes.
+The rest is what Zarr cannot express: the exact encoding of variables, values in memory, what
+differs between files, and why a variable cannot be read. Manifests are packed columns, as in
+pickles. Reading only makes groups, and a hash detects changed bytes.
 
 ::
 
-    magic, 16 bytes of BLAKE2b of the rest, JSON compressed with zlib
+    magic, 16 bytes of BLAKE2b of the rest, 8 bytes: length of the next, little-endian
+    JSON compressed with zlib: the files of each entry
+    JSON compressed with zlib: the entries
 """
 
 from __future__ import annotations
@@ -16,12 +18,13 @@ import hashlib
 import json
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from virtualds.arrays.alike_files import ABSENT, OfEachFile
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import Data, ManifestGroup, ManifestVariable
 from virtualds.bounds import decode_stream
@@ -40,8 +43,8 @@ from virtualds.formats.zarr.v3_arrays import (
 from virtualds.json_values import from_json, to_json
 from virtualds.source_file import SourceFile, StorageOptions
 
-MAGIC = b"virtualds-scan-1\n"
-DIGEST = 16
+MAGIC = b"virtualds-scan-2\n"
+DIGEST, LENGTH = 16, 8
 TEXT = {"type": "str"}
 """The Python class that stands for dtypes of text of any length."""
 DAMAGE = (
@@ -51,48 +54,175 @@ DAMAGE = (
 """Errors of making a group from other bytes."""
 
 
-def to_bytes(
-    group: ManifestGroup, sources: Sequence[SourceFile], options: StorageOptions | None = None
-) -> bytes:
-    """Return a group, and the files it was read from, as bytes.
+@dataclass(frozen=True)
+class Entry:
+    """Files that were opened, as one group.
+
+    ``sources`` are the files, ``others`` the files besides to which their arrays refer. The rest is
+    as `FileBatch` has it; a single file may have groups below.
+    """
+
+    sources: Sequence[SourceFile]
+    others: Sequence[SourceFile]
+    group: ManifestGroup
+    dim: str | None = None
+    lengths: Sequence[int] = ()
+    attributes: OfEachFile = field(default_factory=dict)
+    encodings: OfEachFile = field(default_factory=dict)
+    stacked: Mapping[str, ManifestArray | npt.NDArray[Any]] = field(default_factory=dict)
+    same: frozenset[str] = frozenset()
+
+
+class Listed(NamedTuple):
+    """An entry of a part: its files, and the other files that it refers to."""
+
+    sources: Sequence[SourceFile]
+    others: Sequence[SourceFile]
+
+
+def dump_entry(entry: Entry, options: StorageOptions | None = None) -> dict[str, Any]:
+    """Return an entry as JSON values.
 
     ``options`` are the access options that files may have. They are not written.
 
     Raises
     ------
     UnsupportedError
-        Something in the group cannot be written as bytes.
+        Something in the group cannot be written.
     """
     notes = _Notes(options)
-    said = {"sources": list(map(notes.dump_file, sources)), "group": notes.dump_group(group)}
+    said = {
+        "group": notes.dump_group(entry.group),
+        "dim": entry.dim,
+        "lengths": [*entry.lengths],
+        "attributes": _dump_columns(entry.attributes),
+        "encodings": _dump_columns(entry.encodings),
+        "stacked": {name: notes.dump_data(data) for name, data in entry.stacked.items()},
+        "same": sorted(entry.same),
+        "sources": list(map(notes.dump_file, entry.sources)),
+        "others": list(map(notes.dump_file, entry.others)),
+    }
+    return {**said, "files": list(map(notes.describe_file, notes.table))}
+
+
+def to_bytes(entries: Sequence[Mapping[str, Any]]) -> bytes:
+    """Return entries, as `dump_entry` gives them, as the bytes of a part."""
+    listed = [[entry[name] for name in ("files", "sources", "others")] for entry in entries]
     try:
-        text = json.dumps(said, separators=(",", ":"))
+        texts = [json.dumps(said, separators=(",", ":")) for said in (listed, entries)]
     except TypeError as error:
-        raise UnsupportedError(f"a group in bytes: {error}") from error
-    body = zlib.compress(text.encode(), 1)
-    return MAGIC + hashlib.blake2b(body, digest_size=DIGEST).digest() + body
+        raise UnsupportedError(f"a part of the cache: {error}") from error
+    head, body = (zlib.compress(text.encode(), 1) for text in texts)
+    rest = len(head).to_bytes(LENGTH, "little") + head + body
+    return MAGIC + hashlib.blake2b(rest, digest_size=DIGEST).digest() + rest
 
 
-def from_bytes(
-    data: bytes, options: StorageOptions | None = None
-) -> tuple[list[SourceFile], ManifestGroup]:
-    """Return the files that a group was read from, and the group.
+def list_entries(data: bytes, options: StorageOptions | None = None) -> list[Listed]:
+    """Return the files of each entry of a part.
 
     Raises
     ------
     FormatError
         The bytes are not those that were written.
     """
-    body = data[len(MAGIC) + DIGEST :]
-    digest = hashlib.blake2b(body, digest_size=DIGEST).digest()
-    if data[: len(MAGIC) + DIGEST] != MAGIC + digest:
-        raise FormatError("a group in bytes: they have changed; remove them")
-    notes = _Notes(options)
+    head, _ = _split(data)
     try:
-        said = json.loads(decode_stream(zlib.decompressobj(), body, None))
-        return list(map(notes.load_file, said["sources"])), notes.load_group(said["group"])
+        return [_load_listed(_Notes(options), *one) for one in _load_json(head)]
     except DAMAGE as error:
-        raise FormatError(f"a group in bytes: {error}; remove them") from error
+        raise FormatError(f"a part of the cache: {error}; remove it") from error
+
+
+def load_entry(data: bytes, number: int, options: StorageOptions | None = None) -> Entry:
+    """Return an entry of a part.
+
+    Raises
+    ------
+    FormatError
+        The bytes are not those that were written.
+    """
+    _, body = _split(data)
+    try:
+        said = _load_json(body)[number]
+        notes = _Notes(options)
+        listed = _load_listed(notes, *(said[name] for name in ("files", "sources", "others")))
+        return Entry(
+            *listed,
+            notes.load_group(said["group"]),
+            said["dim"],
+            tuple(map(int, said["lengths"])),
+            _load_columns(said["attributes"], len(listed.sources), of_encodings=False),
+            _load_columns(said["encodings"], len(listed.sources), of_encodings=True),
+            {name: _demand_array(notes.load_data(data)) for name, data in said["stacked"].items()},
+            frozenset(said["same"]),
+        )
+    except DAMAGE as error:
+        raise FormatError(f"a part of the cache: {error}; remove it") from error
+
+
+def _split(data: bytes) -> tuple[bytes, bytes]:
+    rest = data[len(MAGIC) + DIGEST :]
+    digest = hashlib.blake2b(rest, digest_size=DIGEST).digest()
+    if data[: len(MAGIC) + DIGEST] != MAGIC + digest:
+        raise FormatError("a part of the cache: its bytes have changed; remove it")
+    end = LENGTH + int.from_bytes(rest[:LENGTH], "little")
+    return rest[LENGTH:end], rest[end:]
+
+
+def _load_json(data: bytes) -> Any:
+    return json.loads(decode_stream(zlib.decompressobj(), data, None))
+
+
+def _load_listed(notes: _Notes, files: Any, sources: Any, others: Any) -> Listed:
+    notes.table.extend(map(notes.load_file, files))
+    return Listed(list(map(notes.find_file, sources)), list(map(notes.find_file, others)))
+
+
+def _demand_array(data: Data) -> ManifestArray | npt.NDArray[Any]:
+    if not isinstance(data, ManifestArray | np.ndarray):
+        raise TypeError("an array is none")
+    return data
+
+
+def _dump_columns(columns: OfEachFile) -> list[Any]:
+    """Return what differs between files: who has it, its name, the places, and the values there."""
+    found, known = list[Any](), dict[int, int]()
+    for (owner, name), values in columns.items():
+        if (like := known.setdefault(id(values), len(found))) < len(found):
+            # variables share the names of their files
+            found.append([owner, name, None, {"like": like}])
+            continue
+        places = [place for place, value in enumerate(values) if value is not ABSENT]
+        present = [values[place] for place in places]
+        if all(type(value) is str for value in present):
+            said: Any = {"texts": present}
+        elif all(value is str or isinstance(value, np.dtype) for value in present):
+            said = {"dtypes": list(map(_dtype, present))}
+        elif all(isinstance(value, set) for value in present):
+            said = {"sets": list(map(sorted, present))}
+        else:
+            said = {"values": to_json({name: present})}
+        found.append([owner, name, None if len(places) == len(values) else places, said])
+    return found
+
+
+def _load_columns(said: Any, count: int, *, of_encodings: bool) -> OfEachFile:
+    found = dict[tuple[str, str], Sequence[Any]]()
+    for owner, name, places, one in said:
+        [(kind, present)] = one.items()
+        if kind == "like":
+            found[owner, name] = list(found.values())[present]
+            continue
+        if kind == "values":
+            present = _attributes(*present)[name]
+            present = list(map(_tuples, present)) if of_encodings else present
+        elif kind != "texts":
+            make: Any = {"dtypes": _dtype_of, "sets": set}[kind]
+            present = list(map(make, present))
+        values: list[Any] = [ABSENT] * count
+        for place, value in zip(range(count) if places is None else places, present, strict=True):
+            values[place] = value
+        found[owner, name] = values
+    return found
 
 
 def refusal(data: object) -> str | None:
@@ -104,9 +234,11 @@ def refusal(data: object) -> str | None:
 
 @dataclass(frozen=True)
 class _Notes:
-    """Converts groups to JSON, and back."""
+    """Converts groups to JSON, and back; files are numbers in a table."""
 
     options: StorageOptions | None
+    table: list[SourceFile] = field(default_factory=list)
+    numbers: dict[SourceFile, int] = field(default_factory=dict)
 
     def dump_group(self, group: ManifestGroup) -> dict[str, Any]:
         return {
@@ -131,7 +263,7 @@ class _Notes:
         encoding = {**variable.encoding}
         if "dtype" in encoding:
             encoding["dtype"] = _dtype(encoding["dtype"])
-        data, attributes = self._dump_data(variable.data), to_json(variable.attributes)
+        data, attributes = self.dump_data(variable.data), to_json(variable.attributes)
         return [variable.dims, data, attributes, to_json(encoding)]
 
     def _load_variable(
@@ -141,9 +273,9 @@ class _Notes:
         found = {name: _tuples(value) for name, value in _attributes(*encoding).items()}
         if "dtype" in encoding[0]:
             found["dtype"] = _dtype_of(encoding[0]["dtype"])
-        return ManifestVariable(tuple(dims), self._load_data(data), _attributes(*attributes), found)
+        return ManifestVariable(tuple(dims), self.load_data(data), _attributes(*attributes), found)
 
-    def _dump_data(self, data: Data) -> dict[str, Any]:
+    def dump_data(self, data: Data) -> dict[str, Any]:
         if isinstance(data, np.ndarray):
             return {"shape": data.shape, "dtype": _dtype(data.dtype), "values": _values(data)}
         if not isinstance(data, ManifestArray):
@@ -154,7 +286,7 @@ class _Notes:
         dtype = _dtype(data.dtype)
         return {"array": array, "dtype": dtype, "parts": list(map(self._dump_part, parts))}
 
-    def _load_data(self, said: Mapping[str, Any]) -> Data:
+    def load_data(self, said: Mapping[str, Any]) -> Data:
         dtype = _dtype_of(said["dtype"])
         if "array" in said:
             parts = [self._load_part(*part) for part in said["parts"]]
@@ -185,13 +317,24 @@ class _Notes:
         steps = {"offset": unpack(given["length"])}
         manifest = ChunkManifest.build(
             tuple(shape),
-            files=tuple(map(self.load_file, files)),
+            files=tuple(map(self.find_file, files)),
             inline=tuple(map(_bytes, inline)),
             **{name: unpack(column, steps.get(name)) for name, column in given.items()},
         )
         return ManifestPart(fragment, tuple(origin), manifest)
 
-    def dump_file(self, file: SourceFile) -> list[Any]:
+    def dump_file(self, file: SourceFile) -> int:
+        number = self.numbers.setdefault(file, len(self.table))
+        if number == len(self.table):
+            self.table.append(file)
+        return number
+
+    def find_file(self, number: int) -> SourceFile:
+        if number < 0:
+            raise ValueError(f"there is no file {number}")
+        return self.table[number]
+
+    def describe_file(self, file: SourceFile) -> list[Any]:
         if file.options not in (None, self.options):
             raise UnsupportedError(f"{file.url}: it has access options of its own")
         return [file.url, *file.fingerprint, file.options is not None]

@@ -19,9 +19,16 @@ from trees import TREES, Forest
 
 from virtualds import FormatError, ManifestArray, SourceFile, UnsupportedError, bounds
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.combine.build_options import BuildOptions
-from virtualds.combine.kept_group import MAGIC, from_bytes, to_bytes
-from virtualds.combine.open_file import make_job
+from virtualds.combine.cached_part import (
+    MAGIC,
+    Entry,
+    dump_entry,
+    list_entries,
+    load_entry,
+    to_bytes,
+)
+from virtualds.combine.file_batch import open_stored
+from virtualds.combine.file_cache import load_group
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import make_dataset_or_tree
@@ -32,10 +39,19 @@ from virtualds.source_file import StorageOptions
 def there_and_back(path: Path, **options: Any) -> Any:
     """Return what is made of a file that was kept, and what was made of it when it was scanned."""
     opening = OpenOptions(**options)
-    job: Any = make_job(opening, BuildOptions(retries=0, cache=path.parent / "cache"))
-    scanned = job.open(path)
-    _, group = from_bytes(to_bytes(scanned.group, []))
-    return make_dataset_or_tree(Location.of(path), group, opening), scanned.found
+    opened = open_stored(path, opening)
+    group = from_bytes(to_part(load_group(opened)))
+    return make_dataset_or_tree(Location.of(path), group, opening), opened.to_dataset()
+
+
+def to_part(group: ManifestGroup, *files: SourceFile, options: Any = None) -> bytes:
+    """Return a part of one entry."""
+    return to_bytes([dump_entry(Entry(files, (), group), options)])
+
+
+def from_bytes(data: bytes) -> ManifestGroup:
+    list_entries(data)
+    return load_entry(data, 0).group
 
 
 def told(encoding: Any) -> str:
@@ -106,17 +122,25 @@ NOT_KNOWN: dict[str, ManifestGroup] = {
 @pytest.mark.parametrize("which", NOT_KNOWN)
 def test_objects_without_a_form_in_bytes_are_not_written(which: str) -> None:
     with pytest.raises(UnsupportedError):
-        to_bytes(NOT_KNOWN[which], [])
+        to_part(NOT_KNOWN[which])
 
 
 def test_access_options_are_written_nowhere_and_come_back() -> None:
     options = StorageOptions(secret="do not write me down")
     file = SourceFile("s3://b/a", 1, None, "e", options)
-    data = to_bytes(ManifestGroup(), [file], options)
-    assert b"do not write" not in zlib.decompress(data[len(MAGIC) + 16 :])
-    assert from_bytes(data, options)[0] == [file]
+    data = to_part(ManifestGroup(), file, options=options)
+    assert not any(b"do not write" in text for text in texts_of(data))
+    assert list_entries(data, options)[0].sources == [file]
+    assert load_entry(data, 0, options).sources == [file]
     with pytest.raises(UnsupportedError, match="access options of its own"):
-        to_bytes(ManifestGroup(), [file], StorageOptions(another=1))
+        to_part(ManifestGroup(), file, options=StorageOptions(another=1))
+
+
+def texts_of(data: bytes) -> tuple[bytes, bytes]:
+    """Return the two texts of a part."""
+    rest = data[len(MAGIC) + 16 :]
+    end = 8 + int.from_bytes(rest[:8], "little")
+    return zlib.decompress(rest[8:end]), zlib.decompress(rest[end:])
 
 
 def test_unreadable_variables_are_kept_with_the_reason(tmp_path: Path) -> None:
@@ -137,7 +161,7 @@ def entry() -> bytes:
     array = ManifestArray.from_arrays(
         shape=(4,), chunks=(2,), dtype="f4", path="s3://b/a.nc", offsets=[8, 16], lengths=8
     )
-    return to_bytes(ManifestGroup({"t": ManifestVariable(("x",), array, {"n": np.float32(1)})}), [])
+    return to_part(ManifestGroup({"t": ManifestVariable(("x",), array, {"n": np.float32(1)})}))
 
 
 def test_every_damaged_byte_is_noticed(entry: bytes) -> None:
@@ -158,7 +182,7 @@ def variable(data: Any) -> dict[str, Any]:
 
 def chunk(entry: bytes, *path: Any, value: Any) -> dict[str, Any]:
     """Return the group of an entry, in whose array something else stands somewhere."""
-    group: dict[str, Any] = json.loads(zlib.decompress(entry[len(MAGIC) + 16 :]))["group"]
+    group: dict[str, Any] = json.loads(texts_of(entry)[1])[0]["group"]
     *above, last = path
     here = group["variables"]["t"][1]
     for key in above:
@@ -180,13 +204,23 @@ HOSTILE: dict[str, Any] = {
         [{"name": "os.system"}],
     ),
     "a fragment that is not there": ("parts 0 0", 3),
-    "a chunk outside its file": ("parts 0 3", [["s3://b/a.nc", 4, None, None, False]]),
+    "a file that is not there": ("parts 0 3", [1]),
+    "a file before the first": ("parts 0 3", [-1]),
     "too few columns": ("parts 0 5", [0, 0]),
 }
 
 
 def sealed(body: bytes) -> bytes:
-    return MAGIC + hashlib.blake2b(body, digest_size=16).digest() + body
+    """Return a part of the entries that are given."""
+    head = zlib.compress(b"[[[],[],[]]]")
+    rest = len(head).to_bytes(8, "little") + head + body
+    return MAGIC + hashlib.blake2b(rest, digest_size=16).digest() + rest
+
+
+def told_as_entry(group: Any) -> bytes:
+    said = {name: [] for name in ("files", "sources", "others", "lengths", "attributes")}
+    more = {"encodings": [], "stacked": {}, "same": [], "dim": None}
+    return json.dumps([{**said, **more, "group": group}]).encode()
 
 
 def test_an_entry_that_inflates_without_bound_is_refused(entry: bytes) -> None:
@@ -196,7 +230,7 @@ def test_an_entry_that_inflates_without_bound_is_refused(entry: bytes) -> None:
     # the columns of a fragment: shape, way, first, least, width, data
     column = [[2**27], 0, 0, 0, 1, packed]
     group = chunk(entry, "parts", 0, 5, value=[column, *([column] * 4)])
-    inner = json.dumps({"sources": [], "group": group}).encode()
+    inner = told_as_entry(group)
     for bomb in (zlib.compress(b" " * 2**27, 9), zlib.compress(inner, 9)):
 
         def refused(data: bytes = sealed(bomb)) -> None:
@@ -218,6 +252,6 @@ def test_a_foreign_entry_makes_no_other_objects(which: str, entry: bytes) -> Non
         path, value = group
         keys = [int(key) if key.isdecimal() else key for key in path.split()]
         group = chunk(entry, *keys, value=value)
-    body = zlib.compress(json.dumps({"sources": [], "group": group}).encode())
+    body = zlib.compress(told_as_entry(group))
     with pytest.raises(FormatError, match="remove"):
         from_bytes(sealed(body))
