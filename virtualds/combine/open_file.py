@@ -312,9 +312,8 @@ class OpenJob(Generic[Opened]):
             try:
                 with WAYS.hear() as ways, DAMAGES.hear() as damages:
                     opened = replace(self.open(file), numbers=(number,))
-                if not self.stops:
                     # a file that does not decode is left out
-                    opened.to_dataset()
+                    decoded = None if self.stops else opened.to_dataset()
                 break
             except OPEN_ERRORS as error:
                 if attempt > self.retries or not is_passing(error):
@@ -327,6 +326,9 @@ class OpenJob(Generic[Opened]):
             # what is cached says nothing of what was left out
             self.cache.add(opened)
         how, damaged = {number: ways[-1]} if ways else {}, {number: lost} if lost else {}
+        if decoded is not None and self.steps:
+            count = int(decoded.virtual.nchunks)
+            return Outcome((number,), decoded, references=count, ways=how, damaged=damaged)
         return replace(make_outcome(opened), ways=how, damaged=damaged)
 
     def prepare(self, item: NumberedFile, outcome: Outcome[Opened]) -> Outcome[Opened]:

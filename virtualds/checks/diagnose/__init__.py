@@ -15,7 +15,9 @@ from virtualds.checks.diagnose.report import Diagnosis
 from virtualds.checks.diagnose.scan_files import Examination, FileSurvey, survey_files
 from virtualds.checks.diagnose.trial_combine import TrialCombine
 from virtualds.combine import open_virtual_mfdataset
+from virtualds.combine.alike_files import AlikeOpener
 from virtualds.combine.arguments import OF_XARRAY
+from virtualds.combine.batch_job import BatchJob
 from virtualds.combine.build_options import BuildOptions
 from virtualds.combine.file_coordinates import Source
 from virtualds.combine.files import Files, Paths
@@ -108,9 +110,12 @@ def diagnose(
     dims = how or {"combine": "by_coords", "concat_dim": None}
     combination = Combination(**dims, options=merging, arrangement=arrangement)
     steps = list_steps(coordinates, combination, preprocess)
-    job = make_job(opening, building, (Examination(steps),), files.options)
+    examining = replace(
+        make_job(opening, building, (Examination(steps),), files.options), stops=False
+    )
+    job = BatchJob(examining, alike=None, together=AlikeOpener(opening, files.options))
     workers = choose_workers(building.parallel, files)
-    survey = survey_files(chosen, replace(job, stops=False), workers, progress)
+    survey = survey_files(chosen, job, workers, progress)
     survey.is_whole = len(chosen) == len(files.flat)
     if combination.dims:
         _check_dims(combination.dims, survey)
