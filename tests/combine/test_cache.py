@@ -221,7 +221,8 @@ def progress(step):
         print(step.report.cached, step.report.opened)
 
 virtualds.open_virtual_mfdataset(
-    sys.argv[1], combine="nested", concat_dim="time", cache=sys.argv[2], progress=progress
+    sys.argv[1], combine="nested", concat_dim="time", cache=sys.argv[2], progress=progress,
+    preprocess=lambda dataset: dataset,
 )
 """
 

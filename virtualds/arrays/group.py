@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.read_way import ReadWay
 from virtualds.errors import FormatError, VirtualdsError
 from virtualds.public import public
 from virtualds.quantities import format_count
@@ -143,6 +144,8 @@ class ManifestGroup:
         and of attributes in the spelling of CDL, ``"variable:attribute"`` or ``":attribute"``.
     damaged : dict of str to VirtualdsError
         Errors of parts of the file that no variable has, such as messages, by where they lie.
+    way : ReadWay, optional
+        How the file was read, if its parser has several ways.
 
     Raises
     ------
@@ -162,6 +165,7 @@ class ManifestGroup:
     encoding: Mapping[str, Any] = field(default_factory=dict)
     problems: Mapping[str, VirtualdsError] = field(default_factory=dict)
     damaged: Mapping[str, VirtualdsError] = field(default_factory=dict)
+    way: ReadWay | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         seen: dict[str, tuple[str, int]] = {}

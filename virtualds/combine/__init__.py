@@ -191,7 +191,7 @@ def open_virtual_mfdataset(
         *(group, drop_variables, parser, on_problem, allow, snapshot),
         *(loadable_variables, decode_cf),
         parser_options=parser_options,
-        spares=not building.stops,
+        omits_damaged=not building.stops,
     )
     merging = {
         "data_vars": data_vars,
@@ -318,7 +318,7 @@ def open_virtual_mfdatatree(
         *(group, drop_variables, parser, on_problem, allow, snapshot),
         *(loadable_variables, decode_cf),
         parser_options=parser_options,
-        spares=not building.stops,
+        omits_damaged=not building.stops,
     )
     merging = {
         "data_vars": data_vars,

@@ -158,6 +158,11 @@ class BatchJob:
         """The largest number of files for another worker at a time."""
         return MOST if self.target or self.together else self.job.largest
 
+    @property
+    def first(self) -> int:
+        """Files that are opened first, before any is prepared."""
+        return self.job.first
+
     def open_file(self, item: NumberedFile) -> Outcome[Any]:
         """Open a file."""
         return self.job.open_file(item)

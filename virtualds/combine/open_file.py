@@ -15,7 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import xarray as xr
 
-from virtualds.arrays.read_way import DAMAGES, WAYS, ReadWay
+from virtualds.arrays.read_way import ReadWay
 from virtualds.combine.build_options import BuildOptions
 from virtualds.combine.file_batch import FileBatch, OpenedAlone, open_stored
 from virtualds.combine.file_cache import FileCache
@@ -62,6 +62,10 @@ PICKLE_ERRORS = (TypeError, AttributeError, ValueError, LookupError, ImportError
 NOTHING: Mapping[int, Any] = {}
 LARGEST = 16
 """The most files of one task: larger tasks would not save much time of sending tasks."""
+
+
+FIRST = 16
+"""Files that are opened before the first is prepared."""
 
 
 MOST = 256
@@ -152,6 +156,10 @@ class FileWork(Protocol):
     @property
     def largest(self) -> int:
         """The most files of one task for a worker."""
+
+    @property
+    def first(self) -> int:
+        """Files that are opened first, before any is prepared."""
 
     def __call__(self, items: Sequence[NumberedFile]) -> list[Outcome[Any]]:
         """Open some files and prepare them, in this or another process."""
@@ -285,6 +293,11 @@ class OpenJob(Generic[Opened]):
         """The most files of one task for a worker."""
         return LARGEST
 
+    @property
+    def first(self) -> int:
+        """Files that are opened first: few if one may fail when it is prepared."""
+        return FIRST if self.steps else MOST
+
     def gather(
         self, outcomes: Iterator[Outcome[Opened]], items: Sequence[NumberedFile]
     ) -> Iterator[Outcome[Opened]]:
@@ -310,10 +323,9 @@ class OpenJob(Generic[Opened]):
         while True:
             attempt += 1
             try:
-                with WAYS.hear() as ways, DAMAGES.hear() as damages:
-                    opened = replace(self.open(file), numbers=(number,))
-                    # a file that does not decode is left out
-                    decoded = None if self.stops else opened.to_dataset()
+                opened = replace(self.open(file), numbers=(number,))
+                # a file that does not decode is left out
+                decoded = None if self.stops else opened.to_dataset()
                 break
             except OPEN_ERRORS as error:
                 if attempt > self.retries or not is_passing(error):
@@ -321,15 +333,16 @@ class OpenJob(Generic[Opened]):
                 wait = choose_wait(attempt, error)
                 tell_failure(file, error, wait)
                 pause(wait)
-        lost = tuple(LeftOut.of(file, damage) for damage in damages)
+        lost = tuple(LeftOut.of(file, damage) for damage in opened.group.damaged.values())
         if self.cache is not None and not lost:
             # what is cached says nothing of what was left out
             self.cache.add(opened)
-        how, damaged = {number: ways[-1]} if ways else {}, {number: lost} if lost else {}
+        outcome = make_outcome(opened)
         if decoded is not None and self.steps:
-            count = int(decoded.virtual.nchunks)
-            return Outcome((number,), decoded, references=count, ways=how, damaged=damaged)
-        return replace(make_outcome(opened), ways=how, damaged=damaged)
+            outcome = replace(outcome, found=decoded, references=int(decoded.virtual.nchunks))
+        way = opened.group.way
+        ways, damaged = {number: way} if way else {}, {number: lost} if lost else {}
+        return replace(outcome, ways=ways, damaged=damaged)
 
     def prepare(self, item: NumberedFile, outcome: Outcome[Opened]) -> Outcome[Opened]:
         """Apply the steps to an opened file."""

@@ -32,8 +32,6 @@ Workers = Callable[[FileWork, Sequence[NumberedFile]], Outcomes]
 UnderWay = dict[Future[list[Outcome[Any]]], Sequence[NumberedFile]]
 """Work that an executor has not finished."""
 
-FIRST = 16
-"""Files that are opened first, before any is prepared."""
 LAST_PIECES = 4
 """Fewest pieces of the remaining files for each worker."""
 PIECES_AHEAD = 4
@@ -87,7 +85,7 @@ def _choose_number(number: int, files: Files) -> Workers:
 def open_one_by_one(job: FileWork, items: Sequence[NumberedFile]) -> Outcomes:
     """Open files in this thread."""
     try:
-        for batch in _split_batches(items):
+        for batch in _split_batches(job, items):
             found, opened = job.open_together(batch)
             yield from found
             rest = list_unopened(batch, found)
@@ -105,7 +103,7 @@ def open_in_threads(number: int, job: FileWork, items: Sequence[NumberedFile]) -
     pool = ThreadPoolExecutor(number, thread_name_prefix="virtualds-open")
     rest = list[NumberedFile]()
     try:
-        for batch in _split_batches(items):
+        for batch in _split_batches(job, items):
             found, opened = job.open_together(batch)
             yield from found
             ready = [item for item in batch if item[0] in opened]
@@ -122,9 +120,11 @@ def open_in_threads(number: int, job: FileWork, items: Sequence[NumberedFile]) -
         job.finish()
 
 
-def _split_batches(items: Sequence[NumberedFile]) -> Iterator[Sequence[NumberedFile]]:
-    """Yield batches of files, few at first: if one fails soon, not many have been opened."""
-    start, size = 0, min(FIRST, MOST)
+def _split_batches(
+    job: FileWork, items: Sequence[NumberedFile]
+) -> Iterator[Sequence[NumberedFile]]:
+    """Yield batches of files, the first as large as the job wants it."""
+    start, size = 0, min(job.first, MOST)
     while start < len(items):
         yield items[start : start + size]
         start, size = start + size, min(size * GROWTH, MOST)

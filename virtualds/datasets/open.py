@@ -12,7 +12,6 @@ import xarray as xr
 
 from virtualds.arrays.group import ManifestGroup
 from virtualds.arrays.parser import Parser
-from virtualds.arrays.read_way import DAMAGES, WAYS
 from virtualds.arrays.sources import resolve_archive_members
 from virtualds.datasets.coordinates import fetch_coordinates
 from virtualds.datasets.decoding_cache import DecodingPlan
@@ -288,8 +287,8 @@ def open_group(
         _naming_calls_for_patterns(location.url),
         explain_open_errors(location.url),
         location.hold_scan(),
-        _telling(location) as told,
     ):
+        begun = time.perf_counter()
         if (form := location.format) is not None and form.read_object is not None:
             reader = form
             read = form.read_object(location.opened, how, location.options)
@@ -298,28 +297,17 @@ def open_group(
             with _explaining_no_data(location, reader, bool(opening.parser)):
                 read = _read_source(reader, source, how, opening)
             read = resolve_archive_members(read) if isinstance(reader, Parser) else read
-        told.append(reader.name)
-    if opening.spares and read.damaged:
-        for damage in read.damaged.values():
-            DAMAGES.say(damage)
+        if tells(INFO):
+            way, seconds = read.way or "read", time.perf_counter() - begun
+            tell(INFO, f"{location.url}: {reader.name}, {way}, {seconds:.3f} s")
+    problems = read.all_problems(opening.below)
+    if opening.omits_damaged:
+        problems = {name: found for name, found in problems.items() if name not in read.damaged}
+    else:
         read = replace(read, damaged={})
-    if problems := read.all_problems(opening.below):
+    if problems:
         read = apply_on_error(read, problems, opening.on_error, location.url, depth=4)
     return read
-
-
-@contextmanager
-def _telling(location: Location) -> Iterator[list[str]]:
-    """Tell how a file was read, with the name of its format, which the block adds to a list."""
-    names: list[str] = []
-    if not tells(INFO):
-        yield names
-        return
-    begun = time.perf_counter()
-    with WAYS.hear() as ways:
-        yield names
-    way = ways[-1] if ways else "read"
-    tell(INFO, f"{location.url}: {names[0]}, {way}, {time.perf_counter() - begun:.3f} s")
 
 
 @contextmanager

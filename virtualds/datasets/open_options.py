@@ -32,9 +32,9 @@ class OpenOptions:
         As there; a copy, so that nobody changes it later.
     below : bool
         Whether all groups below the group are opened, too, as a tree.
-    spares : bool
-        Whether damaged parts of a file are left out, and told to who listens to
-        `virtualds.arrays.read_way.DAMAGES`, instead of being a matter of ``on_error``.
+    omits_damaged : bool
+        Whether damaged parts of a file are left out, and named by its group, instead of being a
+        matter of ``on_error``.
     defers : bool
         Whether references may be looked up in source files when values are read.
 
@@ -55,7 +55,7 @@ class OpenOptions:
     loadable_variables: Loadable = None
     decode_cf: bool = True
     below: bool = False
-    spares: bool = False
+    omits_damaged: bool = False
     defers: bool = False
     parser_options: Mapping[str, Any] | None = field(default=None, hash=False)
 

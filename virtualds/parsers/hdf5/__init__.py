@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -22,7 +23,7 @@ from virtualds.arrays.parser import (
     ReadNative,
     stored_values,
 )
-from virtualds.arrays.read_way import ALONE, LIBRARY, WAYS, ReadWay
+from virtualds.arrays.read_way import ALONE, LIBRARY, ReadWay
 from virtualds.errors import UnsupportedError, VirtualdsError, without_secrets
 from virtualds.options import get_options
 from virtualds.parsers.hdf5 import library, members
@@ -106,17 +107,14 @@ def _walk_file(
             else:
                 problems = found.all_problems()
                 if not problems:
-                    WAYS.say(ALONE)
-                    return found
+                    return replace(found, way=ALONE)
                 name, problem = next(iter(problems.items()))
                 reason = f"{name}: {_describe(problem, source)}"
         try:
-            found = attempt(library)
+            return replace(attempt(library), way=ReadWay(LIBRARY, reason))
         except DeclinedError as error:
             # nobody is left to read it
             raise UnsupportedError(f"{error}") from error
-    WAYS.say(ReadWay(LIBRARY, reason))
-    return found
 
 
 def _describe(error: VirtualdsError, source: SourceFile) -> str:
