@@ -98,7 +98,7 @@ def _packed(values: Any) -> Any:
 def read_group(path: str) -> Any:
     """Return all groups of a file, as the parser reads them."""
     url = f"file://{path}"
-    return hdf5.read_tree(find_store(url).describe(url, None))
+    return hdf5.read(find_store(url).describe(url, None), below=True)
 
 
 def _joined(paths: list[str]) -> Items:

@@ -7,11 +7,11 @@ record.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,18 +19,12 @@ import numpy.typing as npt
 from virtualds.arrays.alike_files import ReadAlike
 from virtualds.arrays.group import ManifestGroup
 from virtualds.public import public
-from virtualds.source_file import SourceFile
 
 Array = npt.NDArray[Any]
 
 
-class ReadSource(Protocol):
-    """Reads the structure of one group of a source file."""
-
-    def __call__(
-        self, source: SourceFile, group: str | None = None, skip: Iterable[str] = ()
-    ) -> ManifestGroup:
-        """Return the group."""
+ReadSource = Callable[..., ManifestGroup]
+"""Reads the structure of one group of a source file."""
 
 
 # ---------------------------------------------------------------------- native readers
@@ -153,22 +147,25 @@ class Parser:
         Takes the first bytes of a file, or a marker, and says whether it is of this format.
     read : callable
         Takes a `SourceFile`, a group path and names to skip; returns a `ManifestGroup`.
-    read_tree : callable
-        The same with all groups below that one, of which ``read`` need not know more than names;
-        by default `read`, as for formats without groups.
     read_alike : callable, optional
         Reads files of one structure together.
-    deferring : pair of callable, optional
-        ``read`` and ``read_tree`` for a file of which a part will be read: references are looked
-        up in the file when values are read. Errors in them show up then.
+    takes : tuple of str
+        What ``read`` can be asked for besides, as keyword arguments. ``below``: all groups below
+        that one are read, too; otherwise their names are enough. ``defers``: a part of the file
+        will be read, so references may be looked up when values are read; errors in them show up
+        then.
     markers : tuple of str
         For a format that is a folder: the files any of which makes it one.
     options : tuple of str
-        Names of keyword arguments that ``read`` and ``read_tree`` have besides: what users give as
-        ``parser_options``.
+        Names of other keyword arguments of ``read``: what users give as ``parser_options``.
     natives : tuple of NativeReader
         Libraries with which ``ds.virtual.verify(against="native")`` compares values, the one of the
         format itself first. They are asked in this order, until one knows the variable.
+
+    Raises
+    ------
+    ValueError
+        ``takes`` has an unknown name.
 
     Examples
     --------
@@ -181,9 +178,14 @@ class Parser:
     suffixes: tuple[str, ...]
     detect: Callable[[bytes], bool]
     read: ReadSource
-    read_tree: ReadSource | None = None
     read_alike: ReadAlike | None = None
-    deferring: tuple[ReadSource, ReadSource] | None = None
+    takes: tuple[str, ...] = ()
     markers: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
     natives: tuple[NativeReader, ...] = ()
+
+    def __post_init__(self) -> None:
+        if unknown := sorted({*self.takes} - {"below", "defers"}):
+            raise ValueError(
+                f"Parser {self.name!r}: takes has {unknown[0]!r}; it knows 'below' and 'defers'"
+            )

@@ -364,10 +364,8 @@ def _read_source(
     options = opening.parser_options or {}
     _demand_options(reader, options)
     if isinstance(reader, Parser):
-        known = reader.read, reader.read_tree or reader.read
-        read: Sequence[Any] = (reader.deferring if opening.defers else None) or known
-        found: ManifestGroup = read[opening.below](source, how.group, how.skip, **options)
-        return found
+        taken = {name: getattr(opening, name) for name in reader.takes}
+        return reader.read(source, how.group, how.skip, **taken, **options)
     return reader.read(source, how)
 
 

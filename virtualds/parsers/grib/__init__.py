@@ -49,6 +49,7 @@ def read(
     group: str | None = None,
     skip: Iterable[str] = (),
     *,
+    below: bool = False,
     filter_by_keys: Mapping[str, Any] | None = None,
 ) -> ManifestGroup:
     """Read the structure of a file, or of one group of its messages.
@@ -61,6 +62,8 @@ def read(
         The group to read, where messages are of several kinds.
     skip : iterable of str
         Names of variables to leave out.
+    below : bool
+        Whether messages of all kinds are read, each kind as a group, unless there is only one.
     filter_by_keys : dict, optional
         Values of ecCodes' keys that messages must have, as in cfgrib; or lists of values.
 
@@ -75,21 +78,8 @@ def read(
     ValueError
         No message has these keys.
     """
-    return scan(source).select(filter_by_keys).read(group, skip)
-
-
-def read_tree(
-    source: SourceFile,
-    group: str | None = None,
-    skip: Iterable[str] = (),
-    *,
-    filter_by_keys: Mapping[str, Any] | None = None,
-) -> ManifestGroup:
-    """Read messages of all kinds, each kind as a group, unless there is only one.
-
-    Parameters and errors are those of `read`.
-    """
-    return scan(source).select(filter_by_keys).read_tree(group, skip)
+    found = scan(source).select(filter_by_keys)
+    return (found.read_tree if below else found.read)(group, skip)
 
 
 def scan(source: SourceFile) -> FoundFields:
@@ -176,7 +166,7 @@ PARSER = Parser(
     (".grib", ".grib1", ".grib2", ".grb", ".grb2"),
     detect,
     read,
-    read_tree,
+    takes=("below",),
     options=("filter_by_keys",),
     natives=(NativeReader("cfgrib", _open_cfgrib),),
 )

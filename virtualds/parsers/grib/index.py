@@ -50,6 +50,7 @@ def read(
     group: str | None = None,
     skip: Iterable[str] = (),
     *,
+    below: bool = False,
     template: Any = None,
     filter_by_keys: Mapping[str, Any] | None = None,
 ) -> ManifestGroup:
@@ -59,7 +60,7 @@ def read(
     ----------
     source : SourceFile
         The index.
-    group, skip, filter_by_keys
+    group, skip, below, filter_by_keys
         As for GRIB files.
     template : path or url, or list of them
         Files of the same product, each with an index beside it; that with the same messages is
@@ -74,19 +75,8 @@ def read(
     FileNotFoundError
         The file of the index is not there, nor a template, nor its index; or there is no group.
     """
-    return _scan(source, template, filter_by_keys).read(group, skip)
-
-
-def read_tree(
-    source: SourceFile,
-    group: str | None = None,
-    skip: Iterable[str] = (),
-    *,
-    template: Any = None,
-    filter_by_keys: Mapping[str, Any] | None = None,
-) -> ManifestGroup:
-    """Read messages of all kinds, as `read` does, each kind as a group."""
-    return _scan(source, template, filter_by_keys).read_tree(group, skip)
+    found = _scan(source, template, filter_by_keys)
+    return (found.read_tree if below else found.read)(group, skip)
 
 
 def _scan(source: SourceFile, given: Any, wanted: Mapping[str, Any] | None) -> FoundFields:
@@ -287,6 +277,6 @@ PARSER = Parser(
     tuple(FILES),
     is_index,
     read,
-    read_tree,
+    takes=("below",),
     options=("template", "filter_by_keys"),
 )

@@ -9,7 +9,6 @@ import itertools
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -44,11 +43,14 @@ def detect(head: bytes) -> bool:
 
 
 def read(
-    source: SourceFile, group: str | None = None, skip: Iterable[str] = (), *, defers: bool = False
+    source: SourceFile,
+    group: str | None = None,
+    skip: Iterable[str] = (),
+    *,
+    below: bool = False,
+    defers: bool = False,
 ) -> ManifestGroup:
     """Read the structure of one group of a file; unreadable variables are among its `problems`.
-
-    Child groups are empty.
 
     Parameters
     ----------
@@ -58,6 +60,8 @@ def read(
         Path of the group; the root group by default.
     skip : iterable of str
         Names of variables to leave out.
+    below : bool
+        Whether groups below it are read, too; otherwise they are empty.
     defers : bool
         Whether large indexes of chunks are asked when values are read, instead of read now.
 
@@ -70,17 +74,8 @@ def read(
     FileNotFoundError
         There is no such group.
     """
-    return _walk_file(source, group, skip, read_one_group, defers)
-
-
-def read_tree(
-    source: SourceFile, group: str | None = None, skip: Iterable[str] = (), *, defers: bool = False
-) -> ManifestGroup:
-    """Read the structure of a group and of all groups below it, opening the file once.
-
-    Parameters and errors are those of `read`.
-    """
-    return _walk_file(source, group, skip, read_whole_tree, defers)
+    walk: Walk = read_whole_tree if below else read_one_group
+    return _walk_file(source, group, skip, walk, defers)
 
 
 Walk = Callable[[HDF5Files, Structure, frozenset[str], str], ManifestGroup]
@@ -158,9 +153,8 @@ PARSER = Parser(
     (".nc", ".nc4", ".h5", ".hdf5", ".he5", ".cdf"),
     detect,
     read,
-    read_tree,
     read_alike=read_alike,
-    deferring=(partial(read, defers=True), partial(read_tree, defers=True)),
+    takes=("below", "defers"),
     natives=(
         NativeReader("h5netcdf", engine="h5netcdf", options={"phony_dims": "sort"}, remote=True),
         NativeReader("netCDF4", engine="netcdf4", check=_refuse_half_precision),

@@ -63,7 +63,9 @@ def detect(head: bytes) -> bool:
     return head[:4] in SIGNATURES
 
 
-def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ()) -> ManifestGroup:
+def read(
+    source: SourceFile, group: str | None = None, skip: Iterable[str] = (), *, below: bool = False
+) -> ManifestGroup:
     """Read the structure of an image, or of one of its overviews.
 
     Parameters
@@ -75,6 +77,9 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
         further images.
     skip : iterable of str
         Names of variables to leave out.
+    below : bool
+        Whether an image and its overviews are siblings, since children share the axes of their
+        parent in a tree. The image itself is the group ``"0"`` then, unless it is the only one.
 
     Raises
     ------
@@ -111,18 +116,8 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
             nested[above] = replace(nested[above], groups={**nested[above].groups, name: found})
         else:
             nested[name] = found
-    return _number_overviews(replace(root, groups=nested)).group(group)
-
-
-def read_tree(
-    source: SourceFile, group: str | None = None, skip: Iterable[str] = ()
-) -> ManifestGroup:
-    """Read an image and its overviews as siblings: in a tree, children share the parent's axes.
-
-    Parameters and errors are those of `read`. The image itself is the group ``"0"``, unless it is
-    the only one.
-    """
-    return _arrange_side_by_side(read(source, group, skip))
+    found = _number_overviews(replace(root, groups=nested)).group(group)
+    return _arrange_side_by_side(found) if below else found
 
 
 def _number_overviews(found: ManifestGroup) -> ManifestGroup:
@@ -404,6 +399,6 @@ PARSER = Parser(
     (".tif", ".tiff", ".btf", ".gtiff"),
     detect,
     read,
-    read_tree,
+    takes=("below",),
     natives=(NativeReader("tifffile", _open_tifffile, remote=True),),
 )
