@@ -1,6 +1,7 @@
 """A small file that says it is huge is refused before memory is taken for it."""
 
 import json
+import re
 import warnings
 import zlib
 from collections.abc import Callable
@@ -493,3 +494,90 @@ def test_a_part_of_fits_that_no_file_holds_is_refused(rows: int, tmp_path: Path)
     ):
         with pytest.raises(FormatError, match=r"a\.fits"):
             virtualds.open_virtual_datatree(fits(tmp_path, *headers))
+
+
+LONG = 2**42
+"""A length for which no machine has the memory."""
+
+
+def long_file(path: Path, time: int, dims: str, lev: int = 0, names: str = "v") -> Path:
+    """Variables along a dimension without coordinate of which nothing is written."""
+    with h5py.File(path, "w") as file:
+        for name, value in (("time", time), ("lev", lev)):
+            file[name] = np.array([value], "f8")
+            file[name].make_scale(name)
+        file.create_dataset("x", (LONG,), "i1", chunks=(2**30,))
+        file["x"].make_scale("This is a netCDF dimension but not a netCDF variable.         1")
+        for name in names:
+            shape = tuple(file[dim].size for dim in dims.split())
+            chunks = tuple(min(n, 2**30) for n in shape)
+            made = file.create_dataset(name, shape, "f4", chunks=chunks)
+            for axis, dim in enumerate(dims.split()):
+                made.dims[axis].attach_scale(file[dim])
+    return path
+
+
+def long_archives(folder: Path) -> dict[str, list[Path]]:
+    """Files for which xarray would make something of the length of their dimension."""
+    numbers = range(3)
+    along = [long_file(folder / f"along{n}.h5", 0, "x") for n in numbers]
+    lacks = [
+        long_file(folder / f"lacks{n}.h5", n, "time x", names="v" if n == 1 else "vw")
+        for n in numbers
+    ]
+    other = [long_file(folder / f"other{n}.h5", n, "time lev x", lev=n) for n in numbers]
+    return {"x": along, "time": lacks, "other": other}
+
+
+def test_combining_along_an_axis_that_nobody_wrote_is_refused_before_memory_is_taken(
+    tmp_path: Path,
+) -> None:
+    archives = long_archives(tmp_path)
+    mfdataset = virtualds.open_virtual_mfdataset
+    works: dict[str, Callable[[], object]] = {
+        "one file": lambda: mfdataset(archives["x"][:1], combine="nested", concat_dim="x"),
+        "coordinates": lambda: mfdataset(archives["other"]),
+        "tree": lambda: virtualds.open_virtual_mfdatatree(archives["x"], concat_dim="x"),
+        "sync": lambda: virtualds.sync(
+            archives["x"], tmp_path / "s.zarr", concat_dim="x", settle=0
+        ),
+        "dask": lambda: xr.open_dataset(
+            archives["x"], engine="virtual", combine="nested", concat_dim="x"
+        ),
+    }
+    for name, files in archives.items():
+        dim = "x" if name == "x" else "time"
+        works[name] = partial(mfdataset, files, combine="nested", concat_dim=dim)
+    said = rf"\w+\d.h5: dimension 'x' of {LONG:,} elements: .* bytes .*load_limit"
+    for name, work in works.items():
+        with pytest.raises(UnsupportedError) as caught:
+            work()
+        assert re.search(said, str(caught.value), re.DOTALL), name
+    for name in ("x", "time"):
+        found = virtualds.diagnose(archives[name][:2], concat_dim=name)
+        [row] = [row for row in found.differences if row.verdict == "blocks"]
+        assert "dimension 'x' of" in row.how and not row.remedy, name
+    alike = mfdataset([long_file(tmp_path / f"{n}.h5", n, "time x") for n in range(3)])
+    assert alike.sizes == {"time": 3, "x": LONG, "lev": 1}
+    others = [long_file(tmp_path / f"w{n}.h5", n, "time x", names="w") for n in range(3)]
+    merged = mfdataset([*(tmp_path / f"{n}.h5" for n in range(3)), *others])
+    assert merged["w"].sizes == merged["v"].sizes == {"time": 3, "x": LONG}
+
+
+def test_changing_a_set_along_an_axis_that_nobody_wrote_is_refused_before_memory_is_taken(
+    tmp_path: Path,
+) -> None:
+    opened = virtualds.open_virtual_dataset(long_file(tmp_path / "a.h5", 0, "x"))
+    for suffix in ("zarr", "json", "parquet"):
+        target = tmp_path / f"a.{suffix}"
+        opened.virtual.to_manifest(target)
+        changes: dict[str, Callable[[], object]] = {
+            "append": lambda target=target: opened.virtual.to_manifest(target, append_dim="x"),
+            "drop": lambda target=target: virtualds.drop_sources(
+                target, [tmp_path / "a.h5"], dim="x"
+            ),
+        }
+        for name, change in changes.items():
+            with pytest.raises(UnsupportedError) as caught:
+                change()
+            assert f"set: dimension 'x' of {LONG:,} elements" in str(caught.value), (suffix, name)

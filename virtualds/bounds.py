@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from virtualds.errors import UnsupportedError
-from virtualds.options import get_options
+from virtualds.options import count_memory, get_options
 
 MOST_CHUNKS = 10**7
 """Chunks that a table may always have."""
@@ -178,6 +178,31 @@ def demand_selection(nbytes: int) -> None:
             f"this would load {nbytes:,} bytes, more than the limit of {_compute_limit():,}; "
             f"select fewer values that lie next to each other, leave the variable out with "
             f"drop_variables, or raise the limit with virtualds.set_options(load_limit=...)"
+        )
+
+
+def demand_joinable(nbytes: int, what: str) -> None:
+    """Refuse to join what has an axis for whose length alone much of the memory would be taken.
+
+    Parameters
+    ----------
+    nbytes : int
+        Bytes of the masks or indexes of the whole axis, whatever it holds.
+    what : str
+        The axis in the message.
+
+    Raises
+    ------
+    UnsupportedError
+        They are more than `set_options(load_limit=...)`, `ALWAYS` and a quarter of the memory of
+        the machine.
+    """
+    if nbytes > _compute_limit() and nbytes > (limit := max(_compute_limit(), count_memory() // 4)):
+        raise UnsupportedError(
+            f"{what}: to join what has it takes {nbytes:,} bytes of memory for its length alone, "
+            f"more than the limit of {limit:,}; leave out the variables with this dimension "
+            f"(drop_variables=, or ds.drop_vars), or raise the limit with "
+            f"virtualds.set_options(load_limit=...)"
         )
 
 

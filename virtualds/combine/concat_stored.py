@@ -26,7 +26,7 @@ from virtualds.combine.alike_files import (
     find_plan,
 )
 from virtualds.combine.file_batch import FileBatch
-from virtualds.combine.xarray_combine import COMBINE_ERRORS, Combination
+from virtualds.combine.xarray_combine import COMBINE_ERRORS, Combination, demand_lengths
 from virtualds.datasets.decoding import (
     MisfitError,
     VariableDecoding,
@@ -108,6 +108,7 @@ class Concatenator:
             order = self._find_order(batches, dim)
             if (order[:2] != as_given[:2]).any():
                 samples = _make_samples(batches, order)
+            demand_lengths(["the first", "the second"], samples, (dim,))
             pattern = self.combination(samples)
             _check_first(pattern, samples[0], dim)
             return self._grow(pattern, batches, order, dim)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import xarray as xr
 
+from virtualds.bounds import ALWAYS, demand_joinable
 from virtualds.combine.ordering import Arrangement, combine_by_rows, flatten_nested, is_ragged
 from virtualds.datasets.keywords import check_choice, guess_name
 from virtualds.datasets.structure import find_first_difference
@@ -191,11 +193,17 @@ def combine_naming_files(
         The files of the datasets, in order.
     opened : sequence
         The datasets in this order.
+
+    Raises
+    ------
+    UnsupportedError
+        A dimension is too long for what xarray makes of it, and so says a file.
     """
+    shown = [without_secrets(str(file)) for file in files]
+    demand_lengths(shown, opened, dims)
     try:
         return combine(datasets)
     except COMBINE_ERRORS as error:
-        shown = [without_secrets(str(file)) for file in files]
         error.add_note(f"while combining {len(files)} files, {shown[0]} to {shown[-1]}")
         if dims is None and isinstance(combine, Combination) and combine.combine == "nested":
             error.add_note("concat_dim is not given, so the files are merged; pass concat_dim=")
@@ -214,6 +222,76 @@ def combine_naming_files(
             error.add_note(difference)
         error.add_note("virtualds.diagnose(files) shows all differences, and what to do about each")
         raise
+
+
+def demand_lengths(files: Sequence[str], opened: Sequence[Any], dims: Sequence[Any] | None) -> None:
+    """Refuse dimensions for whose length alone xarray would take too much memory.
+
+    Where it concatenates, it makes a mask of the whole dimension. Where it reindexes, it makes an
+    index, and a mask, of the other dimensions too. Dimensions with an index are in memory already.
+
+    Parameters
+    ----------
+    files : sequence of str
+    opened : sequence of Dataset or DataTree
+    dims : sequence of str or None, optional
+        The dimensions that they are joined along, if known.
+
+    Raises
+    ------
+    UnsupportedError
+    """
+    lengths: dict[tuple[str, Any], dict[str, int]] = defaultdict(dict)
+    groups: dict[str, list[Any]] = defaultdict(list)
+    for file, each in zip(files, opened, strict=True):
+        for part in _list_groups(each):
+            path = getattr(part, "path", "")
+            groups[path].append(part)
+            for dim, size in part.sizes.items():
+                lengths[path, dim][file] = size
+    for (path, dim), sizes in lengths.items():
+        longest, size = max(sizes.items(), key=lambda item: item[1])
+        if INDEX_BYTES * size * len(sizes) <= ALWAYS or dim in groups[path][0].indexes:
+            continue
+        nbytes = 0
+        if dim in (dims or ()):
+            nbytes = sum(sizes.values())
+        elif _is_reindexed(dim, groups[path], dims):
+            nbytes = INDEX_BYTES * size
+        demand_joinable(nbytes, f"{longest}: dimension {str(dim)!r} of {size:,} elements")
+
+
+INDEX_BYTES = 8
+"""Bytes of an element of an index that xarray makes."""
+
+
+def _is_reindexed(dim: Any, parts: Sequence[Any], dims: Sequence[Any] | None) -> bool:
+    """Say whether xarray may put variables with a dimension on the coordinates of other files.
+
+    It does so to variables that some files lack, and where coordinates differ along a dimension
+    that the files are not joined along. Where nobody names dimensions, files of the same variables
+    follow each other along one, and the results are merged.
+    """
+    alike: dict[frozenset[Any], list[Any]] = defaultdict(list)
+    for part in parts:
+        alike[frozenset(n for n, v in part.variables.items() if dim in v.dims)].append(part)
+    if dims and len(alike) > 1:
+        return True
+    united = list[dict[Any, Any]]()
+    for names, group in alike.items():
+        beside = {d for n in names for d in group[0].variables[n].dims} - {*(dims or ())}
+        lists = {d: [p.indexes[d] for p in group if d in p.indexes] for d in beside}
+        indexes = {d: found for d, found in lists.items() if found}
+        differ = [d for d, (one, *more) in indexes.items() if not all(map(one.equals, more))]
+        if len(differ) > (0 if dims else 1):
+            return True
+        united.append({d: one.append(more).unique() for d, (one, *more) in indexes.items()})
+    first = united[0]
+    return any(not _has_same_values(one[d], first[d]) for one in united for d in one if d in first)
+
+
+def _has_same_values(one: Any, other: Any) -> bool:
+    return len(one) == len(other) and bool(one.isin(other).all())
 
 
 KEEPING: tuple[dict[str, str], ...] = (

@@ -18,6 +18,7 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.fill import has_missing_value
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.regions import clear_boxes, find_boxes
+from virtualds.bounds import demand_joinable
 from virtualds.chunks.columns import INLINE
 from virtualds.chunks.projection import find_runs
 from virtualds.chunks.reference_table import iterate_references
@@ -328,13 +329,16 @@ def _check_choice(name: str, given: str, known: Iterable[str]) -> None:
 
 
 def _open_set(old: ManifestGroup, new: xr.Dataset | None, dim: str | None) -> xr.Dataset:
-    """Return the set as a dataset; check that both datasets have the dimension."""
+    """Return the set as a dataset; check that both datasets have the dimension, and its length."""
     present = decode_group(old, "raise", to_virtual_dataset)
     for what, dataset in (("the set", present), ("the new dataset", new)):
         if dim is not None and dataset is not None and dim not in dataset.dims:
             raise ValueError(
                 f"dimension {dim!r}: {what} has {sorted(map(str, dataset.dims))}; name one of them"
             )
+        if dim is not None and dataset is not None:
+            size = dataset.sizes[dim]
+            demand_joinable(size, f"{what}: dimension {dim!r} of {size:,} elements")
     return present
 
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
+from virtualds.bounds import demand_joinable
 from virtualds.chunks.columns import drop_repeated_tables
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.reference_table import iterate_references
@@ -76,7 +77,9 @@ def lies_in(array: ManifestArray, urls: set[str]) -> bool:
 
 def find_positions(dataset: xr.Dataset, dim: str, urls: set[str]) -> npt.NDArray[np.bool_]:
     """Say for every position along a dimension whether data there come from some sources."""
-    found = np.zeros(dataset.sizes[dim], bool)
+    size = dataset.sizes[dim]
+    demand_joinable(size, f"dimension {dim!r} of {size:,} elements")
+    found = np.zeros(size, bool)
     if not urls:
         return found
     for axis, array in list_arrays_along(dataset, dim):

@@ -118,7 +118,13 @@ def judge_changes(
             whole = trial.combine(pair)
         except OPEN_ERRORS as error:
             failure = error
-    found = [_judge_change(change, whole, trial) for change in changes]
+    found = list[Difference]()
+    for change in changes:
+        try:
+            found.append(_judge_change(change, whole, trial))
+        except UnsupportedError as error:
+            # whatever differs: the error says what to do first
+            failure = failure or error
     yield from found
     if failure is not None and all(row.verdict != "blocks" for row in found):
         yield _make_difference(
@@ -144,6 +150,8 @@ def judge_unchanged(files: Sequence[str], trial: TrialCombine) -> Iterator[Diffe
 
 def _find_remedy(error: Exception, files: Sequence[str], trial: TrialCombine) -> str:
     """Return the remedy for an error that no structural difference explains."""
+    if isinstance(error, UnsupportedError):
+        return ""
     # variables without the joined dimension are compared only when files are combined
     is_value = isinstance(error, xr.MergeError)
     return _find_keeping(files, trial) if is_value else EXPLANATIONS[TOGETHER].remedy
@@ -169,6 +177,13 @@ def _make_joint_change(pair: Pair) -> FoundChange:
 
 
 def _judge_change(change: FoundChange, whole: xr.Dataset | None, trial: TrialCombine) -> Difference:
+    """Return the verdict of a change.
+
+    Raises
+    ------
+    UnsupportedError
+        The files cannot be tried, whatever differs.
+    """
     meaning = explain_change(change)
     if meaning.harmless and meaning.price:
         return _make_difference(change, "costs", f"{meaning.how}; {meaning.price}", meaning.remedy)
@@ -176,6 +191,8 @@ def _judge_change(change: FoundChange, whole: xr.Dataset | None, trial: TrialCom
         return _make_difference(change, "combines", meaning.how)
     try:
         combined = _try_change(change, trial) if whole is None or change.among else whole
+    except UnsupportedError:
+        raise
     except OPEN_ERRORS as error:
         remedy = meaning.remedy
         if change.fact.aspect == VALUES and not change.is_dimension:
