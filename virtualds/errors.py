@@ -10,7 +10,7 @@
     ├── AccessError(PermissionError)           a reference points where it may not
     └── ConflictError(RuntimeError)            another writer was faster
     CombineWarning(UserWarning)                these files combine, but they are not alike
-    CopyWarning(UserWarning)                   an operation has loaded what was virtual
+    CopyWarning(UserWarning)                   values are loaded, and a set would copy them
     AccessWarning(UserWarning)                 whoever opens this set will get an AccessError
 
 Every message is written as *where: what happened; what to do*, and shown in two lines: what
@@ -200,7 +200,10 @@ class CombineWarning(UserWarning):
 
 @public
 class CopyWarning(UserWarning):
-    """An index or a cast has loaded values that were virtual, and a set would get a copy of them.
+    """Many values are loaded that were virtual or lazy, and a set would hold a copy of them.
+
+    An index or a cast of a virtual array loads them, or the writer of a dataset that another engine
+    of xarray reads when it is needed, or that dask computes.
 
     Examples
     --------

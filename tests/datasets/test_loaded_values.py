@@ -6,6 +6,7 @@ Each case is written in every format, and compared with what comes back of xarra
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -276,3 +277,57 @@ def test_files_of_varying_length_are_not_converted(make: Make, suffix: str, tmp_
     with pytest.raises(VirtualdsError, match="v: it") as caught:
         virtualds.convert(source, tmp_path / f"refs{suffix}")
     assert isinstance(caught.value, UnsupportedError)
+
+
+def copies(ds: xr.Dataset, target: Path, **how: Any) -> list[str]:
+    """Write a dataset; return how many bytes of which variables the writer said it copies."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        ds.virtual.to_manifest(target, **how)
+    found = [w for w in said if w.category is virtualds.CopyWarning]
+    assert all(w.filename == __file__ and "open_virtual_dataset" in str(w.message) for w in found)
+    return [" ".join(str(w.message).split()[:5]) for w in found]
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_writer_says_which_lazy_values_it_copies(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("virtualds.datasets.from_dataset.COPIED_BYTES", 2000)
+    paths = [tmp_path / name for name in ("a.nc", "b.nc")]
+    for n, path in enumerate(paths):
+        values = np.arange(400.0).reshape(4, 100) + n
+        days = xr.Dataset({"t": (("time", "x"), values)}, {"time": np.arange(4) + 4 * n})
+        days.to_netcdf(path, encoding={"t": {"chunksizes": (2, 100)}})
+    first, second = map(virtualds.open_virtual_dataset, paths)
+
+    def opened(**how: Any) -> xr.Dataset:
+        return xr.open_dataset(paths[1], **how)
+
+    kinds: dict[str, Callable[[], xr.Dataset]] = {
+        "of another engine": opened,
+        "flipped by another engine": lambda: opened().isel(x=slice(None, None, -1)),
+        "computed by dask": lambda: opened(chunks={}) + 1,
+        "in memory": lambda: opened().load(),
+        "virtual": lambda: second,
+        "of the engine": lambda: opened(engine="virtual").isel(x=slice(2, 90)).isel(x=slice(88)),
+    }
+    target = tmp_path / f"refs{suffix}"
+    once = ["t: writing loads 3.2 kB,"]
+    for kind, make in kinds.items():
+        said = once if kind not in ("in memory", "virtual", "of the engine") else []
+        assert copies(make(), target, mode="w") == said, kind
+        copies(first.drop_vars("t"), target, mode="w")
+        assert copies(make()[["t"]].drop_vars("time"), target, mode="a") == said, kind
+        copies(first, target, mode="w")
+        if kind in ("virtual", "of the engine"):
+            continue
+        # the set has references of the variable, which become values too
+        assert copies(make(), target, append_dim="time") == [*said, *once], kind
+        later = make().assign_coords(time=np.arange(4) + 20)
+        assert copies(later, target, append_dim="time") == said, kind
+        here = {"region": {"time": slice(4, 8)}, "on_duplicate": "replace"}
+        assert copies(make(), target, **here) == said, kind
+    computed = opened(engine="virtual").isel(x=slice(None, None, -1))
+    with pytest.raises(UnsupportedError, match="variable 't': references cannot express"):
+        computed.virtual.to_manifest(target, mode="w")

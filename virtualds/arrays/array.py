@@ -35,7 +35,7 @@ from virtualds.source_file import SourceFile, from_crc32
 from virtualds.urls import normalise_url
 
 COPIED_BYTES = 2**23
-"""Most bytes that an index or a cast loads without a warning."""
+"""Most bytes that an index, a cast or a writer loads without a warning."""
 
 
 @public

@@ -37,7 +37,7 @@ from virtualds.datasets.duplicates import (
     duplicates_error,
     find_known_positions,
 )
-from virtualds.datasets.from_dataset import group_from_dataset
+from virtualds.datasets.from_dataset import check_loading, group_from_dataset, warn_of_values
 from virtualds.datasets.lacking_variables import LACKING_REFUSED, Lacking
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.reference_systems import check_systems_of_set, list_systems
@@ -79,6 +79,7 @@ def append_along(
     on_duplicate: str = "raise",
     lacking: Lacking = LACKING_REFUSED,
     remedy: str = REMEDY,
+    root: str = "",
 ) -> ManifestGroup:
     """Return a set with a dataset added along a dimension.
 
@@ -98,6 +99,8 @@ def append_along(
         What to do about variables that one side lacks.
     remedy : str
         What the error tells the user to do about positions that are in the set already.
+    root : str
+        Url of the set, which holds values that were in memory when it was written.
 
     Returns
     -------
@@ -123,7 +126,8 @@ def append_along(
     if known.all():
         return old
     check_unchanged(present, new, dim)
-    present = _load_alike(present, new)
+    new = _load_unread(new)
+    present = _load_alike(present, new, root)
     added = [cut_along(new, dim, stretch) for stretch in find_runs(np.flatnonzero(~known))]
     return _to_group(old, _join_pieces(present, POSITIONS[position](present, added, dim), dim))
 
@@ -143,7 +147,9 @@ def compare_static(
     return old if len(present.variables) == len(old.variables) else _to_group(old, present)
 
 
-def replace_sources(old: ManifestGroup, new: xr.Dataset, dim: str | None = None) -> ManifestGroup:
+def replace_sources(
+    old: ManifestGroup, new: xr.Dataset, dim: str | None = None, root: str = ""
+) -> ManifestGroup:
     """Return a set in which a dataset replaces the data that came from the same sources.
 
     Parameters
@@ -155,6 +161,8 @@ def replace_sources(old: ManifestGroup, new: xr.Dataset, dim: str | None = None)
         refers to, or the dataset has values of the coordinate that the set has.
     dim : str, optional
         The dimension along which sources follow each other, by default the only such dimension.
+    root : str
+        Url of the set, which holds values that were in memory when it was written.
 
     Raises
     ------
@@ -173,8 +181,9 @@ def replace_sources(old: ManifestGroup, new: xr.Dataset, dim: str | None = None)
     new = _select_comparable(
         present, _load_index_alike(present, new.drop_vars(list(static)), dim), dim
     )
+    new = _load_unread(new)
     places = pair_stretches(present, new, dim)
-    present = _load_alike(present, new)
+    present = _load_alike(present, new, root)
     pieces, last = [], 0
     for (begin, stop), part in sorted(places, key=lambda place: place[0]):
         pieces += [cut_along(present, dim, (last, begin)), part]
@@ -432,14 +441,26 @@ def _is_equal(name: str, old: xr.Variable, new: xr.Variable, dim: str) -> bool:
         raise
 
 
-def _load_alike(present: xr.Dataset, new: xr.Dataset) -> xr.Dataset:
+def _load_unread(new: xr.Dataset) -> xr.Dataset:
+    """Load variables that are not virtual, of which the set will hold the values."""
+    loaded = dict[Hashable, xr.Variable]()
+    for name, variable in new.variables.items():
+        if get_virtual_array(variable) is None:
+            check_loading(str(name), variable)
+            loaded[name] = variable.compute()
+    return replace_variables(new, loaded)
+
+
+def _load_alike(present: xr.Dataset, new: xr.Dataset, root: str) -> xr.Dataset:
     """Load variables of the set that the new dataset has loaded: a set stores all or no values."""
-    loaded = {
-        name: present.variables[name].copy(data=np.asarray(array))
-        for name, variable in new.variables.items()
-        if get_virtual_array(variable) is None
-        and (array := get_virtual_array(present.variables[name])) is not None
-    }
+    loaded = dict[Hashable, xr.Variable]()
+    for name, variable in new.variables.items():
+        array = get_virtual_array(present.variables[name])
+        if get_virtual_array(variable) is None and array is not None:
+            if not all(_is_held(file.url, root) for file in array.sources):
+                why = "the set has references of it, and what is appended is not virtual"
+                warn_of_values(str(name), array.nbytes, why)
+            loaded[name] = present.variables[name].copy(data=np.asarray(array))
     return present.assign(loaded)
 
 

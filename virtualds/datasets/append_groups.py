@@ -40,12 +40,14 @@ class Append:
     position: str = "end"
     on_duplicate: str = "raise"
     lacking: Lacking = LACKING_REFUSED
+    root: str = ""
 
     def extend(self, old: ManifestGroup, new: xr.Dataset) -> ManifestGroup:
         """Return a group with a dataset added to it, or ``old`` if nothing is added."""
         if self.dim not in sizes_of(old) and self.dim not in new.dims:
             return compare_static(old, new, self.dim, self.lacking)
-        return append_along(old, new, self.dim, self.position, self.on_duplicate, self.lacking)
+        how = (self.position, self.on_duplicate, self.lacking)
+        return append_along(old, new, self.dim, *how, root=self.root)
 
 
 def append_datasets(old: ManifestGroup, new: Datasets, how: Append) -> ManifestGroup:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.array import COPIED_BYTES, ManifestArray
 from virtualds.arrays.fill import default_fill
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.chunks.columns import drop_repeated_tables
@@ -20,8 +20,9 @@ from virtualds.datasets.lazy import get_virtual_array, is_unread
 from virtualds.datasets.loaded_values import encode_loaded
 from virtualds.datasets.references_behind import restore_references
 from virtualds.datasets.to_dataset import IDENTITIES, NO_NAME
-from virtualds.errors import UnsupportedError, VirtualdsError
+from virtualds.errors import CopyWarning, UnsupportedError, VirtualdsError, warn_user
 from virtualds.options import get_options
+from virtualds.quantities import format_bytes
 from virtualds.stores.access_rules import demand_nameable
 
 # ---------------------------------------------------------------------- dataset -> group
@@ -95,20 +96,39 @@ def _to_stored(name: str, variable: xr.Variable) -> ManifestVariable:
             f"values as an array of numpy: for categories their text or numbers, for periods the "
             f"dates that they begin with, and what else tells them apart"
         )
-    _check_size(variable)
+    check_loading(name, variable)
     plain = encode_loaded(name, variable)
     return ManifestVariable(dims, np.asarray(plain.data), plain.attrs, variable.encoding)
 
 
-def _check_size(variable: xr.Variable) -> None:
-    """Refuse to write large values that would have to be read or computed first."""
+def check_loading(name: str, variable: xr.Variable) -> None:
+    """Warn of many values that have to be read or computed first, and refuse too many.
+
+    Raises
+    ------
+    UnsupportedError
+        They have more bytes than `set_options(load_limit=...)` allows.
+    """
+    if not (is_unread(variable) or variable.chunks is not None):
+        return
     limit = get_options().load_limit
-    is_lazy = is_unread(variable) or variable.chunks is not None
-    if is_lazy and variable.nbytes > limit:
+    if variable.nbytes > limit:
         raise UnsupportedError(
             f"its {variable.nbytes:,} bytes would be read and written inline, more than the limit "
             f"of {limit:,}; open the source with virtualds.open_virtual_dataset, which keeps "
             f"references"
+        )
+    warn_of_values(name, variable.nbytes, "it is not virtual, but read when it is needed")
+
+
+def warn_of_values(name: str, nbytes: int, why: str) -> None:
+    """Warn that writing loads values that a user may think of as references."""
+    if nbytes > COPIED_BYTES:
+        warn_user(
+            f"{name}: writing loads {format_bytes(nbytes)}, and the set holds a copy of them, "
+            f"since {why}. To copy nothing, open its source with virtualds.open_virtual_dataset "
+            f"and write that; if you mean to copy, call ds.load() before",
+            CopyWarning,
         )
 
 

@@ -18,7 +18,7 @@ from virtualds.arrays.group import ManifestGroup
 from virtualds.arrays.regions import count_references, crop_box, put_region
 from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES
 from virtualds.datasets.append import list_coding_changes
-from virtualds.datasets.from_dataset import group_from_dataset
+from virtualds.datasets.from_dataset import check_loading, group_from_dataset
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.reference_systems import check_systems_of_set, list_systems
 from virtualds.datasets.references_behind import restore_references
@@ -81,6 +81,8 @@ def fill_region(
         raise CombineError(list_details(said, problems))
     changed = {}
     for name, variable in new.variables.items():
+        if get_virtual_array(variable) is None:
+            check_loading(str(name), variable)
         found = _fill_variable(name, present.variables[name], variable, slices, on_duplicate)
         if found is not None:
             changed[name] = found

@@ -118,7 +118,8 @@ def _write(
         return destination.create(whole)
     if options.is_append:
         lacking = Lacking(options.new_variables, options.missing_variables)
-        how = Append(str(options.append_dim), options.position, options.on_duplicate, lacking)
+        place, url = (options.position, options.on_duplicate), destination.location.url
+        how = Append(str(options.append_dim), *place, lacking, url)
 
         def grow(old: ManifestGroup) -> ManifestGroup:
             there = [find_group(old, path) for path in datasets]
@@ -200,10 +201,12 @@ def _change_group(
     return put_variables(root, path, replace(after, variables=own))
 
 
-def _replace_sources(old: ManifestGroup | None, new: xr.Dataset, dim: str | None) -> ManifestGroup:
+def _replace_sources(
+    old: ManifestGroup | None, new: xr.Dataset, where: Destination
+) -> ManifestGroup:
     if old is None:
         raise CombineError("the set has no such group; mode='a' adds it")
-    return replace_sources(old, new, dim)
+    return replace_sources(old, new, where.options.append_dim, where.location.url)
 
 
 def _fill_region(old: ManifestGroup | None, new: xr.Dataset, where: Destination) -> ManifestGroup:
@@ -222,6 +225,6 @@ def _overwrite(where: Destination) -> ChangeGroup:
 CHANGES: Mapping[str, Callable[[Destination], ChangeGroup]] = {
     "a": lambda where: partial(add_variables, on_duplicate=where.options.on_duplicate),
     "r+": _overwrite,
-    "replace-source": lambda where: partial(_replace_sources, dim=where.options.append_dim),
+    "replace-source": lambda where: partial(_replace_sources, where=where),
 }
 """How the modes that change groups change each of them."""

@@ -105,7 +105,7 @@ class Update:
             found = remove_sources(after, removed, self.dim, self.root)
             after = after if found is after else as_read(found)
         if changed is not None:
-            after = as_read(replace_sources(after, changed, self.dim))
+            after = as_read(replace_sources(after, changed, self.dim, self.root))
             self._check_order(group, after, changes.changed)
         grown = after if added is None else self._add(after, added)
         if grown is begun:
@@ -175,7 +175,8 @@ class Update:
             self._demand_shadowed(group, new)
         position = "coordinate" if self.sorts and self._rises_or_falls(group) else "end"
         for on_duplicate, part in self._split(new):
-            grown = append_along(group, part, self.dim, position, on_duplicate, remedy=REMEDY)
+            how = (self.dim, position, on_duplicate)
+            grown = append_along(group, part, *how, remedy=REMEDY, root=self.root)
             group = group if grown is group else as_read(grown)
         return group
 
