@@ -244,7 +244,15 @@ LOAD_OR_LEAVE_OUT = (
 
 
 def cannot_hold(url: str, form: str, problems: list[str], remedy: str) -> UnsupportedError:
-    """Return the error that lists the properties that a format cannot hold."""
+    """Return the error that lists the properties that a format cannot hold.
+
+    ``remedy`` is for encodings; other properties say themselves what to do, where that is no help.
+    """
+    parts = [lay_out(problem).partition("\n") for problem in problems]
+    own = dict.fromkeys(todo for _, _, todo in parts)
+    if "" not in own:
+        remedy = "each line says what to do" if len(own) > 1 else next(iter(own))
+        problems = problems if len(own) > 1 else [said for said, _, _ in parts]
     count = f"{len(problems)} properties" if len(problems) > 1 else "a property"
     said = f"{url}: {form} cannot hold {count} of this dataset; {remedy}"
     return UnsupportedError(list_details(said, problems))

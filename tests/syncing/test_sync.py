@@ -903,3 +903,27 @@ def test_a_set_that_is_damaged_is_an_error_of_a_kind_that_is_documented(make: Ma
     with pytest.raises(FormatError, match="the set notes inf as 'contiguous'"):
         run("refs.json")
     assert Path("refs.json").read_text() == damaged
+
+
+@pytest.mark.parametrize("suffix", ["json", "parquet"])
+def test_what_a_set_cannot_hold_ends_in_what_sync_can_do(suffix: str, make: Make) -> None:
+    target = f"refs.{suffix}"
+    for number, count in enumerate((4, 3, 4)):
+        make(number, count=count)
+    general = ("ds.", "rewrite", "format=")
+    with pytest.raises(UnsupportedError, match="cannot hold") as caught:
+        run("other." + suffix)
+    assert "drop_variables" in str(caught.value)
+    assert not any(word in str(caught.value) for word in general)
+    odd = Path("data/01.nc").rename("01.nc")
+    run(target)
+    odd.rename("data/01.nc")
+    Path("data/00.nc").rename("00.nc")
+    make(3, count=2)
+    with pytest.raises(UnsupportedError, match="cannot hold") as caught:
+        run(target, on_removed="drop")
+    said = str(caught.value)
+    assert "zarr-v3" in said and "on_removed='keep'" in said and "out of the pattern" in said
+    assert not any(word in said for word in general)
+    run("refs.zarr", on_removed="drop")
+    assert_holds("refs.zarr")

@@ -6,10 +6,14 @@ from dataclasses import replace
 
 from virtualds.arrays.group import ManifestGroup
 from virtualds.datasets.write import Destination
+from virtualds.formats.zarr.write_plan import suggest_instead
 from virtualds.stores.listing import FileColumns
 from virtualds.syncing.apply import Update, Updated
 from virtualds.syncing.compare import Changes
 from virtualds.syncing.report import SyncReport
+
+ZARR_V3 = "sync a zarr-v3 set in place of this one (a target that ends in .zarr), or "
+"""What to do about files that only this format can hold."""
 
 
 def commit(
@@ -52,9 +56,20 @@ def commit(
     is_needed = any(one is not None for one in opened) or (update.drops and changes.removed)
     if is_needed:
         # a set that was removed meanwhile would come back with the new files alone
-        destination.change(change, begin if known is None else None)
+        with suggest_instead(_suggest(known is None, update.drops and changes.removed), ZARR_V3):
+            destination.change(change, begin if known is None else None)
     report = _report(destination, update, done, came)
     return replace(report, exists=known is not None or bool(is_needed))
+
+
+def _suggest(is_new: bool, drops: object) -> str:
+    """Return what else to do about files that the format of the set cannot hold."""
+    files = "leave the files that differ out of the pattern"
+    if is_new:
+        return f"{files}, or these variables out (drop_variables=)"
+    if drops:
+        return f"{files}, or keep what the set has of files that are gone (on_removed='keep')"
+    return files
 
 
 def _report(destination: Destination, update: Update, done: Changes, came: Updated) -> SyncReport:

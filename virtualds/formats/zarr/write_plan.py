@@ -108,8 +108,11 @@ def suggest_zarr_v3(group: ManifestGroup, url: str) -> Iterator[None]:
 
 
 @contextmanager
-def suggest_instead(remedy: str) -> Iterator[None]:
-    """Replace the remedy for what a format cannot hold, in a call that takes no dataset."""
+def suggest_instead(remedy: str, zarr_v3: str = "") -> Iterator[None]:
+    """Replace the remedy for what a format cannot hold, in a call that takes no dataset.
+
+    ``zarr_v3`` is said before it where zarr-v3 holds what the format cannot.
+    """
     try:
         yield
     except UnsupportedError as error:
@@ -117,7 +120,8 @@ def suggest_instead(remedy: str) -> Iterator[None]:
         said, _, other = message.partition("; ")
         if not other.endswith(LOAD_OR_LEAVE_OUT):
             raise
-        raise UnsupportedError("\n".join([f"{said}; {remedy}", *details])) from None
+        first = zarr_v3 if other.startswith(ZARR_V3) else ""
+        raise UnsupportedError("\n".join([f"{said}; {first}{remedy}", *details])) from None
 
 
 @dataclass(frozen=True)
@@ -235,9 +239,10 @@ def describe_on_grids(
     if cut["chunk_grid"]["name"] in grids:
         return cut, moved
     found = unsupported_reasons(array) or ["Zarr has no plain form for how it is stored"]
+    hint = ""
     if metadata["chunk_grid"]["name"] == "rectilinear":
-        found.append("rectilinear=True writes it for those who have that grid")
-    raise UnsupportedError("; ".join(found))
+        hint = " (rectilinear=True writes it for those who have that grid)"
+    raise UnsupportedError(f"{', '.join(found)}{hint}")
 
 
 def list_obstacles_on(variable: ManifestVariable, grids: tuple[str, ...]) -> list[str]:
@@ -251,4 +256,7 @@ def list_obstacles_on(variable: ManifestVariable, grids: tuple[str, ...]) -> lis
 
 def _check_name(path: str) -> None:
     if not is_node_path(path):
-        raise UnsupportedError("Zarr v3 reserves its name; rename it with ds.rename")
+        raise UnsupportedError(
+            "Zarr v3 reserves its name; rename it with ds.rename (in preprocess= where files are "
+            "joined), or leave it out with drop_variables"
+        )
