@@ -342,9 +342,40 @@ def test_names_units_and_packing_of_bands_are_attributes(tmp_path: Path) -> None
     path = image.write(tmp_path / "a.tif")
     attrs = virtualds.open_virtual_dataset(path, decode_cf=False).band_data.attrs
     assert attrs["long_name"] == ["red", "", "blue"]
-    assert (attrs["scale_factor"], attrs["offsets"]) == (0.5, [0.0, 3.0, 0.0])
+    assert (attrs["scales"], attrs["offsets"]) == ([0.5, 0.5, 0.5], [0.0, 3.0, 0.0])
     assert attrs["SENSOR"] == "OLI"
-    assert "add_offset" not in attrs
+    assert not {"scale_factor", "add_offset"} & set(attrs)
+
+
+def test_no_value_gets_a_part_of_the_packing_of_its_band(tmp_path: Path) -> None:
+    ones = {"scale": (1.0,) * 3, "offset": (0.0,) * 3}
+    for given in (
+        {"scale": (2.0,) * 3, "offset": (1.0, 5.0, 5.0)},
+        {"scale": (2.0, 2.0, 3.0), "offset": (5.0,) * 3},
+        {"scale": (2.0, 2.0, 3.0), "offset": (1.0, 5.0, 5.0)},
+        {"offset": (1.0, 1.0, 5.0)},
+        {"scale": (2.0,) * 3, "offset": (5.0,) * 3},
+    ):
+        items = "".join(
+            f"<Item name='{role.upper()}' sample='{band}' role='{role}'>{number}</Item>"
+            for role, numbers in given.items()
+            for band, number in enumerate(numbers)
+        )
+        xml = f"<GDALMetadata>{items}</GDALMetadata>"
+        image = Image(**RGB, options=TILES | {"photometric": "rgb"} | geo(xml=xml))
+        path = image.write(tmp_path / "a.tif")
+        stored = virtualds.open_virtual_dataset(path, decode_cf=False).band_data.values
+        found = virtualds.open_virtual_dataset(path).band_data
+        scales, offsets = (np.array((ones | given)[role]) for role in ("scale", "offset"))
+        whole = stored * scales[0] + offsets[0]
+        if len({*scales}) == len({*offsets}) == 1:
+            np.testing.assert_array_equal(found.values, whole)
+            continue
+        # the numbers of the file, and what each band is to be packed by
+        np.testing.assert_array_equal(found.values, stored)
+        assert {f"{role}s": found.attrs.get(f"{role}s") for role in given} == {
+            f"{role}s": list(numbers) for role, numbers in given.items()
+        }
 
 
 def test_odd_items_of_gdal_are_read_as_gdal_reads_them(tmp_path: Path) -> None:

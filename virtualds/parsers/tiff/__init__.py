@@ -335,22 +335,23 @@ def _parse_gdal_metadata(page: Any) -> dict[str, Any]:
 
 
 def _collect_band_attributes(roles: Mapping[str, Mapping[int, str]], count: int) -> dict[str, Any]:
-    """Return names, units and packing of bands; packing is CF's if all bands agree."""
+    """Return names, units and packing of bands; packing is CF's if all bands agree in all of it."""
     found: dict[str, Any] = {}
     for role, name in {"description": "long_name", "unittype": "units"}.items():
         texts = [roles.get(role, {}).get(band, "") for band in range(count)]
         if any(texts):
             found[name] = texts[0] if len(set(texts)) == 1 and count == 1 else texts
-    for role, (name, default, several) in {
-        "scale": ("scale_factor", "1", "scales"),
-        "offset": ("add_offset", "0", "offsets"),
-    }.items():
-        numbers = [_parse_number(roles.get(role, {}).get(n) or default) for n in range(count)]
-        if len(set(numbers)) > 1 or isinstance(numbers[0], str):
-            found[several] = numbers
-        elif numbers[0] != float(default):
-            found[name] = numbers[0]
-    return found
+    numbers = {
+        role: [_parse_number(roles.get(role, {}).get(n) or default) for n in range(count)]
+        for role, default in {"scale": "1", "offset": "0"}.items()
+    }
+    if any(len(set(each)) > 1 or isinstance(each[0], str) for each in numbers.values()):
+        # a part of the packing alone, which readers of CF apply, would give other numbers
+        used = {role: each for role, each in numbers.items() if roles.get(role)}
+        return found | {f"{role}s": each for role, each in used.items()}
+    [scale], [offset] = map(set, numbers.values())
+    found |= {} if scale == 1 else {"scale_factor": scale}
+    return found | ({} if offset == 0 else {"add_offset": offset})
 
 
 def _parse_number(text: str) -> float | str:
