@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import h5py
 import netCDF4
@@ -216,6 +217,32 @@ def test_a_sidecar_of_another_name_says_what_its_file_is_called(tmp_path: Path) 
     (tmp_path / "a.bin").write_bytes(b"xx" + np.arange(4, dtype="<i2").tobytes())
     text = one(CONTIGUOUS).replace("dmrVersion=", 'name="/somewhere/a.bin" dmrVersion=')
     assert opened(tmp_path / "a.xml", text)["v"].values.tolist() == [0, 1, 2, 3]
+
+
+def test_a_sidecar_is_never_taken_for_the_file_that_it_describes(tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(b"xx" + np.arange(4, dtype="<i2").tobytes())
+    for text in (one(CONTIGUOUS), named("OPeNDAP_DMRpp_DATA_ACCESS_URL")):
+        for name in ("a.xml", "A.BIN.xml"):
+            with pytest.raises(
+                FormatError, match=r"'v' of .*\.xml: the sidecar does not say which"
+            ):
+                opened(tmp_path / name, text)
+        with pytest.raises(FormatError, match="which file it describes"):
+            virtualds.open_virtual_dataset(text.encode())
+        assert opened(tmp_path / "a.bin.DMRPP", text)["v"].values.tolist() == [0, 1, 2, 3]
+    with pytest.raises(FormatError, match="which file it describes"):
+        opened(tmp_path / "a.bin.dmrpp", named("a.bin.dmrpp"))
+
+
+def test_a_sidecar_on_a_server_finds_a_file_whose_name_is_encoded(tmp_path: Path) -> None:
+    for name in ("my file.h5", "a+b.h5", "a#b?.h5", "ü.h5"):
+        (tmp_path / name).write_bytes(b"xx" + np.arange(4, dtype="<i2").tobytes())
+        for href in (f"data/{name}", "OPeNDAP_DMRpp_DATA_ACCESS_URL"):
+            (tmp_path / f"{name}.dmrpp").write_text(named(href), encoding="utf-8")
+            with counting_server(tmp_path) as (url, _):
+                for query in ("", "?token=1"):
+                    found = virtualds.open_virtual_dataset(f"{url}/{quote(name)}.dmrpp{query}")
+                    assert found["v"].values.tolist() == [0, 1, 2, 3]
 
 
 def test_chunks_may_lie_in_several_files(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NoReturn
+from urllib.parse import unquote
 from xml.etree.ElementTree import Element
 
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
@@ -162,6 +163,8 @@ class DescribedFiles:
         ------
         AccessError
             The sidecar may not name it.
+        FormatError
+            It names none.
         """
         if href not in self._found:
             self._found[href] = self._make(href)
@@ -180,16 +183,29 @@ class DescribedFiles:
         ANYWHERE.check(url, base)
         is_near = scheme_of(base) == "file" or is_same_host(url, base)
         options = self.source.options if is_near else None
-        if self._is_its_own(told) and not _is_there(url, options):
+        beside = self._find_beside(told)
+        if beside is not None and not _is_there(url, options):
             # the folders are those of the machine that made the sidecar
-            beside = resolve_url(name_of(told), base)
             url = beside if _is_there(beside, options) else url
+        if url == base:
+            raise FormatError(
+                f"the sidecar does not say which file it describes; give it the name of the file "
+                f"and {SUFFIX!r} behind it"
+            )
         return SourceFile(url, options=options)
 
-    def _is_its_own(self, told: str) -> bool:
-        """Say whether a path with folders names a file as the sidecar itself is named."""
-        is_path = "/" in told and not told.startswith("/") and "://" not in told
-        return is_path and name_of(told) in (self._find_neighbour(), self._name_in_root)
+    def _find_beside(self, told: str) -> str | None:
+        """Return where a file lies that a path with folders names as the sidecar itself is named.
+
+        None for another file.
+        """
+        if "/" not in told or told.startswith("/") or "://" in told:
+            return None
+        base, name, neighbour = self.source.url, name_of(told), self._find_neighbour()
+        is_encoded = scheme_of(base) in ("http", "https")
+        if name in (neighbour, unquote(neighbour) if is_encoded else neighbour):
+            return join_url(base, neighbour)
+        return resolve_url(name, base) if name == self._name_in_root else None
 
     @property
     def _name_in_root(self) -> str:
@@ -198,8 +214,10 @@ class DescribedFiles:
     def _find_neighbour(self) -> str:
         """Return the name of the file beside the sidecar that it describes."""
         name = name_of(self.source.url)
-        if name.endswith(SUFFIX):
-            return name.removesuffix(SUFFIX)
+        if scheme_of(self.source.url) in ("http", "https"):
+            name = name.partition("?")[0]
+        if name.lower().endswith(SUFFIX):
+            return name[: -len(SUFFIX)]
         return self._name_in_root or name
 
 
