@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import grib_messages
+import h5py
 import numpy as np
 import pytest
 import tifffile
@@ -210,6 +212,42 @@ def test_a_chunk_that_another_tool_has_cut_is_compared(tmp_path: Path) -> None:
     found = xr.Dataset({"v": (("y", "x"), array)}).virtual.verify(None, "native")
     assert found.ok, found
     assert sum(found.compared.values()) == 3
+
+
+def test_small_variables_of_many_chunks_are_read_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, read, reads = tmp_path / "a.nc", h5py.Dataset.__getitem__, list[str]()
+
+    def counted(dataset: h5py.Dataset, key: Any) -> Any:
+        reads.append(dataset.name)
+        return read(dataset, key)
+
+    monkeypatch.setattr(h5py.Dataset, "__getitem__", counted)
+    # the bounds of days have a chunk for each day
+    days = 2.0 * np.stack([np.arange(100), np.arange(1, 101)], 1)
+    settings = {
+        "bounds": {
+            "chunksizes": (1, 2),
+            "zlib": True,
+            "dtype": "i2",
+            "scale_factor": 2.0,
+            "_FillValue": -1,
+        }
+    }
+    xr.Dataset({"bounds": (("t", "n"), days)}).to_netcdf(path, encoding=settings)
+    found = verified(path)
+    assert found.ok and found.compared == {f"h5netcdf {version('h5netcdf')}": 100}, found
+    assert len(reads) < 20
+    with h5py.File(path) as file:
+        place = file["bounds"].id.get_chunk_info(50).byte_offset
+    with path.open("r+b") as stored:
+        stored.seek(place)
+        stored.write(b"\xff\xff")
+    found = verified(path)
+    # a damaged chunk keeps no others from being compared
+    [problem] = found.problems
+    assert (problem.kind, sum(found.compared.values())) == ("undecodable", 99)
 
 
 def test_of_a_large_uncompressed_chunk_some_rows_are_read(

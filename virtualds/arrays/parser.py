@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
@@ -107,9 +108,15 @@ class NativeReader:
     def name(self) -> str | None:
         """The library with its version, None if it is not installed."""
         try:
-            return f"{self.package} {version(self.package)}"
+            return f"{self.package} {_find_version(self.package)}"
         except PackageNotFoundError:
             return None
+
+
+@cache
+def _find_version(package: str) -> str:
+    """Return the version of an installed package; its metadata take milliseconds to read."""
+    return version(package)
 
 
 def region_of(array: Any, wanted: NativeRegion) -> Array:

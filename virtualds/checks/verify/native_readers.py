@@ -24,6 +24,7 @@ from virtualds.arrays.parser import (
     Parser,
     ReadNative,
 )
+from virtualds.datasets.registry import PARSER_ERRORS
 from virtualds.source_file import SourceFile
 from virtualds.stores import find_store
 from virtualds.stores.filesystems import find_filesystem
@@ -66,11 +67,17 @@ def _path_or_file(source: SourceFile, closing: ExitStack) -> Any:
     return closing.enter_context(filesystem.open(path, "rb"))
 
 
+SMALL = 2**18
+"""Bytes of a variable that is read whole where several of its chunks are wanted."""
+
+
 @dataclass
 class _ThroughXarray:
     """A file that an engine of xarray opens, group by group.
 
-    ``target`` makes the argument of the engine; one dataset reads one file object.
+    ``target`` makes the argument of the engine; one dataset reads one file object. Libraries take
+    milliseconds for each read, so ``whole`` has the small variables of which a second region was
+    wanted: their values, or None where only regions can be read, as beside a damaged chunk.
     """
 
     engine: str
@@ -78,6 +85,8 @@ class _ThroughXarray:
     closing: ExitStack
     options: Mapping[str, Any]
     opened: dict[tuple[str, bool], xr.Dataset] = field(default_factory=dict)
+    asked: set[tuple[str, str, bool]] = field(default_factory=set)
+    whole: dict[tuple[str, str, bool], Array | None] = field(default_factory=dict)
 
     def read(self, wanted: NativeRegion) -> Array:
         dataset = self._open_dataset(wanted.group, wanted.decoded)
@@ -86,6 +95,12 @@ class _ThroughXarray:
         variable = dataset.variables[wanted.variable]
         if variable.shape != wanted.shape:
             raise CannotError(f"it reads the variable with shape {variable.shape}")
+        key = wanted.group, wanted.variable, wanted.decoded
+        if key in self.asked and variable.nbytes <= SMALL and key not in self.whole:
+            self.whole[key] = _read_whole(variable)
+        self.asked.add(key)
+        if (known := self.whole.get(key)) is not None:
+            return np.asarray(known[wanted.region])
         return np.asarray(variable[wanted.region].values)
 
     def _open_dataset(self, group: str, decoded: bool) -> xr.Dataset:
@@ -94,3 +109,11 @@ class _ThroughXarray:
             found = xr.open_dataset(self.target(), engine=self.engine, **how)
             self.opened[group, decoded] = self.closing.enter_context(found)
         return self.opened[group, decoded]
+
+
+def _read_whole(variable: xr.Variable) -> Array | None:
+    """Return all values of a variable, None if some cannot be read."""
+    try:
+        return np.asarray(variable.values)
+    except PARSER_ERRORS:
+        return None
