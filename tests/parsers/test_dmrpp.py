@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from cases import CASES, netcdf, numbers
-from counting_server import counting_server
+from counting_server import CountingHandler, counting_server
 from sidecars import DMRPP, document, write_sidecar
 
 import virtualds
@@ -243,6 +243,23 @@ def test_a_sidecar_on_a_server_finds_a_file_whose_name_is_encoded(tmp_path: Path
                 for query in ("", "?token=1"):
                     found = virtualds.open_virtual_dataset(f"{url}/{quote(name)}.dmrpp{query}")
                     assert found["v"].values.tolist() == [0, 1, 2, 3]
+
+
+class Unlisted(CountingHandler):
+    """A server that refuses files that are not there, as S3 does to those who may not list."""
+
+    def send_error(self, code: int, *args: Any, **more: Any) -> None:
+        super().send_error(403 if code == 404 else code, *args, **more)
+
+
+def test_a_file_beside_the_sidecar_is_found_where_absent_files_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.bin.dmrpp").write_text(named("data/dmrpp/a.bin"))
+    with counting_server(tmp_path, Unlisted) as (url, _):
+        with pytest.raises(ReadError, match=r"data/dmrpp/a\.bin"):
+            virtualds.open_virtual_dataset(f"{url}/a.bin.dmrpp")["v"].load()
+        (tmp_path / "a.bin").write_bytes(b"xx" + np.arange(4, dtype="<i2").tobytes())
+        found = virtualds.open_virtual_dataset(f"{url}/a.bin.dmrpp")
+        assert found["v"].values.tolist() == [0, 1, 2, 3]
 
 
 def test_chunks_may_lie_in_several_files(tmp_path: Path) -> None:

@@ -224,7 +224,8 @@ class DescribedFiles:
 def _is_there(url: str, options: StorageOptions | None) -> bool:
     try:
         find_store(url).describe(url, options)
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):
+        # to those who may not list a bucket, S3 refuses a file that is not there
         return False
     except OSError:
         # reading it raises a better error
