@@ -152,6 +152,21 @@ def test_files_of_every_parser_and_format_are_damaged(reader: str) -> None:
     assert kinds <= NATIVES.keys(), f"nobody else reads {reader!r}; see NATIVES of fuzz/readers.py"
 
 
+@pytest.mark.full
+def test_every_codec_has_a_stream_that_it_decodes() -> None:
+    from fuzz.codec_seeds import all_seeds, wanted
+
+    from virtualds.codecs import codec_from_zarr_v2
+
+    seeds = all_seeds()
+    assert wanted() <= seeds.keys()
+    for name, (*_, seed) in seeds.items():
+        codec = codec_from_zarr_v2(json.loads(seed.files["codec.json"]))
+        size = json.loads(seed.files["size.txt"])
+        found = codec.decode(seed.files["chunk"], size)
+        assert size is None or memoryview(found).nbytes == size, name
+
+
 def test_every_codec_is_a_kind() -> None:
     from virtualds.codecs import CODECS as known
 

@@ -1,14 +1,16 @@
 """Chunks for every codec: what virtualds itself gives to it when it reads sound files.
 
-No codec is named here. Arrays of many files are read chunk by chunk, and whatever goes into a codec
-is a seed of it; `wanted` says which codecs there are.
+Arrays of many files are read chunk by chunk, and whatever goes into a codec
+is a seed of it; `wanted` says which codecs there are. Few that no file here needs have streams.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import warnings
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,8 +30,24 @@ from virtualds.codecs import CODECS
 from virtualds.codecs.numcodecs import NUMCODECS_IDS
 from virtualds.errors import VirtualdsError
 
-STREAMS = {"zfpy": (lambda: imagecodecs.zfp_encode(np.arange(70.0)), 560)}
-"""Streams of codecs that no file has, and how many bytes they become."""
+
+def _make_zip_member() -> bytes:
+    """Return a deflated member of a zip archive: what lies before its list of members."""
+    held = io.BytesIO()
+    with zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("v.npy", np.arange(70.0).tobytes())
+    return held.getvalue().partition(b"PK\1\2")[0]
+
+
+# ITU-T T.6, 2.2: horizontal mode, 4 white, 12 black; seven rows without a change; two ends
+FAX = int(("001" + "1011" + "0000111" + "11" * 7 + "000000000001" * 2).ljust(56, "0"), 2)
+STREAMS: dict[str, tuple[dict[str, Any], Callable[[], bytes], int]] = {
+    "zfpy": ({}, lambda: imagecodecs.zfp_encode(np.arange(70.0)), 560),
+    "imagecodecs_bitorder": ({}, lambda: bytes(range(70)), 70),
+    "virtualds_fax4": ({"width": 16, "compression": 4, "options": 0}, lambda: FAX.to_bytes(7), 128),
+    "virtualds_zip_member": ({"skip": 0}, _make_zip_member, 560),
+}
+"""Codecs that the files below do not have: parameters, stream, and how many bytes it becomes."""
 MOST = 6
 """Seeds of one codec."""
 LONGEST = 40_000
@@ -44,8 +62,8 @@ def wanted() -> set[str]:
 def all_seeds() -> dict[str, list[Seed]]:
     """Return the seeds of every codec, by its id."""
     found: dict[str, dict[str, Seed]] = {}
-    for name, (encode, size) in STREAMS.items():
-        config = json.dumps({"id": name})
+    for name, (parameters, encode, size) in STREAMS.items():
+        config = json.dumps({"id": name, **parameters})
         found[name] = {config: _seed(config, encode(), size)}
     for array in _arrays():
         for codec, chunk, size in _steps(array):
