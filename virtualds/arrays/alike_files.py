@@ -180,10 +180,10 @@ def concatenate_alike(data: Sequence[Any], axis: int) -> Any:
 
 
 def _are_same(values: Sequence[Any]) -> bool:
-    return all(_is_same(values[0], one) for one in values[1:])
+    return all(is_same_value(values[0], one) for one in values[1:])
 
 
-def _is_same(one: Any, other: Any) -> bool:
+def is_same_value(one: Any, other: Any) -> bool:
     """Say whether two attributes are of one type, and the same to the bit."""
     if one is other or type(one) is not type(other):
         return one is other
@@ -191,14 +191,14 @@ def _is_same(one: Any, other: Any) -> bool:
         if (one.dtype, one.shape) != (other.dtype, other.shape):
             return False
         return (
-            _is_same(one.tolist(), other.tolist())
+            is_same_value(one.tolist(), other.tolist())
             if one.dtype.hasobject
             else (one.tobytes() == other.tobytes())
         )
     if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(_is_same, one, other))
+        return len(one) == len(other) and all(map(is_same_value, one, other))
     if isinstance(one, dict):
-        return list(one) == list(other) and all(_is_same(one[key], other[key]) for key in one)
+        return list(one) == list(other) and all(is_same_value(one[key], other[key]) for key in one)
     # as text, missing numbers equal themselves, and zeros have a sign
     return repr(one) == repr(other) if isinstance(one, float | complex) else bool(one == other)
 

@@ -19,6 +19,7 @@ import xarray as xr
 
 from virtualds.arrays.alike_files import (
     OfEachFile,
+    is_same_value,
     list_sizes,
     select_own,
 )
@@ -81,7 +82,7 @@ class FileBatch:
         Whether each file can be cut out as it was; false if some variables were loaded of the first
         file only.
     is_cut : bool
-        Whether it was cut out of several files, so that ``plan`` may be that of another.
+        Whether it was cut out of several files, and ``plan`` may be wrong for it.
     indexes : tuple of str, optional
         For the datasets of files, which are decoded already: the names of their indexes.
     """
@@ -163,8 +164,26 @@ class FileBatch:
             encodings={},
             stacked={},
             same=frozenset(),
-            is_cut=True,
+            is_cut=not self._decodes_as_first(place),
         )
+
+    def _decodes_as_first(self, place: int) -> bool:
+        """Say whether a file certainly has the plan of the first: all that plans heed is equal."""
+        if not place:
+            return True
+        columns = (*self.attributes.items(), *self.encodings.items())
+        told = (values for (owner, key), values in columns if owner and key != "source")
+        return (
+            not self._has_gaps
+            and (not self.lengths or self.lengths[place] == self.lengths[0])
+            and all(is_same_value(values[place], values[0]) for values in told)
+        )
+
+    @cached_property
+    def _has_gaps(self) -> bool:
+        data = (variable.data for variable in self.group.variables.values())
+        arrays = (*data, *self.stacked.values())
+        return any(one.has_gaps for one in arrays if isinstance(one, ManifestArray))
 
     def cut_variable(self, name: str, place: int) -> ManifestVariable:
         """Return a variable of one of the files."""
