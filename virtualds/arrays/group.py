@@ -7,7 +7,7 @@ CF decoding happens when a dataset is built from the group.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,6 +21,8 @@ from virtualds.quantities import format_count
 
 SHOWN_NAMES = 10
 """Most variables and groups that the text of a group names."""
+LENT_ATTRIBUTES = ("units", "calendar", "bounds")
+"""Attributes by which xarray decodes other variables: bounds of dates have the dates' units."""
 
 
 class Deferred(Protocol):
@@ -144,6 +146,9 @@ class ManifestGroup:
         and of attributes in the spelling of CDL, ``"variable:attribute"`` or ``":attribute"``.
     damaged : dict of str to VirtualdsError
         Errors of parts of the file that no variable has, such as messages, by where they lie.
+    left_out : dict of str to ManifestVariable
+        What `describe_left_out` makes of variables that the file has besides, since they decide how
+        xarray decodes the others.
     way : ReadWay, optional
         How the file was read, if its parser has several ways.
 
@@ -165,6 +170,7 @@ class ManifestGroup:
     encoding: Mapping[str, Any] = field(default_factory=dict)
     problems: Mapping[str, VirtualdsError] = field(default_factory=dict)
     damaged: Mapping[str, VirtualdsError] = field(default_factory=dict)
+    left_out: Mapping[str, ManifestVariable] = field(default_factory=dict)
     way: ReadWay | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -212,6 +218,16 @@ class ManifestGroup:
             found = found.groups[part]
         return found.groups
 
+    def leave_out(self, names: Collection[str]) -> ManifestGroup:
+        """Return the group without some variables, by which the others still decode."""
+        gone = {
+            name: describe_left_out(v.dims, v.data.dtype, v.attributes)
+            for name, v in self.variables.items()
+            if name in names
+        }
+        kept = {name: v for name, v in self.variables.items() if name not in names}
+        return replace(self, variables=kept, left_out={**self.left_out, **gone})
+
     def walk(self, path: str = "") -> Iterator[tuple[str, ManifestGroup]]:
         """Yield this group and all below it with their paths, parents first."""
         yield path, self
@@ -225,6 +241,19 @@ class ManifestGroup:
             for path, part in (self.walk() if below else [("", self)])
             for name, error in (*part.damaged.items(), *part.problems.items())
         }
+
+
+def describe_left_out(
+    dims: tuple[str, ...], dtype: np.dtype[Any], attributes: Mapping[str, Any]
+) -> ManifestVariable:
+    """Return what of a variable decides how xarray decodes others, which has no values.
+
+    It joins characters along an axis that no other variables have, and decodes bounds of dates by
+    the units of the dates.
+    """
+    kind = "S1" if dtype.kind == "S" else "V1"
+    lent = {name: attributes[name] for name in LENT_ATTRIBUTES if name in attributes}
+    return ManifestVariable(dims, np.empty((0,) * len(dims), kind), lent)
 
 
 def normalise_group_path(path: str | None, below: Callable[[str], Collection[str]]) -> str:

@@ -246,6 +246,7 @@ class _Notes:
             "unlimited": sorted(group.encoding.get("unlimited_dims", ())),
             "variables": {name: self._dump_variable(v) for name, v in group.variables.items()},
             "groups": {name: self.dump_group(child) for name, child in group.groups.items()},
+            "left_out": {name: self._dump_variable(v) for name, v in group.left_out.items()},
         }
 
     def load_group(self, said: Mapping[str, Any]) -> ManifestGroup:
@@ -257,6 +258,7 @@ class _Notes:
             {name: self.load_group(child) for name, child in said["groups"].items()},
             {"unlimited_dims": set(said["unlimited"])},
             {name: UnsupportedError(reason) for name, reason in reasons.items() if reason},
+            left_out={name: self._load_variable(*v) for name, v in said["left_out"].items()},
         )
 
     def _dump_variable(self, variable: ManifestVariable) -> list[Any]:

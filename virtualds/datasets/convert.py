@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from virtualds.arrays.group import ManifestGroup
+from virtualds.datasets.decoding import settle_left_out
 from virtualds.datasets.keywords import check_choice, check_types
 from virtualds.datasets.location import Location, name_both_options, reader_of
 from virtualds.datasets.open import open_group
@@ -126,6 +127,7 @@ def _read_group(origin: Location, opening: OpenOptions) -> ManifestGroup:
     with explain_open_errors(origin.url), origin.hold_scan():
         found = reader, _ = reader_of(origin, opening.parser)
         group = open_group(origin, opening, found)
+    group = settle_left_out(group)
     if isinstance(reader, Format):
         group = load_own_values(group, f"{origin.url.rstrip('/')}/")
     return group

@@ -20,7 +20,7 @@ import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.fill import default_fill
-from virtualds.arrays.group import ManifestVariable
+from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.chunks.alignment import to_preferred_chunks
 from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES, Decoding
 from virtualds.datasets.lazy import to_lazy
@@ -365,6 +365,21 @@ def set_characters_apart(
         data = np.expand_dims(variable.data, -1)  # type: ignore[arg-type]
         found[name] = replace(variable, dims=(*variable.dims, dim), data=data)
     return found
+
+
+def settle_left_out(group: ManifestGroup) -> ManifestGroup:
+    """Return a group, with those below it, that decodes alike without what is left out of it."""
+    variables = set_characters_apart(
+        group.variables, find_joined_characters({**group.variables, **group.left_out})
+    )
+    for lender in group.left_out.values():
+        units, name = (lender.attributes.get(key) for key in ("units", "bounds"))
+        if name in variables and isinstance(units, str) and "since" in units:
+            lent = {k: v for k, v in lender.attributes.items() if k in ("units", "calendar")}
+            bounds = variables[name]
+            variables[name] = replace(bounds, attributes={**lent, **bounds.attributes})
+    below = {name: settle_left_out(child) for name, child in group.groups.items()}
+    return replace(group, variables=variables, groups=below, left_out={})
 
 
 def append_unpacking(

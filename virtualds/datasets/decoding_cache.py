@@ -87,8 +87,9 @@ def make_plan_key(group: ManifestGroup, *options: Any) -> bytes | None:
         )
         for name, v in group.variables.items()
     ]
+    gone = [(n, v.dims, v.data.dtype, dict(v.attributes)) for n, v in group.left_out.items()]
     try:
-        return pickle.dumps((variables, group.attributes.get("coordinates"), options), 5)
+        return pickle.dumps((variables, gone, group.attributes.get("coordinates"), options), 5)
     except (pickle.PicklingError, TypeError, AttributeError):
         return None
 

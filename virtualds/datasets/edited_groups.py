@@ -10,7 +10,7 @@ from typing import Any
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES
 from virtualds.datasets.changed_groups import find_group, naming_group, put_group, sizes_of
-from virtualds.datasets.decoding import find_joined_characters, set_characters_apart
+from virtualds.datasets.decoding import settle_left_out
 from virtualds.datasets.keywords import format_suggestion
 
 NAMING_ATTRIBUTES = (
@@ -46,10 +46,7 @@ def drop_variables(group: ManifestGroup, names: Iterable[str]) -> ManifestGroup:
     gone = set(names)
     for name in sorted(gone - group.variables.keys()):
         raise _unknown_error("drop_variables", name, group.variables)
-    kept = {name: v for name, v in group.variables.items() if name not in gone}
-    # xarray joins characters along a dimension that only they have
-    kept = set_characters_apart(kept, find_joined_characters(group.variables))
-    found = replace(group, variables=kept)
+    found = settle_left_out(group.leave_out(gone))
     return _change_words(found, lambda name: None if name in gone else name, ("coordinates",))
 
 

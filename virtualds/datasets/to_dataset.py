@@ -295,8 +295,14 @@ def _decode_by_xarray(
         variables[None] = variables.pop(NO_NAME)
     order = list(variables)
     # the decoded dtype of unreadable values is unknown
-    refused = {name: variables.pop(name) for name in order if name in group.problems}
-    found = xr.conventions.decode_cf_variables(variables, dict(group.attributes), **decoders)
+    refused = {name: variables[name] for name in order if name in group.problems}
+    gone = {n: xr.Variable(v.dims, v.data, v.attributes) for n, v in group.left_out.items()}
+    found = xr.conventions.decode_cf_variables(
+        {**variables, **gone},
+        dict(group.attributes),
+        drop_variables=[*refused, *gone],
+        **decoders,
+    )
     decoded = {**found[0], **refused}
     for name, variable in decoded.items():
         stored = group.variables[NO_NAME if name is None else name]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
+from virtualds.datasets.decoding import settle_left_out
 from virtualds.datasets.from_dataset import group_from_dataset
 from virtualds.datasets.keywords import make_strict
 from virtualds.datasets.location import Location
@@ -98,7 +99,9 @@ def zarr_store(
         return _serve_dataset(adapter, url, opening, storage_options)
     location = Location.of(url, storage_options)
     origin = adapter.Origin(location.url, location.options, opening)
-    store: VirtualStore = adapter.VirtualStore(open_group(location, opening), origin)
+    store: VirtualStore = adapter.VirtualStore(
+        settle_left_out(open_group(location, opening)), origin
+    )
     return store
 
 

@@ -47,9 +47,8 @@ def _keep(group: ManifestGroup, problems: Problems) -> ManifestGroup:
 
 
 def _skip(group: ManifestGroup, problems: Problems) -> ManifestGroup:
-    kept = {name: v for name, v in group.variables.items() if name not in group.problems}
     below = {name: _skip(child, problems) for name, child in group.groups.items()}
-    return replace(group, variables=kept, groups=below)
+    return replace(group.leave_out(group.problems), groups=below)
 
 
 ON_ERROR: dict[str, Callable[[ManifestGroup, Problems], ManifestGroup]] = {
@@ -254,9 +253,10 @@ def _find_problems(
     """Return the problem of each variable that cannot be decoded alone."""
     found: dict[str, VirtualdsError] = {}
     for name in group.variables.keys() - group.problems.keys():
+        alone = replace(group, groups={}, problems={}).leave_out(group.variables.keys() - {name})
         try:
             with blame_variable(name):
-                decode(ManifestGroup({name: group.variables[name]}))
+                decode(alone)
         except UndecodableError as error:
             found |= error.problems
         except (VirtualdsError, OSError):

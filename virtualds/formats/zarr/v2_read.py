@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
-from virtualds.arrays.group import ManifestGroup, ManifestVariable, name_axes, normalise_group_path
+from virtualds.arrays.group import (
+    ManifestGroup,
+    ManifestVariable,
+    describe_left_out,
+    name_axes,
+    normalise_group_path,
+)
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.errors import FormatError, VirtualdsError
 from virtualds.formats.referenced_files import MALFORMED_ERRORS, malformed_error
@@ -16,7 +22,7 @@ from virtualds.formats.undecodable import read_variable_or_problem
 from virtualds.formats.zarr.encoding_notes import restore_encoding, restore_text_encoding
 from virtualds.formats.zarr.strings import varying_from_zarr_v2
 from virtualds.formats.zarr.v2_metadata import array_from_zarr_v2, check_zarr_v2, read_chunk_grid
-from virtualds.formats.zarr.v2_types import fill_from_zarr_v2
+from virtualds.formats.zarr.v2_types import dtype_from_zarr_v2, fill_from_zarr_v2
 from virtualds.json_values import from_json
 from virtualds.source_file import SourceFile
 
@@ -109,17 +115,20 @@ class HierarchyReader:
         prefix = f"{path}/" if path else ""
         here = self._members[path]
         problems: dict[str, VirtualdsError] = {}
-        variables = {
-            name: self._read_named_variable(prefix + name, problems)
-            for name in here.arrays
-            if name not in self.skip
-        }
+        variables, left_out = dict[str, ManifestVariable](), dict[str, ManifestVariable]()
+        for name in here.arrays:
+            if name in self.skip:
+                left_out[name] = self._read_named(self._describe_left_out, prefix + name, {})
+            else:
+                variables[name] = self._read_named(self._read_variable, prefix + name, problems)
         notes = self._get_notes("groups", path)
         groups = {name: self._read_group(prefix + name) for name in here.groups}
         encoding = {"unlimited_dims": set(notes.get("unlimited_dims", ()))}
         try:
             attributes = self._read_attributes(path, notes)
-            return ManifestGroup(variables, attributes, groups, encoding, problems)
+            return ManifestGroup(
+                variables, attributes, groups, encoding, problems, left_out=left_out
+            )
         except FormatError as error:
             error.locate(f"group /{path}", self.source.url)
             raise
@@ -133,13 +142,22 @@ class HierarchyReader:
         types = notes.get("attributes", {})
         return {name: from_json(value, types.get(name)) for name, value in found.items()}
 
-    def _read_named_variable(
-        self, path: str, problems: dict[str, VirtualdsError]
+    def _read_named(
+        self,
+        read: Callable[[str], ManifestVariable],
+        path: str,
+        problems: dict[str, VirtualdsError],
     ) -> ManifestVariable:
         shape = member_of(self.metadata[f"{path}/.zarray"], "shape")
         names = member_of(self.metadata.get(f"{path}/.zattrs"), DIMENSIONS)
-        read = partial(self._read_variable, path)
-        return read_variable_or_problem(read, path, self.source.url, shape, names, problems)
+        url = self.source.url
+        return read_variable_or_problem(partial(read, path), path, url, shape, names, problems)
+
+    def _describe_left_out(self, path: str) -> ManifestVariable:
+        metadata = self.metadata[f"{path}/.zarray"]
+        attributes = self._read_attributes(path, self._get_notes("arrays", path))
+        dims = _name_dims(metadata["shape"], attributes.get(DIMENSIONS))
+        return describe_left_out(dims, dtype_from_zarr_v2(metadata["dtype"]), attributes)
 
     def _read_variable(self, path: str) -> ManifestVariable:
         metadata = self.metadata[f"{path}/.zarray"]

@@ -8,10 +8,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from virtualds.arrays.group import ManifestGroup, ManifestVariable, name_axes, normalise_group_path
+from virtualds.arrays.group import (
+    ManifestGroup,
+    ManifestVariable,
+    describe_left_out,
+    name_axes,
+    normalise_group_path,
+)
 from virtualds.errors import FormatError, VirtualdsError
 from virtualds.formats.referenced_files import MALFORMED_ERRORS, malformed_error
 from virtualds.formats.undecodable import read_variable_or_problem
+from virtualds.formats.zarr.data_types import data_type_from_v3
 from virtualds.formats.zarr.document import CONSOLIDATED
 from virtualds.formats.zarr.encoding_notes import restore_encoding, restore_text_encoding
 from virtualds.formats.zarr.shards import expand_shards
@@ -98,17 +105,20 @@ class NodesReader:
         prefix = f"{path}/" if path else ""
         here = self._members[path]
         problems: dict[str, VirtualdsError] = {}
-        variables = {
-            name: self._read_named_variable(prefix + name, self.nodes[prefix + name], problems)
-            for name in here.arrays
-            if name not in self.skip
-        }
+        variables, left_out = dict[str, ManifestVariable](), dict[str, ManifestVariable]()
+        for name in here.arrays:
+            if name in self.skip:
+                left_out[name] = self._read_named(self._describe_left_out, prefix + name, {})
+            else:
+                variables[name] = self._read_named(self._read_variable, prefix + name, problems)
         notes = self._get_notes("groups", path)
         attributes = self._read_group_attributes(path, notes)
         groups = {name: self._read_group(prefix + name) for name in here.groups}
         encoding = {"unlimited_dims": set(notes.get("unlimited_dims", ()))}
         try:
-            return ManifestGroup(variables, attributes, groups, encoding, problems)
+            return ManifestGroup(
+                variables, attributes, groups, encoding, problems, left_out=left_out
+            )
         except FormatError as error:
             error.locate(f"group /{path}", self.root)
             raise
@@ -133,15 +143,24 @@ class NodesReader:
         found = node.get("attributes") or {}
         return {name: from_json(value, types.get(name)) for name, value in found.items()}
 
-    def _read_named_variable(
-        self, path: str, node: Mapping[str, Any], problems: dict[str, VirtualdsError]
+    def _read_named(
+        self,
+        read: Callable[[str, Mapping[str, Any]], ManifestVariable],
+        path: str,
+        problems: dict[str, VirtualdsError],
     ) -> ManifestVariable:
-        def read() -> ManifestVariable:
+        node = self.nodes[path]
+
+        def read_checked() -> ManifestVariable:
             check_zarr_v3(node)
-            return self._read_variable(path, node)
+            return read(path, node)
 
         shape, names = node.get("shape"), node.get("dimension_names")
-        return read_variable_or_problem(read, path, self.root, shape, names, problems)
+        return read_variable_or_problem(read_checked, path, self.root, shape, names, problems)
+
+    def _describe_left_out(self, path: str, node: Mapping[str, Any]) -> ManifestVariable:
+        attributes = self._read_attributes(node, self._get_notes("arrays", path))
+        return describe_left_out(_dims_of(node), data_type_from_v3(node["data_type"]), attributes)
 
     def _read_variable(self, path: str, node: Mapping[str, Any]) -> ManifestVariable:
         notes = self._get_notes("arrays", path)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 from xml.etree.ElementTree import Element
 
 import numpy as np
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.group import ManifestGroup, ManifestVariable
+from virtualds.arrays.group import ManifestGroup, ManifestVariable, describe_left_out
 from virtualds.arrays.parser import Parser
 from virtualds.bounds import demand_axes
 from virtualds.chunks.axis import LONGEST_AXIS
@@ -124,10 +125,15 @@ class _SidecarReader:
             self._enumerations[f"{path}/{name_of_element(child)}"] = child
         problems: dict[str, VirtualdsError] = {}
         variables: dict[str, ManifestVariable] = {}
+        left_out: dict[str, ManifestVariable] = {}
         sizes: dict[str, int] = {}
         for child in element:
             name = name_of_element(child)
-            if child.tag in NO_VARIABLES or not child.tag.startswith(DAP) or name in self._skip:
+            if child.tag in NO_VARIABLES or not child.tag.startswith(DAP):
+                continue
+            if name in self._skip:
+                with suppress(VirtualdsError):
+                    left_out[name] = self._describe_left_out(child, path, here)
                 continue
             try:
                 dims, shape = self._read_dims(child, path, here)
@@ -147,7 +153,14 @@ class _SidecarReader:
                     f"is taken or no name of a group; the sidecar is damaged, fetch it again"
                 )
             groups[name] = self.read_group(child, f"{path}/{name}")
-        return ManifestGroup(variables, attributes, groups, {}, problems)
+        return ManifestGroup(variables, attributes, groups, {}, problems, left_out=left_out)
+
+    def _describe_left_out(
+        self, element: Element, path: str, here: dict[str, int]
+    ) -> ManifestVariable:
+        dims, _ = self._read_dims(element, path, here)
+        attributes = self._read_attributes(element, name_of_element(element), path, {})
+        return describe_left_out(dims, self._find_type(element, path)[0], attributes)
 
     def _note(
         self, problems: dict[str, VirtualdsError], name: str, path: str, error: VirtualdsError

@@ -7,7 +7,7 @@ they are left where they are.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.group import ManifestGroup, ManifestVariable
+from virtualds.arrays.group import ManifestGroup, ManifestVariable, describe_left_out
 from virtualds.arrays.parser import (
     CannotError,
     NativeReader,
@@ -85,9 +85,10 @@ def _read_part(elements: Elements, part: Part, skipped: frozenset[str]) -> Manif
     reader = _Reader(elements, skipped, lengths)
     for name, dataset in _name_datasets(part).items():
         reader.take(name, dataset)
-    made = {name: v for name, v in part.coordinates.items() if name not in skipped}
     encoding = {"unlimited_dims": reader.unlimited}
-    return ManifestGroup(reader.variables | made, {}, {}, encoding, reader.problems)
+    variables, left_out = reader.variables | part.coordinates, reader.left_out
+    found = ManifestGroup(variables, {}, {}, encoding, reader.problems, left_out=left_out)
+    return found.leave_out(skipped)
 
 
 def _name_datasets(part: Part) -> dict[str, Dataset]:
@@ -107,6 +108,7 @@ class _Reader:
     ) -> None:
         self.variables: dict[str, ManifestVariable] = {}
         self.problems: dict[str, VirtualdsError] = {}
+        self.left_out: dict[str, ManifestVariable] = {}
         self.unlimited: set[str] = set()
         self._elements = elements
         self._skipped = skipped
@@ -115,6 +117,11 @@ class _Reader:
     def take(self, name: str, dataset: Dataset) -> None:
         """Add a data set: a variable, and a problem where it cannot be read."""
         if name in self._skipped:
+            with suppress(VirtualdsError):
+                dims = self._name_dimensions(name, dataset, self._find_shape(dataset))
+                self.left_out[name] = describe_left_out(
+                    dims, _demand_dtype(dataset), show_as_cf(dataset.attributes)
+                )
             return
         shape: tuple[int, ...] = ()
         try:

@@ -8,6 +8,7 @@ all other values are read on demand, or at once where they are few (`h5py_values
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -18,7 +19,13 @@ import numpy as np
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.concatenate import hold_gaps_as_chunks
-from virtualds.arrays.group import Data, ManifestGroup, ManifestVariable
+from virtualds.arrays.group import (
+    LENT_ATTRIBUTES,
+    Data,
+    ManifestGroup,
+    ManifestVariable,
+    describe_left_out,
+)
 from virtualds.bounds import is_small_enough_to_load
 from virtualds.chunks.axis import LONGEST_AXIS
 from virtualds.codecs.codec import NO_FILTERS
@@ -138,6 +145,7 @@ class _GroupReader:
             below,
             {"unlimited_dims": dims.unlimited_here},
             self.problems,
+            left_out=self._describe_left_out(found.datasets, dims),
         )
 
     def _read_dimensions(self, group: HDF5Group, together: FileGroups) -> Dimensions:
@@ -170,6 +178,23 @@ class _GroupReader:
             sizes |= own
             variables[shown] = self._read_variable(shown, dataset, names, shape)
         return variables
+
+    def _describe_left_out(
+        self, datasets: Mapping[str, Dataset], dims: Dimensions
+    ) -> dict[str, ManifestVariable]:
+        """Describe the variables to skip, as far as they can be read."""
+        found = {}
+        for name, names in dims.of.items():
+            shown, dataset = name.removeprefix(NOT_A_COORDINATE), datasets[name]
+            if shown not in self.skip:
+                continue
+            dtype, lent = np.dtype("V1"), dict[str, Any]()
+            with suppress(VirtualdsError), describe_damage(dataset.source):
+                dtype = dataset.stored.dtype
+                for attribute in {*LENT_ATTRIBUTES}.intersection(list_attribute_names(dataset)):
+                    lent[attribute] = read_attribute(dataset, attribute)
+            found[shown] = describe_left_out(names, dtype, lent)
+        return found
 
     def _note(self, name: str, error: VirtualdsError, kind: str = "variable") -> None:
         path = "/".join((*self.where, name))

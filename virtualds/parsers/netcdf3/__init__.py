@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.group import ManifestGroup, ManifestVariable
+from virtualds.arrays.group import ManifestGroup, ManifestVariable, describe_left_out
 from virtualds.arrays.parser import NativeReader, Parser
 from virtualds.chunks.axis import ChunkAxis
 from virtualds.chunks.fragment import Fragment
@@ -76,9 +76,12 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     header, size = _read_header(source)
     records = header.count_records(size) if header.numrecs is None else header.numrecs
     name = path_or_url(source.url)
-    variables, problems = {}, dict[str, VirtualdsError]()
+    variables, problems, left_out = {}, dict[str, VirtualdsError](), {}
     for variable in header.variables:
         if variable.name in skipped:
+            left_out[variable.name] = describe_left_out(
+                variable.dims, variable.dtype, variable.attributes
+            )
             continue
         try:
             _demand_whole(variable, header, records, source)
@@ -92,7 +95,7 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
         variables[variable.name] = _build_variable(variable, data, name)
     unlimited = header.record_dimension
     encoding = {"unlimited_dims": set() if unlimited is None else {unlimited}}
-    found = ManifestGroup(variables, header.attributes, {}, encoding, problems)
+    found = ManifestGroup(variables, header.attributes, {}, encoding, problems, left_out=left_out)
     return found.group(group)
 
 
