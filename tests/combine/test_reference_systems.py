@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -243,6 +244,7 @@ def test_a_grid_mapping_is_not_replaced_under_variables_that_stay(tmp_path: Path
             with pytest.raises(virtualds.CombineError, match=r"(?s)'[vw]' is .*15.*=9") as raised:
                 dataset.virtual.to_manifest(target, **how)
             assert "nothing has been written" in str(raised.value)
+            assert re.search("replace '[vw]' too", str(raised.value))
     left = xr.open_dataset(target, engine="virtual")
     assert left["crs"].attrs["longitude_of_central_meridian"] == 9
     # without other variables of the old system, the new one takes its place
@@ -281,6 +283,9 @@ def test_the_line_of_a_diagnosis_takes_files_by_numbers_of_any_form(tmp_path: Pa
         (["30", "60"], ["30", "61"]),
         ("30", "31"),
         (np.float32(30.1), np.float32(31.1)),
+        ([30.0, 60.0], 30.0),
+        (30.0, [30.0, 60.0]),
+        (30.0, "about 31"),
     ]
     for form, (usual, other) in enumerate(forms):
         systems = [{"standard_parallel": other if n in (1, 3) else usual} for n in range(4)]
@@ -302,6 +307,8 @@ def test_the_line_of_a_diagnosis_takes_files_by_numbers_of_any_form(tmp_path: Pa
         ),
         ({"crs_wkt": 'LOCAL_CS["a",X]'}, {"crs_wkt": 'LOCAL_CS["a",Y]'}),
         ({"srid": 32632}, {"srid": 32633}),
+        ({"spatial_ref": "EPSG::32632"}, {"spatial_ref": "EPSG::32633"}),
+        *[tuple({"crs_wkt": f'LOCAL_CS["a",{"Z" * 300}{end}]'} for end in "XY")],
     ],
 )
 def test_a_diagnosis_blocks_systems_of_one_title_that_a_build_refuses(
@@ -311,4 +318,9 @@ def test_a_diagnosis_blocks_systems_of_one_title_that_a_build_refuses(
     for some in (files, files[1:3]):
         report = virtualds.diagnose(some)
         assert report.blocks and "CombineError" in str(report)
-        assert report.differences[0].variable == "crs"
+        row = report.differences[0]
+        assert row.variable == "crs"
+        space: dict[str, Any] = {"virtualds": virtualds, "files": some}
+        exec(row.code, space)
+        kept = {2: [1], 4: [0, 1, 3]}[len(some)]
+        assert space["vds"]["t"].values[:, 0, 0].tolist() == kept, row.code

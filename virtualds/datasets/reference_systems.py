@@ -146,10 +146,11 @@ def check_systems_of_set(known: Systems, new: xr.Dataset, systems: Systems | Non
         if difference is not None:
             one, other = difference
             file = next(iter(sorted(urls_of(new))), "the new dataset")
+            too = "" if systems is None else f"replace {key[0]!r} too, "
             raise CombineError(
                 f"{file}: the coordinate reference system of {key[0]!r} is {other}, and {one} in "
-                f"the set; write it to a set or a group of its own, or reproject it to the system "
-                f"of the set first; nothing has been written"
+                f"the set; {too}write the file to a set or a group of its own, or reproject it "
+                f"to the system of the set first; nothing has been written"
             )
 
 
@@ -159,6 +160,16 @@ def describe_difference(one: System, other: System) -> tuple[str, str] | None:
     Numbers and kinds are compared where both have them. Codes decide about names and texts, which
     differ between versions of the programs that write them.
     """
+    names = list_differing(one, other)
+    return (_describe(one, other, names), _describe(other, one, names)) if names else None
+
+
+def list_differing(one: System, other: System) -> list[str]:
+    """Return the attributes by which two systems differ, numbers and kinds first.
+
+    >>> list_differing({"earth_radius": 6371.0}, {"earth_radius": "6372.0"})
+    ['earth_radius']
+    """
     names = [n for n in (*KINDS, *NUMBERS) if not _is_alike(one.get(n), other.get(n))]
     names += [n for n in CODES if not _is_alike(_write_code(one, n), _write_code(other, n))]
     codes = find_code(one), find_code(other)
@@ -166,19 +177,7 @@ def describe_difference(one: System, other: System) -> tuple[str, str] | None:
         names += [n for n in (*TITLES, *TEXTS) if not _is_alike(one.get(n), other.get(n))]
     elif codes[0] != codes[1]:
         names += [n for n in (*TEXTS, *CODES) if n not in names]
-    if not names:
-        return None
-    return _describe(one, other, names), _describe(other, one, names)
-
-
-def find_number(one: System, other: System) -> str | None:
-    """Return the first number or kind in which two systems differ, None if there is none.
-
-    >>> find_number({"earth_radius": 6371.0}, {"earth_radius": "6372.0"})
-    'earth_radius'
-    """
-    names = (n for n in (*KINDS, *NUMBERS) if not _is_alike(one.get(n), other.get(n)))
-    return next(names, None)
+    return names
 
 
 def find_code(system: System) -> str | None:

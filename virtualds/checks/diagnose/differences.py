@@ -30,7 +30,15 @@ from virtualds.checks.diagnose.trial_combine import (
     list_refusing_formats,
 )
 from virtualds.combine.open_file import OPEN_ERRORS
-from virtualds.datasets.reference_systems import find_number
+from virtualds.datasets.reference_systems import (
+    CODES,
+    KINDS,
+    NUMBERS,
+    SYSTEM_ATTRIBUTES,
+    TEXTS,
+    find_code,
+    list_differing,
+)
 from virtualds.datasets.structure import (
     ABSENT,
     ATTRIBUTE,
@@ -179,22 +187,44 @@ def _list_usual(row: Difference, survey: FileSurvey) -> Usual:
     length = find_text(sizes, survey.files.index(row.first_file)) if sizes else None
     text = next((t for _, t in runs.get(Fact(row.variable, row.aspect), ()) if t), row.before)
     usual = sizes[0][1] if sizes else None
-    attribute, value = _find_system_attribute(row, survey) if row.aspect == SYSTEM else (None, "")
-    return Usual(text, usual, length != usual, attribute, value)
+    attribute, texts = _find_system_attribute(row, survey)
+    return Usual(text, usual, length != usual, attribute, texts)
 
 
-def _find_system_attribute(row: Difference, survey: FileSurvey) -> tuple[str | None, str]:
-    """Return an attribute in which the system of the first file differs, and its value there."""
-    systems: tuple[dict[str, str], dict[str, str]] = {}, {}
-    for (subject, aspect), runs in survey.facts.runs.items():
-        if subject == row.variable and aspect.startswith(ATTRIBUTE):
-            before = next((text for _, text in runs if text is not None), None)
-            after = find_text(runs, survey.files.index(row.first_file))
-            for system, text in zip(systems, (before, after), strict=True):
-                if text is not None:
-                    system[aspect.removeprefix(ATTRIBUTE)] = text
-    name = find_number(*systems)
-    return name, systems[0][name] if name else ""
+def _find_system_attribute(row: Difference, survey: FileSurvey) -> tuple[str | None, list[str]]:
+    """Return an attribute in which the system of the first file differs, and its texts there.
+
+    A row of an attribute is about that one; that of a system is not about titles, nor about texts
+    that have one, which the line looks for.
+    """
+    own = row.aspect.removeprefix(ATTRIBUTE)
+    if row.aspect != SYSTEM and (own == row.aspect or own not in SYSTEM_ATTRIBUTES):
+        return None, []
+    runs = {
+        fact.aspect.removeprefix(ATTRIBUTE): found
+        for fact, found in survey.facts.runs.items()
+        if fact.subject == row.variable and fact.aspect.startswith((ATTRIBUTE, SYSTEM))
+    }
+    here = survey.files.index(row.first_file)
+    before = {n: next((t for _, t in found if t is not None), None) for n, found in runs.items()}
+    after = {n: find_text(found, here) for n, found in runs.items()}
+    differing = list_differing(*map(_restore_code, (before, after)))
+    wanted: tuple[str, ...] = (own,)
+    if row.aspect == SYSTEM:
+        is_code = find_code({TEXTS[0]: before[SYSTEM]}) is not None
+        wanted = (*KINDS, *NUMBERS, *CODES, *(TEXTS if is_code else ()))
+    name = next((name for name in differing if name in wanted and name in runs), None)
+    if name is None:
+        return None, []
+    texts = [t for _, t in runs[name] if t and not list_differing({name: before[name]}, {name: t})]
+    return name, list(dict.fromkeys(texts))
+
+
+def _restore_code(texts: dict[str, str | None]) -> dict[str, str]:
+    """Return the attributes of a system, with its code in place of texts that are cut."""
+    found = {name: text for name, text in texts.items() if text is not None}
+    title = found.pop(SYSTEM, "").partition(" ")[0]
+    return found | ({TEXTS[0]: title} if find_code({TEXTS[0]: title}) else {})
 
 
 def _select_ends(files: Sequence[str]) -> list[tuple[str, ...]]:

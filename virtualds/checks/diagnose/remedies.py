@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -52,14 +51,14 @@ class Usual(NamedTuple):
 
     ``size`` is the length of the dimension that the variable is the coordinate of, and ``resized``
     says whether the other file has another length. ``attribute`` is the name of an attribute that
-    says how its coordinate reference system differs, and ``value`` its value as text.
+    says how its coordinate reference system differs, and ``values`` its values as text.
     """
 
     text: str
     size: str | None = None
     resized: bool = False
     attribute: str | None = None
-    value: str = ""
+    values: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ def find_mend(row: Difference, usual: Usual) -> Mend:
         return NOTHING
     if (options := KEEPING.get(row.remedy)) is not None:
         return Mend(options)
-    find = _MENDS.get(row.aspect)
+    find = _take_first_system if usual.attribute is not None else _MENDS.get(row.aspect)
     return NOTHING if find is None else find(row, usual)
 
 
@@ -165,6 +164,7 @@ def _write_call(mends: Sequence[Mend], given: Arguments, first: str, lost: Seque
         begun, function = f"mend = {function}; ", "mend"
     named += [f"preprocess={function}"] if function else []
     files = _write_choice(choices, function, given, first, lost) if choices else "files"
+    begun = f"import numpy as np; {begun}" if "np." in files else begun
     return f"{begun}vds = virtualds.open_virtual_mfdataset({', '.join([files, *named])})"
 
 
@@ -236,22 +236,17 @@ def _take_first_system(row: Difference, usual: Usual) -> Mend:
     """Take the files of the first system, by its name or by a number that differs."""
     attributes = f'getattr({{ds}}.get({_show(row.variable)}), "attrs", {{}})'
     if usual.attribute is not None:
-        return Mend(choice=_write_test(attributes, usual.attribute, usual.value))
+        found = f"{attributes}.get({_show(usual.attribute)})"
+        if any("..." in value for value in usual.values):
+            # a report does not hold long texts
+            known = f"{{first}}[{_show(row.variable)}].attrs.get({_show(usual.attribute)})"
+            return Mend(choice=f"{found} in (None, {known})")
+        # of a number, of several, and of text
+        return Mend(choice=f"str(np.array({found}).tolist()) in {_show(['None', *usual.values])}")
     title = usual.text.partition(" (")[2].removesuffix(")") or usual.text
-    if "=" in title or title in row.after:
+    if row.aspect != SYSTEM or "=" in title or title in row.after:
         return NOTHING
     return Mend(choice=f"{_show(title)} in str({attributes} or {_show(title)})")
-
-
-def _write_test(attributes: str, name: str, value: str) -> str:
-    """Return the condition that an attribute has a value, or is not there; "" if none says it."""
-    if re.search(r"\b(nan|inf)\b|\.\.\.", value):
-        return ""
-    is_list, is_number = value.startswith("["), re.fullmatch(r"[-+.\de]*\d[-+.\de]*", value)
-    shown = value if is_list or is_number else _show(value)
-    found = f"{attributes}.get({_show(name)}, {shown})"
-    # numbers may be texts, or have 32 bits
-    return f"{'list' if is_list else 'float' if is_number else ''}({found}) == {shown}"
 
 
 def _transpose(row: Difference, usual: Usual) -> Mend:
