@@ -163,6 +163,41 @@ FAULTS: dict[str, tuple[dict[int, Change], set[int], set[str]]] = {
         {4},
         {NAME, "values"},
     ),
+    "a name and a grid in one file": (
+        {3: lambda ds: renamed(other_grid(ds))},
+        {3},
+        {RENAMED, "values"},
+    ),
+    "a name of two files, and a grid of one of them": (
+        {2: renamed, 4: lambda ds: renamed(other_grid(ds))},
+        {4},
+        {RENAMED, "values"},
+    ),
+    "names of a dimension and a variable, and a grid, in one file": (
+        {3: lambda ds: renamed(other_grid(ds)).rename(p="q")},
+        {3},
+        {RENAMED, NAME, "values"},
+    ),
+    "names of a dimension and a variable in one file": (
+        {3: lambda ds: renamed(ds).rename(p="q")},
+        set(),
+        {RENAMED, NAME},
+    ),
+    "values of a coordinate that the last file lacks": (
+        {n: lambda ds, n=n: numbered(ds, n // 2) for n in range(5)},  # type: ignore[misc]
+        set(),
+        {"values"},
+    ),
+    "a scalar that the first file lacks": (
+        {n: lambda ds, n=n: ds.assign(h=float(n // 2)) for n in range(1, 6)},  # type: ignore[misc]
+        set(),
+        {"values"},
+    ),
+    "a field without time that a file lacks": (
+        {n: lambda ds, n=n: numbered(ds, n // 2).reset_coords() for n in (0, 2, 3, 4, 5)},  # type: ignore[misc]
+        set(),
+        {"together"},
+    ),
     "a damaged file, a name and a grid": (
         {1: renamed, 2: other_grid, 5: lambda ds: ds.assign_attrs(damaged=1)},
         {2, 5},
@@ -195,6 +230,23 @@ def test_the_line_of_every_card_works_on_all_files_whatever_else_is_wrong(
             first = space["vds"]["t"].sel(time=xr.open_dataset(files[n])["time"][0])
             expected = xr.open_dataset(files[n])["t"].isel(time=0)
             np.testing.assert_array_equal(np.sort(first, None), np.sort(expected, None))
+
+
+def test_a_length_of_a_dimension_of_another_name_has_its_own_row(tmp_path: Path) -> None:
+    def change(ds: xr.Dataset, number: int) -> xr.Dataset:
+        ds = ds.drop_vars("lat")
+        return ds.isel(lat=slice(3)).rename(lat="y") if number == 3 else ds
+
+    files = write(tmp_path, {n: lambda ds, n=n: change(ds, n) for n in range(6)})  # type: ignore[misc]
+    rows = [row for row in virtualds.diagnose(files).differences if row.leads]
+    assert {(row.aspect, row.before, row.after, row.files) for row in rows} == {
+        ("size", "4", "3", 1),
+        (RENAMED, "lat", "y", 1),
+    }
+    for row in rows:
+        space: dict[str, Any] = {"virtualds": virtualds, "files": files}
+        exec(row.code, space)
+        assert dict(space["vds"].sizes) == {"time": sum(LENGTHS) - LENGTHS[3], "lat": 4, "lon": 5}
 
 
 def test_a_fault_of_one_file_counts_one_file(tmp_path: Path) -> None:

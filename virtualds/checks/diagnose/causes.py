@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from virtualds.checks.diagnose.explanations import KIND, NAME, RENAMED, FoundChange
 from virtualds.checks.diagnose.fact_runs import FactRuns, find_text
@@ -15,9 +15,11 @@ from virtualds.datasets.structure import (
     DTYPE,
     PRESENCE,
     ROLE,
+    SIZE,
     SYSTEM,
     THERE,
     UNITS,
+    VALUES,
     Fact,
 )
 from virtualds.quantities import name_some
@@ -45,11 +47,16 @@ def put_causes(
     changes = [c for c in changes if not _describes_changed_system(c, changes)]
     if (cause := _find_other_kind(changes, facts, numbers)) is not None:
         return [cause, *(c for c in changes if c.fact.aspect != PRESENCE)]
+    causes: list[FoundChange] = []
+    renames: dict[str, str] = {}
     if (cause := _find_renamed_dims(changes, facts, numbers[1])) is not None:
-        return [cause, *(c for c in changes if not _is_explained(c, cause))]
-    if (cause := _find_renamed_variable(changes, facts, numbers)) is not None:
-        return [cause, *(c for c in changes if c.fact.aspect != PRESENCE)]
-    return list(changes)
+        renames = dict(zip(cause.after.split(", "), cause.before.split(", "), strict=True))
+        causes = [cause, *_find_renamed_grids(cause, renames, facts, numbers)]
+        changes = [c for c in changes if not _is_explained(c, renames)]
+    if (cause := _find_renamed_variable(changes, renames, facts, numbers)) is not None:
+        causes.append(cause)
+        changes = [c for c in changes if c.fact.aspect != PRESENCE]
+    return [*causes, *changes]
 
 
 def _describes_changed_system(change: FoundChange, others: Sequence[FoundChange]) -> bool:
@@ -83,9 +90,15 @@ def _list_data_variables(facts: FactRuns, number: int) -> list[str]:
 
 
 def _find_renamed_variable(
-    changes: Sequence[FoundChange], facts: FactRuns, numbers: tuple[int, int]
+    changes: Sequence[FoundChange],
+    renames: Mapping[str, str],
+    facts: FactRuns,
+    numbers: tuple[int, int],
 ) -> FoundChange | None:
-    """Return that one data variable came in the place of another one like it, if so."""
+    """Return that one data variable came in the place of another one like it, if so.
+
+    ``renames`` are the dimensions of other names in the second file.
+    """
     found = [c for c in changes if c.fact.aspect == PRESENCE]
     lost = [c for c in found if c.after == ABSENT]
     came = [c for c in found if c.before == ABSENT]
@@ -94,6 +107,8 @@ def _find_renamed_variable(
     names = lost[0].fact.subject, came[0].fact.subject
     pairs = list(zip(names, numbers, strict=True))
     one, other = ([_find_text(facts, Fact(n, a), f) for a in LIKENESS] for n, f in pairs)
+    dims = LIKENESS.index(DIMENSIONS)
+    other[dims] = _rename_dims(other[dims] or "", renames)
     if one != other or one[0] != "data variable":
         return None
     return FoundChange(Fact(names[0], NAME), *names, came[0].pair, came[0].files)
@@ -125,12 +140,32 @@ def _find_renamed_dims(
     return FoundChange(Fact(before, RENAMED), before, after, pair, files)
 
 
-def _is_explained(change: FoundChange, cause: FoundChange) -> bool:
+def _find_renamed_grids(
+    cause: FoundChange, renames: Mapping[str, str], facts: FactRuns, numbers: tuple[int, int]
+) -> Iterator[FoundChange]:
+    """Yield the dimensions of other names that have another coordinate, or length, too."""
+    for new, old in renames.items():
+        for aspect in (VALUES, SIZE):
+            known = Fact(new, aspect)
+            before = _find_text(facts, Fact(old, aspect), numbers[0])
+            after = _find_text(facts, known, numbers[1])
+            if before is None or after is None:
+                continue
+            # what is known by the usual name has a row already
+            if after not in {text for _, text in facts.runs[Fact(old, aspect)]}:
+                count = min(facts.count_texts(known)[after], cause.files)
+                found = FoundChange(Fact(old, aspect), before, after, cause.pair, count)
+                yield found._replace(is_dimension=True, renames=renames)
+            break
+
+
+def _rename_dims(text: str, renames: Mapping[str, str]) -> str:
+    return ", ".join(renames.get(dim, dim) for dim in text.split(", "))
+
+
+def _is_explained(change: FoundChange, renames: Mapping[str, str]) -> bool:
     """Say whether other names of dimensions explain a change."""
-    old, new = cause.before.split(", "), cause.after.split(", ")
     if change.fact.aspect == PRESENCE:
-        return change.fact.subject in (*old, *new)
-    if change.fact.aspect != DIMENSIONS:
-        return False
-    names = dict(zip(old, new, strict=True))
-    return [names.get(d, d) for d in change.before.split(", ")] == change.after.split(", ")
+        return change.fact.subject in (*renames, *renames.values())
+    is_of_dims = change.fact.aspect == DIMENSIONS
+    return is_of_dims and _rename_dims(change.after, renames) == change.before

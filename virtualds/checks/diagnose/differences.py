@@ -9,7 +9,15 @@ from itertools import pairwise
 import numpy as np
 
 from virtualds.checks.diagnose.causes import put_causes
-from virtualds.checks.diagnose.explanations import GAP, OPENING, ORDER, OVERLAP, FoundChange, Pair
+from virtualds.checks.diagnose.explanations import (
+    GAP,
+    OPENING,
+    ORDER,
+    OVERLAP,
+    RENAMED,
+    FoundChange,
+    Pair,
+)
 from virtualds.checks.diagnose.fact_runs import MOST_VALUES, FactRun, find_text, is_steady
 from virtualds.checks.diagnose.findings import VERDICTS, Difference, Era, EraStretch
 from virtualds.checks.diagnose.guess_dimension import (
@@ -152,12 +160,14 @@ def find_differences(survey: FileSurvey, trial: TrialCombine) -> tuple[Differenc
     ]
     for pair, changes in by_pair.items():
         numbers = survey.files.index(pair[0]), survey.files.index(pair[1])
-        found += judge_changes(pair, put_causes(changes, survey.facts, numbers), trial)
+        causes = put_causes(changes, survey.facts, numbers)
+        found += judge_changes(pair, causes, trial, _list_examples(survey, numbers))
     for files in (
         _select_ends(survey.files) if not any(d.verdict == "blocks" for d in found) else ()
     ):
         if files not in by_pair:
-            found += judge_unchanged(files, trial)
+            numbers = survey.files.index(files[0]), survey.files.index(files[-1])
+            found += judge_unchanged(files, trial, _list_examples(survey, numbers))
     found.sort(key=lambda row: (VERDICTS.index(row.verdict), not row.leads))
     return tuple(_add_code(found, survey, trial))
 
@@ -173,7 +183,18 @@ def _add_code(
     if trial.preprocess is not None:
         given["preprocess"] = "preprocess"
     first, lost = next(iter(survey.files), ""), [file for file, _ in survey.unreadable]
-    mends = [find_mend(row, _list_usual(row, survey)) for row in rows]
+    renames: dict[str, str] = {}
+    for row in rows:
+        if row.aspect == RENAMED:
+            renames |= zip(row.after.split(", "), row.before.split(", "), strict=True)
+    # the lines rename dimensions before they choose files
+    called = [
+        replace(row, variable=renames.get(row.variable, row.variable))
+        if row.aspect in (SIZE, VALUES)
+        else row
+        for row in rows
+    ]
+    mends = [find_mend(row, _list_usual(row, survey)) for row in called]
     faults = [mend for row, mend in zip(rows, mends, strict=True) if is_fault(row)]
     for row, mend in zip(rows, mends, strict=True):
         needed = [*faults, *([mend] if mend not in faults else [])]
@@ -225,6 +246,13 @@ def _restore_code(texts: dict[str, str | None]) -> dict[str, str]:
     found = {name: text for name, text in texts.items() if text is not None}
     title = found.pop(SYSTEM, "").partition(" ")[0]
     return found | ({TEXTS[0]: title} if find_code({TEXTS[0]: title}) else {})
+
+
+def _list_examples(survey: FileSurvey, numbers: tuple[int, int]) -> list[str]:
+    """Return two files, and the first files of those with, and of those without, some variables."""
+    runs = (runs for f, runs in survey.facts.find_changing().items() if f.aspect == PRESENCE)
+    starts = dict.fromkeys(start for found in runs for start, _ in found)
+    return [survey.files[n] for n in sorted({*numbers, *list(starts)[:MOST_VALUES]})]
 
 
 def _select_ends(files: Sequence[str]) -> list[tuple[str, ...]]:

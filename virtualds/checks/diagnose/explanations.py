@@ -41,7 +41,7 @@ class FoundChange(NamedTuple):
     ``pair`` holds the two files to try, ``is_time`` says whether the variable counts time,
     ``virtual`` whether its values stay in the files, and ``is_dimension`` whether it is the
     coordinate of a dimension. ``among`` lists all files with the difference, where two files do not
-    show it.
+    show it. ``renames`` are names of dimensions, and what they are called in the first file.
     """
 
     fact: Fact
@@ -53,6 +53,7 @@ class FoundChange(NamedTuple):
     virtual: bool = False
     among: tuple[str, ...] = ()
     is_dimension: bool = False
+    renames: Mapping[str, str] = {}
 
     @property
     def names(self) -> set[str]:

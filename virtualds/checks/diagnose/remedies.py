@@ -219,9 +219,12 @@ def _take_first_kind(row: Difference, usual: Usual) -> Mend:
 
 
 def _take_first_grid(row: Difference, usual: Usual) -> Mend:
-    """Take the files of the grid of the first file, or without the coordinate."""
+    """Take the files of the grid of the first file, or without the coordinate.
+
+    Where no dimension has the values, the variable is left out.
+    """
     if usual.size is None:
-        return NOTHING
+        return Mend(drops=(row.variable,))
     if usual.resized:
         return _take_first_size(row, usual)
     name = _show(row.variable)
@@ -292,5 +295,6 @@ _MENDS: dict[str, Callable[[Difference, Usual], Mend]] = {
     CALENDAR: _convert_calendar,
     OVERLAP: lambda row, usual: Mend({"overlap": "last"}),
     ORDER: lambda row, usual: Mend({"sort": True}),
+    TOGETHER: lambda row, usual: Mend(drops=(row.variable,)) if row.variable else NOTHING,
 }
 """What to change in the call of `open_virtual_mfdataset`, by aspect."""

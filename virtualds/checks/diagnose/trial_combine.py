@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -80,6 +81,15 @@ class TrialCombine:
             self._alone[file] = self.combine([file])
         return self._alone[file]
 
+    def rename(self, names: Mapping[str, str]) -> TrialCombine:
+        """Return a trial of files whose dimensions get other names first."""
+
+        def renamed(dataset: xr.Dataset) -> xr.Dataset:
+            dataset = self.preprocess(dataset) if self.preprocess else dataset
+            return dataset.rename({n: to for n, to in names.items() if n in dataset.dims})
+
+        return replace(self, preprocess=renamed, _alone={})
+
     @property
     def by_coordinates(self) -> bool:
         """Whether files are ordered by their coordinates, which they must have for that."""
@@ -108,9 +118,12 @@ class TrialCombine:
 
 
 def judge_changes(
-    pair: Pair, changes: Sequence[FoundChange], trial: TrialCombine
+    pair: Pair, changes: Sequence[FoundChange], trial: TrialCombine, examples: Sequence[str]
 ) -> Iterator[Difference]:
-    """Yield the verdicts of all changes between two files."""
+    """Yield the verdicts of all changes between two files.
+
+    ``examples`` are files that a remedy is tried on: the two, and those that lack a variable.
+    """
     whole: xr.Dataset | None = None
     failure: Exception | None = None
     if any(not explain_change(change).harmless for change in changes):
@@ -120,41 +133,53 @@ def judge_changes(
             failure = error
     found = list[Difference]()
     for change in changes:
+        combined, tried = whole, trial
+        if change.renames:
+            combined, tried = None, trial.rename(change.renames)
         try:
-            found.append(_judge_change(change, whole, trial))
+            found.append(_judge_change(change, combined, tried, examples))
         except UnsupportedError as error:
             # whatever differs: the error says what to do first
             failure = failure or error
     yield from found
     if failure is not None and all(row.verdict != "blocks" for row in found):
-        yield _make_difference(
-            _make_joint_change(pair),
-            "blocks",
-            describe_error(failure),
-            _find_remedy(failure, pair, trial),
-        )
+        yield _describe_failure(failure, pair, examples, trial)
 
 
-def judge_unchanged(files: Sequence[str], trial: TrialCombine) -> Iterator[Difference]:
-    """Yield an error of files that do not combine although nothing differs."""
+def judge_unchanged(
+    files: Sequence[str], trial: TrialCombine, examples: Sequence[str]
+) -> Iterator[Difference]:
+    """Yield an error of files that do not combine although nothing differs.
+
+    ``examples`` are as in `judge_changes`.
+    """
     try:
         trial.combine(files)
     except OPEN_ERRORS as error:
-        yield _make_difference(
-            _make_joint_change((files[0], files[-1])),
-            "blocks",
-            describe_error(error),
-            _find_remedy(error, files, trial),
-        )
+        yield _describe_failure(error, (files[0], files[-1]), examples, trial)
 
 
-def _find_remedy(error: Exception, files: Sequence[str], trial: TrialCombine) -> str:
-    """Return the remedy for an error that no structural difference explains."""
-    if isinstance(error, UnsupportedError):
-        return ""
+def _describe_failure(
+    error: Exception, pair: Pair, examples: Sequence[str], trial: TrialCombine
+) -> Difference:
+    """Describe an error that no structural difference explains."""
+    name, remedy = "", "" if isinstance(error, UnsupportedError) else EXPLANATIONS[TOGETHER].remedy
     # variables without the joined dimension are compared only when files are combined
-    is_value = isinstance(error, xr.MergeError)
-    return _find_keeping(files, trial) if is_value else EXPLANATIONS[TOGETHER].remedy
+    if isinstance(error, xr.MergeError):
+        remedy = _find_keeping(examples, trial)
+        name = "" if remedy in KEEPING else _find_failing(examples, trial)
+    change = FoundChange(Fact(name, TOGETHER), *pair, pair, 1)
+    return _make_difference(change, "blocks", describe_error(error), remedy)
+
+
+def _find_failing(files: Sequence[str], trial: TrialCombine) -> str:
+    """Return the variable without which files combine, "" if there is none."""
+    variables = [item for file in files for item in trial.open_alone(file).variables.items()]
+    for name in dict.fromkeys(str(n) for n, v in variables if set(v.dims).isdisjoint(trial.dims)):
+        with suppress(*OPEN_ERRORS):
+            trial.combine(files, partial(xr.Dataset.drop_vars, names=name, errors="ignore"))
+            return name
+    return ""
 
 
 def _find_keeping(
@@ -172,11 +197,9 @@ def _find_keeping(
     return EXPLANATIONS[VALUES].remedy
 
 
-def _make_joint_change(pair: Pair) -> FoundChange:
-    return FoundChange(Fact("", TOGETHER), pair[0], pair[1], pair, 1)
-
-
-def _judge_change(change: FoundChange, whole: xr.Dataset | None, trial: TrialCombine) -> Difference:
+def _judge_change(
+    change: FoundChange, whole: xr.Dataset | None, trial: TrialCombine, examples: Sequence[str]
+) -> Difference:
     """Return the verdict of a change.
 
     Raises
@@ -196,7 +219,7 @@ def _judge_change(change: FoundChange, whole: xr.Dataset | None, trial: TrialCom
     except OPEN_ERRORS as error:
         remedy = meaning.remedy
         if change.fact.aspect == VALUES and not change.is_dimension:
-            remedy = _find_keeping(change.pair, trial, _make_selector(change, trial))
+            remedy = _find_keeping(examples, trial, _make_selector(change, trial))
         return _make_difference(change, "blocks", describe_error(error), remedy)
     refused = _list_refused(change, combined, trial)
     prices = [*([meaning.price] if meaning.price else []), *_find_costs(change, combined, trial)]
