@@ -7,11 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from virtualds.codecs.cf_packing import ABSENT
 from virtualds.codecs.codec import CodecError
 from virtualds.codecs.pipeline import CodecPipeline
-
-ABSENT = {"f": np.nan, "c": complex(np.nan, np.nan), "M": "NaT", "m": "NaT"}
-"""By kind of dtype, the value that means that a value is missing."""
 
 
 def has_missing_value(dtype: np.dtype[Any]) -> bool:

@@ -41,13 +41,10 @@ class Decoding(Protocol):
     def decode_into(self, out: npt.NDArray[Any], stored: npt.NDArray[Any]) -> None: ...
 
 
-ABSENT = {
-    "f": np.nan,
-    "c": complex(np.nan, np.nan),
-    # integers that count time units stay integers; the least one is NaT
-    "i": np.iinfo(np.int64).min,
-}
-"""What xarray puts in place of fill values, by the kind of the decoded dtype."""
+ABSENT = {"f": np.nan, "c": complex(np.nan, np.nan), "M": "NaT", "m": "NaT"}
+"""By kind of dtype, the value that means that a value is missing."""
+NO_TIME = np.iinfo(np.int64).min
+"""NaT among integers that count units of time, which stay integers."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +127,7 @@ class Packing:
             absent = out == self.fills[0]
             for fill in self.fills[1:]:
                 absent |= out == fill
-            out[absent] = ABSENT[self.dtype.kind]
+            out[absent] = ABSENT.get(self.dtype.kind, NO_TIME)
         if self.scale_factor is not None:
             out *= self.scale_factor
         if self.add_offset is not None:
