@@ -102,6 +102,8 @@ def test_what_is_left_out_decides_how_the_rest_decodes_as_in_xarray(
         for decodes in (True, False):
             how: dict[str, Any] = {"drop_variables": names, "decode_cf": decodes}
             assert_same(source, load_native(source, **how), **how)
+            with virtualds.set_options(hdf5="library"):
+                assert_same(source, load_native(source, **how), **how)
     all_but = [name for name in describe() if name not in ("flag", "time_bounds")]
     wanted = load_native(source, drop_variables=all_but)
     assert wanted["flag"].dims == ("time", "station", "four")

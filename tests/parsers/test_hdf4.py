@@ -11,7 +11,7 @@ import pyhdf.V  # noqa: F401  (gives `HDF.vgstart`)
 import pytest
 import xarray as xr
 from counting_server import counting_server
-from hdf4_files import CASES, CODERS, KINDS, create, cut, read, split, written
+from hdf4_files import CASES, CODERS, KINDS, create, cut, put, read, split, written
 from pyhdf.error import HDF4Error
 from pyhdf.HDF import HC, HDF
 from pyhdf.SD import SD, SDC
@@ -458,3 +458,19 @@ def test_verification_compares_each_case_with_pyhdf_or_says_why_not(
     # the reason names pyhdf where it cannot read what is there
     assert found.counts.keys() <= {"not compared"}, found
     assert found.ok or "pyhdf" in f"{found}" or not found.references
+
+
+def test_a_data_set_that_is_left_out_keeps_characters_apart(tmp_path: Path) -> None:
+    path = tmp_path / "a.hdf"
+
+    def fill(file: SD) -> None:
+        for name, values in (
+            ("t", np.zeros(4, "f4")),
+            ("flag", np.frombuffer(b"abcdefgh", "S1").reshape(2, 4)),
+        ):
+            put(create(file, name, values, ("y", "four")[-values.ndim :]), values)
+
+    written(path, fill)
+    for names in ([], ["t"]):
+        found = virtualds.open_virtual_dataset(path, drop_variables=names)
+        assert found["flag"].dims == ("y", "four") and found["flag"].dtype == "S1"

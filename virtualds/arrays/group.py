@@ -6,7 +6,7 @@ CF decoding happens when a dataset is built from the group.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -218,15 +218,16 @@ class ManifestGroup:
             found = found.groups[part]
         return found.groups
 
-    def leave_out(self, names: Collection[str]) -> ManifestGroup:
-        """Return the group without some variables, by which the others still decode."""
-        gone = {
+    def leave_out(self, names: Iterable[str]) -> ManifestGroup:
+        """Return the group without some variables, which still decide how the others decode."""
+        gone = self.variables.keys() & set(names)
+        kept = {name: v for name, v in self.variables.items() if name not in gone}
+        described = {
             name: describe_left_out(v.dims, v.data.dtype, v.attributes)
             for name, v in self.variables.items()
-            if name in names
+            if name in gone
         }
-        kept = {name: v for name, v in self.variables.items() if name not in names}
-        return replace(self, variables=kept, left_out={**self.left_out, **gone})
+        return replace(self, variables=kept, left_out={**self.left_out, **described})
 
     def walk(self, path: str = "") -> Iterator[tuple[str, ManifestGroup]]:
         """Yield this group and all below it with their paths, parents first."""
