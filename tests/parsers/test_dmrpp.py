@@ -593,3 +593,15 @@ def test_filters_that_a_chunk_skipped_are_not_undone(tmp_path: Path) -> None:
         v.id.write_direct_chunk((0,), np.array([1, 2], "<i4").tobytes(), filter_mask=3)
     found = virtualds.open_virtual_dataset(write_sidecar(path))
     assert found["v"].values.tolist() == [1, 2, 3, 4]
+
+
+def test_dimensions_without_names_are_called_alike_whatever_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file.update({"a": np.zeros((2, 3)), "b": np.zeros((4, 3)), "c": np.zeros(5)})
+    sidecar = write_sidecar(path)
+    for names in ([], ["a"], ["b"]):
+        found, wanted = (
+            virtualds.open_virtual_dataset(one, drop_variables=names) for one in (sidecar, path)
+        )
+        assert {n: v.dims for n, v in found.items()} == {n: v.dims for n, v in wanted.items()}

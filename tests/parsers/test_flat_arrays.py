@@ -46,6 +46,25 @@ def saved(path: Path, array: Any, version: tuple[int, int] | None = None) -> Pat
     return path
 
 
+def test_single_bytes_are_not_joined(tmp_path: Path) -> None:
+    """numpy does not; xarray joins them in netCDF along an axis that only they have."""
+    letters = np.array([list("abc"), list("def")], "S1")
+    saved(tmp_path / "a.npy", letters)
+    np.savez(tmp_path / "a.npz", array=letters, x=letters[0])
+    letters.tofile(tmp_path / "a.bin")
+    flat = virtualds.open_flat(
+        tmp_path / "a.bin", dtype="S1", shape=(2, 3), dims=("y", "x"), name="array"
+    )
+    opened = [virtualds.open_virtual_dataset(tmp_path / f"a.{end}") for end in ("npy", "npz")]
+    for number, vds in enumerate((*opened, flat)):
+        assert vds.virtual.arrays.keys() == set(vds.data_vars)
+        np.testing.assert_array_equal(vds["array"].values, letters, strict=True)
+        for suffix in (".zarr", ".json", ".parquet"):
+            vds.virtual.to_manifest(tmp_path / f"{number}{suffix}")
+            found = xr.open_dataset(tmp_path / f"{number}{suffix}", engine="virtual")
+            np.testing.assert_array_equal(found["array"].values, letters, strict=True)
+
+
 @pytest.mark.parametrize("version", [None, (2, 0), (3, 0)], ids=str)
 @pytest.mark.parametrize("name", ARRAYS)
 @pytest.mark.filterwarnings("ignore:Stored array in format")

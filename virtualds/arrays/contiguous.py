@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.group import ManifestVariable
+from virtualds.arrays.group import ManifestVariable, describe_left_out
 from virtualds.chunks.axis import ChunkAxis
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
@@ -80,6 +80,12 @@ def build_flat_variable(
         "original_shape": data.shape,
     }
     return ManifestVariable(dims, data, {}, encoding)
+
+
+def keep_bytes_apart(variables: Iterable[ManifestVariable]) -> dict[str, ManifestVariable]:
+    """Return what a group leaves out, so that xarray joins no single bytes: numpy does not."""
+    dims = {v.dims[-1] for v in variables if v.data.dtype == "S1" and v.dims}
+    return {f"the axis {d}": describe_left_out((d,), np.dtype("V1"), {}) for d in sorted(dims)}
 
 
 def number_axes(name: str, ndim: int) -> tuple[str, ...]:

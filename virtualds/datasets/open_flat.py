@@ -11,7 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from virtualds.arrays.contiguous import build_flat_array, build_flat_variable, number_axes
+from virtualds.arrays.contiguous import (
+    build_flat_array,
+    build_flat_variable,
+    keep_bytes_apart,
+    number_axes,
+)
 from virtualds.arrays.group import ManifestGroup
 from virtualds.arrays.sources import resolve_archive_members
 from virtualds.datasets.keywords import make_strict
@@ -102,7 +107,8 @@ def open_flat(
         except FormatError as error:
             raise FormatError(f"{absolute}: {error}") from error
         variable = build_flat_variable(data, tuple(axes), source)
-        group = resolve_archive_members(ManifestGroup({name: variable}))
+        group = ManifestGroup({name: variable}, left_out=keep_bytes_apart([variable]))
+        group = resolve_archive_members(group)
         if (problem := group.problems.get(name)) is not None:
             raise problem
     opening = OpenOptions(loadable_variables=[])

@@ -15,7 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.contiguous import build_flat_array, build_flat_variable, number_axes
+from virtualds.arrays.contiguous import (
+    build_flat_array,
+    build_flat_variable,
+    keep_bytes_apart,
+    number_axes,
+)
 from virtualds.arrays.group import ManifestGroup
 from virtualds.arrays.parser import NativeReader, Parser, ReadNative, stored_values
 from virtualds.arrays.sources import READ_WHOLE
@@ -85,7 +90,7 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
     [head] = _fetch_heads([source])
     data = _build_array(source, head)
     variable = build_flat_variable(data, number_axes("", data.ndim), source)
-    return ManifestGroup({NAME: variable}).group(group)
+    return ManifestGroup({NAME: variable}, left_out=keep_bytes_apart([variable])).group(group)
 
 
 def read_archive(
@@ -120,7 +125,8 @@ def read_archive(
             problems[name] = error
             data = ManifestArray.unreadable((), "V1", f"{error}")
         variables[name] = build_flat_variable(data, number_axes(name, data.ndim), source)
-    return ManifestGroup(variables, problems=problems).group(group)
+    left_out = keep_bytes_apart(variables.values())
+    return ManifestGroup(variables, problems=problems, left_out=left_out).group(group)
 
 
 def _fetch_heads(files: Sequence[SourceFile]) -> list[bytes]:
