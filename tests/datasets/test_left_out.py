@@ -162,3 +162,22 @@ def test_a_variable_that_cannot_be_read_decides_how_the_rest_decodes(tmp_path: P
             found = virtualds.open_virtual_dataset(source, on_error=on_error)
         shown = found.drop_vars("t", errors="ignore").virtual.load()
         xr.testing.assert_identical(shown, wanted)
+
+
+def test_a_set_takes_a_variable_with_characters_that_it_has(tmp_path: Path) -> None:
+    """Those of the set are compared as they decode beside all its variables."""
+    for name in "qr":
+        with netCDF4.Dataset(tmp_path / f"{name}.nc", "w") as file:
+            file.createDimension("station", 3)
+            made = file.createVariable(name, "f4", ("station",))
+            made[:] = 1
+            made.coordinates = "letter"
+            file.createVariable("letter", "S1", ("station",))[:] = np.array(list("abc"), "S1")
+    first, second = (xr.load_dataset(tmp_path / f"{name}.nc") for name in "qr")
+    wanted = first.assign(r=second["r"])
+    for suffix in SUFFIXES:
+        target = tmp_path / f"refs{suffix}"
+        for name in "qr":
+            ds = virtualds.open_virtual_dataset(tmp_path / f"{name}.nc")
+            ds.virtual.to_manifest(target, mode="a")
+        assert_same(target, wanted)

@@ -11,10 +11,10 @@ from dataclasses import replace
 import xarray as xr
 
 from virtualds.arrays.group import ManifestGroup
-from virtualds.datasets.changed_groups import EMPTY, join_coordinates, sizes_of
+from virtualds.datasets.changed_groups import join_coordinates, sizes_of
 from virtualds.datasets.from_dataset import group_from_dataset
 from virtualds.datasets.reference_systems import Systems, check_systems_of_set, find_systems
-from virtualds.datasets.to_dataset import NO_NAME, to_virtual_dataset
+from virtualds.datasets.to_dataset import to_virtual_dataset
 from virtualds.errors import CombineError, list_details
 from virtualds.formats.undecodable import decode_group
 
@@ -153,11 +153,8 @@ def _find_equal_coordinates(old: ManifestGroup, new: xr.Dataset) -> set[str]:
 
 def _decode_some(group: ManifestGroup, names: Iterable[str]) -> xr.Dataset:
     """Return some variables of a group as a dataset, without decoding the others."""
-    wanted = set(names) - {NO_NAME}
-    # bounds have their units from their coordinate
-    wanted |= {n for n, v in group.variables.items() if v.attributes.get("bounds") in wanted}
-    some = {name: v for name, v in group.variables.items() if name in wanted}
-    return decode_group(replace(EMPTY, variables=some), "raise", to_virtual_dataset)
+    some = group.leave_out(group.variables.keys() - set(names))
+    return decode_group(some, "raise", to_virtual_dataset)
 
 
 def _is_equal(one: xr.Variable, other: xr.Variable) -> bool:
