@@ -403,7 +403,8 @@ def _join_variable(
 def _decode_virtual(batch: FileBatch, name: str) -> list[Any]:
     """Return a virtual variable along the dimension; of each file, if its dtype may differ."""
     part = batch.plan.parts[name]
-    if not part.depends_on_values:
+    # a batch of files that are not joined along the dimension has the data of the first
+    if not part.depends_on_values and (batch.dim is not None or len(batch) == 1):
         return [part.decode_array(batch.group.variables[name])]
     return [part.decode_array(batch.cut_variable(name, place)) for place in range(len(batch))]
 
