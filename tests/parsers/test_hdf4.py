@@ -28,6 +28,7 @@ from virtualds.parsers.hdf4.elements import (
     DATA,
     EXTENDED,
     EXTERNAL,
+    VDATA,
     VDATA_VALUES,
 )
 from virtualds.parsers.hdf4.pieces import Pieces
@@ -392,6 +393,27 @@ def test_values_that_are_gone_are_refused_and_not_filled(tag: int, tmp_path: Pat
         opened(tmp_path / "a.hdf")
     with pytest.warns(UserWarning, match="not there"):
         assert not opened(tmp_path / "a.hdf", on_error="skip").variables
+
+
+@pytest.mark.parametrize("case", ["three_axes_of_chunks", "attributes"])
+def test_tables_whose_two_versions_differ_are_refused(case: str, tmp_path: Path) -> None:
+    """The library asks the last one; where it does not know that, it shows memory of others."""
+    CASES[case](tmp_path / "a.hdf")
+    whole = (tmp_path / "a.hdf").read_bytes()
+    found = 0
+    for place in range(10, 2410, 12):
+        tag, _, offset, length = struct.unpack_from(">HHII", whole, place)
+        if tag != VDATA:
+            continue
+        found += 1
+        longer, other = bytearray(whole), bytearray(whole)
+        longer[place + 11] += 1
+        other[offset + length - 4] += 1
+        for damaged in (longer, other):
+            (tmp_path / "a.hdf").write_bytes(damaged)
+            with pytest.raises(FormatError, match=r"Vdata .* of version 3, and of version"):
+                opened(tmp_path / "a.hdf")
+    assert found > 2
 
 
 def test_blocks_of_descriptors_in_a_ring_are_refused(tmp_path: Path) -> None:

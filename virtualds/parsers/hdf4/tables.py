@@ -32,8 +32,10 @@ NATIVE, LITTLE, CODE = 0x1000, 0x4000, 0xFFF
 
 VERSIONS = (2, 3, 4)
 """Versions of Vgroups and Vdatas whose fields are the same; 4 has flags and attributes, too."""
+VERSIONS_OF_VDATAS = (3, 4)
+"""Those of Vdatas whose number types have the same codes."""
 AFTER_VERSION = 3
-"""Bytes of a Vgroup behind its version: two are not used, and one is there by an old mistake."""
+"""Bytes behind the last version: two are not used, and one is there by an old mistake."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +48,13 @@ class Vgroup:
 
 
 class Vdata(NamedTuple):
-    """The header of a Vdata: name, class, records, and types and orders of its fields."""
+    """The header of a Vdata: how its records lie, and types and orders of its fields."""
 
     name: str
     kind: str
+    interlace: int
     records: int
+    size: int
     types: tuple[int, ...]
     orders: tuple[int, ...]
 
@@ -89,8 +93,7 @@ def read_vgroup(elements: Elements, ref: int) -> Vgroup:
     name, rest = _take_text(data[2 + 4 * count :])
     kind, _ = _take_text(rest)
     # flags and a list of attributes may come before the version, which is found from the end
-    (version,) = unpack(">H", data[-AFTER_VERSION - 2 :])
-    _check_version(f"Vgroup {name!r}", version)
+    _check_version(f"Vgroup {name!r}", _read_last_version(data), VERSIONS)
     return Vgroup(name, kind, tuple(zip(numbers[:count], numbers[count:], strict=True)))
 
 
@@ -103,7 +106,7 @@ def read_vdata(elements: Elements, ref: int) -> Vdata:
         It is damaged.
     """
     data = elements.read((VDATA, ref))
-    _, count, _, fields = unpack(">HIHH", data)
+    interlace, count, size, fields = unpack(">HIHH", data)
     columns = unpack(f">{4 * fields}H", data[10:])
     rest = data[10 + 8 * fields :]
     for _ in range(fields):
@@ -111,8 +114,14 @@ def read_vdata(elements: Elements, ref: int) -> Vdata:
     name, rest = _take_text(rest)
     kind, rest = _take_text(rest)
     _, _, version = unpack(">HHH", rest)
-    _check_version(f"Vdata {name!r}", version)
-    return Vdata(name, kind, count, columns[:fields], columns[3 * fields :])
+    # the library takes the last one, and shows other memory if it does not know that
+    if (last := _read_last_version(data)) != version:
+        raise FormatError(
+            f"Vdata {name!r} is of version {version}, and of version {last} at its end; the file "
+            f"is damaged, fetch it again"
+        )
+    _check_version(f"Vdata {name!r}", version, VERSIONS_OF_VDATAS)
+    return Vdata(name, kind, interlace, count, size, columns[:fields], columns[3 * fields :])
 
 
 def read_values(elements: Elements, ref: int, vdata: Vdata) -> npt.NDArray[Any]:
@@ -150,19 +159,25 @@ def read_records(elements: Elements, ref: int, dtype: np.dtype[Any]) -> npt.NDAr
     FormatError
         It has records of another size, or fewer than it says.
     """
-    data = elements.read((VDATA_VALUES, ref))
-    interlace, count, size = unpack(">HIH", elements.read((VDATA, ref)))
-    if interlace or size != dtype.itemsize or len(data) < count * size:
+    data, table = elements.read((VDATA_VALUES, ref)), read_vdata(elements, ref)
+    needed = table.records * dtype.itemsize
+    if table.interlace or table.size != dtype.itemsize or len(data) < needed:
         raise FormatError(
-            f"Vdata {ref}: {len(data)} bytes are not {count} records of {dtype.itemsize} bytes; "
-            f"the file is damaged, fetch it again"
+            f"Vdata {ref}: {len(data)} bytes are not {table.records} records of {dtype.itemsize} "
+            f"bytes; the file is damaged, fetch it again"
         )
-    return np.frombuffer(data[: count * size], dtype)
+    return np.frombuffer(data[:needed], dtype)
 
 
-def _check_version(what: str, version: int) -> None:
+def _read_last_version(data: bytes) -> int:
+    """Return the version at the end of the header of a Vgroup or Vdata."""
+    (version,) = unpack(">H", data[-AFTER_VERSION - 2 :])
+    return int(version)
+
+
+def _check_version(what: str, version: int, known: tuple[int, ...]) -> None:
     """Refuse what is not laid out as it is read here."""
-    if version not in VERSIONS:
+    if version not in known:
         raise FormatError(f"{what} is of version {version}; the file is damaged, fetch it again")
 
 
