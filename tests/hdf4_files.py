@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable, Sequence
+from contextlib import chdir
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -121,10 +122,11 @@ def create(file: SD, name: str, values: Any, dims: Sequence[str] = (), **how: An
 
 
 def written(path: Path, fill: Callable[[SD], None]) -> None:
-    """Write a file."""
-    file = SD(str(path), SDC.WRITE | SDC.CREATE | SDC.TRUNC)
-    fill(file)
-    file.end()
+    """Write a file; the library writes the name that it is given into it."""
+    with chdir(path.parent):
+        file = SD(path.name, SDC.WRITE | SDC.CREATE | SDC.TRUNC)
+        fill(file)
+        file.end()
 
 
 def split(path: Path, tag: int, size: int) -> None:

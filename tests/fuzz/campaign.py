@@ -16,7 +16,6 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from fuzz.hdf5_described import demands
 from fuzz.hdf5_readers import DESCRIPTION, VALUES, different_values
@@ -28,6 +27,8 @@ from virtualds.extras import import_pyproj
 
 IMPORTING = 120
 """Seconds that reading a sound file may take, with all imports, on a busy machine."""
+WRITTEN = 5
+"""Findings of one cause that are written down, and their files kept."""
 THREADED = ("icechunk", "obstore")
 """Packages that only workers import, and what imports them: threads do not survive a fork."""
 
@@ -154,6 +155,19 @@ class Fuzzer:
             findings += compared
         shutil.rmtree(folder, ignore_errors=True)
         return Case(seed, print_, answer, natives, findings)
+
+    def copy_files(self, number: int, folder: Path) -> tuple[Path, str]:
+        """Copy the files of a case into a folder of a folder; return it, and which one is opened.
+
+        Not all libraries write the same bytes twice, so another run may not make these files again.
+        """
+        made = self._make(number)
+        assert made is not None
+        source, entry, *_ = made
+        target = folder / f"{self.kind.name}-{number}"
+        shutil.copytree(source, target, dirs_exist_ok=True)
+        shutil.rmtree(source)
+        return target, entry
 
     def _different_values(self, folder: str, entry: str) -> list[Finding]:
         """Compare the values of a sound file with those that the native library reads."""
@@ -304,13 +318,14 @@ class Campaign:
         return self._first + self._step * progress.cases
 
     def _look_again(self, name: str, fuzzer: Fuzzer, progress: Progress, case: Case) -> None:
-        """Note findings; the first of each cause is tried again by new workers."""
-        new = [f for f in case.findings if f"{f.what} {f.sign}" not in progress.signs]
+        """Note findings; those that are written down are tried again by new workers."""
+        new = [f for f in case.findings if progress.signs.get(f"{f.what} {f.sign}", 0) < WRITTEN]
         again = set()
         if new:
             fuzzer._ours.stop()
             fuzzer._native.stop()
             again = {(f.what, f.sign) for f in fuzzer.case(self._number(progress)).findings}
+            fuzzer.copy_files(self._number(progress), self._state / "files")
         for f in case.findings:
             stands = f not in new or (f.what, f.sign) in again
             self._note(name, progress, self._number(progress), case.seed, case.print, f, stands)
@@ -332,7 +347,7 @@ class Campaign:
             progress.findings[f.what] = progress.findings.get(f.what, 0) + 1
         else:
             progress.alone += 1
-        if progress.signs.get(key, 0) > 5:
+        if progress.signs.get(key, 0) > WRITTEN:
             return
         said = {"kind": name, "case": number, "seed": seed, "print": print_, "again": stands}
         with (self._state / "findings.jsonl").open("a") as out:
@@ -389,9 +404,8 @@ def replay(name: str, number: int, work: Path, keep: Path | None = None) -> Case
     try:
         fuzzer.sound()
         if keep is not None:
-            made: Any = fuzzer._make(number)
-            shutil.copytree(made[0], keep, dirs_exist_ok=True)
-            print(f"files are in {keep}; the reader opens {made[1]}")
+            folder, entry = fuzzer.copy_files(number, keep)
+            print(f"files are in {folder}; the reader opens {entry}")
         return fuzzer.case(number)
     finally:
         fuzzer.close()

@@ -37,6 +37,10 @@ class Failure(NamedTuple):
     stack: str = ""
 
 
+SEVERAL = Failure("LookupError", "several arrays have this name", "", True)
+"""What is found under a name that is not that of one array."""
+
+
 class Outcome(NamedTuple):
     """What became of opening files: an error, or arrays and errors by name, and the warnings."""
 
@@ -56,6 +60,10 @@ def outcome(reader: Reader, entry: str, typed: Callable[[BaseException], bool]) 
         for name, read in reader(entry):
             if len(found) >= MOST:
                 break
+            if name in found:
+                # damage gave it the name of another, and nobody can tell which one is meant
+                found[name] = SEVERAL
+                continue
             try:
                 found[name] = values_of(read())
             except Exception as error:  # noqa: BLE001
@@ -151,9 +159,8 @@ def differing(ours: Outcome, native: Outcome, known: set[str] | None) -> dict[st
 def by_last_part(outcome: Outcome) -> Outcome:
     """Return arrays by the last part of their names; those that share one are not compared."""
     last = [name.rpartition("/")[2] for name in outcome.found]
-    shared = Failure("LookupError", "several arrays have this name", "", True)
     found = {
-        n: v if last.count(n) == 1 else shared
+        n: v if last.count(n) == 1 else SEVERAL
         for n, v in zip(last, outcome.found.values(), strict=True)
     }
     return outcome._replace(found=found)
