@@ -416,6 +416,42 @@ def test_tables_whose_two_versions_differ_are_refused(case: str, tmp_path: Path)
     assert found > 2
 
 
+@pytest.mark.parametrize("case", ["types", "records_in_many_blocks", "encoded", "chunks"])
+def test_values_whose_dimensions_are_lost_are_not_taken_for_one_value(
+    case: str, tmp_path: Path
+) -> None:
+    CASES[case](tmp_path / "a.hdf")
+    damaged = (tmp_path / "a.hdf").read_bytes().replace(b"Dim0.0", b"Xim0.0")
+    (tmp_path / "a.hdf").write_bytes(damaged)
+    with pytest.raises(FormatError, match=r"no dimensions|its shape is \(\)"):
+        opened(tmp_path / "a.hdf")
+
+
+def test_one_value_in_two_blocks_is_read(tmp_path: Path) -> None:
+    def fill(file: SD) -> None:
+        create(file, "t", np.zeros(1), ("x",))[:] = [280.5]
+
+    written(tmp_path / "a.hdf", fill)
+    whole = (tmp_path / "a.hdf").read_bytes()
+    (tmp_path / "a.hdf").write_bytes(whole.replace(b"Dim0.0", b"Xim0.0"))
+    split(tmp_path / "a.hdf", DATA, 4)
+    found = opened(tmp_path / "a.hdf")["t"]
+    assert found.shape == ()
+    assert found.values == 280.5
+
+
+def test_a_number_type_of_another_tag_is_refused(tmp_path: Path) -> None:
+    CASES["old"](tmp_path / "a.hdf")
+    pairs = struct.pack(">6H", 106, 4, 106, 4, 106, 4)
+    whole = (tmp_path / "a.hdf").read_bytes()
+    assert whole.count(pairs) == 1
+    for number in range(3):
+        place = whole.index(pairs) + 4 * number
+        (tmp_path / "a.hdf").write_bytes(whole[:place] + b"\x80" + whole[place + 1 :])
+        with pytest.raises(FormatError, match="number types of tags"):
+            opened(tmp_path / "a.hdf")
+
+
 def test_blocks_of_descriptors_in_a_ring_are_refused(tmp_path: Path) -> None:
     data = hdf4.MAGIC + bytes([0, 1, 0, 0, 0, 4]) + bytes([0, 1]) + bytes(10)
     (tmp_path / "a.hdf").write_bytes(data)

@@ -28,6 +28,7 @@ from virtualds.parsers.hdf4.elements import (
     FORMATS,
     LABELS,
     LINK,
+    NUMBER_TYPE,
     NUMERIC_GROUP,
     OLD_GROUP,
     RANGE,
@@ -87,7 +88,13 @@ class _OldDataset:
         if not 1 <= rank <= MOST_AXES:
             raise FormatError(f"a data set has {rank} axes; the file is damaged, fetch it again")
         self.lengths = unpack(f">{rank}I", record[2:])
-        refs = unpack(f">{2 * rank + 2}H", record[2 + 4 * rank :])[1::2]
+        kinds = unpack(f">{2 * rank + 2}H", record[2 + 4 * rank :])
+        tags, refs = kinds[::2], kinds[1::2]
+        if any(tag != NUMBER_TYPE for tag in tags):
+            raise FormatError(
+                f"a data set of {self.lengths} has number types of tags {tags}, not {NUMBER_TYPE}; "
+                f"the file is damaged, fetch it again"
+            )
         self.dtype, *self._scale_types = (read_number_type(elements, ref) for ref in refs)
         self._dimensions = tuple(
             Dimension(f"fakeDim{first + axis}", length) for axis, length in enumerate(self.lengths)

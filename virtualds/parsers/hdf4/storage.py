@@ -237,6 +237,11 @@ def build_array(elements: Elements, wanted: Wanted) -> ManifestArray | npt.NDArr
             f"it has {stored.nbytes} of {wanted.nbytes} bytes; the file is damaged or was not "
             f"written to its end, leave the variable out with drop_variables"
         )
+    if not wanted.shape and stored.nbytes > wanted.nbytes:
+        raise FormatError(
+            f"it has no dimensions, and {stored.nbytes} bytes where one value has "
+            f"{wanted.nbytes}; the file is damaged, fetch it again"
+        )
     if len(stored.pieces) == 1:
         return _build_whole(wanted, stored)
     return _build_rows(wanted, stored)
@@ -253,13 +258,13 @@ def _build_whole(wanted: Wanted, stored: Stored) -> ManifestArray:
 
 def _build_rows(wanted: Wanted, stored: Stored) -> ManifestArray | Pieces:
     """Return an array in several pieces: each a chunk of some rows, if all are whole rows."""
-    row = wanted.nbytes // wanted.shape[0]
+    row = wanted.nbytes // prod(wanted.shape[:1])
     pieces, left = list[Range](), wanted.nbytes
     for offset, length in stored.pieces:
         if left > 0:
             pieces.append((offset, min(length, left)))
         left -= length
-    if stored.codecs or any(length % row for _, length in pieces):
+    if stored.codecs or not wanted.shape or any(length % row for _, length in pieces):
         return Pieces(
             stored.file, stored.pieces, stored.nbytes, wanted.shape, wanted.pipeline(stored.codecs)
         )
