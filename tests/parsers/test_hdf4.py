@@ -452,6 +452,19 @@ def test_a_number_type_of_another_tag_is_refused(tmp_path: Path) -> None:
             opened(tmp_path / "a.hdf")
 
 
+@pytest.mark.parametrize("place", [4, 8])
+def test_an_element_beyond_two_gibibytes_is_damage(place: int, tmp_path: Path) -> None:
+    """The library takes its length for a negative one, and fills the values."""
+    CASES["types"](tmp_path / "a.hdf")
+    data = bytearray((tmp_path / "a.hdf").read_bytes())
+    first = next(n for n in range(10, 2410, 12) if data[n : n + 2] == DATA.to_bytes(2, "big"))
+    data[first + place] = 255
+    (tmp_path / "a.hdf").write_bytes(data)
+    with pytest.raises(FormatError, match=r"variable 'i1'(.|\n)*before 2 GiB"):
+        opened(tmp_path / "a.hdf")
+    assert opened(tmp_path / "a.hdf", drop_variables=["i1"])["u1"].shape == (4, 6)
+
+
 def test_blocks_of_descriptors_in_a_ring_are_refused(tmp_path: Path) -> None:
     data = hdf4.MAGIC + bytes([0, 1, 0, 0, 0, 4]) + bytes([0, 1]) + bytes(10)
     (tmp_path / "a.hdf").write_bytes(data)

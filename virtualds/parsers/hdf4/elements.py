@@ -40,6 +40,8 @@ IN_BLOCKS, EXTERNAL, ENCODED, CHUNKED = 1, 2, 3, 5
 """Kinds of extended elements (section 10)."""
 ABSENT = 2**32 - 1
 """Offset of an element that was never written."""
+LARGEST = 2**31 - 1
+"""The largest offset and length: the library takes larger numbers for negative ones."""
 DESCRIPTOR = struct.Struct(">HHII")
 BLOCK_HEADER = struct.Struct(">HI")
 
@@ -96,9 +98,22 @@ class Elements:
         return sorted(ref for found, ref in self.descriptors if found == tag)
 
     def find(self, key: Key) -> Descriptor | None:
-        """Return where an element lies, None if there is none, or if it was never written."""
+        """Return where an element lies, None if there is none, or if it was never written.
+
+        Raises
+        ------
+        FormatError
+            It would lie where nothing can.
+        """
         found = self.descriptors.get(key)
-        return None if found is None or found.offset == ABSENT else found
+        if found is None or found.offset == ABSENT:
+            return None
+        if max(found.offset, found.length) > LARGEST:
+            raise FormatError(
+                f"element {key} has {found.length} bytes at byte {found.offset}, and files of HDF4 "
+                f"end before 2 GiB; the file is damaged, fetch it again"
+            )
+        return found
 
     def read_range(self, offset: int, length: int) -> bytes:
         """Return bytes of the file.
