@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from counting_server import counting_server
-from grib_messages import CASES, SMALL, join_fields, message, split_sections
+from grib_messages import CASES, ONE_ROW, SMALL, join_fields, message, split_sections
 from products import few_quick
 from transforms import TRANSFORMS, assert_identical
 
@@ -438,6 +438,7 @@ DAMAGED: dict[str, tuple[str, dict[int, int], str]] = {
     "a section beyond the end": ("edition 1", {8 + 1: 255}, "section 1 has"),
     "a grid that is not there": ("edition 1", {8 + 7: 0x40}, "0 points"),
     "a day that edition 2 has not": ("one message", {16 + 14: 2, 16 + 15: 31}, "its date is"),
+    "no unit of time in edition 2": ("one message", {126: 254}, "in unit 254"),
 }
 
 
@@ -451,6 +452,48 @@ def test_impossible_times_and_sections_are_damage(name: str, tmp_path: Path) -> 
     path.write_bytes(data)
     with pytest.raises(FormatError, match=cause):
         virtualds.open_virtual_dataset(path)
+
+
+def test_a_message_without_a_time_is_not_given_that_of_others(tmp_path: Path) -> None:
+    messages = [message("regular_ll_pl_grib2", **SMALL, step=step) for step in (0, 6)]
+    without_year = messages[1][:28] + bytes(2) + messages[1][30:]
+    (tmp_path / "a.grib").write_bytes(messages[0] + without_year)
+    with pytest.raises(UnsupportedError, match=f"at byte {len(messages[0])} has no time, and"):
+        virtualds.open_virtual_dataset(tmp_path / "a.grib")
+
+
+@pytest.mark.parametrize("grid", ["regular_ll", "rotated_ll"])
+def test_one_row_needs_no_distance_to_another(grid: str, tmp_path: Path) -> None:
+    """For such a grid, ecCodes alone ends the process."""
+    found = []
+    for is_given in (0, 1):
+        keys = {**ONE_ROW, "ijDirectionIncrementGiven": is_given}
+        one = message(f"{grid}_pl_grib2", **keys)
+        (tmp_path / "a.grib").write_bytes(one)
+        found.append(virtualds.open_virtual_dataset(tmp_path / "a.grib").load())
+    assert found[0]["latitude"].size in (1, 12)
+    xr.testing.assert_equal(*found)
+
+
+@pytest.mark.parametrize(
+    ("sample", "place", "value"),
+    [
+        # octets of section 3: rows, points of the first row, rows from a pole to the equator
+        ("reduced_ll_sfc_grib2", 34, 250),
+        ("reduced_ll_sfc_grib2", 72, 2**31 - 1),
+        ("reduced_gg_pl_32_grib2", 34, 32),
+        ("reduced_gg_pl_32_grib2", 67, 31),
+    ],
+)
+def test_rows_that_do_not_make_a_reduced_grid_are_damage(
+    sample: str, place: int, value: int, tmp_path: Path
+) -> None:
+    """For them, ecCodes alone reads and writes memory that is not its own, or shows zeros."""
+    one = message(sample, constant=280.0)
+    at = one.index(split_sections(one)[3]) + place
+    (tmp_path / "a.grib").write_bytes(one[:at] + value.to_bytes(4, "big") + one[at + 4 :])
+    with pytest.raises(FormatError, match=r"its grid has \d+ points in \d+ rows"):
+        virtualds.open_virtual_dataset(tmp_path / "a.grib")
 
 
 def test_pyproj_works_after_a_grib_file_was_opened(folder: Path) -> None:

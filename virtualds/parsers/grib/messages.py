@@ -25,10 +25,14 @@ LAST_SECTION = {1: ("offsetSection5", 4), 2: ("offsetSection7", 9)}
 """The key of where a section begins that ends a header, and the bytes from there, by edition."""
 FIRST_DAY = 10101
 """The first day with a year, as ecCodes tells days."""
+NOT_GIVEN = -1e100
+"""An increment that a grid does not have."""
 LONGEST = 2**63 // (3600 * 10**9)
 """Hours of a step that nanoseconds can count."""
 SECONDS = {0: 60, 1: 3600, 2: 86400, 10: 10800, 11: 21600, 12: 43200, 13: 1, 14: 900, 15: 1800}
 """Seconds of units of time (code table 4.4, and ecCodes' own for edition 1)."""
+UNIT, MISSING_UNIT = "indicatorOfUnitOfTimeRange", 255
+"""The key of the unit in which a message counts steps, and its value where there is none."""
 PARAMETER_NUMBERS = (
     *("discipline", "parameterCategory", "parameterNumber", "table2Version"),
     "indicatorOfParameter",
@@ -47,7 +51,7 @@ NUMBERS = (
     *("probabilityType", "typeOfStatisticalProcessing", "forecastProbabilityNumber"),
     *("numberOfPoints", "numberOfDirections", "numberOfFrequencies", "NV", "constituentType"),
     *("directionNumber", "frequencyNumber", "aerosolType", "scaledValueOfFirstWavelength"),
-    *("statisticalProcess", "scaledValueOfSecondFixedSurface", *PARAMETER_NUMBERS),
+    *("statisticalProcess", "scaledValueOfSecondFixedSurface", UNIT, *PARAMETER_NUMBERS),
 )
 LISTED_KEYS = frozenset({*TEXTS, *NUMBERS, "level"})
 """Keys that every field is asked for."""
@@ -106,6 +110,7 @@ class GribField:
         Observations have none.
         """
         if "endStep" not in self.keys:
+            self._demand_known_unit()
             return None
         unit = int(self.keys.get("stepUnits", 1))
         if unit not in SECONDS:
@@ -120,6 +125,15 @@ class GribField:
                 f"damaged"
             )
         return hours
+
+    def _demand_known_unit(self) -> None:
+        """Refuse a unit of time that there is not: for it, ecCodes knows no step."""
+        unit = int(self.keys.get(UNIT, MISSING_UNIT))
+        if unit not in SECONDS and unit != MISSING_UNIT:
+            raise FormatError(
+                f"GRIB message at byte {self.offset}: its step is counted in unit {unit}, which "
+                f"ecCodes does not know; the file is damaged, fetch it again"
+            )
 
 
 def scan_messages(
@@ -211,9 +225,12 @@ def read_coordinates(message: GribField, eccodes: Any) -> dict[str, npt.NDArray[
     ------
     UnsupportedError
         There are too many to load.
+    FormatError
+        The rows of a reduced grid do not make the grid.
     """
     count = int(message.keys.get("numberOfDataPoints") or 0)
     demand_values(16 * count, "latitude and longitude")
+    _demand_rows(message, count, eccodes)
     alike = find_alike(message.header) if count <= ALIKE_POINTS else None
     found = {}
     if alike is not None:
@@ -222,13 +239,45 @@ def read_coordinates(message: GribField, eccodes: Any) -> dict[str, npt.NDArray[
     return {name: values for name, values in found.items() if len(values) == count}
 
 
+def _demand_rows(message: GribField, count: int, eccodes: Any) -> None:
+    """Refuse a reduced grid whose rows do not make the grid.
+
+    For them ecCodes writes more coordinates than it has memory for, or shows latitudes that are
+    not there. A part of a Gaussian grid has fewer points than its rows around the globe.
+    """
+    grid = str(message.keys.get("gridType"))
+    if not grid.startswith("reduced_"):
+        return
+    found, rows, half = (read_key(message, name, eccodes) for name in ("pl", "Nj", "N"))
+    points = found or ()
+    if grid.endswith("_gg"):
+        is_sound = len(points) <= 2 * int(half or 0) and sum(points) >= count
+    else:
+        is_sound = sum(points) == count
+    if len(points) != rows or not is_sound:
+        raise FormatError(
+            f"GRIB message at byte {message.offset}: its grid has {count} points in {rows} rows, "
+            f"and {len(points)} rows have {sum(points)} points; the file is damaged, fetch it again"
+        )
+
+
 def _parse_coordinates(message: bytes, eccodes: Any) -> dict[str, npt.NDArray[np.float64]]:
     with _open_message(message, eccodes) as handle:
         try:
+            _give_increment(handle, eccodes)
             found = {n: eccodes.codes_get_array(handle, f"{n}s") for n in ("latitude", "longitude")}
         except (eccodes.CodesInternalError, ValueError):
             return {}
     return {name: np.asarray(values, np.float64) for name, values in found.items()}
+
+
+def _give_increment(handle: Any, eccodes: Any) -> None:
+    """Give a grid of one row some distance between rows: without it, ecCodes ends the process."""
+    name = "jDirectionIncrementInDegrees"
+    rows = _get_keys(handle, ["Nj", name], float, eccodes)
+    if rows.get("Nj", 2) < 2 and rows.get(name) == NOT_GIVEN:
+        eccodes.codes_set(handle, "jDirectionIncrementGiven", 1)
+        eccodes.codes_set(handle, "jDirectionIncrement", 1)
 
 
 @lru_cache(ALIKE_GRIDS)
