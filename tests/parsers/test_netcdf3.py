@@ -355,6 +355,14 @@ DAMAGED = {
         b"CDF\5" + struct.pack(">QIQQ4sq", 0, 0x0A, 1, 1, b"a", -4) + bytes(24),
         "a length of 18446744073709551612",
     ),
+    "a length that no axis has": (
+        b"CDF\5" + struct.pack(">QIQQ4sq", 0, 0x0A, 1, 1, b"a", 2**62) + bytes(24),
+        "a length of 4611686018427387904",
+    ),
+    "records that no axis has": (
+        b"CDF\5" + struct.pack(">QIQQ4sq", 2**62, 0x0A, 1, 1, b"a", 0) + bytes(24),
+        "a length of 4611686018427387904",
+    ),
     "another type": (
         _header(0, *NONE, 0x0C, 1, "a", 7, 1, 0, *NONE),
         "type 7, not one of 1 to 6",

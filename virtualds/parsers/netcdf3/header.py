@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from virtualds.chunks.axis import LONGEST_AXIS
 from virtualds.errors import FormatError
 
 MAGIC = b"CDF"
@@ -250,10 +251,10 @@ class _Parser:
         return text
 
     def parse_count(self) -> int:
-        """Take a count (NON_NEG), which is never negative."""
+        """Take a length (NON_NEG), which is never negative, and not longer than an axis can be."""
         found = self.parse_number(self.wide)
         # CDF-1 limits counts to 2**31, but longer files exist
-        if found >= 2**63:
+        if found >= LONGEST_AXIS:
             raise self.describe_damage(f"a length of {found}", self.parse_expression - self.wide)
         return found
 
