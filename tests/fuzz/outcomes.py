@@ -16,6 +16,8 @@ LARGE = 2**25
 """Bytes from which on only a corner of an array is read."""
 MOST = 60
 """Arrays of a file that are read."""
+LEFT_OUT = "\n  message at byte "
+"""What a warning says of damaged messages of GRIB; where they belong, arrays have no values."""
 
 
 class Values(NamedTuple):
@@ -140,6 +142,8 @@ def differing(ours: Outcome, native: Outcome, known: set[str] | None) -> dict[st
         Names that both read alike in the sound files; others are not compared.
     """
     found: dict[str, Finding] = {}
+    if LEFT_OUT in ours.warned:
+        return found
     for name, theirs in native.found.items():
         if not isinstance(theirs, Values) or (known is not None and name not in known):
             continue
