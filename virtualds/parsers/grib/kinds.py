@@ -37,11 +37,14 @@ class Parameter:
     fields : list of GribField
     axes : dict
         The values on each axis that the fields have.
+    lacking : list of str
+        Those of the axes on which some of the fields have no place.
     """
 
     name: str
     fields: list[GribField]
     axes: dict[str, list[Any]]
+    lacking: list[str]
 
     @property
     def kind(self) -> tuple[Any, ...]:
@@ -80,7 +83,7 @@ def _find_parameters(found: Sequence[GribField]) -> Iterator[Parameter]:
     for (*_, numbers), same in sorted(fields.items(), key=_rank):
         name = name_variable(same[0].keys)
         name = f"{name}_{numbers}" if numbers and several else name
-        yield Parameter(name, same, _list_axes(same))
+        yield Parameter(name, same, *_list_axes(same))
 
 
 def _rank(item: tuple[tuple[Any, ...], list[GribField]]) -> int:
@@ -94,13 +97,13 @@ def _number_unknown(field: GribField) -> str:
     return "_".join(str(field.keys[n]) for n in PARAMETER_NUMBERS if n in field.keys)
 
 
-def _list_axes(fields: Sequence[GribField]) -> dict[str, list[Any]]:
-    """Return the values of fields on the axes that they have, as they lie along them."""
-    found = {name: {tell(m) for m in fields} - {None} for name, tell in AXES.items()}
-    axes = {name: sorted(values) for name, values in found.items() if values}
+def _list_axes(fields: Sequence[GribField]) -> tuple[dict[str, list[Any]], list[str]]:
+    """Return the values of fields on the axes that they have, and which axes some of them lack."""
+    found = {name: {tell(m) for m in fields} for name, tell in AXES.items()}
+    axes = {name: sorted(values - {None}) for name, values in found.items() if values != {None}}
     if name_level(fields[0].keys) in FROM_GROUND_UP and "level" in axes:
         axes["level"].reverse()
-    return axes
+    return axes, [name for name in axes if None in found[name]]
 
 
 def _can_join(other: Parameter, parameter: Parameter) -> bool:

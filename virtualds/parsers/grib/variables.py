@@ -151,15 +151,13 @@ def _place_fields(
     parameter: Parameter, axes: Sequence[str], lengths: tuple[int, ...]
 ) -> npt.NDArray[np.int64]:
     """Return the row of the field at each place of the axes, -1 where there is none."""
-    for axis in parameter.axes:
-        if (
-            lacking := next((f for f in parameter.fields if AXES[axis](f) is None), None)
-        ) is not None:
-            raise UnsupportedError(
-                f"GRIB message at byte {lacking.offset} has no {axis}, and other messages of "
-                f"{parameter.name!r} have; choose messages by a key with "
-                f"parser_options={{'filter_by_keys': ...}}, or leave it out with drop_variables"
-            )
+    for axis in parameter.lacking:
+        field = next(field for field in parameter.fields if AXES[axis](field) is None)
+        raise UnsupportedError(
+            f"GRIB message at byte {field.offset} has no {axis}, and other messages of "
+            f"{parameter.name!r} have; choose messages by a key with "
+            f"parser_options={{'filter_by_keys': ...}}, or leave it out with drop_variables"
+        )
     rows = np.full(lengths, -1)
     places = [{v: i for i, v in enumerate(parameter.axes[axis])} for axis in axes]
     for row, field in enumerate(parameter.fields):
