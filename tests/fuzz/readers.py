@@ -370,7 +370,20 @@ def by_fsspec(entry: str, closing: ExitStack) -> Found:
     if os.path.isdir(entry):
         options["lazy"] = True
     group = zarr.open_group("reference://", storage_options=options, mode="r", zarr_format=2)
-    yield from _arrays_of(group)
+    for name, read in _arrays_of(group):
+        yield name, _with_tables(Path(entry, name), read)
+
+
+def _with_tables(folder: Path, read: Any) -> Any:
+    """Read an array and its tables: fsspec takes one that it cannot read for one that is empty."""
+    import pandas as pd
+
+    def read_both() -> Any:
+        for path in folder.glob("refs.*.parq"):
+            pd.read_parquet(path, engine="fastparquet")
+        return read()
+
+    return read_both
 
 
 def by_own_specification(entry: str, closing: ExitStack) -> Found:
