@@ -2,6 +2,7 @@
 
 import json
 import re
+import struct
 import warnings
 import zlib
 from collections.abc import Callable
@@ -44,7 +45,7 @@ def kerchunk(folder: Path, name: str = "v", *, keys: int = 1, **array: Any) -> P
     refs = {
         ".zgroup": {"zarr_format": 2},
         f"{name}/.zarray": metadata,
-        f"{name}/.zattrs": {"_ARRAY_DIMENSIONS": ["x"]},
+        f"{name}/.zattrs": {"_ARRAY_DIMENSIONS": ["x", *map(str, range(1, len(array["shape"])))]},
         **{f"{name}/{n}": ["a.bin", 0, 8] for n in range(keys)},
     }
     path = folder / "refs.json"
@@ -447,7 +448,7 @@ def test_a_chunk_without_codecs_that_is_too_short_is_corrupt(tmp_path: Path) -> 
 def many_axes(folder: Path, kind: str, count: int) -> Path:
     """An array of one element."""
     if kind == "kerchunk":
-        return kerchunk(folder, shape=[1] * count, chunks=[1] * count)
+        return kerchunk(folder, keys=0, shape=[1] * count, chunks=[1] * count)
     if kind == "numpy":
         # numpy itself has at most 64 axes
         head = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {(1,) * count}}}"
@@ -455,8 +456,28 @@ def many_axes(folder: Path, kind: str, count: int) -> Path:
         size = len(text).to_bytes(2, "little")
         (folder / "a.npy").write_bytes(b"\x93NUMPY\x01\x00" + size + text.encode() + bytes(8))
         return folder / "a.npy"
+    if kind == "safetensors":
+        text = json.dumps({"a": {"dtype": "F64", "shape": [1] * count, "data_offsets": [0, 8]}})
+        (folder / "a.safetensors").write_bytes(
+            struct.pack("<Q", len(text)) + text.encode() + bytes(8)
+        )
+        return folder / "a.safetensors"
+    if kind.startswith("netcdf3"):
+        return classic(folder, count, int(kind == "netcdf3"))
     axes = {f"NAXIS{n}": 1 for n in range(1, count + 1)}
     return fits(folder, {"SIMPLE": "T", "BITPIX": -64, "NAXIS": count, **axes})
+
+
+def classic(folder: Path, count: int, first: int) -> Path:
+    """A variable of one double in netCDF3; its first dimension is that of records if it is 0."""
+    lengths = [first] + [1] * (count - 1)
+    dims = b"".join(struct.pack(">I4sI", 4, b"%04d" % n, size) for n, size in enumerate(lengths))
+    head = b"CDF\1" + struct.pack(">III", 1, 10, count) + dims + bytes(8)
+    head += struct.pack(">III4sI", 11, 1, 1, b"v", count)
+    head += struct.pack(f">{count}I", *range(count)) + bytes(8)
+    head += struct.pack(">III", 6, 8, len(head) + 12)
+    (folder / "a.nc").write_bytes(head + bytes(8))
+    return folder / "a.nc"
 
 
 def fits(folder: Path, *headers: dict[str, Any]) -> Path:
@@ -470,13 +491,26 @@ def fits(folder: Path, *headers: dict[str, Any]) -> Path:
     return folder / "a.fits"
 
 
-@pytest.mark.parametrize("kind", ["fits", "kerchunk", "numpy"])
+@pytest.mark.filterwarnings("ignore:.*could not be read")
+@pytest.mark.parametrize(
+    "kind", ["fits", "kerchunk", "numpy", "safetensors", "netcdf3", "netcdf3 records"]
+)
 @pytest.mark.parametrize("count", [33, 64, 65, 300])
 def test_more_axes_than_any_array_has_are_refused(kind: str, count: int, tmp_path: Path) -> None:
-    # above 64, numpy refuses before we count
-    by_numpy = {"fits": "dimension", "numpy": "is not a shape"} if count > 64 else {}
-    with pytest.raises(VirtualdsError, match=by_numpy.get(kind, "axes")):
-        virtualds.open_virtual_dataset(many_axes(tmp_path, kind, count))
+    """Such a file is not damaged, and its other variables can be read."""
+    path = many_axes(tmp_path, kind, count)
+    with pytest.raises(UnsupportedError, match=f"has {count} axes, where at most 32 are read"):
+        virtualds.open_virtual_dataset(path)
+    if kind != "numpy":
+        assert not virtualds.open_virtual_dataset(path, on_error="skip").variables
+
+
+def test_an_axis_longer_than_any_is_left_out_with_its_variable(tmp_path: Path) -> None:
+    path = kerchunk(tmp_path, shape=[2**62], chunks=[2**62])
+    with pytest.raises(VirtualdsError, match="too long"):
+        virtualds.open_virtual_dataset(path)
+    with pytest.warns(UserWarning, match="could not be read"):
+        assert not virtualds.open_virtual_dataset(path, on_error="skip").variables
 
 
 @pytest.mark.parametrize("rows", [10**18, 2**61, 2**63, 10**30])

@@ -260,10 +260,15 @@ DAMAGED = {
     "of another length": (TENSOR % (b"F32", b"[2]", b"[0,4]"), FormatError, "has 4 bytes"),
     "negative": (TENSOR % (b"F32", b"[-2]", b"[0,8]"), FormatError, "is not a shape"),
     "of a float shape": (TENSOR % (b"F32", b"[2.0]", b"[0,8]"), FormatError, "is not a shape"),
+    "too long for an axis": (
+        TENSOR % (b"F32", b"[4611686018427387904,0]", b"[0,0]"),
+        FormatError,
+        "is not a shape",
+    ),
     "turned": (TENSOR % (b"F32", b"[2]", b"[8,0]"), FormatError, "is described as"),
     "no tensor": (b'{"a":5}', FormatError, "is described as"),
     "no JSON": (b'{"a', FormatError, "not JSON"),
-    "huge": (TENSOR % (b"F32", b"[9223372036854775807,9]", b"[0,8]"), FormatError, "reaches"),
+    "huge": (TENSOR % (b"F32", b"[4611686018427387903,9]", b"[0,8]"), FormatError, "reaches"),
 }
 
 

@@ -10,16 +10,14 @@ import numpy as np
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestVariable, describe_left_out
-from virtualds.chunks.axis import ChunkAxis
+from virtualds.bounds import demand_axes
+from virtualds.chunks.axis import LONGEST_AXIS, ChunkAxis
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.source_file import SourceFile
 from virtualds.urls import path_or_url
-
-MOST_AXES = 64
-"""Axes of a numpy array at most."""
 
 
 def build_flat_array(
@@ -38,10 +36,11 @@ def build_flat_array(
     FormatError
         The file ends before the array does, or the shape is none.
     UnsupportedError
-        The values are Python objects, or have no bytes.
+        The values are Python objects, or have no bytes, or too many axes.
     """
     shape = tuple(shape)
-    if len(shape) > MOST_AXES or any(type(n) is not int or n < 0 or n >= 2**63 for n in shape):
+    demand_axes(len(shape), "an array")
+    if any(type(n) is not int or not 0 <= n < LONGEST_AXIS for n in shape):
         raise FormatError(
             f"the shape {shape!r:.200} is not a shape; the file is damaged, fetch it again"
         )

@@ -148,9 +148,10 @@ class ChunkManifest(FamiliarNames):
 
         Raises
         ------
-        FormatError
+        FormatError, UnsupportedError
             As `build`.
         """
+        demand_axes(len(shape), "a grid of chunks")
         last = 2**62 if file.size is None else file.size
         ends = map(operator.add, offsets, lengths)
         if not offsets or min(offsets) < 0 or min(lengths) <= 0 or max(ends) > last:

@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable, name_axes
+from virtualds.bounds import MOST_AXES
+from virtualds.chunks.axis import LONGEST_AXIS
 from virtualds.errors import (
     FormatError,
     UnsupportedError,
@@ -125,6 +127,8 @@ def read_variable_or_problem(
     found.locate(f"variable {path!r}", root)
     problems[path.rpartition("/")[2]] = found
     sizes: Sequence[Any] = shape if is_shape(shape) else ()  # type: ignore[assignment]
+    if len(sizes) > MOST_AXES or max(sizes, default=0) >= LONGEST_AXIS:
+        sizes = ()
     array = ManifestArray.unreadable(tuple(sizes), "V1", f"{found}")
     return ManifestVariable(_name_axes(sizes, names), array)
 

@@ -23,6 +23,7 @@ from virtualds.arrays.parser import (
     ReadNative,
     region_of,
 )
+from virtualds.bounds import demand_axes
 from virtualds.chunks.fragment import Fragment
 from virtualds.codecs.codec import Codec
 from virtualds.codecs.pipeline import CodecPipeline
@@ -135,6 +136,7 @@ class _Reader:
     def _read_image(self, name: str, part: HeaderDataUnit, file: BinaryIO) -> ManifestVariable:
         self._demand_whole(name, part)
         image = show_image(part) if part.is_compressed else part
+        demand_axes(len(image.shape), "it")
         meant = _find_unsigned_dtype(image.cards)
         stored = np.dtype(DTYPES[image.bitpix])
         dtype = stored if meant is None else np.dtype(meant)

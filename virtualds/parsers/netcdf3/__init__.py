@@ -9,6 +9,7 @@ since the records of all variables lie interleaved
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable, describe_left_out
 from virtualds.arrays.parser import NativeReader, Parser
+from virtualds.bounds import MOST_AXES, demand_axes
 from virtualds.chunks.axis import ChunkAxis
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.manifest import ChunkManifest
@@ -84,11 +86,14 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
             )
             continue
         try:
+            demand_axes(len(variable.dims), "it")
             _demand_whole(variable, header, records, source)
             data = _build_array(variable, header, records, source)
         except VirtualdsError as error:
             error.locate(f"variable {variable.name!r}", source.url)
             problems[variable.name] = error
+            if len(variable.dims) > MOST_AXES:
+                variable = replace(variable, dims=(), shape=(), has_records=False)
             data = ManifestArray.unreadable(
                 _shape_of(variable, records), variable.dtype, f"{source.url}: {error}"
             )
