@@ -301,7 +301,11 @@ def _column(values: Any) -> Any:
     if values.dtype.hasobject:
         return np.concatenate(list(values))
     values = np.asarray(values)
-    return np.char.rstrip(values) if values.dtype.kind == "U" else values
+    if values.dtype.kind != "U":
+        return values
+    # characters behind a zero are undefined (section 7.3.3.1), and astropy shows them
+    ended = [text.partition("\0")[0].rstrip() for text in values.flat]
+    return np.array(ended, values.dtype).reshape(values.shape)
 
 
 def by_pyhdf(entry: str, closing: ExitStack) -> Found:

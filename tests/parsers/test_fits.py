@@ -399,3 +399,43 @@ def test_a_repeated_structural_keyword_is_an_error(keyword: str, tmp_path: Path)
     (tmp_path / "twice.fits").write_bytes(data.replace(b"OTHER   ", keyword.ljust(8).encode()))
     with pytest.raises(FormatError, match=f"{keyword} stands twice"):
         virtualds.open_virtual_dataset(tmp_path / "twice.fits")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"BSCALE  =", b"bscale  ="),
+        (b"BSCALE  =", b"BSCALE= "),
+        (b"BZERO   =", b" BZERO  ="),
+        (b"EXTNAME =", b"ExtName ="),
+    ],
+)
+def test_keywords_are_read_as_astropy_reads_them(old: bytes, new: bytes, tmp_path: Path) -> None:
+    """The standard has capital letters and column 9, and files in the wild have others."""
+    image = fits.ImageHDU(np.arange(6, dtype="i2"), name="SCI")
+    image.header.update(BSCALE=0.5, BZERO=3.0)
+    fits.HDUList([fits.PrimaryHDU(), image]).writeto(tmp_path / "a.fits")
+    data = (tmp_path / "a.fits").read_bytes()
+    assert data.count(old) == 1
+    card = data[data.index(old) :][:80]
+    written = (new + card[len(old) :]).ljust(80)[:80]
+    (tmp_path / "a.fits").write_bytes(data.replace(card, written))
+    with fits.open(tmp_path / "a.fits") as native:
+        expected = native[1].data
+        assert native[1].name == "SCI"
+    np.testing.assert_array_equal(virtualds.open_virtual_dataset(tmp_path / "a.fits").SCI, expected)
+
+
+@pytest.mark.parametrize("keyword", ["BSCALE", "BZERO", "NAXIS1", "EXTNAME", "EXTVER"])
+def test_a_card_about_values_or_names_without_a_value_is_an_error(
+    keyword: str, tmp_path: Path
+) -> None:
+    image = fits.ImageHDU(np.arange(6, dtype="i2"), name="SCI", ver=2)
+    image.header.update(BSCALE=0.5, BZERO=3.0)
+    fits.HDUList([fits.PrimaryHDU(), image]).writeto(tmp_path / "a.fits")
+    data = (tmp_path / "a.fits").read_bytes()
+    card = keyword.ljust(8).encode()
+    for sign in (b"  ", b"= "[::-1], b"=1"):
+        (tmp_path / "a.fits").write_bytes(data.replace(card + b"= ", card + sign))
+        with pytest.raises(FormatError, match=rf"part 1: {keyword} stands on a card without"):
+            virtualds.open_virtual_dataset(tmp_path / "a.fits")

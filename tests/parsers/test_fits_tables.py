@@ -132,6 +132,18 @@ def test_verify_compares_columns_with_astropy(catalogue: Path) -> None:
     assert found.ok and [name.split()[0] for name in found.compared] == ["astropy"]
 
 
+def test_letters_behind_the_end_of_a_text_are_no_difference(tmp_path: Path) -> None:
+    """They are undefined (FITS Standard 4.0, section 7.3.3.1), and astropy shows them."""
+    made = [fits.Column("text", "5A", array=["ab", "c"]), fits.Column("pair", "10A", dim="(5,2)")]
+    path = with_cards(tmp_path / "a.fits", {}, made)
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"ab\0\0\0", b"ab\0\0x").replace(b"c\0\0\0\0", b"c \0y "))
+    found = virtualds.open_virtual_dataset(path, group="T")
+    assert found["text"].values.tolist() == ["ab", "c"]
+    assert found["pair"].values.tolist() == [["", ""], ["", ""]]
+    assert found.virtual.verify(None, "native").ok
+
+
 def test_wide_columns_are_read_alone(tmp_path: Path) -> None:
     values = np.arange(4 * 2000.0).reshape(4, 2000)
     made = [fits.Column(name, "2000D", array=values + n) for n, name in enumerate("abc")]
@@ -402,12 +414,18 @@ def test_a_damaged_table_is_an_error(old: bytes, new: bytes, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("keyword", ["TZERO1", "TFORM1", "TNULL2"])
-def test_a_card_about_values_that_stands_twice_is_an_error(keyword: str, tmp_path: Path) -> None:
+def test_a_card_about_values_that_stands_twice_or_has_none_is_an_error(
+    keyword: str, tmp_path: Path
+) -> None:
     made = [fits.Column("a", "J", array=[1, 2]), fits.Column("b", "J", array=[5, 6])]
     path = with_cards(tmp_path / "a.fits", {"TZERO1": 4.0, "TNULL2": 5, "TCOMM1": "x"}, made)
     data = path.read_bytes()
     path.write_bytes(data.replace(b"TCOMM1  ", keyword.ljust(8).encode()))
     with pytest.raises(FormatError, match=f"{keyword} stands twice"):
+        virtualds.open_virtual_dataset(path, group="T")
+    card = keyword.ljust(8).encode()
+    path.write_bytes(data.replace(card + b"= ", card + b"=="))
+    with pytest.raises(FormatError, match=f"{keyword} stands on a card without a value"):
         virtualds.open_virtual_dataset(path, group="T")
     np.testing.assert_array_equal(virtualds.open_virtual_dataset(path).PRIMARY, np.arange(6.0))
 

@@ -274,6 +274,18 @@ def test_damaged_whole_images_are_errors(change: Any, tmp_path: Path) -> None:
         codec.decode(change(data), 70 * 90 * 4)
 
 
+def test_images_without_a_name_have_that_of_astropy(tmp_path: Path) -> None:
+    made = [fits.CompImageHDU(np.full((8, 8), n, "i2")) for n in range(2)]
+    fits.HDUList([fits.PrimaryHDU(), *made]).writeto(tmp_path / "a.fits")
+    data = (tmp_path / "a.fits").read_bytes()
+    assert data.count(b"EXTNAME = ") == 2
+    (tmp_path / "a.fits").write_bytes(data.replace(b"EXTNAME = ", b"OTHER   = "))
+    with fits.open(tmp_path / "a.fits") as native:
+        assert [unit.name for unit in native[1:]] == ["COMPRESSED_IMAGE"] * 2
+    found = virtualds.open_virtual_dataset(tmp_path / "a.fits")
+    assert list(found) == ["COMPRESSED_IMAGE", "COMPRESSED_IMAGE_HDU2"]
+
+
 # ---------------------------------------------------------------------- damage
 
 

@@ -30,7 +30,7 @@ from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.codecs.unsigned import SignFlip
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.parsers.fits.axes import AxisNames
-from virtualds.parsers.fits.header import HeaderDataUnit, read_units
+from virtualds.parsers.fits.header import NO_NAME, HeaderDataUnit, read_units
 from virtualds.parsers.fits.tables import read_table
 from virtualds.parsers.fits.tiles import find_tiles, show_image
 from virtualds.source_file import SourceFile
@@ -88,10 +88,11 @@ def read(source: SourceFile, group: str | None = None, skip: Iterable[str] = ())
 
 
 def _name_units(found: Iterable[HeaderDataUnit]) -> dict[str, HeaderDataUnit]:
-    """Return the parts by unique names, made of EXTNAME, EXTVER and number."""
+    """Return the parts by unique names, made of EXTNAME, EXTVER and number, as astropy has them."""
     named: dict[str, HeaderDataUnit] = {}
     for part in found:
         name = str(part.cards.get("EXTNAME", "")).strip().replace("/", "_")
+        name = name or (NO_NAME if part.is_compressed else "")
         name = name or (f"HDU{part.number}" if part.number else "PRIMARY")
         if (version := part.cards.get("EXTVER", 1)) != 1:
             name = f"{name}_{version}"
@@ -280,8 +281,16 @@ def _read_column(unit: Any, wanted: NativeRegion) -> Any:
     if column.null is not None or is_scaled or (has_scale and is_varying):
         raise CannotError("it shows other numbers for undefined values, or scales them")
     # texts of astropy keep the blanks that follow them, until one of them is asked for
-    values = np.char.rstrip(values) if values.dtype.kind == "U" else values
+    values = np.char.rstrip(_end_texts(values)) if values.dtype.kind == "U" else values
     return region_of(values, wanted)
+
+
+def _end_texts(texts: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return texts up to their first zero; what follows is undefined (section 7.3.3.1)."""
+    letters = np.ascontiguousarray(texts)[..., None].view(np.uint32)
+    kept = letters * np.logical_and.accumulate(letters != 0, axis=-1)
+    ended: np.ndarray[Any, Any] = kept.astype(np.uint32).view(texts.dtype)[..., 0]
+    return ended
 
 
 PARSER = Parser(

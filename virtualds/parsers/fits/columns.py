@@ -18,7 +18,7 @@ from virtualds.codecs.codec import Codec
 from virtualds.codecs.table_columns import Logicals, PaddedText, RowBits, TextNumbers
 from virtualds.codecs.unsigned import SignFlip
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.parsers.fits.header import HeaderDataUnit, demand_single_cards, make_damage
+from virtualds.parsers.fits.header import HeaderDataUnit, demand_certain_cards, make_damage
 from virtualds.parsers.fits.heap import DESCRIPTOR, WORDS
 from virtualds.source_file import SourceFile
 
@@ -125,7 +125,7 @@ def find_columns(
     FormatError
         The header does not say where columns lie, or the file is truncated.
     """
-    demand_single_cards(part)
+    demand_certain_cards(part)
     rows, row = part.shape if len(part.shape) == 2 else (0, 0)
     count = part.cards.get("TFIELDS")
     if len(part.shape) != 2 or type(count) is not int or not 0 <= count <= MOST_COLUMNS:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any, BinaryIO, NamedTuple
 
@@ -28,6 +28,9 @@ STRING = re.compile(r"'((?>''|[^']|'(?![ /]|$))*+)'(?=[ /]|$)")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([EDed][+-]?\d+)?$")
 UNIQUE_KEYWORDS = re.compile(r"BITPIX|NAXIS\d*|PCOUNT|GCOUNT|BSCALE|BZERO|BLANK")
 """Keywords that say how data are read; the standard does not say what a repeated one means."""
+NAMES = ("EXTNAME", "EXTVER")
+TELLING_KEYWORDS = re.compile("|".join((UNIQUE_KEYWORDS.pattern, "GROUPS", *NAMES)))
+"""Keywords without whose values data are read in another way, or have another name."""
 UNIQUE_IN_TABLES = re.compile(
     r"T(FIELDS|HEAP|(FORM|BCOL|DIM|SCAL|ZERO|NULL)\d+)"
     r"|Z(IMAGE|CMPTYPE|BITPIX|NAXIS\d*|TILE\d+|NAME\d+|VAL\d+|QUANTIZ|DITHER0|BLANK|SCALE|ZERO)"
@@ -40,6 +43,9 @@ NO_NAME = "COMPRESSED_IMAGE"
 """The EXTNAME that fpack gives a table before the cards of its image, which may have a name."""
 LARGEST = 999
 """The largest value of NAXIS."""
+TWICE = "stands twice, and readers disagree which one counts"
+WITHOUT_VALUE = "stands on a card without a value"
+"""Why the value of a keyword is in doubt."""
 
 
 @dataclass(frozen=True)
@@ -54,15 +60,15 @@ class HeaderDataUnit:
         Values by keyword.
     start, offset : int
         Where its header and its data begin, in bytes.
-    repeated : set of str
-        Keywords that stand there more than once.
+    doubts : dict
+        Why keywords have no certain value.
     """
 
     number: int
     cards: dict[str, Any]
     start: int
     offset: int
-    repeated: frozenset[str] = frozenset()
+    doubts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def kind(self) -> str:
@@ -114,16 +120,16 @@ def make_damage(part: HeaderDataUnit, what: str) -> FormatError:
     return FormatError(f"FITS part {part.number}: {what}; the file is damaged, fetch it again")
 
 
-def demand_single_cards(part: HeaderDataUnit) -> None:
-    """Refuse a table of which a card that says how to read it stands twice.
+def demand_certain_cards(part: HeaderDataUnit, wanted: re.Pattern[str] = UNIQUE_IN_TABLES) -> None:
+    """Refuse a part, or a table, if a card that says how to read it has no certain value.
 
     Raises
     ------
     FormatError
         There is one.
     """
-    if twice := sorted(filter(UNIQUE_IN_TABLES.fullmatch, part.repeated)):
-        raise make_damage(part, f"{twice[0]} stands twice, and readers disagree which one counts")
+    for name in sorted(filter(wanted.fullmatch, part.doubts)):
+        raise make_damage(part, f"{name} {part.doubts[name]}")
 
 
 def read_units(file: BinaryIO, source: SourceFile) -> Iterator[HeaderDataUnit]:
@@ -136,8 +142,9 @@ def read_units(file: BinaryIO, source: SourceFile) -> Iterator[HeaderDataUnit]:
     """
     place = number = 0
     while (header := _read_header(file, place, source, first=not number)) is not None:
-        cards, repeated = _parse_cards(header.cards)
-        part = HeaderDataUnit(number, cards, place, place + header.nbytes, repeated)
+        cards, doubts = _parse_cards(header.cards)
+        part = HeaderDataUnit(number, cards, place, place + header.nbytes, doubts)
+        demand_certain_cards(part, TELLING_KEYWORDS)
         yield part
         place = part.offset + -(-part.nbytes // BLOCK) * BLOCK
         if source.size is not None and place >= source.size:
@@ -201,18 +208,18 @@ def _read_header(file: BinaryIO, place: int, source: SourceFile, first: bool) ->
     )
 
 
-def _parse_cards(header: str) -> tuple[dict[str, Any], frozenset[str]]:
-    """Return values by keyword, and which keywords are repeated.
+def _parse_cards(header: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return values by keyword, and why keywords have no certain value.
 
     Comments are joined as lines. Of others the first one counts, as in astropy; an EXTNAME that
     fpack made up does not.
     """
     found: dict[str, Any] = {}
-    repeated = set[str]()
+    doubts = dict[str, str]()
     last, text = "", None
     for start in range(0, len(header), CARD):
         card = header[start : start + CARD].ljust(CARD)
-        name, value = card[:8].rstrip(), card[10:]
+        name, value = card[:8].strip().upper(), card[10:]
         if start and name in FIRST_KEYWORDS:
             # sections 4.4.1.1 and 4.4.1.2: they begin a header and stand nowhere else
             raise FormatError(
@@ -230,19 +237,17 @@ def _parse_cards(header: str) -> tuple[dict[str, Any], frozenset[str]]:
             line = card[8:].rstrip()
             if name and line:
                 found[name] = f"{found[name]}\n{line}" if name in found else line
-        elif (pair := _split_card(card)) is not None and _is_free(pair[0], found):
+        elif (pair := _split_card(card)) is None:
+            doubts[name] = WITHOUT_VALUE
+        elif _is_free(pair[0], found):
             last, value = pair
             text = _parse_string(value)
             found[last] = _parse_value(value)
-        elif pair is not None:
+        else:
             text = None
-            repeated.add(pair[0])
-    if twice := sorted(filter(UNIQUE_KEYWORDS.fullmatch, repeated)):
-        raise FormatError(
-            f"FITS header: {twice[0]} stands twice, and readers disagree which one counts; the "
-            f"file is damaged, fetch it again"
-        )
-    return {n: value for n, value in found.items() if value is not None}, frozenset(repeated)
+            if pair[0] not in NAMES:
+                doubts[pair[0]] = TWICE
+    return {n: value for n, value in found.items() if value is not None}, doubts
 
 
 def _is_free(name: str, found: Mapping[str, Any]) -> bool:
@@ -251,10 +256,14 @@ def _is_free(name: str, found: Mapping[str, Any]) -> bool:
 
 
 def _split_card(card: str) -> tuple[str, str] | None:
-    """Return the keyword and the text of the value of a card, None if it has no value."""
-    if card[8:10] == "= ":
-        return card[:8].rstrip(), card[10:]
-    if card.startswith("HIERARCH ") and "=" in card:
+    """Return the keyword and the text of the value of a card, None if it has no value.
+
+    As in astropy, keywords may be of small letters, and a short one may end before column 8.
+    """
+    place = card.find("= ")
+    if 0 < place <= 8:
+        return card[:8].strip().upper()[:place], card[place + 2 :]
+    if card[:9].upper() == "HIERARCH " and "=" in card:
         name, _, value = card[9:].partition("=")
         return name.strip(), value
     return None

@@ -24,7 +24,7 @@ from virtualds.codecs.shuffle import Shuffle
 from virtualds.codecs.zlib import Gzip
 from virtualds.errors import UnsupportedError
 from virtualds.parsers.fits.columns import find_place
-from virtualds.parsers.fits.header import HeaderDataUnit, demand_single_cards, make_damage
+from virtualds.parsers.fits.header import HeaderDataUnit, demand_certain_cards, make_damage
 from virtualds.parsers.fits.heap import DESCRIPTOR, WORDS, find_places, read_rows
 from virtualds.source_file import SourceFile
 
@@ -106,7 +106,7 @@ def find_tiles(
     UnsupportedError
         Nothing here decodes them.
     """
-    demand_single_cards(part)
+    demand_certain_cards(part)
     numbers = range(len(shape), 0, -1)
     axes = tuple(_cut_axis(part, number, n) for number, n in zip(numbers, shape, strict=True))
     grid = tuple(axis.nchunks for axis in axes)
