@@ -570,6 +570,22 @@ def test_a_tag_that_cannot_be_read_is_damage_and_not_its_default(
         virtualds.open_virtual_dataset(path)
 
 
+@pytest.mark.parametrize("number", [0, 4])
+def test_pages_of_one_image_that_are_stored_otherwise_are_refused(
+    number: int, tmp_path: Path
+) -> None:
+    """Of the pages of ImageJ, tifffile reads the first header alone."""
+    path = IMAGES["imagej"].write(tmp_path / "a.tif")
+    data = bytearray(path.read_bytes())
+    with tifffile.TiffFile(path) as tiff:
+        tag = tiff.pages[number].aspage().tags["BitsPerSample"]
+    assert data[tag.valueoffset] == 16
+    data[tag.valueoffset] = 8
+    path.write_bytes(data)
+    with pytest.raises(FormatError, match=r"and have other tags \[258\]"):
+        virtualds.open_virtual_dataset(path)
+
+
 def test_chunks_whose_bytes_are_damaged_are_named(tmp_path: Path) -> None:
     path = IMAGES["strips"].write(tmp_path / "a.tif")
     with tifffile.TiffFile(path) as file:

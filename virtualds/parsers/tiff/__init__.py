@@ -29,6 +29,16 @@ from virtualds.urls import path_or_url
 
 SIGNATURES = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 """Byte order and version: of TIFF (6.0, section 2), then of BigTIFF."""
+STORAGE_TAGS: dict[int, tuple[int, ...]] = {
+    **dict.fromkeys((256, 257, 322, 323), (0,)),
+    **dict.fromkeys((258, 259, 266, 277, 284, 317, 339), (1,)),
+    278: (2**32 - 1,),
+}
+"""Tags that say how a page is stored (TIFF 6.0, section 8), and their values if they are not there:
+lengths of the image and of tiles; bits, compression, order of bits, samples, planes, predictor,
+format; rows of a strip."""
+INTEGER_TYPES = {1: "B", 3: "H", 4: "I", 16: "Q"}
+"""Types of tags that are integers without a sign."""
 TIFF_ERRORS = (
     ArithmeticError,
     AssertionError,
@@ -155,6 +165,45 @@ def _demand_all_tags(file: BinaryIO, form: Any, page: Any) -> None:
         raise ValueError(f"tags {lacking} of the directory at byte {page.offset} cannot be read")
 
 
+def _demand_alike_pages(series: Any) -> None:
+    """Refuse an image of pages that are not stored alike: tifffile asks the first one for all."""
+    first = series.keyframe
+    expected = _read_storage_tags(first)
+    for page in series.pages:
+        # a page that none describes has no directory
+        if page is None or page is first or not page.offset or page.parent is not first.parent:
+            continue
+        if (found := _read_storage_tags(page)) != expected:
+            odd = sorted(code for code in expected if found[code] != expected[code])
+            raise FormatError(
+                f"TIFF pages {first.index} and {page.index} are of one image and have other tags "
+                f"{odd}; the file is damaged, fetch it again, or read its pages with tifffile"
+            )
+
+
+def _read_storage_tags(page: Any) -> dict[int, tuple[int, ...]]:
+    """Return the values of tags that say how a page is stored, or how many there are."""
+    form, file = page.parent.tiff, page.parent.filehandle
+    file.seek(page.offset)
+    [count] = struct.unpack(form.tagnoformat, file.read(form.tagnosize))
+    entries = file.read(count * form.tagsize)
+    found = dict(STORAGE_TAGS)
+    for place in range(0, len(entries), form.tagsize):
+        code, kind = struct.unpack_from(form.tagformat1, entries, place)
+        if code not in found:
+            continue
+        number, raw = struct.unpack_from(form.tagformat2, entries, place + 4)
+        letter = INTEGER_TYPES.get(kind, "")
+        if letter and number * struct.calcsize(letter) <= len(raw):
+            found[code] = struct.unpack_from(f"{form.byteorder}{number}{letter}", raw)
+        else:
+            # the values lie elsewhere
+            found[code] = (number,) * 2
+    # a strip of more rows than the image has is one of all rows
+    found[278] = min(found[278], found[257])
+    return found
+
+
 def _list_images(tiff: Any) -> Iterable[tuple[str, Any, int]]:
     """Yield each image: its path, the levels of its pyramid, and its own level."""
     for index, series in enumerate(tiff.series):
@@ -209,6 +258,7 @@ def _name_axes(series: Any) -> str:
 def _build_array(source: SourceFile, series: Any) -> ManifestArray:
     """Return the values of an image."""
     page = series.keyframe
+    _demand_alike_pages(series)
     lead = len(series.shape) - (2 + (page.samplesperpixel > 1))
     leading = tuple(int(n) for n in series.shape[:lead]) if lead >= 0 else ()
     array = build_page_array(source, list(series.pages), leading, page)
