@@ -465,6 +465,22 @@ def test_an_element_beyond_two_gibibytes_is_damage(place: int, tmp_path: Path) -
     assert opened(tmp_path / "a.hdf", drop_variables=["i1"])["u1"].shape == (4, 6)
 
 
+@pytest.mark.parametrize("extended", [0, EXTENDED])
+def test_an_element_that_is_described_twice_is_refused(extended: int, tmp_path: Path) -> None:
+    CASES["types"](tmp_path / "a.hdf")
+    data = bytearray((tmp_path / "a.hdf").read_bytes())
+    places = range(10, 2410, 12)
+    first = next(n for n in places if data[n : n + 2] == DATA.to_bytes(2, "big"))
+    free = next(n for n in places if data[n : n + 2] == b"\0\1")
+    ref = int.from_bytes(data[first + 2 : first + 4], "big")
+    struct.pack_into(">HHII", data, free, DATA | extended, ref, 10, 24)
+    (tmp_path / "a.hdf").write_bytes(data)
+    with pytest.raises(FormatError, match=rf"element \({DATA}, {ref}\) is described twice"):
+        opened(tmp_path / "a.hdf")
+    with pytest.raises(HDF4Error):
+        SD(str(tmp_path / "a.hdf"))
+
+
 def test_blocks_of_descriptors_in_a_ring_are_refused(tmp_path: Path) -> None:
     data = hdf4.MAGIC + bytes([0, 1, 0, 0, 0, 4]) + bytes([0, 1]) + bytes(10)
     (tmp_path / "a.hdf").write_bytes(data)

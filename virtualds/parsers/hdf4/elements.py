@@ -238,7 +238,7 @@ def _read_exactly(read: Read, offset: int, length: int) -> bytes:
 
 def _read_descriptors(read: Read) -> Iterator[tuple[Key, Descriptor]]:
     """Follow the blocks of descriptors (section 2.2)."""
-    place, seen = len(MAGIC), set[int]()
+    place, seen, known = len(MAGIC), set[int](), set[Key]()
     while place:
         if place in seen:
             raise FormatError("its blocks of descriptors form a ring; fetch the file again")
@@ -250,4 +250,9 @@ def _read_descriptors(read: Read) -> Iterator[tuple[Key, Descriptor]]:
             if tag != NULL:
                 is_extended = bool(tag & EXTENDED and not tag & USERS)
                 key = (tag - EXTENDED * is_extended, ref)
+                if key in known:
+                    raise FormatError(
+                        f"element {key} is described twice; the file is damaged, fetch it again"
+                    )
+                known.add(key)
                 yield key, Descriptor(offset, length, is_extended)
