@@ -154,10 +154,17 @@ def test_real_files_are_compared(archive_files: list[Path]) -> None:
 
 
 @pytest.mark.full
-def test_a_case_is_the_same_whenever_it_is_tried() -> None:
-    first, second = (fuzz("--replay", "kerchunk-json:17").splitlines()[0] for _ in range(2))
+@pytest.mark.parametrize("case", ["kerchunk-json:17", "hdf4:1307"])
+def test_a_case_is_the_same_whenever_it_is_tried(case: str, tmp_path: Path) -> None:
+    printed = [fuzz("--replay", case, "--keep", str(tmp_path / f"{n}")) for n in range(2)]
+    first, second = (text.splitlines()[1] for text in printed)
     assert "files" in first
     assert first == second
+    [folder] = (tmp_path / "0").iterdir()
+    assert folder.name == case.replace(":", "-")
+    for path in folder.rglob("*.*"):
+        again = tmp_path / "1" / path.relative_to(tmp_path / "0")
+        assert path.is_dir() or path.read_bytes() == again.read_bytes()
 
 
 @pytest.mark.parametrize("reader", [reader.name for reader in READERS])
