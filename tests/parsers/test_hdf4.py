@@ -481,6 +481,37 @@ def test_an_element_that_is_described_twice_is_refused(extended: int, tmp_path: 
         SD(str(tmp_path / "a.hdf"))
 
 
+@pytest.mark.parametrize(
+    ("case", "form", "numbers", "why"),
+    [
+        # the length of a chunk: places of chunks would lie outside
+        ("missing_chunks", ">6I", (1, 30, 10, 1, 41, 10), "chunks of .* elements, not 100"),
+        # the tag of values among the members of a Vgroup, after those of five Vdatas
+        ("scales", ">4H", (VDATA, DATA, 106, 701), "values for old programs alone"),
+    ],
+)
+def test_values_that_a_header_hides_are_not_filled(
+    case: str, form: str, numbers: Any, why: str, tmp_path: Path
+) -> None:
+    CASES[case](tmp_path / "a.hdf")
+    whole = (tmp_path / "a.hdf").read_bytes()
+    sound = struct.pack(form, *numbers)
+    assert sound in whole
+    place = whole.index(sound) + (2 if case == "scales" else 23)
+    (tmp_path / "a.hdf").write_bytes(whole[:place] + b"\x7f" + whole[place + 1 :])
+    with pytest.raises(FormatError, match=why):
+        opened(tmp_path / "a.hdf")
+
+
+def test_a_length_of_an_unknown_class_is_none(tmp_path: Path) -> None:
+    """The library shows the length of another dimension then."""
+    CASES["types"](tmp_path / "a.hdf")
+    whole = (tmp_path / "a.hdf").read_bytes()
+    (tmp_path / "a.hdf").write_bytes(whole.replace(b"DimVal0.1", b"Dim\xdaal0.1"))
+    with pytest.raises(FormatError, match="dimension 'y' has no length"):
+        opened(tmp_path / "a.hdf")
+
+
 def test_blocks_of_descriptors_in_a_ring_are_refused(tmp_path: Path) -> None:
     data = hdf4.MAGIC + bytes([0, 1, 0, 0, 0, 4]) + bytes([0, 1]) + bytes(10)
     (tmp_path / "a.hdf").write_bytes(data)

@@ -15,12 +15,21 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.parsers.hdf4.elements import DATA, NUMBER_TYPE, VDATA, VGROUP, Elements, unpack
+from virtualds.parsers.hdf4.elements import (
+    DATA,
+    NUMBER_TYPE,
+    NUMERIC_GROUP,
+    VDATA,
+    VGROUP,
+    Elements,
+    unpack,
+)
 from virtualds.parsers.hdf4.tables import (
     Vdata,
     Vgroup,
     decode_text,
     find_dtype,
+    read_members,
     read_values,
     read_vdata,
     read_vgroup,
@@ -28,7 +37,7 @@ from virtualds.parsers.hdf4.tables import (
 
 FILE_KIND, DATASET_KIND, ATTRIBUTE_KIND = "CDF0.0", "Var0.0", "Attr0.0"
 DIMENSION_KIND, UNLIMITED_KIND = "Dim0.0", "UDim0.0"
-LENGTH_KIND, SCALE_KIND = "DimVal0.1", "CoordVar"
+LENGTH_KIND, RECORDS_KIND, SCALE_KIND = "DimVal0.1", "DimVal0.0", "CoordVar"
 """Classes of the Vgroups and Vdatas that describe data sets."""
 ORDERS = {0: ">", 1: ">", 4: "<"}
 """Byte orders by the class of a number type: big-endian, and that of Intel (section 9.3.2)."""
@@ -120,6 +129,13 @@ def read_datasets(elements: Elements) -> Datasets | None:
 def _read_dataset(elements: Elements, group: Vgroup) -> Dataset:
     dimensions = tuple(_find_dimensions(elements, group))
     refs = dict(group.members)
+    # old programs find the same data set by this group
+    of_group = (NUMERIC_GROUP, refs.get(NUMERIC_GROUP, 0))
+    if DATA not in refs and DATA in read_members(elements, of_group):
+        raise FormatError(
+            f"data set {group.name!r} has values for old programs alone; the file is damaged, "
+            f"fetch it again"
+        )
     tables = _read_tables(elements, group)
     attributes, problems = _read_attributes(elements, tables)
     return Dataset(
@@ -164,9 +180,10 @@ def _find_length(elements: Elements, group: Vgroup) -> int:
     """Return the length of a dimension: a value, in old files the number of values."""
     lengths = list[int]()
     for ref, table in _read_tables(elements, group).items():
-        is_value = table.kind == LENGTH_KIND
-        values = read_values(elements, ref, table).tolist()[:1] if is_value else [table.records]
-        lengths += values
+        if table.kind == LENGTH_KIND:
+            lengths += read_values(elements, ref, table).tolist()[:1]
+        elif table.kind == RECORDS_KIND:
+            lengths.append(table.records)
     if not lengths or not isinstance(lengths[-1], int) or lengths[-1] < 0:
         raise FormatError(
             f"dimension {group.name!r} has no length; the file is damaged, fetch it again"

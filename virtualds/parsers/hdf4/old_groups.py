@@ -38,6 +38,7 @@ from virtualds.parsers.hdf4.elements import (
     unpack,
 )
 from virtualds.parsers.hdf4.storage import MOST_AXES
+from virtualds.parsers.hdf4.tables import read_members
 
 TEXTS = {LABELS: "long_name", UNITS: "units", FORMATS: "format"}
 """Attributes by the tag of elements with a text for the data set, and one for each dimension."""
@@ -58,23 +59,17 @@ def read_old_datasets(elements: Elements) -> Datasets:
     groups = [(NUMERIC_GROUP, ref) for ref in elements.list_refs(NUMERIC_GROUP)]
     seen = set[int]()
     for key in groups:
-        members = _read_members(elements, key)
+        members = read_members(elements, key)
         if LINK in members:
             # the same data set as older programs find it
             seen.add(unpack(">HHHH", elements.read((LINK, members[LINK])))[3])
     groups += [(OLD_GROUP, ref) for ref in elements.list_refs(OLD_GROUP) if ref not in seen]
     count = 0
     for key in groups:
-        made = _OldDataset(elements, _read_members(elements, key), count)
+        made = _OldDataset(elements, read_members(elements, key), count)
         found += [*made.list_scales(), made.show(f"Data-Set-{key[1]}")]
         count += len(made.lengths)
     return Datasets(found)
-
-
-def _read_members(elements: Elements, key: tuple[int, int]) -> dict[int, int]:
-    data = elements.read(key)
-    numbers = unpack(f">{len(data) // 4 * 2}H", data)
-    return dict(zip(numbers[::2], numbers[1::2], strict=True))
 
 
 class _OldDataset:

@@ -294,13 +294,18 @@ class _ChunkHeader:
 
 def _read_chunk_header(elements: Elements, key: Key) -> _ChunkHeader:
     data = elements.read_raw(key)
-    _, _, version, _, length, _, size, _, table, _, _, rank = unpack(">HIBIIIIHHHHI", data)
+    _, _, version, _, length, of_chunk, size, _, table, _, _, rank = unpack(">HIBIIIIHHHHI", data)
     if version or not 1 <= rank <= MOST_AXES:
         raise FormatError(
             f"a chunked element of version {version} has {rank} axes; the file is damaged, fetch "
             f"it again"
         )
     axes = unpack(f">{3 * rank}I", data[35:])
+    if (found := prod(axes[2::3])) != of_chunk:
+        raise FormatError(
+            f"chunks of {axes[2::3]} have {found} elements, not {of_chunk}; the file is damaged, "
+            f"fetch it again"
+        )
     rest = data[35 + 12 * rank :]
     (count,) = unpack(">I", rest)
     return _ChunkHeader(length * size, table, axes[1::3], axes[2::3], rest[4 : 4 + count])

@@ -97,6 +97,13 @@ def read_vgroup(elements: Elements, ref: int) -> Vgroup:
     return Vgroup(name, kind, tuple(zip(numbers[:count], numbers[count:], strict=True)))
 
 
+def read_members(elements: Elements, key: Key) -> dict[int, int]:
+    """Return the members of a numeric data group: reference numbers by tag (section 9.3.5)."""
+    data = elements.read(key)
+    numbers = unpack(f">{len(data) // 4 * 2}H", data)
+    return dict(zip(numbers[::2], numbers[1::2], strict=True))
+
+
 def read_vdata(elements: Elements, ref: int) -> Vdata:
     """Return the header of a Vdata (section 6.2.2).
 
