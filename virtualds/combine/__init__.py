@@ -213,9 +213,14 @@ def open_virtual_mfdataset(
     with name_both_options(to):
         if to is not None:
             target = BuildTarget.begin(to, target_options, replace=replaces, keep_query=keep_query)
-        joins_datasets = bool(steps) or target is not None
-        together = AlikeOpener(opening, files.options)
-        whole = DatasetBuilder(build, combination, target, joins_datasets, together)
+        job = replace(
+            build.job,
+            target=target,
+            datasets=bool(steps) or target is not None,
+            dims=combination.dims,
+            together=AlikeOpener(opening, files.options),
+        )
+        whole = DatasetBuilder(replace(build, job=job), combination)
         with explain_interrupt(lambda: describe_build(cache, to)), abandon_on_error(target):
             combined, found, report = whole.build_dataset()
             if preprocess is None:

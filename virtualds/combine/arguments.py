@@ -8,6 +8,7 @@ from typing import Any
 
 import xarray as xr
 
+from virtualds.combine.batch_job import BatchJob
 from virtualds.combine.build import Build
 from virtualds.combine.build_options import BuildOptions
 from virtualds.combine.file_batch import FileBatch
@@ -29,7 +30,7 @@ def make_build(
     steps: tuple[PrepareStep[Any], ...],
 ) -> Build[Any]:
     """Return the build that opens files as datasets or as trees."""
-    job = make_job(opening, building, steps, files.options)
+    job = BatchJob(make_job(opening, building, steps, files.options))
     return Build(files, job, choose_workers(building.parallel, files), building)
 
 

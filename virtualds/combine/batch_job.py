@@ -8,10 +8,12 @@ references of the joined files, and sends back where they lie.
 from __future__ import annotations
 
 import math
+import os
+import pickle
 import time
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from virtualds.arrays.array import ManifestArray
@@ -39,19 +41,27 @@ from virtualds.combine.write_target import BuildTarget
 from virtualds.datasets.decoding import MisfitError
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.log import INFO, tell, tells
+from virtualds.options import Options, get_options, set_options
 
 SMALLEST = 8
 """Fewest files that are opened and written together: small parts make many small files in the set.
 """
+LARGEST = 16
+"""The most files of a task that are opened one by one: larger ones would save little time."""
+FIRST = 16
+"""Files that are opened before the first is prepared."""
+PICKLE_ERRORS = (TypeError, AttributeError, ValueError, LookupError, ImportError)
+"""Errors that pickling may raise besides `pickle.PickleError`: other libraries define how."""
 
 
 @dataclass(frozen=True)
 class BatchJob:
-    """Opens files together, or by another job one by one, and joins those that are alike.
+    """Work on files that this process or workers do: open, prepare and join those that are alike.
 
     Parameters
     ----------
     job : OpenJob
+        Opens and prepares one file.
     alike : Concatenator, optional
         How to join files as they are stored, if they are.
     target : BuildTarget, optional
@@ -62,31 +72,57 @@ class BatchJob:
         The dimensions that all files are joined along; none if coordinates decide.
     together : AlikeOpener, optional
         Opens files of one structure together.
+    options : Options
+        The settings that a worker takes over.
+    process : int
+        The process that makes the job.
     """
 
     job: OpenJob[Any]
-    alike: Concatenator | None
+    alike: Concatenator | None = None
     target: BuildTarget | None = None
     datasets: bool = False
     dims: tuple[Any, ...] = ()
     together: AlikeOpener | None = None
+    options: Options = field(default_factory=get_options)
+    process: int = field(default_factory=os.getpid)
 
     def __call__(self, items: Sequence[NumberedFile]) -> list[Outcome[Any]]:
-        """Open some files, and join those that are alike."""
-        self.job.take_settings()
+        """Open some files, prepare them, and join those that are alike, in any process."""
+        if self._is_away and get_options() != self.options:
+            set_options(**asdict(self.options))
         try:
             found, opened = self.open_together(items)
             rest = list_unopened(items, found)
-            return [*found, *self._join(self.job.open_each(rest, opened), rest)]
+            return [*found, *self._join(self._open_each(rest, opened), rest)]
         finally:
             self.finish()
+
+    @property
+    def _is_away(self) -> bool:
+        return os.getpid() != self.process
+
+    def _open_each(
+        self, items: Sequence[NumberedFile], opened: Mapping[int, Outcome[Any]]
+    ) -> Iterator[Outcome[Any]]:
+        """Open those files that are not open, and prepare all one by one."""
+        for item in items:
+            outcome = self.prepare(item, opened.get(item[0]) or self.open_file(item))
+            yield _make_portable(outcome) if self._is_away else outcome
+            if self.job.stops and outcome.error is not None:
+                break
 
     def open_together(
         self, items: Sequence[NumberedFile]
     ) -> tuple[list[Outcome[Any]], dict[int, Outcome[Any]]]:
-        """Open those of some files that can be read together.
+        """Open those of some files that can be read together, or are in the cache.
 
-        If each has to be prepared, each has an outcome of its own, by its number.
+        Returns
+        -------
+        list of Outcome
+            Files that are ready, together.
+        dict of int to Outcome
+            Files that have to be prepared, by their numbers.
         """
         cached = [make_outcome(one, is_cached=True) for one in self.job.look_up(items)]
         batches = self._open_batches(list_unopened(items, cached))
@@ -151,17 +187,17 @@ class BatchJob:
     @property
     def smallest(self) -> int:
         """The smallest useful number of files for another worker."""
-        return SMALLEST if self.target else self.job.smallest
+        return SMALLEST if self.target else 1
 
     @property
     def largest(self) -> int:
         """The largest number of files for another worker at a time."""
-        return MOST if self.target or self.together else self.job.largest
+        return MOST if self.target or self.together else LARGEST
 
     @property
     def first(self) -> int:
-        """Files that are opened first, before any is prepared."""
-        return self.job.first
+        """Files that are opened first: few if one may fail when it is prepared."""
+        return FIRST if self.job.steps else MOST
 
     def open_file(self, item: NumberedFile) -> Outcome[Any]:
         """Open a file."""
@@ -258,6 +294,21 @@ class BatchJob:
         arrays = _arrays(file)
         joined = {dim for dims, _ in arrays.values() for dim in dims}.intersection(self.dims)
         return {n: a for n, (dims, a) in arrays.items() if not joined or joined & set(dims)}
+
+
+def _make_portable(outcome: Outcome[Any]) -> Outcome[Any]:
+    """Return the outcome with an error that can be pickled.
+
+    An error that cannot be pickled would break the whole pool of processes.
+    """
+    error = outcome.error
+    try:
+        pickle.loads(pickle.dumps(error))
+    except (*PICKLE_ERRORS, pickle.PickleError):
+        portable = RuntimeError(f"{type(error).__name__}: {error}")
+        portable.__notes__ = getattr(error, "__notes__", [])
+        return replace(outcome, error=portable)
+    return outcome
 
 
 def _make_outcome(batch: FileBatch) -> Outcome[Any]:

@@ -11,19 +11,18 @@ from typing import Any, Generic
 
 import xarray as xr
 
-from virtualds.combine.alike_files import AlikeOpener, NeedsFullCombineError
+from virtualds.combine.alike_files import NeedsFullCombineError
 from virtualds.combine.batch_job import BatchJob
 from virtualds.combine.build_options import BuildOptions
 from virtualds.combine.concat_stored import FEWEST_FILES, Concatenator
 from virtualds.combine.file_batch import FileBatch, as_batch
 from virtualds.combine.files import Files
-from virtualds.combine.open_file import MOST, NumberedFile, Opened, OpenJob, Outcome
+from virtualds.combine.open_file import MOST, NumberedFile, Opened, Outcome
 from virtualds.combine.ordering import crop_datasets, flatten_nested, is_row_wise
 from virtualds.combine.overlap import Extent
 from virtualds.combine.progress import DAMAGED, BuildReport, Count, LeftOut, describe_left_out
 from virtualds.combine.unlike_files import list_groups, warn_of_unlike_files
 from virtualds.combine.workers import Workers
-from virtualds.combine.write_target import BuildTarget
 from virtualds.combine.xarray_combine import Combination, combine_naming_files
 from virtualds.datasets.reference_systems import Systems, check_one_system, list_systems
 from virtualds.errors import CombineError, warn_user, without_secrets
@@ -39,8 +38,8 @@ class Build(Generic[Opened]):
     Parameters
     ----------
     files : Files
-    job : OpenJob
-        Opens and prepares each file.
+    job : BatchJob
+        Opens and prepares the files.
     workers : callable
         Runs the job: in this process, in other processes, or on a cluster.
     building : BuildOptions
@@ -48,7 +47,7 @@ class Build(Generic[Opened]):
     """
 
     files: Files
-    job: OpenJob[Opened]
+    job: BatchJob
     workers: Workers
     building: BuildOptions = field(default_factory=BuildOptions)
 
@@ -196,22 +195,13 @@ class DatasetBuilder:
     Parameters
     ----------
     build : Build
-        How to open each file.
+        How to open the files.
     combination : Combination
         How to combine the files.
-    target : BuildTarget, optional
-        The set that workers write references to.
-    datasets : bool
-        Whether workers join files, too, that they opened as datasets.
-    together : AlikeOpener, optional
-        Opens files of one structure together.
     """
 
     build: Build[Any]
     combination: Combination
-    target: BuildTarget | None = None
-    datasets: bool = False
-    together: AlikeOpener | None = None
 
     def build_dataset(self) -> BuildResult:
         """Return the dataset, what was opened, and the report."""
@@ -246,9 +236,9 @@ class DatasetBuilder:
 
     def _make_joining_build(self, alike: Concatenator | None) -> Build[Any]:
         """Return the build whose workers join the files that they open, and write references."""
-        dims = self.combination.dims
-        together = self.together if alike else None
-        job: Any = BatchJob(self.build.job, alike, self.target, self.datasets, dims, together)
+        job = replace(self.build.job, alike=alike)
+        if len(self.build.files.flat) < FEWEST_FILES:
+            job = replace(job, together=None)
         return replace(self.build, job=job)
 
     def _build_of_datasets(self, found: Sequence[Outcome[Any]], report: BuildReport) -> BuildResult:
@@ -289,7 +279,7 @@ class DatasetBuilder:
         """
         names = self.build.files.flat
         batches: list[Any] = [outcome.found for outcome in found]
-        if self.datasets:
+        if self.build.job.datasets:
             batches = [as_batch(names[o.number], o.found) for o in found]
         if not all(isinstance(batch, FileBatch) for batch in batches):
             raise NeedsFullCombineError("some files were opened as datasets")

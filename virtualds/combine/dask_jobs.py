@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from virtualds.combine.open_file import FileWork, NumberedFile, Outcome
+from virtualds.combine.batch_job import BatchJob
+from virtualds.combine.open_file import NumberedFile, Outcome
 
 PIECES_PER_THREAD = 8
 """Fewest pieces for each thread of the cluster."""
@@ -53,7 +54,7 @@ def _find_current_client() -> Any:
 
 
 def _pieces(
-    client: Any, job: FileWork, items: Sequence[NumberedFile]
+    client: Any, job: BatchJob, items: Sequence[NumberedFile]
 ) -> list[Sequence[NumberedFile]]:
     """Return files in pieces of the size that the job allows, few enough to use all threads."""
     threads = sum(client.nthreads().values()) or 1
@@ -71,12 +72,12 @@ class _Together:
     outcomes: list[Outcome[Any]]
 
 
-def _worked(job: FileWork, items: Sequence[NumberedFile]) -> _Together:
+def _worked(job: BatchJob, items: Sequence[NumberedFile]) -> _Together:
     return _Together(job(items))
 
 
 def open_on_cluster(
-    client: Any, job: FileWork, items: Sequence[NumberedFile]
+    client: Any, job: BatchJob, items: Sequence[NumberedFile]
 ) -> Generator[Outcome[Any], None, None]:
     """Open files on the workers of a cluster, and yield the outcomes as they come."""
     from distributed import as_completed

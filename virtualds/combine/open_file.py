@@ -6,12 +6,10 @@ Jobs are sent to other processes and machines, and outcomes are sent back.
 from __future__ import annotations
 
 import errno
-import os
-import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import xarray as xr
 
@@ -25,7 +23,6 @@ from virtualds.combine.xarray_combine import Combination
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.errors import VirtualdsError, without_secrets
 from virtualds.log import INFO, tell, tells
-from virtualds.options import Options, get_options, set_options
 from virtualds.source_file import StorageOptions
 from virtualds.stores.retry import choose_wait, list_causes, may_pass, pause, tell_failure
 from virtualds.urls import normalise_url
@@ -53,19 +50,6 @@ PASSING_NUMBERS = frozenset(
     for name in ("EAGAIN", "EBUSY", "EINTR", "EIO", "EMFILE", "ENFILE", "EREMOTEIO", "ESTALE")
 ) - {None}
 """Errors of a cluster's filesystem that is busy, or whose server restarts."""
-
-
-PICKLE_ERRORS = (TypeError, AttributeError, ValueError, LookupError, ImportError)
-"""Errors that pickling may raise besides `pickle.PickleError`: other libraries define how."""
-
-
-NOTHING: Mapping[int, Any] = {}
-LARGEST = 16
-"""The most files of one task: larger tasks would not save much time of sending tasks."""
-
-
-FIRST = 16
-"""Files that are opened before the first is prepared."""
 
 
 MOST = 256
@@ -146,57 +130,6 @@ def list_unopened(
     return [item for item in items if item[0] not in done]
 
 
-class FileWork(Protocol):
-    """Work on files that this process or workers do."""
-
-    @property
-    def smallest(self) -> int:
-        """The fewest files that are worth a task for a worker."""
-
-    @property
-    def largest(self) -> int:
-        """The most files of one task for a worker."""
-
-    @property
-    def first(self) -> int:
-        """Files that are opened first, before any is prepared."""
-
-    def __call__(self, items: Sequence[NumberedFile]) -> list[Outcome[Any]]:
-        """Open some files and prepare them, in this or another process."""
-
-    def open_together(
-        self, items: Sequence[NumberedFile]
-    ) -> tuple[list[Outcome[Any]], dict[int, Outcome[Any]]]:
-        """Open those of some files that can be read together.
-
-        Returns
-        -------
-        list of Outcome
-            Files that are ready, together.
-        dict of int to Outcome
-            Files that have to be prepared, by their numbers.
-        """
-
-    def open_file(self, item: NumberedFile) -> Outcome[Any]:
-        """Open a file."""
-
-    def finish(self) -> None:
-        """Keep what was opened."""
-
-    def prepare(self, item: NumberedFile, outcome: Outcome[Any]) -> Outcome[Any]:
-        """Prepare an opened file for combining."""
-
-    def gather(
-        self, outcomes: Iterator[Outcome[Any]], items: Sequence[NumberedFile]
-    ) -> Iterator[Outcome[Any]]:
-        """Turn the outcomes of single files, in order, into the outcomes of the work."""
-
-    def join_opened(
-        self, outcomes: Sequence[Outcome[Any]], items: Sequence[NumberedFile]
-    ) -> list[Outcome[Any]]:
-        """Join files that were opened one by one, of all items, so that they take less memory."""
-
-
 @dataclass(frozen=True)
 class OpenJob(Generic[Opened]):
     """How one file becomes a dataset or tree that is ready to be combined with others.
@@ -220,43 +153,6 @@ class OpenJob(Generic[Opened]):
     retries: int = 0
     cache: FileCache | None = None
     stops: bool = True
-    options: Options = field(default_factory=get_options)
-    process: int = field(default_factory=os.getpid)
-
-    def __call__(self, items: Sequence[NumberedFile]) -> list[Outcome[Opened]]:
-        """Open some files and prepare them, in this or another process."""
-        self.take_settings()
-        _, opened = self.open_together(items)
-        return list(self.open_each(items, opened))
-
-    def open_each(
-        self, items: Sequence[NumberedFile], opened: Mapping[int, Outcome[Opened]] = NOTHING
-    ) -> Iterator[Outcome[Opened]]:
-        """Open those files that are not open, and prepare all one by one, in any process."""
-        try:
-            for item in items:
-                outcome = self.prepare(item, opened.get(item[0]) or self.open_file(item))
-                yield _make_portable(outcome) if self._is_away else outcome
-                if self.stops and outcome.error is not None:
-                    break
-        finally:
-            self.finish()
-
-    def take_settings(self) -> None:
-        """Make a worker do what the process that sent it the job would have done."""
-        if self._is_away and get_options() != self.options:
-            set_options(**asdict(self.options))
-
-    @property
-    def _is_away(self) -> bool:
-        return os.getpid() != self.process
-
-    def open_together(
-        self, items: Sequence[NumberedFile]
-    ) -> tuple[list[Outcome[Opened]], dict[int, Outcome[Opened]]]:
-        """Take files from the cache; open none together."""
-        cached = (file for one in self.look_up(items) for file in one.list_files())
-        return [], {file.numbers[0]: make_outcome(file, is_cached=True) for file in cached}
 
     def look_up(self, items: Sequence[NumberedFile]) -> Sequence[FileBatch | OpenedAlone]:
         """Return those of some files that are in the cache."""
@@ -269,46 +165,6 @@ class OpenJob(Generic[Opened]):
         """Write to the cache what was opened."""
         if self.cache is not None:
             self.cache.finish()
-
-    def open_again(self, file: Any) -> Any:
-        """Open a file once more, and prepare it.
-
-        Raises
-        ------
-        Exception
-            The file can no longer be opened.
-        """
-        outcome = self.prepare((0, file), self.open_file((0, file)))
-        if outcome.error is not None:
-            raise outcome.error
-        return outcome.found
-
-    @property
-    def smallest(self) -> int:
-        """The fewest files that are worth a task for a worker."""
-        return 1
-
-    @property
-    def largest(self) -> int:
-        """The most files of one task for a worker."""
-        return LARGEST
-
-    @property
-    def first(self) -> int:
-        """Files that are opened first: few if one may fail when it is prepared."""
-        return FIRST if self.steps else MOST
-
-    def gather(
-        self, outcomes: Iterator[Outcome[Opened]], items: Sequence[NumberedFile]
-    ) -> Iterator[Outcome[Opened]]:
-        """Return the outcomes of single files as they are."""
-        return outcomes
-
-    def join_opened(
-        self, outcomes: Sequence[Outcome[Opened]], items: Sequence[NumberedFile]
-    ) -> list[Outcome[Opened]]:
-        """Return datasets as they are."""
-        return list(outcomes)
 
     def open_file(self, item: NumberedFile) -> Outcome[Opened]:
         """Open a file, and cache it.
@@ -369,21 +225,6 @@ def is_passing(error: BaseException) -> bool:
         isinstance(cause, OSError) and cause.errno in PASSING_NUMBERS
         for cause in list_causes(error)
     )
-
-
-def _make_portable(outcome: Outcome[Opened]) -> Outcome[Opened]:
-    """Return the outcome with an error that can be pickled.
-
-    An error that cannot be pickled would break the whole pool of processes.
-    """
-    error = outcome.error
-    try:
-        pickle.loads(pickle.dumps(error))
-    except (*PICKLE_ERRORS, pickle.PickleError):
-        portable = RuntimeError(f"{type(error).__name__}: {error}")
-        portable.__notes__ = getattr(error, "__notes__", [])
-        return replace(outcome, error=portable)
-    return outcome
 
 
 def make_job(

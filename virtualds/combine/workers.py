@@ -13,11 +13,11 @@ from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from typing import Any
 
+from virtualds.combine.batch_job import BatchJob
 from virtualds.combine.dask_jobs import find_client, open_on_cluster
 from virtualds.combine.files import Files
 from virtualds.combine.open_file import (
     MOST,
-    FileWork,
     NumberedFile,
     Outcome,
     list_unopened,
@@ -27,7 +27,7 @@ from virtualds.options import get_options
 from virtualds.reading.threads import in_turn
 
 Outcomes = Generator[Outcome[Any], None, None]
-Workers = Callable[[FileWork, Sequence[NumberedFile]], Outcomes]
+Workers = Callable[[BatchJob, Sequence[NumberedFile]], Outcomes]
 """Take a job and numbered files, and yield the outcomes."""
 UnderWay = dict[Future[list[Outcome[Any]]], Sequence[NumberedFile]]
 """Work that an executor has not finished."""
@@ -82,7 +82,7 @@ def _choose_number(number: int, files: Files) -> Workers:
     return partial(open_in_threads if files.are_remote else open_in_processes, number)
 
 
-def open_one_by_one(job: FileWork, items: Sequence[NumberedFile]) -> Outcomes:
+def open_one_by_one(job: BatchJob, items: Sequence[NumberedFile]) -> Outcomes:
     """Open files in this thread."""
     try:
         for batch in _split_batches(job, items):
@@ -95,7 +95,7 @@ def open_one_by_one(job: FileWork, items: Sequence[NumberedFile]) -> Outcomes:
         job.finish()
 
 
-def open_in_threads(number: int, job: FileWork, items: Sequence[NumberedFile]) -> Outcomes:
+def open_in_threads(number: int, job: BatchJob, items: Sequence[NumberedFile]) -> Outcomes:
     """Open files in threads, and prepare them in this one.
 
     Functions of the user may not be safe in threads.
@@ -121,7 +121,7 @@ def open_in_threads(number: int, job: FileWork, items: Sequence[NumberedFile]) -
 
 
 def _split_batches(
-    job: FileWork, items: Sequence[NumberedFile]
+    job: BatchJob, items: Sequence[NumberedFile]
 ) -> Iterator[Sequence[NumberedFile]]:
     """Yield batches of files, the first as large as the job wants it."""
     start, size = 0, min(job.first, MOST)
@@ -130,7 +130,7 @@ def _split_batches(
         start, size = start + size, min(size * GROWTH, MOST)
 
 
-def open_in_processes(number: int, job: FileWork, items: Sequence[NumberedFile]) -> Outcomes:
+def open_in_processes(number: int, job: BatchJob, items: Sequence[NumberedFile]) -> Outcomes:
     """Open files in processes of this machine, since HDF5 serves one thread at a time.
 
     This process works too, and begins before the others have started.
@@ -144,7 +144,7 @@ def open_in_processes(number: int, job: FileWork, items: Sequence[NumberedFile])
         )
 
 
-def open_in_executor(pool: Executor, job: FileWork, items: Sequence[NumberedFile]) -> Outcomes:
+def open_in_executor(pool: Executor, job: BatchJob, items: Sequence[NumberedFile]) -> Outcomes:
     """Open files in an executor of the user."""
     size = partial(_count_piece, job, UNKNOWN_WORKERS)
     under_way: UnderWay = {}
@@ -164,7 +164,7 @@ def _yield_completed(
     size: Callable[[int], int],
     ahead: int,
     under_way: UnderWay,
-    here: FileWork | None = None,
+    here: BatchJob | None = None,
     can_start: Callable[[], bool] = lambda: True,
 ) -> Outcomes:
     """Yield outcomes as pieces of work are done; a limited number of pieces run.
@@ -195,7 +195,7 @@ def _yield_completed(
             del under_way[future]
 
 
-def _count_piece(job: FileWork, workers: int, left: int) -> int:
+def _count_piece(job: BatchJob, workers: int, left: int) -> int:
     """Return the number of files of the next piece: few at the end, so that all end together."""
     return max(job.smallest, min(job.largest, left // (workers * LAST_PIECES)))
 

@@ -113,7 +113,7 @@ def diagnose(
     examining = replace(
         make_job(opening, building, (Examination(steps),), files.options), stops=False
     )
-    job = BatchJob(examining, alike=None, together=AlikeOpener(opening, files.options))
+    job = BatchJob(examining, together=AlikeOpener(opening, files.options))
     workers = choose_workers(building.parallel, files)
     survey = survey_files(chosen, job, workers, progress)
     survey.is_whole = len(chosen) == len(files.flat)

@@ -14,7 +14,8 @@ import xarray as xr
 from virtualds.checks.diagnose.fact_runs import FactRuns
 from virtualds.checks.diagnose.guess_dimension import CoordinateSpan, PlacedFile, find_spans
 from virtualds.checks.diagnose.trial_combine import describe_error
-from virtualds.combine.open_file import FileWork, Outcome, PrepareStep
+from virtualds.combine.batch_job import BatchJob
+from virtualds.combine.open_file import Outcome, PrepareStep
 from virtualds.combine.progress import Count, LeftOut
 from virtualds.combine.workers import Workers
 from virtualds.datasets.structure import Facts, list_facts
@@ -106,14 +107,14 @@ class Examination:
 
 
 def survey_files(
-    files: Sequence[Any], job: FileWork, workers: Workers, progress: ProgressOption
+    files: Sequence[Any], job: BatchJob, workers: Workers, progress: ProgressOption
 ) -> FileSurvey:
     """Open files and collect the facts of each.
 
     Parameters
     ----------
     files : sequence of str or paths
-    job : Work
+    job : BatchJob
         The job for each file; its last step is an `Examination`.
     workers : callable
         What runs the jobs.
