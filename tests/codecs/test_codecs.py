@@ -755,3 +755,15 @@ def test_an_error_of_the_length_of_zstd_shows_both_lengths(decode: Way) -> None:
     codec = codec_from_zarr_v2(CONFIGS["zstd"])
     with pytest.raises(CodecError, match=f"{len(LONG)} bytes, not {len(LONG) + 2}"):
         decode(codec, encoded(CONFIGS["zstd"], LONG), len(LONG) + 2)
+
+
+def test_lengths_that_make_no_sense_are_errors_of_the_codec() -> None:
+    texts = codec_from_zarr_v2(
+        {"id": "virtualds_text_numbers", "width": 12, "dtype": "<f8", "null": ""}
+    )
+    assert len(texts.decode(b"", 0)) == 0
+    with pytest.raises(CodecError, match="0 bytes, not 16"):
+        texts.decode(b"", 16)
+    rice = codec_from_zarr_v2({"id": "virtualds_fits_rice", "dtype": ">i2", "block": 32, "word": 2})
+    with pytest.raises(CodecError, match="too large"):
+        rice.decode(bytes(8), 2**34)

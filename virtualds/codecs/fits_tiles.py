@@ -67,7 +67,7 @@ class RiceTile(OfOneType):
         word = np.dtype("u1" if self.word == 1 else f"i{self.word}")
         try:
             found = imagecodecs.rcomp_decode(bytes(data), (count,), word, nblock=self.block)
-        except (RuntimeError, ValueError, MemoryError) as error:
+        except (RuntimeError, ValueError, MemoryError, OverflowError) as error:
             raise CodecError(f"fits_rice: {error}") from error
         return _to_bytes(found, dtype)
 
