@@ -220,9 +220,12 @@ class FileBatch:
         """
         for name, part in self.plan.parts.items():
             if part.is_loaded and len(self) > 1 and name not in self.same:
-                if self.dim not in part.stored[0]:
-                    raise MisfitError
-                decode_together([part] * len(self), self.list_values(name), self.dim)
+                values = self.list_values(name)
+                if self.dim in part.stored[0]:
+                    decode_together([part] * len(self), values, self.dim)
+                else:
+                    for one in values:
+                        part.decode_values(one)
             elif part.depends_on_values and not part.is_loaded:
                 raise MisfitError
 
