@@ -132,13 +132,22 @@ class Build(Generic[Opened]):
         return not outcome.is_fault or self.building.stops
 
 
-def _list_datasets(outcome: Outcome[Any]) -> Iterator[Outcome[Any]]:
-    """Yield the outcome of each file, with its dataset."""
-    if not isinstance(outcome.found, FileBatch):
-        yield outcome
-        return
-    for number, file in zip(outcome.numbers, outcome.found.list_files(), strict=True):
-        yield replace(outcome, numbers=(number,), found=file.to_dataset())
+def _list_datasets(
+    found: Sequence[Outcome[Any]], report: BuildReport
+) -> tuple[list[Outcome[Any]], BuildReport]:
+    """Return the outcome of each file, with its dataset, in the order of the files."""
+    if not any(isinstance(outcome.found, FileBatch) for outcome in found):
+        return sorted(found, key=lambda outcome: outcome.number), report
+    each = list[Outcome[Any]]()
+    for outcome in found:
+        files = outcome.found.list_files() if isinstance(outcome.found, FileBatch) else ()
+        made = [replace(outcome, numbers=f.numbers, found=f.to_dataset()) for f in files]
+        each += made or [outcome]
+    # decoding may have loaded variables, which have no references then
+    datasets: list[Any] = [outcome.found for outcome in each]
+    counts = (dataset.virtual.nchunks for dataset in datasets)
+    ordered = sorted(each, key=lambda outcome: outcome.number)
+    return ordered, replace(report, references=sum(counts))
 
 
 def _decode_before(first: int, found: Sequence[Outcome[Any]]) -> None:
@@ -206,84 +215,51 @@ class DatasetBuilder:
     def build_dataset(self) -> BuildResult:
         """Return the dataset, what was opened, and the report."""
         begun = time.monotonic()
-        built: BuildResult | None = None
-        # the second attempt begins outside this block: its errors must not show the first error
-        with suppress(NeedsFullCombineError):
-            built = self._build_as_stored()
+        alike = self._find_concatenator()
+        found, report = self._open(alike)
+        built = None if alike is None else self._join(alike, found)
         if built is None:
-            built = self._build_of_datasets(*self._make_joining_build(None).open_files())
+            if any(isinstance(o.found, FileBatch) and not o.found.is_whole for o in found):
+                # some variables are known of the first files only
+                found, report = self._open(None)
+            found, report = _list_datasets(found, report)
+            built = self.build.combine(self.combination, found)
         if tells(INFO):
-            report = built[2]
             seconds = time.monotonic() - begun - report.seconds
             tell(INFO, f"{report.files} files: combined, {seconds:.3f} s after they were opened")
-        return built
+        return built, found, report
 
-    def _build_as_stored(self) -> BuildResult:
-        """Concatenate files as they are stored; if that fails, combine their datasets.
-
-        Raises
-        ------
-        NeedsFullCombineError
-            The files have to be opened again, as datasets.
-        """
-        alike = self._make_concatenator()
-        found, report = self._make_joining_build(alike).open_files()
-        with suppress(NeedsFullCombineError):
-            return alike.join(self._list_batches(found)), found, report
-        if any(isinstance(o.found, FileBatch) and not o.found.is_whole for o in found):
-            raise NeedsFullCombineError("some variables are known of the first files only")
-        return self._build_of_datasets(found, report)
-
-    def _make_joining_build(self, alike: Concatenator | None) -> Build[Any]:
-        """Return the build whose workers join the files that they open, and write references."""
-        job = replace(self.build.job, alike=alike)
-        if len(self.build.files.flat) < FEWEST_FILES:
-            job = replace(job, together=None)
-        return replace(self.build, job=job)
-
-    def _build_of_datasets(self, found: Sequence[Outcome[Any]], report: BuildReport) -> BuildResult:
-        """Combine the datasets of all files."""
-        if any(isinstance(outcome.found, FileBatch) for outcome in found):
-            found = [one for outcome in found for one in _list_datasets(outcome)]
-            # decoding may have loaded variables, which have no references then
-            datasets: list[Any] = [outcome.found for outcome in found]
-            counts = (dataset.virtual.nchunks for dataset in datasets)
-            report = replace(report, references=sum(counts))
-        ordered = sorted(found, key=lambda outcome: outcome.number)
-        return self.build.combine(self.combination, ordered), ordered, report
-
-    def _make_concatenator(self) -> Concatenator:
-        """Return the object that concatenates files as stored.
-
-        Raises
-        ------
-        NeedsFullCombineError
-            The files are few, or nested: concatenating them as stored is useless or impossible.
-        """
-        if len(self.build.files.flat) < FEWEST_FILES:
-            raise NeedsFullCombineError("there are few files, so this would save no time")
-        if any(isinstance(item, list | tuple) for item in self.build.files.nested):
-            raise NeedsFullCombineError("lists of lists are joined along several dimensions")
+    def _find_concatenator(self) -> Concatenator | None:
+        """Return the object that concatenates files as stored; None if that is of no use."""
+        lists = any(isinstance(item, list | tuple) for item in self.build.files.nested)
+        if lists or len(self.build.files.flat) < FEWEST_FILES:
+            return None
         by_coords, how = self.combination.combine == "by_coords", self.combination.arrangement
         arranges = how.sort or how.overlap != "keep"
-        # if the coordinates of the files rise already, arranging the files would change nothing
-        return Concatenator(self.combination, rises=by_coords or arranges)
+        try:
+            # if the coordinates of the files rise already, arranging the files would change nothing
+            return Concatenator(self.combination, rises=by_coords or arranges)
+        except NeedsFullCombineError:
+            return None
 
-    def _list_batches(self, found: Sequence[Outcome[Any]]) -> list[FileBatch]:
-        """Return the files as they are stored.
+    def _open(self, alike: Concatenator | None) -> tuple[list[Outcome[Any]], BuildReport]:
+        """Open the files; the workers join those that are alike, and write references."""
+        few = len(self.build.files.flat) < FEWEST_FILES
+        together = None if few else self.build.job.together
+        job = replace(self.build.job, alike=alike, together=together)
+        return replace(self.build, job=job).open_files()
 
-        Raises
-        ------
-        NeedsFullCombineError
-            Some files were opened as datasets.
-        """
+    def _join(self, alike: Concatenator, found: Sequence[Outcome[Any]]) -> xr.Dataset | None:
+        """Concatenate files as they are stored; return None if the result might differ."""
         names = self.build.files.flat
         batches: list[Any] = [outcome.found for outcome in found]
         if self.build.job.datasets:
             batches = [as_batch(names[o.number], o.found) for o in found]
-        if not all(isinstance(batch, FileBatch) for batch in batches):
-            raise NeedsFullCombineError("some files were opened as datasets")
-        return [replace(b, numbers=o.numbers) for b, o in zip(batches, found, strict=True)]
+        if all(isinstance(batch, FileBatch) for batch in batches):
+            numbered = zip(batches, found, strict=True)
+            with suppress(NeedsFullCombineError):
+                return alike.join([replace(b, numbers=o.numbers) for b, o in numbered])
+        return None
 
 
 def describe_build(cache: object, target: object) -> str:
