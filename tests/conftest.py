@@ -1,5 +1,6 @@
 """What many tests share: a small archive of real files, and which tests the quick suite runs."""
 
+import logging
 import signal
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -62,6 +63,15 @@ def write_year(path: Path, year: int) -> None:
     storage = {"zlib": True, "shuffle": True, "chunksizes": (1, 6, 8)}
     time = {"units": "days since 2001-01-01", "dtype": "int32"}
     ds.to_netcdf(path, engine="netcdf4", encoding={"t": packing | storage, "time": time})
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Whoever listens to the log stops at the end of the test, as code of the pages does not."""
+    logger = logging.getLogger("virtualds")
+    level = logger.level
+    yield
+    logger.setLevel(level)
 
 
 @pytest.fixture(scope="session")

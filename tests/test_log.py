@@ -242,13 +242,6 @@ def test_no_password_of_a_url_is_told(heard: Heard, served: Served) -> None:
     assert not matching(told, "hunter2")
 
 
-@pytest.fixture
-def silent() -> None:
-    """Nobody listens, whatever other tests have set."""
-    logging.getLogger("virtualds").setLevel(logging.NOTSET)
-
-
-@pytest.mark.usefixtures("silent")
 def test_nothing_is_printed_unless_somebody_listens(
     archive_files: list[Path], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -260,7 +253,6 @@ def test_nothing_is_printed_unless_somebody_listens(
     assert isinstance(handler, logging.NullHandler)
 
 
-@pytest.mark.usefixtures("silent")
 def test_no_record_is_made_unless_somebody_listens(months: list[Path]) -> None:
     made: list[str] = []
     factory = logging.getLogRecordFactory()
