@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import virtualds
 from virtualds.arrays.alike_files import ListedFiles
 from virtualds.arrays.group import ManifestGroup
-from virtualds.combine import file_batch
+from virtualds.combine import concat_stored, file_batch
 from virtualds.combine.alike_files import NeedsFullCombineError
 from virtualds.combine.batch_job import BatchJob
 from virtualds.combine.concat_stored import Concatenator
@@ -487,3 +487,20 @@ def test_files_that_may_differ_in_kind_are_joined_like_their_datasets(
         assert found.virtual.report.references == expected.virtual.report.references
     else:
         assert str(found) == str(expected)
+
+
+def test_files_that_all_differ_are_not_compared_in_pairs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As xarray writes them by default, each file counts time from its own first day."""
+    files = [
+        open_numbered(number, path)
+        for number, path in enumerate(write(tmp_path, CASES["units that differ"]))
+    ]
+    alike = Concatenator(Combination(**WAYS["nested"], options=DEFAULTS), rises=True)  # type: ignore[arg-type]
+
+    def compared(*args: Any) -> bool:
+        raise AssertionError("two files were compared")
+
+    monkeypatch.setattr(concat_stored, "has_same_attributes", compared)
+    assert [batch.numbers for batch in alike.join_alike(files)] == [(n,) for n in range(FILES)]

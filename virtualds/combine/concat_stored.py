@@ -9,6 +9,8 @@ order of their coordinate are put in order, by their columns. Files are refused 
 
 from __future__ import annotations
 
+import io
+import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -25,7 +27,7 @@ from virtualds.combine.alike_files import (
     NeedsFullCombineError,
     find_plan,
 )
-from virtualds.combine.file_batch import FileBatch
+from virtualds.combine.file_batch import UNPICKLABLE, FileBatch
 from virtualds.combine.xarray_combine import COMBINE_ERRORS, Combination, demand_lengths
 from virtualds.datasets.decoding import (
     MisfitError,
@@ -128,28 +130,29 @@ class Concatenator:
 
     def _group_by_structure(self, files: Sequence[FileBatch]) -> list[list[FileBatch]]:
         """Return files that were opened one by one, by their structure."""
-        groups: list[list[FileBatch]] = []
-        by_plan: dict[int, list[FileBatch]] = {}
+        groups: dict[Any, list[FileBatch]] = {}
+        keys: dict[int, Any] = {}
         for file in files:
-            group = None if self.heeds_attributes else by_plan.get(id(file.plan))
-            if group is None:
-                alike = (one for one in groups if self._are_alike(one[0], file))
-                group = next(alike, None)
-            if group is None:
-                group = []
-                groups.append(group)
-            by_plan[id(file.plan)] = group
-            group.append(file)
-        return groups
+            number = id(file.plan)
+            if number not in keys:
+                keys[number] = self._make_key(file.plan)
+            key = keys[number]
+            if self.heeds_attributes:
+                key = key, _write_key(dict(file.group.attributes)) or id(file)
+            groups.setdefault(key, []).append(file)
+        return list(groups.values())
 
-    def _are_alike(self, one: FileBatch, other: FileBatch) -> bool:
-        """Say whether files decode alike, with equal attributes as far as they matter."""
-        try:
-            self._check_structures([one, other])
-        except NeedsFullCombineError:
-            return False
-        parts = one.plan.parts
-        return all(part.decodes_like(other.plan.parts[name]) for name, part in parts.items())
+    def _make_key(self, plan: DecodingPlan) -> Any:
+        """Return what plans have in common that decode alike, as far as attributes matter."""
+        choose = dict if self.heeds_attributes else select_system
+        described = [
+            (
+                *(name, part.name, part.stored, part.decoded, part.is_loaded, part.decodes),
+                *(part.declared, part.inherited, choose(part.attributes)),
+            )
+            for name, part in plan.parts.items()
+        ]
+        return _write_key((described, sorted(map(str, plan.coordinates)))) or id(plan)
 
     def join_files(self, files: JoinableFiles) -> FileBatch:
         """Return files of one structure as one batch, to be joined to others later.
@@ -379,6 +382,19 @@ def _join_variable(
         axis = found.dims.index(dim)
         data = reorder(concatenate(arrays, axis), axis, lengths, order)
     return xr.Variable(found.dims, data, found.attrs, found.encoding)
+
+
+def _write_key(described: Any) -> bytes | None:
+    """Return bytes that are equal for equal values, None for values without such bytes."""
+    written = io.BytesIO()
+    pickler = pickle.Pickler(written, 5)
+    # equal values give equal bytes, whichever of them are one object
+    pickler.fast = True
+    try:
+        pickler.dump(described)
+    except UNPICKLABLE:
+        return None
+    return written.getvalue()
 
 
 def _decode_virtual(batch: FileBatch, name: str) -> list[Any]:
