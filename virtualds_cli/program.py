@@ -95,7 +95,7 @@ def asks_for_json(args: Sequence[str]) -> bool:
     cls=Program, commands=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}
 )
 @click.version_option(package_name="virtualds")
-@click.option("--json", is_flag=True, expose_value=False, help="As after the command.")
+@click.option("--json", is_flag=True, expose_value=False, help="Print the report as JSON.")
 def main() -> None:
     """Open many netCDF, HDF5, Zarr, TIFF or GRIB files as one xarray dataset, without copying data.
 

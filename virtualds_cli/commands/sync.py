@@ -76,8 +76,8 @@ def sync(
     """Make a reference set hold what its files hold now.
 
     URLS name all files of SET: quote a pattern to let the program list them. Only new and changed
-    files are opened. SET is created if it does not exist, changes all at once, and is not written
-    if nothing has changed.
+    files are opened. SET is created if there is none. Readers see all changes of a run at once; if
+    nothing has changed, nothing is written.
     """
     import virtualds
 
