@@ -10,8 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import xarray as xr
+from days import day
 from range_server import faulty_server
 from small_archive import halved, write
 
@@ -143,6 +145,56 @@ def test_the_cache_never_keeps_results_of_preprocessing(files: list[Path], cache
     assert (found.sizes["x"], cached(found)) == (2, 0)
     again = open_all(files, cache=cache)
     assert (again.sizes["x"], cached(again)) == (4, FILES)
+
+
+def changed_in_place(ds: Any) -> Any:
+    """Change all of a dataset that can be changed where it lies."""
+    ds["height"].values[...] += 1
+    for owner in (ds, *ds.variables.values()):
+        for value in owner.attrs.values():
+            if isinstance(value, np.ndarray):
+                value += 1
+    ds.encoding["unlimited_dims"].add("more")
+    return ds
+
+
+@pytest.mark.parametrize("engine", ["netcdf4", "scipy"])
+def test_what_is_changed_in_place_does_not_reach_other_files_or_builds(
+    engine: Any, tmp_path: Path
+) -> None:
+    files = [tmp_path / f"{n}.nc" for n in range(5)]
+    for number, path in enumerate(files):
+        made = day(number).assign_attrs(levels=[1.0, 2.0])
+        made["v"].attrs["limits"] = [0.0, 9.0]
+        made.to_netcdf(path, engine=engine, unlimited_dims=["time"])
+    for count in (1, 5):
+        expected = open_all(files[:count])
+        for cache in (None, tmp_path / f"cache{count}"):
+            # the values that were changed are not those that the cache keeps or gives next
+            for _ in range(3):
+                found = open_all(files[:count], cache=cache, preprocess=changed_in_place)
+                np.testing.assert_array_equal(found["height"], 3.0)
+                np.testing.assert_array_equal(found.attrs["levels"], [2.0, 3.0])
+                np.testing.assert_array_equal(found["v"].attrs["limits"], [1.0, 10.0])
+            changed_in_place(open_all(files[:count], cache=cache))
+            assert_same(open_all(files[:count], cache=cache), expected)
+
+
+def test_trees_are_cached_as_they_were_before_they_were_changed_in_place(
+    files: list[Path], cache: Path
+) -> None:
+    def preprocess(tree: xr.DataTree) -> xr.DataTree:
+        seen.append(tree.copy())
+        del tree["v"]
+        return tree
+
+    for known in (0, FILES):
+        seen: list[xr.DataTree] = []
+        found = virtualds.open_virtual_mfdatatree(
+            files, concat_dim="time", cache=cache, preprocess=preprocess
+        )
+        assert found.virtual.report.cached == known
+        assert [get_virtual_array(tree["v"].variable) is None for tree in seen] == [False] * FILES
 
 
 def test_trees_are_kept_apart_from_datasets(files: list[Path], cache: Path) -> None:

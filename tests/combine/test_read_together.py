@@ -117,6 +117,22 @@ def test_every_option_is_as_if_opened_one_by_one(
     check_same(files_of(case), **WAYS[way], **OPTIONS[options])
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_files_out_of_order_have_the_values_of_the_first_in_order(
+    way: str, files_of: FilesOf, each: ReadEach
+) -> None:
+    paths = files_of("a scalar that differs")
+    options = {**WAYS[way], "data_vars": "minimal", "coords": "minimal", "compat": "override"}
+    with xr.open_mfdataset(paths, engine="netcdf4", **options) as native:
+        for given in (paths[::-1], [*paths[2:], *paths[:2]]):
+            for more in ({}, {"preprocess": lambda ds: ds}):
+                found = virtualds.open_virtual_mfdataset(given, **options, **more)
+                xr.testing.assert_equal(found.virtual.to_lazy().load(), native.load())
+            # no file is opened again
+            assert len(each.asked) == 2
+            each.asked.clear()
+
+
 READ_TOGETHER = {
     "days",
     "months of different lengths",

@@ -170,7 +170,11 @@ class Concatenator:
             parts = files.plan.parts
             ignored = [n for n, p in parts.items() if p.is_loaded and self._counts_once(p)]
             # datasets have their values in memory
-            batch = files.collect(dim, ignored if files.indexes is None else ())
+            if ignored and files.indexes is None:
+                # the file whose values count comes first
+                batch = self._sort(files, dim).collect(dim, ignored)
+            else:
+                batch = files.collect(dim)
             batch = replace(batch, same=batch.same | self._compare_virtual(files, dim))
             self._check_lengths(batch, files)
             return batch
@@ -197,12 +201,31 @@ class Concatenator:
                 plan = find_plan(batch.urls[place], group, batch.opening, files.options)
                 self.check_plans(batch.plan, plan)
 
+    def _sort(self, files: JoinableFiles, dim: str) -> JoinableFiles:
+        """Return files in the order of their coordinate; as given if that is not known here."""
+        names = {part.name: name for name, part in files.plan.parts.items()}
+        name = names.get(dim)
+        if name is None or not self._sorts or not files.plan.parts[name].is_index:
+            return files
+        part, parts = files.plan.parts[name], files.load(name, dim)
+        as_given = np.arange(len(parts))
+        try:
+            values = decode_together([part] * len(parts), list(parts), dim)
+        except MisfitError:
+            return files
+        order = self._order_values(values, parts, as_given)
+        return files if order is None or (order == as_given).all() else files.take(order)
+
     @property
     def _sorts(self) -> bool:
         """Whether files are put in the order of their coordinate."""
         return self.combination.combine == "by_coords" or (
             self.rises and self.combination.arrangement.sort
         )
+
+    def _order_values(self, values: Array, parts: Sequence[Array], as_given: Ints) -> Ints | None:
+        lengths = np.array([len(part) for part in parts])
+        return find_order(values, lengths, as_given, self.combination.combine == "nested")
 
     def _find_order(self, batches: Sequence[FileBatch], dim: str) -> Ints:
         """Return the places of all files, batch after batch, in the order in which they are joined.
@@ -221,8 +244,7 @@ class Concatenator:
         parts = [batch.plan.parts[name] for batch in batches for _ in range(len(batch))]
         stored = list(chain.from_iterable(found))
         values = decode_together(parts, stored, dim)
-        lengths = np.array([len(part) for part in stored])
-        order = find_order(values, lengths, as_given, self.combination.combine == "nested")
+        order = self._order_values(values, stored, as_given)
         if order is None:
             raise NeedsFullCombineError("their coordinate does not put them in order")
         return order
@@ -461,11 +483,20 @@ def find_order(values: Array, lengths: Ints, as_given: Ints, is_nested: bool) ->
 
 
 def _make_samples(batches: Sequence[FileBatch], order: Ints) -> list[xr.Dataset]:
-    """Return the datasets of the first two files."""
+    """Return the datasets of the first two files.
+
+    Raises
+    ------
+    NeedsFullCombineError
+        Some values of the first file are not known, but those of another file of its batch.
+    """
     sizes = np.array([len(batch) for batch in batches])
     begins = np.cumsum(sizes) - sizes
     owners = np.searchsorted(begins, order[:2], side="right") - 1
-    located = zip(owners.tolist(), (order[:2] - begins[owners]).tolist(), strict=True)
+    places = (order[:2] - begins[owners]).tolist()
+    if places[0] and not batches[owners[0]].is_whole:
+        raise NeedsFullCombineError("the first file was joined behind others")
+    located = zip(owners.tolist(), places, strict=True)
     return [batches[owner].cut(place).to_dataset() for owner, place in located]
 
 

@@ -21,6 +21,7 @@ from functools import lru_cache
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
+import numpy as np
 import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
@@ -147,6 +148,12 @@ class FileCache:
         OSError
             The folder cannot be written to.
         """
+        if len(opened) == 1:
+            # what is done with the file before it is written must not be cached
+            try:
+                opened = replace(opened, group=_own_values(load_group(opened)))
+            except UnsupportedError:
+                return
         with self._lock:
             self._waiting.append(opened)
             waits = time.monotonic() - self._since > LONGEST_WAIT
@@ -220,11 +227,12 @@ class FileCache:
             entry = _read_entry(*where, self.options)
         except (FileNotFoundError, FormatError):
             return []
+        group = entry.group if len(entry.sources) > 1 else _own_values(entry.group)
         names = [wanted.get(place, (-1, "")) for place in range(len(entry.sources))]
         numbers, urls = zip(*names, strict=True)
         batch = FileBatch(
             urls,
-            entry.group,
+            group,
             NO_PLAN,
             self.opening,
             numbers,
@@ -284,8 +292,7 @@ def _list_entries_of(opened: Sequence[FileBatch | OpenedAlone]) -> list[Entry]:
             batches += alike
     entries = [entry for batch in batches for entry in _make_entries(batch)]
     for one in alone:
-        with suppress(UnsupportedError):
-            entries += _make_single(one.url, load_group(one))
+        entries += _make_single(one.url, one.group)
     return entries
 
 
@@ -300,6 +307,16 @@ def load_group(opened: FileBatch | OpenedAlone) -> ManifestGroup:
     if isinstance(opened, FileBatch):
         return opened.group
     return _as_opened(opened.group, opened.decoded)
+
+
+def _own_values(group: ManifestGroup) -> ManifestGroup:
+    """Return a group whose values in memory are copies."""
+    variables = {
+        name: replace(v, data=v.data.copy()) if isinstance(v.data, np.ndarray) else v
+        for name, v in group.variables.items()
+    }
+    below = {name: _own_values(child) for name, child in group.groups.items()}
+    return replace(group, variables=variables, groups=below)
 
 
 def _make_entries(batch: FileBatch) -> list[Entry]:

@@ -8,6 +8,7 @@ pipelines.
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -60,6 +61,8 @@ DECODERS = ("mask_and_scale", "decode_times", "concat_characters", "decode_coord
 """The decoders that ``decode_cf`` switches."""
 
 
+CHANGEABLE = (np.ndarray, list, dict, set)
+"""Types of attributes that can be changed in place."""
 IDENTITIES = ("_FillValue", "missing_value", "_Unsigned")
 """Packing attributes that may change no value."""
 
@@ -254,10 +257,17 @@ def _assemble_dataset(
     # xarray makes a coordinate of every variable that has the name of a dimension
     named = {*coordinates}.union(*(v.dims for v in variables.values()))
     data = [name for name in variables if name not in named]
+    for variable in variables.values():
+        variable.attrs, variable.encoding = _unshare(variable.attrs), _unshare(variable.encoding)
     dataset = xr.Coordinates(ordered, indexes=indexes).to_dataset().reset_coords(data)
-    dataset.attrs = dict(attributes)
-    dataset.encoding = {"unlimited_dims": set(), **group.encoding}
+    dataset.attrs = _unshare(attributes)
+    dataset.encoding = _unshare({"unlimited_dims": set(), **group.encoding})
     return dataset
+
+
+def _unshare(attributes: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Return attributes that may be changed in place: alike files share those of their groups."""
+    return {n: deepcopy(v) if isinstance(v, CHANGEABLE) else v for n, v in attributes.items()}
 
 
 def _name_arrays(group: ManifestGroup) -> ManifestGroup:
