@@ -147,6 +147,24 @@ def test_the_cache_never_keeps_results_of_preprocessing(files: list[Path], cache
     assert (again.sizes["x"], cached(again)) == (4, FILES)
 
 
+def test_cached_files_decode_by_themselves_if_the_first_of_their_part_has_changed(
+    tmp_path: Path, cache: Path
+) -> None:
+    files = [tmp_path / f"{n}.nc" for n in range(6)]
+    for number, path in enumerate(files):
+        steps = 1 + number % 3
+        day(number, steps).to_netcdf(path, encoding={"v": {"chunksizes": (steps, 4)}})
+    open_all(files, cache=cache)
+    day(9, 3).assign_attrs(title="written anew").to_netcdf(files[0])
+    for given in (files[1:], [*files[4:], *files[1:3]]):
+        seen: list[xr.Dataset] = []
+        found = open_all(given, cache=cache, preprocess=lambda ds, seen=seen: seen.append(ds) or ds)
+        assert cached(found) == len(given)
+        for path, one in zip(given, seen, strict=True):
+            assert_same(one, virtualds.open_virtual_dataset(path))
+        assert_same(open_all(given, cache=cache), open_all(given))
+
+
 def changed_in_place(ds: Any) -> Any:
     """Change all of a dataset that can be changed where it lies."""
     ds["height"].values[...] += 1

@@ -142,8 +142,8 @@ class FileBatch:
             return len(self) == 1 or name in self.same
         return are_same(iterate_rows(self.plan.parts[name], self.group.variables[name], stacked))
 
-    def cut(self, place: int) -> FileBatch:
-        """Return one of the files."""
+    def cut(self, place: int, known: int = 0) -> FileBatch:
+        """Return one of the files; ``known`` is the place of the file that has the plan."""
         if len(self) == 1:
             return self
         own = slice(place, place + 1)
@@ -164,19 +164,19 @@ class FileBatch:
             encodings={},
             stacked={},
             same=frozenset(),
-            is_cut=not self._decodes_as_first(place),
+            is_cut=not self._decode_alike(place, known),
         )
 
-    def _decodes_as_first(self, place: int) -> bool:
-        """Say whether a file certainly has the plan of the first: all that plans heed is equal."""
-        if not place:
+    def _decode_alike(self, one: int, other: int) -> bool:
+        """Say whether two files certainly have the same plan: all that plans heed is equal."""
+        if one == other:
             return True
         columns = (*self.attributes.items(), *self.encodings.items())
-        told = (values for (owner, key), values in columns if owner and key != "source")
+        heeded = (values for (owner, key), values in columns if owner and key != "source")
         return (
             not self._has_gaps
-            and (not self.lengths or self.lengths[place] == self.lengths[0])
-            and all(is_same_value(values[place], values[0]) for values in told)
+            and (not self.lengths or self.lengths[one] == self.lengths[other])
+            and all(is_same_value(values[one], values[other]) for values in heeded)
         )
 
     @cached_property

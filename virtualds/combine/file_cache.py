@@ -243,15 +243,24 @@ class FileCache:
             entry.stacked,
             entry.same,
         )
-        first = batch.cut(min(wanted))
+        known = min(wanted)
+        first = batch.cut(known)
         if not self.opening.below:
             with suppress(NeedsFullCombineError):
-                plan = find_plan(first.urls[0], first.group, self.opening, self.options)
-                batch = replace(batch, plan=plan)
-                return [batch] if len(wanted) == len(batch) else [batch.cut(p) for p in wanted]
+                batch = replace(batch, plan=self._find_plan(first))
+                if len(wanted) == len(batch):
+                    return [batch]
+                files = [batch.cut(place, known) for place in wanted]
+                return [
+                    replace(f, plan=self._find_plan(f), is_cut=False) if f.is_cut else f
+                    for f in files
+                ]
         # it decodes by itself
         decoded = make_dataset_or_tree(Location.of(first.urls[0]), first.group, self.opening)
         return [OpenedAlone(first.urls[0], first.group, decoded, first.numbers)]
+
+    def _find_plan(self, file: FileBatch) -> DecodingPlan:
+        return find_plan(file.urls[0], file.group, self.opening, self.options)
 
 
 @lru_cache(4)
