@@ -280,7 +280,7 @@ def _shows_changes(source: SourceFile) -> bool:
     return bool(source.size and (source.mtime or source.etag))
 
 
-# ---------------------------------------------------------------------- what is kept
+# ---------------------------------------------------------------------- what is cached
 
 
 def _list_entries_of(opened: Sequence[FileBatch | OpenedAlone]) -> list[Entry]:

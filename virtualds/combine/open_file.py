@@ -249,11 +249,11 @@ def make_job(
     ValueError
         There is a cache, and ``loadable_variables`` is a function: the cache cannot know it again.
     """
-    kept = None
+    cache = None
     if building.cache is not None:
-        kept = FileCache(normalise_url(building.cache), opening, options)
+        cache = FileCache(normalise_url(building.cache), opening, options)
     open_file = partial(open_stored, opening=opening, storage_options=options)
-    return OpenJob(open_file, steps, building.retries, kept, building.stops)
+    return OpenJob(open_file, steps, building.retries, cache, building.stops)
 
 
 def list_steps(
