@@ -20,6 +20,7 @@ from virtualds.combine import file_batch
 from virtualds.combine.files_read import FilesRead
 from virtualds.datasets import to_dataset
 from virtualds.datasets.decoding_cache import DecodingPlans
+from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.registry import PARSERS
 from virtualds.parsers.netcdf3 import PARSER as NETCDF3
 
@@ -277,3 +278,30 @@ def test_dask_workers_read_files_together(each: ReadEach, tmp_path: Path) -> Non
         found = virtualds.open_virtual_mfdataset(paths, parallel=client)
     assert_same(found, one_by_one(paths))
     assert each.found == [list(range(4))] * 8
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_what_is_loaded_goes_by_the_length_of_each_file(cached: bool, tmp_path: Path) -> None:
+    lengths, paths, begin = (1, 2, 30, 2), [], 0
+    for number, length in enumerate(lengths):
+        times = begin + np.arange(float(length))
+        ds = xr.Dataset(
+            {"v": ("time", times)}, {"time": times, "aux": ("time", times), "x": [1.0, 2.0]}
+        )
+        begin += length
+        paths.append(tmp_path / f"{number}.nc")
+        ds.to_netcdf(paths[-1], engine="h5netcdf")
+    seen: list[bool] = []
+
+    def look(ds: xr.Dataset) -> xr.Dataset:
+        seen.append(get_virtual_array(ds["aux"].variable) is not None)
+        return ds
+
+    options: dict[str, Any] = {"cache": tmp_path / "cache"} if cached else {}
+    with virtualds.set_options(small_variable=100):
+        alone = [virtualds.open_virtual_dataset(path)["aux"].variable for path in paths]
+        for _ in range(2):
+            seen.clear()
+            virtualds.open_virtual_mfdataset(paths, preprocess=look, **WAYS["nested"], **options)
+            assert seen == [get_virtual_array(variable) is not None for variable in alone]
+    assert set(seen) == {False, True}

@@ -179,6 +179,14 @@ class JoinableFiles:
         lengths, variables = self.alike.lengths, self.alike.group.variables.values()
         return {dim: lengths[dim] for variable in variables for dim in variable.dims}
 
+    def find_plans_of_other_lengths(self, dim: str | None) -> Iterator[DecodingPlan]:
+        """Yield how the shortest and the longest file decode: what is loaded goes by the length."""
+        lengths = self.lengths.get(dim or "", np.zeros(1, np.int64))
+        for place in {int(lengths.argmin()), int(lengths.argmax())}:
+            if lengths[place] != lengths[0] and self.indexes is None:
+                group = self.alike.take(np.array([place])).group
+                yield find_plan(self.urls[place], group, self.opening, self.options)
+
     def join(self, name: str, dim: str) -> Array | ManifestArray:
         """Return a variable of all files, joined along a dimension as it is stored."""
         if not isinstance(self.alike.group.variables[name].data, ManifestArray | np.ndarray):
@@ -243,6 +251,10 @@ def collect_files(files: JoinableFiles) -> list[FileBatch]:
         They have to be opened one by one.
     """
     dim, lengths = _guess_dimension(files), files.lengths
+    loaded = [part.is_loaded for part in files.plan.parts.values()]
+    for plan in files.find_plans_of_other_lengths(dim):
+        if [part.is_loaded for part in plan.parts.values()] != loaded:
+            raise NeedsFullCombineError("files of other lengths have other variables loaded")
     others = [sizes for name, sizes in lengths.items() if name != dim]
     if not any((sizes != sizes[0]).any() for sizes in others):
         return [files.collect(dim)]

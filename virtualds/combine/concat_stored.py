@@ -25,7 +25,6 @@ from virtualds.chunks.projection import Ints
 from virtualds.combine.alike_files import (
     JoinableFiles,
     NeedsFullCombineError,
-    find_plan,
 )
 from virtualds.combine.file_batch import UNPICKLABLE, FileBatch
 from virtualds.combine.xarray_combine import COMBINE_ERRORS, Combination, demand_lengths
@@ -167,6 +166,8 @@ class Concatenator:
         try:
             dim = self._find_stored_dimension(files)
             self._check_sizes(files, dim)
+            for plan in files.find_plans_of_other_lengths(dim):
+                self.check_plans(files.plan, plan)
             parts = files.plan.parts
             ignored = [n for n, p in parts.items() if p.is_loaded and self._counts_once(p)]
             # datasets have their values in memory
@@ -176,7 +177,6 @@ class Concatenator:
             else:
                 batch = files.collect(dim)
             batch = replace(batch, same=batch.same | self._compare_virtual(files, dim))
-            self._check_lengths(batch, files)
             return batch
         except COMBINE_ERRORS as error:
             # remaining differences are found when all files are joined
@@ -190,16 +190,6 @@ class Concatenator:
             if dim not in part.decoded[0] and not part.is_loaded and not self._counts_once(part)
         ]
         return frozenset(n for n in names if not files.is_too_large(n) and files.are_same(n))
-
-    def _check_lengths(self, batch: FileBatch, files: JoinableFiles) -> None:
-        """Refuse files that decode otherwise because they are longer or shorter."""
-        # whether a variable is loaded depends on how long it is
-        lengths = np.array(batch.lengths)
-        for place in {int(lengths.argmin()), int(lengths.argmax())} if len(lengths) else ():
-            if lengths[place] != lengths[0] and batch.indexes is None:
-                group = batch.cut(place).group
-                plan = find_plan(batch.urls[place], group, batch.opening, files.options)
-                self.check_plans(batch.plan, plan)
 
     def _sort(self, files: JoinableFiles, dim: str) -> JoinableFiles:
         """Return files in the order of their coordinate; as given if that is not known here."""
