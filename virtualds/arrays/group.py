@@ -253,7 +253,8 @@ def describe_left_out(
     the units of the dates.
     """
     kind = "S1" if dtype.kind == "S" else "V1"
-    lent = {name: attributes[name] for name in LENT_ATTRIBUTES if name in attributes}
+    given = {name: attributes.get(name) for name in LENT_ATTRIBUTES}
+    lent = {name: value for name, value in given.items() if isinstance(value, str)}
     return ManifestVariable(dims, np.empty((0,) * len(dims), kind), lent)
 
 

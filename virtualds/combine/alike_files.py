@@ -30,6 +30,7 @@ from virtualds.datasets.location import Location, reader_of
 from virtualds.datasets.open import dataset_of
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.reference_systems import SYSTEM_ATTRIBUTES
+from virtualds.datasets.registry import PARSERS
 from virtualds.datasets.to_dataset import find_decoding_plan
 from virtualds.options import get_options
 from virtualds.reading.chunk_cache import chunk_cache
@@ -358,5 +359,18 @@ class AlikeOpener:
     def _find_reader(self, first: Location) -> ReadAlike | None:
         if self.opening.snapshot is not None or self.opening.parser_options:
             return None
+        if self.opening.parser is None and not _may_be_read_together(first.url):
+            return None
         parser, _ = reader_of(first, self.opening.parser)
         return parser.read_alike if isinstance(parser, Parser) else None
+
+
+def _may_be_read_together(url: str) -> bool:
+    """Say whether the name of a file allows it; looking into a remote file costs a request."""
+    name, is_known = url.partition("?")[0].lower(), False
+    for parser in PARSERS:
+        if name.endswith(parser.suffixes):
+            is_known = True
+            if parser.read_alike is not None:
+                return True
+    return not is_known

@@ -294,6 +294,14 @@ def _decode_group(
     return decode_naming_variables(group, lambda part: _decode_by_xarray(part, decoders))
 
 
+def _mute(variable: xr.Variable) -> xr.Variable:
+    """Return a variable whose attributes are texts."""
+    texts = {name: value for name, value in variable.attrs.items() if isinstance(value, str)}
+    muted = variable.copy(deep=False)
+    muted.attrs = texts
+    return muted
+
+
 def _decode_by_xarray(
     group: ManifestGroup, decoders: Mapping[str, Any]
 ) -> tuple[Any, Any, set[Hashable]]:
@@ -306,9 +314,11 @@ def _decode_by_xarray(
     order = list(variables)
     # the decoded dtype of unreadable values is unknown
     refused = {name: variables[name] for name in order if name in group.problems}
+    # nor do those of their attributes count that may be the problem
+    muted = {n: _mute(v) for n, v in refused.items()}
     gone = {n: xr.Variable(v.dims, v.data, v.attributes) for n, v in group.left_out.items()}
     found = xr.conventions.decode_cf_variables(
-        {**variables, **gone},
+        {**variables, **muted, **gone},
         dict(group.attributes),
         drop_variables=[*refused, *gone],
         **decoders,
