@@ -6,7 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,18 @@ def test_files_opened_with_other_options_have_other_entries(
     assert_same(found, open_all(files, **OTHERWISE[which]))
     with virtualds.set_options(small_variable=0):
         assert cached(open_all(files, cache=cache)) == 0
+
+
+def test_workers_cache_by_the_settings_of_the_process_that_began(
+    files: list[Path], cache: Path
+) -> None:
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        # it has started, with settings of its own
+        pool.submit(os.getpid).result()
+        with virtualds.set_options(small_variable=0):
+            open_all(files, cache=cache, parallel=pool)
+            assert cached(open_all(files, cache=cache)) == FILES
+    assert cached(open_all(files, cache=cache)) == 0
 
 
 def test_the_cache_never_keeps_results_of_preprocessing(files: list[Path], cache: Path) -> None:

@@ -95,8 +95,6 @@ class FileCache:
         How files are opened.
     options : StorageOptions or None
         Access options of the files. They are never written.
-    build : str, optional
-        The build that uses the cache: each sees the parts that were there when it began.
 
     Raises
     ------
@@ -105,21 +103,21 @@ class FileCache:
     """
 
     def __init__(
-        self,
-        folder: str,
-        opening: OpenOptions,
-        options: StorageOptions | None = None,
-        build: str | None = None,
+        self, folder: str, opening: OpenOptions, options: StorageOptions | None = None
     ) -> None:
         settings = _format_settings(opening).encode("utf-8", "surrogatepass")
-        self.folder, self.opening, self.options = folder, opening, options
-        self.build = build or uuid.uuid4().hex
-        self._parts = join_path(folder, hashlib.blake2b(settings, digest_size=20).hexdigest())
+        parts = join_path(folder, hashlib.blake2b(settings, digest_size=20).hexdigest())
+        # a worker sees the parts that were there when the build began
+        self.__setstate__((parts, opening, options, uuid.uuid4().hex))
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        # with its folder, which goes by the settings of the process that began
+        return self._parts, self.opening, self.options, self.build
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self._parts, self.opening, self.options, self.build = state
         self._waiting: list[FileBatch | OpenedAlone] = []
         self._since, self._lock = time.monotonic(), threading.Lock()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return FileCache, (self.folder, self.opening, self.options, self.build)
 
     def look_up(self, items: Sequence[tuple[int, Any]]) -> list[FileBatch | OpenedAlone]:
         """Return those of some files that are cached and have not changed."""
