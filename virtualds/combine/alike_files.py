@@ -225,7 +225,7 @@ class JoinableFiles:
     def _iterate(self, name: str) -> Iterator[Array]:
         """Yield the values of a variable in each file."""
         part, data = self.plan.parts[name], self.alike.group.variables[name].data
-        if part.is_index or name in self._loaded:
+        if part.is_index:
             yield from self.load(name, part.stored[0][0])
             return
         if (values := self.alike.get_values(name)) is not None:

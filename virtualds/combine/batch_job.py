@@ -126,7 +126,7 @@ class BatchJob:
         """
         cached = [make_outcome(one, is_cached=True) for one in self.job.look_up(items)]
         batches = self._open_batches(list_unopened(items, cached))
-        outcomes = [*cached, *map(_make_outcome, batches)]
+        outcomes = [*cached, *map(make_outcome, batches)]
         if self.job.steps:
             outcomes = [file for outcome in outcomes for file in _list_files(outcome)]
         alone = {o.number: o for o in outcomes if len(o.numbers) == 1}
@@ -311,22 +311,12 @@ def _make_portable(outcome: Outcome[Any]) -> Outcome[Any]:
     return outcome
 
 
-def _make_outcome(batch: FileBatch) -> Outcome[Any]:
-    """Return the outcome of files that were read together."""
-    return replace(make_outcome(batch), ways=dict.fromkeys(batch.numbers, TOGETHER))
-
-
 def _list_files(outcome: Outcome[Any]) -> list[Outcome[Any]]:
     """Return the outcome of each file."""
     if len(outcome.numbers) == 1:
         return [outcome]
     files: Any = outcome.found
-    each = map(make_outcome, files.list_files())
-    cached = int(bool(outcome.cached))
-    return [
-        replace(one, cached=cached, ways={n: w for n, w in outcome.ways.items() if n == one.number})
-        for one in each
-    ]
+    return [make_outcome(f, is_cached=bool(outcome.cached)) for f in files.list_files()]
 
 
 def _arrays(file: Any) -> dict[Hashable, tuple[tuple[Hashable, ...], ManifestArray]]:

@@ -176,8 +176,7 @@ class Concatenator:
                 batch = self._sort(files, dim).collect(dim, ignored)
             else:
                 batch = files.collect(dim)
-            batch = replace(batch, same=batch.same | self._compare_virtual(files, dim))
-            return batch
+            return replace(batch, same=batch.same | self._compare_virtual(files, dim))
         except COMBINE_ERRORS as error:
             # remaining differences are found when all files are joined
             raise NeedsFullCombineError(f"{error}") from error

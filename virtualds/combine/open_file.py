@@ -106,8 +106,9 @@ class Outcome(Generic[Opened]):
 def make_outcome(opened: FileBatch | OpenedAlone, *, is_cached: bool = False) -> Outcome[Any]:
     """Return the outcome of files that were opened."""
     found = opened if isinstance(opened, FileBatch) else opened.decoded
-    cached = len(opened) if is_cached else 0
-    return Outcome(opened.numbers, found, cached=cached, references=opened.nchunks)
+    cached, way = len(opened) if is_cached else 0, opened.group.way
+    ways = dict.fromkeys(opened.numbers, way) if way is not None else {}
+    return Outcome(opened.numbers, found, cached=cached, references=opened.nchunks, ways=ways)
 
 
 def join_outcomes(outcomes: Sequence[Outcome[Any]], found: Any) -> Outcome[Any]:
@@ -196,9 +197,7 @@ class OpenJob(Generic[Opened]):
         outcome = make_outcome(opened)
         if decoded is not None and self.steps:
             outcome = replace(outcome, found=decoded, references=int(decoded.virtual.nchunks))
-        way = opened.group.way
-        ways, damaged = {number: way} if way else {}, {number: lost} if lost else {}
-        return replace(outcome, ways=ways, damaged=damaged)
+        return replace(outcome, damaged={number: lost}) if lost else outcome
 
     def prepare(self, item: NumberedFile, outcome: Outcome[Opened]) -> Outcome[Opened]:
         """Apply the steps to an opened file."""

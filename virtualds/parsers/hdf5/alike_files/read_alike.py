@@ -15,6 +15,7 @@ import numpy.typing as npt
 from virtualds.arrays.alike_files import select_own
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
+from virtualds.arrays.read_way import TOGETHER
 from virtualds.chunks.projection import Ints
 from virtualds.options import get_options
 from virtualds.parsers.hdf5.alike_files.known_structure import (
@@ -77,7 +78,7 @@ class AlikeHDF5Files:
             for name, variable in self.known.variables.items()
         }
         attributes = select_own("", self.attributes, 0, self.known.attributes)
-        return replace(self.known, variables=variables, attributes=attributes)
+        return replace(self.known, variables=variables, attributes=attributes, way=TOGETHER)
 
     @cached_property
     def encodings(self) -> Mapping[tuple[str, str], Sequence[Any]]:
