@@ -10,8 +10,7 @@ import h5py
 from h5py import h5t
 
 from virtualds.parsers.hdf5.structure.file_bytes import FileBytes
-from virtualds.parsers.hdf5.structure.object_header import DATATYPE, read_messages
-from virtualds.parsers.hdf5.structure.shared_messages import read_unshared
+from virtualds.parsers.hdf5.structure.object_header import DATATYPE, read_messages, read_unshared
 from virtualds.source_file import SourceFile
 
 

@@ -30,7 +30,7 @@ from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.parsers import hdf5
-from virtualds.parsers.hdf5.structure.superblock import SIGNATURE
+from virtualds.parsers.hdf5.structure.file_bytes import SIGNATURE
 
 HDF5 = [name for name, case in CASES.items() if case.source == "hdf5"]
 NETCDF = [name for name in HDF5 if CASES[name].engine == "netcdf4"]

@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 import virtualds
-from virtualds.parsers.hdf5 import attributes, members
-from virtualds.parsers.hdf5.attributes import read_attribute
+from virtualds.parsers.hdf5 import netcdf_rules, objects
 from virtualds.parsers.hdf5.file import HDF5Files
-from virtualds.parsers.hdf5.netcdf_rules import list_attribute_names
+from virtualds.parsers.hdf5.netcdf_rules import list_attribute_names, read_attribute
 from virtualds.parsers.hdf5.objects import HDF5Location
 from virtualds.stores.scan_cache import describe_file
 from virtualds.urls import normalise_url
@@ -72,7 +71,7 @@ def places(path: Path) -> Iterator[HDF5Location]:
     """Yield every group."""
     source = describe_file(normalise_url(str(path)), {})
     with HDF5Files(source) as files:
-        yield from members.list_members(members.open_root(files, source)).groups.values()
+        yield from objects.list_members(objects.open_root(files, source)).groups.values()
 
 
 def listed(place: HDF5Location) -> list[str]:
@@ -104,7 +103,7 @@ def test_attributes_in_headers_are_those_that_hdf5_reads(tmp_path: Path, libver:
         assert names == listed(place)
         ours = [outcome(place, name) for name in names]
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(attributes, "_read_plain_value", lambda file, known: None)
+            patch.setattr(netcdf_rules, "_read_plain_value", lambda file, known: None)
             assert ours == [outcome(place, name) for name in names]
         count += len(names)
     assert count > 90

@@ -29,7 +29,7 @@ from virtualds.parsers.hdf5.chunk_indexes.form import ChunkRows, IndexForm
 from virtualds.parsers.hdf5.structure import object_header
 from virtualds.parsers.hdf5.structure.byte_rows import ByteRows, RowsError
 from virtualds.parsers.hdf5.structure.file_bytes import FileBytes
-from virtualds.parsers.hdf5.structure.layout import FILTERED_SINGLE, parse_layout
+from virtualds.parsers.hdf5.structure.messages import FILTERED_SINGLE, parse_layout
 
 Ints = npt.NDArray[np.int64]
 Limits = tuple[int | None, ...]

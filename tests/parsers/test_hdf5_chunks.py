@@ -19,7 +19,7 @@ from virtualds import FormatError, ManifestArray, UnsupportedError
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
-from virtualds.parsers.hdf5.structure.message_bytes import UnknownFormError
+from virtualds.parsers.hdf5.structure.messages import UnknownFormError
 
 LIBVERS = ("earliest", "v108", "v110", "latest")
 FILTERS = (None, "gzip")
@@ -449,7 +449,7 @@ def test_an_unknown_layout_is_declined_where_hdf5_would_be_wrong(
         raise UnknownFormError("a data layout of version 6")
 
     monkeypatch.setattr("virtualds.parsers.hdf5.library.parse_layout", parse)
-    monkeypatch.setattr("virtualds.parsers.hdf5.dataset_facts.parse_layout", parse)
+    monkeypatch.setattr("virtualds.parsers.hdf5.objects.parse_layout", parse)
     for limits in ((5, None), (None, 6)):
         with create(tmp_path / "a.h5", (5, 6), limits, (2, 4), "latest") as file:
             full(file["v"])

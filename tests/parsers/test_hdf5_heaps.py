@@ -14,11 +14,10 @@ import pytest
 import virtualds
 from virtualds import FormatError, ReadError, VirtualdsError
 from virtualds.arrays.group import ManifestGroup
-from virtualds.parsers.hdf5 import members, read
-from virtualds.parsers.hdf5.attributes import read_attribute
+from virtualds.parsers.hdf5 import objects, read
 from virtualds.parsers.hdf5.file import HDF5Files
 from virtualds.parsers.hdf5.h5py_values import HDF5Array
-from virtualds.parsers.hdf5.netcdf_rules import list_attribute_names
+from virtualds.parsers.hdf5.netcdf_rules import list_attribute_names, read_attribute
 from virtualds.stores.scan_cache import describe_file
 from virtualds.urls import normalise_url
 
@@ -44,7 +43,7 @@ def check_attributes(path: Path) -> int:
     """Compare the attributes of all groups of a file with h5py's; return how many are dense."""
     source, dense = describe_file(normalise_url(str(path)), {}), 0
     with HDF5Files(source) as files:
-        found = members.list_members(members.open_root(files, source))
+        found = objects.list_members(objects.open_root(files, source))
         for name, place in (found.groups | found.datasets).items():
             group = files.open(source)[name]
             names = list_attribute_names(place)

@@ -43,8 +43,8 @@ from virtualds.parsers.hdf5.data_types import (
     parse_stored_type,
 )
 from virtualds.parsers.hdf5.numpy_types import find_dtype
-from virtualds.parsers.hdf5.structure.message_bytes import MessageError, UnknownFormError
-from virtualds.parsers.hdf5.structure.notes import Notes, fix
+from virtualds.parsers.hdf5.structure.file_bytes import Notes, fix
+from virtualds.parsers.hdf5.structure.messages import MessageError, UnknownFormError
 from virtualds.parsers.hdf5.structure.type_messages import parse_type_message
 
 BIG = 9

@@ -9,9 +9,14 @@ import h5py
 import pytest
 from hdf5_messages import LIBVERS, messages_of, new_file
 
-from virtualds.parsers.hdf5.structure.attribute_messages import DATASPACE
-from virtualds.parsers.hdf5.structure.dataspace import Dataspace, SpaceClass, parse_dataspace
-from virtualds.parsers.hdf5.structure.message_bytes import MessageError, UnknownFormError
+from virtualds.parsers.hdf5.structure.messages import (
+    Dataspace,
+    MessageError,
+    SpaceClass,
+    UnknownFormError,
+    parse_dataspace,
+)
+from virtualds.parsers.hdf5.structure.object_header import DATASPACE
 
 UNLIMITED = h5py.h5s.UNLIMITED
 # at most eight, since HDF5 cannot read more members of a group with lengths of 2 bytes

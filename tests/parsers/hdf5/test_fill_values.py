@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 from hdf5_messages import LIBVERS, messages_of, new_file, replace_message
 
-from virtualds.parsers.hdf5.structure.fill_values import (
+from virtualds.parsers.hdf5.structure.messages import (
     DEFAULT_FILL,
     NO_FILL,
     FillState,
     FillValue,
+    MessageError,
+    UnknownFormError,
     parse_fill_value,
     parse_old_fill_value,
 )
-from virtualds.parsers.hdf5.structure.message_bytes import MessageError, UnknownFormError
 from virtualds.parsers.hdf5.structure.object_header import FILL, OLD_FILL
 
 FILLS = {

@@ -10,8 +10,12 @@ import h5py
 import pytest
 from hdf5_messages import LIBVERS, messages_of, new_file
 
-from virtualds.parsers.hdf5.structure.filter_pipeline import FILTERS, parse_filter_pipeline
-from virtualds.parsers.hdf5.structure.message_bytes import MessageError, UnknownFormError
+from virtualds.parsers.hdf5.structure.messages import (
+    FILTERS,
+    MessageError,
+    UnknownFormError,
+    parse_filter_pipeline,
+)
 
 OPTIONAL = h5py.h5z.FLAG_OPTIONAL
 UNREGISTERED = 305

@@ -11,14 +11,15 @@ import numpy as np
 import pytest
 from hdf5_messages import LIBVERS, messages_of, new_file, replace_message
 
-from virtualds.parsers.hdf5.structure.layout import (
+from virtualds.parsers.hdf5.structure.messages import (
     EXTERNAL_FILES,
     IndexKind,
     Layout,
     LayoutClass,
+    MessageError,
+    UnknownFormError,
     parse_layout,
 )
-from virtualds.parsers.hdf5.structure.message_bytes import MessageError, UnknownFormError
 from virtualds.parsers.hdf5.structure.object_header import LAYOUT
 
 GZIP: dict[str, Any] = {"compression": "gzip"}

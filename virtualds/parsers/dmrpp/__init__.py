@@ -38,8 +38,8 @@ from virtualds.parsers.dmrpp.document import (
 )
 from virtualds.parsers.dmrpp.values import read_values
 from virtualds.parsers.hdf5 import PARSER as HDF5
-from virtualds.parsers.hdf5.attributes import RESERVED
 from virtualds.parsers.hdf5.data_types import TEXT_DTYPE
+from virtualds.parsers.hdf5.netcdf_rules import RESERVED
 from virtualds.source_file import SourceFile
 from virtualds.urls import path_or_url
 

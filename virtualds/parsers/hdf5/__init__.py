@@ -1,6 +1,6 @@
 """HDF5 and netCDF4 files.
 
-Our own reader of the structure reads them (`members`); h5py reads what that declines (`library`).
+Our own reader of the structure reads them (`objects`); h5py reads what that declines (`library`).
 """
 
 from __future__ import annotations
@@ -25,13 +25,12 @@ from virtualds.arrays.parser import (
 from virtualds.arrays.read_way import ALONE, LIBRARY, ReadWay
 from virtualds.errors import UnsupportedError, VirtualdsError, without_secrets
 from virtualds.options import get_options
-from virtualds.parsers.hdf5 import library, members
+from virtualds.parsers.hdf5 import library, objects
 from virtualds.parsers.hdf5.alike_files.read_alike import read_alike
 from virtualds.parsers.hdf5.file import HDF5Files
 from virtualds.parsers.hdf5.group_reader import read_one_group, read_whole_tree
 from virtualds.parsers.hdf5.objects import Structure
-from virtualds.parsers.hdf5.structure.file_bytes import DeclinedError
-from virtualds.parsers.hdf5.structure.superblock import SIGNATURE
+from virtualds.parsers.hdf5.structure.file_bytes import SIGNATURE, DeclinedError
 from virtualds.source_file import SourceFile
 from virtualds.stores.scan_cache import keep_scan
 
@@ -96,7 +95,7 @@ def _walk_file(
         reason = "set_options(hdf5='library')"
         if get_options().hdf5 == "auto":
             try:
-                found = attempt(members)
+                found = attempt(objects)
             except VirtualdsError as error:
                 reason = _describe(error, source)
             else:

@@ -19,11 +19,7 @@ from virtualds.parsers.hdf5.numpy_types import (
     list_enum_members,
     list_members,
 )
-from virtualds.parsers.hdf5.structure.message_bytes import (
-    MessageError,
-    UnknownFormError,
-    cache_by_bytes,
-)
+from virtualds.parsers.hdf5.structure.messages import MessageError, UnknownFormError, cache_by_bytes
 from virtualds.parsers.hdf5.structure.type_messages import HDF5Type, parse_type_message
 from virtualds.parsers.hdf5.structure.type_messages import TypeClass as TypeClass
 

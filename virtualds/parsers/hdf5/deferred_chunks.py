@@ -32,7 +32,7 @@ from virtualds.parsers.hdf5.structure.file_bytes import (
     make_damage_error,
     make_unknown_error,
 )
-from virtualds.parsers.hdf5.structure.layout import IndexKind
+from virtualds.parsers.hdf5.structure.messages import IndexKind
 from virtualds.source_file import SourceFile
 from virtualds.stores import find_store, is_in_archive
 from virtualds.stores.store import Range

@@ -9,8 +9,7 @@ from errno import EMFILE, ENFILE
 from typing import Any
 
 from virtualds.errors import AccessError, FormatError, UnsupportedError, VirtualdsError
-from virtualds.parsers.hdf5.structure.file_bytes import FileBytes
-from virtualds.parsers.hdf5.structure.notes import Notes
+from virtualds.parsers.hdf5.structure.file_bytes import FileBytes, Notes
 from virtualds.parsers.hdf5.structure.object_header import read_extension
 from virtualds.source_file import SourceFile
 from virtualds.stores.block_cache import FetchError

@@ -17,17 +17,15 @@ from virtualds.arrays.group import find_places
 from virtualds.bounds import demand_selection
 from virtualds.errors import FormatError, ReadError
 from virtualds.options import get_options
-from virtualds.parsers.hdf5.attributes import path_of
 from virtualds.parsers.hdf5.data_types import TEXT_DTYPE, StoredType
 from virtualds.parsers.hdf5.file import HDF5Files
 from virtualds.parsers.hdf5.heap_check import check_heap
 from virtualds.parsers.hdf5.library import ask_chosen_fill, open_dataset
-from virtualds.parsers.hdf5.members import find_dataset
-from virtualds.parsers.hdf5.netcdf_rules import find_fill_beyond
-from virtualds.parsers.hdf5.objects import Dataset
+from virtualds.parsers.hdf5.netcdf_rules import find_fill_beyond, path_of
+from virtualds.parsers.hdf5.objects import Dataset, find_dataset
 from virtualds.parsers.hdf5.plugins import demand_filters
 from virtualds.parsers.hdf5.structure.file_bytes import DeclinedError
-from virtualds.parsers.hdf5.structure.fill_values import FillState
+from virtualds.parsers.hdf5.structure.messages import FillState
 from virtualds.parsers.hdf5.texts import holds_texts, read_texts
 from virtualds.source_file import SourceFile
 from virtualds.stores import find_store

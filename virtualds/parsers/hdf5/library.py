@@ -1,6 +1,6 @@
 """The members of HDF5 groups, and what datasets are, as the HDF5 library gives them.
 
-It reads the files that `members` declines, and all files with ``set_options(hdf5="library")``.
+It reads the files that `objects` declines, and all files with ``set_options(hdf5="library")``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import numpy.typing as npt
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.parsers.hdf5.data_types import encode_type, parse_stored_type
 from virtualds.parsers.hdf5.file import HDF5Files, describe_damage, find_referenced_file
-from virtualds.parsers.hdf5.members import make_no_target_error
 from virtualds.parsers.hdf5.objects import (
     Dataset,
     DatasetFacts,
@@ -23,20 +22,31 @@ from virtualds.parsers.hdf5.objects import (
     HDF5Location,
     check_fill,
     make_no_group_error,
+    make_no_target_error,
 )
-from virtualds.parsers.hdf5.structure.dataspace import UNLIMITED, Dataspace, SpaceClass
 from virtualds.parsers.hdf5.structure.file_bytes import DeclinedError
-from virtualds.parsers.hdf5.structure.fill_values import FillState, FillValue
-from virtualds.parsers.hdf5.structure.filter_pipeline import Filter
-from virtualds.parsers.hdf5.structure.layout import Layout, LayoutClass, parse_layout
-from virtualds.parsers.hdf5.structure.links import EXTERNAL, HARD, SOFT
-from virtualds.parsers.hdf5.structure.message_bytes import (
+from virtualds.parsers.hdf5.structure.messages import (
+    UNLIMITED,
+    Dataspace,
+    FillState,
+    FillValue,
+    Filter,
+    Layout,
+    LayoutClass,
     MessageError,
+    SpaceClass,
     UnknownFormError,
     blame_file,
+    parse_layout,
 )
-from virtualds.parsers.hdf5.structure.object_header import DATATYPE, LAYOUT
-from virtualds.parsers.hdf5.structure.shared_messages import read_unshared
+from virtualds.parsers.hdf5.structure.object_header import (
+    DATATYPE,
+    EXTERNAL,
+    HARD,
+    LAYOUT,
+    SOFT,
+    read_unshared,
+)
 from virtualds.parsers.hdf5.structure.type_messages import parse_type
 from virtualds.source_file import SourceFile
 

@@ -1,16 +1,32 @@
-"""The conventions of netCDF on HDF5: fill values, and which attributes are the user's.
+"""The conventions of netCDF on HDF5: fill values, the user's attributes, and dimensions.
 
-A netCDF4 file is an HDF5 file with conventions (netCDF-C documentation, "NetCDF-4 File Format").
-Names come in the order of creation, as the netCDF library gives them.
+A netCDF4 file is an HDF5 file with conventions (netCDF-C documentation, "NetCDF-4 File Format";
+HDF5 Dimension Scale Specification 1.0). Names come in the order of creation, as the netCDF library
+gives them.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import struct
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
+from itertools import islice
+from math import prod
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from virtualds.parsers.hdf5.objects import HDF5Location
+from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
+from virtualds.parsers.hdf5.data_types import TypeClass, encode_type, find_obstacle
+from virtualds.parsers.hdf5.file import describe_damage
+from virtualds.parsers.hdf5.objects import Dataset, GroupMembers, HDF5Location, Structure
+from virtualds.parsers.hdf5.structure.file_bytes import FileBytes, give_up, note_same, parse_uint
+from virtualds.parsers.hdf5.structure.global_heap import check_elements, is_sequence, read_sequences
+from virtualds.parsers.hdf5.structure.object_header import IN_PLACE, Attribute, find_string_size
+from virtualds.parsers.hdf5.structure.type_messages import is_region, parse_type, parse_type_message
+
+# ---------------------------------------------------------------------- fill values
+
 
 NETCDF_FILLS: dict[str, Any] = {
     "i1": -127,
@@ -47,3 +63,547 @@ def find_fill_beyond(chosen: bytes | None, dtype: np.dtype[Any]) -> Any:
 def list_attribute_names(owner: HDF5Location) -> list[str]:
     """Return the names of all attributes, in the order of creation where the file kept it."""
     return [name.decode("utf-8", "surrogateescape") for name in owner.attributes]
+
+
+# ---------------------------------------------------------------------- attributes
+# Attributes of HDF5 groups and datasets, as netCDF4-python returns them.
+
+
+RESERVED = frozenset(
+    {
+        "CLASS",
+        "NAME",
+        "REFERENCE_LIST",
+        "DIMENSION_LIST",
+        "_Netcdf4Dimid",
+        "_Netcdf4Coordinates",
+        "_nc3_strict",
+        "_NCProperties",
+    }
+)
+"""Attributes that serve dimension scales and the netCDF library, not the user."""
+
+INTEGER, FLOAT, VLEN = (
+    0x10 | kind for kind in (TypeClass.INTEGER, TypeClass.FLOAT, TypeClass.VLEN)
+)
+"""The first byte of a type: its class and version 1 (IV.A.2.d)."""
+LONGEST_TEXT = 2**31 - 1
+"""Most bytes of a string in numpy."""
+NULL_TERMINATED, NULL_PADDED = 0, 1
+"""Paddings of strings of fixed length."""
+
+
+def _encode_integer_type(size: int, *, signed: bool) -> bytes:
+    return struct.pack("<BBHIHH", INTEGER, 8 * signed, 0, size, 0, 8 * size)
+
+
+def _encode_float_type(size: int, exponent: int, fraction: int) -> bytes:
+    """Return the message of an IEEE 754 type: the first bit of the fraction is not stored."""
+    where = fraction, exponent, 0, fraction
+    bias = 2 ** (exponent - 1) - 1
+    head = FLOAT, 0x20, 8 * size - 1, size, 0, 8 * size
+    return struct.pack("<BBHIHHBBBBI", *head, *where, bias)
+
+
+NUMBERS = {
+    **{_encode_integer_type(n, signed=True): f"<i{n}" for n in (1, 2, 4, 8)},
+    **{_encode_integer_type(n, signed=False): f"<u{n}" for n in (1, 2, 4, 8)},
+    _encode_float_type(4, 8, 23): "<f4",
+    _encode_float_type(8, 11, 52): "<f8",
+}
+"""Types of numbers in little-endian order, as datatype messages have them (IV.A.2.d)."""
+STRINGS = {
+    struct.pack("<BBHI", VLEN, 1, text, 16) + _encode_integer_type(1, signed=False)
+    for text in (0, 1)
+}
+"""Types of strings of varying length, in ASCII and UTF-8, where addresses have 8 bytes."""
+
+
+def read_attribute(owner: Any, name: str) -> Any:
+    """Return one attribute the way netCDF4-python returns it.
+
+    Strings are str, several of them a list; one number is a scalar, several are an array.
+    References to objects are the paths of these objects.
+
+    Raises
+    ------
+    UnsupportedError
+        Its type has no value in Python.
+    FormatError
+        It lies in a heap that is damaged.
+    """
+    raw = name.encode("utf-8", "surrogateescape")
+    known = owner.attributes[raw]
+    if (value := _read_plain_value(owner.file, known)) is not None:
+        return value
+    return _read_by_library(owner, name, raw, known)
+
+
+def _read_by_library(owner: Any, name: str, raw: bytes, known: Attribute) -> Any:
+    import h5py
+
+    if is_region(known.kind):
+        # regions lie in the heap too, and HDF5 looks for them there as soon as it reads references
+        raise _unsupported_error("it refers to regions")
+    if not known.kind or known.kind[0] & 0x0F not in IN_PLACE:
+        give_up(known.data)
+    try:
+        kind = h5py.h5a.open(owner.id, raw).get_type()
+        has_parts = kind.get_class() in (TypeClass.COMPOUND, TypeClass.VLEN, TypeClass.ARRAY)
+        if has_parts and (reason := find_obstacle(parse_type_message(encode_type(kind)))):
+            raise _unsupported_error(reason)
+        _check_heap(owner.file, known)
+        value = owner.attrs[name]
+    except (FormatError, UnsupportedError):
+        raise
+    except KeyError as error:
+        owner.file.refuse(f"attribute {name!r}: {error.args[0]}")
+    except TypeError as error:
+        raise _unsupported_error(f"numpy has no such type: {error}") from error
+    except (OSError, ValueError) as error:
+        raise _unsupported_error(str(error)) from error
+    if isinstance(value, h5py.Empty):
+        return "" if value.dtype.kind in "SUO" else np.empty(0, value.dtype)
+    if isinstance(value, str | bytes):
+        return _to_text(value)
+    if isinstance(value, h5py.Reference):
+        return path_of(value, owner)
+    if isinstance(value, np.ndarray) and value.dtype.kind in "SO":
+        return _to_items(name, value, owner)
+    if isinstance(value, np.ndarray) and value.size == 1:
+        return value.ravel()[0]
+    return value.astype(value.dtype.newbyteorder("=")) if isinstance(value, np.ndarray) else value
+
+
+def _check_heap(file: FileBytes, known: Attribute) -> None:
+    """Refuse an attribute that refers to objects missing from the heap."""
+    kind = parse_type(file, known.kind)
+    if not kind.refers:
+        return
+    if known.elements * kind.size > len(known.data):
+        file.refuse(f"an attribute has {len(known.data)} bytes for {known.elements} elements")
+    data = np.frombuffer(known.data, np.uint8, known.elements * kind.size)
+    check_elements(file, kind, data.reshape(-1, kind.size))
+
+
+def _read_plain_value(file: FileBytes, known: Attribute) -> Any:
+    """Return a value of a common type as h5py would read it; None for other types."""
+    if known.elements and known.kind in STRINGS:
+        return decode_texts(list(read_sequences(file, known, is_value=True)))
+    return decode_in_place(known)
+
+
+def decode_texts(raw: Sequence[bytes]) -> Any:
+    """Return strings of varying length as h5py reads them: one as str, several as a list."""
+    texts = [_to_text(one.partition(b"\0")[0]) for one in raw]
+    return texts[0] if len(texts) == 1 else texts
+
+
+def decode_in_place(known: Attribute) -> Any:
+    """Return the value of an attribute that refers to nothing; None for uncommon types."""
+    count = known.elements
+    dtype = _find_plain_type(known.kind)
+    if dtype is None or not 0 < count * dtype.itemsize <= len(known.data):
+        return None
+    if dtype.kind != "S":
+        values = np.frombuffer(known.data, dtype, count).reshape(known.shape)
+        return values.ravel()[0] if count == 1 else values.astype(dtype.newbyteorder("="))
+    text = known.data[: dtype.itemsize].rstrip(b"\0")
+    # let HDF5 handle bytes after the end of a string
+    return None if count > 1 or b"\0" in text else _to_text(text)
+
+
+@lru_cache(1024)
+def _find_plain_type(kind: bytes) -> np.dtype[Any] | None:
+    """Return the dtype of little-endian numbers and of strings, None for other types."""
+    if kind in NUMBERS:
+        return np.dtype(NUMBERS[kind])
+    size = find_string_size(kind, (NULL_TERMINATED, NULL_PADDED))
+    return np.dtype(f"S{size}") if 0 < size <= LONGEST_TEXT else None
+
+
+def _to_items(name: str, values: np.ndarray[Any, Any], owner: Any) -> Any:
+    """Return strings or paths as a list, and arrays of varying length as an array of them."""
+    import h5py
+
+    found: list[Any] = values.ravel().tolist()
+    found = [
+        path_of(item, owner) if isinstance(item, h5py.Reference) else _to_text(item)
+        for item in found
+    ]
+    if len(found) == 1:
+        return found[0]
+    return found if all(isinstance(item, str) for item in found) else values
+
+
+def _unsupported_error(reason: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"its type cannot be read ({reason}); pass on_error='skip', which leaves it out, or leave "
+        f"the whole variable out with drop_variables"
+    )
+
+
+def path_of(reference: Any, owner: Any) -> str:
+    """Return the path of the object that a reference points to, "" where it points to none."""
+    import h5py
+
+    name = h5py.h5r.get_name(reference, owner.id) if reference else None
+    return name.decode("utf-8", "replace") if name else ""
+
+
+def _to_text(value: Any) -> Any:
+    """Return a string; replace invalid UTF-8 as the netCDF library does."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace").replace("\0", "")
+    if isinstance(value, str):
+        raw = value.encode("utf-8", "surrogateescape")
+        return raw.decode("utf-8", "replace").replace("\0", "")
+    return value
+
+
+def select_user_names(names: Iterable[str]) -> list[str]:
+    """Return the names that do not serve the netCDF library."""
+    return [name for name in names if name not in RESERVED]
+
+
+# ---------------------------------------------------------------------- dimensions
+
+
+SCALES = b"DIMENSION_LIST"
+"""The attribute that refers to the scales of every axis."""
+Names = list[tuple[Dataset, tuple[str | None, ...]]]
+
+
+def read_scale_addresses(dataset: Dataset) -> tuple[int | None, ...]:
+    """Return the address of the last scale of every axis, None where there is none.
+
+    Of several scales of an axis the netCDF library takes the one that was attached last (netCDF-C,
+    ``dimscale_visitor``). HDF5's own function for them (`H5DSiterate_scales`) reads the whole list
+    for each axis, and ends the process where the list is damaged.
+
+    Raises
+    ------
+    FormatError
+        The attribute does not list scales.
+    """
+    rank = dataset.rank
+    none: tuple[int | None, ...] = (None,) * len(dataset.shape)
+    listed = dataset.attributes.get(SCALES)
+    if not rank or listed is None:
+        return none
+    if listed.elements != rank or not _is_reference_list(listed.kind):
+        raise _no_list_error(dataset)
+    lists = read_sequences(dataset.file, listed)
+    return tuple(_find_last_reference(dataset, one) for one in lists) + none[rank:]
+
+
+def _find_last_reference(dataset: Dataset, references: bytes) -> int | None:
+    """Return the address that the last of some references to objects holds."""
+    width = dataset.file.offset_size
+    place = len(references) - width
+    if place < 0:
+        return None
+    address = parse_uint(references, place, width)
+    note_same(references, place, width, address)
+    return address
+
+
+def _is_reference_list(kind: bytes) -> bool:
+    """Say whether a type is that of sequences of references to objects (IV.A.2.d)."""
+    base = kind[8:12]
+    return is_sequence(kind) and base[0] & 0x0F == TypeClass.REFERENCE and base[1] & 0x0F == 0
+
+
+def _find_name_elsewhere(dataset: Dataset, axis: int) -> str:
+    """Return the name of the last scale of an axis, which lies in another group."""
+    import h5py
+
+    dtype = h5py.vlen_dtype(h5py.ref_dtype)
+    found = np.empty((dataset.rank,), dtype)
+    try:
+        # `read_scale_addresses` has checked the list that HDF5 follows here
+        h5py.h5a.open(dataset.id, SCALES).read(found, h5py.h5t.py_create(dtype))
+        reference = found[axis][-1]
+        h5py.h5r.dereference(reference, dataset.id)
+        path = h5py.h5r.get_name(reference, dataset.id)
+    except (KeyError, RuntimeError, ValueError):
+        path = None
+    if not path:
+        raise FormatError(
+            f"{dataset.source.url}: axis {axis} of {dataset.name!r} has a scale that is not there; "
+            f"restore it, or leave the variable out with drop_variables"
+        )
+    return str(path.decode("utf-8", "surrogateescape").rpartition("/")[2])
+
+
+def _no_list_error(dataset: Dataset) -> FormatError:
+    return FormatError(
+        f"{dataset.source.url}: the attribute {SCALES.decode()} of {dataset.name!r} is not a "
+        f"list of "
+        f"scales for each of {dataset.rank} axes; the file is damaged, fetch it again, or "
+        f"remove the attribute"
+    )
+
+
+class NamedAxes:
+    """The datasets of a group, with the names that dimension scales give their axes.
+
+    Parameters
+    ----------
+    datasets : collection of Dataset
+        Of the group.
+    above : iterable of Dataset
+        Scales of the groups above it, the outermost first.
+    """
+
+    def __init__(self, datasets: Collection[Dataset], above: Iterable[Dataset]) -> None:
+        above = tuple(above)
+        linked = [d for d in datasets if d.is_scale]
+        # of several links to one scale the innermost counts, and in a group the first
+        self._by_address = {d.address: d for d in [*above, *reversed(linked)]}
+        self.scales = [d for d in linked if self._find_dimension(d) is d]
+        self.named: Names = [(d, self._look_up(d)) for d in datasets]
+        self.lengths = self._find_unlimited_lengths()
+
+    @cached_property
+    def _by_id(self) -> dict[int, str]:
+        """Names of scales by the number that the netCDF library gave them."""
+        return {
+            int(d.attrs["_Netcdf4Dimid"]): d.name
+            for d in self._by_address.values()
+            if "_Netcdf4Dimid" in d.attrs
+        }
+
+    def _find_unlimited_lengths(self) -> dict[str, int]:
+        """Return how long variables of the group make every unlimited dimension that they see."""
+        # a dimension hides those of the same name further up
+        seen = {d.name: d for d in [*self._by_address.values(), *self.scales]}
+        lengths = {name: 0 for name, d in seen.items() if d.is_unlimited}
+        for dataset, dims in self.named:
+            for dim, n in zip(dims, dataset.shape, strict=True):
+                if dim in lengths:
+                    lengths[dim] = max(n, lengths[dim])
+        return lengths
+
+    @property
+    def grow(self) -> bool:
+        """Whether any of the datasets depends on the length of unlimited dimensions."""
+        names = {name for _, dims in self.named for name in dims}
+        return bool(self.lengths) and (None in names or not names.isdisjoint(self.lengths))
+
+    def _look_up(self, dataset: Dataset) -> tuple[str | None, ...]:
+        rank = len(dataset.shape)
+        if dataset.is_scale:
+            if rank > 1 and "_Netcdf4Coordinates" in dataset.attrs:
+                return tuple(self._by_id.get(int(i)) for i in dataset.attrs["_Netcdf4Coordinates"])
+            name = self._find_dimension(dataset).name
+            return (name, *([None] * (rank - 1)))[:rank]
+        return tuple(
+            None if address is None else self._find_scale(dataset, axis, address)
+            for axis, address in enumerate(read_scale_addresses(dataset))
+        )
+
+    def _find_dimension(self, scale: Dataset) -> Dataset:
+        """Return the link to a scale that its dimension is named after.
+
+        A scale that the netCDF library numbered is one dimension, whatever links there are to it.
+        Of another scale each link is a dimension, as the library has it.
+        """
+        first = self._by_address[scale.address]
+        return first if first is not scale and "_Netcdf4Dimid" in first.attrs else scale
+
+    def _find_scale(self, dataset: Dataset, axis: int, address: int) -> str:
+        """Return the name of the scale at an address, which an axis has."""
+        known = self._by_address.get((dataset.source.url, address))
+        return _find_name_elsewhere(dataset, axis) if known is None else known.name
+
+
+class Dimensions:
+    """The dimensions of a group, as the netCDF library names them.
+
+    An axis with a scale has the name of the scale. Another axis has the first dimension of the
+    group with its length, unlimited if the axis is, and none twice in one variable. If no dimension
+    fits, a name is invented: ``phony_dim_0``, ``phony_dim_1`` and so on (netCDF-C,
+    ``nc4_rec_match_dimscales``).
+
+    Parameters
+    ----------
+    axes : NamedAxes
+        Of the group.
+    first : callable
+        Returns the number of the first invented dimension.
+    lengths : mapping of str to int
+        Lengths of unlimited dimensions in variables of other groups.
+    """
+
+    def __init__(
+        self, axes: NamedAxes, first: Callable[[], int], lengths: Mapping[str, int]
+    ) -> None:
+        self._first = first
+        self.invented = 0
+        self.lengths = {name: max(n, lengths.get(name, 0)) for name, n in axes.lengths.items()}
+        self._here = [
+            (d.name, self.lengths.get(d.name, prod(d.shape[:1])), d.is_unlimited)
+            for d in axes.scales
+        ]
+        self.of = {d.name: self._complete(d, dims) for d, dims in axes.named if not d.is_bare}
+        self.unlimited_here = {name for name, _, grows in self._here if grows}
+
+    def _complete(self, dataset: Dataset, names: tuple[str | None, ...]) -> tuple[str, ...]:
+        """Name the axes that have no scale."""
+        taken = [name for name in names if name is not None]
+        if len(taken) == len(names):
+            return tuple(taken)
+        complete = []
+        for name, size, grows in zip(names, dataset.shape, dataset.grows, strict=True):
+            if name is None:
+                name = self._find_or_invent(size, grows, taken)
+                taken.append(name)
+            complete.append(name)
+        return tuple(complete)
+
+    def _find_or_invent(self, size: int, grows: bool, taken: list[str]) -> str:
+        """Return a dimension for an axis without scale; invent one if none fits."""
+        for name, length, may_grow in self._here:
+            if (length, may_grow) == (size, grows) and name not in taken:
+                return name
+        name = f"phony_dim_{self._first() + self.invented}"
+        self.invented += 1
+        # to the netCDF library, length 0 means unlimited
+        self._here.append((name, size, grows or not size))
+        return name
+
+
+# ---------------------------------------------------------------------- all groups of a file
+# An unlimited dimension is as long as the longest variable along it, in any group. The dimensions
+# that netCDF invents are numbered throughout the file (netCDF-C, ``find_dim_len`` and
+# ``nc4_rec_match_dimscales``).
+
+
+MOST_GROUPS = 100_000
+"""Most groups that are read: links can make more of a small file."""
+
+PathParts = tuple[str, ...]
+"""The names of the groups from the root to one of them."""
+
+
+class HDF5Group(NamedTuple):
+    """A group, what it holds, and the scales of the groups above it, the outermost first."""
+
+    where: PathParts
+    place: HDF5Location
+    found: GroupMembers
+    above: tuple[Dataset, ...] = ()
+
+    @property
+    def axes(self) -> NamedAxes:
+        """Its datasets, with the names of their axes."""
+        return NamedAxes(self.found.datasets.values(), self.above)
+
+
+def read_groups_below(
+    place: HDF5Location,
+    structure: Structure,
+    where: PathParts = (),
+    above: tuple[Dataset, ...] = (),
+    skip: Collection[str] = (),
+    around: Collection[tuple[str, int]] = (),
+) -> Iterator[HDF5Group]:
+    """Yield every group below one, inner groups first, and last the group itself.
+
+    A group that cannot be read, or that a link leads back to, is ``broken`` in its parent.
+    """
+    found = structure.list_members(place, skip)
+    scales = (*above, *found.scales)
+    around = {*around, place.address}
+    for name, child in list(found.groups.items()):
+        try:
+            with describe_damage(child.source):
+                if child.address in around:
+                    raise _loop_error(place, name)
+                yield from read_groups_below(child, structure, (*where, name), scales, skip, around)
+        except VirtualdsError as error:
+            found.broken[name] = error
+            del found.groups[name]
+    yield HDF5Group(where, place, found, above)
+
+
+def _loop_error(place: HDF5Location, name: str) -> FormatError:
+    return FormatError(
+        f"{place.source.url}: the link {name!r} leads back to a group that it lies in, so that "
+        f"there is no end; open one group with group=, or leave the link out with drop_variables"
+    )
+
+
+class FileGroups:
+    """All groups of a file, read when first needed.
+
+    Parameters
+    ----------
+    root : HDF5Location
+    structure : Structure
+    known : list of HDF5Group, optional
+        All groups, where they have been read already.
+    """
+
+    def __init__(
+        self, root: HDF5Location, structure: Structure, known: list[HDF5Group] | None = None
+    ) -> None:
+        self._root, self._structure = root, structure
+        self._known = known
+
+    @cached_property
+    def _groups(self) -> list[HDF5Group]:
+        """All groups, in the order in which netCDF numbers invented dimensions."""
+        if self._known is not None:
+            return self._known
+        return list(islice(read_groups_below(self._root, self._structure), MOST_GROUPS))
+
+    @cached_property
+    def _axes(self) -> dict[PathParts, NamedAxes]:
+        return {group.where: group.axes for group in self._groups}
+
+    def name_axes(self, group: HDF5Group) -> NamedAxes:
+        """Return the datasets of a group with the names of their axes."""
+        known = self._axes.get(group.where) if self._known is not None else None
+        return known or group.axes
+
+    @cached_property
+    def _lengths(self) -> dict[tuple[PathParts, str], int]:
+        """How long every unlimited dimension is, by the group that defines it."""
+        longest: dict[tuple[PathParts, str], int] = {}
+        for where, axes in self._axes.items():
+            for name, n in axes.lengths.items():
+                key = self._find_owner(where, name), name
+                longest[key] = max(n, longest.get(key, 0))
+        return longest
+
+    def _find_owner(self, where: PathParts, name: str) -> PathParts:
+        """Return the group that defines the dimension which a group knows by a name."""
+        for depth in range(len(where), 0, -1):
+            axes = self._axes.get(where[:depth])
+            if axes is not None and any(d.name == name for d in axes.scales):
+                return where[:depth]
+        return ()
+
+    def find_lengths(self, where: PathParts, axes: NamedAxes) -> dict[str, int]:
+        """Return the lengths of the unlimited dimensions that a group sees."""
+        keys = {name: (self._find_owner(where, name), name) for name in axes.lengths}
+        return {name: self._lengths.get(key, 0) for name, key in keys.items()}
+
+    @cached_property
+    def _first(self) -> dict[PathParts, int]:
+        count = sum(len(axes.scales) for axes in self._axes.values())
+        first = {}
+        for where, axes in self._axes.items():
+            first[where] = count
+            count += Dimensions(axes, lambda: 0, self.find_lengths(where, axes)).invented
+        return first
+
+    def count_dimensions_before(self, where: PathParts) -> int:
+        """Return how many dimensions netCDF numbers before those it invents for a group.
+
+        It numbers all dimensions of the file first, then invented ones, those of child groups
+        before those of their parent.
+        """
+        return self._first.get(where, sum(len(axes.scales) for axes in self._axes.values()))

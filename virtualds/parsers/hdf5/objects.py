@@ -1,7 +1,12 @@
-"""Groups and datasets of HDF5 files, and what their object headers say."""
+"""Groups and datasets of HDF5 files: how they are found, and what their object headers say.
+
+HDF5 File Format Specification 3.0, IV.A. What this module does not know it declines; then h5py
+lists the members (`virtualds.parsers.hdf5.library`).
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -9,25 +14,51 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from virtualds.errors import VirtualdsError
+from virtualds.errors import FormatError, VirtualdsError
 from virtualds.parsers.hdf5.data_types import StoredType, TypeClass, name_of_type, parse_stored_type
-from virtualds.parsers.hdf5.file import HDF5Files
-from virtualds.parsers.hdf5.structure.attribute_messages import (
+from virtualds.parsers.hdf5.file import HDF5Files, find_referenced_file
+from virtualds.parsers.hdf5.structure.file_bytes import DeclinedError, FileBytes, note_slot
+from virtualds.parsers.hdf5.structure.global_heap import check_elements
+from virtualds.parsers.hdf5.structure.messages import (
+    EXTERNAL_FILES,
+    FILTERED_SINGLE,
+    FILTERS,
+    NO_FILL,
+    Dataspace,
+    FillValue,
+    Filter,
+    IndexKind,
+    Layout,
+    LayoutClass,
+    blame_file,
+    parse_dataspace,
+    parse_fill_value,
+    parse_filter_pipeline,
+    parse_layout,
+    parse_old_fill_value,
+)
+from virtualds.parsers.hdf5.structure.object_header import (
+    DATASPACE,
+    DATATYPE,
     DIMENSION_ONLY,
+    EXTERNAL,
+    FILL,
+    HARD,
+    LAYOUT,
+    LINK_INFO,
+    OLD_FILL,
+    SHARED,
+    SYMBOL_TABLE,
     Attributes,
+    Link,
+    Message,
     find_string_size,
     read_attributes,
+    read_fill_values,
+    read_links,
+    read_messages,
+    read_unshared,
 )
-from virtualds.parsers.hdf5.structure.dataspace import Dataspace
-from virtualds.parsers.hdf5.structure.file_bytes import FileBytes
-from virtualds.parsers.hdf5.structure.fill_values import FillValue
-from virtualds.parsers.hdf5.structure.filter_pipeline import Filter
-from virtualds.parsers.hdf5.structure.global_heap import check_elements
-from virtualds.parsers.hdf5.structure.layout import EXTERNAL_FILES, Layout, LayoutClass
-from virtualds.parsers.hdf5.structure.links import Link, read_links
-from virtualds.parsers.hdf5.structure.message_bytes import blame_file
-from virtualds.parsers.hdf5.structure.object_header import DATATYPE, SHARED, Message, read_messages
-from virtualds.parsers.hdf5.structure.shared_messages import read_fill_values
 from virtualds.parsers.hdf5.structure.type_messages import HDF5Type, parse_type
 from virtualds.source_file import SourceFile
 
@@ -306,4 +337,270 @@ def make_no_group_error(source: SourceFile, path: str) -> FileNotFoundError:
         f"{source.url}: there is no group {path!r}; list its groups with "
         f"virtualds.open_virtual_datatree or "
         f"ncdump -h"
+    )
+
+
+# ---------------------------------------------------------------------- what a dataset is
+
+
+LENGTH, ADDRESS, SIZE, DATA, CHUNK = "length", "address", "size", "data", "chunk"
+LIMIT, CHUNK_LENGTH = "limit", "chunk length"
+"""Slots of a dataset: the length of an axis; where its elements or the index of its chunks lie; how
+many bytes are contiguous; compact elements; bytes and filter mask of a filtered single chunk; the
+greatest length of an axis that is not unlimited; the length of a chunk along an axis."""
+
+ONCE = frozenset({DATASPACE, DATATYPE, FILL, OLD_FILL, FILTERS, LAYOUT})
+"""Messages that a dataset has once."""
+
+
+def make_dataset(name: str, place: HDF5Location) -> Dataset:
+    """Return the dataset at a place.
+
+    Raises
+    ------
+    FormatError
+        Its object header is damaged.
+    DeclinedError
+        Its object header has an unknown form.
+    """
+    facts = _parse_facts(place)
+    check_fill(place, facts.kind)
+    found = Dataset(
+        files=place.files,
+        source=place.source,
+        path=place.path,
+        at=place.at,
+        name=name,
+        facts=facts,
+    )
+    # what is known of the place is known of the dataset
+    found.__dict__.update(file=place.file, messages=place.messages, kinds=place.kinds)
+    return found
+
+
+def _parse_facts(place: HDF5Location) -> DatasetFacts:
+    file = place.file
+    by_kind: dict[int, Message] = {}
+    for message in place.messages:
+        if message.kind in ONCE and message.kind in by_kind:
+            file.refuse(f"a dataset has two messages of type {message.kind}")
+        by_kind[message.kind] = message
+    if LAYOUT not in by_kind or by_kind[LAYOUT].flags & SHARED:
+        file.refuse("a dataset has no layout")
+    with blame_file(file):
+        space = _parse_space(place, by_kind[DATASPACE])
+        kind = bytes(read_unshared(file, by_kind[DATATYPE]))
+        filters = by_kind.get(FILTERS)
+        return DatasetFacts(
+            space,
+            kind,
+            _parse_fill(file, by_kind),
+            parse_filter_pipeline(read_unshared(file, filters)) if filters else (),
+            _parse_layout(place, by_kind[LAYOUT].data),
+        )
+
+
+def _parse_space(place: HDF5Location, message: Message) -> Dataspace:
+    data, width = read_unshared(place.file, message), place.file.length_size
+    space = parse_dataspace(data, width)
+    rank, owner = len(space.limits), place.address[1]
+    for axis, limit in enumerate(space.limits):
+        note_slot(data, space.place + axis * width, width, (owner, LENGTH, axis))
+        if space.has_limits and limit is not None:
+            note_slot(data, space.place + (rank + axis) * width, width, (owner, LIMIT, axis))
+    return space
+
+
+def _parse_fill(file: FileBytes, by_kind: dict[int, Message]) -> FillValue:
+    if FILL in by_kind:
+        return parse_fill_value(read_unshared(file, by_kind[FILL]))
+    if OLD_FILL in by_kind:
+        return parse_old_fill_value(read_unshared(file, by_kind[OLD_FILL]))
+    return NO_FILL
+
+
+def _parse_layout(place: HDF5Location, data: bytes) -> Layout:
+    offset, length = place.file.offset_size, place.file.length_size
+    layout = parse_layout(data, offset, length)
+    owner = place.address[1]
+    if layout.kind == LayoutClass.VIRTUAL:
+        # HDF5 computes the shape of some from their sources
+        place.file.decline("a virtual dataset")
+    if layout.kind == LayoutClass.COMPACT:
+        note_slot(data, layout.place, len(layout.data), (owner, DATA))
+    elif layout.kind in (LayoutClass.CONTIGUOUS, LayoutClass.CHUNKED):
+        note_slot(data, layout.place, offset, (owner, ADDRESS))
+    if layout.kind == LayoutClass.CONTIGUOUS and layout.size is not None:
+        note_slot(data, layout.place + offset, length, (owner, SIZE))
+    if layout.kind == LayoutClass.CHUNKED:
+        begin, width = layout.dims_at
+        for axis in range(len(layout.dims) - 1):
+            note_slot(data, begin + axis * width, width, (owner, CHUNK_LENGTH, axis))
+    if layout.index_kind == IndexKind.SINGLE and layout.flags & FILTERED_SINGLE:
+        note_slot(data, layout.place - 4 - length, length + 4, (owner, CHUNK))
+    return layout
+
+
+# ---------------------------------------------------------------------- members of groups
+
+
+KNOWN_MESSAGES = frozenset(range(0x17)) - {0x09}
+"""Types of messages of groups and datasets (IV.A.2)."""
+LINK_COUNT = 0x16
+"""The type of the message that counts links."""
+MOST_LINKS = 16
+"""Soft and external links that may follow each other, as in HDF5 (`H5Pset_nlinks`)."""
+
+
+def open_root(files: HDF5Files, source: SourceFile) -> HDF5Location:
+    """Return the root group of a file.
+
+    Raises
+    ------
+    FormatError
+        The file is damaged.
+    DeclinedError
+        It has an unknown form.
+    """
+    file = files.get_bytes(source)
+    if file.unknown:
+        file.decline(file.unknown)
+    superblock = file.superblock
+    if superblock.is_being_written:
+        file.decline("a writer has it open, or died before it closed it")
+    if file.is_defined(superblock.driver):
+        file.decline("a file that is split over others")
+    if superblock.end > file.end:
+        file.refuse(f"it has {file.end} bytes of {superblock.end}")
+    return HDF5Location(files=files, source=source, path=b"/", at=file.superblock.root)
+
+
+def list_members(place: HDF5Location, skip: Collection[str] = ()) -> GroupMembers:
+    """Return the members of a group, without soft and external links of the names to skip.
+
+    Raises
+    ------
+    DeclinedError
+        The group, or a member, has an unknown form.
+    """
+    result = GroupMembers()
+    for link in place.links:
+        name = link.name.decode("utf-8", "surrogateescape")
+        if link.kind != HARD and name in skip:
+            continue
+        try:
+            found = follow_link(place, link)
+            _decline_unknown_messages(found)
+            if is_group(found):
+                result.groups[name] = found
+            elif is_dataset(found):
+                result.datasets[name] = make_dataset(name, found)
+        except DeclinedError:
+            raise
+        except VirtualdsError as error:
+            result.broken[name] = error
+    return result
+
+
+def _decline_unknown_messages(place: HDF5Location) -> None:
+    """Decline an object that HDF5 may refuse because of what it does not know either."""
+    if unknown := place.kinds - KNOWN_MESSAGES:
+        place.file.decline(f"a message of type {min(unknown):#x}")
+    if LINK_COUNT in place.kinds:
+        counts = [m.data[1:] for m in place.messages if m.kind == LINK_COUNT]
+        if not all(map(any, counts)):
+            place.file.decline("an object without links")
+
+
+def is_group(place: HDF5Location) -> bool:
+    """Say whether an object is a group."""
+    return not place.kinds.isdisjoint((LINK_INFO, SYMBOL_TABLE))
+
+
+def is_dataset(place: HDF5Location) -> bool:
+    """Say whether an object is a dataset."""
+    return not is_group(place) and place.kinds.issuperset((DATASPACE, DATATYPE))
+
+
+def descend_to(root: HDF5Location, path: str) -> list[HDF5Location]:
+    """Return the groups from the root to the one at a path.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such group.
+    """
+    places = [root]
+    for part in filter(None, path.split("/")):
+        link = places[-1].find_link(part.encode("utf-8", "surrogateescape"))
+        place = follow_link(places[-1], link) if link else None
+        if place is None or not is_group(place):
+            raise make_no_group_error(root.source, path)
+        places.append(place)
+    return places
+
+
+def find_dataset(files: HDF5Files, source: SourceFile, path: bytes) -> Dataset | None:
+    """Return the dataset at a path of a file, None if there is none."""
+    found = _walk_path(open_root(files, source), path, MOST_LINKS)
+    if found is None or not is_dataset(found):
+        return None
+    _decline_unknown_messages(found)
+    return make_dataset(path.decode("utf-8", "surrogateescape"), found)
+
+
+def follow_link(place: HDF5Location, link: Link, left: int = MOST_LINKS) -> HDF5Location:
+    """Return the target of a link.
+
+    Raises
+    ------
+    FormatError
+        It leads nowhere.
+    """
+    path = place.path.rstrip(b"/") + b"/" + link.name
+    if link.kind == HARD:
+        return HDF5Location(files=place.files, source=place.source, path=path, at=link.address)
+    start, source, target = place, place.source, link.target
+    if link.kind == EXTERNAL:
+        name, target = _split_external(place, link)
+        source = find_referenced_file(os.fsdecode(name), place.source)
+        start = open_root(place.files, source)
+    if target.startswith(b"/"):
+        start = open_root(place.files, start.source)
+    found = _walk_path(start, target, left - 1)
+    if found is None:
+        raise make_no_target_error(place.source, link.name, target, source)
+    return found
+
+
+def _walk_path(start: HDF5Location, path: bytes, left: int) -> HDF5Location | None:
+    """Return what lies at a path below a group, None if nothing does."""
+    place = start
+    for part in path.split(b"/"):
+        if part in (b"", b"."):
+            continue
+        link = place.find_link(part) if is_group(place) else None
+        if link is None or left < 0:
+            return None
+        place = follow_link(place, link, left)
+    return place
+
+
+def _split_external(place: HDF5Location, link: Link) -> tuple[bytes, bytes]:
+    """Return the file name and the path of an external link (IV.A.2.g): version 0, no flags."""
+    name, stop, rest = link.target[1:].partition(b"\0")
+    path, end, _ = rest.partition(b"\0")
+    if link.target[:1] != b"\0" or not (name and stop and path and end):
+        place.file.decline("an external link of an unknown form")
+    return name, path
+
+
+def make_no_target_error(
+    holder: SourceFile, link: bytes, path: bytes, source: SourceFile
+) -> FormatError:
+    """Return the error of a link that leads nowhere."""
+    return FormatError(
+        f"{holder.url}: the link {link.decode('utf-8', 'replace')!r} leads to "
+        f"{path.decode('utf-8', 'replace')!r} of {source.url}, where nothing is; leave it out "
+        f"with drop_variables"
     )

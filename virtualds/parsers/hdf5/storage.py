@@ -41,8 +41,7 @@ from virtualds.parsers.hdf5.file import (
 )
 from virtualds.parsers.hdf5.objects import Dataset
 from virtualds.parsers.hdf5.plugins import can_undo
-from virtualds.parsers.hdf5.structure.filter_pipeline import Filter
-from virtualds.parsers.hdf5.structure.layout import LayoutClass
+from virtualds.parsers.hdf5.structure.messages import Filter, LayoutClass
 from virtualds.source_file import SourceFile
 
 ALL_SKIPPED = 2**32 - 1

@@ -17,8 +17,7 @@ from virtualds.parsers.hdf5.heap_check import read_elements
 from virtualds.parsers.hdf5.numpy_types import CHARSETS
 from virtualds.parsers.hdf5.objects import Dataset
 from virtualds.parsers.hdf5.structure import global_heap
-from virtualds.parsers.hdf5.structure.fill_values import FillState
-from virtualds.parsers.hdf5.structure.layout import LayoutClass
+from virtualds.parsers.hdf5.structure.messages import FillState, LayoutClass
 
 
 def holds_texts(dataset: Dataset) -> bool:

@@ -1,7 +1,7 @@
 """Blueprints: the structure of an HDF5 file, by which files of the same structure are read.
 
-The notes of a file that was parsed (`notes`) say which of its bytes are structure. Another file
-whose blocks, found by its own addresses, have the same structure bytes is the same but for its
+The notes of a file that was parsed (`file_bytes`) say which of its bytes are structure. Another
+file whose blocks, found by its own addresses, have the same structure bytes is the same but for its
 slots. So the slots of many files are read as columns, and nothing of these files is parsed.
 """
 
@@ -22,8 +22,15 @@ from virtualds.parsers.hdf5.structure.byte_rows import (
     compute_checksums,
     read_uints,
 )
-from virtualds.parsers.hdf5.structure.notes import FIXED, Block, HeapReference, Notes, Pointer, Slot
-from virtualds.parsers.hdf5.structure.superblock import END_OF_FILE
+from virtualds.parsers.hdf5.structure.file_bytes import (
+    END_OF_FILE,
+    FIXED,
+    Block,
+    HeapReference,
+    Notes,
+    Pointer,
+    Slot,
+)
 
 OBJECT_HEAD = 8
 """Bytes before the length of an object in a collection of the global heap (III.E)."""

@@ -10,22 +10,20 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.projection import Ints
 from virtualds.errors import VirtualdsError
-from virtualds.parsers.hdf5 import members
+from virtualds.parsers.hdf5 import objects
 from virtualds.parsers.hdf5.alike_files.blueprint import Blueprint, Match
-from virtualds.parsers.hdf5.attributes import RESERVED, decode_in_place, decode_texts
-from virtualds.parsers.hdf5.dataset_facts import LENGTH
 from virtualds.parsers.hdf5.file import HDF5Files
 from virtualds.parsers.hdf5.group_reader import (
     NOT_A_COORDINATE,
     GroupRead,
     read_group_with_members,
 )
-from virtualds.parsers.hdf5.objects import Dataset, DatasetFacts
-from virtualds.parsers.hdf5.structure.attribute_messages import Attribute, Attributes
+from virtualds.parsers.hdf5.netcdf_rules import RESERVED, decode_in_place, decode_texts
+from virtualds.parsers.hdf5.objects import LENGTH, Dataset, DatasetFacts
 from virtualds.parsers.hdf5.structure.byte_rows import Bools
-from virtualds.parsers.hdf5.structure.file_bytes import FileBytes
-from virtualds.parsers.hdf5.structure.layout import LayoutClass
-from virtualds.parsers.hdf5.structure.notes import Notes
+from virtualds.parsers.hdf5.structure.file_bytes import FileBytes, Notes
+from virtualds.parsers.hdf5.structure.messages import LayoutClass
+from virtualds.parsers.hdf5.structure.object_header import Attribute, Attributes
 from virtualds.source_file import SourceFile
 
 
@@ -139,7 +137,7 @@ def read_structure(source: SourceFile, skip: frozenset[str]) -> KnownStructure |
     notes = Notes()
     try:
         with HDF5Files(source, notes) as files:
-            read = read_group_with_members(files, members, skip, "")
+            read = read_group_with_members(files, objects, skip, "")
             if files.is_alone and notes.complete:
                 return _make_structure(read, notes, files.get_bytes(source))
     except (VirtualdsError, OSError):

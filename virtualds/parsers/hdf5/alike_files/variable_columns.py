@@ -15,17 +15,9 @@ from virtualds.parsers.hdf5.alike_files.many_files import ManyFiles
 from virtualds.parsers.hdf5.alike_files.stored_columns import StoredColumns
 from virtualds.parsers.hdf5.chunk_indexes import read_indexes
 from virtualds.parsers.hdf5.chunk_indexes.form import MASK_BYTES, ChunkRows, IndexForm
-from virtualds.parsers.hdf5.dataset_facts import (
-    ADDRESS,
-    CHUNK,
-    CHUNK_LENGTH,
-    DATA,
-    LENGTH,
-    LIMIT,
-    SIZE,
-)
+from virtualds.parsers.hdf5.objects import ADDRESS, CHUNK, CHUNK_LENGTH, DATA, LENGTH, LIMIT, SIZE
 from virtualds.parsers.hdf5.structure.byte_rows import Bools, RowsError, is_defined, read_uints
-from virtualds.parsers.hdf5.structure.layout import FILTERED_SINGLE, LayoutClass
+from virtualds.parsers.hdf5.structure.messages import FILTERED_SINGLE, LayoutClass
 
 UNLIMITED_AXIS = -1
 """The greatest length of an axis without one, in a column."""

@@ -18,7 +18,7 @@ from virtualds.parsers.hdf5.chunk_indexes.extensible_array import read_extensibl
 from virtualds.parsers.hdf5.chunk_indexes.fixed_array import read_fixed_arrays
 from virtualds.parsers.hdf5.chunk_indexes.form import ChunkRows, Indexes, IndexForm
 from virtualds.parsers.hdf5.structure.byte_rows import ByteRows, is_defined
-from virtualds.parsers.hdf5.structure.layout import IndexKind
+from virtualds.parsers.hdf5.structure.messages import IndexKind
 
 READERS: dict[int, Callable[[Indexes], ChunkRows]] = {
     IndexKind.B_TREE_1: read_trees_1,

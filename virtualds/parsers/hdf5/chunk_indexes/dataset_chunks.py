@@ -28,8 +28,8 @@ from virtualds.parsers.hdf5.chunk_indexes.form import (
 )
 from virtualds.parsers.hdf5.objects import Dataset
 from virtualds.parsers.hdf5.structure.byte_rows import RowsError, UnknownRowsError
-from virtualds.parsers.hdf5.structure.layout import FILTERED_SINGLE, IndexKind
-from virtualds.parsers.hdf5.structure.superblock import FORMS
+from virtualds.parsers.hdf5.structure.file_bytes import FORMS
+from virtualds.parsers.hdf5.structure.messages import FILTERED_SINGLE, IndexKind
 
 NODE = Struct("<4sBBH")
 """Signature, type, level and number of entries of a node (III.A.1)."""

@@ -23,7 +23,7 @@ from virtualds.parsers.hdf5.structure.byte_rows import (
     have_checksums,
     read_uints,
 )
-from virtualds.parsers.hdf5.structure.layout import IndexKind
+from virtualds.parsers.hdf5.structure.messages import IndexKind
 
 MASK_BYTES = 4
 """Bytes of a filter mask."""

@@ -1,32 +1,400 @@
-"""The bytes of an HDF5 file, read by address without HDF5, never past the end."""
+"""The bytes of HDF5 files, read at addresses: notes of what they mean, and the superblock.
+
+HDF5 File Format Specification 3.0, II.A, "Format Signature and Superblock".
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from virtualds.chunks.projection import Ints
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.parsers.hdf5.structure.byte_rows import READ_TOGETHER, Bytes, RowsError
-from virtualds.parsers.hdf5.structure.notes import Notes, fix, note_address
-from virtualds.parsers.hdf5.structure.superblock import (
-    LONGEST,
-    SIGNATURE,
-    Superblock,
-    UnknownSuperblockError,
-    measure_superblock,
-    parse_superblock,
+from virtualds.parsers.hdf5.structure.byte_rows import (
+    CHECKSUM_BYTES,
+    READ_TOGETHER,
+    Bytes,
+    RowsError,
 )
 from virtualds.source_file import SourceFile
 from virtualds.stores.block_cache import FIRST_PAGES, HELD_PAGES, MOST, PAGE, Blocks
 from virtualds.stores.scan_cache import open_blocks
 from virtualds.stores.store import Range
 from virtualds.urls import local_path, scheme_of
+
+# ---------------------------------------------------------------------- notes
+# Notes on the bytes of an HDF5 file: what depends on each of them.
+#
+# While a file is parsed, every byte is *structure*, unless a parser says otherwise: it decides what
+# is read next, or what the file is. Other bytes are addresses, slots (values that may differ
+# between files of one structure), checksums, or mean nothing. A blueprint is made of the notes
+# (`virtualds.parsers.hdf5.alike_files.blueprint`).
+#
+# A file without notes is read as plain `bytes` and `int`; the functions here then do nothing.
+
+
+FIXED = -1
+"""The number of the block of an address that is the same in all files."""
+
+
+class Pointer(NamedTuple):
+    """Where an address stands: the number of a block, and the place in it."""
+
+    block: int
+    place: int
+
+
+class Address(int):
+    """An address that knows where it stands in the file."""
+
+    pointer: Pointer
+
+
+class Piece(bytes):
+    """Bytes that know where they lie: in which block, and from where on."""
+
+    notes: Notes
+    block: int
+    begin: int
+
+
+@dataclass(eq=False)
+class Block:
+    """Bytes that were read at an address.
+
+    Parameters
+    ----------
+    pointer : Pointer
+        Where the address stands.
+    data : bytes
+    structure : bytearray
+        For each byte, 1 if it is structure.
+    """
+
+    pointer: Pointer
+    data: bytes
+    structure: bytearray
+
+
+class Slot(NamedTuple):
+    """Bytes that may differ between files of one structure."""
+
+    block: int
+    begin: int
+    length: int
+
+
+class HeapReference(NamedTuple):
+    """A reference to an object of the global heap: the bytes of the object are a slot.
+
+    ``counted`` is where the elements of the object are counted, in four bytes before the address of
+    the collection ``block``; each element has ``width`` bytes.
+    """
+
+    counted: Slot
+    block: int
+    number: int
+    width: int
+
+
+@dataclass(eq=False)
+class Notes:
+    """What the bytes of one file mean.
+
+    Parameters
+    ----------
+    blocks : list of Block
+        In the order in which they were read; an address stands in a block before its own.
+    slots : dict
+        What may differ between files, by what it is.
+    references : dict
+        Objects of the global heap that may differ, by what they are.
+    same : list of (Pointer, int)
+        Addresses that are those of blocks.
+    checksums : dict of int to int
+        The place of the checksum of a block.
+    objects : dict of int to list of (int, int, int)
+        For a collection of the global heap: number, begin and length of each object.
+    complete : bool
+        Whether all bytes that were read are noted.
+    """
+
+    blocks: list[Block] = field(default_factory=list)
+    slots: dict[Hashable, Slot] = field(default_factory=dict)
+    references: dict[Hashable, list[HeapReference]] = field(default_factory=dict)
+    same: list[tuple[Pointer, int]] = field(default_factory=list)
+    checksums: dict[int, int] = field(default_factory=dict)
+    objects: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
+    complete: bool = True
+    _numbers: dict[int, int] = field(default_factory=dict)
+
+    def add(self, address: int, data: bytes) -> bytes:
+        """Note a block that was read, and return its bytes with their place."""
+        if not isinstance(address, Address):
+            self.complete = False
+            return data
+        number = self._numbers.setdefault(int(address), len(self.blocks))
+        if number == len(self.blocks):
+            self.blocks.append(Block(address.pointer, data, bytearray(b"\1") * len(data)))
+        elif len(self.blocks[number].data) != len(data):
+            self.complete = False
+            return data
+        else:
+            self.same.append((address.pointer, number))
+        return _make_piece(self, number, 0, data)
+
+    def find(self, address: int) -> int | None:
+        """Return the number of the block at an address, None if it was not read."""
+        return self._numbers.get(int(address))
+
+
+def _make_piece(notes: Notes, block: int, begin: int, data: bytes) -> Piece:
+    piece = Piece(data)
+    piece.notes, piece.block, piece.begin = notes, block, begin
+    return piece
+
+
+def fix(address: int) -> Address:
+    """Return an address that is the same in all files."""
+    return _make_address(address, FIXED, address)
+
+
+def _make_address(value: int, block: int, place: int) -> Address:
+    address = Address(value)
+    address.pointer = Pointer(block, place)
+    return address
+
+
+def cut(data: bytes, begin: int, stop: int | None = None) -> bytes:
+    """Return a part of some bytes, with its place if theirs is known."""
+    if not isinstance(data, Piece):
+        return data[begin:stop]
+    return _make_piece(data.notes, data.block, data.begin + begin, data[begin:stop])
+
+
+def note_address(data: bytes, place: int, size: int, value: int) -> int:
+    """Return an address that was read at a place of some bytes, with that place."""
+    if not isinstance(data, Piece):
+        return value
+    free(data, place, place + size)
+    return _make_address(value, data.block, data.begin + place)
+
+
+def free(data: bytes, begin: int, stop: int) -> None:
+    """Note that bytes mean nothing, or are noted otherwise."""
+    if isinstance(data, Piece):
+        _mark(data, begin, stop, b"\0")
+
+
+def keep(data: bytes, begin: int, stop: int) -> None:
+    """Note that bytes that were free are structure."""
+    if isinstance(data, Piece):
+        _mark(data, begin, stop, b"\1")
+
+
+def _mark(data: Piece, begin: int, stop: int, mark: bytes) -> None:
+    stop = min(stop, len(data))
+    if begin < stop:
+        structure = data.notes.blocks[data.block].structure
+        structure[data.begin + begin : data.begin + stop] = mark * (stop - begin)
+
+
+def note_slot(data: bytes, begin: int, length: int, key: Hashable) -> None:
+    """Note that bytes may differ between files of one structure."""
+    if isinstance(data, Piece):
+        free(data, begin, begin + length)
+        data.notes.slots[key] = Slot(data.block, data.begin + begin, length)
+
+
+def note_same(data: bytes, place: int, size: int, address: int) -> None:
+    """Note that an address in some bytes is that of a block which was read."""
+    if isinstance(data, Piece):
+        number = data.notes.find(address)
+        if number is None:
+            data.notes.complete = False
+            return
+        free(data, place, place + size)
+        data.notes.same.append((Pointer(data.block, data.begin + place), number))
+
+
+def note_checksum(data: bytes, place: int, size: int) -> None:
+    """Note that a block has its checksum at a place, if it has one."""
+    if isinstance(data, Piece) and size:
+        free(data, place, place + size)
+        data.notes.checksums[data.block] = data.begin + place
+
+
+def note_heap_objects(data: bytes, begins: dict[int, int], lengths: dict[int, int]) -> None:
+    """Note the objects of a collection of the global heap, by number."""
+    if isinstance(data, Piece):
+        data.notes.objects[data.block] = [(n, begin, lengths[n]) for n, begin in begins.items()]
+
+
+def note_heap_reference(
+    data: bytes, place: int, collection: bytes, number: int, width: int, key: Hashable
+) -> None:
+    """Note that an object of the global heap may differ between files of one structure.
+
+    ``place`` is where its elements of ``width`` bytes are counted, in four bytes.
+    """
+    if isinstance(data, Piece) and isinstance(collection, Piece):
+        free(data, place, place + 4)
+        count = Slot(data.block, data.begin + place, 4)
+        reference = HeapReference(count, collection.block, number, width)
+        known = data.notes.references.setdefault(key, [])
+        if reference not in known:
+            known.append(reference)
+
+
+def give_up(data: bytes) -> None:
+    """Note that bytes mean something that cannot be noted."""
+    if isinstance(data, Piece):
+        data.notes.complete = False
+
+
+# ---------------------------------------------------------------------- superblock
+
+
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
+"""Format signature, at byte 0, 512, 1024, 2048 ... (II.A)."""
+LONGEST = 128
+"""More bytes than a superblock has with addresses of 8 bytes."""
+FORMS = {2: "H", 4: "I", 8: "Q"}
+"""Codes of `struct` by the bytes of an address or length; the specification also allows 16 and 32
+bytes."""
+DEFAULT_HALF = 32
+"""Half of the children of a node of chunks, where the file does not say (version 0)."""
+GROUP_HALF, LEAF_HALF = 16, 4
+"""The same of groups, and half of the symbols of a node (versions 2 and 3)."""
+BEING_WRITTEN = 0b101
+"""Flags of a file that a writer has open, alone or beside readers (version 3)."""
+END_OF_FILE = "end of file"
+"""The slot of the end of the file: no file may be shorter."""
+
+
+class Superblock(NamedTuple):
+    """What a superblock says.
+
+    Parameters
+    ----------
+    offset_size, length_size : int
+        Bytes of an address, and of a length.
+    root : int
+        Address of the header of the root group.
+    end : int
+        Where the file ends, counted from its first byte.
+    driver, extension : int
+        Addresses of the driver information and of the superblock extension, undefined if there is
+        none.
+    half, group_half, leaf_half : int
+        Half of the most children of a node of a version 1 B-tree of chunks, and of one of groups;
+        half of the most symbols of a node.
+    is_being_written : bool
+        Whether a writer has the file open, or died before it closed it.
+    checksum : int or None
+        Where the checksum is, if there is one.
+    """
+
+    offset_size: int
+    length_size: int
+    root: int
+    end: int
+    driver: int
+    extension: int
+    half: int = DEFAULT_HALF
+    group_half: int = GROUP_HALF
+    leaf_half: int = LEAF_HALF
+    is_being_written: bool = False
+    checksum: int | None = None
+
+
+class UnknownSuperblockError(ValueError):
+    """A superblock has an unknown form; the message says which."""
+
+
+def measure_superblock(head: bytes) -> int:
+    """Return how many bytes the superblock at the beginning of some bytes has.
+
+    Raises
+    ------
+    UnknownSuperblockError
+        Its form is unknown.
+    """
+    version = head[8]
+    offset, length = head[13:15] if version < 2 else head[9:11]
+    if version > 3:
+        raise UnknownSuperblockError(f"a superblock of version {version}")
+    if offset not in FORMS or length not in FORMS:
+        raise UnknownSuperblockError(f"addresses of {offset} bytes and lengths of {length}")
+    if version > 1:
+        return 12 + 4 * offset + CHECKSUM_BYTES
+    # the addresses, and the symbol table entry of the root group (III.C)
+    return 24 + 4 * version + 4 * offset + 2 * offset + 24
+
+
+def parse_superblock(data: bytes) -> Superblock:
+    """Return what the bytes of a superblock say."""
+    return _parse_old(data) if data[8] < 2 else _parse_new(data)
+
+
+def _parse_old(data: bytes) -> Superblock:
+    """Read versions 0 and 1."""
+    version, size = data[8], data[13]
+    begin = 24 + 4 * version
+    free(data, 20, 24)
+    note_slot(data, begin + 2 * size, size, END_OF_FILE)
+    # the name, the cache and the scratch pad of the root group
+    free(data, begin + 4 * size, begin + 5 * size)
+    free(data, begin + 6 * size, len(data))
+    return Superblock(
+        size,
+        data[14],
+        root=_read_address(data, begin + 5 * size, size),
+        end=parse_uint(data, begin + 2 * size, size),
+        driver=parse_uint(data, begin + 3 * size, size),
+        extension=_undefined(size),
+        half=parse_uint(data, 24, 2) if version else DEFAULT_HALF,
+        group_half=parse_uint(data, 18, 2),
+        leaf_half=parse_uint(data, 16, 2),
+    )
+
+
+def _parse_new(data: bytes) -> Superblock:
+    """Read versions 2 and 3."""
+    size = data[9]
+    note_slot(data, 12 + 2 * size, size, END_OF_FILE)
+    place = 12 + 4 * size
+    note_checksum(data, place, CHECKSUM_BYTES)
+    return Superblock(
+        size,
+        data[10],
+        root=_read_address(data, 12 + 3 * size, size),
+        end=parse_uint(data, 12 + 2 * size, size),
+        driver=_undefined(size),
+        extension=_read_address(data, 12 + size, size),
+        is_being_written=data[8] == 3 and bool(data[11] & BEING_WRITTEN),
+        checksum=place,
+    )
+
+
+def _read_address(data: bytes, place: int, size: int) -> int:
+    value = parse_uint(data, place, size)
+    return value if value == _undefined(size) else note_address(data, place, size, value)
+
+
+def _undefined(size: int) -> int:
+    return (1 << 8 * size) - 1
+
+
+# ---------------------------------------------------------------------- files
+# The bytes of an HDF5 file, read by address without HDF5, never past the end.
+
 
 NEAR = 2**14
 """Bytes between rows that are rather read than skipped."""
@@ -354,6 +722,16 @@ def lock_for_reading(handle: int) -> None:
 def parse_uint(data: bytes, place: int, size: int) -> int:
     """Return the unsigned integer at a place of a piece of metadata, which is little-endian."""
     return int.from_bytes(data[place : place + size], "little")
+
+
+def is_sound(block: bytes) -> bool:
+    """Say whether the last four bytes of a block are the checksum of the others (lookup3)."""
+    # imported here, since it takes long and only some files have checksums
+    from numcodecs.jenkins import jenkins_lookup3
+
+    place = len(block) - CHECKSUM_BYTES
+    note_checksum(block, place, CHECKSUM_BYTES)
+    return bool(jenkins_lookup3(block[:place]) == parse_uint(block, place, CHECKSUM_BYTES))
 
 
 def _find_near(address: Ints, length: int) -> list[tuple[int, int]]:

@@ -1,18 +1,148 @@
-"""Fractal heaps of HDF5, which hold attributes that do not fit in an object header.
+"""Trees and heaps of many small objects: names and messages that do not fit into a header.
 
-HDF5 File Format Specification 3.0, III.G. A heap has managed objects in blocks of its own, huge
-ones anywhere in the file, and tiny ones in their identifiers.
+HDF5 File Format Specification 3.0.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
+from struct import Struct
+from typing import NamedTuple
 
 from virtualds.parsers.hdf5.structure.byte_rows import CHECKSUM_BYTES
-from virtualds.parsers.hdf5.structure.file_bytes import FileBytes, parse_uint
-from virtualds.parsers.hdf5.structure.notes import cut, free, keep, note_checksum, note_same
-from virtualds.parsers.hdf5.structure.object_header import is_sound
-from virtualds.parsers.hdf5.structure.record_tree import read_records
+from virtualds.parsers.hdf5.structure.file_bytes import (
+    FileBytes,
+    cut,
+    free,
+    is_sound,
+    keep,
+    note_checksum,
+    note_same,
+    parse_uint,
+)
+
+# ---------------------------------------------------------------------- version 2 B-trees
+# Version 2 B-trees of HDF5, read as a list of their records.
+#
+# HDF5 File Format Specification 3.0, III.A.2. Every node has a checksum.
+
+
+HEAD = Struct("<4sBBIHH")
+"""Signature, version, type, bytes of a node and of a record, levels below the root (III.A.2)."""
+NODE_OVERHEAD = 6
+"""Bytes of a node before its records: signature, version and type."""
+DEEPEST = 32
+"""More levels than any tree has: it would hold more records than there are addresses."""
+
+
+class _TreeHeader(NamedTuple):
+    """The header of a tree, and how many records a node of each level may have."""
+
+    file: FileBytes
+    kind: int
+    node: int
+    record: int
+    most: list[int]
+    pointers: list[int]
+    seen: set[int]
+
+    @property
+    def count_size(self) -> int:
+        """Bytes of the number of records of a node."""
+        return _count_bytes(self.most[0])
+
+
+def read_records(file: FileBytes, address: int, kind: int, size: int) -> list[bytes]:
+    """Return the records of a tree in their order.
+
+    Parameters
+    ----------
+    file : FileBytes
+    address : int
+        Of the header of the tree.
+    kind, size : int
+        The type of its records, and their bytes.
+
+    Raises
+    ------
+    FormatError
+        The tree is damaged, or has other records.
+    """
+    begin = HEAD.size + 2
+    data = file.take(address, begin + file.offset_size + 2 + file.length_size + CHECKSUM_BYTES)
+    signature, version, found, node, record, depth = HEAD.unpack_from(data)
+    if signature != b"BTHD" or version or (found, record) != (kind, size) or not is_sound(data):
+        file.refuse(f"there is no B-tree of type {kind} at {address}, or its checksum is wrong")
+    root = file.unpack_address(data, begin)
+    count = parse_uint(data, begin + file.offset_size, 2)
+    if not file.is_defined(root):
+        return []
+    tree = _make_tree(file, kind, node, record, depth)
+    records = list(_read_records(tree, root, depth, count))
+    if len(records) != file.unpack_length(data, begin + file.offset_size + 2):
+        file.refuse(f"the B-tree at {address} does not have the {len(records)} records it says")
+    return records
+
+
+def _make_tree(file: FileBytes, kind: int, node: int, record: int, depth: int) -> _TreeHeader:
+    """Return a tree with the sizes of its levels, the leaves first."""
+    most, pointers = [(node - NODE_OVERHEAD - CHECKSUM_BYTES) // record], [0]
+    below = most[0]
+    if depth > DEEPEST or most[0] < 1:
+        file.refuse(f"a B-tree has nodes of {node} bytes on {depth} levels")
+    for level in range(1, depth + 1):
+        # pointers to nodes that are no leaves also give the number of all records below
+        total = _count_bytes(below) if level > 1 else 0
+        pointers.append(file.offset_size + _count_bytes(most[0]) + total)
+        most.append(
+            (node - NODE_OVERHEAD - CHECKSUM_BYTES - pointers[level]) // (record + pointers[level])
+        )
+        if most[level] < 1:
+            file.refuse(f"a B-tree has nodes of {node} bytes on {depth} levels")
+        below = (most[level] + 1) * below + most[level]
+    return _TreeHeader(file, kind, node, record, most, pointers, set())
+
+
+def _count_bytes(number: int) -> int:
+    """Return the bytes that a number takes."""
+    return -(-number.bit_length() // 8)
+
+
+def _read_records(tree: _TreeHeader, address: int, level: int, count: int) -> Iterator[bytes]:
+    """Yield the records of a node and of those below it, each between its two children."""
+    file = tree.file
+    stop = NODE_OVERHEAD + count * tree.record
+    children = stop + (count + 1) * tree.pointers[level] if level else stop
+    if count > tree.most[level] or address in tree.seen:
+        file.refuse(f"a node of a B-tree at {address} has {count} records, or is there twice")
+    tree.seen.add(address)
+    if len(tree.seen) * tree.node > file.end:
+        file.refuse("a B-tree has more bytes than the file")
+    data = file.take(address, children + CHECKSUM_BYTES)
+    if data[:4] != (b"BTIN" if level else b"BTLF") or data[4] or data[5] != tree.kind:
+        file.refuse(f"there is no node of a B-tree at {address}")
+    if not is_sound(data):
+        file.refuse(f"a node of a B-tree at {address} has a wrong checksum")
+    if level:
+        places = range(stop, children, tree.pointers[level])
+        file.prepare((file.unpack_address(data, place), tree.node) for place in places)
+    for number in range(count + 1):
+        if level:
+            place = stop + number * tree.pointers[level]
+            below = parse_uint(data, place + file.offset_size, tree.count_size)
+            yield from _read_records(tree, file.unpack_address(data, place), level - 1, below)
+        if number < count:
+            begin = NODE_OVERHEAD + number * tree.record
+            yield data[begin : begin + tree.record]
+
+
+# ---------------------------------------------------------------------- fractal heaps
+# Fractal heaps of HDF5, which hold attributes that do not fit in an object header.
+#
+# HDF5 File Format Specification 3.0, III.G. A heap has managed objects in blocks of its own, huge
+# ones anywhere in the file, and tiny ones in their identifiers.
+
 
 MANAGED, HUGE, TINY = range(3)
 """Types of identifiers of objects (III.G.4)."""
@@ -196,3 +326,135 @@ class FractalHeap:
 
 def _compute_log2(power: int) -> int:
     return power.bit_length() - 1
+
+
+# ---------------------------------------------------------------------- symbol tables
+# Symbol tables: how HDF5 keeps the links of a group in its oldest form.
+#
+# HDF5 File Format Specification 3.0, III.A.1 "Version 1 B-trees" (of type 0), III.B "Group Symbol
+# Table Nodes", III.C "Symbol Table Entry", III.D "Local Heaps".
+
+
+OF_GROUP = 0
+"""The type of a version 1 B-tree whose leaves are symbol table nodes."""
+SOFT_LINK = 2
+"""The cache type of an entry that is a soft link."""
+
+Symbol = tuple[bytes, int, bytes | None]
+"""A name, the address of its object, and, of a soft link, its target."""
+
+
+def read_symbols(file: FileBytes, tree: int, heap: int) -> Iterator[Symbol]:
+    """Yield the symbols of a group, by name.
+
+    Parameters
+    ----------
+    file : FileBytes
+    tree : int
+        Address of the B-tree.
+    heap : int
+        Address of the local heap with the names.
+
+    Raises
+    ------
+    FormatError
+        One of them is damaged, or names are not in order.
+    """
+    file.prepare([(heap, 8 + 2 * file.length_size + file.offset_size)])
+    nodes = _list_nodes(file, tree)
+    file.prepare((node, _measure_node(file)) for node in nodes)
+    names = _read_heap(file, heap)
+    last = b""
+    for node in nodes:
+        for symbol in _read_node(file, node, names):
+            if symbol[0] <= last:
+                file.refuse("the names of a group are not in their order")
+            last = symbol[0]
+            yield symbol
+
+
+def _read_heap(file: FileBytes, address: int) -> bytes:
+    """Return the names that a local heap holds."""
+    length, offset = file.length_size, file.offset_size
+    data = file.take(address, 8 + 2 * length + offset)
+    if data[:4] != b"HEAP" or data[4]:
+        file.refuse(f"there is no local heap at {address}")
+    # where the first free block is
+    free(data, 8 + length, 8 + 2 * length)
+    names = file.take(file.unpack_address(data, 8 + 2 * length), file.unpack_length(data, 8))
+    free(names, 0, len(names))
+    return names
+
+
+def _list_nodes(file: FileBytes, root: int) -> list[int]:
+    """Return the addresses of all symbol table nodes below the root of a B-tree."""
+    addresses, level = [root], None
+    seen = {root}
+    while True:
+        file.prepare((address, _measure_tree_node(file)) for address in addresses)
+        nodes = [_read_tree_node(file, address) for address in addresses]
+        levels = {node[0] for node in nodes}
+        if len(levels) != 1 or (level is not None and levels != {level - 1}):
+            file.refuse("the nodes of a group are on different levels")
+        level = levels.pop()
+        addresses = [child for _, children in nodes for child in children]
+        if level > DEEPEST or len({*addresses} - seen) < len(addresses):
+            file.refuse("a node of a group has two parents")
+        seen.update(addresses)
+        if not level:
+            return addresses
+
+
+def _read_tree_node(file: FileBytes, address: int) -> tuple[int, list[int]]:
+    """Return the level of a node, and the addresses of its children."""
+    offset, length, half = file.offset_size, file.length_size, file.group_half
+    begin, step = 8 + 2 * offset, length + offset
+    data = file.take(address, _measure_tree_node(file))
+    used = parse_uint(data, 6, 2)
+    if data[:4] != b"TREE" or data[4] != OF_GROUP or used > 2 * half:
+        file.refuse(f"there is no node of a group at {address}")
+    # its neighbours; keys, since names are compared themselves; and what is not used
+    free(data, 8, len(data))
+    places = (begin + number * step + length for number in range(used))
+    return data[5], [file.unpack_address(data, place) for place in places]
+
+
+def _measure_tree_node(file: FileBytes) -> int:
+    """Return the bytes of a node of the B-tree, used or not."""
+    offset, length = file.offset_size, file.length_size
+    return 8 + 2 * offset + 2 * file.group_half * (length + offset) + length
+
+
+def _measure_node(file: FileBytes) -> int:
+    """Return the bytes of a symbol table node, used or not."""
+    return 8 + 2 * file.leaf_half * (2 * file.offset_size + 24)
+
+
+def _read_node(file: FileBytes, address: int, names: bytes) -> Iterator[Symbol]:
+    """Yield the symbols of a symbol table node."""
+    offset, most = file.offset_size, 2 * file.leaf_half
+    step = 2 * offset + 24
+    data = file.take(address, _measure_node(file))
+    used = parse_uint(data, 6, 2)
+    if data[:4] != b"SNOD" or data[4] != 1 or used > most:
+        file.refuse(f"there is no symbol table node at {address}")
+    free(data, 8 + used * step, len(data))
+    for begin in range(8, 8 + used * step, step):
+        name = _read_name(file, names, file.unpack_address(data, begin))
+        keep(data, begin, begin + offset)
+        cached = parse_uint(data, begin + 2 * offset, 4)
+        if cached == SOFT_LINK:
+            place = parse_uint(data, begin + 2 * offset + 8, 4)
+            yield name, 0, _read_name(file, names, place)
+            continue
+        # the scratch pad
+        free(data, begin + 2 * offset + 4, begin + step)
+        yield name, file.unpack_address(data, begin + offset), None
+
+
+def _read_name(file: FileBytes, names: bytes, place: int) -> bytes:
+    stop = names.find(b"\0", place)
+    if stop <= place:
+        file.refuse("a name of a group has no end")
+    keep(names, place, stop + 1)
+    return bytes(names[place:stop])

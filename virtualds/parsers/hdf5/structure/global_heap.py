@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.parsers.hdf5.data_types import TypeClass
-from virtualds.parsers.hdf5.structure.attribute_messages import Attribute
-from virtualds.parsers.hdf5.structure.file_bytes import FileBytes, parse_uint
-from virtualds.parsers.hdf5.structure.notes import (
+from virtualds.parsers.hdf5.structure.file_bytes import (
+    FORMS,
+    FileBytes,
     cut,
     free,
     keep,
@@ -26,9 +26,9 @@ from virtualds.parsers.hdf5.structure.notes import (
     note_heap_objects,
     note_heap_reference,
     note_same,
+    parse_uint,
 )
-from virtualds.parsers.hdf5.structure.object_header import MOST_BYTES
-from virtualds.parsers.hdf5.structure.superblock import FORMS
+from virtualds.parsers.hdf5.structure.object_header import MOST_BYTES, Attribute
 from virtualds.parsers.hdf5.structure.type_messages import HDF5Type
 
 REFERENCES = {size: Struct(f"<I{form}I") for size, form in FORMS.items()}

@@ -11,7 +11,7 @@ from math import prod
 from typing import NamedTuple
 
 from virtualds.parsers.hdf5.structure.file_bytes import FileBytes
-from virtualds.parsers.hdf5.structure.message_bytes import (
+from virtualds.parsers.hdf5.structure.messages import (
     MessageError,
     UnknownFormError,
     blame_file,

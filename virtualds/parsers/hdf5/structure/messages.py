@@ -1,0 +1,634 @@
+"""Messages of object headers: dataspaces, fill values, filters and layouts.
+
+HDF5 File Format Specification 3.0, IV.A.2. Parsers of messages are functions of bytes: they know no
+file, so callers name it (`blame_file`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import IntEnum
+from functools import lru_cache, wraps
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+
+import numpy as np
+
+from virtualds.parsers.hdf5.structure.file_bytes import FileBytes
+
+# ---------------------------------------------------------------------- bytes of a message
+
+
+PADDING = 7
+"""Most bytes behind a message: headers of version 1 fill messages up to 8 bytes (IV.A.1.a)."""
+
+
+Options = ParamSpec("Options")
+Parsed = TypeVar("Parsed")
+
+
+class MessageError(ValueError):
+    """A message contradicts itself, or is cut short."""
+
+
+class UnknownFormError(ValueError):
+    """A message has a form that virtualds does not know."""
+
+
+def read_bytes(data: bytes, place: int, length: int) -> bytes:
+    """Return exactly the bytes from a place on.
+
+    Raises
+    ------
+    MessageError
+        The message ends before.
+    """
+    if place + length > len(data):
+        raise MessageError(f"a message of {len(data)} bytes needs {place + length}")
+    return data[place : place + length]
+
+
+def read_uint(data: bytes, place: int, size: int) -> int:
+    """Return the little-endian unsigned integer at a place."""
+    return int.from_bytes(read_bytes(data, place, size), "little")
+
+
+def read_uints(data: bytes, place: int, size: int, count: int) -> tuple[int, ...]:
+    """Return the unsigned integers that follow each other from a place on."""
+    raw = read_bytes(data, place, size * count)
+    return tuple(
+        int.from_bytes(raw[at : at + size], "little") for at in range(0, size * count, size)
+    )
+
+
+def read_address(data: bytes, place: int, size: int) -> int | None:
+    """Return the address at a place; all bits set mean that it is undefined (II.A)."""
+    address = read_uint(data, place, size)
+    return None if address == (1 << 8 * size) - 1 else address
+
+
+def demand_end(data: bytes, stop: int) -> None:
+    """Refuse a message with more bytes than its form explains.
+
+    Raises
+    ------
+    MessageError
+        It is cut short.
+    UnknownFormError
+        More than padding follows.
+    """
+    if stop > len(data):
+        raise MessageError(f"a message of {len(data)} bytes needs {stop}")
+    if stop + PADDING < len(data):
+        raise UnknownFormError(f"a message with {len(data) - stop} bytes more than it needs")
+
+
+def cache_by_bytes(
+    most: int,
+) -> Callable[
+    [Callable[Concatenate[bytes, Options], Parsed]], Callable[Concatenate[bytes, Options], Parsed]
+]:
+    """Return a decorator of parsers: files repeat each other's messages, so results are kept.
+
+    Nothing is kept of the file: bytes that know where they lie are taken for plain ones.
+    """
+
+    def decorate(
+        parse: Callable[Concatenate[bytes, Options], Parsed],
+    ) -> Callable[Concatenate[bytes, Options], Parsed]:
+        known = lru_cache(most)(parse)
+
+        @wraps(parse)
+        def find(data: bytes, /, *args: Options.args, **kwargs: Options.kwargs) -> Parsed:
+            return known(bytes(data), *args, **kwargs)  # type: ignore[arg-type]
+
+        return find
+
+    return decorate
+
+
+class blame_file:
+    """Say in which file a message is damaged, or of an unknown form.
+
+    Raises
+    ------
+    FormatError
+        A message is damaged.
+    UnsupportedError
+        A message has an unknown form.
+    """
+
+    # a class, since generators cost several times as much, and each dataset enters many blocks
+    def __init__(self, file: FileBytes) -> None:
+        self.file = file
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, MessageError):
+            self.file.refuse(str(error))
+        if isinstance(error, UnknownFormError):
+            self.file.decline(str(error))
+
+
+# ---------------------------------------------------------------------- dataspaces
+# Dataspace messages: how many elements a dataset or an attribute has.
+#
+# HDF5 File Format Specification 3.0, IV.A.2.b. Versions 1 and 2 are known.
+
+
+class SpaceClass(IntEnum):
+    """Classes of dataspaces (IV.A.2.b, version 2, "Type")."""
+
+    SCALAR = 0
+    SIMPLE = 1
+    NULL = 2
+
+
+HAS_LIMITS, HAS_ORDER = 0b01, 0b10
+"""Flags: the greatest lengths follow; so does an order of axes, which HDF5 never wrote."""
+UNLIMITED = 2**64 - 1
+"""The greatest length of an axis that may grow (H5S_UNLIMITED). Lengths of fewer bytes cannot hold
+it: HDF5 writes the greatest that they can, and reads that as a limit."""
+MOST_AXES = 32
+"""Most axes of a dataset (H5S_MAX_RANK)."""
+
+
+class Dataspace(NamedTuple):
+    """A dataspace.
+
+    Parameters
+    ----------
+    kind : SpaceClass
+    shape : tuple of int or None
+        None where there are no elements (a null dataspace), which is not a length of 0.
+    limits : tuple of (int or None)
+        The greatest length of each axis, None where there is no limit.
+    place : int
+        Of the first length in the message.
+    has_limits : bool
+        Whether the greatest lengths follow in the message.
+    """
+
+    kind: SpaceClass
+    shape: tuple[int, ...] | None
+    limits: tuple[int | None, ...]
+    place: int
+    has_limits: bool = False
+
+
+@cache_by_bytes(4096)
+def parse_dataspace(data: bytes, length_size: int = 8) -> Dataspace:
+    """Return the dataspace of a message, of a file with lengths of so many bytes.
+
+    Raises
+    ------
+    MessageError
+        It contradicts itself.
+    UnknownFormError
+        It is of an unknown version.
+    """
+    version, rank, flags, of_class = read_bytes(data, 0, 4)
+    if version not in (1, 2):
+        raise UnknownFormError(f"a dataspace of version {version}")
+    # version 1 has no classes, and five reserved bytes
+    kind = of_class if version == 2 else SpaceClass.SIMPLE if rank else SpaceClass.SCALAR
+    if kind not in set(SpaceClass) or flags & ~HAS_LIMITS:
+        raise UnknownFormError(f"a dataspace of class {kind} with flags {flags:#x}")
+    if rank > (MOST_AXES if kind == SpaceClass.SIMPLE else 0):
+        raise MessageError(f"a dataspace of class {kind} has {rank} axes")
+    begin = 8 if version == 1 else 4
+    count = rank * (2 if flags & HAS_LIMITS else 1)
+    lengths = read_uints(data, begin, length_size, count)
+    demand_end(data, begin + count * length_size)
+    shape, most = lengths[:rank], lengths[-rank:]
+    if any(n > limit for n, limit in zip(shape, most, strict=True)):
+        raise MessageError(f"a dataspace has the shape {shape}, and at most {most}")
+    limits = tuple(None if n == UNLIMITED else n for n in most)
+    held = None if kind == SpaceClass.NULL else shape
+    return Dataspace(SpaceClass(kind), held, limits, begin, bool(flags & HAS_LIMITS))
+
+
+# ---------------------------------------------------------------------- fill values
+# Fill Value messages: what HDF5 reads where nothing was written.
+#
+# HDF5 File Format Specification 3.0, IV.A.2.e (the old message) and IV.A.2.f. Versions 1 to 3 are
+# known. The attribute ``_FillValue`` is another thing.
+
+
+class FillState(IntEnum):
+    """Who chose a fill value (H5D_fill_value_t)."""
+
+    UNDEFINED = 0
+    DEFAULT = 1
+    CHOSEN = 2
+
+
+UNDEFINED_FLAG, CHOSEN_FLAG, KNOWN_FLAGS = 0x10, 0x20, 0x3F
+"""Flags of version 3; the others say when space is allocated, and when it is filled."""
+NEGATIVE = 2**31
+"""The first length that stands for a negative number: then there is no value."""
+
+
+class FillValue(NamedTuple):
+    """A storage fill value.
+
+    Parameters
+    ----------
+    state : FillState
+    raw : bytes
+        The element as it lies in the file, in the type of the dataset; empty unless the writer
+        chose it. Of types of varying length it refers to the heap.
+    """
+
+    state: FillState
+    raw: bytes = b""
+
+    @property
+    def is_chosen(self) -> bool:
+        """Whether the writer of the dataset chose it."""
+        return self.state == FillState.CHOSEN
+
+    def view_as(self, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+        """Return a chosen value as an array of one element, where stored bytes are values.
+
+        Raises
+        ------
+        MessageError
+            It has another size than the elements.
+        """
+        if len(self.raw) != dtype.itemsize:
+            raise MessageError(f"a fill value has {len(self.raw)} bytes of {dtype.itemsize}")
+        return np.frombuffer(self.raw, dtype)
+
+
+NO_FILL, DEFAULT_FILL = FillValue(FillState.UNDEFINED), FillValue(FillState.DEFAULT)
+"""What a dataset without a message has, and what HDF5 writes where nobody chose a value."""
+
+
+@cache_by_bytes(4096)
+def parse_fill_value(data: bytes) -> FillValue:
+    """Return the fill value of a message.
+
+    Raises
+    ------
+    MessageError
+        It contradicts itself.
+    UnknownFormError
+        It is of an unknown version.
+    """
+    version = read_uint(data, 0, 1)
+    if version in (1, 2):
+        # when to allocate and when to fill come first
+        defined, begin = bool(read_uint(data, 3, 1)), 4
+        sized = defined
+    elif version == 3:
+        flags, begin = read_uint(data, 1, 1), 2
+        if flags & ~KNOWN_FLAGS:
+            raise UnknownFormError(f"a fill value with flags {flags:#x}")
+        defined, sized = not flags & UNDEFINED_FLAG, bool(flags & CHOSEN_FLAG)
+        if sized and not defined:
+            raise MessageError("a fill value is both undefined and there")
+    else:
+        raise UnknownFormError(f"a fill value of version {version}")
+    if sized:
+        return _parse_value(data, begin)
+    demand_end(data, begin)
+    return DEFAULT_FILL if defined else NO_FILL
+
+
+@cache_by_bytes(1024)
+def parse_old_fill_value(data: bytes) -> FillValue:
+    """Return the fill value of a message of the old type, which another message overrules.
+
+    Raises
+    ------
+    MessageError
+        It is cut short.
+    """
+    found = _parse_value(data, 0)
+    return found if found.is_chosen else NO_FILL
+
+
+def _parse_value(data: bytes, begin: int) -> FillValue:
+    """Read a length and a value of so many bytes."""
+    size = read_uint(data, begin, 4)
+    if size >= NEGATIVE:
+        demand_end(data, begin + 4)
+        return NO_FILL
+    raw = read_bytes(data, begin + 4, size)
+    demand_end(data, begin + 4 + size)
+    return FillValue(FillState.CHOSEN, raw) if size else DEFAULT_FILL
+
+
+# ---------------------------------------------------------------------- filters
+# Filter Pipeline messages: what was done to the bytes of chunks.
+#
+# HDF5 File Format Specification 3.0, IV.A.2.l. Versions 1 and 2 are known.
+
+
+FILTERS = 0x0B
+"""The type of the message (IV.A.2)."""
+MOST_FILTERS = 32
+"""Most filters of a pipeline."""
+RESERVED = 256
+"""The first number of filters that do not come with HDF5; in version 2 the others have no name."""
+
+
+class Filter(NamedTuple):
+    """A filter of a dataset.
+
+    Parameters
+    ----------
+    number : int
+        Its number, as registered with The HDF Group.
+    flags : int
+        Bit 0: the filter was optional, so that a chunk may have skipped it.
+    values : tuple of int
+        Its parameters ("client data").
+    """
+
+    number: int
+    flags: int
+    values: tuple[int, ...]
+
+
+@cache_by_bytes(1024)
+def parse_filter_pipeline(data: bytes) -> tuple[Filter, ...]:
+    """Return the filters of a message, in the order in which they encoded.
+
+    Raises
+    ------
+    MessageError
+        It contradicts itself.
+    UnknownFormError
+        It is of an unknown version.
+    """
+    version, count = read_bytes(data, 0, 2)
+    if version not in (1, 2):
+        raise UnknownFormError(f"a filter pipeline of version {version}")
+    if count > MOST_FILTERS:
+        raise MessageError(f"a pipeline has {count} filters")
+    # version 1 has six reserved bytes
+    place, found = 8 if version == 1 else 2, []
+    for _ in range(count):
+        one, place = _parse_filter(data, place, version)
+        found.append(one)
+    demand_end(data, place)
+    return tuple(found)
+
+
+def _parse_filter(data: bytes, place: int, version: int) -> tuple[Filter, int]:
+    """Return the filter at a place, and where it ends."""
+    number = read_uint(data, place, 2)
+    named = version == 1 or number >= RESERVED
+    length = read_uint(data, place + 2, 2) if named else 0
+    place += 4 if named else 2
+    flags, count = read_uints(data, place, 2, 2)
+    if version == 1 and length % 8:
+        raise MessageError(f"the name of a filter has {length} bytes")
+    begin = place + 4 + length
+    values = read_uints(data, begin, 4, count)
+    # version 1 fills parameters up to 8 bytes
+    padding = 4 * (count % 2) if version == 1 else 0
+    return Filter(number, flags, values), begin + 4 * count + padding
+
+
+# ---------------------------------------------------------------------- layouts
+# Data Layout messages: where the elements of a dataset lie.
+#
+# HDF5 File Format Specification 3.0, IV.A.2.i. Versions 1 to 5 are known.
+
+
+EXTERNAL_FILES = 0x07
+"""The type of the message that lists other files (IV.A.2.h): a contiguous dataset with it has no
+address, and its elements lie in those files."""
+
+
+class LayoutClass(IntEnum):
+    """Classes of layouts."""
+
+    COMPACT = 0
+    CONTIGUOUS = 1
+    CHUNKED = 2
+    VIRTUAL = 3
+
+
+class IndexKind(IntEnum):
+    """Indexes of chunks: the first up to version 3, the others by their number of version 4."""
+
+    B_TREE_1 = 0
+    SINGLE = 1
+    IMPLICIT = 2
+    FIXED_ARRAY = 3
+    EXTENSIBLE_ARRAY = 4
+    B_TREE_2 = 5
+
+
+PARAMETERS = {
+    IndexKind.SINGLE: (),
+    IndexKind.IMPLICIT: (),
+    IndexKind.FIXED_ARRAY: (1,),
+    IndexKind.EXTENSIBLE_ARRAY: (1, 1, 1, 1, 1),
+    IndexKind.B_TREE_2: (4, 1, 1),
+}
+"""Bytes of the parameters of an index, in their order."""
+BARE_EDGES, FILTERED_SINGLE = 0b01, 0b10
+"""Flags of chunks: those that reach past the end are not filtered; the only chunk is."""
+
+
+class Layout(NamedTuple):
+    """Where the elements of a dataset lie.
+
+    Parameters
+    ----------
+    kind : LayoutClass
+    address : int or None
+        Of contiguous elements, of the index of chunks (of the chunk itself, if it is the only one),
+        or of the collection of the heap that lists the sources of a virtual dataset; None where
+        nothing is stored.
+    size : int or None
+        Bytes of contiguous elements; None in versions 1 and 2, which do not say.
+    data : bytes
+        Compact elements.
+    dims : tuple of int
+        Elements of a chunk along each axis, and last the bytes of an element.
+    index_kind : IndexKind or None
+        Of chunks.
+    flags : int
+        Of chunks: `BARE_EDGES` and `FILTERED_SINGLE`.
+    place : int
+        Of the address in the message, or of compact elements.
+    parameters : tuple of int
+        Of the index; of a filtered single chunk its bytes and its filter mask; of a virtual dataset
+        the number of the object in the collection. They lie right before the address, and right
+        behind it in a virtual dataset.
+    dims_at : (int, int)
+        Where ``dims`` lie in the message, and the bytes of each.
+    """
+
+    kind: LayoutClass
+    address: int | None = None
+    size: int | None = None
+    data: bytes = b""
+    dims: tuple[int, ...] = ()
+    index_kind: IndexKind | None = None
+    flags: int = 0
+    place: int = 0
+    parameters: tuple[int, ...] = ()
+    dims_at: tuple[int, int] = (0, 0)
+
+    @property
+    def is_filtering_edges(self) -> bool:
+        """Whether chunks that reach past the end are filtered."""
+        return not self.flags & BARE_EDGES
+
+
+@cache_by_bytes(4096)
+def parse_layout(data: bytes, offset_size: int = 8, length_size: int = 8) -> Layout:
+    """Return the layout of a message, of a file with addresses and lengths of so many bytes.
+
+    Raises
+    ------
+    MessageError
+        It contradicts itself.
+    UnknownFormError
+        Its version, its class, or its index is unknown.
+    """
+    version = read_uint(data, 0, 1)
+    if not 1 <= version <= 5:
+        raise UnknownFormError(f"a data layout of version {version}")
+    of_class = read_uint(data, 2 if version < 3 else 1, 1)
+    parse = (OLD if version < 3 else V3 if version == 3 else V4).get(of_class)
+    if parse is None:
+        raise UnknownFormError(f"a data layout of version {version} and class {of_class}")
+    found, stop = parse(data, offset_size, length_size)
+    demand_end(data, stop)
+    return found
+
+
+def _parse_old_compact(data: bytes, offset_size: int, length_size: int) -> tuple[Layout, int]:
+    """Read versions 1 and 2: dimensionality, class, five reserved bytes, dimensions, size."""
+    return _read_compact(data, 8 + 4 * _read_old_rank(data, 0), 4)
+
+
+def _read_old_rank(data: bytes, extra: int) -> int:
+    return _demand_rank(read_uint(data, 1, 1), extra)
+
+
+def _demand_rank(rank: int, extra: int) -> int:
+    # the bytes of an element follow the lengths of chunks
+    if not extra <= rank <= MOST_AXES + 1:
+        raise MessageError(f"a layout has {rank} lengths")
+    return rank
+
+
+def _read_compact(data: bytes, place: int, width: int) -> tuple[Layout, int]:
+    size = read_uint(data, place, width)
+    raw = read_bytes(data, place + width, size)
+    begin = place + width
+    return Layout(LayoutClass.COMPACT, size=size, data=raw, place=begin), begin + size
+
+
+def _parse_old_contiguous(data: bytes, offset_size: int, length_size: int) -> tuple[Layout, int]:
+    """Read versions 1 and 2: dimensionality, class, five reserved bytes, address, dimensions."""
+    stop = 8 + offset_size + 4 * _read_old_rank(data, 0)
+    return Layout(LayoutClass.CONTIGUOUS, read_address(data, 8, offset_size), place=8), stop
+
+
+def _parse_old_chunked(data: bytes, offset_size: int, length_size: int) -> tuple[Layout, int]:
+    """Read versions 1 and 2: dimensionality, class, five reserved bytes, address, dimensions."""
+    return _read_tree(data, 8, offset_size, _read_old_rank(data, 2))
+
+
+def _read_tree(data: bytes, place: int, offset_size: int, rank: int) -> tuple[Layout, int]:
+    """Read the address of a version 1 B-tree, and the dimensions of chunks."""
+    dims = _read_dims(data, place + offset_size, 4, rank)
+    address = read_address(data, place, offset_size)
+    kind, index = LayoutClass.CHUNKED, IndexKind.B_TREE_1
+    at = place + offset_size
+    found = Layout(kind, address, dims=dims, index_kind=index, place=place, dims_at=(at, 4))
+    return found, at + 4 * rank
+
+
+def _read_dims(data: bytes, place: int, width: int, rank: int) -> tuple[int, ...]:
+    dims = read_uints(data, place, width, rank)
+    if not all(dims):
+        raise MessageError(f"chunks of {dims[:-1]}, of elements of {dims[-1:]} bytes")
+    return dims
+
+
+def _parse_compact(data: bytes, offset_size: int, length_size: int) -> tuple[Layout, int]:
+    """Read version 3 and later: class, size, elements."""
+    return _read_compact(data, 2, 2)
+
+
+def _parse_contiguous(data: bytes, offset_size: int, length_size: int) -> tuple[Layout, int]:
+    """Read version 3 and later: class, address, size."""
+    size = read_uint(data, 2 + offset_size, length_size)
+    found = Layout(LayoutClass.CONTIGUOUS, read_address(data, 2, offset_size), size, place=2)
+    return found, 2 + offset_size + length_size
+
+
+def _parse_chunked_3(data: bytes, offset_size: int, length_size: int) -> tuple[Layout, int]:
+    """Read version 3: class, dimensionality, address, dimensions."""
+    return _read_tree(data, 3, offset_size, _demand_rank(read_uint(data, 2, 1), 2))
+
+
+def _parse_chunked_4(data: bytes, offset_size: int, length_size: int) -> tuple[Layout, int]:
+    """Read versions 4 and 5: class, flags, dimensionality, width, dimensions, index, address."""
+    flags, rank, width = read_bytes(data, 2, 3)
+    if flags & ~(BARE_EDGES | FILTERED_SINGLE):
+        raise UnknownFormError(f"a data layout with flags {flags:#x}")
+    if not 0 < width <= 8:
+        raise MessageError(f"a layout has lengths of {width} bytes")
+    dims = _read_dims(data, 5, width, _demand_rank(rank, 2))
+    place = 5 + width * rank
+    number = read_uint(data, place, 1)
+    if number not in PARAMETERS:
+        raise UnknownFormError(f"a chunk index of type {number}")
+    index = IndexKind(number)
+    widths = PARAMETERS[index]
+    if index == IndexKind.SINGLE and flags & FILTERED_SINGLE:
+        widths = (length_size, 4)
+    place, parameters = place + 1, []
+    for size in widths:
+        parameters.append(read_uint(data, place, size))
+        place += size
+    address = read_address(data, place, offset_size)
+    found = Layout(
+        LayoutClass.CHUNKED,
+        address,
+        dims=dims,
+        index_kind=index,
+        flags=flags,
+        place=place,
+        parameters=tuple(parameters),
+        dims_at=(5, width),
+    )
+    return found, place + offset_size
+
+
+def _parse_virtual(data: bytes, offset_size: int, length_size: int) -> tuple[Layout, int]:
+    """Read version 4 and later: class, address of a collection of the heap, number of an object."""
+    address = read_address(data, 2, offset_size)
+    number = read_uint(data, 2 + offset_size, 4)
+    return Layout(LayoutClass.VIRTUAL, address, place=2, parameters=(number,)), 6 + offset_size
+
+
+Parse = Callable[[bytes, int, int], tuple[Layout, int]]
+OLD: dict[int, Parse] = {
+    LayoutClass.COMPACT: _parse_old_compact,
+    LayoutClass.CONTIGUOUS: _parse_old_contiguous,
+    LayoutClass.CHUNKED: _parse_old_chunked,
+}
+V3: dict[int, Parse] = {
+    LayoutClass.COMPACT: _parse_compact,
+    LayoutClass.CONTIGUOUS: _parse_contiguous,
+    LayoutClass.CHUNKED: _parse_chunked_3,
+}
+V4: dict[int, Parse] = V3 | {
+    LayoutClass.CHUNKED: _parse_chunked_4,
+    LayoutClass.VIRTUAL: _parse_virtual,
+}
+"""Parsers by class, for versions 1 and 2, 3, and later: the layout, and where it ends."""
