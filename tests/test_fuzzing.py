@@ -26,7 +26,7 @@ from fuzz.seeds import SEEDS
 from products import few_quick
 
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.datasets.detection import READERS
+from virtualds.datasets.location import READERS
 
 TESTS = Path(__file__).parent
 CASES = 15

@@ -99,7 +99,7 @@ PUBLIC = {
 
 # fsspec's filesystems answer in coroutines; these modules ask them, within the time of a request.
 # `accessors.loading` stands in for a coroutine of xarray.
-COROUTINES = {"accessors.loading", "stores.pace", "stores.http_session", "stores.fsspec_ranges"}
+COROUTINES = {"accessors.loading", "stores.retry", "stores.http_session", "stores.fsspec_ranges"}
 COROUTINES |= {"stores.azure_blobs", "stores.conditional.azure", "stores.google_files"}
 
 # Modules for zarr-python and for Icechunk, whose stores are those of zarr-python. They are imported
@@ -402,7 +402,7 @@ BEHIND_THE_PROGRAM = {
     "virtualds.importing",
     "virtualds.pictures.html",
     "virtualds.quantities",
-    "virtualds.stores.glob",
+    "virtualds.stores.listing",
 }
 """What the command line uses besides the public names."""
 

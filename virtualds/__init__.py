@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     )
     from virtualds.checks.diagnose.report import Diagnosis as Diagnosis
     from virtualds.checks.verify.report import Verification as Verification
-    from virtualds.chunks.axis import ChunkAxis as ChunkAxis
+    from virtualds.chunks.fragment import ChunkAxis as ChunkAxis
     from virtualds.chunks.fragment import Fragment as Fragment
     from virtualds.chunks.manifest import ChunkManifest as ChunkManifest
     from virtualds.codecs.pipeline import CodecPipeline as CodecPipeline
@@ -86,7 +86,7 @@ if TYPE_CHECKING:
     from virtualds.options import set_options as set_options
     from virtualds.progress import Progress as Progress
     from virtualds.source_file import SourceFile as SourceFile
-    from virtualds.stores.open_source import open_source as open_source
+    from virtualds.stores.scan_cache import open_source as open_source
     from virtualds.syncing import sync as sync
     from virtualds.syncing.report import SyncReport as SyncReport
 
@@ -94,7 +94,7 @@ _HOMES = {
     "AccessError": "errors",
     "AccessWarning": "errors",
     "BuildReport": "combine.progress",
-    "ChunkAxis": "chunks.axis",
+    "ChunkAxis": "chunks.fragment",
     "ChunkManifest": "chunks.manifest",
     "CodecPipeline": "codecs.pipeline",
     "CombineError": "errors",
@@ -129,7 +129,7 @@ _HOMES = {
     "edit": "datasets.edit",
     "expire_snapshots": "datasets.snapshots",
     "open_flat": "datasets.open_flat",
-    "open_source": "stores.open_source",
+    "open_source": "stores.scan_cache",
     "open_virtual_dataset": "datasets.open",
     "open_virtual_datatree": "datasets.open",
     "open_virtual_mfdataset": "combine",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from virtualds.combine.build_options import Parallel
     from virtualds.combine.file_coordinates import Source
     from virtualds.datasets.location import Location
-    from virtualds.datasets.what_to_load import Loadable
+    from virtualds.datasets.open_options import Loadable
     from virtualds.progress import ProgressOption
     from virtualds.stores.access_rules import Allow
 
@@ -138,9 +138,8 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
         """
         given = dict(locals())
         with importing:
-            from virtualds.datasets.coordinates import fetch_coordinates
             from virtualds.datasets.open import open_group
-            from virtualds.datasets.open_options import OpenOptions
+            from virtualds.datasets.open_options import OpenOptions, fetch_coordinates
             from virtualds.datasets.to_dataset import to_lazy_dataset
             from virtualds.formats.undecodable import decode_group
 
@@ -222,9 +221,8 @@ class VirtualBackendEntrypoint(BackendEntrypoint):
     ) -> dict[str, xr.Dataset]:
         """Return a group and all groups below it as lazy datasets, by path."""
         with importing:
-            from virtualds.datasets.coordinates import fetch_coordinates
             from virtualds.datasets.open import open_group
-            from virtualds.datasets.open_options import OpenOptions
+            from virtualds.datasets.open_options import OpenOptions, fetch_coordinates
             from virtualds.datasets.tree import to_lazy_datasets
 
         location = _location_of(filename_or_obj, storage_options)
@@ -280,7 +278,7 @@ def _means_many(files: Any, given: Mapping[str, Any]) -> bool:
 def _is_clear_pattern(name: Any) -> bool:
     """Say whether a name is a pattern; names in object stores may have brackets of their own."""
     with importing:
-        from virtualds.stores.glob import names_files
+        from virtualds.stores.listing import names_files
 
     if not isinstance(name, str) or not names_files(name):
         return False

@@ -34,7 +34,7 @@ def list_files(
     FileNotFoundError
         A pattern matches no file.
     """
-    from virtualds.stores.glob import find_matching
+    from virtualds.stores.listing import find_matching
 
     found = find_matching(urls, options)
     if files_from is not None:

@@ -20,8 +20,8 @@ from virtualds import ChunkManifest, CodecPipeline, Fragment, ManifestArray, Sou
 from virtualds.arrays.chunk_bins import FIRST_KIND, GAP, MOST_BINS, MOST_KINDS, UNREAD, bin_chunks
 from virtualds.arrays.chunk_picture import draw_chunks
 from virtualds.arrays.survey import count_files, find_used_files, survey
-from virtualds.chunks.axis import ChunkAxis, make_regular_axes
 from virtualds.chunks.columns import MISSING
+from virtualds.chunks.fragment import ChunkAxis, make_regular_axes
 from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.sparse_manifest import PlacedReferences, SparseManifest
 from virtualds.chunks.strided_manifest import StridedManifest, StridedReferences

@@ -22,7 +22,7 @@ from products import few_quick
 import virtualds
 from virtualds import Verification
 from virtualds.arrays.parser import NativeReader
-from virtualds.datasets.detection import READERS
+from virtualds.datasets.location import READERS
 from virtualds.datasets.registry import PARSERS
 from virtualds.parsers import hdf5
 
@@ -134,7 +134,7 @@ def test_a_file_that_would_crash_the_netcdf_library_is_not_given_to_it(
 ) -> None:
     without_the_first = replace(hdf5.PARSER, natives=hdf5.PARSER.natives[1:])
     readers = tuple(without_the_first if r is hdf5.PARSER else r for r in READERS)
-    monkeypatch.setattr("virtualds.datasets.detection.READERS", readers)
+    monkeypatch.setattr("virtualds.datasets.location.READERS", readers)
     halves, others = of_case("every_float", archive), of_case("padded_chunks", archive)
     assert [name.split()[0] for name in halves.compared] == ["h5py"]
     assert [name.split()[0] for name in others.compared] == ["netCDF4"]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from virtualds import ChunkAxis, ChunkManifest, Fragment
 from virtualds.chunks.alignment import find_mesh_lengths
-from virtualds.chunks.axis import IrregularAxis, RegularAxis
+from virtualds.chunks.fragment import IrregularAxis, RegularAxis
 from virtualds.chunks.projection import AxisKey, Projection, Slices, find_distinct, to_slice
 
 

@@ -16,7 +16,7 @@ from virtualds import (
     ManifestVariable,
     SourceFile,
 )
-from virtualds.chunks.axis import make_regular_axes
+from virtualds.chunks.fragment import make_regular_axes
 from virtualds.chunks.lazy_manifest import DeferredManifest, LazyManifest
 from virtualds.chunks.sparse_manifest import PlacedReferences, SparseManifest
 from virtualds.chunks.strided_manifest import StridedManifest, StridedReferences

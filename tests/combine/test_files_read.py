@@ -16,7 +16,7 @@ from range_server import range_server
 from unknown_form import UNKNOWN, write_known, write_unknown
 
 import virtualds
-from virtualds.arrays.read_way import ALONE, LIBRARY, ReadWay
+from virtualds.arrays.group import ALONE, LIBRARY, ReadWay
 from virtualds.combine.files_read import FilesRead, LibraryReason, WayCounter
 
 pytestmark = pytest.mark.usefixtures("_processes_take_part")

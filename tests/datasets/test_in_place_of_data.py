@@ -8,7 +8,7 @@ import pytest
 from counting_server import counting_server
 
 import virtualds
-from virtualds.datasets.detection import READERS
+from virtualds.datasets.location import READERS
 from virtualds.errors import FormatError
 
 CONTENTS = {

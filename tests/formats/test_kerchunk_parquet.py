@@ -387,9 +387,9 @@ def test_a_failing_write_leaves_the_old_set(
 def test_where_names_cannot_be_exchanged_it_takes_two_steps(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from virtualds.stores import local_files
+    from virtualds.stores import local
 
-    monkeypatch.setattr(local_files.ctypes, "CDLL", lambda *args, **options: object())
+    monkeypatch.setattr(local.ctypes, "CDLL", lambda *args, **options: object())
     test_an_existing_set_is_replaced_or_refused(tmp_path)
 
 

@@ -15,7 +15,7 @@ from virtual_arrays import PLAIN, SHUFFLED, ZLIB, counted_reads, exactly, path_o
 
 from virtualds import ManifestArray, ReadError, open_virtual_dataset, set_options
 from virtualds.options import Options, count_memory, list_memory_limits
-from virtualds.reading.chunk_cache import ChunkCache, ChunkKey, chunk_cache
+from virtualds.reading.fetch import ChunkCache, ChunkKey, chunk_cache
 from virtualds.source_file import SourceFile
 
 VALUES = np.random.default_rng(5).normal(size=(24, 100, 100)).round(1)

@@ -47,9 +47,9 @@ from virtualds import set_options as set_virtualds_options
 from virtualds.arrays.concatenate import concatenate
 from virtualds.chunks.columns import INLINE
 from virtualds.codecs.cf_packing import Packing
-from virtualds.reading import local
+from virtualds.reading import fetch
 from virtualds.reading import threads as pool
-from virtualds.reading.coalesce import join_ranges
+from virtualds.reading.fetch import join_ranges
 from virtualds.reading.plan import plan, plan_points
 from virtualds.source_file import PRESENT, SourceFile, checksum_of
 from virtualds.stores.local import LocalStore
@@ -120,8 +120,8 @@ def test_a_crop_reads_like_a_slice(folder: Path, data: st.DataObject) -> None:
 @contextmanager
 def read_in_place_whatever_the_size() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(local, "DIRECT_BYTES", 0)
-        patch.setattr(local, "DIRECT_ROW_BYTES", 0)
+        patch.setattr(fetch, "DIRECT_BYTES", 0)
+        patch.setattr(fetch, "DIRECT_ROW_BYTES", 0)
         yield
 
 

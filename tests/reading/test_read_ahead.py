@@ -15,7 +15,7 @@ from virtualds import ManifestArray, ReadError, set_options
 from virtualds.reading import prefetch as ahead_module
 from virtualds.reading import tasks
 from virtualds.reading import threads as pool_module
-from virtualds.reading.coalesce import join_ranges
+from virtualds.reading.fetch import join_ranges
 from virtualds.reading.plan import plan
 from virtualds.reading.prefetch import HostSlot, Prefetcher
 from virtualds.reading.tasks import Batch

@@ -24,7 +24,7 @@ from virtualds import SourceFile, set_options
 from virtualds.source_file import StorageOptions
 from virtualds.stores import fsspec_ranges, http_session, obstore, retry
 from virtualds.stores.fsspec import FsspecStore
-from virtualds.stores.obstore_options import split_url, translate_options
+from virtualds.stores.obstore import split_url, translate_options
 from virtualds.stores.store import StoreError
 
 pytest.importorskip("obstore")

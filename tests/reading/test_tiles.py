@@ -12,9 +12,9 @@ from virtual_arrays import PLAIN, SHUFFLED, ZLIB, exactly, path_of, slices, virt
 
 from virtualds import ManifestArray, ReadError, set_options
 from virtualds.codecs.cf_packing import Packing
+from virtualds.reading.decode import Tile
 from virtualds.reading.plan import plan
 from virtualds.reading.tasks import Batch
-from virtualds.reading.tiles import Tile
 
 
 @pytest.fixture(scope="module")

@@ -26,8 +26,7 @@ import virtualds
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store, obstore
 from virtualds.stores.conditional import objects
-from virtualds.stores.glob import find_matching
-from virtualds.stores.listing import fetch_state, list_states
+from virtualds.stores.listing import fetch_state, find_matching, list_states
 from virtualds.stores.store import StoreError
 
 SETS = ["refs.json", "refs.parquet", "refs.zarr"]

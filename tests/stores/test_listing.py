@@ -17,8 +17,7 @@ from range_server import running
 
 from virtualds.source_file import NO_NUMBER, StorageOptions
 from virtualds.stores import obstore
-from virtualds.stores.glob import find_matching
-from virtualds.stores.listing import fetch_state, list_states
+from virtualds.stores.listing import fetch_state, find_matching, list_states
 from virtualds.urls import normalise_url
 
 FILES = {

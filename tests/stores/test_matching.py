@@ -10,7 +10,7 @@ import pytest
 import xarray as xr
 
 import virtualds
-from virtualds.stores.glob import find_matching
+from virtualds.stores.listing import find_matching
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ import virtualds
 from virtualds import AccessError, ReadError
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import FsspecStore
-from virtualds.stores.refusals import find_refusal
+from virtualds.stores.responses import find_refusal
 from virtualds.stores.store import StoreError
 
 pytest.importorskip("s3fs")

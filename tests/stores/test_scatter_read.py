@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from virtualds.stores import preadv
-from virtualds.stores.preadv import count_row_bytes, read_rows
+from virtualds.stores import local
+from virtualds.stores.local import count_row_bytes, read_rows
 
 Array = np.ndarray[Any, Any]
 BYTES = np.random.default_rng(5).bytes(100_000)
@@ -65,7 +65,7 @@ def test_nothing_else_is_written(make: Callable[[], Array], length: int, handle:
 def test_any_number_of_calls_comes_to_the_same(
     handle: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preadv, "MOST_ROWS", most)
+    monkeypatch.setattr(local, "MOST_ROWS", most)
     target = np.zeros((7, 9, 11), "i4")[:, 2:6, 1:8]
     assert read_rows(handle, 0, target) == target.nbytes
     assert target.tobytes() == BYTES[: target.nbytes]
@@ -90,8 +90,8 @@ def test_a_call_that_stops_within_a_row_goes_on_there(
             left -= int(row[1])
         return real(handle, rows[rows[:, 1] > 0], offset)
 
-    real = preadv._preadv
-    monkeypatch.setattr(preadv, "_preadv", some)
+    real = local._preadv
+    monkeypatch.setattr(local, "_preadv", some)
     target = np.zeros((7, 9, 11), "i4")[:, 2:6, 1:8]
     assert read_rows(handle, OFFSET, target) == target.nbytes
     assert target.tobytes() == BYTES[OFFSET : OFFSET + target.nbytes]
@@ -141,7 +141,7 @@ def test_a_table_has_as_many_rows_as_one_call_takes() -> None:
 
 
 def test_a_long_row_is_read_by_several_calls(handle: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preadv, "MOST_BYTES", 1000)
+    monkeypatch.setattr(local, "MOST_BYTES", 1000)
     target = np.zeros((3, 5000), "u1")[:, :3001]
     assert read_rows(handle, OFFSET, target) == target.nbytes
     assert target.tobytes() == BYTES[OFFSET : OFFSET + target.nbytes]

@@ -1,6 +1,6 @@
 """`ManifestArray`, the virtual array: building, reading, and looking at it.
 
-`virtualds.arrays.fragmented` has the methods that keep an array virtual, and
+`FragmentedArray` has the methods that keep an array virtual, and
 `virtualds.arrays.numpy_functions` the numpy functions that use them. All other operations read the
 values that they need.
 """
@@ -8,23 +8,24 @@ values that they need.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
+from math import prod
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from virtualds.arrays.display import format_page, format_summary
 from virtualds.arrays.duck_array import DuckArray
-from virtualds.arrays.fill import default_fill
-from virtualds.arrays.fragmented import FragmentedArray
-from virtualds.chunks.axis import ChunkAxis, make_regular_axes
+from virtualds.chunks.alignment import find_whole_blocks
 from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.familiar_names import OF_ARRAYS, FamiliarNames
-from virtualds.chunks.fragment import Fragment
+from virtualds.chunks.fragment import ChunkAxis, Fragment, make_regular_axes
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs import codec_from_zarr_v2
-from virtualds.codecs.codec import Codec, Unreadable
+from virtualds.codecs.cf_packing import ABSENT
+from virtualds.codecs.codec import Codec, CodecError, Unreadable
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import CombineError, CopyWarning, UnsupportedError, warn_user
 from virtualds.options import get_options
@@ -33,6 +34,285 @@ from virtualds.quantities import format_bytes
 from virtualds.reading import read, read_points
 from virtualds.source_file import SourceFile, from_crc32
 from virtualds.urls import normalise_url
+
+# ---------------------------------------------------------------------- fill values
+# The values of space that no chunk covers.
+
+
+def has_missing_value(dtype: np.dtype[Any]) -> bool:
+    """Say whether a value of a dtype means that it is missing."""
+    return dtype.kind in ABSENT
+
+
+def default_fill(dtype: np.dtype[Any]) -> Any:
+    """Return the value of space that nothing covers: NaN or NaT where there is one, else zero."""
+    # cached, but not for records, which are mutable
+    return _compute_fill(dtype) if dtype.names else _known_fill(dtype)
+
+
+def _compute_fill(dtype: np.dtype[Any]) -> Any:
+    if has_missing_value(dtype):
+        return np.array(ABSENT[dtype.kind]).astype(dtype)[()]
+    return np.zeros((), dtype)[()]
+
+
+_known_fill = lru_cache(1024)(_compute_fill)
+
+
+def fills_with(pipeline: CodecPipeline, value: Any) -> bool:
+    """Say whether a missing chunk of a pipeline has a value."""
+    try:
+        return is_same_scalar(pipeline.missing_value, value)
+    except CodecError:
+        return False  # netCDF's fill value need not be a date
+
+
+def is_same_scalar(a: Any, b: Any) -> bool:
+    """Say whether two scalars are the same value: NaN is NaN, and -0.0 is not 0.0."""
+    one, two = np.asarray(a), np.asarray(b)
+    if one.dtype.kind == two.dtype.kind == "c":
+        return is_same_scalar(a.real, b.real) and is_same_scalar(a.imag, b.imag)
+    if a != b:
+        return bool(a != a and b != b)
+    kind = np.result_type(one, two)
+    return one.astype(kind).tobytes() == two.astype(kind).tobytes()
+
+
+# ---------------------------------------------------------------------- arrays of fragments
+# Cropping, permuting and repeating axes change numbers of chunks only, and read nothing.
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class FragmentedArray:
+    """The part of `virtualds.ManifestArray` that reads no values."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    fill_value: Any
+    pipelines: tuple[CodecPipeline, ...]
+    fragments: tuple[Fragment, ...]
+    name: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        for fragment in self.fragments:
+            if fragment.shape == self.shape and not any(fragment.start):
+                continue
+            inside = len(fragment.start) == len(self.shape) and all(
+                a >= 0 and b <= n
+                for a, b, n in zip(fragment.start, fragment.stop, self.shape, strict=True)
+            )
+            if not inside:
+                raise ValueError(
+                    f"ManifestArray: a fragment from {fragment.start} to {fragment.stop} does not "
+                    f"lie inside {self.shape}; crop it, or give the array a shape that holds it"
+                )
+        for pipeline in self.pipelines:
+            shown = [entry for entry in pipeline.layout if isinstance(entry, int)]
+            if len(set(shown)) < len(shown) or not set(shown) <= set(range(self.ndim)):
+                raise ValueError(
+                    f"ManifestArray: chunks are stored with the axes {shown}, which are not "
+                    f"different axes of an array of {self.ndim}; correct the layout of the pipeline"
+                )
+
+    # ------------------------------------------------------------------ describing
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def label(self) -> str:
+        """The name and shape of the array, for errors."""
+        return f"{self.name or 'virtual array'} {self.shape}"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the values, once read."""
+        return self.size * self.dtype.itemsize
+
+    @property
+    def nbytes_virtual(self) -> int:
+        """Bytes that the references take in memory."""
+        axes = sum(axis.nbytes for f in self.fragments for axis in f.axes)
+        return axes + sum(f.manifest.nbytes for f in self.fragments)
+
+    @property
+    def nchunks(self) -> int:
+        """Number of chunks of all grids, missing ones too."""
+        return sum(f.manifest.size for f in self.fragments)
+
+    @property
+    def blocks(self) -> tuple[tuple[int, ...], ...]:
+        """Lengths, per axis, of the smallest blocks of dask that hold whole chunks."""
+        return find_whole_blocks(self.shape, self.fragments, self.dtype.itemsize)
+
+    @property
+    def manifest(self) -> ChunkManifest:
+        """The manifest of the only fragment.
+
+        Raises
+        ------
+        UnsupportedError
+            The array has none or several; look at `fragments`.
+        """
+        if len(self.fragments) != 1:
+            raise UnsupportedError(
+                f"ManifestArray.manifest: the array has {len(self.fragments)} fragments, each with "
+                f"a manifest of its own; use .fragments"
+            )
+        return self.fragments[0].manifest
+
+    @property
+    def sources(self) -> tuple[SourceFile, ...]:
+        """The distinct files that chunks lie in."""
+        return tuple(dict.fromkeys(file for f in self.fragments for file in f.manifest.sources))
+
+    @property
+    def listed_sources(self) -> tuple[SourceFile, ...]:
+        """The distinct files that chunks lie in, and other files that reference sets list.
+
+        For arrays in reference sets, they are known without reading all references.
+        """
+        return tuple(dict.fromkeys(file for f in self.fragments for file in f.manifest.listed))
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether some elements lie in no fragment."""
+        return sum(prod(f.shape) for f in self.fragments) < self.size
+
+    @property
+    def gaps_read_as_missing(self) -> bool:
+        """Whether elements that lie in no fragment have the value of a missing chunk."""
+        return not self.has_gaps or all(fills_with(p, self.fill_value) for p in self.pipelines)
+
+    def same_references(self, other: FragmentedArray) -> bool:
+        """Say whether both refer to the same bytes, and so have the same values."""
+        return self is other or (
+            self.shape == other.shape
+            and self.dtype == other.dtype
+            and self.pipelines == other.pipelines
+            and len(self.fragments) == len(other.fragments)
+            and (not self.has_gaps or is_same_scalar(self.fill_value, other.fill_value))
+            and all(
+                a.start == b.start and a.axes == b.axes and a.manifest.same(b.manifest)
+                for a, b in zip(self.fragments, other.fragments, strict=True)
+            )
+        )
+
+    # ------------------------------------------------------------------ staying virtual
+
+    def crop(self, axis: int, start: int, stop: int) -> Self:
+        """Return the elements ``start`` to ``stop`` along one axis."""
+        if (start, stop) == (0, self.shape[axis]):
+            return self
+        stop = max(start, stop)
+        kept = (f.crop(axis, start, stop) for f in self.fragments)
+        shape = (*self.shape[:axis], stop - start, *self.shape[axis + 1 :])
+        return replace(
+            self, shape=shape, fragments=tuple(f for f in kept if f is not None)
+        ).pruned()
+
+    def transpose(self, *axes: Any) -> Self:
+        """Permute the axes; without argument, reverse them."""
+        order = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes or None
+        order = tuple(range(self.ndim))[::-1] if order is None else order
+        order = tuple(int(np.arange(self.ndim)[i]) for i in order)
+        if sorted(order) != list(range(self.ndim)):
+            raise ValueError(
+                f"transpose {self.label}: {order} is not a permutation of its axes; name each of "
+                f"the {self.ndim} once"
+            )
+        return replace(
+            self,
+            shape=tuple(self.shape[i] for i in order),
+            pipelines=tuple(p.transpose(order) for p in self.pipelines),
+            fragments=tuple(f.transpose(order) for f in self.fragments),
+        )
+
+    @property
+    def T(self) -> Self:
+        """The array with its axes reversed."""
+        return self.transpose()
+
+    def insert_axis(self, axis: int) -> Self:
+        """Insert an axis of one element."""
+        return replace(
+            self,
+            shape=(*self.shape[:axis], 1, *self.shape[axis:]),
+            pipelines=tuple(p.insert_axis(axis) for p in self.pipelines),
+            fragments=tuple(f.insert_axis(axis) for f in self.fragments),
+        )
+
+    def drop_axis(self, axis: int) -> Self:
+        """Remove an axis of one element."""
+        table: dict[CodecPipeline, int] = {}
+        fragments = []
+        for fragment in self.fragments:
+            _, encoded, inset = (int(c[0]) for c in fragment.axes[axis].slabs())
+            numbers = [
+                table.setdefault(p.drop_axis(axis, encoded, inset), len(table))
+                for p in self.pipelines
+            ]
+            dropped = fragment.drop_axis(axis)
+            fragments.append(replace(dropped, manifest=dropped.manifest.with_pipelines(numbers)))
+        shape = (*self.shape[:axis], *self.shape[axis + 1 :])
+        return replace(self, shape=shape, pipelines=tuple(table), fragments=tuple(fragments))
+
+    def repeat(self, axis: int, count: int) -> Self:
+        """Show an axis of one element ``count`` times."""
+        shape = (*self.shape[:axis], count, *self.shape[axis + 1 :])
+        shown = tuple(f.repeat(axis, count) for f in self.fragments) if count else ()
+        return replace(self, shape=shape, fragments=shown)
+
+    def broadcast_to(self, shape: Sequence[int]) -> Self:
+        """Repeat the array along new leading axes and axes of one element."""
+        if len(shape) < self.ndim:
+            raise self._no_broadcast(shape)
+        result = self
+        for _ in range(len(shape) - self.ndim):
+            result = result.insert_axis(0)
+        for axis, (old, new) in enumerate(zip(result.shape, shape, strict=True)):
+            if old == 1 and new != 1:
+                result = result.repeat(axis, new)
+            elif old != new:
+                raise self._no_broadcast(shape)
+        return result
+
+    def _no_broadcast(self, shape: Sequence[int]) -> ValueError:
+        return ValueError(
+            f"broadcast_to {self.label}: it does not broadcast to {tuple(shape)}; only axes of one "
+            f"element are repeated, and new ones come first"
+        )
+
+    def keep(self, axis: int, runs: Sequence[tuple[int, int]]) -> Self:
+        """Keep some stretches of an axis; the rest becomes fill."""
+        kept = []
+        for start, stop in runs:
+            parts = (f.crop(axis, start, stop) for f in self.fragments)
+            kept += [f.shift(axis, start) for f in parts if f is not None]
+        return replace(self, fragments=tuple(kept)).pruned()
+
+    def pruned(self) -> Self:
+        """Return the array without files and pipelines that no chunk of it needs."""
+        fragments = [replace(f, manifest=f.manifest.pruned()) for f in self.fragments]
+        if len(self.pipelines) < 2 and fragments:
+            return replace(self, fragments=tuple(fragments))
+        found = [f.manifest.used_pipelines(len(self.pipelines)) for f in fragments]
+        used = np.unique(np.concatenate(found)).tolist() if found else []
+        numbers = [used.index(i) if i in used else 0 for i in range(len(self.pipelines))]
+        kept = [replace(f, manifest=f.manifest.with_pipelines(numbers)) for f in fragments]
+        pipelines = tuple(self.pipelines[i] for i in used)
+        return replace(self, pipelines=pipelines, fragments=tuple(kept))
+
+
+# ---------------------------------------------------------------------- virtual arrays
+
 
 COPIED_BYTES = 2**23
 """Most bytes that an index, a cast or a writer loads without a warning."""

@@ -10,11 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.fill import is_same_scalar
-from virtualds.chunks.axis import ChunkAxis
+from virtualds.arrays.array import ManifestArray, is_same_scalar
 from virtualds.chunks.columns import MISSING
-from virtualds.chunks.fragment import Fragment, join_fragments
+from virtualds.chunks.fragment import ChunkAxis, Fragment, join_fragments
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints, find_turn
 from virtualds.chunks.sparse_manifest import SparseManifest

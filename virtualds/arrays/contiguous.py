@@ -11,8 +11,7 @@ import numpy as np
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestVariable, describe_left_out
 from virtualds.bounds import demand_axes
-from virtualds.chunks.axis import LONGEST_AXIS, ChunkAxis
-from virtualds.chunks.fragment import Fragment
+from virtualds.chunks.fragment import LONGEST_AXIS, ChunkAxis, Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, UnsupportedError

@@ -8,16 +8,44 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.read_way import ReadWay
 from virtualds.errors import FormatError, VirtualdsError
 from virtualds.public import public
 from virtualds.quantities import format_count
+
+# ---------------------------------------------------------------------- how a file was read
+
+
+class ReadWay(NamedTuple):
+    """How a file was read: the name of the way, and why no other was taken."""
+
+    name: str
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return _WORDS[self.name] + (f", since {self.reason}" if self.reason else "")
+
+
+TOGETHER = ReadWay("together")
+"""By the structure of another file."""
+ALONE = ReadWay("alone")
+"""By our own reader."""
+LIBRARY = "library"
+"""Name of the way through the library of the format."""
+_WORDS = {
+    TOGETHER.name: "read together with files of the same structure",
+    ALONE.name: "read by virtualds",
+    LIBRARY: "read by the HDF5 library",
+}
+
+
+# ---------------------------------------------------------------------- groups
+
 
 SHOWN_NAMES = 10
 """Most variables and groups that the text of a group names."""

@@ -17,8 +17,7 @@ import numpy.typing as npt
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.concatenate import concatenate as join_arrays
 from virtualds.arrays.duck_array import NUMPY_FUNCTIONS
-from virtualds.chunks.axis import ChunkAxis
-from virtualds.chunks.fragment import Fragment
+from virtualds.chunks.fragment import ChunkAxis, Fragment
 from virtualds.chunks.projection import Ints, count_from_front, find_runs
 
 FREE_SLABS = 64

@@ -11,12 +11,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.array import ManifestArray, default_fill, fills_with
 from virtualds.arrays.concatenate import assemble, set_fill
-from virtualds.arrays.fill import default_fill, fills_with
 from virtualds.chunks.alignment import find_regular_chunks
-from virtualds.chunks.axis import make_regular_axes
-from virtualds.chunks.fragment import Fragment
+from virtualds.chunks.fragment import Fragment, make_regular_axes
 from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints

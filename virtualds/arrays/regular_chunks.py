@@ -38,7 +38,7 @@ def to_regular_chunks(array: ManifestArray, *, permuted: bool = False) -> Manife
 
     Examples
     --------
-    >>> from virtualds.chunks.axis import ChunkAxis
+    >>> from virtualds.chunks.fragment import ChunkAxis
     >>> from virtualds.chunks.manifest import ChunkManifest
     >>> from virtualds.source_file import SourceFile
     >>> months = ChunkAxis.from_slabs([31, 28], [31, 28])

@@ -30,7 +30,7 @@ from virtualds.stores import (
     locate_outside_archives,
 )
 from virtualds.stores.archive import Entry
-from virtualds.stores.compressed import make_member_error
+from virtualds.stores.archive_index import make_member_error
 from virtualds.urls import HELD, normalise_url, scheme_of
 
 
@@ -253,7 +253,7 @@ def resolve_archive_members(group: ManifestGroup) -> ManifestGroup:
 
 def _resolve_variable(variable: ManifestVariable) -> ManifestVariable:
     data = variable.data
-    if not isinstance(data, ManifestArray):
+    if not isinstance(data, ManifestArray) or not any(map(_may_lead_inside, data.fragments)):
         return variable
     data = _resolve_deflated(data)
     codecs = all(pipeline.codecs for pipeline in data.pipelines)
@@ -261,6 +261,12 @@ def _resolve_variable(variable: ManifestVariable) -> ManifestVariable:
     if data is variable.data and all(map(is_, fragments, data.fragments)):
         return variable
     return replace(variable, data=replace(data, fragments=fragments))
+
+
+def _may_lead_inside(fragment: Fragment) -> bool:
+    """Say whether references may lead to files inside archives: their urls have two parts."""
+    manifest = fragment.manifest
+    return not manifest.is_in_set and any("::" in file.url for file in manifest.files)
 
 
 def _resolve_deflated(array: ManifestArray) -> ManifestArray:

@@ -20,9 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.chunks.axis import ChunkAxis
 from virtualds.chunks.columns import INLINE, MISSING
-from virtualds.chunks.fragment import Fragment
+from virtualds.chunks.fragment import ChunkAxis, Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints
 from virtualds.codecs.pipeline import CodecPipeline, FixedAxis

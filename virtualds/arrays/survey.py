@@ -12,9 +12,8 @@ from weakref import ref
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.chunks.axis import ChunkAxis
 from virtualds.chunks.columns import MISSING
-from virtualds.chunks.fragment import Fragment
+from virtualds.chunks.fragment import ChunkAxis, Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints, compact
 from virtualds.chunks.reference_table import iterate_references

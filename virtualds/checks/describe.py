@@ -19,16 +19,15 @@ from virtualds.chunks.sparse_manifest import hold_in_memory
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.location import Location, reader_of
 from virtualds.datasets.open import demand_loadable, open_group
-from virtualds.datasets.open_options import OpenOptions
+from virtualds.datasets.open_options import Loadable, OpenOptions
 from virtualds.datasets.references_behind import replace_variables
 from virtualds.datasets.snapshots import build_snapshot_table
 from virtualds.datasets.tree import to_virtual_tree
-from virtualds.datasets.what_to_load import Loadable
 from virtualds.errors import without_secrets
 from virtualds.formats import Format
 from virtualds.source_file import SourceFile
 from virtualds.stores.access_rules import Allow
-from virtualds.stores.errors import explain_open_errors
+from virtualds.stores.store import explain_open_errors
 
 LOOKED_THROUGH = 2**21
 """Most references that are searched for source files, where a set does not list its files."""

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from virtualds.chunks.axis import ChunkAxis
-from virtualds.chunks.fragment import Fragment
+from virtualds.chunks.fragment import ChunkAxis, Fragment
 from virtualds.chunks.projection import Ints
 from virtualds.options import MIB
 

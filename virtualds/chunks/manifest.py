@@ -24,6 +24,7 @@ from virtualds.chunks.columns import (
     JoinedTable,
     Reference,
     as_grid_column,
+    check_references,
     column_of_rows,
     concatenate_columns,
     constant_column,
@@ -40,7 +41,6 @@ from virtualds.chunks.columns import (
     unpack_table,
 )
 from virtualds.chunks.familiar_names import OF_MANIFESTS, FamiliarNames
-from virtualds.chunks.manifest_checks import check_references
 from virtualds.chunks.projection import Ints, compact, find_distinct, find_turn
 from virtualds.public import public
 from virtualds.quantities import format_count

@@ -30,13 +30,12 @@ from virtualds.combine.xarray_combine import Combination
 from virtualds.datasets.keywords import make_strict
 from virtualds.datasets.location import name_both_options
 from virtualds.datasets.open import open_dataset_or_tree
-from virtualds.datasets.open_options import OpenOptions
-from virtualds.datasets.what_to_load import Loadable
+from virtualds.datasets.open_options import Loadable, OpenOptions
 from virtualds.formats import replaces_by
 from virtualds.options import FILE_RETRIES
 from virtualds.progress import ProgressOption
 from virtualds.stores.access_rules import Allow
-from virtualds.stores.interruption import explain_interrupt
+from virtualds.stores.retry import explain_interrupt
 
 Preprocess = Callable[[xr.Dataset], xr.Dataset]
 

@@ -33,7 +33,7 @@ from virtualds.datasets.reference_systems import SYSTEM_ATTRIBUTES
 from virtualds.datasets.registry import PARSERS
 from virtualds.datasets.to_dataset import find_decoding_plan
 from virtualds.options import get_options
-from virtualds.reading.chunk_cache import chunk_cache
+from virtualds.reading.fetch import chunk_cache
 from virtualds.source_file import StorageOptions
 from virtualds.stores.access_rules import AccessPolicy
 from virtualds.urls import normalise_url

@@ -16,8 +16,7 @@ from virtualds.combine.files import Files
 from virtualds.combine.open_file import PrepareStep, make_job
 from virtualds.combine.progress import BuildReport
 from virtualds.combine.workers import choose_workers
-from virtualds.datasets.open_options import OpenOptions
-from virtualds.datasets.what_to_load import demand_variables
+from virtualds.datasets.open_options import OpenOptions, demand_variables
 
 OF_XARRAY = ("fill_value",)
 """Arguments without a name of their own that go to xarray as they are."""

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.read_way import TOGETHER
+from virtualds.arrays.group import TOGETHER
 from virtualds.combine.alike_files import (
     HEEDED_ATTRIBUTES,
     AlikeOpener,

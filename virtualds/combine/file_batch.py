@@ -25,7 +25,6 @@ from virtualds.arrays.alike_files import (
 )
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.datasets.coordinates import fetch_coordinates
 from virtualds.datasets.decoding import (
     MisfitError,
     VariableDecoding,
@@ -37,7 +36,7 @@ from virtualds.datasets.decoding_cache import DecodingPlan, DecodingPlans
 from virtualds.datasets.lazy import get_virtual_array, is_unread
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import dataset_of, make_dataset_or_tree, open_group
-from virtualds.datasets.open_options import OpenOptions
+from virtualds.datasets.open_options import OpenOptions, fetch_coordinates
 from virtualds.datasets.to_dataset import find_decoding_plan
 from virtualds.errors import VirtualdsError, without_secrets
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from virtualds.datasets.registry import format_of_object
 from virtualds.source_file import StorageOptions
-from virtualds.stores.glob import find_matching
+from virtualds.stores.listing import find_matching
 from virtualds.urls import normalise_url, scheme_of
 
 Paths = str | os.PathLike[str] | Sequence[Any]

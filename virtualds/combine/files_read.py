@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from virtualds.arrays.read_way import ALONE, LIBRARY, TOGETHER, ReadWay
+from virtualds.arrays.group import ALONE, LIBRARY, TOGETHER, ReadWay
 from virtualds.errors import without_secrets
 from virtualds.quantities import format_count
 

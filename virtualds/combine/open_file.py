@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 import xarray as xr
 
-from virtualds.arrays.read_way import ReadWay
+from virtualds.arrays.group import ReadWay
 from virtualds.combine.build_options import BuildOptions
 from virtualds.combine.file_batch import FileBatch, OpenedAlone, open_stored
 from virtualds.combine.file_cache import FileCache

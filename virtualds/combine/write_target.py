@@ -17,7 +17,7 @@ from virtualds.datasets.write import Destination
 from virtualds.datasets.write_options import WriteOptions
 from virtualds.errors import VirtualdsError
 from virtualds.formats.admission import KEEP_QUERY, demand_unsigned
-from virtualds.stores.errors import explain_write_errors
+from virtualds.stores.store import explain_write_errors
 
 Key = TypeVar("Key")
 

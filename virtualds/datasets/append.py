@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.fill import has_missing_value
+from virtualds.arrays.array import ManifestArray, has_missing_value
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.regions import clear_boxes, find_boxes
 from virtualds.bounds import demand_joinable

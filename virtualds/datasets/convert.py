@@ -20,7 +20,7 @@ from virtualds.datasets.write import Destination
 from virtualds.datasets.write_options import WriteOptions
 from virtualds.formats import Format, replaces_by
 from virtualds.stores.access_rules import Allow
-from virtualds.stores.errors import explain_open_errors
+from virtualds.stores.store import explain_open_errors
 
 
 def convert(

@@ -18,8 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
-from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.fill import default_fill
+from virtualds.arrays.array import ManifestArray, default_fill
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.chunks.alignment import to_preferred_chunks
 from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES, Decoding

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from virtualds.arrays.array import COPIED_BYTES, ManifestArray
-from virtualds.arrays.fill import default_fill
+from virtualds.arrays.array import COPIED_BYTES, ManifestArray, default_fill
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.chunks.columns import drop_repeated_tables
 from virtualds.codecs.pipeline import CodecPipeline

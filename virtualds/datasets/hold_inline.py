@@ -13,7 +13,7 @@ from virtualds.chunks.columns import INLINE, settle_column
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints
 from virtualds.datasets.copy_plain_zarr import ManifestChunks
-from virtualds.reading.coalesce import join_ranges
+from virtualds.reading.fetch import join_ranges
 from virtualds.reading.threads import cores, in_turn
 from virtualds.source_file import find_mismatch
 from virtualds.stores import find_store

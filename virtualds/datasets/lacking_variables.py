@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import xarray as xr
 
-from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.fill import default_fill, has_missing_value
+from virtualds.arrays.array import ManifestArray, default_fill, has_missing_value
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.errors import CombineError
 

@@ -6,38 +6,552 @@ once: by the name of a parser or format, or by content.
 
 from __future__ import annotations
 
+import base64
+import io
+import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
 from virtualds.arrays.parser import Parser
-from virtualds.datasets.detection import (
-    HEAD_BYTES,
-    READERS,
-    Found,
-    demand_data_in,
-    detect_reader,
-    find_marked_by,
-    find_named,
-    give_options,
-)
-from virtualds.datasets.objects import find_meaning
 from virtualds.datasets.registry import (
     FORMATS,
+    PARSERS,
+    PLAIN_ZARR,
     format_of_object,
+    is_recognised,
     load_plugins,
 )
-from virtualds.errors import FormatError, UnsupportedError, without_secrets
+from virtualds.errors import FormatError, UnsupportedError, list_details, without_secrets
 from virtualds.formats import Format
+from virtualds.importing import LateTable
+from virtualds.reading.prefetch import fetch_many
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
-from virtualds.stores.compressed import demand_uncompressed
+from virtualds.stores.archive_index import demand_uncompressed, is_tar, is_zip
+from virtualds.stores.block_cache import FIRST_PAGES, PAGE
+from virtualds.stores.fence import is_claim
+from virtualds.stores.held import HeldBytes, HeldFile, HeldObject, make_options
+from virtualds.stores.listing import find_names
 from virtualds.stores.scan_cache import hold_scan
 from virtualds.stores.store import StoreError
-from virtualds.urls import normalise_url, scheme_of
+from virtualds.urls import join_path, normalise_url, scheme_of
+
+# ---------------------------------------------------------------------- objects in place of paths
+# Objects that users give in place of paths: where the file or set is that they mean.
+#
+# An open file that has a path or url means the file of that name, so that references to it can be
+# written. Bytes, other open files and dicts of references get a url that only this process knows.
+
+
+LOCAL = (None, "file", "local")
+"""Protocols of paths."""
+
+KNOWN = {"fo", "target_protocol", "target_options", "remote_protocol", "remote_options", "fs"} | {
+    *("ref_storage_args", "template_overrides")
+}
+"""Options of fsspec's ``reference`` filesystem that say what it opens."""
+TUNING = {"simple_templates", "max_gap", "max_block", "cache_size", "asynchronous", "loop"} | {
+    *("lazy", "batch_size", "skip_instance_cache", "use_listings_cache", "listings_expiry_time")
+}
+"""Its options that say how it works, which we do without."""
+
+
+@dataclass(frozen=True)
+class Meant:
+    """What an object means: a url, with access options, and how files of the set are opened.
+
+    Parameters
+    ----------
+    url : str
+    options : StorageOptions, optional
+    policy : AccessPolicy
+    """
+
+    url: str
+    options: StorageOptions | None = None
+    policy: AccessPolicy = ANYWHERE
+
+
+def is_reference_url(given: Any) -> bool:
+    """Say whether a url is that of fsspec's filesystem of references."""
+    return isinstance(given, str) and scheme_of(given) == "reference"
+
+
+def find_meaning(given: Any, options: Mapping[str, Any] | None = None) -> Meant | None:
+    """Return what an object means, None for a path and for objects that mean no file.
+
+    Parameters
+    ----------
+    given : object
+        A ``reference://`` url, bytes, an open binary file, a file, mapper or filesystem of fsspec,
+        or a dict of kerchunk references.
+    options : mapping, optional
+        Access options of the user; for references, those of the files that they name.
+
+    Examples
+    --------
+    >>> find_meaning(b"CDF").url.startswith("held://")
+    True
+    """
+    if is_reference_url(given):
+        return _open_reference_url(given, options or {})
+    if isinstance(given, str | os.PathLike):
+        return None
+    if isinstance(given, bytes | bytearray | memoryview):
+        return _hold(HeldBytes(given))
+    if (filesystem := _filesystem_of(given)) is not None:
+        return _find_in_fsspec(given, filesystem, options)
+    # datasets of xarray are mappings, too
+    if isinstance(given, dict):
+        return _hold_references(given, options)
+    return _find_open_file(given)
+
+
+def _hold(held: HeldObject, policy: AccessPolicy = ANYWHERE) -> Meant:
+    return Meant(held.name, make_options(held), policy)
+
+
+# ---------------------------------------------------------------------- open files
+
+
+def _find_open_file(given: Any) -> Meant | None:
+    """Return the file that an open file of Python means, None if it is none."""
+    if not (hasattr(given, "read") and hasattr(given, "seek")):
+        return None
+    if isinstance(given, io.TextIOBase):
+        raise TypeError(f"{given!r:.80} is open as text; open it in mode 'rb'")
+    if (path := _find_path(given)) is not None:
+        return Meant(normalise_url(path))
+    if isinstance(given, io.BytesIO):
+        # the user may change or close it later
+        return _hold(HeldBytes(given.getbuffer(), "BytesIO"))
+    return _hold(HeldFile(given))
+
+
+def _find_path(file: Any) -> str | None:
+    """Return the path of an open local file, if that still leads to it."""
+    name = getattr(file, "name", None)
+    if not isinstance(file, io.BufferedReader | io.FileIO | io.BufferedRandom):
+        return None
+    if not isinstance(name, str | os.PathLike):
+        return None
+    try:
+        is_there = os.path.samestat(os.fstat(file.fileno()), os.stat(name))
+    except OSError:
+        return None
+    return os.fspath(name) if is_there else None
+
+
+# ---------------------------------------------------------------------- fsspec
+
+
+def _filesystem_of(given: Any) -> Any:
+    """Return the filesystem of an object of fsspec, None for other objects."""
+    # where fsspec was not imported, there are no objects of it
+    spec: Any = sys.modules.get("fsspec.spec")
+    if spec is None:
+        return None
+    if isinstance(given, spec.AbstractFileSystem):
+        return given
+    found = getattr(given, "fs", None)
+    return found if isinstance(found, spec.AbstractFileSystem) else None
+
+
+def _find_in_fsspec(given: Any, filesystem: Any, options: Mapping[str, Any] | None) -> Meant | None:
+    """Return what a file, mapper or filesystem of fsspec means."""
+    path = getattr(given, "root", None) if hasattr(given, "root") else getattr(given, "path", None)
+    if _is_references(filesystem) and not (path or "").strip("/"):
+        positional = dict(zip(("fo",), filesystem.storage_args, strict=False))
+        return _open_references({**positional, **filesystem.storage_options}, options)
+    if given is filesystem:
+        raise TypeError(
+            f"{type(given).__name__}: a filesystem is not a file; give its url, or a mapper of it "
+            f"(fs.get_mapper(path)); only a ReferenceFileSystem is a set by itself"
+        )
+    if (meant := _find_url(given, filesystem, path)) is not None:
+        return meant
+    return _find_open_file(given)
+
+
+def _is_references(filesystem: Any) -> bool:
+    spoken = filesystem.protocol
+    return "reference" in ((spoken,) if isinstance(spoken, str) else spoken)
+
+
+def _find_url(given: Any, filesystem: Any, path: Any) -> Meant | None:
+    """Return the url and options of a path, None where fsspec would not find it again by them."""
+    import fsspec
+
+    if not isinstance(path, str) or _is_references(filesystem):
+        return None
+    if getattr(given, "compression", None):
+        # the object gives other bytes than the file of this name
+        return None
+    url, options = filesystem.unstrip_protocol(path), dict(filesystem.storage_options)
+    try:
+        again = fsspec.core.url_to_fs(url, **options)[0]
+    except (ImportError, TypeError, ValueError):
+        return None
+    if again != filesystem:
+        return None
+    return Meant(normalise_url(url), StorageOptions.of(options))
+
+
+# ---------------------------------------------------------------------- references
+
+
+def _open_reference_url(url: str, options: Mapping[str, Any]) -> Meant:
+    """Return the set that a url ``reference://`` or ``reference::URL`` means with its options."""
+    _, _, rest = url.partition("::")
+    given = {**options, **({"fo": rest} if rest else {})}
+    inside = url.partition("::")[0].removeprefix("reference").strip(":/")
+    if inside or "fo" not in given:
+        raise ValueError(
+            f"{url}: give the set as storage_options={{'fo': ...}}, a url or a dict, and a group "
+            f"in it with group="
+        )
+    return _open_references(given, None)
+
+
+def _open_references(given: Mapping[str, Any], options: Mapping[str, Any] | None) -> Meant:
+    """Return the set that options of fsspec's ``reference`` filesystem mean."""
+    if other := sorted(given.keys() - KNOWN - TUNING):
+        raise UnsupportedError(
+            f"reference://: virtualds does not know the options {other} of fsspec's filesystem of "
+            f"references, which has {sorted(KNOWN)}; open the set by its url or as a dict"
+        )
+    policy = _find_policy(given, options)
+    if isinstance(given["fo"], Mapping):
+        document = given["fo"]
+        if overrides := given.get("template_overrides"):
+            document = {**document, "templates": {**document.get("templates", {}), **overrides}}
+        return _hold_references(document, None, policy)
+    if given.get("template_overrides"):
+        raise UnsupportedError(
+            "reference://: template_overrides need the references as a dict; give fo= the loaded "
+            "JSON, or change the references with ds.virtual.rename_paths"
+        )
+    access = given.get("target_options") or given.get("ref_storage_args")
+    return Meant(_add_protocol(given["fo"], given), StorageOptions.of(access), policy)
+
+
+def _add_protocol(fo: Any, given: Mapping[str, Any]) -> str:
+    protocol = given.get("target_protocol")
+    bare = isinstance(fo, str) and protocol not in LOCAL and scheme_of(fo) == "file"
+    return normalise_url(f"{protocol}://{fo}" if bare else fo)
+
+
+def _find_policy(given: Mapping[str, Any], options: Mapping[str, Any] | None) -> AccessPolicy:
+    """Return how the files of a set are opened, by options of fsspec's filesystem."""
+    protocol, access = given.get("remote_protocol"), given.get("remote_options")
+    if (filesystem := given.get("fs")) is not None:
+        if isinstance(filesystem, Mapping):
+            raise UnsupportedError(
+                "reference://: virtualds takes one filesystem for the files of a set, and fs= has "
+                "several; open the set by its url or as a dict, with storage_options="
+            )
+        spoken = filesystem.protocol
+        protocol = spoken if isinstance(spoken, str) else spoken[0]
+        access = filesystem.storage_options
+    found = StorageOptions.of(options if options is not None else access)
+    return AccessPolicy(options=found, protocol=None if protocol in LOCAL else protocol)
+
+
+def _hold_references(
+    document: Mapping[str, Any],
+    options: Mapping[str, Any] | None,
+    policy: AccessPolicy | None = None,
+) -> Meant:
+    """Return a dict of references as a set of this process."""
+    text = json.dumps(dict(document), default=_to_json).encode()
+    return _hold(
+        HeldBytes(text, "references"), policy or AccessPolicy(options=StorageOptions.of(options))
+    )
+
+
+def _to_json(value: Any) -> Any:
+    """Return what dicts of references hold besides JSON: bytes, and numbers of numpy."""
+    if isinstance(value, bytes):
+        # as in fsspec, bytes may hold the text of an inline value
+        is_encoded = value.startswith(b"base64:")
+        return value.decode() if is_encoded else f"base64:{base64.b64encode(value).decode()}"
+    if hasattr(value, "item"):
+        return value.item()
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(
+        f"references hold {type(value).__name__}, which is neither JSON nor bytes; give a dict of "
+        f"kerchunk references"
+    )
+
+
+# ---------------------------------------------------------------------- detection
+# Finding the parser or format of a file or folder: by the suffix of a set, or by its content.
+#
+# Far away, what is surely needed is asked for first, and what may be needed all at once: a request
+# takes as long as hundreds of kilobytes.
+
+
+Found = tuple[Parser | Format, SourceFile]
+"""The reader of a file or folder, and the source that it reads."""
+
+ARCHIVES = {"zip": is_zip, "tar": is_tar}
+"""First bytes of archives, by the scheme of the files in them."""
+
+MOST, *OTHERS = PARSERS.entries
+READERS = LateTable[Parser | Format](MOST, *FORMATS, *OTHERS)
+"""Every reader: HDF5, the format of most files, comes first."""
+
+FOLDER_READERS: tuple[Parser | Format, ...] = (*FORMATS, PLAIN_ZARR)
+"""Readers of folders, reference sets first: some also look like Zarr stores."""
+
+HEAD_BYTES = 4096
+"""First bytes that identify most files; a local file gives more in the same time."""
+
+
+def detect_reader(url: str, options: StorageOptions | None) -> Found:
+    """Return the reader of a file, a folder, or the only content of an archive."""
+    told = _list_told_by_suffix(url)
+    try:
+        if (found := _find_among(FOLDER_READERS, url, options, told)) is not None:
+            return found
+    except PermissionError:
+        # it may be missing: servers that list nothing may say no more; it is asked for once more
+        told = ()
+    head = b""
+    store = find_store(url)
+    try:
+        source, head = store.read_head(url, options, HEAD_BYTES)
+        reader = _find_by_bytes(head)
+        is_hdf5 = reader is READERS[0]
+        if not is_hdf5 and len(head) == HEAD_BYTES != source.size:
+            source, head = store.read_head(url, options, FIRST_PAGES * PAGE)
+            reader = _find_by_bytes(head)
+    except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
+        # object stores have no folders, and may refuse access to them
+        if (found := _find_by_marker(url, options, told)) is not None:
+            return found
+        if not isinstance(error, FileNotFoundError):
+            _demand_not_begun(url, options)
+        raise
+    if reader is not None:
+        return give_options(reader, source, options)
+    for scheme, is_archive in ARCHIVES.items():
+        if is_archive(head):
+            return _find_only_content(f"{scheme}://::{url}", options)
+    # web servers show folders as pages
+    is_page = head.lstrip()[:1] == b"<"
+    if (not head or is_page) and (found := _find_by_marker(url, options, told)) is not None:
+        return found
+    if not head:
+        _demand_not_begun(url, options)
+    for parser in load_plugins():
+        if not parser.markers and is_recognised(parser, head):
+            return parser, source
+    demand_data_in(url, head)
+    demand_uncompressed(url, head, options)
+    if head.lstrip()[:1] == b"{":
+        raise FormatError(
+            f"{url}: the file is JSON, but not a reference set; check the path, or give a set that "
+            f"kerchunk or virtualds has written"
+        )
+    names = ", ".join(reader.name for reader in (*READERS, *load_plugins()))
+    raise FormatError(
+        f"{url}: begins with {head[:8]!r}, which no known format does; name the format with "
+        f"parser=, or open the file with one of xarray's other engines\n  known: {names}"
+    )
+
+
+def find_named(name: str, readers: Sequence[Parser | Format]) -> Parser | Format | None:
+    """Return the reader of a name, None if there is none."""
+    return next((reader for reader in readers if reader.name == name), None)
+
+
+def give_options(
+    reader: Parser | Format, source: SourceFile, options: StorageOptions | None
+) -> Found:
+    """Give a set the access options, which its files may need even if the set does not."""
+    return reader, source._replace(options=options) if isinstance(reader, Format) else source
+
+
+def demand_data_in(url: str, head: bytes) -> None:
+    """Refuse a file that begins with ``head`` if that is no data.
+
+    Raises
+    ------
+    FormatError
+        The file is empty, or a page of a server.
+    """
+    if (what := _describe_non_data(head)) is not None:
+        raise FormatError(f"{url}: {what}")
+
+
+def _describe_non_data(head: bytes) -> str | None:
+    """Describe a file without data and the remedy; None if it may hold data."""
+    text = head.removeprefix(b"\xef\xbb\xbf").lstrip()[:200].lower()
+    if not head:
+        return "the file is empty; fetch it again, or write it anew"
+    if text.startswith((b"<!doctype html", b"<html", b"<head", b"<body")):
+        return (
+            "the file is an HTML page, such as a server shows in place of a file (a login, an "
+            "error, a list of files); check the url, and log in with storage_options"
+        )
+    if text.startswith((b"<?xml", b"<error")):
+        return (
+            "the file is an XML document, such as a server sends in place of a file (an error); "
+            "open it in a browser to see what it says, check the url and storage_options"
+        )
+    return None
+
+
+def _find_by_bytes(head: bytes) -> Parser | Format | None:
+    """Return the parser or format for the first bytes of a file, None if there is none."""
+    return next((r for r in READERS if not r.markers and r.detect(head)), None)
+
+
+def _find_only_content(root: str, options: StorageOptions | None) -> Found:
+    """Return the parser or format of the only file or folder in an archive."""
+    # the archive may have been replaced, so its members are listed again
+    names = [file.path for file in find_store(root).list_files(root, options)]
+    if (found := _find_by_marker(root, options, ())) is not None:
+        return found
+    folders = {name.partition("/")[0] for name in names}
+    if len(names) == 1 or (len(folders) == 1 and all("/" in name for name in names)):
+        only = names[0] if len(names) == 1 else folders.pop()
+        return detect_reader(join_path(root, only), options)
+    scheme, _, url = root.partition("::")
+    if not names:
+        raise FormatError(f"{url}: the archive is empty; fetch it again, or pack it anew")
+    raise FormatError(
+        list_details(
+            f"{url}: the archive holds {len(names)} files; name one of them, such as "
+            f"{scheme}{names[0]}::{url}",
+            names,
+        )
+    )
+
+
+def _demand_not_begun(url: str, options: StorageOptions | None) -> None:
+    """Refuse a folder with an unfinished set.
+
+    Raises
+    ------
+    FileNotFoundError
+        The folder holds an unfinished set.
+    """
+    store = find_store(url)
+    folders = [name for form in FORMATS for name in form.first_written]
+    begun = False
+    for name in folders:
+        with suppress(OSError):
+            begun |= bool(store.list_files(join_path(url, name), options))
+    for name in (name for form in FORMATS for name in form.markers):
+        with suppress(OSError):
+            begun |= is_claim(store.read_all(join_path(url, name), options))
+    if begun:
+        raise FileNotFoundError(
+            f"{url}: this folder is not a complete reference set; if a writer is creating the set, "
+            f"open it later; if that writer has failed, create the set again; else check the path"
+        )
+
+
+def _list_told_by_suffix(url: str) -> tuple[str, ...]:
+    """Return the file that makes a remote folder a set of the format of its suffix, if it has one.
+
+    A local folder is looked through in no time.
+    """
+    if scheme_of(url) == "file":
+        return ()
+    ends = url.rstrip("/")
+    return next((f.markers[:1] for f in FORMATS if f.markers and ends.endswith(f.suffixes)), ())
+
+
+def _find_by_marker(url: str, options: StorageOptions | None, tried: Sequence[str]) -> Found | None:
+    """Return the reader of a folder, None if there is none; some files were looked at already."""
+    # plugins are imported only if they are needed
+    own: Callable[[], Sequence[Parser | Format]] = lambda: FOLDER_READERS  # noqa: E731
+    denied: PermissionError | None = None
+    for list_readers in (own, load_plugins):
+        try:
+            if (found := find_marked_by(list_readers(), url, options, tried)) is not None:
+                return found
+        except PermissionError as error:
+            denied = denied or error
+    if denied is not None:
+        raise denied
+    return None
+
+
+def find_marked_by(
+    readers: Sequence[Parser | Format],
+    url: str,
+    options: StorageOptions | None,
+    tried: Sequence[str] = (),
+) -> Found | None:
+    """Return the first reader that recognises a folder, None if none does."""
+    names = list(dict.fromkeys(name for reader in readers for name in reader.markers))
+    if names and (listed := find_names(url, options)) is not None:
+        names = [name for name in names if name.partition("/")[0] in listed]
+    return _find_among(readers, url, options, [name for name in names if name not in tried])
+
+
+def _find_among(
+    readers: Sequence[Parser | Format],
+    url: str,
+    options: StorageOptions | None,
+    names: Sequence[str],
+) -> Found | None:
+    """Return the first reader that recognises a folder by one of some files in it.
+
+    Raises
+    ------
+    PermissionError
+        None does, and one of the files must not be read.
+    """
+    denied: PermissionError | None = None
+    for name, marker in _read_markers(url.rstrip("/"), names, options):
+        if isinstance(marker, PermissionError):
+            denied = marker
+        for reader in readers:
+            if isinstance(marker, bytes) and name in reader.markers and reader.detect(marker):
+                return reader, SourceFile(url.rstrip("/"), options=options)
+    if denied is not None:
+        raise denied
+    return None
+
+
+def _read_markers(
+    url: str, names: Sequence[str], options: StorageOptions | None
+) -> Iterable[tuple[str, bytes | PermissionError | None]]:
+    """Return some files of a folder: near ones as they are taken, far ones fetched at once."""
+    if not find_store(url).reach.at_once:
+        return ((name, _read_marker(url, name, options)) for name in names)
+    found = fetch_many(names, lambda name: url, lambda name: _read_marker(url, name, options))
+    return zip(names, found, strict=True)
+
+
+def _read_marker(
+    url: str, name: str, options: StorageOptions | None
+) -> bytes | PermissionError | None:
+    """Return a file of a folder, None if there is none, or why it must not be read."""
+    try:
+        return find_store(url).read_all(join_path(url, name), options)
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        return None
+    except PermissionError as error:
+        # the user named the folder, not the file in it
+        denied = type(error)(str(error).replace(join_path(url, name), url))
+        denied.__cause__ = error
+        return denied
+
+
+# ---------------------------------------------------------------------- locations and readers
+
 
 # ---------------------------------------------------------------------- locations
 

@@ -31,7 +31,7 @@ from virtualds.progress import Advance, ProgressOption, count_progress, is_shown
 from virtualds.reading.threads import run_all
 from virtualds.source_file import SourceFile, StorageOptions, checksum_of
 from virtualds.stores import find_store
-from virtualds.stores.errors import explain_write_errors
+from virtualds.stores.store import explain_write_errors
 
 
 def materialize(

@@ -13,25 +13,28 @@ import xarray as xr
 from virtualds.arrays.group import ManifestGroup
 from virtualds.arrays.parser import Parser
 from virtualds.arrays.sources import resolve_archive_members
-from virtualds.datasets.coordinates import fetch_coordinates
 from virtualds.datasets.decoding_cache import DecodingPlan
-from virtualds.datasets.detection import Found
 from virtualds.datasets.keywords import format_suggestion, make_strict
-from virtualds.datasets.location import Location, demand_data, reader_of
-from virtualds.datasets.open_options import OPEN_DEFAULTS, OpenOptions
+from virtualds.datasets.location import Found, Location, demand_data, reader_of
+from virtualds.datasets.open_options import (
+    OPEN_DEFAULTS,
+    Loadable,
+    OpenOptions,
+    demand_variables,
+    fetch_coordinates,
+)
 from virtualds.datasets.to_dataset import to_virtual_dataset
 from virtualds.datasets.tree import to_virtual_tree
-from virtualds.datasets.what_to_load import Loadable, demand_variables
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError, without_secrets
 from virtualds.formats import Format
 from virtualds.formats.read_options import ReadOptions
 from virtualds.formats.undecodable import apply_on_error, decode_group
 from virtualds.log import INFO, tell, tells
-from virtualds.reading.chunk_cache import chunk_cache
+from virtualds.reading.fetch import chunk_cache
 from virtualds.source_file import SourceFile
 from virtualds.stores.access_rules import AccessPolicy, Allow
-from virtualds.stores.errors import explain_open_errors
-from virtualds.stores.glob import names_files
+from virtualds.stores.listing import names_files
+from virtualds.stores.store import explain_open_errors
 
 
 @make_strict()

@@ -26,7 +26,7 @@ from virtualds.errors import FormatError
 from virtualds.formats.undecodable import decode_group
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
-from virtualds.stores.errors import explain_open_errors
+from virtualds.stores.store import explain_open_errors
 from virtualds.urls import normalise_url
 
 

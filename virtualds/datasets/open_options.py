@@ -1,15 +1,186 @@
-"""How a file or a set is opened: all that a user says of it, besides where it is."""
+"""How a file or a set is opened: all that a user says of it, and which variables are loaded."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from contextvars import copy_context
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from itertools import accumulate
+from typing import Any, NamedTuple
 
-from virtualds.datasets.keywords import check_choice, names_of
-from virtualds.datasets.what_to_load import Loadable
-from virtualds.formats.undecodable import ON_ERROR
+import numpy as np
+import xarray as xr
+
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.group import ManifestGroup, ManifestVariable
+from virtualds.bounds import demand_values, is_small_enough_to_load
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.reference_table import gather_references
+from virtualds.codecs.cf_time import may_be_finer
+from virtualds.datasets.keywords import check_choice, format_suggestion, names_of
+from virtualds.datasets.lazy import get_virtual_array
+from virtualds.errors import VirtualdsError
+from virtualds.formats.undecodable import ON_ERROR, UndecodableError, blame_variable
+from virtualds.options import get_options
+from virtualds.source_file import SourceFile
 from virtualds.stores.access_rules import Allow
+from virtualds.stores.scan_cache import are_held, fetch_ahead, hold_ranges_of
+from virtualds.stores.store import Range, explain_open_errors
+from virtualds.urls import scheme_of
+
+# ---------------------------------------------------------------------- what is loaded
+
+
+PATTERN = frozenset("*?[")
+"""Characters that make a name a pattern."""
+
+Loadable = None | str | Iterable[str] | Callable[[str, xr.Variable], bool]
+"""Variables to load: names or glob patterns, a predicate, or None for the default."""
+
+
+class OptionalNames(tuple[str, ...]):
+    """Names and patterns of variables to load, of which files need not have any."""
+
+    # it prints as a tuple, so that a cache keeps what it holds of the same names
+    __slots__ = ()
+
+
+def count_bytes_in_files(array: ManifestArray) -> int:
+    """Return how many bytes of files an array takes, as far as sizes are known."""
+    total = 0
+    for fragment in array.fragments:
+        manifest = fragment.manifest.loaded()
+        total += sum(map(len, manifest.inline))
+        for number in np.unique(manifest.file[manifest.file >= 0]):
+            wanted = int(manifest.length[manifest.file == number].sum())
+            size = manifest.files[number].size
+            total += wanted if size is None else min(wanted, size)
+    return total
+
+
+def read_ahead(group: ManifestGroup) -> ManifestGroup:
+    """Read variables that are always loaded once: decoding dates would read them again.
+
+    Raises
+    ------
+    UndecodableError
+        A variable is too large to load.
+    """
+    read: dict[str, ManifestVariable] = {}
+    problems: dict[str, VirtualdsError] = {}
+    for name, array in find_loaded_first(group).items():
+        try:
+            with blame_variable(name):
+                demand_values(array.nbytes, f"variable {name!r}")
+                read[name] = replace(group.variables[name], data=array.read())
+        except UndecodableError as error:
+            problems |= error.problems
+    if problems:
+        raise UndecodableError(problems)
+    return replace(group, variables={**group.variables, **read})
+
+
+def find_loaded_first(group: ManifestGroup) -> dict[str, ManifestArray]:
+    """Return arrays that are loaded by default, of any type and size."""
+    return {
+        name: v.data
+        for name, v in group.variables.items()
+        if isinstance(v.data, ManifestArray)
+        and v.dims in ((), (name,))
+        and name not in group.problems
+    }
+
+
+def make_chooser(
+    loadable: Loadable, coordinates: set[Hashable]
+) -> Callable[[str, xr.Variable], bool]:
+    """Return a function that decides whether a variable is loaded.
+
+    The default depends on the structure only, so it is the same for every file of an archive.
+    """
+    if loadable is None:
+        limit = get_options().small_variable
+        return lambda name, v: (
+            v.dims == (name,) or not v.dims or (name in coordinates and v.nbytes <= limit)
+        )
+    if callable(loadable):
+        return loadable
+    patterns = [loadable] if isinstance(loadable, str) else list(loadable)
+    return lambda name, v: any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def demand_variables(
+    loadable: Loadable, known: Iterable[Hashable], dropped: Collection[str], where: str
+) -> None:
+    """Refuse names of variables to load that are not among those that there are.
+
+    Patterns and predicates may match none; ``dropped`` and optional names need no variable either.
+
+    Raises
+    ------
+    ValueError
+        The message names all variables that there are.
+    """
+    if loadable is None or callable(loadable) or isinstance(loadable, OptionalNames):
+        return
+    there = sorted(map(str, known))
+    for name in names_of("loadable_variables", loadable):
+        if name not in (*there, *dropped) and not is_pattern(name):
+            raise ValueError(
+                f"loadable_variables {name!r}: there is no such variable in {where}, but "
+                f"{', '.join(there) or 'none'}{format_suggestion(name, there)}"
+            )
+
+
+def is_pattern(name: str) -> bool:
+    """Say whether a name stands for all variables that match it."""
+    return not PATTERN.isdisjoint(name)
+
+
+def make_optional(loadable: Loadable) -> Loadable:
+    """Return names that files need not have.
+
+    Examples
+    --------
+    >>> make_optional(["t2m", "lat*"])
+    ('t2m', 'lat*')
+    """
+    if loadable is None or callable(loadable):
+        return loadable
+    return OptionalNames(names_of("loadable_variables", loadable))
+
+
+def needs_loading(stored: ManifestVariable, decoded: xr.Variable) -> bool:
+    """Say whether a variable cannot stay virtual, and is small enough to load."""
+    if not isinstance(stored.data, ManifestArray):
+        return False
+    return decodes_as_a_whole(stored, decoded) and decoded.nbytes <= get_options().load_limit
+
+
+def decodes_as_a_whole(stored: ManifestVariable, decoded: xr.Variable) -> bool:
+    """Say whether xarray needs all values of a variable to decode it.
+
+    Characters become strings, and dates objects; a duration may need a finer unit than its
+    attribute ``dtype`` says, and booleans cannot hold missing values.
+    """
+    if decoded.dims != stored.dims or decoded.dtype.kind == "O":
+        return True
+    if decoded.dtype.kind == "m" and may_be_finer(stored.attributes, stored.data.dtype):
+        return True
+    numeric = {"_FillValue", "missing_value", "scale_factor", "add_offset"}
+    used = stored.attributes.keys() - decoded.attrs.keys()
+    return decoded.dtype.kind == "b" and not numeric.isdisjoint(used)
+
+
+def is_in_memory(variable: xr.Variable) -> bool:
+    """Say whether the values of a variable are in memory."""
+    return get_virtual_array(variable) is None
+
+
+# ---------------------------------------------------------------------- options
 
 
 def _make_repeatable(value: Any) -> Any:
@@ -76,3 +247,96 @@ class OpenOptions:
 
 OPEN_DEFAULTS = OpenOptions()
 """How a file is opened of which a user says nothing but where it is."""
+
+
+# ---------------------------------------------------------------------- coordinates
+# Fetching the coordinates that opening a remote file or set needs: all of them at once.
+#
+# Opening reads them one after the other, some of them more than once. What is fetched here is held
+# until the file or set is open (`virtualds.stores.scan_cache`).
+
+
+MOST_TOGETHER = 2**26
+"""Bytes of values that are read ahead, in all; others are read when they are needed."""
+
+
+class Wanted(NamedTuple):
+    """A part of an array that opening reads."""
+
+    array: ManifestArray
+    key: tuple[Any, ...] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its values."""
+        return self.array.nbytes if self.key is None else self.array.dtype.itemsize
+
+
+def fetch_coordinates(url: str, groups: Iterable[ManifestGroup], opening: OpenOptions) -> None:
+    """Fetch what opening reads of the groups of a remote file or set, with few rounds of requests.
+
+    Errors are left to those who read.
+    """
+    if opening.loadable_variables is not None or scheme_of(url) == "file":
+        return
+    wanted = [one for group in groups for one in _list_wanted(group, opening)]
+    ranges: dict[SourceFile, list[Range]] = {}
+    others: list[Wanted] = []
+    for one in wanted:
+        manifests = [fragment.manifest for fragment in one.array.fragments]
+        if all(_lies_in(url, manifest) for manifest in manifests):
+            for manifest in manifests if one.key is None else ():
+                ranges.setdefault(manifest.listed[0], []).extend(_list_ranges(manifest))
+        elif any(manifest.is_in_set or not are_held(manifest.listed) for manifest in manifests):
+            others.append(one)
+    with explain_open_errors(url):
+        fetch_ahead(ranges)
+    _read_together(others)
+
+
+def _list_wanted(group: ManifestGroup, opening: OpenOptions) -> Iterator[Wanted]:
+    """Yield what opening reads: coordinates of dimensions, and the ends of other times."""
+    loaded = find_loaded_first(group)
+    for name, variable in group.variables.items():
+        array = variable.data
+        if not isinstance(array, ManifestArray) or name in group.problems:
+            continue
+        # scalars are loaded with virtual arrays, and lazy ones when they are used
+        if name in loaded and not (opening.defers and not array.ndim):
+            if is_small_enough_to_load(array.nbytes):
+                yield Wanted(array)
+        elif array.size and "since" in str(variable.attributes.get("units", "")):
+            for end in (slice(0, 1), slice(-1, None)):
+                yield Wanted(array, (end,) * array.ndim)
+
+
+def _lies_in(url: str, manifest: ChunkManifest) -> bool:
+    """Say whether all chunks lie in the one file that is opened."""
+    return not manifest.is_in_set and [file.url for file in manifest.listed] == [url]
+
+
+def _list_ranges(manifest: ChunkManifest) -> list[Range]:
+    _, found = gather_references(manifest)
+    there = found.file >= 0
+    rows = zip(found.offset[there], found.length[there], strict=True)
+    return [(int(offset), int(length)) for offset, length in rows]
+
+
+def _read_together(wanted: list[Wanted]) -> None:
+    """Read parts of arrays at once, so that what they take is held."""
+    sizes = accumulate(one.nbytes for one in wanted)
+    few = [one for one, so_far in zip(wanted, sizes, strict=True) if so_far <= MOST_TOGETHER]
+    if not few:
+        return
+    with ThreadPoolExecutor(min(len(few), get_options().max_requests)) as pool:
+        for done in [pool.submit(copy_context().run, _read, one) for one in few]:
+            done.result()
+
+
+def _read(one: Wanted) -> None:
+    # who reads it again meets the error, and knows what to say about it
+    with suppress(VirtualdsError):
+        for fragment in one.array.fragments if one.key is None else ():
+            _, found = gather_references(fragment.manifest)
+            hold_ranges_of(found.files)
+        one.array.read(one.key)

@@ -16,7 +16,7 @@ from virtualds.errors import UnsupportedError
 from virtualds.formats import History
 from virtualds.formats.upkeep import Expiry, Removal
 from virtualds.source_file import StorageOptions
-from virtualds.stores.errors import explain_write_errors
+from virtualds.stores.store import explain_write_errors
 
 
 @make_strict()

@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.fill import default_fill
+from virtualds.arrays.array import ManifestArray, default_fill
 from virtualds.chunks.alignment import find_regular_chunks
-from virtualds.chunks.axis import make_regular_axes
-from virtualds.chunks.fragment import Fragment
+from virtualds.chunks.fragment import Fragment, make_regular_axes
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.datasets.keywords import format_suggestion, make_strict

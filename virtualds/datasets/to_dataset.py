@@ -36,8 +36,9 @@ from virtualds.datasets.decoding_cache import DecodingPlan, DecodingPlans, make_
 from virtualds.datasets.far_blocks import prefer_far_blocks
 from virtualds.datasets.lazy import get_virtual_array, to_lazy
 from virtualds.datasets.loaded_values import TIME_ATTRIBUTES
-from virtualds.datasets.open_options import OPEN_DEFAULTS, OpenOptions
-from virtualds.datasets.what_to_load import (
+from virtualds.datasets.open_options import (
+    OPEN_DEFAULTS,
+    OpenOptions,
     count_bytes_in_files,
     decodes_as_a_whole,
     is_in_memory,

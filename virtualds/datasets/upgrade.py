@@ -8,7 +8,7 @@ from typing import Any
 
 from virtualds.datasets.conflicts import retry_on_conflict
 from virtualds.datasets.location import Location, format_there
-from virtualds.stores.errors import explain_write_errors
+from virtualds.stores.store import explain_write_errors
 
 
 def upgrade(

@@ -20,7 +20,7 @@ from virtualds.formats import Format
 from virtualds.formats.upkeep import GRACE, Expiry, Removal, Upkeep
 from virtualds.source_file import SourceFile
 from virtualds.stores import find_store
-from virtualds.stores.errors import explain_write_errors
+from virtualds.stores.store import explain_write_errors
 from virtualds.stores.temporary import list_left_over, remove_paths
 from virtualds.urls import local_path, normalise_url, scheme_of
 

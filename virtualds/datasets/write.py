@@ -37,7 +37,7 @@ from virtualds.formats.undecodable import ON_ERROR
 from virtualds.log import INFO, tell, tells
 from virtualds.progress import count_writing
 from virtualds.stores.access_rules import AccessPolicy, is_own
-from virtualds.stores.errors import explain_write_errors
+from virtualds.stores.store import explain_write_errors
 
 Whole = Callable[[], ManifestGroup]
 """Returns the group of a new set."""

@@ -21,7 +21,7 @@ from virtualds.stores.access_rules import (
     is_same_host,
     resolve_url,
 )
-from virtualds.stores.local_files import WITHIN
+from virtualds.stores.local import WITHIN
 from virtualds.urls import HELD, scheme_of
 
 UNKNOWN = (None, None, None)

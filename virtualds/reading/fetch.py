@@ -2,46 +2,269 @@
 
 from __future__ import annotations
 
+import os
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
-from itertools import islice
+from functools import cache, partial
+from itertools import accumulate, islice
 from math import prod
 from typing import Any, NamedTuple
 
+import numpy as np
 import numpy.typing as npt
 
 from virtualds.bounds import Buffer
 from virtualds.chunks.columns import INLINE, MISSING
-from virtualds.codecs.codec import CodecError
+from virtualds.codecs.codec import Codec, CodecError
 from virtualds.codecs.libraries import Bytes
 from virtualds.errors import ReadError
 from virtualds.log import DEBUG, tell, tells
 from virtualds.options import get_options
-from virtualds.reading.chunk_cache import ChunkKey, chunk_cache, chunk_key_of, is_used_whole
-from virtualds.reading.coalesce import JoinedRange, join_ranges, split_portions
 from virtualds.reading.decode import (
     Decoder,
     Decoders,
+    Tile,
     TileError,
+    get_scratch,
     place,
     place_missing,
     place_rows,
     place_stored,
     place_tile,
 )
-from virtualds.reading.local import fetch_ranges, find_direct_target, find_local_store
 from virtualds.reading.plan import Readable, Selection, find_chunk_at
 from virtualds.reading.prefetch import HostSlot, Prefetcher
 from virtualds.reading.tasks import Batch, Task, limits_of
 from virtualds.reading.threads import run_all
-from virtualds.reading.tiles import Tile
 from virtualds.source_file import SourceFile, find_mismatch
 from virtualds.stores import find_store
-from virtualds.stores.store import Range, StoreError
+from virtualds.stores.local import LocalStore, count_row_bytes
+from virtualds.stores.store import Range, Store, StoreError
+
+# ---------------------------------------------------------------------- joined ranges
+
+
+class JoinedRange(NamedTuple):
+    """A stretch of a file that holds ranges; ``members`` are their numbers, by rising offset."""
+
+    offset: int
+    length: int
+    members: list[int]
+
+
+def join_ranges(ranges: Sequence[Range], gap: int, most: int) -> list[JoinedRange]:
+    """Join ranges of one file into runs, in time n log n.
+
+    Parameters
+    ----------
+    ranges : sequence of (offset, length)
+        In any order; they may overlap.
+    gap : int
+        Bytes between two ranges up to which both are joined.
+    most : int
+        Bytes of a run, unless a range alone is longer.
+
+    Returns
+    -------
+    list of JoinedRange
+        By rising offset. Every range lies in exactly one of them.
+
+    Examples
+    --------
+    >>> join_ranges([(0, 10), (100, 10), (12, 8)], gap=4, most=1000)
+    [JoinedRange(offset=0, length=20, members=[0, 2]),
+     JoinedRange(offset=100, length=10, members=[1])]
+    """
+    runs: list[JoinedRange] = []
+    begin = end = 0
+    members: list[int] = []
+    for offset, length, number in sorted((o, n, i) for i, (o, n) in enumerate(ranges)):
+        if members and (offset - end > gap or offset + length - begin > most):
+            runs.append(JoinedRange(begin, end - begin, members))
+            members = []
+        if not members:
+            begin = end = offset
+        end = max(end, offset + length)
+        members.append(number)
+    if members:
+        runs.append(JoinedRange(begin, end - begin, members))
+    return runs
+
+
+def split_portions(runs: Sequence[JoinedRange], most: int) -> Iterator[list[JoinedRange]]:
+    """Cut runs, in their order, into lists of at most ``most`` bytes, or of one run.
+
+    Examples
+    --------
+    >>> runs = join_ranges([(0, 600), (1000, 300), (2000, 700)], gap=0, most=1000)
+    >>> [[run.length for run in some] for some in split_portions(runs, most=1000)]
+    [[600, 300], [700]]
+    """
+    some: list[JoinedRange] = []
+    nbytes = 0
+    for run in runs:
+        if some and nbytes + run.length > most:
+            yield some
+            some, nbytes = [], 0
+        some.append(run)
+        nbytes += run.length
+    if some:
+        yield some
+
+
+# ---------------------------------------------------------------------- local files
+# Reads local files into existing memory: that of a thread, or the result itself.
+
 
 Array = npt.NDArray[Any]
+
+DIRECT_BYTES = 2**16
+"""Bytes of a chunk from which on it is read straight into the result."""
+
+DIRECT_ROW_BYTES = 2**10
+"""Bytes of a row of the result from which on the system copies it as fast as numpy."""
+
+
+def fetch_ranges(store: Store, file: SourceFile, ranges: Sequence[Range]) -> Sequence[Buffer]:
+    """Return ranges of a file; those of a local file are valid until this thread's next call."""
+    if not isinstance(store, LocalStore):
+        return store.get_ranges(file, ranges)
+    lengths = [length for _, length in ranges]
+    try:
+        room = get_scratch(sum(lengths), "run").data
+    except MemoryError as error:
+        raise StoreError(f"there is no memory for {sum(lengths)} bytes") from error
+    found = [room[e - n : e] for n, e in zip(lengths, accumulate(lengths), strict=True)]
+    store.read_into(file, ranges, found)
+    return found
+
+
+def find_direct_target(decoder: Decoder, task: Task, out: Array) -> Array | None:
+    """Return the box of the result that a chunk can be read straight into, if it is worth a call.
+
+    It is None for chunks that must be checked first: with a checksum, or of a wrong length.
+    """
+    if not decoder.is_plain or task.checksum or task.length < DIRECT_BYTES:
+        return None
+    target = decoder.find_target(task, out)
+    if target is None or target.nbytes != task.length or count_row_bytes(target) < DIRECT_ROW_BYTES:
+        return None
+    return target
+
+
+# ---------------------------------------------------------------------- cache of decoded chunks
+# The next selection often needs the rest of a chunk, or all again.
+#
+# Walking along an axis step by step meets every chunk as often as it has steps: chunks that were
+# used in part are kept if all of their selection fit. A job that is repeated meets every chunk
+# whole: these are kept if their whole array fits, since a pass over a larger one would push out
+# what is there, and each of its own chunks before it is asked for again.
+#
+# A file without a known time or etag may be replaced, unnoticed, by one of the same size. A user
+# who opens a file again wants the current one, so chunks of such files are dropped at the next
+# opening.
+
+
+SMALLEST_CACHED = 16 * 1024
+"""Decoded bytes of a chunk below which keeping it costs about as much as decoding it."""
+
+
+class ChunkKey(NamedTuple):
+    """The identity of a decoded chunk, whichever arrays show it."""
+
+    file: SourceFile
+    offset: int
+    length: int
+    dtype: np.dtype[Any]
+    codecs: tuple[Codec, ...]
+    shape: tuple[int, ...]
+    opened: int = 0
+
+
+def chunk_key_of(batch: Batch, task: Task, opened: int) -> ChunkKey | None:
+    """Return the key of a chunk; None if it lies in no file, or is not worth keeping.
+
+    ``opened`` is the value of `ChunkCache.opened` before the read.
+    """
+    pipeline = batch.pipelines[task.pipeline]
+    size = prod(task.encoded) * pipeline.hidden_size
+    if not pipeline.codecs or batch.file < 0 or size * pipeline.dtype.itemsize < SMALLEST_CACHED:
+        return None
+    file, shape = batch.fragment.manifest.files[batch.file], pipeline.stored_shape(task.encoded)
+    since = opened if file.mtime is None and file.etag is None else 0
+    return ChunkKey(file, task.offset, task.length, pipeline.dtype, pipeline.codecs, shape, since)
+
+
+def is_used_whole(task: Task) -> bool:
+    """Say whether a selection needs all of a chunk."""
+    if task.points:
+        return False
+    return bool(prod(task.encoded) == prod(part.stop - part.start for part in task.outer))
+
+
+class ChunkCache:
+    """The latest used chunks, up to `set_options(chunk_cache=...)` bytes.
+
+    Examples
+    --------
+    >>> cache = ChunkCache()
+    >>> key = ChunkKey(SourceFile("s3://b/a.nc"), 0, 9, np.dtype("i4"), (), (2,))
+    >>> cache.put(key, np.arange(2, dtype="i4"))
+    >>> cache.get(key)
+    array([0, 1], dtype=int32)
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._chunks: OrderedDict[ChunkKey, npt.NDArray[Any]] = OrderedDict()
+        self.nbytes = 0
+        self.opened = 0
+
+    def open(self) -> None:
+        """Count an opening: from now on a name may stand for another file."""
+        with self._lock:
+            self.opened += 1
+
+    def get(self, key: ChunkKey) -> npt.NDArray[Any] | None:
+        """Return a chunk, which is read-only; None if it is not kept."""
+        with self._lock:
+            if (found := self._chunks.get(key)) is not None:
+                self._chunks.move_to_end(key)
+            return found
+
+    def put(self, key: ChunkKey, stored: npt.NDArray[Any]) -> None:
+        """Keep a chunk, and drop the least recently used ones."""
+        stored.flags.writeable = False
+        with self._lock:
+            if key not in self._chunks:
+                self._chunks[key] = stored
+                self.nbytes += stored.nbytes
+        self.shrink()
+
+    def shrink(self) -> None:
+        """Drop chunks beyond the limit, which the user may have changed."""
+        most = get_options().chunk_cache
+        with self._lock:
+            while self.nbytes > most:
+                self.nbytes -= self._chunks.popitem(last=False)[1].nbytes
+
+
+@cache
+def _cache_of(pid: int) -> ChunkCache:
+    """Return the cache of a process: a forked child must not wait for a lock of its parent."""
+    return ChunkCache()
+
+
+def chunk_cache() -> ChunkCache:
+    """Return the cache of this process."""
+    return _cache_of(os.getpid())
+
+
+# ---------------------------------------------------------------------- batches
+
 
 ANNOUNCE_AHEAD = 16
 """Batches that are announced to a disk at a time."""
@@ -181,20 +404,19 @@ class _SelectionReader:
             return [b""] * len(ranges)
         if work.file == INLINE:
             return [work.fragment.manifest.inline[number] for number, _ in ranges]
-        reach = limits_of(work.fragment, work.file)
+        store = find_store(_file_of(work).url)
+        runs = join_ranges(ranges, store.reach.gap, store.reach.run)
         found: list[Buffer] = [b""] * len(ranges)
-        for number, data in self._cut_chunks(
-            work, ranges, join_ranges(ranges, reach.gap, reach.run)
-        ):
+        for number, data in self._cut_chunks(work, store, ranges, runs):
             found[number] = data
         return found
 
     def _cut_chunks(
-        self, work: Batch | Tile, ranges: Sequence[Range], runs: Sequence[JoinedRange]
+        self, work: Batch | Tile, store: Store, ranges: Sequence[Range], runs: list[JoinedRange]
     ) -> list[tuple[int, Buffer]]:
         """Fetch runs, and return the numbers and bytes of the chunks in them."""
         found: list[tuple[int, Buffer]] = []
-        for run, data in zip(runs, self._read_runs(work, runs), strict=True):
+        for run, data in zip(runs, self._read_runs(work, store, runs), strict=True):
             view = memoryview(data)
             for member in run.members:
                 offset, length = ranges[member]
@@ -203,27 +425,32 @@ class _SelectionReader:
 
     def _read_rows(self, tile: Tile, decoder: Decoder) -> Bytes | None:
         """Return the chunks of a comb; None where each chunk must be fetched alone."""
-        teeth = tile.plan_ranges(limits_of(tile.fragment, tile.file)) if tile.file >= 0 else []
-        if not teeth or int(tile.length[0]) != decoder.nbytes:
+        if tile.file < 0 or int(tile.length[0]) != decoder.nbytes:
+            return None
+        file = _file_of(tile)
+        store = find_store(file.url)
+        if not (teeth := tile.plan_ranges(store.reach)):
             return None
         # on failure the chunks are fetched one by one, to find the one that fails
         with suppress(StoreError):
             return tile.extract_rows(
-                fetch_ranges(_file_of(tile), [asked for asked, _ in teeth]), teeth
+                fetch_ranges(store, file, [asked for asked, _ in teeth]), teeth
             )
         return None
 
-    def _read_runs(self, work: Batch | Tile, runs: Sequence[JoinedRange]) -> Sequence[Buffer]:
+    def _read_runs(
+        self, work: Batch | Tile, store: Store, runs: list[JoinedRange]
+    ) -> Sequence[Buffer]:
         file = _file_of(work)
         try:
-            return fetch_ranges(file, [(run.offset, run.length) for run in runs])
+            return fetch_ranges(store, file, [(run.offset, run.length) for run in runs])
         except StoreError as error:
             failed = runs[error.item].members
             number, reason = failed[0], error
             for member in failed if len(failed) > 1 else ():
                 # find the chunk that fails
                 try:
-                    fetch_ranges(file, [work.ranges[member]])
+                    fetch_ranges(store, file, [work.ranges[member]])
                 except StoreError as own:
                     number, reason = member, own
                     break
@@ -254,20 +481,21 @@ class _SelectionReader:
 
     def _finish_near(self, batch: Batch) -> None:
         """Fetch, decode and place as much at a time as the CPU's cache holds."""
-        decoders = Decoders(batch.pipelines)
-        batch = self._read_in_place(batch, decoders)
-        reach, ranges = limits_of(batch.fragment, batch.file), batch.ranges
+        decoders, store = Decoders(batch.pipelines), find_store(_file_of(batch).url)
+        if isinstance(store, LocalStore):
+            batch = self._read_in_place(batch, store, decoders)
+        reach, ranges = store.reach, batch.ranges
         for runs in split_portions(join_ranges(ranges, reach.gap, reach.run), PORTION):
-            self._finish_batch(batch, decoders, self._cut_chunks(batch, ranges, runs))
+            self._finish_batch(batch, decoders, self._cut_chunks(batch, store, ranges, runs))
 
-    def _read_in_place(self, batch: Batch, decoders: Decoders) -> Batch:
+    def _read_in_place(self, batch: Batch, store: LocalStore, decoders: Decoders) -> Batch:
         """Read chunks stored as in the result straight into it; return the rest of the batch."""
         targets = {
             number: target
             for number, task in enumerate(batch.tasks)
             if (target := find_direct_target(decoders.of(task), task, self.out)) is not None
         }
-        if not targets or (store := find_local_store(_file_of(batch))) is None:
+        if not targets:
             return batch
         found = _take_tasks(batch, list(targets))
         try:

@@ -20,6 +20,7 @@ from virtualds.codecs.codec import Unreadable
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import UnsupportedError
 from virtualds.options import get_options
+from virtualds.reading.decode import Tile, plan_box_batches
 from virtualds.reading.subdivide import PIECE_BYTES, WORTHWHILE, subdivide
 from virtualds.reading.tasks import (
     Batch,
@@ -30,7 +31,6 @@ from virtualds.reading.tasks import (
     merge_tasks,
     plan_point_tasks,
 )
-from virtualds.reading.tiles import Tile, plan_box_batches
 
 Array = npt.NDArray[Any]
 

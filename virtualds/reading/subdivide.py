@@ -13,9 +13,8 @@ from math import prod
 
 import numpy as np
 
-from virtualds.chunks.axis import ChunkAxis
 from virtualds.chunks.columns import INLINE, MISSING
-from virtualds.chunks.fragment import Fragment
+from virtualds.chunks.fragment import ChunkAxis, Fragment
 from virtualds.chunks.projection import AxisKey, Ints, compact
 from virtualds.codecs.pipeline import CodecPipeline, FixedAxis, Layout
 

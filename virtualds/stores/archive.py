@@ -22,14 +22,14 @@ from virtualds.stores.archive_index import (
     ArchiveMember,
     Index,
     Read,
+    make_member_error,
     parse_data_offset,
 )
 from virtualds.stores.block_cache import FIRST_PAGES, PAGE
-from virtualds.stores.compressed import make_member_error
-from virtualds.stores.read_only import ReadOnlyStore
 from virtualds.stores.store import (
     ListedFile,
     Range,
+    ReadOnlyStore,
     RequestLimits,
     Store,
     StoreError,

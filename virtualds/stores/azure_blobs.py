@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from virtualds.stores.pace import limit_time
 from virtualds.stores.responses import Answer
-from virtualds.stores.retry import CONNECT_TIMEOUT, READ_TIMEOUT
+from virtualds.stores.retry import CONNECT_TIMEOUT, READ_TIMEOUT, limit_time
 
 TIMEOUTS = ("timeout", "connection_timeout", "read_timeout")
 """The options of adlfs that say how long one request may take."""

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from virtualds.errors import AccessError
 from virtualds.source_file import StorageOptions
-from virtualds.stores.refusals import is_about_expiry
+from virtualds.stores.responses import is_about_expiry
 
 OPTION = "credentials"
 

@@ -27,8 +27,13 @@ from virtualds.stores.filesystems import (
     find_reading_filesystem,
     use_filesystem,
 )
-from virtualds.stores.refusals import find_refusal
-from virtualds.stores.responses import Answer, cause_of, demand_whole_answer, to_os_error
+from virtualds.stores.responses import (
+    Answer,
+    cause_of,
+    demand_whole_answer,
+    find_refusal,
+    to_os_error,
+)
 from virtualds.stores.retry import GaveUp, Request, list_store_errors, retry_request
 from virtualds.stores.store import (
     ChangedError,

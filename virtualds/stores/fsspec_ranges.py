@@ -14,9 +14,8 @@ from virtualds.bounds import gunzip
 from virtualds.stores import azure_blobs
 from virtualds.stores.filesystems import speaks
 from virtualds.stores.http_session import demand_no_login
-from virtualds.stores.pace import limit_time
 from virtualds.stores.responses import Answer
-from virtualds.stores.retry import BrokenAnswer, list_store_errors
+from virtualds.stores.retry import BrokenAnswer, limit_time, list_store_errors
 from virtualds.stores.store import StoreError
 
 F = TypeVar("F")

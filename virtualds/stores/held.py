@@ -14,8 +14,7 @@ from typing import Any, NoReturn, Protocol
 
 from virtualds.errors import UnsupportedError
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.stores.read_only import ReadOnlyStore
-from virtualds.stores.store import ListedFile, Range, RequestLimits, StoreError
+from virtualds.stores.store import ListedFile, Range, ReadOnlyStore, RequestLimits, StoreError
 from virtualds.urls import HELD
 
 OBJECT = "held"

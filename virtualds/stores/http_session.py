@@ -95,7 +95,7 @@ def _open_session(
 
     redirects = TraceConfig()
     redirects.on_request_redirect.append(_keep_to_one_host)
-    # `virtualds.stores.pace` limits the time of a whole response
+    # `virtualds.stores.retry` limits the time of a whole response
     timeout = ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=READ_TIMEOUT)
     ours: dict[str, Any] = {"timeout": timeout}
     if trusted:

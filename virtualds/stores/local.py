@@ -5,38 +5,23 @@ A memory map would save a copy, but the system kills a process whose mapped file
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import shutil
 import stat
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
+from virtualds.errors import exists_already
 from virtualds.options import get_options
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.file_lock import hold_lock
-from virtualds.stores.local_files import (
-    check_regular,
-    check_unchanged,
-    exchange_paths,
-    link_new,
-    move_folder,
-    open_checked,
-    open_regular,
-    path_of,
-    put_in_place,
-    raise_unless_gone,
-    read_range,
-    remove_empty,
-    sync_folder,
-    too_short_error,
-    write_beside,
-    write_in_new_folder,
-)
-from virtualds.stores.preadv import read_rows, read_stretch
 from virtualds.stores.store import (
     ChangedError,
     ListedFile,
@@ -46,15 +31,391 @@ from virtualds.stores.store import (
     version_of,
 )
 from virtualds.stores.temporary import make_temporary_name, remove_left_over
-from virtualds.urls import local_path
+from virtualds.urls import lies_under, local_path
+
+# ---------------------------------------------------------------------- rows of arrays
+# Reads bytes of a file straight into the rows of an array: ``preadv(2)`` with many buffers.
+#
+# A chunk without codecs usually fills a box of the result, whose rows lie apart in memory. With
+# ``preadv`` the system copies the bytes to these rows, which saves a second copy. ``os.preadv``
+# takes a Python object for every row, and making these objects takes longer than copying the rows.
+# So this module calls the function of the C library: numpy makes its table of rows in a few
+# operations.
+
+
+Array = npt.NDArray[Any]
+
+MOST_ROWS = 1024
+"""The most rows of one call: ``IOV_MAX`` of Linux, macOS and the BSDs."""
+MOST_BYTES = 2**30
+"""The most bytes of one call: Linux reads 2 GiB at most, and macOS refuses more."""
+
+
+def count_row_bytes(target: Array) -> int:
+    """Return the bytes of a row: the longest stretch without gaps that the array consists of.
+
+    Examples
+    --------
+    >>> result = np.zeros((4, 6, 8), "i4")
+    >>> count_row_bytes(result), count_row_bytes(result[1]), count_row_bytes(result[1, :, 2:4])
+    (768, 192, 8)
+    """
+    return _count_rows(target)[1]
+
+
+def read_rows(handle: int, offset: int, target: Array) -> int:
+    """Read the bytes of an array from a file, in the order of its elements.
+
+    Parameters
+    ----------
+    handle : int
+        A file descriptor.
+    offset : int
+        Where in the file the first byte lies.
+    target : numpy.ndarray
+        Of any strides. The function reads ``target.nbytes`` bytes.
+
+    Returns
+    -------
+    int
+        How many bytes were read: fewer than ``target.nbytes`` if the file ends before.
+
+    Raises
+    ------
+    OSError
+        The file cannot be read.
+    ValueError
+        The array is read-only, or holds Python objects.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> result = np.zeros((2, 4), "u1")
+    >>> with tempfile.TemporaryFile() as file:
+    ...     _ = file.write(bytes([1, 2, 3, 4]))
+    ...     file.flush()
+    ...     read_rows(file.fileno(), 0, result[:, 1:3])
+    4
+    >>> result.tolist()
+    [[0, 1, 2, 0], [0, 3, 4, 0]]
+    """
+    # preadv does not check the memory that it writes to
+    if not target.flags.writeable:
+        raise ValueError("the array is read-only")
+    if target.dtype.hasobject:
+        raise ValueError(f"the array holds Python objects (dtype {target.dtype})")
+    return _read_until_filled(
+        target.nbytes, lambda n: _preadv(handle, _build_table(target, n), offset + n)
+    )
+
+
+def read_stretch(handle: int, offset: int, target: memoryview) -> int:
+    """Read bytes into memory without gaps, as `read_rows` does for arrays of many rows."""
+    end = target.nbytes
+    return _read_until_filled(
+        end, lambda n: os.preadv(handle, [target[n : n + MOST_BYTES]], offset + n)
+    )
+
+
+def _read_until_filled(nbytes: int, read: Callable[[int], int]) -> int:
+    """Call ``read`` with the bytes that are done, until all are done or the file ends."""
+    done = 0
+    while done < nbytes and (count := read(done)):
+        done += count
+    return done
+
+
+def _count_rows(target: Array) -> tuple[int, int]:
+    """Return how many leading axes number the rows, and the bytes of a row."""
+    apart, length = target.ndim, target.itemsize
+    shape, strides = target.shape, target.strides
+    while apart and (strides[apart - 1] == length or shape[apart - 1] == 1):
+        apart -= 1
+        length *= shape[apart]
+    return apart, length
+
+
+def _build_table(target: Array, done: int) -> Array:
+    """Return the addresses and lengths of the rows of the next call, after ``done`` bytes.
+
+    The table is an array of ``iovec``, as ``<sys/uio.h>`` defines it.
+    """
+    apart, length = _count_rows(target)
+    row, part = divmod(done, length)
+    most = min(MOST_ROWS, MOST_BYTES // length or 1, target.nbytes // length - row)
+    table = np.empty((most, 2), np.uintp)
+    # where a stride is negative the address wraps around, as in C
+    steps = _compute_steps(np.arange(row, row + most), target.shape[:apart], target.strides)
+    table[:, 0] = steps.astype(np.uintp) + np.uintp(target.__array_interface__["data"][0])
+    table[:, 1] = length
+    table[0] = table[0, 0] + part, min(length - part, MOST_BYTES)
+    return table
+
+
+def _compute_steps(numbers: Array, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
+    """Return the distances in bytes of some elements, given by number, from the first one."""
+    steps = np.zeros(numbers.shape, np.intp)
+    for size, stride in zip(reversed(shape), reversed(strides[: len(shape)]), strict=True):
+        if size > 1:
+            numbers, along = np.divmod(numbers, size)
+            steps += along * stride
+    return steps
+
+
+def _preadv(handle: int, table: Array, offset: int) -> int:
+    while True:
+        count: int = _find_preadv()(
+            handle, table.__array_interface__["data"][0], len(table), offset
+        )
+        if count >= 0:
+            return count
+        if (number := ctypes.get_errno()) != errno.EINTR:
+            raise OSError(number, os.strerror(number))
+
+
+@cache
+def _find_preadv() -> Any:
+    """Return ``preadv`` of the C library, with offsets of 64 bits."""
+    library = ctypes.CDLL(None, use_errno=True)
+    # glibc for 32-bit processors has another name for the function with offsets of 64 bits
+    function = getattr(library, "preadv64", None) or library.preadv
+    function.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int64]
+    function.restype = ctypes.c_ssize_t
+    return function
+
+
+# ---------------------------------------------------------------------- files
+# Opens local files and checks their fingerprints; writes each file as a whole or not at all.
+
+
+BINARY = getattr(os, "O_BINARY", 0)
+"""The flag that opens files in binary mode on Windows."""
+
+NONBLOCK = getattr(os, "O_NONBLOCK", 0)
+"""The flag that opens a pipe without waiting for a writer."""
+
+WITHIN = "within"
+"""The name of the access option that lists folders which symbolic links must not leave."""
+
+AT_FDCWD, RENAME_EXCHANGE = -100, 2
+"""Arguments of Linux's renameat2(2)."""
+
+ATTEMPTS = 20
+"""How often to try to write into a folder that another process removes when it is empty."""
+
+
+def write_beside(path: str, data: bytes, put: Callable[[str], None]) -> None:
+    """Write a file under a temporary name, which ``put`` then replaces by the final one."""
+    temporary = make_temporary_name(path)
+    # the file is created inside the block, since an interrupt may come between any two steps
+    try:
+        # 0o666 is the mode of any new file; the umask of the process applies
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, 0o666)
+        with os.fdopen(descriptor, "wb") as handle:
+            handle.write(data)
+            handle.flush()
+            os.fsync(handle.fileno())
+        put(temporary)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+
+
+def write_in_new_folder(path: str, data: bytes, put: Callable[[str], None]) -> None:
+    """Make a folder and write a file into it; try again if another process removes the folder."""
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            write_beside(path, data, put)
+            break
+        except (FileNotFoundError, FileExistsError):
+            # makedirs raises FileExistsError if the folder goes away while makedirs looks at it
+            if attempt == ATTEMPTS:
+                raise
+    sync_folder(path)
+
+
+def link_new(temporary: str, path: str) -> None:
+    """Give a temporary file its final name, on condition that no file has this name."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError as error:
+        raise ChangedError(f"{path}: was created by another writer") from error
+    os.unlink(temporary)
+
+
+def sync_folder(path: str) -> None:
+    """Make the name of a file as durable as its bytes, if the filesystem can do this."""
+    if os.name == "nt":
+        return
+    with suppress(OSError):
+        handle = os.open(os.path.dirname(path), os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def raise_unless_gone(error: OSError) -> None:
+    """Raise the error of a folder that cannot be listed, unless the folder is gone."""
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
+
+
+def remove_empty(folder: str, kept: str) -> None:
+    """Remove a folder and those above it, as long as they are empty, up to one that is kept."""
+    while folder != kept:
+        try:
+            os.rmdir(folder)
+        except FileNotFoundError:
+            pass
+        except OSError:
+            # the folder is not empty, or this process may not remove it
+            return
+        folder = os.path.dirname(folder)
+
+
+def move_folder(temporary: str, path: str) -> None:
+    """Give a folder its final name, unless a file or a folder with files has this name."""
+    try:
+        os.rename(temporary, path)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise
+        raise exists_already(path) from error
+
+
+def exchange_paths(one: str, other: str) -> None:
+    """Exchange the names of two folders: in one step on Linux, in several elsewhere."""
+    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if renameat2 is not None:
+        names = (os.fsencode(one), os.fsencode(other))
+        if renameat2(AT_FDCWD, names[0], AT_FDCWD, names[1], RENAME_EXCHANGE) == 0:
+            return
+    aside = f"{one}.old"
+    os.rename(other, aside)
+    os.rename(one, other)
+    os.rename(aside, one)
+
+
+def put_in_place(temporary: str, path: str, replace: bool) -> None:
+    """Give a file its final name; without ``replace``, only if no other file has this name."""
+    if replace:
+        os.replace(temporary, path)
+        return
+    try:
+        os.link(temporary, path)
+    except FileExistsError as error:
+        raise exists_already(path) from error
+    os.unlink(temporary)
+
+
+@contextmanager
+def open_checked(file: SourceFile) -> Iterator[int]:
+    """Open a file, and check that it is still the one that was scanned."""
+    try:
+        handle = open_regular(path_of(file.url), file.options)
+    except StoreError:
+        raise
+    except OSError as error:
+        raise StoreError(error.strerror or str(error)) from error
+    try:
+        if get_options().check_sources:
+            check_unchanged(file, os.fstat(handle))
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def path_of(url: str) -> str:
+    """Return the path of a url; refuse names that no file can have, as broken sets hold."""
+    path = local_path(url)
+    with suppress(UnicodeEncodeError):
+        if b"\0" not in os.fsencode(path):
+            return path
+    raise FileNotFoundError(errno.ENOENT, "no file can have such a name", path)
+
+
+def open_regular(path: str, options: StorageOptions | None) -> int:
+    """Open a regular file; refuse pipes and devices, since reading them may never end."""
+    handle = os.open(path, os.O_RDONLY | BINARY | NONBLOCK)
+    try:
+        found = os.fstat(handle)
+        if stat.S_ISDIR(found.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        check_regular(found)
+        if options and WITHIN in options:
+            _check_within(path, found, options[WITHIN])
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
+
+
+def check_regular(found: os.stat_result) -> None:
+    """Refuse pipes, devices and sockets."""
+    if not stat.S_ISREG(found.st_mode):
+        raise StoreError(
+            "this is not a regular file, but a pipe, a device or a socket; give a file"
+        )
+
+
+def _check_within(path: str, found: os.stat_result, folders: Any) -> None:
+    """Refuse an open file outside the folders: links may have changed since the check of paths."""
+    real = os.path.realpath(path)
+    inside = any(lies_under(real, folder) for folder in folders)
+    if not inside or not os.path.samestat(found, os.stat(real)):
+        raise StoreError(f"the path leads to {real}, which lies under none of {list(folders)}")
+
+
+OTHER_TIME_REMEDY = (
+    "copy it again with its time (cp -p, rsync -t); or virtualds.sync scans it again; or, if its "
+    "bytes are the same, virtualds.set_options(check_sources=False) reads it"
+)
+
+
+def check_unchanged(file: SourceFile, found: os.stat_result) -> None:
+    """Refuse a file that has changed since it was scanned."""
+    if file.size is not None and file.size != found.st_size:
+        raise StoreError(f"the file has {found.st_size} bytes, it had {file.size} when scanned")
+    if file.mtime is not None and file.mtime != found.st_mtime_ns:
+        raise StoreError(
+            "the file was modified after it was scanned, or copied without its time: "
+            "same size, other time",
+            remedy=OTHER_TIME_REMEDY,
+        )
+
+
+def read_range(handle: int, offset: int, length: int, item: int) -> bytes:
+    """Read a range of bytes of an open file."""
+    parts = []
+    # one call returns at most 2 GiB on Linux
+    while length:
+        try:
+            part = os.pread(handle, length, offset)
+        except OSError as error:
+            raise StoreError(error.strerror or str(error), item) from error
+        if not part:
+            raise too_short_error(length, item)
+        parts.append(part)
+        offset, length = offset + len(part), length - len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def too_short_error(missing: int, item: int) -> StoreError:
+    """Return the error for a file that ends before a chunk does."""
+    return StoreError(f"the file ends {missing} bytes before the chunk does", item)
+
+
+# ---------------------------------------------------------------------- the store
+
 
 KNOWS_WHAT_IT_HOLDS = hasattr(os, "RWF_NOWAIT") and hasattr(os, "posix_fadvise")
 """Whether the system tells which pages are in its cache, and can be asked to read ahead."""
 
 LEAST_PREFETCH = 2**16
 """Bytes: reading ahead saves no time for less than these."""
-
-Array = npt.NDArray[Any]
 
 
 class LocalStore:

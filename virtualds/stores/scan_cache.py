@@ -6,20 +6,93 @@ context (`docs/explanation/decisions/0029-a-scan-belongs-to-its-context.md`).
 
 from __future__ import annotations
 
+import io
 import threading
+from bisect import bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, cast
+from typing import Any, BinaryIO, cast
 
-from virtualds.errors import UnsupportedError
+from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.log import DEBUG, tell, tells
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import SCANNED, ScanningStore, find_store, is_in_archive
-from virtualds.stores.block_cache import FIRST_PAGES, PAGE, BlockFile, Blocks
-from virtualds.stores.fetched_files import FetchedFiles
+from virtualds.stores.block_cache import FIRST_PAGES, PAGE, BlockFile, Blocks, FetchError
 from virtualds.stores.store import Range, Store, StoreError
-from virtualds.urls import scheme_of
+from virtualds.urls import local_path, scheme_of
+
+# ---------------------------------------------------------------------- files that were fetched
+# Files, and ranges of files, that were fetched while a file or set is opened: held within bounds.
+#
+# An opening reads a coordinate more than once: its first and last value decide how it is decoded,
+# all of them make the index. Nothing of it is fetched twice.
+
+
+MOST_HELD = 2**26
+"""Bytes that are held of one opening; what is fetched after them is not."""
+
+
+class FetchedFiles:
+    """What was fetched, for any number of threads.
+
+    Examples
+    --------
+    >>> fetched = FetchedFiles()
+    >>> fetched.put_range(SourceFile("s3://bucket/a.nc"), 100, b"abcdef")
+    >>> fetched.find_range(SourceFile("s3://bucket/a.nc"), 102, 3)
+    b'cde'
+    """
+
+    def __init__(self) -> None:
+        self._files: dict[tuple[str, StorageOptions | None], bytes] = {}
+        self._ranges: dict[SourceFile, dict[int, bytes]] = {}
+        self._offsets: dict[SourceFile, list[int]] = {}
+        self._nbytes = 0
+        self._lock = threading.Lock()
+
+    def put_file(self, url: str, options: StorageOptions | None, data: bytes) -> None:
+        """Hold a whole file."""
+        with self._lock:
+            if (url, options) not in self._files and self._has_room(data):
+                self._files[url, options] = data
+
+    def find_file(self, url: str, options: StorageOptions | None) -> bytes | None:
+        """Return a whole file, None if it is not held."""
+        return self._files.get((url, options))
+
+    def put_range(self, file: SourceFile, offset: int, data: bytes) -> None:
+        """Hold a range of one version of a file."""
+        with self._lock:
+            known = self._ranges.setdefault(file, {})
+            if offset not in known and self._has_room(data):
+                insort(self._offsets.setdefault(file, []), offset)
+                known[offset] = data
+
+    def find_range(self, file: SourceFile, offset: int, length: int) -> bytes | None:
+        """Return a range of one version of a file, None if it is not held."""
+        whole = self._files.get((file.url, file.options))
+        # a whole file was fetched without a look at its version
+        if whole is not None and file.etag is None and file.size in (None, len(whole)):
+            return _cut(whole, offset, length)
+        with self._lock:
+            offsets = self._offsets.get(file, [])
+            if not (before := bisect_right(offsets, offset)):
+                return None
+            begin = offsets[before - 1]
+            return _cut(self._ranges[file][begin], offset - begin, length)
+
+    def _has_room(self, data: bytes) -> bool:
+        self._nbytes += len(data)
+        return self._nbytes <= MOST_HELD
+
+
+def _cut(data: bytes, offset: int, length: int) -> bytes | None:
+    return data[offset : offset + length] if offset + length <= len(data) else None
+
+
+# ---------------------------------------------------------------------- scans
+
 
 OTHERS = 64
 """Other files, referred to by the scanned one, whose blocks are held; the latest used ones."""
@@ -307,3 +380,69 @@ def _make_blocks(store: Store, file: SourceFile) -> Blocks:
         return Blocks(store, file)
     # what is held of an archive begins a lone member
     return Blocks(store, file, store.read_head(file.url, file.options, FIRST_PAGES * PAGE)[1])
+
+
+# ---------------------------------------------------------------------- binary files
+# Source files as Python's binary files, local or remote.
+#
+# Fetched bytes of a remote file are held until the file is scanned, so that headers in many small
+# pieces cost few requests.
+
+
+def open_source(source: SourceFile) -> BinaryIO:
+    r"""Open a source file, local or remote, for reading, as `open` in mode ``"rb"`` does.
+
+    Parameters
+    ----------
+    source : SourceFile
+        As a parser is given it.
+
+    Returns
+    -------
+    binary file
+        To be closed, or used in a ``with`` statement.
+
+    Raises
+    ------
+    OSError
+        The file does not exist, may not be read, or has changed since it was described.
+    UnsupportedError
+        A server sends no parts of it.
+
+    Examples
+    --------
+    >>> with open_source(SourceFile("file:///data/2001.nc")) as file:  # doctest: +SKIP
+    ...     file.read(4)
+    b'\x89HDF'
+    """
+    if scheme_of(source.url) == "file":
+        return open(local_path(source.url), "rb")
+    return cast("BinaryIO", io.BufferedReader(open_remote(source), PAGE))
+
+
+@contextmanager
+def describe_damage(
+    source: SourceFile, what: str, complaints: tuple[type[Exception], ...]
+) -> Iterator[None]:
+    """Turn what a library complains of within the block into `FormatError`, and name the file.
+
+    Parameters
+    ----------
+    source : SourceFile
+    what : str
+        The format, for the message.
+    complaints : tuple of exception types
+        What the library raises about damaged files.
+    """
+    try:
+        yield
+    except VirtualdsError as error:
+        error.locate_file(source.url)
+        raise
+    except (FetchError, FileNotFoundError, PermissionError):
+        raise
+    except complaints as error:
+        raise FormatError(
+            f"{source.url}: it is not a sound {what} file ({type(error).__name__}: {error}); the "
+            f"file is damaged or truncated, fetch it again"
+        ) from error

@@ -21,7 +21,7 @@ from virtualds.log import INFO, tell, tells
 from virtualds.options import SETTLE
 from virtualds.source_file import StorageOptions
 from virtualds.stores.access_rules import Allow
-from virtualds.stores.interruption import explain_interrupt
+from virtualds.stores.retry import explain_interrupt
 from virtualds.syncing.apply import Update
 from virtualds.syncing.commit import commit
 from virtualds.syncing.compare import Changes, complete

@@ -15,9 +15,8 @@ from virtualds.combine.progress import BuildReport, LeftOut
 from virtualds.datasets.keywords import names_of
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
-from virtualds.datasets.open_options import OpenOptions
+from virtualds.datasets.open_options import OpenOptions, demand_variables, make_optional
 from virtualds.datasets.source_positions import urls_of
-from virtualds.datasets.what_to_load import demand_variables, make_optional
 from virtualds.errors import UnsupportedError, without_secrets
 from virtualds.progress import Progress, report_progress
 from virtualds.stores.access_rules import demand_nameable

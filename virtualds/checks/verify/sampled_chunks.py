@@ -13,8 +13,7 @@ import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.checks.verify.sources import Arrays, ChunkId
-from virtualds.chunks.axis import ChunkAxis
-from virtualds.chunks.fragment import Fragment
+from virtualds.chunks.fragment import ChunkAxis, Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints
 from virtualds.codecs.codec import CodecError

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.fill import fills_with
+from virtualds.arrays.array import ManifestArray, fills_with
 from virtualds.bounds import demand_table
 from virtualds.chunks.columns import COLUMNS, MISSING
 from virtualds.chunks.fragment import Fragment

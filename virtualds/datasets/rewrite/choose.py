@@ -10,12 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.fill import fills_with
+from virtualds.arrays.array import ManifestArray, fills_with
 from virtualds.arrays.group import ManifestVariable
-from virtualds.chunks.axis import make_regular_axes
 from virtualds.chunks.columns import INLINE
-from virtualds.chunks.fragment import Fragment
+from virtualds.chunks.fragment import Fragment, make_regular_axes
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs import codec_from_zarr_v2
 from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES

@@ -25,7 +25,7 @@ from virtualds.datasets.rewrite.plan import VariablePlan
 from virtualds.errors import VirtualdsError
 from virtualds.reading.threads import run_all
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.stores.interruption import explain_interrupt
+from virtualds.stores.retry import explain_interrupt
 
 TINY = 512
 """Bytes up to which chunks are held in the set itself."""

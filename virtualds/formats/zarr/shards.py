@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from virtualds.chunks.axis import ChunkAxis
+from virtualds.chunks.fragment import ChunkAxis
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.formats.zarr.codecs import Entry, pipeline_from_v3
 from virtualds.formats.zarr.data_types import parse_extension

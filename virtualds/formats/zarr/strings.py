@@ -19,9 +19,8 @@ import numpy.typing as npt
 
 from virtualds.arrays.group import count_places, find_places
 from virtualds.bounds import Buffer, demand_selection
-from virtualds.chunks.axis import ChunkAxis
 from virtualds.chunks.columns import INLINE, MISSING
-from virtualds.chunks.fragment import Fragment
+from virtualds.chunks.fragment import ChunkAxis, Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints
 from virtualds.codecs import codec_from_zarr_v2, codec_from_zarr_v3

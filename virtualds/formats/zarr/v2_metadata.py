@@ -16,9 +16,8 @@ import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.regions import tile_fragments
-from virtualds.chunks.axis import ChunkAxis
 from virtualds.chunks.columns import COLUMNS, MISSING
-from virtualds.chunks.fragment import Fragment
+from virtualds.chunks.fragment import ChunkAxis, Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import compact
 from virtualds.chunks.reference_table import gather_references

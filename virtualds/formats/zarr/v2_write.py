@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.array import ManifestArray, is_same_scalar
 from virtualds.arrays.concatenate import unify_fill
-from virtualds.arrays.fill import is_same_scalar
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.regular_chunks import to_regular_chunks
 from virtualds.bounds import Buffer

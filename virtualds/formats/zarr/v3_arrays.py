@@ -17,10 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.fill import default_fill
-from virtualds.chunks.axis import ChunkAxis, RegularAxis
-from virtualds.chunks.fragment import Fragment
+from virtualds.arrays.array import ManifestArray, default_fill
+from virtualds.chunks.fragment import ChunkAxis, Fragment, RegularAxis
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs import codec_from_zarr_v3
 from virtualds.codecs.cf_packing import Decoding, Packing

@@ -16,7 +16,7 @@ import numpy as np
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.chunks.alignment import find_mesh_lengths, find_origin, find_regular_chunks
-from virtualds.chunks.axis import ChunkAxis
+from virtualds.chunks.fragment import ChunkAxis
 from virtualds.chunks.projection import Ints
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.formats.zarr.codecs import codecs_to_v3, pipeline_from_v3

@@ -17,9 +17,8 @@ import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.bounds import demand_table
-from virtualds.chunks.axis import make_regular_axes
 from virtualds.chunks.columns import MISSING
-from virtualds.chunks.fragment import Fragment
+from virtualds.chunks.fragment import Fragment, make_regular_axes
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs import codec_from_hdf5
 from virtualds.codecs.codec import NO_FILTERS, Codec

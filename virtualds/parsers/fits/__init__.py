@@ -34,7 +34,7 @@ from virtualds.parsers.fits.header import NO_NAME, HeaderDataUnit, read_units
 from virtualds.parsers.fits.tables import read_table
 from virtualds.parsers.fits.tiles import find_tiles, show_image
 from virtualds.source_file import SourceFile
-from virtualds.stores.open_source import describe_damage, open_source
+from virtualds.stores.scan_cache import describe_damage, open_source
 from virtualds.urls import path_or_url
 
 SIGNATURE = b"SIMPLE  ="

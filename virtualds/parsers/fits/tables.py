@@ -17,8 +17,7 @@ import numpy as np
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.chunks.axis import ChunkAxis
-from virtualds.chunks.fragment import Fragment
+from virtualds.chunks.fragment import ChunkAxis, Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.codecs.table_columns import RowBytes

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from virtualds.chunks.axis import ChunkAxis
+from virtualds.chunks.fragment import ChunkAxis
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs import codec_from_zarr_v2
 from virtualds.codecs.codec import Codec

@@ -24,8 +24,7 @@ from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.archive_index import is_tar, is_zip
 from virtualds.stores.block_cache import PAGE
-from virtualds.stores.open_source import describe_damage, open_source
-from virtualds.stores.scan_cache import fetch_ahead
+from virtualds.stores.scan_cache import describe_damage, fetch_ahead, open_source
 from virtualds.urls import scheme_of
 
 HEADER = PAGE

@@ -12,9 +12,8 @@ import numpy.typing as npt
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.bounds import demand_table
-from virtualds.chunks.axis import ChunkAxis
 from virtualds.chunks.columns import MISSING
-from virtualds.chunks.fragment import Fragment
+from virtualds.chunks.fragment import ChunkAxis, Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.grib import GribMessage
 from virtualds.codecs.pipeline import CodecPipeline

@@ -32,7 +32,7 @@ from virtualds.parsers.hdf4.eos import Part, split_parts
 from virtualds.parsers.hdf4.old_groups import read_old_datasets
 from virtualds.parsers.hdf4.storage import Wanted, build_array, measure
 from virtualds.source_file import SourceFile
-from virtualds.stores.open_source import describe_damage
+from virtualds.stores.scan_cache import describe_damage
 from virtualds.urls import path_or_url
 
 FILLS: dict[str, Any] = {

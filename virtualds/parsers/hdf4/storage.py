@@ -15,9 +15,8 @@ import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.bounds import demand_table
-from virtualds.chunks.axis import ChunkAxis, make_regular_axes
 from virtualds.chunks.columns import MISSING
-from virtualds.chunks.fragment import Fragment
+from virtualds.chunks.fragment import ChunkAxis, Fragment, make_regular_axes
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs.codec import Codec
 from virtualds.codecs.hdf4 import BitField, RunLength, SkippingHuffman

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from virtualds.arrays.group import ManifestGroup
+from virtualds.arrays.group import ALONE, LIBRARY, ManifestGroup, ReadWay
 from virtualds.arrays.parser import (
     CannotError,
     NativeReader,
@@ -22,7 +22,6 @@ from virtualds.arrays.parser import (
     ReadNative,
     stored_values,
 )
-from virtualds.arrays.read_way import ALONE, LIBRARY, ReadWay
 from virtualds.errors import UnsupportedError, VirtualdsError, without_secrets
 from virtualds.options import get_options
 from virtualds.parsers.hdf5 import library, objects

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from virtualds.parsers.hdf5.numpy_types import (
     list_enum_members,
     list_members,
 )
-from virtualds.parsers.hdf5.structure.messages import MessageError, UnknownFormError, cache_by_bytes
+from virtualds.parsers.hdf5.structure.messages import MessageError, UnknownFormError
 from virtualds.parsers.hdf5.structure.type_messages import HDF5Type, parse_type_message
 from virtualds.parsers.hdf5.structure.type_messages import TypeClass as TypeClass
 
@@ -56,7 +57,7 @@ class StoredType(NamedTuple):
     shape: tuple[int, ...] = ()
 
 
-@cache_by_bytes(4096)
+@lru_cache(4096)
 def parse_stored_type(message: bytes, name: str | None = None) -> StoredType:
     """Return how elements are stored, from the Datatype message of a dataset.
 

@@ -53,16 +53,21 @@ class describe_damage:
         pass
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if error is None or not isinstance(error, HDF5_ERRORS) or isinstance(error, OWN_ERRORS):
-            return
-        if getattr(error, "errno", None) in (EMFILE, ENFILE):
-            return
-        # an error of the system may pass, so that opening is tried again; HDF5's own say no more
-        cause = error if getattr(error, "errno", None) else None
-        raise FormatError(
-            f"{self.source.url}: HDF5 cannot read it ({error}); the file is damaged or truncated, "
-            f"fetch it again"
-        ) from cause
+        if isinstance(error, HDF5_ERRORS) and (found := explain_damage(self.source, error)):
+            raise found from found.__cause__
+
+
+def explain_damage(source: SourceFile, error: BaseException) -> FormatError | None:
+    """Return the error that an error of HDF5 means; None if it says itself what is wrong."""
+    if isinstance(error, OWN_ERRORS) or getattr(error, "errno", None) in (EMFILE, ENFILE):
+        return None
+    found = FormatError(
+        f"{source.url}: HDF5 cannot read it ({error}); the file is damaged or truncated, fetch it "
+        f"again"
+    )
+    # an error of the system may pass, so that opening is tried again; HDF5's own say no more
+    found.__cause__ = error if getattr(error, "errno", None) else None
+    return found
 
 
 class HDF5Files:

@@ -27,15 +27,16 @@ from virtualds.arrays.group import (
     describe_left_out,
 )
 from virtualds.bounds import is_small_enough_to_load
-from virtualds.chunks.axis import LONGEST_AXIS
+from virtualds.chunks.fragment import LONGEST_AXIS
 from virtualds.codecs.codec import NO_FILTERS
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.parsers.hdf5.chunk_indexes.dataset_chunks import read_chunks
 from virtualds.parsers.hdf5.deferred_chunks import can_defer
-from virtualds.parsers.hdf5.file import HDF5Files, describe_damage
+from virtualds.parsers.hdf5.file import HDF5_ERRORS, HDF5Files, describe_damage, explain_damage
 from virtualds.parsers.hdf5.h5py_values import load_or_defer
 from virtualds.parsers.hdf5.netcdf_rules import (
     MOST_GROUPS,
+    RESERVED,
     Dimensions,
     FileGroups,
     HDF5Group,
@@ -45,7 +46,6 @@ from virtualds.parsers.hdf5.netcdf_rules import (
     list_attribute_names,
     read_attribute,
     read_groups_below,
-    select_user_names,
 )
 from virtualds.parsers.hdf5.objects import (
     Dataset,
@@ -63,6 +63,7 @@ from virtualds.parsers.hdf5.structure.global_heap import is_sequence, read_seque
 from virtualds.parsers.hdf5.structure.messages import LayoutClass
 from virtualds.parsers.hdf5.structure.object_header import HARD, UNREAD, Attribute
 from virtualds.parsers.hdf5.virtual_datasets import build_mapped_array, list_needed_files
+from virtualds.source_file import SourceFile
 from virtualds.urls import path_or_url
 
 # ---------------------------------------------------------------------- reading ahead
@@ -140,8 +141,7 @@ def _visit_attributes(place: HDF5Location) -> list[Work]:
 
 def _visit_heap(file: FileBytes, attribute: Attribute) -> list[Work]:
     """Read what an attribute refers to in the global heap."""
-    for _ in read_sequences(file, attribute):
-        pass
+    read_sequences(file, attribute)
     return []
 
 
@@ -308,20 +308,33 @@ class _GroupReader:
             found[shown] = describe_left_out(names, dtype, lent)
         return found
 
-    def _note(self, name: str, error: VirtualdsError, kind: str = "variable") -> None:
+    def _note(
+        self,
+        name: str,
+        error: Exception,
+        kind: str = "variable",
+        source: SourceFile | None = None,
+    ) -> VirtualdsError:
+        """Note what cannot be read; errors of HDF5 are raised again if they are about no file."""
+        if not isinstance(error, VirtualdsError):
+            found = explain_damage(source or self.files.source, error)
+            if found is None:
+                raise error
+            error = found
         path = "/".join((*self.where, name))
         error.locate(f"{kind} {path!r}", self.files.source.url)
         self.problems[name] = error
+        return error
 
     def _read_attributes(self, variable: str, owner: Any) -> dict[str, Any]:
         """Return the user's attributes of a group or dataset."""
         found = {}
-        damage = describe_damage(self.files.source)
-        for name in select_user_names(list_attribute_names(owner)):
+        for name in list_attribute_names(owner):
+            if name in RESERVED:
+                continue
             try:
-                with damage:
-                    found[name] = read_attribute(owner, name)
-            except VirtualdsError as error:
+                found[name] = read_attribute(owner, name)
+            except (VirtualdsError, *HDF5_ERRORS) as error:
                 # as in CDL: "variable:attribute", and ":attribute" of the group
                 self._note(f"{variable}:{name}", error, "attribute")
         return found
@@ -332,12 +345,11 @@ class _GroupReader:
         attributes = self._read_attributes(name, dataset)
         encoding: dict[str, Any] = {}
         try:
-            with describe_damage(dataset.source):
-                data = self._read_data(dataset, dims, shape, encoding)
-        except VirtualdsError as error:
-            self._note(name, error)
+            data = self._read_data(dataset, dims, shape, encoding)
+        except (VirtualdsError, *HDF5_ERRORS) as error:
+            problem = self._note(name, error, source=dataset.source)
             data = ManifestArray.unreadable(
-                shape, f"V{min(dataset.type.size, LARGEST_VOID)}", f"{error}"
+                shape, f"V{min(dataset.type.size, LARGEST_VOID)}", f"{problem}"
             )
             return ManifestVariable(dims, data, attributes)
         if data.dtype.kind == "S" and "_FillValue" in attributes:

@@ -29,7 +29,7 @@ from virtualds.parsers.hdf5.structure.messages import FillState
 from virtualds.parsers.hdf5.texts import holds_texts, read_texts
 from virtualds.source_file import SourceFile
 from virtualds.stores import find_store
-from virtualds.stores.local_files import OTHER_TIME_REMEDY
+from virtualds.stores.local import OTHER_TIME_REMEDY
 
 Values = npt.NDArray[Any]
 

@@ -188,7 +188,7 @@ def make_dataset(name: str, place: HDF5Location) -> Dataset:
     """Return the dataset that h5py has opened at a place."""
     kind = _find_type(place)
     # HDF5 follows a fill value into the heap as soon as it reads the properties
-    check_fill(place, kind)
+    check_fill(place, parse_type(place.file, kind))
     found = Dataset(
         files=place.files,
         source=place.source,
@@ -277,9 +277,10 @@ def _find_layout(place: HDF5Location, plist: Any) -> Layout:
     if len(found) != 1:
         place.file.refuse(f"a dataset has {len(found)} layouts")
     try:
-        with blame_file(place.file):
-            return parse_layout(bytes(found[0]), place.file.offset_size, place.file.length_size)
-    except DeclinedError:
+        return parse_layout(bytes(found[0]), place.file.offset_size, place.file.length_size)
+    except MessageError as error:
+        blame_file(place.file, error)
+    except UnknownFormError:
         of_class, offset = LayoutClass(plist.get_layout()), place.id.get_offset()
         if of_class == LayoutClass.CHUNKED:
             return Layout(of_class, dims=(*plist.get_chunk(), place.id.get_type().get_size()))

@@ -189,7 +189,7 @@ def _check_heap(file: FileBytes, known: Attribute) -> None:
 def _read_plain_value(file: FileBytes, known: Attribute) -> Any:
     """Return a value of a common type as h5py would read it; None for other types."""
     if known.elements and known.kind in STRINGS:
-        return decode_texts(list(read_sequences(file, known, is_value=True)))
+        return decode_texts(read_sequences(file, known, is_value=True))
     return decode_in_place(known)
 
 
@@ -259,11 +259,6 @@ def _to_text(value: Any) -> Any:
         raw = value.encode("utf-8", "surrogateescape")
         return raw.decode("utf-8", "replace").replace("\0", "")
     return value
-
-
-def select_user_names(names: Iterable[str]) -> list[str]:
-    """Return the names that do not serve the netCDF library."""
-    return [name for name in names if name not in RESERVED]
 
 
 # ---------------------------------------------------------------------- dimensions

@@ -23,6 +23,7 @@ from virtualds.parsers.hdf5.structure.messages import (
     EXTERNAL_FILES,
     FILTERED_SINGLE,
     FILTERS,
+    MESSAGE_ERRORS,
     NO_FILL,
     Dataspace,
     FillValue,
@@ -66,7 +67,7 @@ SCALE = b"DIMENSION_SCALE"
 """The CLASS of a scale."""
 LONGEST_TEXT = 2**16
 """Most bytes of a text attribute of a scale: HDF5 itself writes at most a name."""
-NULL_TERMINATED, PADDINGS = (0,), range(3)
+NULL_TERMINATED, PADDINGS = (0,), (0, 1, 2)
 """Ways to fill up strings of fixed length (IV.A.2.d): HDF5 knows a scale by the first alone."""
 
 
@@ -206,9 +207,11 @@ class Dataset(HDF5Location):
             There are no values for its type.
         """
         is_named = self.type.kind == TypeClass.ENUM and self._has_committed_type
-        with blame_file(self.file):
-            name = name_of_type(self.id.get_type()) if is_named else None
+        name = name_of_type(self.id.get_type()) if is_named else None
+        try:
             return parse_stored_type(self.facts.kind, name)
+        except MESSAGE_ERRORS as error:
+            blame_file(self.file, error)
 
     @property
     def _has_committed_type(self) -> bool:
@@ -252,7 +255,7 @@ class Dataset(HDF5Location):
         """Whether it is a scale that stands for a dimension without a variable."""
         return self.is_scale and self._read_text(b"NAME", PADDINGS).startswith(DIMENSION_ONLY)
 
-    def _read_text(self, name: bytes, paddings: Collection[int]) -> bytes:
+    def _read_text(self, name: bytes, paddings: tuple[int, ...]) -> bytes:
         """Return an attribute that is one fixed-length string with such padding; else empty bytes.
 
         HDF5's own functions for scales (`H5DSis_scale`) end the process where the type is another.
@@ -281,9 +284,8 @@ class Dataset(HDF5Location):
         return self.type if self.type.refers else None
 
 
-def check_fill(place: HDF5Location, kind: bytes) -> None:
+def check_fill(place: HDF5Location, of_type: HDF5Type) -> None:
     """Refuse a dataset of some type whose fill value refers to objects missing from the heap."""
-    of_type = parse_type(place.file, kind)
     if not of_type.refers:
         return
     for raw in read_fill_values(place.file, place.messages):
@@ -363,18 +365,17 @@ def make_dataset(name: str, place: HDF5Location) -> Dataset:
     DeclinedError
         Its object header has an unknown form.
     """
-    facts = _parse_facts(place)
-    check_fill(place, facts.kind)
     found = Dataset(
         files=place.files,
         source=place.source,
         path=place.path,
         at=place.at,
         name=name,
-        facts=facts,
+        facts=_parse_facts(place),
     )
     # what is known of the place is known of the dataset
     found.__dict__.update(file=place.file, messages=place.messages, kinds=place.kinds)
+    check_fill(found, found.type)
     return found
 
 
@@ -387,7 +388,7 @@ def _parse_facts(place: HDF5Location) -> DatasetFacts:
         by_kind[message.kind] = message
     if LAYOUT not in by_kind or by_kind[LAYOUT].flags & SHARED:
         file.refuse("a dataset has no layout")
-    with blame_file(file):
+    try:
         space = _parse_space(place, by_kind[DATASPACE])
         kind = bytes(read_unshared(file, by_kind[DATATYPE]))
         filters = by_kind.get(FILTERS)
@@ -395,14 +396,18 @@ def _parse_facts(place: HDF5Location) -> DatasetFacts:
             space,
             kind,
             _parse_fill(file, by_kind),
-            parse_filter_pipeline(read_unshared(file, filters)) if filters else (),
+            parse_filter_pipeline(bytes(read_unshared(file, filters))) if filters else (),
             _parse_layout(place, by_kind[LAYOUT].data),
         )
+    except MESSAGE_ERRORS as error:
+        blame_file(file, error)
 
 
 def _parse_space(place: HDF5Location, message: Message) -> Dataspace:
     data, width = read_unshared(place.file, message), place.file.length_size
-    space = parse_dataspace(data, width)
+    space = parse_dataspace(bytes(data), width)
+    if place.file.notes is None:
+        return space
     rank, owner = len(space.limits), place.address[1]
     for axis, limit in enumerate(space.limits):
         note_slot(data, space.place + axis * width, width, (owner, LENGTH, axis))
@@ -413,19 +418,21 @@ def _parse_space(place: HDF5Location, message: Message) -> Dataspace:
 
 def _parse_fill(file: FileBytes, by_kind: dict[int, Message]) -> FillValue:
     if FILL in by_kind:
-        return parse_fill_value(read_unshared(file, by_kind[FILL]))
+        return parse_fill_value(bytes(read_unshared(file, by_kind[FILL])))
     if OLD_FILL in by_kind:
-        return parse_old_fill_value(read_unshared(file, by_kind[OLD_FILL]))
+        return parse_old_fill_value(bytes(read_unshared(file, by_kind[OLD_FILL])))
     return NO_FILL
 
 
 def _parse_layout(place: HDF5Location, data: bytes) -> Layout:
     offset, length = place.file.offset_size, place.file.length_size
-    layout = parse_layout(data, offset, length)
-    owner = place.address[1]
+    layout = parse_layout(bytes(data), offset, length)
     if layout.kind == LayoutClass.VIRTUAL:
         # HDF5 computes the shape of some from their sources
         place.file.decline("a virtual dataset")
+    if place.file.notes is None:
+        return layout
+    owner = place.address[1]
     if layout.kind == LayoutClass.COMPACT:
         note_slot(data, layout.place, len(layout.data), (owner, DATA))
     elif layout.kind in (LayoutClass.CONTIGUOUS, LayoutClass.CHUNKED):

@@ -19,8 +19,7 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable, describe_left_out
 from virtualds.arrays.parser import NativeReader, Parser
 from virtualds.bounds import MOST_AXES, demand_axes
-from virtualds.chunks.axis import ChunkAxis
-from virtualds.chunks.fragment import Fragment
+from virtualds.chunks.fragment import ChunkAxis, Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.strided_manifest import StridedManifest, StridedReferences
 from virtualds.codecs.pipeline import CodecPipeline

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from virtualds.chunks.axis import LONGEST_AXIS
+from virtualds.chunks.fragment import LONGEST_AXIS
 from virtualds.errors import FormatError
 
 MAGIC = b"CDF"

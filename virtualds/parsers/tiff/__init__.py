@@ -24,7 +24,7 @@ from virtualds.extras import import_package
 from virtualds.parsers.geo_keys import REFERENCE_SYSTEM, describe_system
 from virtualds.parsers.tiff.pages import build_page_array, nodata_of, read_geo_keys
 from virtualds.source_file import SourceFile
-from virtualds.stores.open_source import describe_damage, open_source
+from virtualds.stores.scan_cache import describe_damage, open_source
 from virtualds.urls import path_or_url
 
 SIGNATURES = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")

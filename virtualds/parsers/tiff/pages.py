@@ -15,9 +15,8 @@ import numpy as np
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.bounds import Buffer, demand_table
-from virtualds.chunks.axis import ChunkAxis
 from virtualds.chunks.columns import MISSING
-from virtualds.chunks.fragment import Fragment
+from virtualds.chunks.fragment import ChunkAxis, Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.codecs import codec_from_tiff, known_names, predictor_from_tiff
 from virtualds.codecs.codec import Codec, CodecError

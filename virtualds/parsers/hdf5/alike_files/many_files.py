@@ -19,7 +19,7 @@ from virtualds.parsers.hdf5.structure.byte_rows import Bytes, RowsError
 from virtualds.parsers.hdf5.structure.file_bytes import HEAD_BYTES, lock_for_reading
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.block_cache import FIRST_PAGES, PAGE
-from virtualds.stores.local_files import open_regular
+from virtualds.stores.local import open_regular
 from virtualds.stores.scan_cache import Scan
 from virtualds.stores.store import Range
 from virtualds.urls import local_path, scheme_of

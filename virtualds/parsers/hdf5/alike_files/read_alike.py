@@ -14,8 +14,7 @@ import numpy.typing as npt
 
 from virtualds.arrays.alike_files import select_own
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.group import ManifestGroup
-from virtualds.arrays.read_way import TOGETHER
+from virtualds.arrays.group import TOGETHER, ManifestGroup
 from virtualds.chunks.projection import Ints
 from virtualds.options import get_options
 from virtualds.parsers.hdf5.alike_files.known_structure import (

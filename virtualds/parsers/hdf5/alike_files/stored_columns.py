@@ -14,9 +14,8 @@ import numpy.typing as npt
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.concatenate import concatenate
 from virtualds.bounds import CHUNKS_PER_REFERENCE
-from virtualds.chunks.axis import ChunkAxis
 from virtualds.chunks.columns import INLINE, MISSING
-from virtualds.chunks.fragment import Fragment
+from virtualds.chunks.fragment import ChunkAxis, Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints, compute_strides
 from virtualds.source_file import SourceFile

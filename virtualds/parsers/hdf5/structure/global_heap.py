@@ -26,7 +26,6 @@ from virtualds.parsers.hdf5.structure.file_bytes import (
     note_heap_objects,
     note_heap_reference,
     note_same,
-    parse_uint,
 )
 from virtualds.parsers.hdf5.structure.object_header import MOST_BYTES, Attribute
 from virtualds.parsers.hdf5.structure.type_messages import HDF5Type
@@ -39,6 +38,8 @@ REFERENCE_DTYPES = {
 }
 """A reference, by the bytes of an address: elements of the sequence, address of the collection that
 holds it, and its number there (IV.B)."""
+REFERENCE_SIZES = Struct("<4xI4xI")
+"""Bytes of a reference, and of an element of the sequence, in a type of sequences (IV.A.2.d)."""
 SEQUENCE_KINDS = (0, 1)
 """Sorts of types of varying length: sequences and strings (IV.A.2.d)."""
 LEAST_COLLECTION = 2**12
@@ -107,10 +108,8 @@ def is_sequence(kind: bytes) -> bool:
     return len(kind) >= 16 and kind[0] & 0x0F == TypeClass.VLEN and kind[1] & 0x0F in SEQUENCE_KINDS
 
 
-def read_sequences(
-    file: FileBytes, attribute: Attribute, *, is_value: bool = False
-) -> Iterator[bytes]:
-    """Yield the bytes of each element of an attribute of sequences.
+def read_sequences(file: FileBytes, attribute: Attribute, *, is_value: bool = False) -> list[bytes]:
+    """Return the bytes of each element of an attribute of sequences.
 
     With ``is_value`` they may differ between files of one structure; without, nothing else about
     the file depends on them than what the caller notes.
@@ -123,28 +122,33 @@ def read_sequences(
     kind, data, count = attribute.kind, attribute.data, attribute.elements
     budget = Budget(file)
     form = REFERENCES[file.offset_size]
-    if parse_uint(kind, 4, 4) != form.size or count * form.size > len(data):
+    of_reference, size = REFERENCE_SIZES.unpack_from(kind)
+    if of_reference != form.size or count * form.size > len(data):
         file.refuse(f"an attribute has {len(data)} bytes for {count} sequences")
-    size = parse_uint(kind, 12, 4)
     rows = list(form.iter_unpack(data[: count * form.size]))
     file.prepare((address, LEAST_COLLECTION) for _, address, _ in rows if address)
+    found: list[bytes] = []
     for place, (length, address, number) in enumerate(rows):
         if not address and not length:
-            yield b""
+            found.append(b"")
             continue
         at = place * form.size + 4
-        if address in file.collections:
-            note_same(data, at, file.offset_size, address)
-        else:
+        if address not in file.collections:
             known = note_address(data, at, file.offset_size, address)
             file.collections[address] = read_collection(file, known)
+        elif file.notes is not None:
+            note_same(data, at, file.offset_size, address)
         collection = file.collections[address]
         begin = budget.locate(collection, number, length * size)
+        if file.notes is None:
+            found.append(collection.data[begin : begin + length * size])
+            continue
         if is_value:
             note_heap_reference(data, at - 4, collection.data, number, size, attribute.key)
         else:
             keep(collection.data, begin, begin + length * size)
-        yield cut(collection.data, begin, begin + length * size)
+        found.append(cut(collection.data, begin, begin + length * size))
+    return found
 
 
 def check_elements(file: FileBytes, kind: HDF5Type, elements: Elements) -> None:

@@ -1,15 +1,16 @@
 """Messages of object headers: dataspaces, fill values, filters and layouts.
 
 HDF5 File Format Specification 3.0, IV.A.2. Parsers of messages are functions of bytes: they know no
-file, so callers name it (`blame_file`).
+file, so callers name it (`blame_file`). Files repeat each other's messages, so what they say is
+kept, by plain bytes: with bytes that know where they lie, the notes of a file would be kept, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from enum import IntEnum
-from functools import lru_cache, wraps
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from functools import lru_cache
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -22,16 +23,16 @@ PADDING = 7
 """Most bytes behind a message: headers of version 1 fill messages up to 8 bytes (IV.A.1.a)."""
 
 
-Options = ParamSpec("Options")
-Parsed = TypeVar("Parsed")
-
-
 class MessageError(ValueError):
     """A message contradicts itself, or is cut short."""
 
 
 class UnknownFormError(ValueError):
     """A message has a form that virtualds does not know."""
+
+
+MESSAGE_ERRORS = (MessageError, UnknownFormError)
+"""Errors of parsers of messages, which do not know the file."""
 
 
 def read_bytes(data: bytes, place: int, length: int) -> bytes:
@@ -82,31 +83,7 @@ def demand_end(data: bytes, stop: int) -> None:
         raise UnknownFormError(f"a message with {len(data) - stop} bytes more than it needs")
 
 
-def cache_by_bytes(
-    most: int,
-) -> Callable[
-    [Callable[Concatenate[bytes, Options], Parsed]], Callable[Concatenate[bytes, Options], Parsed]
-]:
-    """Return a decorator of parsers: files repeat each other's messages, so results are kept.
-
-    Nothing is kept of the file: bytes that know where they lie are taken for plain ones.
-    """
-
-    def decorate(
-        parse: Callable[Concatenate[bytes, Options], Parsed],
-    ) -> Callable[Concatenate[bytes, Options], Parsed]:
-        known = lru_cache(most)(parse)
-
-        @wraps(parse)
-        def find(data: bytes, /, *args: Options.args, **kwargs: Options.kwargs) -> Parsed:
-            return known(bytes(data), *args, **kwargs)  # type: ignore[arg-type]
-
-        return find
-
-    return decorate
-
-
-class blame_file:
+def blame_file(file: FileBytes, error: Exception) -> NoReturn:
     """Say in which file a message is damaged, or of an unknown form.
 
     Raises
@@ -116,19 +93,9 @@ class blame_file:
     UnsupportedError
         A message has an unknown form.
     """
-
-    # a class, since generators cost several times as much, and each dataset enters many blocks
-    def __init__(self, file: FileBytes) -> None:
-        self.file = file
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, MessageError):
-            self.file.refuse(str(error))
-        if isinstance(error, UnknownFormError):
-            self.file.decline(str(error))
+    if isinstance(error, MessageError):
+        file.refuse(str(error))
+    file.decline(str(error))
 
 
 # ---------------------------------------------------------------------- dataspaces
@@ -177,7 +144,7 @@ class Dataspace(NamedTuple):
     has_limits: bool = False
 
 
-@cache_by_bytes(4096)
+@lru_cache(4096)
 def parse_dataspace(data: bytes, length_size: int = 8) -> Dataspace:
     """Return the dataspace of a message, of a file with lengths of so many bytes.
 
@@ -266,7 +233,7 @@ NO_FILL, DEFAULT_FILL = FillValue(FillState.UNDEFINED), FillValue(FillState.DEFA
 """What a dataset without a message has, and what HDF5 writes where nobody chose a value."""
 
 
-@cache_by_bytes(4096)
+@lru_cache(4096)
 def parse_fill_value(data: bytes) -> FillValue:
     """Return the fill value of a message.
 
@@ -297,7 +264,7 @@ def parse_fill_value(data: bytes) -> FillValue:
     return DEFAULT_FILL if defined else NO_FILL
 
 
-@cache_by_bytes(1024)
+@lru_cache(1024)
 def parse_old_fill_value(data: bytes) -> FillValue:
     """Return the fill value of a message of the old type, which another message overrules.
 
@@ -353,7 +320,7 @@ class Filter(NamedTuple):
     values: tuple[int, ...]
 
 
-@cache_by_bytes(1024)
+@lru_cache(1024)
 def parse_filter_pipeline(data: bytes) -> tuple[Filter, ...]:
     """Return the filters of a message, in the order in which they encoded.
 
@@ -484,7 +451,7 @@ class Layout(NamedTuple):
         return not self.flags & BARE_EDGES
 
 
-@cache_by_bytes(4096)
+@lru_cache(4096)
 def parse_layout(data: bytes, offset_size: int = 8, length_size: int = 8) -> Layout:
     """Return the layout of a message, of a file with addresses and lengths of so many bytes.
 

@@ -5,7 +5,8 @@ HDF5 File Format Specification 3.0, IV.A. Unknown forms are declined by name.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from math import prod
 from operator import attrgetter
 from struct import Struct
@@ -23,10 +24,10 @@ from virtualds.parsers.hdf5.structure.file_bytes import (
 )
 from virtualds.parsers.hdf5.structure.fractal_heap import FractalHeap, read_records, read_symbols
 from virtualds.parsers.hdf5.structure.messages import (
+    MESSAGE_ERRORS,
     MessageError,
     UnknownFormError,
     blame_file,
-    cache_by_bytes,
     parse_dataspace,
     parse_fill_value,
     parse_old_fill_value,
@@ -141,14 +142,14 @@ def _parse_messages(file: FileBytes, block: bytes, form: Struct) -> Iterator[Mes
         place = begin + length
         if place > stop:
             file.refuse("a message is longer than the object header that it lies in")
+        is_known = kind not in MEANINGLESS
         if is_noted:
-            free(block, begin - 3 if form is MESSAGE_V1 else begin, begin)
-        if kind in MEANINGLESS:
-            free(block, begin, place)
-            continue
-        data = cut(block, begin, place) if is_noted else block[begin:place]
-        yield Message(kind, flags, data, *order)
-    free(block, place, stop)
+            free(block, begin - 3 if form is MESSAGE_V1 else begin, begin if is_known else place)
+        if is_known:
+            data = cut(block, begin, place) if is_noted else block[begin:place]
+            yield Message(kind, flags, data, *order)
+    if is_noted:
+        free(block, place, stop)
 
 
 def read_extension(file: FileBytes) -> None:
@@ -239,9 +240,11 @@ def read_fill_values(file: FileBytes, messages: Sequence[Message]) -> Iterator[b
         if message.kind not in (FILL, OLD_FILL):
             continue
         data = read_unshared(file, message)
-        with blame_file(file):
+        try:
             parse = parse_fill_value if message.kind == FILL else parse_old_fill_value
-            fill = parse(data)
+            fill = parse(bytes(data))
+        except MESSAGE_ERRORS as error:
+            blame_file(file, error)
         if fill.is_chosen:
             yield fill.raw
 
@@ -340,6 +343,8 @@ class Attribute(NamedTuple):
         The datatype message of its elements.
     shape : tuple of int or None
         None where it has no elements (a null dataspace).
+    elements : int
+        Number of elements.
     data : bytes
         Of the elements, possibly padded.
     owner : int
@@ -349,6 +354,7 @@ class Attribute(NamedTuple):
     name: bytes
     kind: bytes
     shape: tuple[int, ...] | None
+    elements: int
     data: bytes
     owner: int = 0
 
@@ -356,11 +362,6 @@ class Attribute(NamedTuple):
     def key(self) -> tuple[int, bytes]:
         """What its slot is called in notes."""
         return self.owner, self.name
-
-    @property
-    def elements(self) -> int:
-        """Number of elements."""
-        return 0 if self.shape is None else prod(self.shape)
 
 
 Attributes = dict[bytes, Attribute]
@@ -383,12 +384,14 @@ def read_attributes(file: FileBytes, messages: Sequence[Message], owner: int) ->
     found: Attributes = {}
     # without a creation order all numbers are 0, and the sort changes nothing
     listed.sort(key=attrgetter("order"))
-    with blame_file(file):
-        for message in listed:
+    for message in listed:
+        try:
             attribute = _parse_attribute(file, read_unshared(file, message), owner)
-            if attribute.name in found:
-                file.refuse(f"an object has two attributes {attribute.name!r}")
-            found[attribute.name] = attribute
+        except MESSAGE_ERRORS as error:
+            blame_file(file, error)
+        if attribute.name in found:
+            file.refuse(f"an object has two attributes {attribute.name!r}")
+        found[attribute.name] = attribute
     return found
 
 
@@ -406,12 +409,15 @@ def _parse_attribute(file: FileBytes, data: bytes, owner: int) -> Attribute:
     begin = _measure_head(data)
     name, kind, space, flags, shape = _parse_head(data[:begin], file.length_size)
     if flags & TYPE_SHARED:
-        kind = read_shared_data(file, DATATYPE, kind)
+        kind = bytes(read_shared_data(file, DATATYPE, kind))
     if flags & SPACE_SHARED:
-        shape = parse_dataspace(read_shared_data(file, DATASPACE, space), file.length_size).shape
-    attribute = Attribute(name, kind, shape, cut(data, begin), owner)
-    if file.notes is not None:
-        _note_value(attribute)
+        shared = bytes(read_shared_data(file, DATASPACE, space))
+        shape = parse_dataspace(shared, file.length_size).shape
+    elements = 0 if shape is None else prod(shape)
+    if file.notes is None:
+        return Attribute(name, kind, shape, elements, data[begin:], owner)
+    attribute = Attribute(name, kind, shape, elements, cut(data, begin), owner)
+    _note_value(attribute)
     return attribute
 
 
@@ -432,7 +438,7 @@ def _measure_head(data: bytes) -> int:
     return int(begin)
 
 
-@cache_by_bytes(8192)
+@lru_cache(8192)
 def _parse_head(data: bytes, length_size: int) -> _Head:
     version, flags, *lengths = ATTRIBUTE_HEAD.unpack_from(data)
     # in version 1 the byte has no meaning
@@ -463,11 +469,12 @@ def _note_value(attribute: Attribute) -> None:
         free(data, size, len(data))
 
 
-def find_string_size(kind: bytes, paddings: Collection[int]) -> int:
+@lru_cache(1024)
+def find_string_size(kind: bytes, paddings: tuple[int, ...]) -> int:
     """Return the bytes of a fixed-length string with such padding; 0 for other types (IV.A.2.d)."""
     if len(kind) < 8 or kind[0] & 0x0F != TypeClass.STRING or kind[1] & 0x0F not in paddings:
         return 0
-    return parse_uint(kind, 4, 4)
+    return int.from_bytes(kind[4:8], "little")
 
 
 # ---------------------------------------------------------------------- links

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import IntEnum
+from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
 from virtualds.parsers.hdf5.structure.file_bytes import FileBytes
 from virtualds.parsers.hdf5.structure.messages import (
+    MESSAGE_ERRORS,
     MessageError,
     UnknownFormError,
     blame_file,
-    cache_by_bytes,
     demand_end,
     read_bytes,
     read_uint,
@@ -171,11 +172,13 @@ def parse_type(file: FileBytes, data: bytes) -> HDF5Type:
     UnsupportedError
         It has an unknown form.
     """
-    with blame_file(file):
-        return parse_type_message(data)
+    try:
+        return parse_type_message(bytes(data))
+    except MESSAGE_ERRORS as error:
+        blame_file(file, error)
 
 
-@cache_by_bytes(4096)
+@lru_cache(4096)
 def parse_type_message(data: bytes) -> HDF5Type:
     """Return the type of a message.
 
