@@ -6,18 +6,17 @@ another one; within objects and lists it is noted by its JSON pointer (RFC 6901)
 
 from __future__ import annotations
 
-import gc
 import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from virtualds.errors import FormatError, UnsupportedError
+from virtualds.importing import pause_garbage_collection
 
 Types = str | Mapping[str, str]
 """The numpy type of a value; or, for an object or a list, the types in it by pointer."""
@@ -310,18 +309,6 @@ def _demand_distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         (key, count), *_ = Counter(key for key, _ in pairs).most_common(1)
         raise FormatError(f"the key {key!r} stands {count} times in one object; write it anew")
     return found
-
-
-@contextmanager
-def pause_garbage_collection() -> Iterator[None]:
-    """Pause garbage collection, which finds nothing here and takes as long as the work."""
-    before = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if before:
-            gc.enable()
 
 
 def is_shape(value: Any) -> bool:

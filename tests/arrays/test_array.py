@@ -31,7 +31,7 @@ from virtual_arrays import (
 import virtualds
 from virtualds import ChunkManifest, CombineError, Fragment, ManifestArray, UnsupportedError
 from virtualds.arrays.array import default_fill, is_same_scalar
-from virtualds.arrays.indexing import FREE_SLABS
+from virtualds.arrays.numpy_functions import FREE_SLABS
 from virtualds.codecs.cf_packing import Packing
 from virtualds.reading.plan import plan
 

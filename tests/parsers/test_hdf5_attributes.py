@@ -13,9 +13,8 @@ import pytest
 
 import virtualds
 from virtualds.parsers.hdf5 import netcdf_rules, objects
-from virtualds.parsers.hdf5.file import HDF5Files
 from virtualds.parsers.hdf5.netcdf_rules import list_attribute_names, read_attribute
-from virtualds.parsers.hdf5.objects import HDF5Location
+from virtualds.parsers.hdf5.objects import HDF5Files, HDF5Location
 from virtualds.stores.scan_cache import describe_file
 from virtualds.urls import normalise_url
 

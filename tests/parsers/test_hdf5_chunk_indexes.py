@@ -24,7 +24,8 @@ from virtualds import FormatError, SourceFile
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
-from virtualds.parsers.hdf5.chunk_indexes import dataset_chunks, read_indexes
+from virtualds.parsers.hdf5 import storage
+from virtualds.parsers.hdf5.chunk_indexes import read_indexes
 from virtualds.parsers.hdf5.chunk_indexes.form import ChunkRows, IndexForm
 from virtualds.parsers.hdf5.structure import object_header
 from virtualds.parsers.hdf5.structure.byte_rows import ByteRows, RowsError
@@ -529,6 +530,6 @@ def test_the_commonest_index_is_read_without_arrays_of_rows(
     def fail(*_: Any) -> None:
         raise FormatError("read as many indexes are")
 
-    monkeypatch.setattr(dataset_chunks, "read_indexes", fail)
+    monkeypatch.setattr(storage, "read_indexes", fail)
     group = open_group(Location.of(tmp_path / "a.h5"), OpenOptions(parser="hdf5"))
     np.testing.assert_array_equal(group.variables["v"].read(), np.arange(30).reshape(5, 6))

@@ -12,14 +12,11 @@ from range_server import range_server
 from virtual_arrays import PLAIN, SHUFFLED, ZLIB, exactly, path_of, virtual
 
 from virtualds import ManifestArray, ReadError, set_options
-from virtualds.reading import prefetch as ahead_module
-from virtualds.reading import tasks
-from virtualds.reading import threads as pool_module
+from virtualds.reading import tasks, threads
 from virtualds.reading.fetch import join_ranges
 from virtualds.reading.plan import plan
-from virtualds.reading.prefetch import HostSlot, Prefetcher
 from virtualds.reading.tasks import Batch
-from virtualds.reading.threads import run_all
+from virtualds.reading.threads import HostSlot, Prefetcher, run_all
 from virtualds.source_file import SourceFile
 from virtualds.stores.store import RequestLimits
 
@@ -156,7 +153,7 @@ def test_as_many_requests_are_under_way_as_the_limit_of_the_host() -> None:
 
 def test_prefetched_bytes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody takes anything after the first: no more is looked at than what fits, and one item."""
-    monkeypatch.setattr(ahead_module, "MOST_AHEAD", 1000)
+    monkeypatch.setattr(threads, "MOST_AHEAD", 1000)
     items = iter(range(100))
     rows = Prefetcher(items, lambda item: HostSlot("http://many", 64, 300), lambda item: item)
     next(rows)
@@ -209,7 +206,7 @@ def test_an_error_does_not_wait_for_a_server_that_does_not_answer(
     monkeypatch: pytest.MonkeyPatch, error: type[BaseException], where: str
 ) -> None:
     """One thread waits for an answer, as the owner of the queue, while the other one fails."""
-    monkeypatch.setattr(pool_module, "cores", lambda: 2)
+    monkeypatch.setattr(threads, "cores", lambda: 2)
     answer, met = threading.Event(), threading.Barrier(2)
     too_late = threading.Timer(300, answer.set)
     too_late.start()

@@ -32,8 +32,7 @@ from counting_server import (
 
 import virtualds
 from virtualds.errors import AccessError, FormatError, UnsupportedError
-from virtualds.reading.prefetch import fetch_many
-from virtualds.reading.threads import run_all
+from virtualds.reading.threads import fetch_many, run_all
 from virtualds.source_file import SourceFile
 from virtualds.stores import STORES, find_store
 from virtualds.stores.block_cache import (

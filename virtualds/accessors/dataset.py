@@ -10,7 +10,7 @@ import pandas as pd
 import xarray as xr
 
 from virtualds.accessors.dataset_writer import DatasetWriter
-from virtualds.chunks.familiar_names import OF_DATASETS, FamiliarNames
+from virtualds.chunks.manifest import OF_DATASETS, FamiliarNames
 from virtualds.datasets.keywords import make_strict
 from virtualds.errors import VirtualdsError
 from virtualds.importing import importing

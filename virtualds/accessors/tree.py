@@ -11,7 +11,7 @@ import pandas as pd
 import xarray as xr
 
 from virtualds.accessors.dataset import VirtualDatasetAccessor
-from virtualds.chunks.familiar_names import OF_DATASETS, FamiliarNames
+from virtualds.chunks.manifest import OF_DATASETS, FamiliarNames
 from virtualds.datasets.keywords import make_strict
 from virtualds.errors import VirtualdsError
 from virtualds.importing import importing

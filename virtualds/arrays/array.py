@@ -20,9 +20,8 @@ from virtualds.arrays.display import format_page, format_summary
 from virtualds.arrays.duck_array import DuckArray
 from virtualds.chunks.alignment import find_whole_blocks
 from virtualds.chunks.columns import INLINE, MISSING
-from virtualds.chunks.familiar_names import OF_ARRAYS, FamiliarNames
 from virtualds.chunks.fragment import ChunkAxis, Fragment, make_regular_axes
-from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.manifest import OF_ARRAYS, ChunkManifest, FamiliarNames
 from virtualds.codecs import codec_from_zarr_v2
 from virtualds.codecs.cf_packing import ABSENT
 from virtualds.codecs.codec import Codec, CodecError, Unreadable
@@ -31,7 +30,7 @@ from virtualds.errors import CombineError, CopyWarning, UnsupportedError, warn_u
 from virtualds.options import get_options
 from virtualds.public import public
 from virtualds.quantities import format_bytes
-from virtualds.reading import read, read_points
+from virtualds.reading.fetch import read, read_points
 from virtualds.source_file import SourceFile, from_crc32
 from virtualds.urls import normalise_url
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 NUMPY_FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {}
 """What numpy's functions do with virtual arrays; filled by `virtualds.arrays.numpy_functions`,
-`virtualds.arrays.indexing` and `virtualds.arrays.comparison`."""
+`virtualds.arrays.numpy_functions` and `virtualds.arrays.comparison`."""
 UFUNCS: dict[np.ufunc, Callable[..., Any]] = {}
 """What ufuncs do with virtual arrays without loading values at once."""
 

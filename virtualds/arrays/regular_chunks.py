@@ -19,7 +19,7 @@ from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.projection import compact
 from virtualds.codecs.pipeline import CodecPipeline, FixedAxis, Layout
-from virtualds.reading.subdivide import count_elements, cut_axis, enter_axis
+from virtualds.reading.plan import count_elements, cut_axis, enter_axis
 
 SMALL_PIECE, MOST_SMALL_PIECES = 4096, 2**18
 """More pieces than this of fewer bytes than that are not made: reading them would be slow."""

@@ -6,7 +6,7 @@ as the chunk. `cut_chunks` makes every such part a chunk. Elements that a chunk 
 axis are left out.
 
 A user says here where to cut, and wrong wishes are errors. `regular_chunks` finds itself where to
-cut for a format with one chunk length, or leaves the array; `virtualds.reading.subdivide` cuts for
+cut for a format with one chunk length, or leaves the array; `virtualds.reading.plan` cuts for
 one reading.
 """
 
@@ -26,7 +26,7 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints
 from virtualds.codecs.pipeline import CodecPipeline, FixedAxis
 from virtualds.errors import UnsupportedError
-from virtualds.reading.subdivide import count_elements
+from virtualds.reading.plan import count_elements
 
 
 class Pieces(NamedTuple):

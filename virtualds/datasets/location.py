@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 from virtualds.arrays.parser import Parser
@@ -28,7 +29,7 @@ from virtualds.datasets.registry import (
 from virtualds.errors import FormatError, UnsupportedError, list_details, without_secrets
 from virtualds.formats import Format
 from virtualds.importing import LateTable
-from virtualds.reading.prefetch import fetch_many
+from virtualds.reading.threads import fetch_many
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
@@ -38,7 +39,7 @@ from virtualds.stores.fence import is_claim
 from virtualds.stores.held import HeldBytes, HeldFile, HeldObject, make_options
 from virtualds.stores.listing import find_names
 from virtualds.stores.scan_cache import hold_scan
-from virtualds.stores.store import StoreError
+from virtualds.stores.store import Store, StoreError
 from virtualds.urls import join_path, normalise_url, scheme_of
 
 # ---------------------------------------------------------------------- objects in place of paths
@@ -316,15 +317,14 @@ HEAD_BYTES = 4096
 
 def detect_reader(url: str, options: StorageOptions | None) -> Found:
     """Return the reader of a file, a folder, or the only content of an archive."""
-    told = _list_told_by_suffix(url)
+    store, told = find_store(url), _list_told_by_suffix(url)
     try:
-        if (found := _find_among(FOLDER_READERS, url, options, told)) is not None:
+        if told and (found := _find_among(FOLDER_READERS, url, options, told)) is not None:
             return found
     except PermissionError:
         # it may be missing: servers that list nothing may say no more; it is asked for once more
         told = ()
     head = b""
-    store = find_store(url)
     try:
         source, head = store.read_head(url, options, HEAD_BYTES)
         reader = _find_by_bytes(head)
@@ -337,7 +337,7 @@ def detect_reader(url: str, options: StorageOptions | None) -> Found:
         if (found := _find_by_marker(url, options, told)) is not None:
             return found
         if not isinstance(error, FileNotFoundError):
-            _demand_not_begun(url, options)
+            _demand_not_begun(url, options, store)
         raise
     if reader is not None:
         return give_options(reader, source, options)
@@ -349,7 +349,7 @@ def detect_reader(url: str, options: StorageOptions | None) -> Found:
     if (not head or is_page) and (found := _find_by_marker(url, options, told)) is not None:
         return found
     if not head:
-        _demand_not_begun(url, options)
+        _demand_not_begun(url, options, store)
     for parser in load_plugins():
         if not parser.markers and is_recognised(parser, head):
             return parser, source
@@ -436,7 +436,7 @@ def _find_only_content(root: str, options: StorageOptions | None) -> Found:
     )
 
 
-def _demand_not_begun(url: str, options: StorageOptions | None) -> None:
+def _demand_not_begun(url: str, options: StorageOptions | None, store: Store) -> None:
     """Refuse a folder with an unfinished set.
 
     Raises
@@ -444,7 +444,6 @@ def _demand_not_begun(url: str, options: StorageOptions | None) -> None:
     FileNotFoundError
         The folder holds an unfinished set.
     """
-    store = find_store(url)
     folders = [name for form in FORMATS for name in form.first_written]
     begun = False
     for name in folders:
@@ -514,33 +513,34 @@ def _find_among(
         None does, and one of the files must not be read.
     """
     denied: PermissionError | None = None
-    for name, marker in _read_markers(url.rstrip("/"), names, options):
+    folder = url.rstrip("/")
+    for name, marker in _read_markers(find_store(folder), folder, names, options):
         if isinstance(marker, PermissionError):
             denied = marker
         for reader in readers:
             if isinstance(marker, bytes) and name in reader.markers and reader.detect(marker):
-                return reader, SourceFile(url.rstrip("/"), options=options)
+                return reader, SourceFile(folder, options=options)
     if denied is not None:
         raise denied
     return None
 
 
 def _read_markers(
-    url: str, names: Sequence[str], options: StorageOptions | None
+    store: Store, url: str, names: Sequence[str], options: StorageOptions | None
 ) -> Iterable[tuple[str, bytes | PermissionError | None]]:
     """Return some files of a folder: near ones as they are taken, far ones fetched at once."""
-    if not find_store(url).reach.at_once:
-        return ((name, _read_marker(url, name, options)) for name in names)
-    found = fetch_many(names, lambda name: url, lambda name: _read_marker(url, name, options))
-    return zip(names, found, strict=True)
+    read = partial(_read_marker, store, url, options)
+    if not store.reach.at_once:
+        return ((name, read(name)) for name in names)
+    return zip(names, fetch_many(names, lambda name: url, read), strict=True)
 
 
 def _read_marker(
-    url: str, name: str, options: StorageOptions | None
+    store: Store, url: str, options: StorageOptions | None, name: str
 ) -> bytes | PermissionError | None:
     """Return a file of a folder, None if there is none, or why it must not be read."""
     try:
-        return find_store(url).read_all(join_path(url, name), options)
+        return store.read_all(join_path(url, name), options)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         return None
     except PermissionError as error:
@@ -548,9 +548,6 @@ def _read_marker(
         denied = type(error)(str(error).replace(join_path(url, name), url))
         denied.__cause__ = error
         return denied
-
-
-# ---------------------------------------------------------------------- locations and readers
 
 
 # ---------------------------------------------------------------------- locations
@@ -617,8 +614,8 @@ class Location:
         if (meant := find_meaning(given, options)) is not None:
             shown = given if isinstance(given, str) else meant.url
             return cls(meant.url, meant.options, None, shown, meant.policy)
-        form = format_of_object(given)
-        if form is None:
+        is_path = isinstance(given, str | os.PathLike)
+        if is_path or (form := format_of_object(given)) is None:
             return cls.of_url(given, options)
         name = f"<{type(given).__name__} of {form.name}>"
         return cls(name, StorageOptions.of(options), given, name)
@@ -644,13 +641,16 @@ class Location:
     @property
     def format(self) -> Format | None:
         """The format whose library opened the object, None for a url."""
-        return format_of_object(self.opened)
+        return None if self.opened is None else format_of_object(self.opened)
+
+    @cached_property
+    def is_local(self) -> bool:
+        """Whether it is a file or folder of this machine."""
+        return scheme_of(self.url) == "file"
 
     def hold_scan(self) -> AbstractContextManager[None]:
         """Hold what is fetched of a remote file until the end of the block; nothing of a local."""
-        if scheme_of(self.url) == "file":
-            return nullcontext()
-        return hold_scan(self.url, self.options)
+        return nullcontext() if self.is_local else hold_scan(self.url, self.options)
 
 
 # ---------------------------------------------------------------------- readers

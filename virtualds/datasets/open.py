@@ -207,6 +207,8 @@ def demand_loadable(groups: Sequence[ManifestGroup], opening: OpenOptions, url: 
     ValueError
         There is no such variable.
     """
+    if opening.loadable_variables is None:
+        return
     known = {name for part in groups for name in part.variables}
     # ``on_error="skip"`` has left these out, with a warning
     problems = {name for part in groups for name in part.problems}

@@ -17,7 +17,7 @@ import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.concatenate import concatenate
-from virtualds.arrays.indexing import select_virtually
+from virtualds.arrays.numpy_functions import select_virtually
 from virtualds.arrays.sources import load_deferred
 from virtualds.chunks.sparse_manifest import hold_in_memory
 from virtualds.datasets.lazy import Layers, find_layers, get_virtual_array, layers_of

@@ -1,8 +1,9 @@
-"""Fetches the bytes of every batch from its store, decodes and places them."""
+"""Reads selections: fetches the bytes of every batch from its store, decodes and places them."""
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,7 +21,7 @@ from virtualds.bounds import Buffer
 from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.codecs.codec import Codec, CodecError
 from virtualds.codecs.libraries import Bytes
-from virtualds.errors import ReadError
+from virtualds.errors import ReadError, UnsupportedError
 from virtualds.log import DEBUG, tell, tells
 from virtualds.options import get_options
 from virtualds.reading.decode import (
@@ -35,10 +36,16 @@ from virtualds.reading.decode import (
     place_stored,
     place_tile,
 )
-from virtualds.reading.plan import Readable, Selection, find_chunk_at
-from virtualds.reading.prefetch import HostSlot, Prefetcher
+from virtualds.reading.plan import (
+    Readable,
+    Selection,
+    find_chunk_at,
+    plan,
+    plan_only_chunk,
+    plan_points,
+)
 from virtualds.reading.tasks import Batch, Task, limits_of
-from virtualds.reading.threads import run_all
+from virtualds.reading.threads import HostSlot, Prefetcher, run_all
 from virtualds.source_file import SourceFile, find_mismatch
 from virtualds.stores import find_store
 from virtualds.stores.local import LocalStore, count_row_bytes
@@ -626,3 +633,81 @@ def _find_chunk_id(source: Readable, work: Batch | Tile, offset: int) -> tuple[i
         if (found := find_chunk_at(fragment, work.fragment, work.file, offset)) is not None:
             return found
     return ()
+
+
+# ---------------------------------------------------------------------- selections
+
+
+def read(source: Readable, key: tuple[Any, ...]) -> npt.NDArray[Any]:
+    """Read a box or an orthogonal selection.
+
+    Parameters
+    ----------
+    source : Readable
+        An array of fragments.
+    key : tuple of int, slice, or 1-D integer or boolean array; one per axis
+        Each selects along its own axis; an int removes the axis.
+
+    Returns
+    -------
+    numpy.ndarray
+        The values, in `source.dtype`.
+
+    Raises
+    ------
+    IndexError
+        A position lies outside the array.
+    ReadError
+        Bytes cannot be had, have changed, or do not decode.
+    UnsupportedError
+        The array cannot be read, or the result is larger than any array.
+    """
+    if (batch := plan_only_chunk(source, key)) is not None:
+        out = np.empty(source.shape, source.dtype)
+        execute_batch(source, batch, out)
+        return _demand_valid_text(source, out)
+    selection = plan(source, key)
+    out = _allocate(source, selection.shape)
+    execute(source, selection, out)
+    return selection.arrange(_demand_valid_text(source, out))
+
+
+def read_points(source: Readable, key: tuple[Any, ...]) -> npt.NDArray[Any]:
+    """Read single points: integer arrays of one shape, slices along the other axes.
+
+    The axes of the points come first in the result, then those of the slices.
+
+    Raises
+    ------
+    IndexError
+        A position lies outside the array.
+    ReadError
+        Bytes cannot be had, have changed, or do not decode.
+    UnsupportedError
+        The array cannot be read, or the result is larger than any array.
+    """
+    selection = plan_points(source, key)
+    out = _allocate(source, selection.shape)
+    execute(source, selection, out)
+    return selection.arrange(_demand_valid_text(source, out))
+
+
+def _allocate(source: Readable, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    try:
+        return np.empty(shape, source.dtype)
+    except ValueError as error:
+        raise UnsupportedError(
+            f"{source.name}: numpy holds no array of shape {shape} ({error}); select a part"
+        ) from error
+
+
+def _demand_valid_text(source: Readable, out: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return values, and refuse text with invalid characters."""
+    if out.dtype.kind == "U" and out.size and out.itemsize:
+        letters = np.ascontiguousarray(out).reshape(-1).view(out.dtype.byteorder + "u4")
+        if (largest := int(letters.max())) > sys.maxunicode:
+            raise ReadError(
+                f"{source.name}: its text has the number {largest:#x}, which is not a Unicode "
+                f"character; the file is damaged, fetch it again"
+            )
+    return out

@@ -9,13 +9,17 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
 from functools import cache
 from itertools import chain, islice
-from typing import Any, TypeVar
+from queue import SimpleQueue
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from virtualds.stores import find_store
+from virtualds.urls import host_of
 
 Task = TypeVar("Task")
 
@@ -138,3 +142,188 @@ def in_turn(
         if not waiting:
             return
         yield waiting.popleft()
+
+
+# ---------------------------------------------------------------------- reading ahead
+# Prefetching: many requests for far bytes at a time.
+#
+# Each host has its own threads, as many as it may get requests at a time. Results are handed out as
+# they come in; their number and bytes are bounded.
+
+
+MOST_AHEAD = 2**28
+"""Bytes of requests that are sent or answered, and not yet decoded."""
+
+WINDOWS = 2
+"""Requests that may be sent or answered and not yet decoded, for each one allowed at a time."""
+
+SMALL_FETCH = 2**12
+"""Bytes that an item of `fetch_many` is assumed to have."""
+
+
+Data = TypeVar("Data")
+
+Entry = TypeVar("Entry")
+
+Bytes = TypeVar("Bytes")
+
+
+class HostSlot(NamedTuple):
+    """The host of an item, the requests that it allows at a time, and the bytes of the item."""
+
+    host: str
+    at_once: int
+    nbytes: int
+
+    @classmethod
+    def to(cls, url: str, nbytes: int) -> HostSlot | None:
+        """Return the slot for bytes of a file, None if the file is near."""
+        at_once = find_store(url).reach.at_once
+        return cls(host_of(url), at_once, nbytes) if at_once else None
+
+
+class Prefetcher(Iterator[tuple[Item, Data | None]]):
+    """Yields items, far ones with the result of ``fetch`` as it comes in.
+
+    Parameters
+    ----------
+    items : iterable
+        Near and far ones, in any order.
+    way_of : callable
+        Returns the slot of an item; None for a near item, which its taker fetches.
+    fetch : callable
+        Called in other threads, for far items only.
+
+    Raises
+    ------
+    Exception
+        The error of ``fetch``, where its item would be yielded.
+    """
+
+    def __init__(
+        self,
+        items: Iterable[Item],
+        way_of: Callable[[Item], HostSlot | None],
+        fetch: Callable[[Item], Data],
+    ) -> None:
+        self._window: _Window[Item, Data] = _Window(fetch)
+        self._found = self._fetch_in_turn(items, way_of)
+
+    def __next__(self) -> tuple[Item, Data | None]:
+        return next(self._found)
+
+    def stop(self) -> None:
+        """End the iteration, also for a thread that waits now; any thread may call it."""
+        self._window.stop()
+
+    def close(self) -> None:
+        """Send no more requests."""
+        self._found.close()
+
+    def _fetch_in_turn(
+        self, items: Iterable[Item], way_of: Callable[[Item], HostSlot | None]
+    ) -> Generator[tuple[Item, Data | None], None, None]:
+        try:
+            for item in items:
+                if (way := way_of(item)) is None:
+                    yield item, None
+                    continue
+                while self._window.is_full(way):
+                    yield self._window.take()
+                self._window.ask(item, way)
+                while self._window.has_answers():
+                    yield self._window.take()
+            while self._window.asked:
+                yield self._window.take()
+        except _Stopped:
+            return
+        finally:
+            self._window.close()
+
+
+class _Stopped(Exception):
+    """The iteration was stopped while a thread waited."""
+
+
+class _Window(Generic[Item, Data]):
+    """The items that were asked for and not yet taken."""
+
+    def __init__(self, fetch: Callable[[Item], Data]) -> None:
+        self._fetch = fetch
+        self._answers: SimpleQueue[Future[Data] | None] = SimpleQueue()
+        self.asked: dict[Future[Data], tuple[Item, int]] = {}
+        self._nbytes = 0
+
+    def is_full(self, way: HostSlot) -> bool:
+        """Say whether an item must be taken before another one is asked for."""
+        if not self.asked:
+            return False
+        many = len(self.asked) >= WINDOWS * way.at_once
+        return many or self._nbytes + way.nbytes > MOST_AHEAD
+
+    def ask(self, item: Item, way: HostSlot) -> None:
+        pool = _get_threads(os.getpid(), way.host, way.at_once)
+        # of a file that is being scanned, the context tells which blocks are held
+        future = pool.submit(copy_context().run, self._fetch, item)
+        self.asked[future] = item, way.nbytes
+        self._nbytes += way.nbytes
+        future.add_done_callback(self._answers.put)
+
+    def has_answers(self) -> bool:
+        return not self._answers.empty()
+
+    def take(self) -> tuple[Item, Data]:
+        """Return the item that comes in next."""
+        if (future := self._answers.get()) is None:
+            raise _Stopped
+        item, nbytes = self.asked.pop(future)
+        self._nbytes -= nbytes
+        return item, future.result()
+
+    def stop(self) -> None:
+        self._answers.put(None)
+
+    def close(self) -> None:
+        for future in self.asked:
+            future.cancel()
+
+
+@cache
+def _get_threads(pid: int, host: str, at_once: int) -> ThreadPoolExecutor:
+    """Return the threads for a host; a forked child gets its own."""
+    return ThreadPoolExecutor(at_once, thread_name_prefix=f"virtualds {host}")
+
+
+def fetch_many(
+    items: Sequence[Entry], url_of: Callable[[Entry], str | None], fetch: Callable[[Entry], Bytes]
+) -> list[Bytes]:
+    """Return the results of ``fetch`` for all items, in their order.
+
+    Parameters
+    ----------
+    items : sequence
+    url_of : callable
+        Returns the url of the file of an item, None if it needs no file.
+    fetch : callable
+        Called in several threads.
+
+    Raises
+    ------
+    Exception
+        The error of ``fetch``.
+    """
+    found: dict[int, Bytes] = {}
+
+    def way_of(number: int) -> HostSlot | None:
+        url = url_of(items[number])
+        return None if url is None else HostSlot.to(url, SMALL_FETCH)
+
+    def fetch_one(number: int) -> tuple[Bytes]:
+        return (fetch(items[number]),)
+
+    def finish(answer: tuple[int, Any]) -> None:
+        number, got = answer
+        found[number] = fetch_one(number)[0] if got is None else got[0]
+
+    run_all(Prefetcher(iter(range(len(items))), way_of, fetch_one), finish)
+    return [found[number] for number in range(len(items))]

@@ -325,19 +325,19 @@ REMEDIES = {
 @contextmanager
 def explain_open_errors(url: str) -> Iterator[None]:
     """Raise the errors of a file that does not open with its url and what to do."""
-    url = without_secrets(url)
     try:
         yield
     except PermissionError as error:
         if isinstance(error, AccessError):
             raise
+        url = without_secrets(url)
         # errors of stores name the url and the remedy already
         told = str(error) if error.errno is None and url in str(error) else None
         raise AccessError(
             told or f"{url}: permission denied; ask for read access to it"
         ) from error.__cause__
     except FileNotFoundError as error:
-        said = without_secrets(str(error))
+        url, said = without_secrets(url), without_secrets(str(error))
         if error.errno is None and url in said:
             if said == str(error):
                 raise
@@ -346,10 +346,12 @@ def explain_open_errors(url: str) -> Iterator[None]:
         told = "file" if error.errno is not None else f"file or group ({said})"
         raise FileNotFoundError(f"{url}: there is no such {told}; check the path") from None
     except RequestError as error:
+        url = without_secrets(url)
         told = str(error) if url in str(error) else f"{url}: {error}"
         # whether it may pass is seen by the cause
         raise ReadError(told) from error.__cause__ or error
     except (StoreError, IsADirectoryError) as error:
+        url = without_secrets(url)
         if isinstance(error, IsADirectoryError):
             raise FormatError(
                 f"{url}: this folder is neither a reference set nor a Zarr store; to open files in "

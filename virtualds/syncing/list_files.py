@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from virtualds.errors import UnsupportedError, without_secrets
-from virtualds.reading.prefetch import fetch_many
+from virtualds.reading.threads import fetch_many
 from virtualds.source_file import StorageOptions
 from virtualds.stores.listing import FileColumns, FileState, fetch_state, list_states, names_files
 from virtualds.urls import ARCHIVES, normalise_url, scheme_of

@@ -36,16 +36,15 @@ from virtualds import UnsupportedError
 from virtualds.parsers.hdf5.data_types import (
     TEXT_DTYPE,
     StoredType,
-    TypeClass,
     check_type,
     encode_type,
     find_stored_type,
     parse_stored_type,
 )
 from virtualds.parsers.hdf5.numpy_types import find_dtype
+from virtualds.parsers.hdf5.structure.element_types import parse_type_message
 from virtualds.parsers.hdf5.structure.file_bytes import Notes, fix
-from virtualds.parsers.hdf5.structure.messages import MessageError, UnknownFormError
-from virtualds.parsers.hdf5.structure.type_messages import parse_type_message
+from virtualds.parsers.hdf5.structure.messages import MessageError, TypeClass, UnknownFormError
 
 BIG = 9
 """The bits of a signed integer that begins with its most significant byte."""

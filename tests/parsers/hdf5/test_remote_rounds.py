@@ -22,8 +22,8 @@ import virtualds
 from virtualds.errors import FormatError
 from virtualds.parsers.hdf5 import objects
 from virtualds.parsers.hdf5.alike_files.blueprint import Blueprint
-from virtualds.parsers.hdf5.file import HDF5Files
 from virtualds.parsers.hdf5.group_reader import read_one_group
+from virtualds.parsers.hdf5.objects import HDF5Files
 from virtualds.parsers.hdf5.structure.file_bytes import Notes
 from virtualds.source_file import SourceFile
 from virtualds.stores.block_cache import FIRST_PAGES, NEAR_PAGES, PAGE

@@ -21,7 +21,7 @@ from virtualds.chunks.reference_table import BLOCK_CHUNKS
 from virtualds.datasets.registry import PARSER_ERRORS
 from virtualds.errors import VirtualdsError
 from virtualds.progress import ProgressOption, count_progress
-from virtualds.reading.prefetch import HostSlot, Prefetcher
+from virtualds.reading.threads import HostSlot, Prefetcher
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.archive_index import is_zip

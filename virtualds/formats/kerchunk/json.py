@@ -28,7 +28,8 @@ from virtualds.formats.referenced_files import MALFORMED_ERRORS, malformed_error
 from virtualds.formats.zarr.v2_read import NOTES, HierarchyReader
 from virtualds.formats.zarr.v3_arrays import ManifestPart, Manifests
 from virtualds.formats.zarr.v3_groups import NodesReader
-from virtualds.json_values import parse_json, pause_garbage_collection
+from virtualds.importing import pause_garbage_collection
+from virtualds.json_values import parse_json
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import ANYWHERE, AccessPolicy

@@ -22,7 +22,7 @@ from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import ReadError, UnsupportedError
 from virtualds.formats.referenced_files import unreachable_error
 from virtualds.reading.decode import Decoder
-from virtualds.reading.prefetch import fetch_many
+from virtualds.reading.threads import fetch_many
 from virtualds.source_file import SourceFile
 from virtualds.stores import find_store
 

@@ -33,8 +33,7 @@ from virtualds.formats.zarr.transpose import parse_order
 from virtualds.formats.zarr.v3_arrays import Manifests, place_part
 from virtualds.formats.zarr.v3_metadata import axes_from_v3
 from virtualds.options import get_options
-from virtualds.reading.prefetch import HostSlot, Prefetcher
-from virtualds.reading.threads import run_all
+from virtualds.reading.threads import HostSlot, Prefetcher, run_all
 from virtualds.stores import find_store
 from virtualds.urls import host_of
 

@@ -26,7 +26,7 @@ from virtualds.formats.zarr_manifests.json_rows import (
     SetFiles,
     demand_text,
 )
-from virtualds.reading.prefetch import fetch_many
+from virtualds.reading.threads import fetch_many
 from virtualds.source_file import SourceFile
 from virtualds.stores.access_rules import resolve_url
 

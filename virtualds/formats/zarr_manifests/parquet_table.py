@@ -28,7 +28,7 @@ from virtualds.formats.zarr_manifests.counts import (
     describe_counts,
 )
 from virtualds.formats.zarr_manifests.source_table import RECORD_SIZE, SetRecords, SourceTable
-from virtualds.reading.prefetch import fetch_many
+from virtualds.reading.threads import fetch_many
 from virtualds.source_file import SourceFile
 
 

@@ -29,7 +29,7 @@ from virtualds.formats.zarr.v3_arrays import ManifestPart, Manifests
 from virtualds.formats.zarr.v3_groups import NodesReader
 from virtualds.formats.zarr_manifests.manifests import StoredManifests, build_json_manifest
 from virtualds.json_values import parse_json
-from virtualds.reading.prefetch import fetch_many
+from virtualds.reading.threads import fetch_many
 from virtualds.source_file import SourceFile
 from virtualds.stores import find_store
 from virtualds.stores.store import ListedFile

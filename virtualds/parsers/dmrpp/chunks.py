@@ -24,8 +24,8 @@ from virtualds.codecs import codec_from_hdf5
 from virtualds.codecs.codec import NO_FILTERS, Codec
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, UnsupportedError
-from virtualds.parsers.hdf5.deferred_chunks import skip_filters
 from virtualds.parsers.hdf5.netcdf_rules import NETCDF_FILLS
+from virtualds.parsers.hdf5.storage import skip_filters
 from virtualds.source_file import SourceFile
 
 NAMESPACE = "http://xml.opendap.org/dap/dmrpp/1.0.0#"

@@ -36,7 +36,7 @@ from virtualds.parsers.hdf4.elements import (
 )
 from virtualds.parsers.hdf4.pieces import Pieces
 from virtualds.parsers.hdf4.tables import CODE, decode_text, find_dtype, read_records
-from virtualds.parsers.hdf5.file import find_referenced_file, list_beside
+from virtualds.parsers.hdf5.objects import find_referenced_file, list_beside
 from virtualds.source_file import SourceFile
 from virtualds.stores.store import Range
 

@@ -26,9 +26,9 @@ from virtualds.errors import UnsupportedError, VirtualdsError, without_secrets
 from virtualds.options import get_options
 from virtualds.parsers.hdf5 import library, objects
 from virtualds.parsers.hdf5.alike_files.read_alike import read_alike
-from virtualds.parsers.hdf5.file import HDF5Files
 from virtualds.parsers.hdf5.group_reader import read_one_group, read_whole_tree
-from virtualds.parsers.hdf5.objects import Structure
+from virtualds.parsers.hdf5.netcdf_rules import Structure
+from virtualds.parsers.hdf5.objects import HDF5Files
 from virtualds.parsers.hdf5.structure.file_bytes import SIGNATURE, DeclinedError
 from virtualds.source_file import SourceFile
 from virtualds.stores.scan_cache import keep_scan

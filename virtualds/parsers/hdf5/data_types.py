@@ -20,9 +20,8 @@ from virtualds.parsers.hdf5.numpy_types import (
     list_enum_members,
     list_members,
 )
-from virtualds.parsers.hdf5.structure.messages import MessageError, UnknownFormError
-from virtualds.parsers.hdf5.structure.type_messages import HDF5Type, parse_type_message
-from virtualds.parsers.hdf5.structure.type_messages import TypeClass as TypeClass
+from virtualds.parsers.hdf5.structure.element_types import HDF5Type, parse_type_message
+from virtualds.parsers.hdf5.structure.messages import MessageError, TypeClass, UnknownFormError
 
 TEXT_DTYPE = np.dtype("O", metadata={"element_type": str})
 """Strings of varying length, as xarray marks them."""

@@ -30,9 +30,6 @@ from virtualds.bounds import is_small_enough_to_load
 from virtualds.chunks.fragment import LONGEST_AXIS
 from virtualds.codecs.codec import NO_FILTERS
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.parsers.hdf5.chunk_indexes.dataset_chunks import read_chunks
-from virtualds.parsers.hdf5.deferred_chunks import can_defer
-from virtualds.parsers.hdf5.file import HDF5_ERRORS, HDF5Files, describe_damage, explain_damage
 from virtualds.parsers.hdf5.h5py_values import load_or_defer
 from virtualds.parsers.hdf5.netcdf_rules import (
     MOST_GROUPS,
@@ -42,24 +39,28 @@ from virtualds.parsers.hdf5.netcdf_rules import (
     HDF5Group,
     NamedAxes,
     PathParts,
+    Structure,
     find_fill_beyond,
     list_attribute_names,
     read_attribute,
     read_groups_below,
 )
 from virtualds.parsers.hdf5.objects import (
+    HDF5_ERRORS,
     Dataset,
     GroupMembers,
+    HDF5Files,
     HDF5Location,
-    Structure,
+    describe_damage,
+    explain_damage,
     follow_link,
     is_dataset,
     is_group,
     make_dataset,
 )
-from virtualds.parsers.hdf5.storage import build_stored_array, fill_of
+from virtualds.parsers.hdf5.storage import build_stored_array, can_defer, fill_of, read_chunks
+from virtualds.parsers.hdf5.structure.element_types import is_sequence, read_sequences
 from virtualds.parsers.hdf5.structure.file_bytes import FileBytes, Work
-from virtualds.parsers.hdf5.structure.global_heap import is_sequence, read_sequences
 from virtualds.parsers.hdf5.structure.messages import LayoutClass
 from virtualds.parsers.hdf5.structure.object_header import HARD, UNREAD, Attribute
 from virtualds.parsers.hdf5.virtual_datasets import build_mapped_array, list_needed_files

@@ -18,11 +18,10 @@ from virtualds.bounds import demand_selection
 from virtualds.errors import FormatError, ReadError
 from virtualds.options import get_options
 from virtualds.parsers.hdf5.data_types import TEXT_DTYPE, StoredType
-from virtualds.parsers.hdf5.file import HDF5Files
 from virtualds.parsers.hdf5.heap_check import check_heap
 from virtualds.parsers.hdf5.library import ask_chosen_fill, open_dataset
 from virtualds.parsers.hdf5.netcdf_rules import find_fill_beyond, path_of
-from virtualds.parsers.hdf5.objects import Dataset, find_dataset
+from virtualds.parsers.hdf5.objects import Dataset, HDF5Files, find_dataset
 from virtualds.parsers.hdf5.plugins import demand_filters
 from virtualds.parsers.hdf5.structure.file_bytes import DeclinedError
 from virtualds.parsers.hdf5.structure.messages import FillState

@@ -11,11 +11,10 @@ from math import prod
 
 import numpy as np
 
-from virtualds.parsers.hdf5.data_types import TypeClass
-from virtualds.parsers.hdf5.file import HDF5Files
-from virtualds.parsers.hdf5.objects import Dataset
+from virtualds.parsers.hdf5.objects import Dataset, HDF5Files
 from virtualds.parsers.hdf5.storage import build_raw_array
-from virtualds.parsers.hdf5.structure.global_heap import Elements, check_elements
+from virtualds.parsers.hdf5.structure.element_types import Elements, check_elements
+from virtualds.parsers.hdf5.structure.messages import TypeClass
 from virtualds.parsers.hdf5.virtual_datasets import list_mapped_sources
 
 BYTES_AT_ONCE = 2**26

@@ -14,16 +14,19 @@ import numpy.typing as npt
 
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.parsers.hdf5.data_types import encode_type, parse_stored_type
-from virtualds.parsers.hdf5.file import HDF5Files, describe_damage, find_referenced_file
 from virtualds.parsers.hdf5.objects import (
     Dataset,
     DatasetFacts,
     GroupMembers,
+    HDF5Files,
     HDF5Location,
     check_fill,
+    describe_damage,
+    find_referenced_file,
     make_no_group_error,
     make_no_target_error,
 )
+from virtualds.parsers.hdf5.structure.element_types import parse_type
 from virtualds.parsers.hdf5.structure.file_bytes import DeclinedError
 from virtualds.parsers.hdf5.structure.messages import (
     UNLIMITED,
@@ -47,7 +50,6 @@ from virtualds.parsers.hdf5.structure.object_header import (
     SOFT,
     read_unshared,
 )
-from virtualds.parsers.hdf5.structure.type_messages import parse_type
 from virtualds.source_file import SourceFile
 
 

@@ -12,18 +12,31 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import cached_property, lru_cache
 from itertools import islice
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
-from virtualds.parsers.hdf5.data_types import TypeClass, encode_type, find_obstacle
-from virtualds.parsers.hdf5.file import describe_damage
-from virtualds.parsers.hdf5.objects import Dataset, GroupMembers, HDF5Location, Structure
+from virtualds.parsers.hdf5.data_types import encode_type, find_obstacle
+from virtualds.parsers.hdf5.objects import (
+    Dataset,
+    GroupMembers,
+    HDF5Files,
+    HDF5Location,
+    describe_damage,
+)
+from virtualds.parsers.hdf5.structure.element_types import (
+    check_elements,
+    is_region,
+    is_sequence,
+    parse_type,
+    parse_type_message,
+    read_sequences,
+)
 from virtualds.parsers.hdf5.structure.file_bytes import FileBytes, give_up, note_same, parse_uint
-from virtualds.parsers.hdf5.structure.global_heap import check_elements, is_sequence, read_sequences
+from virtualds.parsers.hdf5.structure.messages import TypeClass
 from virtualds.parsers.hdf5.structure.object_header import IN_PLACE, Attribute, find_string_size
-from virtualds.parsers.hdf5.structure.type_messages import is_region, parse_type, parse_type_message
+from virtualds.source_file import SourceFile
 
 # ---------------------------------------------------------------------- fill values
 
@@ -480,6 +493,19 @@ MOST_GROUPS = 100_000
 
 PathParts = tuple[str, ...]
 """The names of the groups from the root to one of them."""
+
+
+class Structure(Protocol):
+    """A way to find groups and datasets: a module with these functions."""
+
+    def open_root(self, files: HDF5Files, source: SourceFile) -> HDF5Location:
+        """Return the root group of a file."""
+
+    def list_members(self, place: HDF5Location, skip: Collection[str] = ()) -> GroupMembers:
+        """Return the members of a group."""
+
+    def descend_to(self, root: HDF5Location, path: str) -> list[HDF5Location]:
+        """Return the groups from the root to the one at a path."""
 
 
 class HDF5Group(NamedTuple):

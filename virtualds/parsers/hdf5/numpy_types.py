@@ -13,7 +13,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from virtualds.parsers.hdf5.structure.type_messages import HDF5Type, TypeClass
+from virtualds.parsers.hdf5.structure.element_types import HDF5Type
+from virtualds.parsers.hdf5.structure.messages import TypeClass
 
 POINTER = np.dtype("P").itemsize
 """Bytes of a string of varying length in memory; other sequences have a length too."""

@@ -16,7 +16,7 @@ from virtualds.parsers.hdf5.data_types import TEXT_DTYPE
 from virtualds.parsers.hdf5.heap_check import read_elements
 from virtualds.parsers.hdf5.numpy_types import CHARSETS
 from virtualds.parsers.hdf5.objects import Dataset
-from virtualds.parsers.hdf5.structure import global_heap
+from virtualds.parsers.hdf5.structure import element_types
 from virtualds.parsers.hdf5.structure.messages import FillState, LayoutClass
 
 
@@ -45,11 +45,11 @@ def read_texts(dataset: Dataset, box: Sequence[slice]) -> npt.NDArray[np.object_
     ReadError
         The references cannot be read.
     """
-    kind, budget = dataset.type, global_heap.Budget(dataset.file)
+    kind, budget = dataset.type, element_types.Budget(dataset.file)
     encoding = CHARSETS[kind.charset]
     whole = np.full([k.stop - k.start for k in box], "", TEXT_DTYPE)
     for part, elements in read_elements(dataset, kind.size, box):
-        found = global_heap.read_texts(budget, kind, elements, encoding)
+        found = element_types.read_texts(budget, kind, elements, encoding)
         pairs = zip(part, box, strict=True)
         at: Any = tuple(slice(p.start - k.start, p.stop - k.start) for p, k in pairs)
         # with an ellipsis a scalar is the string, and not an array that holds it

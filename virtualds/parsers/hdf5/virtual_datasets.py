@@ -18,7 +18,9 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.concatenate import assemble
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.parsers.hdf5.data_types import StoredType
-from virtualds.parsers.hdf5.file import (
+from virtualds.parsers.hdf5.library import open_dataset
+from virtualds.parsers.hdf5.objects import (
+    Dataset,
     HDF5Files,
     ListCandidates,
     find_referenced_file,
@@ -26,8 +28,6 @@ from virtualds.parsers.hdf5.file import (
     list_beside,
     list_in_working_directory,
 )
-from virtualds.parsers.hdf5.library import open_dataset
-from virtualds.parsers.hdf5.objects import Dataset
 from virtualds.parsers.hdf5.storage import build_stored_array, fill_of, list_external_segments
 from virtualds.source_file import SourceFile
 from virtualds.urls import scheme_of

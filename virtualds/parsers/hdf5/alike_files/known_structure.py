@@ -12,14 +12,13 @@ from virtualds.chunks.projection import Ints
 from virtualds.errors import VirtualdsError
 from virtualds.parsers.hdf5 import objects
 from virtualds.parsers.hdf5.alike_files.blueprint import Blueprint, Match
-from virtualds.parsers.hdf5.file import HDF5Files
 from virtualds.parsers.hdf5.group_reader import (
     NOT_A_COORDINATE,
     GroupRead,
     read_group_with_members,
 )
 from virtualds.parsers.hdf5.netcdf_rules import RESERVED, decode_in_place, decode_texts
-from virtualds.parsers.hdf5.objects import LENGTH, Dataset, DatasetFacts
+from virtualds.parsers.hdf5.objects import LENGTH, Dataset, DatasetFacts, HDF5Files
 from virtualds.parsers.hdf5.structure.byte_rows import Bools
 from virtualds.parsers.hdf5.structure.file_bytes import FileBytes, Notes
 from virtualds.parsers.hdf5.structure.messages import LayoutClass

@@ -98,6 +98,23 @@ def blame_file(file: FileBytes, error: Exception) -> NoReturn:
     file.decline(str(error))
 
 
+class TypeClass(IntEnum):
+    """Datatype classes (HDF5 file format, IV.A.2.d, Datatype message)."""
+
+    INTEGER = 0
+    FLOAT = 1
+    TIME = 2
+    STRING = 3
+    BITFIELD = 4
+    OPAQUE = 5
+    COMPOUND = 6
+    REFERENCE = 7
+    ENUM = 8
+    VLEN = 9
+    ARRAY = 10
+    COMPLEX = 11
+
+
 # ---------------------------------------------------------------------- dataspaces
 # Dataspace messages: how many elements a dataset or an attribute has.
 #

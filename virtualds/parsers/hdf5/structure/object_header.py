@@ -12,7 +12,6 @@ from operator import attrgetter
 from struct import Struct
 from typing import NamedTuple
 
-from virtualds.parsers.hdf5.data_types import TypeClass
 from virtualds.parsers.hdf5.structure.byte_rows import CHECKSUM_BYTES
 from virtualds.parsers.hdf5.structure.file_bytes import (
     FileBytes,
@@ -26,6 +25,7 @@ from virtualds.parsers.hdf5.structure.fractal_heap import FractalHeap, read_reco
 from virtualds.parsers.hdf5.structure.messages import (
     MESSAGE_ERRORS,
     MessageError,
+    TypeClass,
     UnknownFormError,
     blame_file,
     parse_dataspace,

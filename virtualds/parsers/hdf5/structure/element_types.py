@@ -1,0 +1,616 @@
+"""The types of elements, and the global heap, which holds those of varying length.
+
+HDF5 File Format Specification 3.0, IV.A.2.d, "Datatype Message", and III.E, "Global Heap".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from itertools import repeat
+from math import prod
+from operator import add, gt
+from struct import Struct
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from virtualds.parsers.hdf5.structure.file_bytes import (
+    FORMS,
+    FileBytes,
+    cut,
+    free,
+    keep,
+    note_address,
+    note_heap_objects,
+    note_heap_reference,
+    note_same,
+)
+from virtualds.parsers.hdf5.structure.messages import (
+    MESSAGE_ERRORS,
+    MessageError,
+    TypeClass,
+    UnknownFormError,
+    blame_file,
+    demand_end,
+    read_bytes,
+    read_uint,
+    read_uints,
+)
+from virtualds.parsers.hdf5.structure.object_header import MOST_BYTES, Attribute
+
+# ---------------------------------------------------------------------- types
+# Datatype messages: the types of HDF5 as the file has them.
+#
+# HDF5 File Format Specification 3.0, IV.A.2.d. Versions 1 to 5 are known.
+
+
+VERSIONS = range(1, 6)
+"""Known versions: 3 has no padding, 4 has other references, 5 has complex numbers."""
+TYPE_HEAD = 8
+"""Bytes that all types begin with: version and class, bits of the class, bytes of an element."""
+REGION = 1
+"""The sort of references to regions."""
+SEQUENCE, TEXT = 0, 1
+"""Sorts of types of varying length."""
+RECTANGULAR = 1
+"""The bits of complex numbers: both parts of one type, in rectangular form."""
+DEEPEST = 64
+"""Most types within each other."""
+MOST_AXES = 32
+"""Most axes of an array."""
+PROPERTY_LENGTHS = {
+    TypeClass.INTEGER: 4,
+    TypeClass.FLOAT: 12,
+    TypeClass.TIME: 2,
+    TypeClass.STRING: 0,
+    TypeClass.BITFIELD: 4,
+    TypeClass.REFERENCE: 0,
+}
+"""Bytes behind the head of types that hold no others."""
+NUMBERS = frozenset({TypeClass.INTEGER, TypeClass.FLOAT, TypeClass.BITFIELD})
+"""Classes of types with a bit offset and a precision."""
+
+
+class HDF5Type(NamedTuple):
+    """A type, and the types that it holds.
+
+    Parameters
+    ----------
+    kind : TypeClass
+        Its class.
+    size : int
+        Bytes of an element.
+    length : int
+        Bytes of its message.
+    bits : int
+        The bit field of the class.
+    properties : bytes
+        What follows the head: bit offset, precision and so on of a number, the tag of an opaque
+        type, the values of an enum.
+    parts : tuple of (int, HDF5Type)
+        The types that it holds, each with its offset in an element.
+    names : tuple of bytes
+        Of the members of a compound or an enum.
+    dims : tuple of int
+        Lengths of the axes of an array.
+    """
+
+    kind: TypeClass
+    size: int
+    length: int
+    bits: int = 0
+    properties: bytes = b""
+    parts: tuple[tuple[int, HDF5Type], ...] = ()
+    names: tuple[bytes, ...] = ()
+    dims: tuple[int, ...] = ()
+
+    @property
+    def sort(self) -> int:
+        """The lowest four bits: the padding of a string, the sort of a reference or a sequence."""
+        return self.bits & 0x0F
+
+    @property
+    def base(self) -> HDF5Type:
+        """The type that an enum, an array, a complex number, or a type of varying length holds."""
+        return self.parts[0][1]
+
+    @property
+    def is_text(self) -> bool:
+        """Whether elements are strings of varying length."""
+        return self.kind == TypeClass.VLEN and self.sort == TEXT
+
+    @property
+    def charset(self) -> int:
+        """The character set of a string: 0 for ASCII, 1 for UTF-8."""
+        return self.bits >> (8 if self.kind == TypeClass.VLEN else 4) & 0x0F
+
+    @property
+    def is_big_endian(self) -> bool:
+        """Whether a number begins with its most significant byte."""
+        return bool(self.bits & 1)
+
+    @property
+    def offset(self) -> int:
+        """The first bit of a number."""
+        return read_uint(self.properties, 0, 2)
+
+    @property
+    def precision(self) -> int:
+        """Bits of a number."""
+        return read_uint(self.properties, 2, 2)
+
+    @property
+    def exponent(self) -> int:
+        """Bits of the exponent of a float."""
+        return self.properties[5]
+
+    @property
+    def fraction(self) -> int:
+        """Bits of the fraction of a float."""
+        return self.properties[7]
+
+    @property
+    def bias(self) -> int:
+        """The number that is added to the exponent of a float."""
+        return read_uint(self.properties, 8, 4)
+
+    @property
+    def refers(self) -> bool:
+        """Whether elements refer to the heap."""
+        return self.kind == TypeClass.VLEN or any(part.refers for _, part in self.parts)
+
+
+def is_region(kind: bytes) -> bool:
+    """Say whether elements of a type are references to regions of datasets."""
+    return (
+        len(kind) >= TYPE_HEAD
+        and kind[0] & 0x0F == TypeClass.REFERENCE
+        and kind[1] & 0x0F == REGION
+    )
+
+
+def parse_type(file: FileBytes, data: bytes) -> HDF5Type:
+    """Return the type of a message of a file.
+
+    Raises
+    ------
+    FormatError
+        It contradicts itself.
+    UnsupportedError
+        It has an unknown form.
+    """
+    try:
+        return parse_type_message(bytes(data))
+    except MESSAGE_ERRORS as error:
+        blame_file(file, error)
+
+
+@lru_cache(4096)
+def parse_type_message(data: bytes) -> HDF5Type:
+    """Return the type of a message.
+
+    Raises
+    ------
+    MessageError
+        It contradicts itself.
+    UnknownFormError
+        It is of an unknown class or version.
+    """
+    found = _parse(data, 0, 0)
+    # old writers reserved more for members of compounds than they took, and HDF5 reads past it
+    behind = data[found.length :]
+    if not behind or any(behind):
+        demand_end(data, found.length)
+    return found
+
+
+def _parse(data: bytes, place: int, depth: int) -> HDF5Type:
+    """Return the type that begins at a place of a message."""
+    if depth > DEEPEST:
+        raise MessageError("a type holds types without end")
+    head = read_bytes(data, place, TYPE_HEAD)
+    version, of_class = head[0] >> 4, head[0] & 0x0F
+    bits, size = read_uint(head, 1, 3), read_uint(head, 4, 4)
+    if version not in VERSIONS:
+        raise UnknownFormError(f"a type of version {version}")
+    if of_class not in PARSERS:
+        raise UnknownFormError(f"a type of class {of_class}")
+    if not size:
+        raise MessageError("a type has elements without bytes")
+    kind = TypeClass(of_class)
+    found = PARSERS[kind](data, place, HDF5Type(kind, size, TYPE_HEAD, bits), depth + 1)
+    if kind != TypeClass.VLEN and any(start + part.size > size for start, part in found.parts):
+        raise MessageError(f"a type of {size} bytes holds types that do not lie in it")
+    return found
+
+
+def _parse_plain(data: bytes, place: int, head: HDF5Type, depth: int) -> HDF5Type:
+    """Read a type that holds no others."""
+    length = PROPERTY_LENGTHS[head.kind]
+    properties = read_bytes(data, place + TYPE_HEAD, length)
+    found = head._replace(length=TYPE_HEAD + length, properties=properties)
+    if head.kind in NUMBERS:
+        last = found.offset + found.precision
+        if not found.precision or last > 8 * head.size:
+            raise MessageError(f"a number of {8 * head.size} bits ends at bit {last}")
+    if head.kind == TypeClass.FLOAT and not (found.exponent and found.fraction):
+        raise MessageError("a float has no exponent, or no fraction")
+    return found
+
+
+def _parse_opaque(data: bytes, place: int, head: HDF5Type, depth: int) -> HDF5Type:
+    """Read an opaque type: its tag is filled up to 8 bytes."""
+    length = head.bits & 0xFF
+    if length % 8:
+        raise MessageError(f"an opaque type has a tag of {length} bytes")
+    tag = read_bytes(data, place + TYPE_HEAD, length).partition(b"\0")[0]
+    return head._replace(length=TYPE_HEAD + length, properties=tag)
+
+
+def _parse_sequence(data: bytes, place: int, head: HDF5Type, depth: int) -> HDF5Type:
+    """Read a type of varying length."""
+    if head.sort not in (SEQUENCE, TEXT):
+        raise MessageError(f"a type of varying length is of sort {head.sort}")
+    return _hold(head, _parse(data, place + TYPE_HEAD, depth), TYPE_HEAD)
+
+
+def _parse_complex(data: bytes, place: int, head: HDF5Type, depth: int) -> HDF5Type:
+    base = _parse(data, place + TYPE_HEAD, depth)
+    if head.bits != RECTANGULAR or base.kind != TypeClass.FLOAT or head.size != 2 * base.size:
+        raise UnknownFormError(f"complex numbers of form {head.bits} and {head.size} bytes")
+    return _hold(head, base, TYPE_HEAD)
+
+
+def _hold(head: HDF5Type, base: HDF5Type, start: int) -> HDF5Type:
+    """Return a type with the one that it holds, whose message starts so many bytes behind it."""
+    return head._replace(length=start + base.length, parts=((0, base),))
+
+
+def _parse_enum(data: bytes, place: int, head: HDF5Type, depth: int) -> HDF5Type:
+    """Read an enum: its integer type, all names, all values."""
+    base = _parse(data, place + TYPE_HEAD, depth)
+    if base.kind != TypeClass.INTEGER:
+        raise UnknownFormError(f"an enum of type {base.kind.name.lower()}")
+    if base.size != head.size:
+        raise MessageError(f"an enum of {head.size} bytes is made of integers of {base.size}")
+    at, names = place + TYPE_HEAD + base.length, []
+    for _ in range(head.bits & 0xFFFF):
+        name, at = _read_name(data, place, at)
+        names.append(name)
+    values = read_bytes(data, at, len(names) * base.size)
+    found = _hold(head, base, at + len(values) - place - base.length)
+    return found._replace(names=tuple(names), properties=values)
+
+
+def _read_name(data: bytes, place: int, at: int) -> tuple[bytes, int]:
+    """Return a name, and where it ends; before version 3, names are filled up to 8 bytes."""
+    end = data.find(b"\0", at)
+    if end < 0:
+        raise MessageError("a name in a type has no end")
+    length = end + 1 - at
+    stop = at + (length if data[place] >> 4 >= 3 else -(-length // 8) * 8)
+    return data[at:end], stop
+
+
+def _parse_array(data: bytes, place: int, head: HDF5Type, depth: int) -> HDF5Type:
+    old, rank = data[place] >> 4 < 3, read_uint(data, place + TYPE_HEAD, 1)
+    # before version 3 reserved bytes come first, and the order of axes after their lengths
+    start = TYPE_HEAD + (4 if old else 1)
+    dims = read_uints(data, place + start, 4, rank)
+    start += 4 * rank * (2 if old else 1)
+    found = _hold(head, _parse(data, place + start, depth), start)
+    return _demand_sound_array(found._replace(dims=dims))
+
+
+def _demand_sound_array(kind: HDF5Type) -> HDF5Type:
+    """Return an array type whose axes and size agree."""
+    size = kind.base.size * prod(kind.dims)
+    if not 0 < len(kind.dims) <= MOST_AXES or not 0 < size == kind.size:
+        raise MessageError(
+            f"a type is an array of {kind.dims} elements of {kind.base.size} bytes in {kind.size}"
+        )
+    return kind
+
+
+def _parse_compound(data: bytes, place: int, head: HDF5Type, depth: int) -> HDF5Type:
+    width = 4 if data[place] >> 4 < 3 else -(-head.size.bit_length() // 8)
+    at, names, parts = place + TYPE_HEAD, [], []
+    for _ in range(head.bits & 0xFFFF):
+        name, at = _read_name(data, place, at)
+        start, axes = read_uint(data, at, width), at + width
+        at = axes + (28 if data[place] >> 4 == 1 else 0)
+        part = _parse(data, at, depth)
+        at += part.length
+        if data[place] >> 4 == 1:
+            part = _repeat(data, axes, part)
+        names.append(name)
+        parts.append((start, part))
+    _demand_apart(names, parts)
+    return head._replace(length=at - place, names=tuple(names), parts=tuple(parts))
+
+
+def _repeat(data: bytes, place: int, part: HDF5Type) -> HDF5Type:
+    """Return the type of a member: version 1 has its axes, at most four, before it."""
+    rank = read_uint(data, place, 1)
+    if rank > 4:
+        raise MessageError(f"a member of a type has {rank} axes")
+    if not rank:
+        return part
+    dims = read_uints(data, place + 12, 4, rank)
+    size = part.size * prod(dims)
+    array = HDF5Type(TypeClass.ARRAY, size, part.length, parts=((0, part),), dims=dims)
+    return _demand_sound_array(array)
+
+
+def _demand_apart(names: list[bytes], parts: list[tuple[int, HDF5Type]]) -> None:
+    """Refuse members that share a name or bytes, and a compound without members."""
+    if not 0 < len(names) == len(set(names)):
+        raise MessageError("a compound type has no members, or two of one name")
+    stop = 0
+    for start, part in sorted(parts, key=lambda one: one[0]):
+        if start < stop:
+            raise MessageError("members of a compound type share bytes")
+        stop = start + part.size
+
+
+Parse = Callable[[bytes, int, HDF5Type, int], HDF5Type]
+PARSERS: dict[int, Parse] = {
+    **dict.fromkeys(PROPERTY_LENGTHS, _parse_plain),
+    TypeClass.OPAQUE: _parse_opaque,
+    TypeClass.COMPOUND: _parse_compound,
+    TypeClass.ENUM: _parse_enum,
+    TypeClass.VLEN: _parse_sequence,
+    TypeClass.ARRAY: _parse_array,
+    TypeClass.COMPLEX: _parse_complex,
+}
+"""Parsers of types by class: of a message, the place of the type in it, its head, and how deep it
+lies in others."""
+
+
+# ---------------------------------------------------------------------- the global heap
+# The global heap of HDF5, which holds strings and sequences of varying length.
+#
+# HDF5 File Format Specification 3.0, III.E, "Global Heap". HDF5 trusts the heap: damage there can
+# end the process, or keep it busy for ever. So this module checks the heap before HDF5 reads it.
+
+
+REFERENCES = {size: Struct(f"<I{form}I") for size, form in FORMS.items()}
+"""References as they are read one by one, and below, as many are."""
+REFERENCE_DTYPES = {
+    size: np.dtype([("length", "<u4"), ("address", f"<u{size}"), ("number", "<u4")])
+    for size in FORMS
+}
+"""A reference, by the bytes of an address: elements of the sequence, address of the collection that
+holds it, and its number there (IV.B)."""
+REFERENCE_SIZES = Struct("<4xI4xI")
+"""Bytes of a reference, and of an element of the sequence, in a type of sequences (IV.A.2.d)."""
+SEQUENCE_KINDS = (0, 1)
+"""Sorts of types of varying length: sequences and strings (IV.A.2.d)."""
+LEAST_COLLECTION = 2**12
+"""Fewest bytes that HDF5 gives a collection."""
+COLLECTION_HEAD = 16
+"""Bytes before the first object of a collection: signature, version and size, padded to 8 bytes."""
+OBJECT_STRUCTS = {size: Struct(f"<H6x{form}{8 - size}x") for size, form in FORMS.items()}
+"""The number and length before an object, padded to 8 bytes, by the bytes of a length.
+
+The specification (III.E) does not show the padding; it is `H5HG_SIZEOF_OBJHDR` of HDF5.
+"""
+
+Elements = npt.NDArray[np.uint8]
+
+
+class Collection(NamedTuple):
+    """A collection of the heap: where its objects begin, and how long they are, by number."""
+
+    address: int
+    data: bytes
+    begins: dict[int, int]
+    lengths: dict[int, int]
+
+
+class Budget:
+    """How many more bytes sequences may have: all together hardly more than the file.
+
+    In a sound file no two elements share an object. A damaged file could name an object of a
+    megabyte a million times.
+    """
+
+    def __init__(self, file: FileBytes) -> None:
+        self.file = file
+        self.left = file.end + MOST_BYTES
+
+    def locate(self, collection: Collection, number: int, nbytes: int) -> int:
+        """Return where an object begins in a collection; it must have at least so many bytes."""
+        there = collection.lengths.get(number, -1)
+        if there < nbytes:
+            where = f"the global heap at {collection.address}"
+            if there < 0:
+                self.file.refuse(f"{where} has no object {number}")
+            self.file.refuse(f"{where} has {there} bytes of an object of {nbytes}")
+        self._spend(nbytes)
+        return collection.begins[number]
+
+    def locate_all(
+        self, collection: Collection, numbers: list[int], nbytes: list[int]
+    ) -> list[int]:
+        """Return where objects begin, like `locate`."""
+        # a file may have many strings, so there is no Python loop over them
+        found = map(collection.lengths.get, numbers, repeat(-1))
+        if any(map(gt, nbytes, found)):
+            return [self.locate(collection, *one) for one in zip(numbers, nbytes, strict=True)]
+        self._spend(sum(nbytes))
+        return list(map(collection.begins.__getitem__, numbers))
+
+    def _spend(self, nbytes: int) -> None:
+        self.left -= nbytes
+        if self.left < 0:
+            self.file.refuse("its sequences have more bytes than the file")
+
+
+def is_sequence(kind: bytes) -> bool:
+    """Say whether elements of a type are strings or sequences of varying length (IV.A.2.d)."""
+    return len(kind) >= 16 and kind[0] & 0x0F == TypeClass.VLEN and kind[1] & 0x0F in SEQUENCE_KINDS
+
+
+def read_sequences(file: FileBytes, attribute: Attribute, *, is_value: bool = False) -> list[bytes]:
+    """Return the bytes of each element of an attribute of sequences.
+
+    With ``is_value`` they may differ between files of one structure; without, nothing else about
+    the file depends on them than what the caller notes.
+
+    Raises
+    ------
+    FormatError
+        The heap does not hold them.
+    """
+    kind, data, count = attribute.kind, attribute.data, attribute.elements
+    budget = Budget(file)
+    form = REFERENCES[file.offset_size]
+    of_reference, size = REFERENCE_SIZES.unpack_from(kind)
+    if of_reference != form.size or count * form.size > len(data):
+        file.refuse(f"an attribute has {len(data)} bytes for {count} sequences")
+    rows = list(form.iter_unpack(data[: count * form.size]))
+    file.prepare((address, LEAST_COLLECTION) for _, address, _ in rows if address)
+    found: list[bytes] = []
+    for place, (length, address, number) in enumerate(rows):
+        if not address and not length:
+            found.append(b"")
+            continue
+        at = place * form.size + 4
+        if address not in file.collections:
+            known = note_address(data, at, file.offset_size, address)
+            file.collections[address] = read_collection(file, known)
+        elif file.notes is not None:
+            note_same(data, at, file.offset_size, address)
+        collection = file.collections[address]
+        begin = budget.locate(collection, number, length * size)
+        if file.notes is None:
+            found.append(collection.data[begin : begin + length * size])
+            continue
+        if is_value:
+            note_heap_reference(data, at - 4, collection.data, number, size, attribute.key)
+        else:
+            keep(collection.data, begin, begin + length * size)
+        found.append(cut(collection.data, begin, begin + length * size))
+    return found
+
+
+def check_elements(file: FileBytes, kind: HDF5Type, elements: Elements) -> None:
+    """Refuse elements that refer to objects missing from the heap.
+
+    Parameters
+    ----------
+    file : FileBytes
+    kind : HDF5Type
+    elements : array of bytes
+        As they lie in the file, one a row.
+
+    Raises
+    ------
+    FormatError
+        The heap is damaged, or lacks an object.
+    """
+    _check_within_budget(Budget(file), kind, elements)
+
+
+def _check_within_budget(budget: Budget, kind: HDF5Type, elements: Elements) -> None:
+    if kind.kind == TypeClass.VLEN:
+        _check_references(budget, kind, elements)
+        return
+    for offset, part in kind.parts:
+        if part.refers:
+            width = kind.size if kind.kind == TypeClass.ARRAY else part.size
+            within = elements[:, offset : offset + width]
+            _check_within_budget(budget, part, within.reshape(-1, part.size))
+
+
+def _check_references(budget: Budget, kind: HDF5Type, elements: Elements) -> None:
+    base = kind.base
+    for part in _find_parts(budget, kind, elements):
+        if base.refers:
+            for begin, length in zip(part.begins, part.nbytes, strict=True):
+                within = np.frombuffer(part.data, np.uint8, length, begin)
+                _check_within_budget(budget, base, within.reshape(-1, base.size))
+
+
+def read_texts(
+    budget: Budget, kind: HDF5Type, elements: Elements, encoding: str
+) -> npt.NDArray[np.object_]:
+    """Return elements that are strings of varying length, each up to its first NUL.
+
+    Bytes that are no text become the replacement character. Parameters and errors are those of
+    `check_elements`.
+    """
+    found = np.full(len(elements), "", object)
+    for part in _find_parts(budget, kind, elements):
+        ends = map(add, part.begins, part.nbytes)
+        raw = [part.data[i:j] for i, j in zip(part.begins, ends, strict=True)]
+        found[part.which] = [one.partition(b"\0")[0].decode(encoding, "replace") for one in raw]
+    return found
+
+
+class _Part(NamedTuple):
+    """Elements that lie in one collection: their numbers, and where they begin in its data."""
+
+    which: npt.NDArray[np.intp]
+    data: bytes
+    begins: list[int]
+    nbytes: list[int]
+
+
+def _find_parts(budget: Budget, kind: HDF5Type, elements: Elements) -> Iterator[_Part]:
+    """Yield the elements of each collection; those that refer to nothing are in no part."""
+    file = budget.file
+    form = REFERENCE_DTYPES[file.offset_size]
+    if kind.sort not in SEQUENCE_KINDS or kind.size != form.itemsize:
+        file.refuse(f"a type of varying length is of sort {kind.sort} and {kind.size} bytes")
+    references = np.ascontiguousarray(elements).view(form)[:, 0]
+    address, length = references["address"], references["length"]
+    there = np.flatnonzero((length != 0) | (address != 0))
+    there = there[np.argsort(address[there], kind="stable")]
+    edges = np.flatnonzero(np.diff(address[there])) + 1
+    for which in np.split(there, edges) if there.size else ():
+        collection = read_collection(file, int(address[which[0]]))
+        nbytes = (length[which].astype(np.int64) * kind.base.size).tolist()
+        begins = budget.locate_all(collection, references["number"][which].tolist(), nbytes)
+        yield _Part(which, collection.data, begins, nbytes)
+
+
+def read_collection(file: FileBytes, address: int) -> Collection:
+    """Return the collection at an address.
+
+    Raises
+    ------
+    FormatError
+        There is none, or it is damaged.
+    """
+    begin = COLLECTION_HEAD
+    head = file.peek(address, begin)
+    if head[:4] != b"GCOL" or head[4] != 1:
+        file.refuse(f"there is no global heap at {address}")
+    size = file.unpack_length(head, 8)
+    data = file.take(address, size)
+    free(data, begin, size)
+    begins: dict[int, int] = {}
+    lengths: dict[int, int] = {}
+    form = OBJECT_STRUCTS[file.length_size]
+    prefix, unpack, count, stop = form.size, form.unpack_from, 0, begin
+    # a shorter rest is too small to be free space
+    last = size - prefix
+    while begin <= last:
+        number, length = unpack(data, begin)
+        if number:
+            count += 1
+            begins[number] = begin + prefix
+            lengths[number] = length
+            stop = begin + prefix + length
+            begin += prefix + (length + 7 & -8)
+        else:
+            # the length of free space includes its header; with less, HDF5 would loop for ever
+            stop = begin = begin + length if length >= prefix else size + 1
+    if stop > size or count > len(begins):
+        file.refuse(f"the global heap at {address} contradicts itself")
+    note_heap_objects(data, begins, lengths)
+    return Collection(address, data, begins, lengths)
