@@ -5,12 +5,12 @@ Any parser can be given this; `reading_together` does so for a block.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from virtualds.arrays.alike_files import ListedFiles
+from virtualds.arrays.alike_files import Heeds, ListedFiles
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.parser import Parser
@@ -37,13 +37,13 @@ class ReadEach:
         options: StorageOptions | None,
         group: str | None,
         skip: Iterable[str],
-        heeded: Collection[str] | None,
+        heeds: Heeds,
     ) -> Iterator[Sequence[ListedFiles]]:
         self.asked.append(list(urls))
         opened = [self._read(url, options, group, tuple(skip)) for url in urls]
         kinds: list[list[int]] = []
         for number, read in enumerate(opened):
-            alike = [kind for kind in kinds if _are_alike(opened[kind[0]], read, heeded)]
+            alike = [kind for kind in kinds if _are_alike(opened[kind[0]], read, heeds)]
             if alike:
                 alike[0].append(number)
             elif read is not None:
@@ -66,25 +66,25 @@ class ReadEach:
         return found if held and not found.problems else None
 
 
-def _are_alike(first: Any, other: Any, heeded: Collection[str] | None) -> bool:
+def _are_alike(first: Any, other: Any, heeds: Heeds) -> bool:
     if first is None or other is None:
         return False
     one, two = first, other
     return (
         list(one.variables) == list(two.variables)
-        and _heeded(one.attributes, heeded) == _heeded(two.attributes, heeded)
+        and _heeded(one.attributes, heeds) == _heeded(two.attributes, heeds)
         and repr(one.encoding) == repr(two.encoding)
         and all(
-            _describe(v, heeded) == _describe(two.variables[n], heeded)
+            _describe(v, heeds) == _describe(two.variables[n], heeds)
             for n, v in one.variables.items()
         )
     )
 
 
-def _describe(variable: ManifestVariable, heeded: Collection[str] | None) -> Any:
+def _describe(variable: ManifestVariable, heeds: Heeds) -> Any:
     data: Any = variable.data
     encoding = {n: v for n, v in variable.encoding.items() if n not in OF_EACH_FILE}
-    attributes = _heeded(variable.attributes, heeded)
+    attributes = _heeded(variable.attributes, heeds)
     return (
         variable.dims,
         data.dtype,
@@ -95,8 +95,8 @@ def _describe(variable: ManifestVariable, heeded: Collection[str] | None) -> Any
     )
 
 
-def _heeded(attributes: Mapping[str, Any], heeded: Collection[str] | None) -> str:
-    return repr({n: v for n, v in attributes.items() if heeded is None or n in heeded})
+def _heeded(attributes: Mapping[str, Any], heeds: Heeds) -> str:
+    return repr({n: v for n, v in attributes.items() if heeds(n, v)})
 
 
 @contextmanager

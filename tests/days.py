@@ -48,6 +48,16 @@ ALIKE: dict[str, Make] = {
         n, [n + 1e-9, n + 0.123456789], units="seconds since 2000-01-01"
     ),
     "units that differ": lambda n: timed(n, [n, n + 0.5], units=f"days since {2000 + n}-01-01"),
+    "bounds that count from their own day": lambda n: timed(
+        n, [0, 1], units=f"days since 2000-01-{2 * n + 1:02}", bounds="time_bnds"
+    ).assign(time_bnds=(("time", "nv"), np.array([[0, 1], [1, 2]]))),
+    "halves of days, and seconds, of their own": lambda n: timed(
+        n, [0.0, 0.5], units=f"days since 2000-0{2 + n}-29 0{n % 2}:30:00"
+    ).assign(seen=at([5, 6 + n], units=f"seconds since {1995 + n}-12-31 23:59:59")),
+    "another calendar of their own years": lambda n: timed(
+        n, [360 * n % 7, 360 + n], units=f"days since {2000 + 2 * n}-02-30", calendar="360_day"
+    ),
+    "dates in other words": lambda n: timed(n, [3, 4], units=f"days since {2000 + n}-1-1T0:0"),
     "dates that are missing": lambda n: day(n, seen=at([n, np.nan if n == 2 else n])),
     "dates with a fill value": lambda n: day(
         n, seen=at([n, -999 if n == 2 else n], _FillValue=-999)
@@ -80,6 +90,12 @@ UNLIKE: dict[str, Make] = {
     "another type": lambda n: day(n, w=("time", np.array([1, 2], "i2" if n == 3 else "i4"))),
     "a date that no other type holds": lambda n: timed(
         n, [1e6 * (n == 3) + n, 1e6 * (n == 3) + n + 1]
+    ),
+    "units that are no dates in one": lambda n: day(
+        n, w=at([1, 2], units="metres of this height" if n == 3 else "days since 2000-01-01")
+    ),
+    "dates of other centuries": lambda n: timed(
+        n, [1, 2], units=f"days since {1000 + 300 * n}-01-01", calendar="proleptic_gregorian"
     ),
     "strings of other lengths": lambda n: day(n).assign_coords(
         name=("time", np.array(["a" * (n + 1), "b"], "S"))

@@ -22,6 +22,7 @@ from virtualds.datasets import to_dataset
 from virtualds.datasets.decoding_cache import DecodingPlans
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.registry import PARSERS
+from virtualds.parsers.hdf5.alike_files.read_alike import read_alike
 from virtualds.parsers.netcdf3 import PARSER as NETCDF3
 
 pytestmark = [
@@ -143,6 +144,11 @@ READ_TOGETHER = {
     "durations",
     "packed",
     "flags",
+    "units that differ",
+    "bounds that count from their own day",
+    "halves of days, and seconds, of their own",
+    "another calendar of their own years",
+    "dates in other words",
 }
 
 
@@ -305,3 +311,37 @@ def test_what_is_loaded_goes_by_the_length_of_each_file(cached: bool, tmp_path: 
             virtualds.open_virtual_mfdataset(paths, preprocess=look, **WAYS["nested"], **options)
             assert seen == [get_virtual_array(variable) is not None for variable in alone]
     assert set(seen) == {False, True}
+
+
+@pytest.fixture(scope="module")
+def trees(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Files with groups, whose variables have dimensions of the groups above, and of their own."""
+    folder = tmp_path_factory.mktemp("trees")
+    paths = [folder / f"{number}.nc" for number in range(FILES)]
+    for number, path in enumerate(paths):
+        own = day(number).drop_vars("x_bnds").rename(time="step", v="w")
+        groups = {
+            "/": day(number),
+            "/a": day(number, steps=2)[["v"]].drop_vars("time"),
+            "/a/b": own,
+        }
+        if number == 3:
+            groups["/a/more"] = xr.Dataset(attrs={"n": 3})
+        xr.DataTree.from_dict(groups).to_netcdf(path, engine="h5netcdf")
+    return paths
+
+
+@pytest.mark.parametrize("group", [None, "a", "/a/b/", "a/more"])
+def test_groups_are_read_together_as_they_are_one_by_one(
+    group: str | None, trees: list[Path], each: ReadEach
+) -> None:
+    dim = "step" if group == "/a/b/" else "time"
+    check_same(trees, combine="nested", concat_dim=dim, group=group)
+    object.__setattr__(HDF5, "read_alike", read_alike)
+    check_same(trees, combine="nested", concat_dim=dim, group=group)
+    if group != "a/more":
+        found = virtualds.open_virtual_mfdataset(
+            trees, combine="nested", concat_dim=dim, group=group
+        )
+        # one file has a group more, so that it has another structure
+        assert found.virtual.report.read.together == FILES - 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -75,6 +75,11 @@ class AlikeFiles(Protocol):
         """Return a virtual variable of one shape, of all files along a new first axis."""
 
 
+Heeds = Callable[[str, Any], bool]
+"""Takes an attribute's name, and its value in one file or None if only the parser sees it; says
+whether it must be equal in all files of a structure."""
+
+
 class ReadAlike(Protocol):
     """Reads files together where they have one structure."""
 
@@ -84,13 +89,13 @@ class ReadAlike(Protocol):
         options: StorageOptions | None,
         group: str | None,
         skip: Iterable[str],
-        heeded: Collection[str] | None,
+        heeds: Heeds,
     ) -> AbstractContextManager[Sequence[AlikeFiles]]:
         """Give the files of each structure, which are open until the end of the block.
 
-        The files in none have to be read one by one. Attributes named in ``heeded`` are equal in
-        all files of a structure, all attributes if it is None. No error is raised for a file: one
-        that cannot be read is left to be read by itself.
+        The files in none have to be read one by one. Attributes that ``heeds`` says yes to are
+        equal in all files of a structure. No error is raised for a file: one that cannot be read
+        is left to be read by itself.
         """
 
 

@@ -6,6 +6,7 @@ xarray.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -65,10 +66,15 @@ class TimePacking:
 
     def decode(self, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return the dates or durations of ``stored``."""
+        dates = self.count_dates(stored)
+        return self.decode_by_xarray(stored) if dates is None else dates
+
+    def count_dates(self, stored: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
+        """Return the dates of numbers that count equal units; None if xarray has to decode them."""
+        if not self._is_plain(stored):
+            return None
         count = _find_count(self.units, self.calendar, self.dtype.str)
-        if count is not None and self._is_plain(stored) and count.holds(stored):
-            return count.compute_dates(stored)
-        return self.decode_by_xarray(stored)
+        return count.compute_dates(stored) if count is not None and count.holds(stored) else None
 
     def _is_plain(self, stored: npt.NDArray[Any]) -> bool:
         """Say whether each number counts units, with nothing to be masked or scaled before."""
@@ -114,6 +120,14 @@ CALENDARS = ("", "standard", "gregorian", "proleptic_gregorian")
 """Calendars in which every unit is equally long, as to dates after 1582."""
 FIRST, LAST = np.datetime64("1700-01-01"), np.datetime64("2200-01-01")
 """Dates between which times of any resolution exist, with equal units in these calendars."""
+KNOWN_DATE = "2000-01-01"
+"""A date from which xarray is asked to count."""
+PLAIN_UNITS = re.compile(
+    r"(days|hours|minutes|seconds) since "
+    r"((?:1[789]|20|21)\d\d-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])"
+    r"(?: (?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d)?)"
+)
+"""Units that can be read in one way only, from dates between `FIRST` and `LAST`."""
 EXACT = 2**53
 """Whole numbers below it are exact as floats."""
 
@@ -165,6 +179,24 @@ def _find_count(units: str, calendar: str, dtype: str) -> _Count | None:
     """Return how numbers count units, None if xarray has to decode them."""
     if np.dtype(dtype).kind != "M" or calendar not in CALENDARS:
         return None
+    if (plain := PLAIN_UNITS.fullmatch(units)) is None or units == f"{plain[1]} since {KNOWN_DATE}":
+        return _ask_for_count(units, calendar, dtype)
+    # xarray takes long to be asked, and many files have units of their own
+    known = _find_count(f"{plain[1]} since {KNOWN_DATE}", calendar, dtype)
+    if known is None:
+        return None
+    try:
+        begin = int(np.datetime64(plain[2].replace(" ", "T")).astype(dtype).astype(np.int64))
+    except ValueError:
+        # there is no such date
+        return None
+    ends = (known.begin + known.step * count for count in (known.low, known.high))
+    low, high = ((end - begin) // known.step for end in ends)
+    return known._replace(begin=begin, low=low + 1, high=high)
+
+
+def _ask_for_count(units: str, calendar: str, dtype: str) -> _Count | None:
+    """Return how numbers count units, as xarray decodes some."""
     attributes = {"units": units, **({"calendar": calendar} if calendar else {})}
     packing = TimePacking(np.dtype(dtype), units, calendar, attributes)
     try:

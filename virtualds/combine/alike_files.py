@@ -24,7 +24,14 @@ from virtualds.arrays.parser import Parser
 from virtualds.chunks.projection import Ints
 from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES
 from virtualds.combine.file_batch import FileBatch, are_same, iterate_rows
-from virtualds.datasets.decoding import encoding_of, name_variable_in_errors
+from virtualds.datasets.decoding import (
+    MisfitError,
+    VariableDecoding,
+    all_decode_alike,
+    encoding_of,
+    is_dated,
+    name_variable_in_errors,
+)
 from virtualds.datasets.decoding_cache import DecodingPlan
 from virtualds.datasets.location import Location, reader_of
 from virtualds.datasets.open import dataset_of
@@ -32,6 +39,8 @@ from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.reference_systems import SYSTEM_ATTRIBUTES
 from virtualds.datasets.registry import PARSERS
 from virtualds.datasets.to_dataset import find_decoding_plan
+from virtualds.errors import VirtualdsError
+from virtualds.formats.undecodable import DECODING_ERRORS
 from virtualds.options import get_options
 from virtualds.reading.fetch import chunk_cache
 from virtualds.source_file import StorageOptions
@@ -51,7 +60,7 @@ HEEDED_ATTRIBUTES = frozenset(
     }
 )
 """Attributes that may decide what xarray makes of a variable, besides its values (CF conventions
-1.12, appendix A), and some that may come to decide it."""
+1.12, appendix A), and some that may come to decide it. Units of dates are a column."""
 PLAIN_SEPARATOR = "::"
 """What urls of files in archives, and chains of fsspec, have in them."""
 
@@ -142,9 +151,11 @@ class JoinableFiles:
                     data = concatenate_alike(self.load(name, dim), stored.dims.index(dim))
                 else:
                     data = self.join(name, dim)
+                    self._check_dates(name, data, dim)
             elif not part.is_loaded:
                 if isinstance(data, ManifestArray):
                     stacked[name] = self.alike.stack(name)
+                    self._check_dates(name, stacked[name], None)
             elif name in ignored:
                 is_whole = False
                 data = self._load_first(name)
@@ -180,6 +191,34 @@ class JoinableFiles:
         lengths, variables = self.alike.lengths, self.alike.group.variables.values()
         return {dim: lengths[dim] for variable in variables for dim in variable.dims}
 
+    def list_parts(self, name: str) -> list[VariableDecoding]:
+        """Return how a variable decodes in each file."""
+        return self.plan.list_parts(name, self.alike.attributes, len(self.urls))
+
+    def _check_dates(self, name: str, array: Any, dim: str | None) -> None:
+        """Refuse files in which a virtual variable decodes to other dates than in the first.
+
+        It has all files along a dimension, or else along its first axis.
+        """
+        part = self.plan.parts[name]
+        if not part.depends_on_values:
+            return
+        lengths = np.ones(len(self.urls), np.int64) if dim is None else self.lengths[dim]
+        along = 0 if dim is None else part.stored[0].index(dim)
+        if not isinstance(array, ManifestArray) or not (array.size and lengths.all()):
+            raise NeedsFullCombineError(f"{name!r} has dates that are not known")
+        stops = np.cumsum(lengths)
+        rows = np.stack([stops - lengths, stops - 1], axis=1)
+        points = [np.broadcast_to([0, length - 1], rows.shape) for length in array.shape]
+        points[along] = rows
+        try:
+            ends = array.read_points(tuple(points))
+            for own, values in zip(self.list_parts(name), ends, strict=True):
+                own.check_ends(values)
+        except (VirtualdsError, MisfitError, *DECODING_ERRORS) as error:
+            # decoding the files one by one tells which of them has which error
+            raise NeedsFullCombineError(f"{name!r} has dates that are not known") from error
+
     def find_plans_of_other_lengths(self, dim: str | None) -> Iterator[DecodingPlan]:
         """Yield how the shortest and the longest file decode: what is loaded goes by the length."""
         lengths = self.lengths.get(dim or "", np.zeros(1, np.int64))
@@ -213,8 +252,12 @@ class JoinableFiles:
         return self._read(name, self.alike.group.variables[name].data)
 
     def are_same(self, name: str) -> bool:
-        """Say whether a variable has the same values in all files."""
+        """Say whether a variable has the same values in all files, as they are stored."""
         return are_same(self._iterate(name))
+
+    def differs(self, name: str) -> bool:
+        """Say whether a variable seems to have other values in some files, as they decode."""
+        return not (all_decode_alike(self.list_parts(name)) and self.are_same(name))
 
     def is_too_large(self, name: str) -> bool:
         """Say whether a virtual variable has too many values to be compared."""
@@ -271,7 +314,7 @@ def _guess_dimension(files: JoinableFiles) -> str | None:
         unlimited = group.encoding.get("unlimited_dims", ())
         return max(varying, key=lambda dim: dim in unlimited)
     indexes = {name: p.stored[0][0] for name, p in files.plan.parts.items() if p.is_index}
-    return next((dim for name, dim in indexes.items() if not files.are_same(name)), None)
+    return next((dim for name, dim in indexes.items() if files.differs(name)), None)
 
 
 def find_plan(
@@ -312,7 +355,7 @@ class AlikeOpener:
 
     @contextmanager
     def open_alike(
-        self, items: Sequence[tuple[int, Any]], heeded: Collection[str] | None
+        self, items: Sequence[tuple[int, Any]], heeds_all: bool
     ) -> Iterator[Sequence[AlikeFiles]]:
         """Give the files of each structure, which are open until the end of the block.
 
@@ -320,8 +363,9 @@ class AlikeOpener:
         ----------
         items : sequence of int and str or path
             Number and name of each file.
-        heeded : collection of str, optional
-            Attributes that are equal in all files of a structure; all by default.
+        heeds_all : bool
+            Whether all attributes are equal in all files of a structure, not only those that decide
+            what xarray makes of a variable.
         """
         files = [file for _, file in items]
         if len(files) < 2 or not all(isinstance(file, str | os.PathLike) for file in files):
@@ -339,7 +383,12 @@ class AlikeOpener:
             AccessPolicy.of(self.opening.allow)
             chunk_cache().open()
             opening = self.opening
-            with read(urls, self.options, opening.group, opening.skip, heeded) as found:
+
+            def heeds(name: str, value: Any) -> bool:
+                is_column = name == "units" and opening.decode_cf and is_dated(value)
+                return not is_column and (heeds_all or name in HEEDED_ATTRIBUTES)
+
+            with read(urls, self.options, opening.group, opening.skip, heeds) as found:
                 yield [alike for alike in found if len(alike.numbers) > 1]
 
     def make_joinable(self, alike: AlikeFiles, items: Sequence[tuple[int, Any]]) -> JoinableFiles:

@@ -19,7 +19,6 @@ from typing import Any
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import TOGETHER
 from virtualds.combine.alike_files import (
-    HEEDED_ATTRIBUTES,
     AlikeOpener,
     JoinableFiles,
     NeedsFullCombineError,
@@ -140,10 +139,10 @@ class BatchJob:
         if self.together is None:
             return found
         heeds_all = self.alike is not None and self.alike.heeds_attributes
-        heeded = None if heeds_all else HEEDED_ATTRIBUTES
+
         begun = time.perf_counter()
         try:
-            with self.together.open_alike(items, heeded) as listed:
+            with self.together.open_alike(items, heeds_all) as listed:
                 for files in listed:
                     try:
                         found += self._make_batches(self.together.make_joinable(files, items))

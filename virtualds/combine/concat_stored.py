@@ -147,7 +147,7 @@ class Concatenator:
         described = [
             (
                 *(name, part.name, part.stored, part.decoded, part.is_loaded, part.decodes),
-                *(part.declared, part.inherited, choose(part.attributes)),
+                *(part.undated, part.dated, choose(part.attributes)),
             )
             for name, part in plan.parts.items()
         ]
@@ -196,10 +196,10 @@ class Concatenator:
         name = names.get(dim)
         if name is None or not self._sorts or not files.plan.parts[name].is_index:
             return files
-        part, parts = files.plan.parts[name], files.load(name, dim)
+        parts = files.load(name, dim)
         as_given = np.arange(len(parts))
         try:
-            values = decode_together([part] * len(parts), list(parts), dim)
+            values = decode_together(files.list_parts(name), list(parts), dim)
         except MisfitError:
             return files
         order = self._order_values(values, parts, as_given)
@@ -230,7 +230,7 @@ class Concatenator:
         if name is None or not self._sorts or not batches[0].plan.parts[name].is_index:
             return as_given
         found = [batch.list_values(name) for batch in batches]
-        parts = [batch.plan.parts[name] for batch in batches for _ in range(len(batch))]
+        parts = [part for batch in batches for part in batch.list_parts(name)]
         stored = list(chain.from_iterable(found))
         values = decode_together(parts, stored, dim)
         order = self._order_values(values, stored, as_given)
@@ -247,7 +247,9 @@ class Concatenator:
         for name, part in parts.items():
             if part.is_index:
                 one, other, *_ = files.load(name, part.stored[0][0])
-                differ += [name] if one.tobytes() != other.tobytes() else []
+                first, second, *_ = files.list_parts(name)
+                is_same = one.tobytes() == other.tobytes() and first.decodes_like(second)
+                differ += [] if is_same else [name]
         if len(differ) != 1:
             raise NeedsFullCombineError("they do not follow each other along one dimension")
         return str(parts[differ[0]].name)
@@ -319,7 +321,7 @@ class Concatenator:
     def _check_meanings(self, batches: Sequence[FileBatch], dim: str) -> None:
         """Refuse variables without the dimension whose values mean something else somewhere."""
         for name, part in batches[0].plan.parts.items():
-            parts = [batch.plan.parts[name] for batch in batches]
+            parts = [part for batch in batches for part in batch.list_parts(name)]
             compared = dim not in part.decoded[0] and not self._counts_once(part)
             if compared and not all_decode_alike(parts):
                 raise NeedsFullCombineError(f"{name!r} means something else")
@@ -383,7 +385,7 @@ def _join_variable(
     data: Any
     if parts[0].is_loaded:
         values = [some for batch in batches for some in batch.list_values(name)]
-        of_files = [part for part, batch in zip(parts, batches, strict=True) for _ in batch.urls]
+        of_files = [part for batch in batches for part in batch.list_parts(name)]
         places = order.tolist()
         data = decode_together([of_files[n] for n in places], [values[n] for n in places], dim)
     elif get_virtual_array(found) is None:
@@ -409,12 +411,14 @@ def _write_key(described: Any) -> bytes | None:
 
 
 def _decode_virtual(batch: FileBatch, name: str) -> list[Any]:
-    """Return a virtual variable along the dimension; of each file, if its dtype may differ."""
-    part = batch.plan.parts[name]
+    """Return a virtual variable along the dimension; of each file, if it decodes otherwise."""
+    parts, variable = batch.list_parts(name), batch.group.variables[name]
+    if len(batch) == 1:
+        return [parts[0].decode_array(variable)]
     # a batch of files that are not joined along the dimension has the data of the first
-    if not part.depends_on_values and (batch.dim is not None or len(batch) == 1):
-        return [part.decode_array(batch.group.variables[name])]
-    return [part.decode_array(batch.cut_variable(name, place)) for place in range(len(batch))]
+    if batch.dim is not None and all(part is parts[0] for part in parts):
+        return [parts[0].unpack(variable)]
+    return [part.unpack(batch.cut_variable(name, place)) for place, part in enumerate(parts)]
 
 
 def find_order(values: Array, lengths: Ints, as_given: Ints, is_nested: bool) -> Ints | None:

@@ -26,7 +26,6 @@ from virtualds.arrays.alike_files import (
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.datasets.decoding import (
-    MisfitError,
     VariableDecoding,
     build_index,
     decode_together,
@@ -134,6 +133,10 @@ class FileBatch:
         """Where the elements of each file end along the dimension."""
         return list(accumulate(self.lengths))
 
+    def list_parts(self, name: str) -> list[VariableDecoding]:
+        """Return how a variable decodes in each file."""
+        return self.plan.list_parts(name, self.attributes, len(self))
+
     def has_same(self, name: str) -> bool:
         """Say whether a variable without the dimension has the same values in all files."""
         stacked = self.stacked.get(name)
@@ -219,14 +222,12 @@ class FileBatch:
         """
         for name, part in self.plan.parts.items():
             if part.is_loaded and len(self) > 1 and name not in self.same:
-                values = self.list_values(name)
+                parts, values = self.list_parts(name), self.list_values(name)
                 if self.dim in part.stored[0]:
-                    decode_together([part] * len(self), values, self.dim)
+                    decode_together(parts, values, self.dim)
                 else:
-                    for one in values:
-                        part.decode_values(one)
-            elif part.depends_on_values and not part.is_loaded:
-                raise MisfitError
+                    for own, one in zip(parts, values, strict=True):
+                        own.decode_values(one)
 
     def to_dataset(self) -> xr.Dataset:
         """Return the dataset of all files as one.
@@ -360,7 +361,7 @@ def open_stored(
 class DecodedPart(VariableDecoding):
     """A variable that is stored decoded."""
 
-    def decode_array(self, stored: ManifestVariable) -> ManifestArray:
+    def unpack(self, stored: ManifestVariable) -> ManifestArray:
         """Return the array of a variable that stays virtual."""
         array: Any = stored.data
         return array  # type: ignore[no-any-return]

@@ -42,13 +42,12 @@ from virtualds.combine.cached_part import (
     to_bytes,
 )
 from virtualds.combine.file_batch import FileBatch, OpenedAlone
-from virtualds.datasets.decoding import encoding_of
+from virtualds.datasets.decoding import NO_NAME, encoding_of
 from virtualds.datasets.decoding_cache import DecodingPlan
 from virtualds.datasets.lazy import get_virtual_array, is_unread
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import make_dataset_or_tree
 from virtualds.datasets.open_options import OpenOptions
-from virtualds.datasets.to_dataset import NO_NAME
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.options import get_options
 from virtualds.source_file import SourceFile, StorageOptions

@@ -7,6 +7,7 @@ xarray file by file.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -22,7 +23,9 @@ from virtualds.arrays.array import ManifestArray, default_fill
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.chunks.alignment import to_preferred_chunks
 from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES, Decoding
+from virtualds.codecs.cf_time import TimePacking
 from virtualds.datasets.lazy import to_lazy
+from virtualds.datasets.loaded_values import TIME_ATTRIBUTES
 from virtualds.errors import VirtualdsError
 
 CHARACTER = np.dtype("S1")
@@ -35,6 +38,12 @@ SHARED_INDEX_BYTES = 2**16
 """Largest stored coordinate, in bytes, whose index equal files share."""
 
 
+NO_NAME = "__values__"
+"""The name that xarray writes for a variable whose name is None."""
+USUAL_DATES = np.dtype("M8[ns]")
+"""The dtype of dates for which xarray has no reason to choose another."""
+DATED = re.compile(r"[A-Za-z]+ since [0-9]")
+"""How units of dates begin (CF conventions 1.12, section 4.4)."""
 SECONDS = {"days": 86400.0, "day": 86400.0, "hours": 3600.0, "minutes": 60.0}
 """Units of dates, in seconds; of others, only whole numbers are known to be whole seconds."""
 
@@ -71,6 +80,9 @@ class VariableDecoding:
         How chunks decode, if the variable is not loaded.
     decodes : bool
         Whether CF conventions are decoded.
+    dated : str or None
+        The stored variable that says since when dates count: the variable itself, or that whose
+        bounds it has. Each file may say it in its own ``units``.
     """
 
     name: Any
@@ -83,12 +95,15 @@ class VariableDecoding:
     is_loaded: bool
     packing: Decoding | None
     decodes: bool
+    dated: str | None = None
 
     @classmethod
     def of(
-        cls, name: Any, stored: ManifestVariable, shown: xr.Variable, loaded: bool, decodes: bool
+        cls, name: Any, group: ManifestGroup, shown: xr.Variable, loaded: bool, decodes: bool
     ) -> VariableDecoding:
         """Derive the decoding from a stored and a decoded variable."""
+        known = NO_NAME if name is None else str(name)
+        stored = group.variables[known]
         data = stored.data
         inherited = {
             key: shown.encoding[key]
@@ -96,6 +111,8 @@ class VariableDecoding:
             if key in shown.encoding.keys() - stored.attributes.keys() - stored.encoding.keys()
         }
         virtual = () if loaded or not isinstance(data, ManifestArray) else shown.data.pipelines
+        is_date = shown.dtype.kind in "MO" and data.dtype.kind not in "MO"
+        lender = known if "units" in stored.attributes else _find_lender(known, group)
         return cls(
             name=name,
             stored=(stored.dims, data.dtype),
@@ -107,12 +124,39 @@ class VariableDecoding:
             is_loaded=loaded,
             packing=virtual[0].packing if virtual else None,
             decodes=decodes,
+            dated=lender if is_date and is_dated(shown.encoding.get("units")) else None,
+        )
+
+    def with_units(self, units: Any) -> VariableDecoding:
+        """Return how the variable decodes in a file in which dates count from another one.
+
+        Raises
+        ------
+        MisfitError
+            They are no units of dates.
+        """
+        if not is_dated(units):
+            raise MisfitError
+        own, packing = {"units": units}, self.packing
+        if isinstance(packing, TimePacking):
+            packing = TimePacking.from_attributes({**packing.attributes, **own}, packing.dtype)
+        return replace(
+            self,
+            declared={**self.declared, **(own if "units" in self.declared else {})},
+            inherited={**self.inherited, **(own if "units" in self.inherited else {})},
+            encoding={**self.encoding, **own},
+            packing=packing,
         )
 
     @property
     def is_index(self) -> bool:
         """Whether the variable is loaded and indexes its dimension."""
         return self.is_loaded and self.decoded[0] == (self.name,)
+
+    @property
+    def units(self) -> Any:
+        """The units of dates."""
+        return self._declared.get("units")
 
     @property
     def depends_on_values(self) -> bool:
@@ -148,7 +192,12 @@ class VariableDecoding:
             raise MisfitError
         if self.depends_on_values:
             self._decode_by_xarray(stored)
-        return append_unpacking(stored.data, self.packing, self.decoded[1], str(self.name))
+        return self.unpack(stored)
+
+    def unpack(self, stored: ManifestVariable) -> ManifestArray:
+        """Return the decoded array of a virtual variable, whose values decode as in the plan."""
+        array: Any = stored.data
+        return append_unpacking(array, self.packing, self.decoded[1], str(self.name))
 
     def build_index(self, stored: ManifestVariable) -> tuple[xr.Variable, xr.Index]:
         """Return a decoded dimension coordinate, and its index, which files may share.
@@ -206,6 +255,11 @@ class VariableDecoding:
         """The attributes that decoding uses."""
         return {**self.declared, **self.inherited}
 
+    @property
+    def undated(self) -> dict[str, Any]:
+        """The attributes that decoding uses, but for units of dates."""
+        return {n: v for n, v in self._declared.items() if n != "units" or self.dated is None}
+
     def decode_values(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return decoded values.
 
@@ -214,7 +268,27 @@ class VariableDecoding:
         MisfitError
             The values decode to something other than in the plan.
         """
+        if self.decoded[1] == USUAL_DATES and self.stored[0] == self.decoded[0]:
+            # many files have units of their own; xarray takes long
+            used = {n: v for n, v in self._declared.items() if n in TIME_ATTRIBUTES}
+            packing = TimePacking.from_attributes(used, USUAL_DATES)
+            if (dates := packing.count_dates(values)) is not None:
+                return dates
         return np.asarray(self.decode_as_variable(values).compute().data)
+
+    def check_ends(self, ends: npt.NDArray[Any]) -> None:
+        """Check that a virtual variable decodes as in the plan, by its first and last value.
+
+        These are the values that xarray asks.
+
+        Raises
+        ------
+        MisfitError
+        """
+        one = replace(
+            self, stored=(("ends",), self.stored[1]), decoded=(("ends",), self.decoded[1])
+        )
+        one.decode_values(ends)
 
     def decode_as_variable(self, values: npt.NDArray[Any]) -> xr.Variable:
         """Return values as a variable decoded by xarray.
@@ -272,6 +346,17 @@ class VariableDecoding:
         alike = {n: v for n, v in self.encoding.items() if n in own or n not in OWN_ENCODING}
         found.encoding = {**alike, **own}
         return found
+
+
+def is_dated(units: Any) -> bool:
+    """Say whether units are those of dates, and begin with a unit and a date."""
+    return isinstance(units, str) and DATED.match(units) is not None
+
+
+def _find_lender(name: str, group: ManifestGroup) -> str | None:
+    """Return the variable whose bounds a variable has, and whose units therefore (CF, 7.1)."""
+    lenders = (n for n, v in group.variables.items() if v.attributes.get("bounds") == name)
+    return next(lenders, None)
 
 
 def _is_whole(values: npt.NDArray[Any]) -> bool:

@@ -16,9 +16,15 @@ from typing import Any
 
 import numpy as np
 
+from virtualds.arrays.alike_files import OfEachFile
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.datasets.decoding import VariableDecoding, encoding_of, name_variable_in_errors
+from virtualds.datasets.decoding import (
+    VariableDecoding,
+    encoding_of,
+    is_dated,
+    name_variable_in_errors,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +52,42 @@ class DecodingPlan:
     def _pickled(self) -> bytes:
         return pickle.dumps((self.parts, self.coordinates, self.used), 5)
 
+    def with_units_of(self, group: ManifestGroup) -> DecodingPlan:
+        """Return the plan of a group like the known one, whose dates may count from another one."""
+        parts = {
+            name: part.with_units(units)
+            for name, part in self.parts.items()
+            if part.dated is not None
+            and (units := group.variables[part.dated].attributes["units"]) != part.units
+        }
+        return replace(self, parts={**self.parts, **parts}) if parts else self
+
+    def list_parts(self, name: str, attributes: OfEachFile, count: int) -> list[VariableDecoding]:
+        """Return how a variable decodes in each of several files.
+
+        Parameters
+        ----------
+        name : str
+        attributes : mapping of (str, str) to sequence
+            The attributes that differ, with the value in each file.
+        count : int
+            How many files there are.
+
+        Raises
+        ------
+        MisfitError
+            Dates of a file have no units of dates.
+        """
+        part = self.parts[name]
+        units = None if part.dated is None else attributes.get((part.dated, "units"))
+        if units is None:
+            return [part] * count
+        known = {part.units: part}
+        for one in units:
+            if one not in known:
+                known[one] = part.with_units(one)
+        return [known[one] for one in units]
+
     def load(self, group: ManifestGroup) -> ManifestGroup:
         """Return a group with the stored values of its loaded variables in memory.
 
@@ -68,10 +110,11 @@ def _unpickle_plan(pickled: bytes) -> DecodingPlan:
     return DecodingPlan(*pickle.loads(pickled))
 
 
-def make_plan_key(group: ManifestGroup, *options: Any) -> bytes | None:
+def make_plan_key(group: ManifestGroup, decodes: bool, *options: Any) -> bytes | None:
     """Return everything in a group that a plan depends on; None if that cannot be pickled.
 
-    Equal bytes mean equal structures: they are a pickle of it.
+    Equal bytes mean equal structures, but for the dates from which dates count: they are a pickle
+    of it.
     """
     if group.problems or any(map(_is_packed, group.variables.values())):
         return None
@@ -82,14 +125,16 @@ def make_plan_key(group: ManifestGroup, *options: Any) -> bytes | None:
             _describe_data(v.data),
             v.data.dtype,
             v.data.shape,
-            dict(v.attributes),
+            _select_shared_attributes(v) if decodes else dict(v.attributes),
             _select_shared_encoding(v),
         )
         for name, v in group.variables.items()
     ]
     gone = [(n, v.dims, v.data.dtype, dict(v.attributes)) for n, v in group.left_out.items()]
     try:
-        return pickle.dumps((variables, gone, group.attributes.get("coordinates"), options), 5)
+        return pickle.dumps(
+            (variables, gone, group.attributes.get("coordinates"), decodes, options), 5
+        )
     except (pickle.PicklingError, TypeError, AttributeError):
         return None
 
@@ -107,9 +152,21 @@ def _is_packed(variable: ManifestVariable) -> bool:
     return isinstance(data, ManifestArray) and any(p.packing is not None for p in data.pipelines)
 
 
+def _select_shared_attributes(variable: ManifestVariable) -> dict[str, Any]:
+    """Return the attributes that files of one structure share."""
+    found = dict(variable.attributes)
+    if variable.data.dtype.kind in "iuf" and is_dated(found.get("units")):
+        found["units"] = DATED
+    return found
+
+
 def _select_shared_encoding(variable: ManifestVariable) -> dict[str, Any]:
     """Return the encoding that files of one structure share."""
     return {name: v for name, v in encoding_of(variable).items() if name != "source"}
+
+
+DATED = ("units of dates",)
+"""Stands for the units of dates in a key."""
 
 
 class DecodingPlans:

@@ -14,11 +14,11 @@ from virtualds.arrays.array import COPIED_BYTES, ManifestArray, default_fill
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.chunks.columns import drop_repeated_tables
 from virtualds.codecs.pipeline import CodecPipeline
-from virtualds.datasets.decoding import CHARACTER_AXIS, set_characters_apart
+from virtualds.datasets.decoding import CHARACTER_AXIS, NO_NAME, set_characters_apart
 from virtualds.datasets.lazy import get_virtual_array, is_unread
 from virtualds.datasets.loaded_values import encode_loaded
 from virtualds.datasets.references_behind import restore_references
-from virtualds.datasets.to_dataset import IDENTITIES, NO_NAME
+from virtualds.datasets.to_dataset import IDENTITIES
 from virtualds.errors import CopyWarning, UnsupportedError, VirtualdsError, warn_user
 from virtualds.options import get_options
 from virtualds.quantities import format_bytes

@@ -25,6 +25,7 @@ from virtualds.codecs.cf_time import TimePacking
 from virtualds.datasets.decoding import (
     CHARACTER,
     CHARACTER_AXIS,
+    NO_NAME,
     MisfitError,
     VariableDecoding,
     append_unpacking,
@@ -52,10 +53,6 @@ from virtualds.options import get_options
 
 DECODING_PLANS = DecodingPlans()
 """Plans of decoded groups, for later groups of the same structure."""
-
-
-NO_NAME = "__values__"
-"""The name that xarray writes for a variable whose name is None."""
 
 
 DECODERS = ("mask_and_scale", "decode_times", "concat_characters", "decode_coords")
@@ -147,8 +144,7 @@ def to_virtual_dataset(
         A variable that cannot stay virtual is not to be loaded.
     """
     key = _make_key(group, opening)
-    outline = plan or DECODING_PLANS.get(key)
-    if outline is not None:
+    if (outline := plan or _get_plan(key, group)) is not None:
         try:
             return _decode_by_plan(outline, group)
         except (MisfitError, *DECODING_ERRORS):
@@ -162,14 +158,19 @@ def to_virtual_dataset(
 
 def find_decoding_plan(group: ManifestGroup, opening: OpenOptions) -> DecodingPlan | None:
     """Return how a group decodes, if a dataset has been made of one like it."""
-    return DECODING_PLANS.get(_make_key(group, opening))
+    return _get_plan(_make_key(group, opening), group)
+
+
+def _get_plan(key: bytes | None, group: ManifestGroup) -> DecodingPlan | None:
+    known = DECODING_PLANS.get(key)
+    return None if known is None else known.with_units_of(group)
 
 
 def _make_key(group: ManifestGroup, opening: OpenOptions) -> bytes | None:
     loadable = opening.loadable_variables
     if callable(loadable):
         return None
-    return make_plan_key(group, loadable, opening.decode_cf, get_options())
+    return make_plan_key(group, opening.decode_cf, loadable, get_options())
 
 
 def _decode_by_plan(outline: DecodingPlan, group: ManifestGroup) -> xr.Dataset:
@@ -233,9 +234,7 @@ def _decode_dataset(group: ManifestGroup, opening: OpenOptions) -> tuple[Decodin
     for name, variable in variables.items():
         known = NO_NAME if name is None else str(name)
         in_memory = name in loaded or name in made
-        parts[known] = VariableDecoding.of(
-            name, group.variables[known], variable, in_memory, decode_cf
-        )
+        parts[known] = VariableDecoding.of(name, group, variable, in_memory, decode_cf)
     used = frozenset(group.attributes.keys() - attributes.keys())
     outline = DecodingPlan(parts, frozenset(coordinates), used)
     _demand_no_scalar_of_a_dimension(variables)

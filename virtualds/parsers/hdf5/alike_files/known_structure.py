@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from virtualds.arrays.alike_files import Heeds
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.projection import Ints
@@ -24,6 +25,13 @@ from virtualds.parsers.hdf5.structure.file_bytes import FileBytes, Notes
 from virtualds.parsers.hdf5.structure.messages import LayoutClass
 from virtualds.parsers.hdf5.structure.object_header import Attribute, Attributes
 from virtualds.source_file import SourceFile
+
+
+class Part(NamedTuple):
+    """What is read of each file: a group, and the names that are left out."""
+
+    path: str
+    skip: frozenset[str]
 
 
 class KnownVariable(NamedTuple):
@@ -106,17 +114,21 @@ class KnownStructure:
             found[key] = values
         return found
 
-    def find_equal(self, match: Match, heeded: Collection[str] | None) -> Bools:
+    def find_equal(self, match: Match, heeds: Heeds) -> Bools:
         """Say which files have the attributes of the known file, of those that are heeded."""
-        names = None if heeded is None else {name.encode() for name in heeded}
+        shown = {one.key: self._get_value(*path) for path, one in self.attributes.items()}
         keys = [
             key
             for key in (*self.blueprint.notes.slots, *self.blueprint.notes.references)
             if isinstance(key, tuple)
             and isinstance(key[1], bytes)
-            and (names is None or key[1] in names)
+            and heeds(key[1].decode("utf-8", "surrogateescape"), shown.get(key))
         ]
         return self.blueprint.find_equal(match, keys)
+
+    def _get_value(self, variable: str, name: str) -> Any:
+        owner = self.group.variables[variable] if variable else self.group
+        return owner.attributes.get(name)
 
 
 class UnreadValuesError(Exception):
@@ -131,12 +143,12 @@ OF_DECODING = frozenset({"_FillValue", "least_significant_digit"})
 """Attributes that decide more than their own value."""
 
 
-def read_structure(source: SourceFile, skip: frozenset[str]) -> KnownStructure | None:
+def read_structure(source: SourceFile, part: Part) -> KnownStructure | None:
     """Read a file with notes of its bytes; None if nothing can be known by it of other files."""
     notes = Notes()
     try:
         with HDF5Files(source, notes) as files:
-            read = read_group_with_members(files, objects, skip, "")
+            read = read_group_with_members(files, objects, part.skip, part.path)
             if files.is_alone and notes.complete:
                 return _make_structure(read, notes, files.get_bytes(source))
     except (VirtualdsError, OSError):
@@ -147,7 +159,7 @@ def read_structure(source: SourceFile, skip: frozenset[str]) -> KnownStructure |
 def _make_structure(read: GroupRead, notes: Notes, file: FileBytes) -> KnownStructure | None:
     group = read.group
     axes = _list_axes(read)
-    if group.problems or group.groups or axes is None or file.base:
+    if group.problems or axes is None or file.base:
         return None
     variables, attributes = {}, dict[tuple[str, str], Attribute]()
     for name, dataset in read.members.datasets.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.arrays.alike_files import select_own
+from virtualds.arrays.alike_files import Heeds, select_own
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import TOGETHER, ManifestGroup
 from virtualds.chunks.projection import Ints
 from virtualds.options import get_options
 from virtualds.parsers.hdf5.alike_files.known_structure import (
     KnownStructure,
+    Part,
     UnreadValuesError,
     read_structure,
 )
@@ -151,21 +152,21 @@ def _list_rows(column: Ints) -> list[tuple[int, ...]]:
 
 @dataclass
 class _Structures:
-    """The structures that were used last, by the names that were left out."""
+    """The structures that were used last, by the group and the names that were left out."""
 
-    kept: list[tuple[frozenset[str], KnownStructure]] = field(default_factory=list)
+    kept: list[tuple[Part, KnownStructure]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def list(self, skip: frozenset[str]) -> list[KnownStructure]:
+    def list(self, part: Part) -> list[KnownStructure]:
         """Return the structures, the latest first."""
         with self.lock:
-            return [known for skipped, known in self.kept if skipped == skip]
+            return [known for other, known in self.kept if other == part]
 
-    def use(self, skip: frozenset[str], known: KnownStructure) -> None:
+    def use(self, part: Part, known: KnownStructure) -> None:
         """Keep a structure as the latest."""
         with self.lock:
             rest = [pair for pair in self.kept if pair[1] is not known]
-            self.kept = [(skip, known), *rest][:MOST_KEPT]
+            self.kept = [(part, known), *rest][:MOST_KEPT]
 
 
 STRUCTURES = _Structures()
@@ -177,20 +178,20 @@ def read_alike(
     options: StorageOptions | None,
     group: str | None,
     skip: Iterable[str],
-    heeded: Collection[str] | None,
+    heeds: Heeds,
 ) -> Iterator[Sequence[AlikeHDF5Files]]:
     """Read files together where they have one structure, as `ReadAlike` has it."""
-    if get_options().hdf5 != "auto" or (group or "").strip("/") or len(urls) < FEWEST:
+    if get_options().hdf5 != "auto" or not isinstance(group, str | None) or len(urls) < FEWEST:
         yield ()
         return
-    skipped = frozenset(skip)
+    part = Part((group or "").strip("/"), frozenset(skip))
 
     def is_alike(first: ManyFiles) -> bool:
         every = np.arange(len(first.readers))
-        return bool(_BatchReader(first, every, skipped, heeded).read())
+        return bool(_BatchReader(first, every, part, heeds).read())
 
     with open_many(urls, options, is_alike) as (files, numbers):
-        yield _BatchReader(files, numbers, skipped, heeded).read()
+        yield _BatchReader(files, numbers, part, heeds).read()
 
 
 class _BatchReader:
@@ -200,23 +201,23 @@ class _BatchReader:
         self,
         files: ManyFiles,
         numbers: Ints,
-        skip: frozenset[str],
-        heeded: Collection[str] | None,
+        part: Part,
+        heeds: Heeds,
     ) -> None:
         self.files, self.numbers = files, numbers
-        self.skip, self.heeded = skip, heeded
+        self.part, self.heeds = part, heeds
         self.found: list[AlikeHDF5Files] = []
 
     def read(self) -> list[AlikeHDF5Files]:
         """Return the files of each structure."""
         rest = np.arange(len(self.files.readers))
-        for known in STRUCTURES.list(self.skip):
+        for known in STRUCTURES.list(self.part):
             rest = self._take(known, rest)
         tries = 0
         while len(rest) >= FEWEST and tries < MOST_TRIES:
             reader = self.files.readers[rest[0]]
             with reader.hold():
-                made = read_structure(reader.source, self.skip)
+                made = read_structure(reader.source, self.part)
             if made is None:
                 rest, tries = rest[1:], tries + 1
                 continue
@@ -238,8 +239,8 @@ class _BatchReader:
         found = read_columns(known, match, files)
         if found is None:
             return which
-        STRUCTURES.use(self.skip, known)
-        fits = np.flatnonzero(found.sound & known.find_equal(match, self.heeded))
+        STRUCTURES.use(self.part, known)
+        fits = np.flatnonzero(found.sound & known.find_equal(match, self.heeds))
         attributes = None
         while attributes is None and len(fits) >= FEWEST:
             try:
