@@ -345,3 +345,24 @@ def test_groups_are_read_together_as_they_are_one_by_one(
         )
         # one file has a group more, so that it has another structure
         assert found.virtual.report.read.together == FILES - 1
+
+
+@pytest.mark.parametrize("group", [None, "a"])
+def test_a_dimension_is_as_long_as_the_longest_of_its_variables_in_any_group(
+    group: str | None, tmp_path: Path
+) -> None:
+    netcdf = pytest.importorskip("netCDF4")
+    paths = [tmp_path / f"{number}.nc" for number in range(FILES)]
+    for number, path in enumerate(paths):
+        with netcdf.Dataset(path, "w") as file:
+            file.createDimension("time", None)
+            file.createDimension("x", 3)
+            inner = file.createGroup("a")
+            for owner, length in ((file, 2), (inner, 2 + (number == 3) - (number == 4))):
+                owner.createVariable("v", "f4", ("time", "x"))[:length] = 10 * number + length
+    options: dict[str, Any] = {"combine": "nested", "concat_dim": "time", "group": group}
+    check_same(paths, **options)
+    found = virtualds.open_virtual_mfdataset(paths, **options)
+    assert found.virtual.report.read.together == FILES - 2
+    with xr.open_mfdataset(paths, engine="netcdf4", **options) as native:
+        xr.testing.assert_equal(found.virtual.to_lazy().load(), native.load())

@@ -59,6 +59,10 @@ class AlikeFiles(Protocol):
     def encodings(self) -> OfEachFile:
         """What of the encoding differs, in the same form."""
 
+    @property
+    def below(self) -> Mapping[str, AlikeFiles]:
+        """The groups below the group, by path, if they are wanted."""
+
     def take(self, places: Ints) -> AlikeFiles:
         """Return some of the files, in another order."""
 
@@ -90,10 +94,12 @@ class ReadAlike(Protocol):
         group: str | None,
         skip: Iterable[str],
         heeds: Heeds,
+        below: bool = False,
     ) -> AbstractContextManager[Sequence[AlikeFiles]]:
         """Give the files of each structure, which are open until the end of the block.
 
-        The files in none have to be read one by one. Attributes that ``heeds`` says yes to are
+        The files in none have to be read one by one. With ``below``, so are the groups below the
+        one that is wanted. Attributes that ``heeds`` says yes to are
         equal in all files of a structure. No error is raised for a file: one that cannot be read
         is left to be read by itself.
         """
@@ -146,6 +152,13 @@ class ListedFiles:
             for key in dict.fromkeys(key for one in found for key in one)
             if not _are_same([one.get(key, ABSENT) for one in found])
         }
+
+    @cached_property
+    def below(self) -> Mapping[str, ListedFiles]:
+        """The groups below the group, by path, of files that have the same ones."""
+        trees = [dict(group.walk()) for group in self.groups]
+        paths = [path for path in trees[0] if path]
+        return {path: ListedFiles([tree[path] for tree in trees], self.numbers) for path in paths}
 
     def take(self, places: Ints) -> ListedFiles:
         """Return some of the files, in another order."""

@@ -22,7 +22,7 @@ import virtualds
 from virtualds.errors import FormatError
 from virtualds.parsers.hdf5 import objects
 from virtualds.parsers.hdf5.alike_files.blueprint import Blueprint
-from virtualds.parsers.hdf5.group_reader import read_one_group
+from virtualds.parsers.hdf5.group_reader import read_groups
 from virtualds.parsers.hdf5.objects import HDF5Files
 from virtualds.parsers.hdf5.structure.file_bytes import Notes
 from virtualds.source_file import SourceFile
@@ -91,7 +91,7 @@ def count_levels(path: Path) -> int:
     """How many addresses lead to the last block of metadata, one after the other."""
     notes, source = Notes(), SourceFile(f"file://{path}", path.stat().st_size)
     with HDF5Files(source, notes) as files:
-        read_one_group(files, objects, frozenset(), "")
+        read_groups(files, objects, frozenset(), "", below=False)
     return len(Blueprint(notes, 8, 8)._levels)
 
 

@@ -26,7 +26,7 @@ from virtualds.errors import UnsupportedError, VirtualdsError, without_secrets
 from virtualds.options import get_options
 from virtualds.parsers.hdf5 import library, objects
 from virtualds.parsers.hdf5.alike_files.read_alike import read_alike
-from virtualds.parsers.hdf5.group_reader import read_one_group, read_whole_tree
+from virtualds.parsers.hdf5.group_reader import read_groups
 from virtualds.parsers.hdf5.netcdf_rules import Structure
 from virtualds.parsers.hdf5.objects import HDF5Files
 from virtualds.parsers.hdf5.structure.file_bytes import SIGNATURE, DeclinedError
@@ -72,23 +72,13 @@ def read(
     FileNotFoundError
         There is no such group.
     """
-    walk: Walk = read_whole_tree if below else read_one_group
-    return _walk_file(source, group, skip, walk, defers)
-
-
-Walk = Callable[[HDF5Files, Structure, frozenset[str], str], ManifestGroup]
-
-
-def _walk_file(
-    source: SourceFile, group: str | None, skip: Iterable[str], walk: Walk, defers: bool
-) -> ManifestGroup:
     if group is not None and not isinstance(group, str):
         raise ValueError(f"group must be a string or None, got {group!r}")
     skipped = frozenset(skip)
 
     def attempt(structure: Structure) -> ManifestGroup:
         with HDF5Files(source, defers=defers) as files:
-            return walk(files, structure, skipped, group or "")
+            return read_groups(files, structure, skipped, group or "", below=below).group
 
     with keep_scan(source):
         reason = "set_options(hdf5='library')"

@@ -176,42 +176,51 @@ class GroupRead(NamedTuple):
     place: HDF5Location
 
 
-def read_one_group(
-    files: HDF5Files, structure: Structure, skip: frozenset[str], path: str
-) -> ManifestGroup:
-    """Read the group at a path."""
-    return read_group_with_members(files, structure, skip, path).group
+class GroupsRead(NamedTuple):
+    """Groups of a file, by their paths, the inner ones first; and all groups of the file."""
+
+    groups: Mapping[PathParts, GroupRead]
+    where: PathParts
+    together: FileGroups
+
+    @property
+    def group(self) -> ManifestGroup:
+        """The group that was asked for, with those below it."""
+        return self.groups[self.where].group
 
 
-def read_group_with_members(
-    files: HDF5Files, structure: Structure, skip: frozenset[str], path: str
-) -> GroupRead:
-    """Read the group at a path; also return what it was read from."""
-    root, here, where, scales = _find_group(files, structure, skip, path)
-    group = HDF5Group(where, here, structure.list_members(here, skip), scales)
-    below = dict.fromkeys(group.found.groups, ManifestGroup())
-    reader = _GroupReader(files, skip, where)
-    read = reader.read(group, FileGroups(root, structure), below)
-    return GroupRead(read, group.found, reader.axes, here)
+def read_groups(
+    files: HDF5Files, structure: Structure, skip: frozenset[str], path: str, *, below: bool
+) -> GroupsRead:
+    """Read the group at a path, and all groups below it if they are wanted.
 
-
-def read_whole_tree(
-    files: HDF5Files, structure: Structure, skip: frozenset[str], path: str
-) -> ManifestGroup:
-    """Read the group at a path with all groups below it."""
-    root, here, where, scales = _find_group(files, structure, skip, path, below=True)
-    listed = list(islice(read_groups_below(here, structure, where, scales, skip), MOST_GROUPS + 1))
+    Raises
+    ------
+    FormatError
+        There are too many.
+    """
+    root, here, where, scales = _find_group(files, structure, skip, path, below=below)
+    if below:
+        every = read_groups_below(here, structure, where, scales, skip)
+        listed = list(islice(every, MOST_GROUPS + 1))
+    else:
+        listed = [HDF5Group(where, here, structure.list_members(here, skip), scales)]
     if len(listed) > MOST_GROUPS:
         raise FormatError(
             f"{files.source.url}: it has more than {MOST_GROUPS:,} groups, with those that links "
             f"repeat; open one with group="
         )
-    together = FileGroups(root, structure, None if where else listed)
-    done: dict[PathParts, ManifestGroup] = {}
+    together = FileGroups(root, structure, listed if below and not where else None)
+    done: dict[PathParts, GroupRead] = {}
     for group in listed:
-        below = {name: done.pop((*group.where, name)) for name in group.found.groups}
-        done[group.where] = _GroupReader(files, skip, group.where).read(group, together, below)
-    return done[where]
+        children = {
+            name: done[(*group.where, name)].group if below else ManifestGroup()
+            for name in group.found.groups
+        }
+        reader = _GroupReader(files, skip, group.where)
+        read = reader.read(group, together, children)
+        done[group.where] = GroupRead(read, group.found, reader.axes, group.place)
+    return GroupsRead(done, where, together)
 
 
 def _find_group(
@@ -220,7 +229,7 @@ def _find_group(
     skip: frozenset[str],
     path: str,
     *,
-    below: bool = False,
+    below: bool,
 ) -> tuple[HDF5Location, HDF5Location, PathParts, tuple[Dataset, ...]]:
     """Return the root, the group at a path, its path, and the scales of the groups above it."""
     root = structure.open_root(files, files.source)

@@ -581,42 +581,43 @@ class FileGroups:
         return list(islice(read_groups_below(self._root, self._structure), MOST_GROUPS))
 
     @cached_property
-    def _axes(self) -> dict[PathParts, NamedAxes]:
+    def axes(self) -> dict[PathParts, NamedAxes]:
+        """The datasets of every group, with the names of their axes."""
         return {group.where: group.axes for group in self._groups}
 
     def name_axes(self, group: HDF5Group) -> NamedAxes:
         """Return the datasets of a group with the names of their axes."""
-        known = self._axes.get(group.where) if self._known is not None else None
+        known = self.axes.get(group.where) if self._known is not None else None
         return known or group.axes
 
     @cached_property
     def _lengths(self) -> dict[tuple[PathParts, str], int]:
         """How long every unlimited dimension is, by the group that defines it."""
         longest: dict[tuple[PathParts, str], int] = {}
-        for where, axes in self._axes.items():
+        for where, axes in self.axes.items():
             for name, n in axes.lengths.items():
-                key = self._find_owner(where, name), name
+                key = self.find_owner(where, name), name
                 longest[key] = max(n, longest.get(key, 0))
         return longest
 
-    def _find_owner(self, where: PathParts, name: str) -> PathParts:
+    def find_owner(self, where: PathParts, name: str) -> PathParts:
         """Return the group that defines the dimension which a group knows by a name."""
         for depth in range(len(where), 0, -1):
-            axes = self._axes.get(where[:depth])
+            axes = self.axes.get(where[:depth])
             if axes is not None and any(d.name == name for d in axes.scales):
                 return where[:depth]
         return ()
 
     def find_lengths(self, where: PathParts, axes: NamedAxes) -> dict[str, int]:
         """Return the lengths of the unlimited dimensions that a group sees."""
-        keys = {name: (self._find_owner(where, name), name) for name in axes.lengths}
+        keys = {name: (self.find_owner(where, name), name) for name in axes.lengths}
         return {name: self._lengths.get(key, 0) for name, key in keys.items()}
 
     @cached_property
     def _first(self) -> dict[PathParts, int]:
-        count = sum(len(axes.scales) for axes in self._axes.values())
+        count = sum(len(axes.scales) for axes in self.axes.values())
         first = {}
-        for where, axes in self._axes.items():
+        for where, axes in self.axes.items():
             first[where] = count
             count += Dimensions(axes, lambda: 0, self.find_lengths(where, axes)).invented
         return first
@@ -627,4 +628,4 @@ class FileGroups:
         It numbers all dimensions of the file first, then invented ones, those of child groups
         before those of their parent.
         """
-        return self._first.get(where, sum(len(axes.scales) for axes in self._axes.values()))
+        return self._first.get(where, sum(len(axes.scales) for axes in self.axes.values()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from virtualds.arrays.alike_files import Heeds
@@ -13,12 +13,13 @@ from virtualds.chunks.projection import Ints
 from virtualds.errors import VirtualdsError
 from virtualds.parsers.hdf5 import objects
 from virtualds.parsers.hdf5.alike_files.blueprint import Blueprint, Match
-from virtualds.parsers.hdf5.group_reader import (
-    NOT_A_COORDINATE,
-    GroupRead,
-    read_group_with_members,
+from virtualds.parsers.hdf5.group_reader import NOT_A_COORDINATE, GroupsRead, read_groups
+from virtualds.parsers.hdf5.netcdf_rules import (
+    RESERVED,
+    PathParts,
+    decode_in_place,
+    decode_texts,
 )
-from virtualds.parsers.hdf5.netcdf_rules import RESERVED, decode_in_place, decode_texts
 from virtualds.parsers.hdf5.objects import LENGTH, Dataset, DatasetFacts, HDF5Files
 from virtualds.parsers.hdf5.structure.byte_rows import Bools
 from virtualds.parsers.hdf5.structure.file_bytes import FileBytes, Notes
@@ -28,10 +29,17 @@ from virtualds.source_file import SourceFile
 
 
 class Part(NamedTuple):
-    """What is read of each file: a group, and the names that are left out."""
+    """What is read of each file: a group, the groups below it if wanted, and names to leave out."""
 
     path: str
     skip: frozenset[str]
+    below: bool = False
+
+
+Variable = tuple[str, str]
+"""The path of a group below the one that is read, "" for itself, and the name of a variable."""
+Dimension = tuple[PathParts, str]
+"""The group that defines a dimension, and its name."""
 
 
 class KnownVariable(NamedTuple):
@@ -54,6 +62,20 @@ class KnownVariable(NamedTuple):
     itemsize: int
 
 
+class KnownGroup(NamedTuple):
+    """A group of a known structure.
+
+    Parameters
+    ----------
+    group : ManifestGroup
+    dims : dict of str to Dimension
+        By the name that the group knows it by.
+    """
+
+    group: ManifestGroup
+    dims: Mapping[str, Dimension]
+
+
 @dataclass(frozen=True, eq=False)
 class KnownStructure:
     """A blueprint, and what its slots are.
@@ -63,35 +85,38 @@ class KnownStructure:
     blueprint : Blueprint
     half : int
         Half of the most children of a node of a version 1 B-tree of chunks.
-    group : ManifestGroup
-        Of the file that the structure is known from.
     source : SourceFile
-        That file.
-    variables : dict of str to KnownVariable
-    axes : dict of (int, int) to str
+        The file that the structure is known from.
+    groups : dict of str to KnownGroup
+        By path, the one that is read, "", and those below it.
+    variables : dict of Variable to KnownVariable
+    axes : dict of (int, int) to Dimension
         By owner and axis of every dataset: its dimension.
-    attributes : dict of (str, str) to Attribute
-        By variable, "" for the group, and name: the attributes that users see.
+    attributes : dict of (str, str, str) to Attribute
+        By group, variable, "" for the group, and name: the attributes that users see.
     """
 
     blueprint: Blueprint
     half: int
-    group: ManifestGroup
     source: SourceFile
-    variables: Mapping[str, KnownVariable]
-    axes: Mapping[tuple[int, int], str]
-    attributes: Mapping[tuple[str, str], Attribute]
+    groups: Mapping[str, KnownGroup]
+    variables: Mapping[Variable, KnownVariable]
+    axes: Mapping[tuple[int, int], Dimension]
+    attributes: Mapping[tuple[str, str, str], Attribute]
 
-    def read_attributes(self, match: Match, places: Ints) -> dict[tuple[str, str], list[Any]]:
-        """Return the attributes that differ between files, with the value in each.
+    def read_attributes(
+        self, match: Match, places: Ints
+    ) -> dict[str, dict[tuple[str, str], list[Any]]]:
+        """Return the attributes that differ between files, with the value in each, by group.
 
         Raises
         ------
         UnreadValuesError
             Some files have values that cannot be read together.
         """
-        notes, found = self.blueprint.notes, dict[tuple[str, str], list[Any]]()
-        for key, attribute in self.attributes.items():
+        notes = self.blueprint.notes
+        found: dict[str, dict[tuple[str, str], list[Any]]] = {path: {} for path in self.groups}
+        for (path, *key), attribute in self.attributes.items():
             if attribute.key in notes.slots:
                 rows = match.get_column(notes.slots[attribute.key])[places]
                 if (rows == rows[:1]).all():
@@ -111,7 +136,7 @@ class KnownStructure:
             if key[1] in OF_DECODING or any(unread):
                 same = self.blueprint.find_equal(match, [attribute.key])[places]
                 raise UnreadValuesError(same)
-            found[key] = values
+            found[path][key[0], key[1]] = values
         return found
 
     def find_equal(self, match: Match, heeds: Heeds) -> Bools:
@@ -126,8 +151,9 @@ class KnownStructure:
         ]
         return self.blueprint.find_equal(match, keys)
 
-    def _get_value(self, variable: str, name: str) -> Any:
-        owner = self.group.variables[variable] if variable else self.group
+    def _get_value(self, path: str, variable: str, name: str) -> Any:
+        group = self.groups[path].group
+        owner = group.variables[variable] if variable else group
         return owner.attributes.get(name)
 
 
@@ -148,7 +174,7 @@ def read_structure(source: SourceFile, part: Part) -> KnownStructure | None:
     notes = Notes()
     try:
         with HDF5Files(source, notes) as files:
-            read = read_group_with_members(files, objects, part.skip, part.path)
+            read = read_groups(files, objects, part.skip, part.path, below=part.below)
             if files.is_alone and notes.complete:
                 return _make_structure(read, notes, files.get_bytes(source))
     except (VirtualdsError, OSError):
@@ -156,46 +182,75 @@ def read_structure(source: SourceFile, part: Part) -> KnownStructure | None:
     return None
 
 
-def _make_structure(read: GroupRead, notes: Notes, file: FileBytes) -> KnownStructure | None:
-    group = read.group
+def _make_structure(read: GroupsRead, notes: Notes, file: FileBytes) -> KnownStructure | None:
     axes = _list_axes(read)
-    if group.problems or axes is None or file.base:
+    if axes is None or file.base or any((o, LENGTH, axis) not in notes.slots for o, axis in axes):
         return None
-    variables, attributes = {}, dict[tuple[str, str], Attribute]()
-    for name, dataset in read.members.datasets.items():
-        shown = name.removeprefix(NOT_A_COORDINATE)
-        if shown not in group.variables:
-            continue
-        if not _is_plain(dataset, group.variables[shown].data, notes):
+    groups, variables = dict[str, KnownGroup](), dict[Variable, KnownVariable]()
+    attributes = dict[tuple[str, str, str], Attribute]()
+    for where, one in read.groups.items():
+        path, group = "/".join(where[len(read.where) :]), one.group
+        if group.problems:
             return None
-        owner, within = dataset.address[1], dataset.shape[dataset.rank :]
-        variables[shown] = KnownVariable(owner, dataset.facts, within, dataset.type.size)
-        attributes |= _list_attributes(shown, dataset.attributes)
-    if variables.keys() != group.variables.keys():
-        return None
+        for name, dataset in one.members.datasets.items():
+            shown = name.removeprefix(NOT_A_COORDINATE)
+            if shown not in group.variables:
+                continue
+            if not _is_plain(dataset, group.variables[shown].data, notes):
+                return None
+            owner, within = dataset.address[1], dataset.shape[dataset.rank :]
+            variables[path, shown] = KnownVariable(owner, dataset.facts, within, dataset.type.size)
+            attributes |= _list_attributes(path, shown, dataset.attributes)
+        if any((path, name) not in variables for name in group.variables):
+            return None
+        attributes |= _list_attributes(path, "", one.place.attributes)
+        names = {dim for _, dims in one.axes.named for dim in dims if dim is not None}
+        alone = replace(group, groups=dict.fromkeys(group.groups, ManifestGroup()))
+        groups[path] = KnownGroup(alone, {n: _find_dimension(read, where, n) for n in names})
     blueprint = Blueprint(notes, file.offset_size, file.length_size)
-    attributes |= _list_attributes("", read.place.attributes)
-    return KnownStructure(blueprint, file.half, group, file.source, variables, axes, attributes)
+    ordered = {path: groups[path] for path, _ in read.group.walk() if path in groups}
+    return KnownStructure(blueprint, file.half, file.source, ordered, variables, axes, attributes)
 
 
-def _list_attributes(variable: str, known: Attributes) -> dict[tuple[str, str], Attribute]:
+def _list_attributes(
+    path: str, variable: str, known: Attributes
+) -> dict[tuple[str, str, str], Attribute]:
     """Return the attributes that users see of a variable, or of the group."""
     texts = {name.decode("utf-8", "surrogateescape"): one for name, one in known.items()}
-    return {(variable, name): one for name, one in texts.items() if name not in RESERVED}
+    return {(path, variable, name): one for name, one in texts.items() if name not in RESERVED}
 
 
-def _list_axes(read: GroupRead) -> dict[tuple[int, int], str] | None:
+def _list_axes(read: GroupsRead) -> dict[tuple[int, int], Dimension] | None:
     """Return the dimension of every axis; None unless scales name all, with their lengths."""
-    axes: dict[tuple[int, int], str] = {}
-    lengths: dict[str, int] = {}
-    for dataset, dims in read.axes.named:
-        for axis, (dim, length) in enumerate(zip(dims, dataset.shape, strict=False)):
-            if dim is None or lengths.setdefault(dim, length) != length:
+    axes: dict[tuple[int, int], Dimension] = {}
+    lengths: dict[Dimension, int] = {}
+    for where, one in read.groups.items():
+        for dataset, dims in one.axes.named:
+            if None in dims:
                 return None
-            axes[dataset.address[1], axis] = dim
-        if None in dims:
-            return None
+            for axis, (dim, length) in enumerate(zip(dims, dataset.shape, strict=False)):
+                found = _find_dimension(read, where, str(dim))
+                if lengths.setdefault(found, length) != length:
+                    return None
+                axes[dataset.address[1], axis] = found
+    if any(one.axes.grow for one in read.groups.values()):
+        # in netCDF a dimension is as long as the longest of its variables, in any group
+        for where, others in read.together.axes.items():
+            for dataset, dims in others.named:
+                for axis, (dim, length) in enumerate(zip(dims, dataset.shape, strict=False)):
+                    found = _find_dimension(read, where, str(dim))
+                    if dim is not None and lengths.get(found, length) != length:
+                        return None
+                    if dim is not None and found in lengths:
+                        axes[dataset.address[1], axis] = found
     return axes
+
+
+def _find_dimension(read: GroupsRead, where: PathParts, name: str) -> Dimension:
+    """Return a dimension that a group knows by a name."""
+    if len(read.groups) == 1 and not read.groups[read.where].axes.grow:
+        return read.where, name
+    return read.together.find_owner(where, name), name
 
 
 def _is_plain(dataset: Dataset, data: object, notes: Notes) -> bool:

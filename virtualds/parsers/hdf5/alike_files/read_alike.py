@@ -54,6 +54,8 @@ class AlikeHDF5Files:
     columns : mapping of str to StoredColumns
     attributes : mapping of (str, str) to sequence
     heads : uint8 array, shape (files, bytes)
+    below : mapping of str to AlikeHDF5Files
+        The groups below, by path, where they are wanted.
     """
 
     known: ManifestGroup
@@ -63,6 +65,7 @@ class AlikeHDF5Files:
     columns: Mapping[str, StoredColumns]
     attributes: Mapping[tuple[str, str], Sequence[Any]]
     heads: Bytes
+    below: Mapping[str, AlikeHDF5Files] = field(default_factory=dict)
 
     @cached_property
     def group(self) -> ManifestGroup:
@@ -117,6 +120,7 @@ class AlikeHDF5Files:
             {name: columns.take(places) for name, columns in self.columns.items()},
             {key: [values[n] for n in order] for key, values in self.attributes.items()},
             self.heads[places],
+            {path: group.take(places) for path, group in self.below.items()},
         )
 
     def get_values(self, name: str) -> Sequence[npt.NDArray[Any]] | None:
@@ -179,12 +183,13 @@ def read_alike(
     group: str | None,
     skip: Iterable[str],
     heeds: Heeds,
+    below: bool = False,
 ) -> Iterator[Sequence[AlikeHDF5Files]]:
     """Read files together where they have one structure, as `ReadAlike` has it."""
     if get_options().hdf5 != "auto" or not isinstance(group, str | None) or len(urls) < FEWEST:
         yield ()
         return
-    part = Part((group or "").strip("/"), frozenset(skip))
+    part = Part((group or "").strip("/"), frozenset(skip), below)
 
     def is_alike(first: ManyFiles) -> bool:
         every = np.arange(len(first.readers))
@@ -250,15 +255,21 @@ class _BatchReader:
                 fits = fits[error.same]
         if attributes is None:
             return which
-        self.found.append(
+        heads = files.heads if len(fits) == len(files.heads) else files.heads[fits]
+        columns = {name: one.take(fits) for name, one in found.columns.items()}
+        sources = [files.readers[n].source for n in fits.tolist()]
+        first, *others = (
             AlikeHDF5Files(
-                known.group,
+                group.group,
                 self.numbers[which[fits]].tolist(),
-                [files.readers[n].source for n in fits.tolist()],
-                {dim: values[fits] for dim, values in found.lengths.items()},
-                {name: one.take(fits) for name, one in found.columns.items()},
-                attributes,
-                files.heads if len(fits) == len(files.heads) else files.heads[fits],
+                sources,
+                {name: found.lengths[dim][fits] for name, dim in group.dims.items()},
+                {name: columns[path, name] for name in group.group.variables},
+                attributes[path],
+                heads,
             )
+            for path, group in known.groups.items()
         )
+        below = dict(zip(list(known.groups)[1:], others, strict=True))
+        self.found.append(replace(first, below=below))
         return np.delete(which, fits)

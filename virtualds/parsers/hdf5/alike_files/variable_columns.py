@@ -10,7 +10,12 @@ import numpy as np
 
 from virtualds.chunks.projection import Ints
 from virtualds.parsers.hdf5.alike_files.blueprint import Match
-from virtualds.parsers.hdf5.alike_files.known_structure import KnownStructure, KnownVariable
+from virtualds.parsers.hdf5.alike_files.known_structure import (
+    Dimension,
+    KnownStructure,
+    KnownVariable,
+    Variable,
+)
 from virtualds.parsers.hdf5.alike_files.many_files import ManyFiles
 from virtualds.parsers.hdf5.alike_files.stored_columns import StoredColumns
 from virtualds.parsers.hdf5.chunk_indexes import read_indexes
@@ -32,15 +37,14 @@ class FoundColumns(NamedTuple):
     ----------
     sound : bool array, shape (files,)
         Which files match in all respects.
-    lengths : dict of str to int array
-        By dimension.
-    columns : dict of str to StoredColumns
+    lengths : dict of Dimension to int array
+    columns : dict of Variable to StoredColumns
         By variable; of files that do not match they have no chunks.
     """
 
     sound: Bools
-    lengths: dict[str, Ints]
-    columns: dict[str, StoredColumns]
+    lengths: dict[Dimension, Ints]
+    columns: dict[Variable, StoredColumns]
 
 
 def read_columns(known: KnownStructure, match: Match, files: ManyFiles) -> FoundColumns | None:
@@ -81,9 +85,9 @@ def _read_shape(variable: KnownVariable, known: KnownStructure, match: Match) ->
     return np.stack(columns, axis=1) if columns else np.zeros((count, 0), np.int64)
 
 
-def _read_lengths(known: KnownStructure, match: Match, sound: Bools) -> dict[str, Ints]:
+def _read_lengths(known: KnownStructure, match: Match, sound: Bools) -> dict[Dimension, Ints]:
     """Return how long each dimension is; files that contradict themselves do not match."""
-    lengths: dict[str, Ints] = {}
+    lengths: dict[Dimension, Ints] = {}
     for owner, axis in known.axes:
         found = _get_column(match, known, owner, LENGTH, axis)
         sound &= (found >= 0) & (found == lengths.setdefault(known.axes[owner, axis], found))
@@ -107,11 +111,11 @@ def _read_chunks(
     known: KnownStructure,
     match: Match,
     files: ManyFiles,
-    shapes: dict[str, Ints],
+    shapes: dict[Variable, Ints],
     sound: Bools,
-) -> dict[str, StoredColumns]:
-    columns: dict[str, StoredColumns] = {}
-    chunked: dict[str, Ints] = {}
+) -> dict[Variable, StoredColumns]:
+    columns: dict[Variable, StoredColumns] = {}
+    chunked: dict[Variable, Ints] = {}
     for name, variable in known.variables.items():
         layout = variable.facts.layout
         if layout.kind == LayoutClass.CHUNKED:
@@ -120,13 +124,13 @@ def _read_chunks(
             columns[name] = _read_compact(variable, known, match, shapes[name], sound)
         else:
             columns[name] = _read_contiguous(variable, known, match, files, shapes[name], sound)
-    by_form: dict[IndexForm, list[tuple[str, Ints]]] = {}
+    by_form: dict[IndexForm, list[tuple[Variable, Ints]]] = {}
     for name, chunks in chunked.items():
         variable = known.variables[name]
         limits = _read_limits(variable, known, match, shapes[name])
         for form, which in _split_by_form(variable, chunks, limits, sound):
             by_form.setdefault(form, []).append((name, which))
-    parts: dict[str, list[StoredColumns]] = {name: [] for name in chunked}
+    parts: dict[Variable, list[StoredColumns]] = {name: [] for name in chunked}
     for form, members in by_form.items():
         for name, part in _read_indexes(form, members, known, match, files, shapes, chunked, sound):
             parts[name].append(part)
@@ -218,14 +222,14 @@ def _as_one_chunk(
 
 def _read_indexes(
     form: IndexForm,
-    members: list[tuple[str, Ints]],
+    members: list[tuple[Variable, Ints]],
     known: KnownStructure,
     match: Match,
     files: ManyFiles,
-    shapes: dict[str, Ints],
-    chunks: dict[str, Ints],
+    shapes: dict[Variable, Ints],
+    chunks: dict[Variable, Ints],
     sound: Bools,
-) -> Iterator[tuple[str, StoredColumns]]:
+) -> Iterator[tuple[Variable, StoredColumns]]:
     """Read the indexes of one form: of each variable that has some, in the files that have them."""
     rank = len(form.chunks)
     variables = [known.variables[name] for name, _ in members]
