@@ -19,16 +19,16 @@ from trees import TREES, Forest
 
 from virtualds import FormatError, ManifestArray, SourceFile, UnsupportedError, bounds
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.combine.cached_part import (
+from virtualds.combine.file_batch import open_stored
+from virtualds.combine.file_cache import (
     MAGIC,
     Entry,
     dump_entry,
     list_entries,
     load_entry,
+    load_group,
     to_bytes,
 )
-from virtualds.combine.file_batch import open_stored
-from virtualds.combine.file_cache import load_group
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import make_dataset_or_tree

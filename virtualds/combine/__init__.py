@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 import xarray as xr
 
 from virtualds.combine.alike_files import AlikeOpener
-from virtualds.combine.arguments import (
-    OF_XARRAY,
-    demand_file_number,
-    demand_loaded,
-    find_dataset_of_file,
-    make_build,
-    take_attributes,
-)
-from virtualds.combine.build import DatasetBuilder, describe_build
-from virtualds.combine.build_options import BuildOptions, Parallel
-from virtualds.combine.dask_jobs import find_client
+from virtualds.combine.batch_job import BatchJob
+from virtualds.combine.build import Build, DatasetBuilder, describe_build
+from virtualds.combine.build_options import BuildOptions, Files, Parallel, Paths
+from virtualds.combine.file_batch import FileBatch
 from virtualds.combine.file_coordinates import Source
-from virtualds.combine.files import Files, Paths
-from virtualds.combine.open_file import keep_dataset, list_steps
+from virtualds.combine.open_file import PrepareStep, keep_dataset, list_steps, make_job
 from virtualds.combine.ordering import Arrangement, Overlap
+from virtualds.combine.progress import BuildReport
+from virtualds.combine.workers import choose_workers, find_client
 from virtualds.combine.write_target import BuildTarget, abandon_on_error
-from virtualds.combine.xarray_combine import Combination
+from virtualds.combine.xarray_combine import OF_XARRAY, Combination
 from virtualds.datasets.keywords import make_strict
 from virtualds.datasets.location import name_both_options
 from virtualds.datasets.open import open_dataset_or_tree
-from virtualds.datasets.open_options import Loadable, OpenOptions
+from virtualds.datasets.open_options import Loadable, OpenOptions, demand_variables
 from virtualds.formats import replaces_by
 from virtualds.options import FILE_RETRIES
 from virtualds.progress import ProgressOption
@@ -205,8 +199,8 @@ def open_virtual_mfdataset(
     if client is not None and not steps:
         # only the workers of a cluster may be able to read the files
         steps = (keep_dataset,)
-    build = make_build(files, opening, building, steps)
-    number = demand_file_number(attrs_file, build)
+    build = _make_build(files, opening, building, steps)
+    number = _demand_file_number(attrs_file, build)
     replaces = replaces_by(mode)
     target = None
     with name_both_options(to):
@@ -223,9 +217,9 @@ def open_virtual_mfdataset(
         with explain_interrupt(lambda: describe_build(cache, to)), abandon_on_error(target):
             combined, found, report = whole.build_dataset()
             if preprocess is None:
-                demand_loaded(opening, combined.variables, report)
+                _demand_loaded(opening, combined.variables, report)
             if number is not None:
-                take_attributes(combined, find_dataset_of_file(number, build, found))
+                _take_attributes(combined, _find_dataset_of_file(number, build, found))
             if target is not None:
                 target.commit(combined)
         if target is not None:
@@ -339,14 +333,72 @@ def open_virtual_mfdatatree(
     combination = Combination(combine, concat_dim, merging, Arrangement(sort, overlap))
     steps = list_steps(coordinates, combination, preprocess)
     files = Files.of(paths, storage_options)
-    build = make_build(files, replace(opening, below=True), building, steps)
-    number = demand_file_number(attrs_file, build)
+    build = _make_build(files, replace(opening, below=True), building, steps)
+    number = _demand_file_number(attrs_file, build)
     with explain_interrupt(lambda: describe_build(cache, None)):
         found, report = build.open_files()
         combined: xr.DataTree = build.combine(combination, found)
     if preprocess is None:
-        demand_loaded(opening, [n for node in combined.subtree for n in node.variables], report)
+        _demand_loaded(opening, [n for node in combined.subtree for n in node.variables], report)
     if number is not None:
-        take_attributes(combined, find_dataset_of_file(number, build, found))
+        _take_attributes(combined, _find_dataset_of_file(number, build, found))
     combined.virtual.report = report
     return combined
+
+
+def _make_build(
+    files: Files,
+    opening: OpenOptions,
+    building: BuildOptions,
+    steps: tuple[PrepareStep[Any], ...],
+) -> Build[Any]:
+    """Return the build that opens files as datasets or as trees."""
+    job = BatchJob(make_job(opening, building, steps, files.options))
+    return Build(files, job, choose_workers(building.parallel, files), building)
+
+
+def _demand_file_number(attrs_file: str | os.PathLike[str] | None, build: Build[Any]) -> int | None:
+    """Return the number of the file that gives the attributes, None if no file is named."""
+    return None if attrs_file is None else build.files.find_file(attrs_file, "attrs_file")
+
+
+def _demand_loaded(opening: OpenOptions, known: Iterable[Hashable], report: BuildReport) -> None:
+    """Refuse names in ``loadable_variables`` that no file has.
+
+    Raises
+    ------
+    ValueError
+        There is no such variable.
+    """
+    if not report.left_out:
+        where = "any file" if report.files > 1 else "the file"
+        demand_variables(opening.loadable_variables, known, opening.skip, where)
+
+
+def _find_dataset_of_file(number: int, build: Build[Any], found: Sequence[Any]) -> Any:
+    """Return the dataset or tree of one file.
+
+    Raises
+    ------
+    ValueError
+        The file is left out.
+    """
+    for outcome in found:
+        if number in outcome.numbers:
+            opened = outcome.found
+            if isinstance(opened, FileBatch):
+                return opened.cut(outcome.numbers.index(number)).to_dataset()
+            return opened
+    raise ValueError(
+        f"attrs_file {build.files.flat[number]}: this file is left out, since it cannot be opened; "
+        f"name another"
+    )
+
+
+def _take_attributes(combined: xr.Dataset | xr.DataTree, file: Any) -> None:
+    """Set the attributes of a dataset, or of the groups of a tree, to those of a file."""
+    if isinstance(combined, xr.DataTree):
+        for path, node in combined.subtree_with_keys:
+            node.attrs = file[path].attrs
+    else:
+        combined.attrs = file.attrs

@@ -13,17 +13,19 @@ import xarray as xr
 
 from virtualds.combine.alike_files import NeedsFullCombineError
 from virtualds.combine.batch_job import BatchJob
-from virtualds.combine.build_options import BuildOptions
+from virtualds.combine.build_options import BuildOptions, Files
 from virtualds.combine.concat_stored import FEWEST_FILES, Concatenator
 from virtualds.combine.file_batch import FileBatch, as_batch
-from virtualds.combine.files import Files
 from virtualds.combine.open_file import MOST, NumberedFile, Opened, Outcome
-from virtualds.combine.ordering import crop_datasets, flatten_nested, is_row_wise
-from virtualds.combine.overlap import Extent
+from virtualds.combine.ordering import Extent, crop_datasets, flatten_nested, is_row_wise
 from virtualds.combine.progress import DAMAGED, BuildReport, Count, LeftOut, describe_left_out
-from virtualds.combine.unlike_files import list_groups, warn_of_unlike_files
 from virtualds.combine.workers import Workers
-from virtualds.combine.xarray_combine import Combination, combine_naming_files
+from virtualds.combine.xarray_combine import (
+    Combination,
+    combine_naming_files,
+    list_groups,
+    warn_of_unlike_files,
+)
 from virtualds.datasets.reference_systems import Systems, check_one_system, list_systems
 from virtualds.errors import CombineError, warn_user, without_secrets
 from virtualds.log import INFO, tell, tells
