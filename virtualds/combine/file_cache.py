@@ -454,7 +454,10 @@ def list_entries(data: bytes, options: StorageOptions | None = None) -> list[Lis
             raise ValueError("its bytes have changed")
         begin = LENGTH + int.from_bytes(rest[:LENGTH], "little")
         for described, count, others, length in _load_json(rest[LENGTH:begin]):
-            files = [SourceFile(*f[:-1], options=options if f[-1] else None) for f in described]
+            files = [
+                SourceFile(url, size, mtime, etag, options if has else None)
+                for url, size, mtime, etag, has in described
+            ]
             own, more, body = files[:count], files[count : count + others], rest[begin:]
             found.append(Listed(own, more, files, body[:length]))
             begin += length
