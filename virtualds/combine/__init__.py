@@ -12,14 +12,13 @@ import xarray as xr
 from virtualds.combine.alike_files import AlikeOpener
 from virtualds.combine.batch_job import BatchJob
 from virtualds.combine.build import Build, DatasetBuilder, describe_build
-from virtualds.combine.build_options import BuildOptions, Files, Parallel, Paths
+from virtualds.combine.build_options import BuildOptions, BuildTarget, Parallel, abandon_on_error
 from virtualds.combine.file_batch import FileBatch
 from virtualds.combine.file_coordinates import Source
 from virtualds.combine.open_file import PrepareStep, keep_dataset, list_steps, make_job
-from virtualds.combine.ordering import Arrangement, Overlap
+from virtualds.combine.ordering import Arrangement, Files, Overlap, Paths
 from virtualds.combine.progress import BuildReport
 from virtualds.combine.workers import choose_workers, find_client
-from virtualds.combine.write_target import BuildTarget, abandon_on_error
 from virtualds.combine.xarray_combine import OF_XARRAY, Combination
 from virtualds.datasets.keywords import make_strict
 from virtualds.datasets.location import name_both_options

@@ -1,20 +1,27 @@
-"""Options of a build: the workers that open files, the retries, and the treatment of failures."""
+"""Options of a build, and the set to which its workers write, so that none holds all references."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
+import xarray as xr
+
+from virtualds.arrays.array import ManifestArray
+from virtualds.datasets.from_dataset import group_from_dataset
 from virtualds.datasets.keywords import check_choice
-from virtualds.datasets.registry import format_of_object
+from virtualds.datasets.location import Location
+from virtualds.datasets.write import Destination
+from virtualds.datasets.write_options import WriteOptions
+from virtualds.errors import VirtualdsError
+from virtualds.formats.admission import KEEP_QUERY, demand_unsigned
 from virtualds.options import FILE_RETRIES
 from virtualds.progress import ProgressOption
-from virtualds.source_file import StorageOptions
-from virtualds.stores.listing import find_matching
-from virtualds.urls import normalise_url, scheme_of
+from virtualds.stores.store import explain_write_errors
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -69,146 +76,112 @@ class BuildOptions:
         return self.on_error in ("raise", "keep")
 
 
-Paths = str | os.PathLike[str] | Sequence[Any]
-FilePositions = tuple[tuple[int, Any], ...]
-"""Positions in a list, each with the positions below it."""
+Key = TypeVar("Key")
+
+LEAST, ENOUGH = 4096, 100_000
+"""The numbers of references with which `BuildTarget.begin` makes a target."""
 
 
 @dataclass(frozen=True)
-class Files:
-    """Files in order, with their nesting.
+class BuildTarget:
+    """A set that many processes write.
 
     Parameters
     ----------
-    nested : list
-        Files, or lists of them.
-    options : StorageOptions, optional
-        Access options of all of them.
+    destination : Destination
+        The set; its parts have been begun.
+    least : int
+        An array with so many references gets a table of its own.
+    enough : int
+        A worker whose files have so many references writes them, and waits for no more files.
 
     Raises
     ------
-    FileNotFoundError
-        No files are given.
-
-    Examples
-    --------
-    >>> files = Files([["a.nc", "b.nc"], ["c.nc"]])
-    >>> files.flat, files.nest({0: 1.0, 2: 3.0})
-    (('a.nc', 'b.nc', 'c.nc'), [[1.0], [3.0]])
+    ValueError
+        ``least`` is not positive, or ``enough`` is less.
     """
 
-    nested: list[Any]
-    options: StorageOptions | None = None
+    destination: Destination
+    least: int
+    enough: int
 
     def __post_init__(self) -> None:
-        if not self.flat:
-            raise FileNotFoundError(
-                f"files={self.nested!r}: the list of files is empty; give paths, urls, or a pattern"
+        if not 0 < self.least <= self.enough:
+            raise ValueError(
+                f"BuildTarget: least={self.least} and enough={self.enough}, but 0 < least <= enough"
             )
 
     @classmethod
-    def of(cls, paths: Paths, storage_options: Mapping[str, Any] | None = None) -> Files:
-        """Return the sorted files of a pattern, or the given files, which are not patterns.
+    def begin(
+        cls,
+        url: Any,
+        storage_options: Mapping[str, Any] | None,
+        *,
+        replace: bool = False,
+        keep_query: bool = False,
+    ) -> BuildTarget:
+        """Check that the set can be written, before the workers begin.
 
         Raises
         ------
-        FileNotFoundError
-            No file matches.
+        UnsupportedError
+            Only one process can write a set of this format.
+        FileExistsError
+            The name is taken: by something that is no set, or by a set that is to stay.
         """
-        options = StorageOptions.of(storage_options)
-        if isinstance(paths, str):
-            return cls(find_matching([paths], storage_options), options)
-        if not isinstance(paths, Iterable | os.PathLike):
-            raise TypeError(
-                f"a pattern, or a list of paths or urls, is expected, got {type(paths).__name__}"
-            )
-        files = cls([paths] if isinstance(paths, os.PathLike) else list(paths), options)
-        for file in files.flat:
-            if not isinstance(file, str | os.PathLike) and format_of_object(file) is None:
-                raise TypeError(
-                    f"a path or url is expected, got {type(file).__name__}; open objects with "
-                    f"open_virtual_dataset, and combine the datasets with xr.concat"
-                )
-        return files
+        choices = {KEEP_QUERY: keep_query}
+        options = WriteOptions(mode="w" if replace else "w-", choices=choices)
+        destination = Destination.of(Location.of(url, storage_options), options)
+        return cls(destination.begin_parts(), LEAST, ENOUGH)
 
-    @cached_property
-    def flat(self) -> tuple[Any, ...]:
-        """All files, in order."""
-        return tuple(_flatten(self.nested))
+    @property
+    def url(self) -> str:
+        """The url of the set."""
+        return str(self.destination.place.root)
 
-    @cached_property
-    def are_remote(self) -> bool:
-        """Whether any file is not on this machine."""
-        return any(
-            isinstance(file, str | os.PathLike) and scheme_of(os.fspath(file)) != "file"
-            for file in self.flat
-        )
-
-    def nest(self, found: Mapping[int, Any]) -> list[Any]:
-        """Return what was found for the files, by number, nested like the files.
-
-        Files without a result are left out, and so are lists without any.
-        """
-        numbers = iter(range(len(self.flat)))
-        return _nest_files(self.nested, numbers, found)
-
-    def stay_in_place(self, found: Container[int]) -> bool:
-        """Say whether files in nested lists keep their places if only the found ones are left.
-
-        They do if whole rows are left out; otherwise other files would move up.
-        """
-        return _is_grid(_find_positions(self.nested, iter(range(len(self.flat))), found))
-
-    def find_file(self, file: str | os.PathLike[str], of: str) -> int:
-        """Return the number of a file that the argument ``of`` names.
+    def write_arrays(self, arrays: Mapping[Key, ManifestArray]) -> dict[Key, ManifestArray]:
+        """Write the arrays that have many references; return arrays that refer to what was written.
 
         Raises
         ------
-        ValueError
-            The file is not among them.
+        UnsupportedError
+            Urls have a signature or a token in their query.
         """
-        urls = [normalise_url(other) for other in self.flat]
-        if (url := normalise_url(file)) not in urls:
-            raise ValueError(
-                f"{of} {url}: it is not one of the {len(urls)} files; give one of them"
-            )
-        return urls.index(url)
+        many = {
+            key: array
+            for key, array in arrays.items()
+            if _count_loaded_references(array) >= self.least
+        }
+        if not many:
+            return {}
+        # check before writing: other users may read what lies in the set
+        if not self.destination.options.keep_query:
+            demand_unsigned(many.values(), self.url)
+        with explain_write_errors(self.url):
+            return self.destination.parts.write(many, self.destination.place)
+
+    def commit(self, dataset: xr.Dataset) -> None:
+        """Write the dataset of the whole set, whose parts the workers have written."""
+        self.destination.create(partial(group_from_dataset, dataset))
+
+    def abandon(self) -> None:
+        """Remove the parts that were written."""
+        self.destination.parts.abandon(self.destination.place)
 
 
-def _flatten(files: Iterable[Any]) -> Iterator[Any]:
-    for item in files:
-        if isinstance(item, list | tuple):
-            yield from _flatten(item)
-        else:
-            yield item
+@contextmanager
+def abandon_on_error(target: BuildTarget | None) -> Iterator[None]:
+    """Remove the parts of a set if the block raises an error."""
+    try:
+        yield
+    except BaseException:
+        if target is not None:
+            # parts that cannot be removed now are removed when snapshots expire
+            with suppress(OSError, VirtualdsError):
+                target.abandon()
+        raise
 
 
-def _find_positions(
-    files: Iterable[Any], numbers: Iterator[int], found: Container[int]
-) -> FilePositions:
-    """Return the positions of found files in lists, with the positions below."""
-    places: list[tuple[int, Any]] = []
-    for place, item in enumerate(files):
-        if isinstance(item, list | tuple):
-            if below := _find_positions(item, numbers, found):
-                places.append((place, below))
-        elif next(numbers) in found:
-            places.append((place, ()))
-    return tuple(places)
-
-
-def _is_grid(places: FilePositions) -> bool:
-    return len({below for _, below in places}) <= 1 and all(_is_grid(b) for _, b in places)
-
-
-def _nest_files(
-    files: Iterable[Any], numbers: Iterator[int], found: Mapping[int, Any]
-) -> list[Any]:
-    shaped = []
-    for item in files:
-        if isinstance(item, list | tuple):
-            if below := _nest_files(item, numbers, found):
-                shaped.append(below)
-        elif (number := next(numbers)) in found:
-            shaped.append(found[number])
-    return shaped
+def _count_loaded_references(array: ManifestArray) -> int:
+    """Return how many references of an array were not yet written to a set."""
+    return sum(f.manifest.size for f in array.fragments if not f.manifest.is_in_set)

@@ -33,13 +33,13 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from virtualds.combine.batch_job import BatchJob
-from virtualds.combine.build_options import Files
 from virtualds.combine.open_file import (
     MOST,
     NumberedFile,
     Outcome,
     list_unopened,
 )
+from virtualds.combine.ordering import Files
 from virtualds.options import get_options
 from virtualds.reading.threads import in_turn
 
