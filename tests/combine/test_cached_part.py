@@ -25,7 +25,6 @@ from virtualds.combine.file_cache import (
     CACHED,
     MAGIC,
     NO_PLAN,
-    Entry,
     dump_entry,
     list_entries,
     load_entry,
@@ -50,7 +49,7 @@ def there_and_back(path: Path, **options: Any) -> Any:
 def to_part(group: ManifestGroup, *files: SourceFile, options: Any = None) -> bytes:
     """Return a part of one entry."""
     batch = FileBatch(tuple(file.url for file in files), group, NO_PLAN, OpenOptions())
-    return to_bytes([dump_entry(Entry(files, (), batch), options)])
+    return to_bytes([dump_entry(files, (), batch, options)])
 
 
 def from_bytes(data: bytes) -> ManifestGroup:

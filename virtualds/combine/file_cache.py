@@ -26,7 +26,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import lru_cache
 from importlib.metadata import version
 from typing import Any, NamedTuple
@@ -77,38 +77,17 @@ NO_PLAN = DecodingPlan({}, frozenset(), frozenset())
 """The plan of files that decode by themselves, and of a batch whose plan is not yet found."""
 
 
-@dataclass
-class _Index:
-    """What is in the parts of a folder: where each file is, as part, entry and place in that.
-
-    ``others`` are the files besides to which an entry refers.
-    """
-
-    build: str
-    places: dict[SourceFile, tuple[str, int, int]] = field(default_factory=dict)
-    others: dict[tuple[str, int], Sequence[SourceFile]] = field(default_factory=dict)
-
-
-_index: list[_Index] = []
-"""The index of the last build of this process."""
-
-
 class FileCache:
-    """A folder of opened files.
+    """A folder of opened files; any number of processes and machines may use it at the same time.
 
     Parameters
     ----------
     folder : str
-        Its url; any number of processes and machines may use it at the same time.
+        Its url.
     opening : OpenOptions
-        How files are opened.
+        How files are opened; a `ValueError` is raised if ``loadable_variables`` is a function.
     options : StorageOptions or None
         Access options of the files. They are never written.
-
-    Raises
-    ------
-    ValueError
-        ``loadable_variables`` is a function.
     """
 
     def __init__(
@@ -130,28 +109,23 @@ class FileCache:
 
     def look_up(self, items: Sequence[tuple[int, Any]]) -> list[FileBatch | OpenedAlone]:
         """Return those of some files that are cached and have not changed."""
-        index, files = self._load_index(), dict(items)
-        cached = {source.url for source in index.places}
-        urls = {n: url for n, file in items if (url := normalise_url(file)) in cached}
-        by_entry: dict[tuple[str, int], dict[int, int]] = defaultdict(dict)
-        for number, source in zip(urls, self._list_fingerprints([*urls.values()]), strict=True):
-            if source is not None and source in index.places:
-                part, entry, place = index.places[source]
-                by_entry[part, entry][place] = number
+        places, others = _index_parts(self.build, self._parts, self.options)
+        files = dict(items)
+        urls = {n: url for n, file in items if (url := normalise_url(file)) in places}
+        by_entry: dict[tuple[str, int], dict[int, tuple[int, Any]]] = defaultdict(dict)
+        states = self._list_fingerprints([*urls.values()])
+        for (number, url), source in zip(urls.items(), states, strict=True):
+            if source is not None and source in places[url]:
+                part, entry, place = places[url][source]
+                by_entry[part, entry][place] = number, files[number]
         found: list[FileBatch | OpenedAlone] = []
         for where, numbers in by_entry.items():
-            if self._are_as_before(index.others[where]):
-                found += self._load(where, {p: (n, files[n]) for p, n in numbers.items()})
+            if self._are_as_before(others[where]):
+                found += self._load(where, numbers)
         return found
 
     def add(self, opened: FileBatch | OpenedAlone) -> None:
-        """Cache files that were opened, now or with those that follow.
-
-        Raises
-        ------
-        OSError
-            The folder cannot be written to.
-        """
+        """Cache files that were opened, now or with those that follow."""
         try:
             batch = to_batch(opened)
         except UnsupportedError:
@@ -167,46 +141,22 @@ class FileCache:
         self.finish()
 
     def finish(self) -> None:
-        """Write the files that wait.
-
-        Raises
-        ------
-        OSError
-            The folder cannot be written to.
-        """
+        """Write the files that wait; an `OSError` is raised if that is impossible."""
         with self._lock:
             waiting, self._waiting = self._waiting, []
             self._since = time.monotonic()
         entries = []
-        for entry in (e for batch in _join_singles(waiting) for e in _list_entries(batch)):
+        listed = (entry for batch in _join_singles(waiting) for entry in _list_entries(batch))
+        for sources, others, batch in listed:
             # folders, archives and sets refer only to other files: their own fingerprint does not
             # change when these do
-            if len(entry.others) <= OTHERS and self._are_as_before(entry.others):
+            if len(others) <= OTHERS and self._are_as_before(others):
                 with suppress(UnsupportedError):
-                    entries.append(dump_entry(entry, self.options))
+                    entries.append(dump_entry(sources, others, batch, self.options))
         if entries:
             files = repr([row[0] for row, _ in entries]).encode("utf-8", "replace")
             place = join_path(self._parts, hashlib.blake2b(files).hexdigest()[:40] + SUFFIX)
             find_store(place).write_file(place, to_bytes(entries), None)
-
-    def _load_index(self) -> _Index:
-        with self._lock:
-            if _index and _index[0].build == self.build:
-                return _index[0]
-            index = _Index(self.build)
-            store = find_store(self._parts)
-            for listed in store.list_files(self._parts, None):
-                if listed.path.endswith(SUFFIX):
-                    part = join_path(self._parts, listed.path)
-                    with suppress(FormatError, FileNotFoundError):
-                        _read_part.cache_clear()
-                        entries = _read_part(part, self.options)
-                        for number, (sources, others, *_) in enumerate(entries):
-                            index.others[part, number] = others
-                            for place, source in enumerate(sources):
-                                index.places.setdefault(source, (part, number, place))
-            _index[:] = [index]
-            return index
 
     def _list_fingerprints(self, urls: Sequence[str]) -> list[SourceFile | None]:
         if len(urls) < 2 or scheme_of(urls[0]) == "file":
@@ -259,6 +209,30 @@ class FileCache:
         return find_plan(file.urls[0], file.group, self.opening, self.options)
 
 
+Places = dict[str, dict[SourceFile, tuple[str, int, int]]]
+"""By the url and the state of a file: its part, entry and place in that."""
+
+
+@lru_cache(1)
+def _index_parts(
+    build: str, folder: str, options: StorageOptions | None
+) -> tuple[Places, dict[tuple[str, int], Sequence[SourceFile]]]:
+    """Return where files are in the parts that a build finds, and the others of each entry."""
+    places: Places = defaultdict(dict)
+    of_entries = dict[tuple[str, int], Sequence[SourceFile]]()
+    store = find_store(folder)
+    _read_part.cache_clear()
+    for listed in store.list_files(folder, None):
+        if listed.path.endswith(SUFFIX):
+            part = join_path(folder, listed.path)
+            with suppress(FormatError, FileNotFoundError):
+                for number, (sources, others, *_) in enumerate(_read_part(part, options)):
+                    of_entries[part, number] = others
+                    for place, source in enumerate(sources):
+                        places[source.url].setdefault(source, (part, number, place))
+    return places, of_entries
+
+
 @lru_cache(4)
 def _read_entry(
     part: str, number: int, options: StorageOptions | None
@@ -299,12 +273,8 @@ def _format_settings(opening: OpenOptions) -> str:
 # ---------------------------------------------------------------------- what is cached
 
 
-class Entry(NamedTuple):
-    """Files of a batch, and the files besides to which their arrays refer."""
-
-    sources: Sequence[SourceFile]
-    others: Sequence[SourceFile]
-    batch: FileBatch
+Entry = tuple[Sequence[SourceFile], Sequence[SourceFile], FileBatch]
+"""The files of a batch, the files besides to which their arrays refer, and the batch."""
 
 
 def _join_singles(opened: Sequence[FileBatch]) -> Iterator[FileBatch]:
@@ -329,7 +299,7 @@ def _list_entries(batch: FileBatch) -> list[Entry]:
     used = {file.url: file for array in arrays for file in array.listed_sources}
     own = [used.pop(normalise_url(url), None) for url in batch.urls]
     if all(map(_shows_changes, own)) and (len(batch) == 1 or not used):
-        return [Entry([s for s in own if s is not None], [*used.values()], batch)]
+        return [([s for s in own if s is not None], [*used.values()], batch)]
     files = batch.list_files() if len(batch) > 1 else ()
     return [entry for file in files for entry in _list_entries(file)]
 
@@ -345,13 +315,7 @@ def _copy_values(group: ManifestGroup) -> ManifestGroup:
 
 
 def to_batch(opened: FileBatch | OpenedAlone) -> FileBatch:
-    """Return an opened file as a batch, with the values that were loaded.
-
-    Raises
-    ------
-    UnsupportedError
-        Some values are lazy.
-    """
+    """Return an opened file as a batch, with loaded values; an `UnsupportedError` if some are lazy."""
     if isinstance(opened, FileBatch):
         return opened
     group = _as_opened(opened.group, opened.decoded)
@@ -365,21 +329,19 @@ def _as_opened(group: ManifestGroup, found: xr.Dataset | xr.DataTree) -> Manifes
         nodes = found.children
         below = {name: _as_opened(child, nodes[name]) for name, child in group.groups.items()}
         found = found.to_dataset(inherit=False)
-    variables = {
-        name: _variable_as_opened(v, found.variables.get(None if name == NO_NAME else name))
-        for name, v in group.variables.items()
-    }
+    variables = dict[str, ManifestVariable]()
+    for name, stored in group.variables.items():
+        shown = found.variables.get(None if name == NO_NAME else name)
+        # a tree holds inherited coordinates only in the parent group
+        array = None if shown is None else get_virtual_array(shown)
+        if array is None and shown is not None and is_unread(shown):
+            raise UnsupportedError("values that are lazy")
+        if array is None:
+            data, encoding = stored.read(), encoding_of(stored)
+            variables[name] = replace(stored, data=data, encoding=encoding)
+        else:
+            variables[name] = replace(stored, data=array) if _find_refusal(array) else stored
     return replace(group, variables=variables, groups=below)
-
-
-def _variable_as_opened(stored: ManifestVariable, found: xr.Variable | None) -> ManifestVariable:
-    # a tree holds inherited coordinates only in the parent group
-    array = None if found is None else get_virtual_array(found)
-    if array is not None:
-        return stored if _find_refusal(array) is None else replace(stored, data=array)
-    if found is not None and is_unread(found):
-        raise UnsupportedError("values that are lazy")
-    return replace(stored, data=stored.read(), encoding=encoding_of(stored))
 
 
 # ---------------------------------------------------------------------- a part in bytes
@@ -405,18 +367,19 @@ class Listed(NamedTuple):
     body: bytes
 
 
-def dump_entry(entry: Entry, options: StorageOptions | None = None) -> tuple[list[Any], bytes]:
+def dump_entry(
+    sources: Sequence[SourceFile],
+    others: Sequence[SourceFile],
+    batch: FileBatch,
+    options: StorageOptions | None = None,
+) -> tuple[list[Any], bytes]:
     """Return what the head of a part says of an entry, and the entry itself, for `to_bytes`.
 
-    ``options`` are the access options that files may have. They are not written.
-
-    Raises
-    ------
-    UnsupportedError
-        Something in the batch cannot be written.
+    ``options`` are the access options that files may have. They are not written. What cannot be
+    written raises an `UnsupportedError`.
     """
-    notation = _Notation([*entry.sources, *entry.others])
-    columns = {name: getattr(entry.batch, name) for name in CACHED}
+    notation = _Notation([*sources, *others])
+    columns = {name: getattr(batch, name) for name in CACHED}
     for name in OF_EACH[:2]:
         columns[name] = _share_lists(columns[name])
     try:
@@ -427,7 +390,7 @@ def dump_entry(entry: Entry, options: StorageOptions | None = None) -> tuple[lis
         raise UnsupportedError("a part of the cache: a file has access options of its own")
     files = [[*file[:-1], file.options is not None] for file in notation.numbers]
     body = zlib.compress(text.encode(), 1)
-    return [files, len(entry.sources), len(entry.others), len(body)], body
+    return [files, len(sources), len(others), len(body)], body
 
 
 def to_bytes(entries: Sequence[tuple[list[Any], bytes]]) -> bytes:
@@ -513,6 +476,8 @@ class _Notation:
         kind = type(value)
         if kind in PLAIN:
             return value
+        if value is str:
+            return {MARK + "text": []}
         if kind is list:
             return [item if type(item) in PLAIN else self.dump(item) for item in value]
         if kind is dict and all(type(key) is str and key[:1] != MARK for key in value):
@@ -606,12 +571,6 @@ def _make_dtype(plain: Any, metadata: Any) -> Any:
     return np.dtype(dtype, metadata=metadata) if metadata else dtype
 
 
-def _demand_text(kind: type) -> list[Any]:
-    if kind is not str:
-        raise UnsupportedError(f"the class {kind.__name__} has no form in the cache")
-    return []
-
-
 KINDS: dict[str, tuple[Any, Callable[[Any], Iterable[Any]], Callable[..., Any]]] = {
     # some are numbers, bytes or text of Python, too
     "scalar": (np.generic, lambda value: [np.asarray(value)], lambda values: values[()]),
@@ -628,7 +587,7 @@ KINDS: dict[str, tuple[Any, Callable[[Any], Iterable[Any]], Callable[..., Any]]]
     ),
     "complex": (complex, lambda value: [value.real, value.imag], complex),
     "absent": (Absent, lambda value: [], lambda: ABSENT),
-    "text": (type, _demand_text, lambda: str),
+    "text": ((), list, lambda: str),
     "dtype": (np.dtype, lambda d: [dtype_to_json(d), dict(d.metadata or {})], _make_dtype),
     "values": (np.ndarray, _take_apart_values, _make_values),
     "array": (ManifestArray, _take_apart_array, _make_array),
