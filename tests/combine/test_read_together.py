@@ -283,7 +283,8 @@ def test_dask_workers_read_files_together(each: ReadEach, tmp_path: Path) -> Non
     ):
         found = virtualds.open_virtual_mfdataset(paths, parallel=client)
     assert_same(found, one_by_one(paths))
-    assert each.found == [list(range(4))] * 8
+    # pieces are smaller towards the end, so that all workers end together
+    assert sorted(map(len, each.found), reverse=True)[:4] == [8, 6, 4, 3]
 
 
 @pytest.mark.parametrize("cached", [False, True])

@@ -94,22 +94,11 @@ class BuildTarget:
         An array with so many references gets a table of its own.
     enough : int
         A worker whose files have so many references writes them, and waits for no more files.
-
-    Raises
-    ------
-    ValueError
-        ``least`` is not positive, or ``enough`` is less.
     """
 
     destination: Destination
     least: int
     enough: int
-
-    def __post_init__(self) -> None:
-        if not 0 < self.least <= self.enough:
-            raise ValueError(
-                f"BuildTarget: least={self.least} and enough={self.enough}, but 0 < least <= enough"
-            )
 
     @classmethod
     def begin(
@@ -142,16 +131,14 @@ class BuildTarget:
     def write_arrays(self, arrays: Mapping[Key, ManifestArray]) -> dict[Key, ManifestArray]:
         """Write the arrays that have many references; return arrays that refer to what was written.
 
-        Raises
-        ------
-        UnsupportedError
-            Urls have a signature or a token in their query.
+        Urls with a signature or a token in their query are refused.
         """
-        many = {
-            key: array
-            for key, array in arrays.items()
-            if _count_loaded_references(array) >= self.least
-        }
+        many = dict[Key, ManifestArray]()
+        for key, array in arrays.items():
+            # those that were written before lie in a set
+            count = sum(f.manifest.size for f in array.fragments if not f.manifest.is_in_set)
+            if count >= self.least:
+                many[key] = array
         if not many:
             return {}
         # check before writing: other users may read what lies in the set
@@ -180,8 +167,3 @@ def abandon_on_error(target: BuildTarget | None) -> Iterator[None]:
             with suppress(OSError, VirtualdsError):
                 target.abandon()
         raise
-
-
-def _count_loaded_references(array: ManifestArray) -> int:
-    """Return how many references of an array were not yet written to a set."""
-    return sum(f.manifest.size for f in array.fragments if not f.manifest.is_in_set)

@@ -315,7 +315,7 @@ def _copy_values(group: ManifestGroup) -> ManifestGroup:
 
 
 def to_batch(opened: FileBatch | OpenedAlone) -> FileBatch:
-    """Return an opened file as a batch, with loaded values; an `UnsupportedError` if some are lazy."""
+    """Return an opened file as a batch, with loaded values; lazy ones raise an error."""
     if isinstance(opened, FileBatch):
         return opened
     group = _as_opened(opened.group, opened.decoded)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -48,6 +48,11 @@ def list_places(nested: Iterable[Any]) -> Placed:
 def flatten_nested(nested: Iterable[Any]) -> list[Any]:
     """Return the elements of nested lists, in order."""
     return [element for _, element in list_places(nested)]
+
+
+def map_nested(change: Callable[[Any], Any], node: Any) -> Any:
+    """Return an element changed, or all elements of nested lists."""
+    return [map_nested(change, item) for item in node] if isinstance(node, list) else change(node)
 
 
 def is_full_grid(placed: Placed) -> bool:
@@ -220,8 +225,8 @@ class DimensionLine:
     def find_sharing_pairs(self, order: Ints) -> list[tuple[int, int]]:
         """Return pairs of files with a common value, each after the first file that has it."""
         owners = self._find_owners(order)
-        repeated = np.flatnonzero(~self._mask_first(owners))
-        pairs = np.stack([owners[self._codes[repeated]], self._files[repeated]], axis=1)
+        repeated = np.flatnonzero(owners != self._files)
+        pairs = np.stack([owners[repeated], self._files[repeated]], axis=1)
         _, places = np.unique(pairs, axis=0, return_index=True)
         return [(int(one), int(other)) for one, other in pairs[np.sort(places)]]
 
@@ -242,7 +247,7 @@ class DimensionLine:
         >>> [tuple(piece) for piece in line.cut(np.array([1, 0]))]
         [(0, 0, 1), (1, 0, 2), (0, 3, 4)]
         """
-        places = np.flatnonzero(self._mask_first(self._find_owners(order)))
+        places = np.flatnonzero(self._find_owners(order) == self._files)
         if (sign := self._direction) is not None:
             # without a direction of their own, files may fall one after the other
             falls = self._firsts.size > 1 and bool((np.diff(self._firsts) <= 0).all())
@@ -259,19 +264,11 @@ class DimensionLine:
         return found + [FileStretch(number, 0, 0) for number in gone.tolist()]
 
     def _find_owners(self, order: Ints) -> Ints:
-        """Return, for every distinct value, the first file that has it."""
-        present = self._codes >= 0
-        rank = np.argsort(order)[self._files[present]]
-        first: Ints = np.full(int(self._codes.max(initial=-1)) + 1, len(self.indexes))
-        np.minimum.at(first, self._codes[present], rank)
-        owners: Ints = order[first]
-        return owners
-
-    def _mask_first(self, owners: Ints) -> npt.NDArray[np.bool_]:
-        """Say for every element whether its file gives this value; missing ones are no value."""
-        given = self._codes < 0
-        given[~given] = owners[self._codes[~given]] == self._files[~given]
-        return given
+        """Return, for every element, the first file with its value; missing ones are no value."""
+        # the last place is that of missing values, whose code is -1
+        first: Ints = np.full(int(self._codes.max(initial=-1)) + 2, len(self.indexes))
+        np.minimum.at(first, self._codes, np.argsort(order)[self._files])
+        return np.where(self._codes < 0, self._files, order[first[self._codes]])
 
     @cached_property
     def _direction(self) -> int | None:
@@ -432,10 +429,8 @@ class FileSlice:
 
 def crop_datasets(parts: Nested, opened: Mapping[int, Any]) -> Nested:
     """Return the datasets of parts, in the same nesting."""
-    return [
-        crop_datasets(part, opened) if isinstance(part, list) else part.of(opened[part.file])
-        for part in parts
-    ]
+    found: Nested = map_nested(lambda part: part.of(opened[part.file]), parts)
+    return found
 
 
 def is_row_wise(given: Nested, parts: Nested) -> bool:
@@ -472,17 +467,10 @@ class Arrangement:
     def arrange_parts(
         self, files: Nested, extents: Mapping[int, Extent], dims: tuple[Any, ...]
     ) -> Nested:
-        """Return parts of files in their places, nested as xarray expects them.
+        """Return parts of files, whose numbers are given, nested as xarray expects them.
 
-        Parameters
-        ----------
-        files : list
-            Numbers of files, nested as given; files that are not nested form a grid by their
-            coordinates if there are several dimensions.
-        extents : mapping of int to Extent
-        dims : tuple of str or None
-            The dimensions to join along, the outermost first; None merges. Without any, xarray
-            orders files by their coordinates.
+        Files that are not nested form a grid by their coordinates if there are several ``dims``,
+        the outermost first; None merges. Without any, xarray orders files by their coordinates.
 
         Raises
         ------
@@ -526,10 +514,6 @@ class Arrangement:
 
         Most overlaps of files are found earlier. The rest are overlaps that by_coords accepts, and
         those of rows in which files have different coordinates.
-
-        Raises
-        ------
-        CombineError
         """
         everything = list(extents)
         for dim, index in combined.indexes.items() if self.overlap != "keep" else ():
@@ -635,7 +619,7 @@ class _Grid:
             if cut == [0, indexes[number].size]:
                 found.append(part)
             elif not self._is_scalar(nodes[number], dims[0]):
-                found.append(_crop(part, (dims[0], *cut)))
+                found.append(map_nested(partial(_crop, cut=(dims[0], *cut)), part))
         return found
 
     def _nest_below(self, node: Any, dims: tuple[Any, ...]) -> Any:
@@ -705,11 +689,8 @@ class _Grid:
         }
 
 
-def _crop(node: Any, cut: Any) -> Any:
-    """Cut a part, or all parts below."""
-    if isinstance(node, list):
-        return [_crop(item, cut) for item in node]
-    return FileSlice(node.file, (*node.crop, cut))
+def _crop(part: FileSlice, cut: tuple[Hashable, int, int]) -> FileSlice:
+    return replace(part, crop=(*part.crop, cut))
 
 
 def _key_of(index: pd.Index[Any]) -> Any:

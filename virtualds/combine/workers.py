@@ -61,20 +61,7 @@ UNKNOWN_WORKERS = 64
 
 
 def choose_workers(parallel: Any, files: Files) -> Workers:
-    """Return the function that opens the files.
-
-    Parameters
-    ----------
-    parallel : None, int, Executor, "dask" or distributed.Client
-    files : Files
-
-    Raises
-    ------
-    ValueError
-        ``parallel`` has an unknown value, or there is no current dask client.
-    ImportError
-        A required library is not installed.
-    """
+    """Return the function that opens the files, or refuse an unknown value of ``parallel``."""
     if parallel is None or (isinstance(parallel, int) and not isinstance(parallel, bool)):
         if parallel is not None and parallel < 1:
             raise ValueError(f"parallel={parallel}: it takes at least one worker")
@@ -143,24 +130,11 @@ def open_in_executor(
     here: BatchJob | None = None,
     can_start: Callable[[], bool] = lambda: True,
 ) -> Outcomes:
-    """Open files in an executor, and yield outcomes as pieces of work are done.
+    """Open files in an executor of some workers, and yield outcomes as pieces of work are done.
 
-    Parameters
-    ----------
-    pool : Executor
-    workers : int
-        How many workers it may have.
-    job : BatchJob
-    items : sequence of int and file
-    work : callable, optional
-        What the executor runs instead of the job.
-    ahead : int
-        The most pieces that run or wait.
-    here : BatchJob, optional
-        The job if this process opens files, too, whenever no piece is done.
-    can_start : callable
-        Says whether the executor takes work without delay; until then only this process works, on
-        small pieces first.
+    The executor runs ``work``, or the job; at most ``ahead`` pieces run or wait. ``here`` is the
+    job if this process opens files, too, whenever no piece is done. Until ``can_start`` says that
+    the executor takes work without delay, only this process works, on small pieces first.
     """
     under_way: dict[Future[Any], Sequence[NumberedFile]] = {}
     begin, count = 0, len(items)
@@ -211,15 +185,7 @@ def _take_result(future: Future[Any], under_way: dict[Future[Any], Sequence[Numb
 
 
 def find_client(parallel: Any) -> Any:
-    """Return the given client, or the current one for ``"dask"``; None for anything else.
-
-    Raises
-    ------
-    ImportError
-        distributed is not installed.
-    ValueError
-        There is no current client, or it is asynchronous.
-    """
+    """Return the given client, or the current one for ``"dask"``; None for anything else."""
     if isinstance(parallel, str) and parallel == "dask":
         try:
             from distributed import get_client
@@ -295,12 +261,6 @@ def start_processes(number: int) -> Iterator[tuple[ProcessPoolExecutor, Callable
 
     Also yields a function that says whether a process can start without delay: the first one waits
     for all imports, and giving work to the pool would wait with it.
-
-    Raises
-    ------
-    RuntimeError
-        The processes would run the script that starts them again; or this process is a daemon,
-        which may not start processes.
     """
     # starting one raises this too, but late and in another thread
     check_script(number)
@@ -371,18 +331,16 @@ def _end_with(line: Connection) -> None:
 # ---------------------------------------------------------------------- scripts
 
 
+GUARDS = ("__name__ == '__main__'", "'__main__' == __name__")
+"""Conditions that are true only in a script that is run, not imported."""
+
+
 def check_script(number: int) -> None:
     """Refuse to start processes at the top level of a script that they would run again.
 
     A spawned process imports the script of its parent, and would start processes again. Python
     refuses that in the child, which breaks the pool of the parent sooner or later. Scripts that use
     other conditions than ``if __name__ == "__main__":`` are accepted.
-
-    Raises
-    ------
-    RuntimeError
-        This process is just starting, and runs the script of its parent; or every process would run
-        the script.
     """
     # raises in a process that is just starting
     data = get_preparation_data("virtualds")
@@ -420,24 +378,16 @@ def _is_run_again(script: str, line: int) -> bool:
             tree = ast.parse(file.read())
     except (OSError, SyntaxError, ValueError):
         return False  # it is not text, or has changed since
-    guards = [node for node in tree.body if isinstance(node, ast.If) and _is_guard(node.test)]
+    guards = [
+        node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) in GUARDS
+    ]
     if any(node.body[0].lineno <= line <= (node.body[-1].end_lineno or 0) for node in guards):
         return False
-    tests = [node.test for node in guards]
+    compared = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Compare)
+        and "__name__" in map(ast.unparse, (node.left, *node.comparators))
+    ]
     # other conditions may exclude this line
-    return not any(_is_compared_with_name(node) and node not in tests for node in ast.walk(tree))
-
-
-def _is_guard(test: ast.expr) -> bool:
-    """Say whether a condition is true only in a script that is run, not imported."""
-    if not isinstance(test, ast.Compare) or not _is_compared_with_name(test):
-        return False
-    sides = (test.left, *test.comparators)
-    values = [side.value for side in sides if isinstance(side, ast.Constant)]
-    return values == ["__main__"] and isinstance(test.ops[0], ast.Eq)
-
-
-def _is_compared_with_name(node: ast.AST) -> bool:
-    """Say whether something is compared with the name of the module."""
-    sides = (node.left, *node.comparators) if isinstance(node, ast.Compare) else ()
-    return any(isinstance(side, ast.Name) and side.id == "__name__" for side in sides)
+    return all(node in [guard.test for guard in guards] for node in compared)

@@ -156,24 +156,14 @@ class Combination:
         return [dim for dim in self.dims if dim is not None and dim not in present]
 
     def check_dims(self, datasets: Nested) -> None:
-        """Refuse to stack along what looks like a misspelt dimension of the datasets.
-
-        Raises
-        ------
-        CombineError
-        """
+        """Refuse to stack along what looks like a misspelt dimension of the datasets."""
         for dim in self.find_new_dims(datasets):
             if not any(dim in part.variables for part in _list_parts(datasets)):
                 check_name(dim, _list_dims(datasets))
 
 
 def check_name(dim: str, dims: Iterable[Any]) -> None:
-    """Refuse a dimension that no file has if it looks like a misspelt one that files have.
-
-    Raises
-    ------
-    CombineError
-    """
+    """Refuse a dimension that no file has if it looks like a misspelt one that files have."""
     present = list(map(str, dims))
     if dim not in present and (other := guess_name(dim, present)):
         raise CombineError(
@@ -213,24 +203,10 @@ def combine_naming_files(
     files: Sequence[Any],
     opened: Sequence[Any],
 ) -> Any:
-    """Combine datasets; an error names the files, and the first that does not fit.
+    """Combine nested datasets; an error names the files, and the first that does not fit.
 
-    Parameters
-    ----------
-    combine : callable
-    dims : sequence of str or None, optional
-        The dimensions that the datasets are joined along, if known.
-    datasets : list
-        Nested as ``combine`` expects them.
-    files : sequence
-        The files of the datasets, in order.
-    opened : sequence
-        The datasets in this order.
-
-    Raises
-    ------
-    UnsupportedError
-        A dimension is too long for what xarray makes of it, and so says a file.
+    ``dims`` are the dimensions that they are joined along, if given, ``files`` and ``opened`` the
+    files and their datasets in order.
     """
     shown = [without_secrets(str(file)) for file in files]
     demand_lengths(shown, opened, dims)
@@ -347,17 +323,7 @@ def demand_lengths(files: Sequence[str], opened: Sequence[Any], dims: Sequence[A
 
     Where it concatenates, it makes a mask of the whole dimension. Where it reindexes, it makes an
     index, and a mask, of the other dimensions too. Dimensions with an index are in memory already.
-
-    Parameters
-    ----------
-    files : sequence of str
-    opened : sequence of Dataset or DataTree
-    dims : sequence of str or None, optional
-        The dimensions that they are joined along, if known.
-
-    Raises
-    ------
-    UnsupportedError
+    ``dims`` are the dimensions that the files are joined along, if given.
     """
     groups: dict[str, dict[str, Any]] = defaultdict(dict)
     for file, each in zip(files, opened, strict=True):
@@ -415,17 +381,7 @@ Dims = tuple[str, ...]
 def warn_of_unlike_files(
     combination: Combination, opened: Mapping[str, Any], combined: xr.Dataset | xr.DataTree
 ) -> None:
-    """Warn once if combining repeated values along a dimension, or united two grids.
-
-    Parameters
-    ----------
-    combination : Combination
-        How the files were combined.
-    opened : mapping of str to Dataset or DataTree
-        What was combined, by the name of the file.
-    combined : Dataset or DataTree
-        The result.
-    """
+    """Warn once if combining files, given by name, repeated values, or united two grids."""
     found: list[str] = []
     groups = {file: list_groups(each) for file, each in opened.items()}
     for path, result in list_groups(combined).items():
