@@ -109,15 +109,7 @@ class BuildTarget:
         replace: bool = False,
         keep_query: bool = False,
     ) -> BuildTarget:
-        """Check that the set can be written, before the workers begin.
-
-        Raises
-        ------
-        UnsupportedError
-            Only one process can write a set of this format.
-        FileExistsError
-            The name is taken: by something that is no set, or by a set that is to stay.
-        """
+        """Check that the set can be written, by many processes, before the workers begin."""
         choices = {KEEP_QUERY: keep_query}
         options = WriteOptions(mode="w" if replace else "w-", choices=choices)
         destination = Destination.of(Location.of(url, storage_options), options)
@@ -151,10 +143,6 @@ class BuildTarget:
         """Write the dataset of the whole set, whose parts the workers have written."""
         self.destination.create(partial(group_from_dataset, dataset))
 
-    def abandon(self) -> None:
-        """Remove the parts that were written."""
-        self.destination.parts.abandon(self.destination.place)
-
 
 @contextmanager
 def abandon_on_error(target: BuildTarget | None) -> Iterator[None]:
@@ -165,5 +153,5 @@ def abandon_on_error(target: BuildTarget | None) -> Iterator[None]:
         if target is not None:
             # parts that cannot be removed now are removed when snapshots expire
             with suppress(OSError, VirtualdsError):
-                target.abandon()
+                target.destination.parts.abandon(target.destination.place)
         raise

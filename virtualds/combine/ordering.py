@@ -387,9 +387,7 @@ def _are_equal(indexes: Sequence[pd.Index[Any] | None]) -> bool:
 def _find_index(dataset: xr.Dataset, dim: Hashable) -> pd.Index[Any] | None:
     """Return the coordinate of a dimension, if it has one in memory."""
     index = dataset.xindexes.get(dim)
-    if isinstance(index, xr.indexes.PandasMultiIndex):
-        return None
-    return index.index if isinstance(index, xr.indexes.PandasIndex) else None
+    return index.index if type(index) is xr.indexes.PandasIndex else None
 
 
 def _list_scalars(groups: Mapping[str, xr.Dataset], name: Hashable) -> list[pd.Index[Any] | None]:
