@@ -85,7 +85,7 @@ def open_here(number: int, job: BatchJob, items: Sequence[NumberedFile]) -> Outc
     Functions of the user may not be safe in threads.
     """
     pool = ThreadPoolExecutor(number, thread_name_prefix="virtualds-open")
-    start, size = 0, min(job.first, MOST)
+    start, size = 0, min(max(job.first, number), MOST)
     try:
         while start < len(items):
             batch = items[start : start + size]
@@ -117,7 +117,7 @@ def open_in_processes(number: int, job: BatchJob, items: Sequence[NumberedFile])
     ahead = NEXT_PIECES * (number - 1)
     with start_processes(number - 1) as (pool, can_start):
         work = partial(_run_until_ended, job)
-        yield from open_in_executor(pool, number, job, items, work, ahead, job, can_start)
+        yield from open_in_executor(pool, number, job, items, work, ahead, True, can_start)
 
 
 def open_in_executor(
@@ -127,14 +127,14 @@ def open_in_executor(
     items: Sequence[NumberedFile],
     work: Work | None = None,
     ahead: int = PIECES_AHEAD * UNKNOWN_WORKERS,
-    here: BatchJob | None = None,
+    helps: bool = False,
     can_start: Callable[[], bool] = lambda: True,
 ) -> Outcomes:
     """Open files in an executor of some workers, and yield outcomes as pieces of work are done.
 
-    The executor runs ``work``, or the job; at most ``ahead`` pieces run or wait. ``here`` is the
-    job if this process opens files, too, whenever no piece is done. Until ``can_start`` says that
-    the executor takes work without delay, only this process works, on small pieces first.
+    The executor runs ``work``, or the job; at most ``ahead`` pieces run or wait. If this process
+    ``helps``, it opens files, too, whenever no piece is done. Until ``can_start`` says that the
+    executor takes work without delay, only this process works, on small pieces first.
     """
     under_way: dict[Future[Any], Sequence[NumberedFile]] = {}
     begin, count = 0, len(items)
@@ -150,14 +150,13 @@ def open_in_executor(
                 piece = items[begin : begin + size()]
                 under_way[pool.submit(work or job, piece)] = piece
                 begin += len(piece)
-            if not under_way and here is None:
+            if not under_way and not helps:
                 return
-            done = wait(under_way, 0 if here else None, FIRST_COMPLETED).done
-            if here and not done:
+            done = wait(under_way, 0 if helps else None, FIRST_COMPLETED).done
+            if helps and not done:
                 own = items[begin : begin + (size() if can_start() else min(most, size()))]
-                begin += len(own)
-                here, started = here if own else None, time.monotonic()
-                outcomes = here(own) if here else []
+                begin, helps, started = begin + len(own), bool(own), time.monotonic()
+                outcomes = job(own) if own else []
                 most *= GROWTH if time.monotonic() - started < QUICK else 1
                 yield from outcomes
             for future in done:
