@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from days import CASES, FilesOf, write
 
-from virtualds.combine import processes
+from virtualds.combine import workers
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def _processes_take_part(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give files to processes at once, however long these take to start."""
     there = threading.Event()
     there.set()
-    monkeypatch.setattr(processes, "_IMPORTED", there)
+    monkeypatch.setattr(workers, "_IMPORTED", there)
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,7 @@ from virtual_arrays import no_reads, virtual
 
 import virtualds
 from virtualds import CombineError, FromAttribute, FromName
-from virtualds.combine.ordering import Arrangement, crop_datasets
-from virtualds.combine.overlap import Extent
+from virtualds.combine.ordering import Arrangement, Extent, crop_datasets
 from virtualds.combine.xarray_combine import Combination
 
 NESTED: dict[str, Any] = {"combine": "nested", "concat_dim": "time"}

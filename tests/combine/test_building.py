@@ -29,7 +29,7 @@ from small_archive import halved, refusing, write
 
 import virtualds
 from virtualds import AccessError, BuildReport, FormatError, Progress
-from virtualds.combine import processes
+from virtualds.combine import workers
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.stores.retry import LONGEST_WAIT
 
@@ -147,8 +147,8 @@ def test_this_process_opens_files_while_others_start(files: list[Path]) -> None:
 def test_files_do_not_wait_for_processes(
     files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "_IMPORTED", threading.Event())
-    monkeypatch.setattr(processes, "_import_all", lambda: None)
+    monkeypatch.setattr(workers, "_IMPORTED", threading.Event())
+    monkeypatch.setattr(workers, "_import_all", lambda: None)
     found = open_all(files, parallel=2, preprocess=with_process)
     assert set(found["process"].values.tolist()) == {os.getpid()}
 
@@ -178,20 +178,20 @@ def test_errors_name_the_first_failing_file_in_order(tmp_path: Path) -> None:
 
 
 IMPORTED = """
-from virtualds.combine import processes
-with processes.start_processes(1) as (pool, can_start):
-    assert processes._IMPORTED.wait(300) and can_start()
+from virtualds.combine import workers
+with workers.start_processes(1) as (pool, can_start):
+    assert workers._IMPORTED.wait(300) and can_start()
     print(pool.submit(eval, "sorted(__import__('sys').modules)").result())
 """
 
 
-@pytest.mark.skipif(processes.METHOD != "forkserver", reason="nothing is forked from a server")
+@pytest.mark.skipif(workers.METHOD != "forkserver", reason="nothing is forked from a server")
 def test_processes_start_with_what_they_need_imported() -> None:
     said = subprocess.run(
         [sys.executable, "-c", IMPORTED], capture_output=True, text=True, timeout=300
     )
     assert not said.returncode, said.stderr
-    assert all(repr(name) in said.stdout for name in processes.PRELOADED)
+    assert all(repr(name) in said.stdout for name in workers.PRELOADED)
 
 
 def test_a_daemon_cannot_start_processes_and_the_error_says_so(files: list[Path]) -> None:
@@ -401,7 +401,7 @@ SCRIPT = """
 import os, sys, time
 from pathlib import Path
 import virtualds
-from virtualds.combine import processes
+from virtualds.combine import workers
 
 def slow(dataset):
     # says that it began, then takes longer than anybody waits
@@ -410,7 +410,7 @@ def slow(dataset):
 
 if __name__ == "__main__":
     # this process, too, would never be done with its first file
-    processes._IMPORTED.set()
+    workers._IMPORTED.set()
     parallel = None if sys.argv[2] == "None" else int(sys.argv[2])
     virtualds.open_virtual_mfdataset(
         sys.argv[3], combine="nested", concat_dim="time", parallel=parallel, preprocess=slow

@@ -19,7 +19,7 @@ from range_server import faulty_server
 from small_archive import halved, write
 
 import virtualds
-from virtualds.combine.cached_part import list_entries
+from virtualds.combine.file_cache import list_entries
 from virtualds.datasets.lazy import get_virtual_array
 
 FILES = 6

@@ -18,17 +18,19 @@ from memory import peak
 from trees import TREES, Forest
 
 from virtualds import FormatError, ManifestArray, SourceFile, UnsupportedError, bounds
+from virtualds.arrays.alike_files import is_same_value
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.combine.cached_part import (
+from virtualds.combine.file_batch import FileBatch, open_stored
+from virtualds.combine.file_cache import (
+    CACHED,
     MAGIC,
-    Entry,
+    NO_PLAN,
     dump_entry,
     list_entries,
     load_entry,
+    to_batch,
     to_bytes,
 )
-from virtualds.combine.file_batch import open_stored
-from virtualds.combine.file_cache import load_group
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import make_dataset_or_tree
@@ -40,18 +42,20 @@ def there_and_back(path: Path, **options: Any) -> Any:
     """Return what is made of a file that was kept, and what was made of it when it was scanned."""
     opening = OpenOptions(**options)
     opened = open_stored(path, opening)
-    group = from_bytes(to_part(load_group(opened)))
+    group = from_bytes(to_part(to_batch(opened).group))
     return make_dataset_or_tree(Location.of(path), group, opening), opened.to_dataset()
 
 
 def to_part(group: ManifestGroup, *files: SourceFile, options: Any = None) -> bytes:
     """Return a part of one entry."""
-    return to_bytes([dump_entry(Entry(files, (), group), options)])
+    batch = FileBatch(tuple(file.url for file in files), group, NO_PLAN, OpenOptions())
+    return to_bytes([dump_entry(files, (), batch, options)])
 
 
 def from_bytes(data: bytes) -> ManifestGroup:
-    list_entries(data)
-    return load_entry(data, 0).group
+    [entry] = list_entries(data)
+    found: ManifestGroup = load_entry(entry)["group"]
+    return found
 
 
 def told(encoding: Any) -> str:
@@ -131,7 +135,6 @@ def test_access_options_are_written_nowhere_and_come_back() -> None:
     data = to_part(ManifestGroup(), file, options=options)
     assert not any(b"do not write" in text for text in texts_of(data))
     assert list_entries(data, options)[0].sources == [file]
-    assert load_entry(data, 0, options).sources == [file]
     with pytest.raises(UnsupportedError, match="access options of its own"):
         to_part(ManifestGroup(), file, options=StorageOptions(another=1))
 
@@ -175,16 +178,21 @@ def test_every_damaged_byte_is_noticed(entry: bytes) -> None:
             from_bytes(entry[:length])
 
 
-def variable(data: Any) -> dict[str, Any]:
-    said = [["x"], data, [{}, {}], [{}, {}]]
-    return {"attributes": [{}, {}], "unlimited": [], "variables": {"v": said}, "groups": {}}
+def group_of(data: Any) -> dict[str, Any]:
+    """Return a group of one variable along x in JSON."""
+    variable = {"!variable": [{"!tuple": ["x"]}, data, {}, {}]}
+    return {"!group": [{"t": variable}, {}, {}, {}, {}]}
+
+
+def values(shape: list[int], dtype: Any, data: Any) -> dict[str, Any]:
+    return group_of({"!values": [shape, {"!dtype": [dtype, {}]}, {"!bytes": [data]}]})
 
 
 def chunk(entry: bytes, *path: Any, value: Any) -> dict[str, Any]:
     """Return the group of an entry, in whose array something else stands somewhere."""
-    group: dict[str, Any] = json.loads(texts_of(entry)[1])[0]["group"]
+    group: dict[str, Any] = json.loads(texts_of(entry)[1])["group"]
     *above, last = path
-    here = group["variables"]["t"][1]
+    here = group["!group"][0]["t"]["!variable"][1]["!array"]
     for key in above:
         here = here[key]
     here[last] = value
@@ -193,34 +201,40 @@ def chunk(entry: bytes, *path: Any, value: Any) -> dict[str, Any]:
 
 HOSTILE: dict[str, Any] = {
     "no group": [],
-    "no variable": {**variable({}), "variables": {"v": []}},
-    "a dtype that is none": variable({"shape": [1], "dtype": ["eval", {}], "values": ""}),
-    "objects in bytes": variable({"shape": [1], "dtype": [[["a", "|O"]], {}], "values": "AAAA"}),
-    "too few bytes": variable({"shape": [9], "dtype": ["<f4", {}], "values": "AAAA"}),
-    "no base64": variable({"shape": [1], "dtype": ["<f4", {}], "values": "?"}),
-    "as many axes as dims": variable({"shape": [1, 1], "dtype": ["<i1", {}], "values": "AA=="}),
+    "no variable": {"!group": [{"t": []}, {}, {}, {}, {}]},
+    "a kind that is none": group_of({"!os.system": ["true"]}),
+    "a type that is none": group_of({"!text": ["os"]}),
+    "a dtype that is none": values([1], "eval", ""),
+    "objects in bytes": values([1], [["a", "|O"]], "AAAA"),
+    "objects as bytes": values([1], "|O", "AAAAAAAAAAA="),
+    "too few bytes": values([9], "<f4", "AAAA"),
+    "no base64": values([1], "<f4", "?"),
+    "as many axes as dims": values([1, 1], "<i1", "AA=="),
     "a codec that nobody knows": (
-        "array codecs 0 configuration pipelines 0 codecs",
+        "0 codecs 0 configuration pipelines 0 codecs",
         [{"name": "os.system"}],
     ),
-    "a fragment that is not there": ("parts 0 0", 3),
-    "a file that is not there": ("parts 0 3", [1]),
-    "a file before the first": ("parts 0 3", [-1]),
-    "too few columns": ("parts 0 5", [0, 0]),
+    "a fragment that is not there": ("2", [{"!": [[2], [0], [], [0, 8, 8, 0, 0]]}] * 2),
+    "a file that is not there": ("2 0 ! 1", [1]),
+    "a file before the first": ("2 0 ! 1", [-1]),
+    "too few columns": ("2 0 ! 3", [0, 0]),
 }
 
 
 def sealed(body: bytes) -> bytes:
-    """Return a part of the entries that are given."""
-    head = zlib.compress(b"[[[],[],[]]]")
+    """Return a part of the entry that is given."""
+    head = zlib.compress(
+        json.dumps([[[["s3://b/a.nc", 1, 1, None, False]], 0, 1, len(body)]]).encode()
+    )
     rest = len(head).to_bytes(8, "little") + head + body
     return MAGIC + hashlib.blake2b(rest, digest_size=16).digest() + rest
 
 
-def told_as_entry(group: Any) -> bytes:
-    said = {name: [] for name in ("files", "sources", "others", "lengths", "attributes")}
-    more = {"encodings": [], "stacked": {}, "same": [], "dim": None}
-    return json.dumps([{**said, **more, "group": group}]).encode()
+def entry_of(group: Any) -> bytes:
+    columns = {"attributes": [[], []], "encodings": [[], []], "stacked": {}}
+    found = {"group": group, "dim": None, "lengths": [], "same": [], **columns}
+    assert tuple(found) == CACHED
+    return json.dumps(found).encode()
 
 
 def test_an_entry_that_inflates_without_bound_is_refused(entry: bytes) -> None:
@@ -228,9 +242,9 @@ def test_an_entry_that_inflates_without_bound_is_refused(entry: bytes) -> None:
     zeros = zlib.compress(bytes(2**27), 9)
     packed = base64.b64encode(zeros).decode()
     # the columns of a fragment: shape, way, first, least, width, data
-    column = [[2**27], 0, 0, 0, 1, packed]
-    group = chunk(entry, "parts", 0, 5, value=[column, *([column] * 4)])
-    inner = told_as_entry(group)
+    column = [{"!tuple": [2**27]}, 0, 0, 0, 1, {"!bytes": [packed]}]
+    group = chunk(entry, 2, 0, "!", 3, value=[{"!packed": column}] * 5)
+    inner = entry_of(group)
     for bomb in (zlib.compress(b" " * 2**27, 9), zlib.compress(inner, 9)):
 
         def refused(data: bytes = sealed(bomb)) -> None:
@@ -252,6 +266,28 @@ def test_a_foreign_entry_makes_no_other_objects(which: str, entry: bytes) -> Non
         path, value = group
         keys = [int(key) if key.isdecimal() else key for key in path.split()]
         group = chunk(entry, *keys, value=value)
-    body = zlib.compress(told_as_entry(group))
+    body = zlib.compress(entry_of(group))
     with pytest.raises(FormatError, match="remove"):
         from_bytes(sealed(body))
+
+
+EXACT: dict[str, Any] = {
+    "numbers of numpy": [np.float64(0.1), np.float32(-0.0), np.int8(3), np.bool_(True)],
+    "not numbers": [np.float64("nan"), np.array([np.nan, -np.inf]), float("-inf")],
+    "texts of numpy": [np.str_("a"), np.bytes_(b"a"), np.array(["a", "bc"]), np.array([b"a"])],
+    "dates": [np.datetime64("2000-01-01", "s"), np.array(["NaT", "2000"], "M8[ns]")],
+    "complex numbers": [np.complex64(1j), 1 + 2j],
+    "containers": [(1, [2, (3,)]), {"a": {"b": ()}}, {1: "one"}, {"!a": 1}, {"b", "a"}, {}],
+    "bytes and text": [b"\xff", "\ud800", "", None, True, 2**80],
+    "byte orders": [np.array([1, 2], ">i2"), np.array([[1.0]], order="F")],
+    "records": [np.array([(1, 2.0)], [("a", "<i2"), ("b", ">f8")])],
+}
+
+
+@pytest.mark.parametrize("which", EXACT)
+def test_attributes_are_cached_with_their_types(which: str) -> None:
+    attributes = {f"a{number}": value for number, value in enumerate(EXACT[which])}
+    found = from_bytes(to_part(ManifestGroup(attributes=attributes))).attributes
+    assert list(found) == list(attributes)
+    for value, other in zip(attributes.values(), found.values(), strict=True):
+        assert is_same_value(value, other)

@@ -11,7 +11,7 @@ import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from virtualds.combine.overlap import DimensionLine, FileStretch
+from virtualds.combine.ordering import DimensionLine, FileStretch
 
 ROUND = np.array([1, 2, 3])
 

@@ -15,8 +15,7 @@ import xarray as xr
 from virtual_arrays import no_reads
 
 import virtualds
-from virtualds.combine.unlike_files import warn_of_unlike_files
-from virtualds.combine.xarray_combine import Combination
+from virtualds.combine.xarray_combine import Combination, warn_of_unlike_files
 
 Change = Callable[[xr.Dataset], xr.Dataset]
 ALONG_TIME = {"combine": "nested", "concat_dim": "time"}

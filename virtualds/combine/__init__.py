@@ -3,34 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
-from typing import Any, Literal
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, TypeVar
 
 import xarray as xr
 
 from virtualds.combine.alike_files import AlikeOpener
-from virtualds.combine.arguments import (
-    OF_XARRAY,
-    demand_file_number,
-    demand_loaded,
-    find_dataset_of_file,
-    make_build,
-    take_attributes,
-)
-from virtualds.combine.build import DatasetBuilder, describe_build
-from virtualds.combine.build_options import BuildOptions, Parallel
-from virtualds.combine.dask_jobs import find_client
+from virtualds.combine.batch_job import BatchJob
+from virtualds.combine.build import Build, DatasetBuilder, describe_build
+from virtualds.combine.build_options import BuildOptions, BuildTarget, Parallel, abandon_on_error
+from virtualds.combine.file_batch import FileBatch
 from virtualds.combine.file_coordinates import Source
-from virtualds.combine.files import Files, Paths
-from virtualds.combine.open_file import keep_dataset, list_steps
-from virtualds.combine.ordering import Arrangement, Overlap
-from virtualds.combine.write_target import BuildTarget, abandon_on_error
-from virtualds.combine.xarray_combine import Combination
+from virtualds.combine.open_file import keep_dataset, list_steps, make_job
+from virtualds.combine.ordering import Arrangement, Files, Overlap, Paths
+from virtualds.combine.progress import BuildReport
+from virtualds.combine.workers import choose_workers, find_client
+from virtualds.combine.xarray_combine import CHOICES, OF_XARRAY, Combination
 from virtualds.datasets.keywords import make_strict
 from virtualds.datasets.location import name_both_options
 from virtualds.datasets.open import open_dataset_or_tree
-from virtualds.datasets.open_options import Loadable, OpenOptions
+from virtualds.datasets.open_options import Loadable, OpenOptions, demand_variables
 from virtualds.formats import replaces_by
 from virtualds.options import FILE_RETRIES
 from virtualds.progress import ProgressOption
@@ -38,6 +31,7 @@ from virtualds.stores.access_rules import Allow
 from virtualds.stores.retry import explain_interrupt
 
 Preprocess = Callable[[xr.Dataset], xr.Dataset]
+Options = TypeVar("Options", Arrangement, BuildOptions, OpenOptions)
 
 
 @make_strict(more=OF_XARRAY)
@@ -184,55 +178,29 @@ def open_virtual_mfdataset(
     ...     "data/*.nc", combine="nested", concat_dim="time"
     ... )  # doctest: +SKIP
     """
-    building = BuildOptions(parallel, on_error, retries, progress, cache)
-    on_problem = building.on_variable_error
-    opening = OpenOptions(
-        *(group, drop_variables, parser, on_problem, allow, snapshot),
-        *(loadable_variables, decode_cf),
-        parser_options=parser_options,
-        omits_damaged=not building.stops,
-    )
-    merging = {
-        "data_vars": data_vars,
-        "coords": coords,
-        "compat": compat,
-        "join": join,
-        "combine_attrs": combine_attrs,
-    }
-    combination = Combination(combine, concat_dim, merging | kwargs, Arrangement(sort, overlap))
-    steps = list_steps(coordinates, combination, preprocess)
-    files, client = Files.of(paths, storage_options), find_client(parallel)
-    if client is not None and not steps:
-        # only the workers of a cluster may be able to read the files
-        steps = (keep_dataset,)
-    build = make_build(files, opening, building, steps)
-    number = demand_file_number(attrs_file, build)
+    request = _Request.of(locals())
     replaces = replaces_by(mode)
     target = None
     with name_both_options(to):
         if to is not None:
             target = BuildTarget.begin(to, target_options, replace=replaces, keep_query=keep_query)
         job = replace(
-            build.job,
+            request.build.job,
             target=target,
-            datasets=bool(steps) or target is not None,
-            dims=combination.dims,
-            together=AlikeOpener(opening, files.options),
+            datasets=bool(request.build.job.job.steps) or target is not None,
+            dims=request.combination.dims,
+            together=AlikeOpener(request.opening, request.build.files.options),
         )
-        whole = DatasetBuilder(replace(build, job=job), combination)
+        whole = DatasetBuilder(replace(request.build, job=job), request.combination)
         with explain_interrupt(lambda: describe_build(cache, to)), abandon_on_error(target):
             combined, found, report = whole.build_dataset()
-            if preprocess is None:
-                demand_loaded(opening, combined.variables, report)
-            if number is not None:
-                take_attributes(combined, find_dataset_of_file(number, build, found))
+            request.finish(combined, combined.variables, found, report)
             if target is not None:
                 target.commit(combined)
         if target is not None:
             # names were judged by the variables of the files
-            again = OpenOptions(
-                loadable_variables=opening.loadable_variables, decode_cf=decode_cf, allow=allow
-            )
+            loading = request.opening.loadable_variables
+            again = OpenOptions(loadable_variables=loading, decode_cf=decode_cf, allow=allow)
             combined = open_dataset_or_tree(target.url, again, target_options or storage_options)
     combined.virtual.report = report
     return combined
@@ -316,37 +284,87 @@ def open_virtual_mfdatatree(
     --------
     >>> tree = open_virtual_mfdatatree("data/*.h5", concat_dim="time")  # doctest: +SKIP
     """
-    building = BuildOptions(parallel, on_error, retries, progress, cache)
-    on_problem = building.on_variable_error
-    opening = OpenOptions(
-        *(group, drop_variables, parser, on_problem, allow, snapshot),
-        *(loadable_variables, decode_cf),
-        parser_options=parser_options,
-        omits_damaged=not building.stops,
-    )
-    merging = {
-        "data_vars": data_vars,
-        "coords": coords,
-        "compat": compat,
-        "join": join,
-        "combine_attrs": combine_attrs,
-    }
     if combine != "nested":
         raise ValueError(
             f"combine={combine!r}: trees are joined along concat_dim, with combine='nested'; to "
             f"combine a group by coordinates, call open_virtual_mfdataset(group=...)"
         )
-    combination = Combination(combine, concat_dim, merging, Arrangement(sort, overlap))
-    steps = list_steps(coordinates, combination, preprocess)
-    files = Files.of(paths, storage_options)
-    build = make_build(files, replace(opening, below=True), building, steps)
-    number = demand_file_number(attrs_file, build)
+    request = _Request.of(locals(), below=True)
     with explain_interrupt(lambda: describe_build(cache, None)):
-        found, report = build.open_files()
-        combined: xr.DataTree = build.combine(combination, found)
-    if preprocess is None:
-        demand_loaded(opening, [n for node in combined.subtree for n in node.variables], report)
-    if number is not None:
-        take_attributes(combined, find_dataset_of_file(number, build, found))
+        found, report = request.build.open_files()
+        combined: xr.DataTree = request.build.combine(request.combination, found)
+    names = [name for node in combined.subtree for name in node.variables]
+    request.finish(combined, names, found, report)
     combined.virtual.report = report
     return combined
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What a call asks for: how files are opened and combined, and which gives the attributes."""
+
+    build: Build[Any]
+    combination: Combination
+    opening: OpenOptions
+    checks_names: bool
+    attrs_file: int | None
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], *, below: bool = False) -> _Request:
+        """Return what the arguments of a call ask for; ``below``: files are opened as trees."""
+        building = _select(BuildOptions, given)
+        omits = not building.stops
+        how = {"on_error": building.on_variable_error, "below": below, "omits_damaged": omits}
+        opening = _select(OpenOptions, {**given, **how})
+        merging = {name: given[name] for name in CHOICES} | given.get("kwargs", {})
+        arrangement = _select(Arrangement, given)
+        combination = Combination(given["combine"], given["concat_dim"], merging, arrangement)
+        preprocess = given["preprocess"]
+        steps = list_steps(given["coordinates"], combination, preprocess)
+        files = Files.of(given["paths"], given["storage_options"])
+        if not steps and find_client(building.parallel) is not None:
+            # only the workers of a cluster may be able to read the files
+            steps = (keep_dataset,)
+        job = BatchJob(make_job(opening, building, steps, files.options))
+        build = Build[Any](files, job, choose_workers(building.parallel, files), building)
+        named = given["attrs_file"]
+        number = None if named is None else files.find_file(named, "attrs_file")
+        return cls(build, combination, opening, preprocess is None, number)
+
+    def finish(
+        self, combined: Any, names: Iterable[Hashable], found: Sequence[Any], report: BuildReport
+    ) -> None:
+        """Refuse names to load that no file has, and set the attributes of the result.
+
+        Raises
+        ------
+        ValueError
+            There is no such variable, or the file with the attributes is left out.
+        """
+        if self.checks_names and not report.left_out:
+            where = "any file" if report.files > 1 else "the file"
+            opening = self.opening
+            demand_variables(opening.loadable_variables, names, opening.skip, where)
+        if self.attrs_file is not None:
+            file = self._find_dataset(self.attrs_file, found)
+            is_tree = isinstance(combined, xr.DataTree)
+            for path, part in combined.subtree_with_keys if is_tree else [("", combined)]:
+                part.attrs = file[path].attrs if is_tree else file.attrs
+
+    def _find_dataset(self, number: int, found: Sequence[Any]) -> Any:
+        """Return the dataset or tree of one file."""
+        for outcome in found:
+            if number in outcome.numbers:
+                opened = outcome.found
+                if isinstance(opened, FileBatch):
+                    return opened.cut(outcome.numbers.index(number)).to_dataset()
+                return opened
+        raise ValueError(
+            f"attrs_file {self.build.files.flat[number]}: this file is left out, since it cannot "
+            f"be opened; name another"
+        )
+
+
+def _select(kind: type[Options], given: Mapping[str, Any]) -> Options:
+    """Return those of the given options that are of one kind."""
+    return kind(**{field.name: given[field.name] for field in fields(kind) if field.name in given})

@@ -24,6 +24,7 @@ from virtualds.combine.alike_files import (
     NeedsFullCombineError,
     collect_files,
 )
+from virtualds.combine.build_options import BuildTarget
 from virtualds.combine.concat_stored import Concatenator
 from virtualds.combine.file_batch import FileBatch, as_batch
 from virtualds.combine.open_file import (
@@ -36,7 +37,6 @@ from virtualds.combine.open_file import (
     list_unopened,
     make_outcome,
 )
-from virtualds.combine.write_target import BuildTarget
 from virtualds.datasets.decoding import MisfitError
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.log import INFO, tell, tells

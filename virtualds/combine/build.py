@@ -16,14 +16,22 @@ from virtualds.combine.batch_job import BatchJob
 from virtualds.combine.build_options import BuildOptions
 from virtualds.combine.concat_stored import FEWEST_FILES, Concatenator
 from virtualds.combine.file_batch import FileBatch, as_batch
-from virtualds.combine.files import Files
 from virtualds.combine.open_file import MOST, NumberedFile, Opened, Outcome
-from virtualds.combine.ordering import crop_datasets, flatten_nested, is_row_wise
-from virtualds.combine.overlap import Extent
+from virtualds.combine.ordering import (
+    Extent,
+    Files,
+    crop_datasets,
+    flatten_nested,
+    is_row_wise,
+    list_groups,
+)
 from virtualds.combine.progress import DAMAGED, BuildReport, Count, LeftOut, describe_left_out
-from virtualds.combine.unlike_files import list_groups, warn_of_unlike_files
 from virtualds.combine.workers import Workers
-from virtualds.combine.xarray_combine import Combination, combine_naming_files
+from virtualds.combine.xarray_combine import (
+    Combination,
+    combine_naming_files,
+    warn_of_unlike_files,
+)
 from virtualds.datasets.reference_systems import Systems, check_one_system, list_systems
 from virtualds.errors import CombineError, warn_user, without_secrets
 from virtualds.log import INFO, tell, tells
@@ -172,7 +180,7 @@ def _check_systems(opened: Mapping[str, Any]) -> None:
     """Refuse files of several coordinate reference systems, group by group."""
     groups: dict[str, dict[str, Systems]] = defaultdict(dict)
     for file, each in opened.items():
-        for path, part in list_groups(each):
+        for path, part in list_groups(each).items():
             groups[path][file] = list_systems(part)
     for files in groups.values():
         check_one_system(files)

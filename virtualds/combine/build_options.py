@@ -1,19 +1,33 @@
-"""Options of a build: the workers that open files, the retries, and the treatment of failures."""
+"""Options of a build, and the set to which its workers write, so that none holds all references."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
+import xarray as xr
+
+from virtualds.arrays.array import ManifestArray
+from virtualds.datasets.from_dataset import group_from_dataset
 from virtualds.datasets.keywords import check_choice
+from virtualds.datasets.location import Location
+from virtualds.datasets.write import Destination
+from virtualds.datasets.write_options import WriteOptions
+from virtualds.errors import VirtualdsError
+from virtualds.formats.admission import KEEP_QUERY, demand_unsigned
 from virtualds.options import FILE_RETRIES
 from virtualds.progress import ProgressOption
+from virtualds.stores.store import explain_write_errors
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     import distributed
+
 
 Parallel: TypeAlias = "int | Executor | Literal['dask'] | distributed.Client | None"
 
@@ -60,3 +74,84 @@ class BuildOptions:
     def stops(self) -> bool:
         """Whether the first file that cannot be opened ends the build."""
         return self.on_error in ("raise", "keep")
+
+
+Key = TypeVar("Key")
+
+LEAST, ENOUGH = 4096, 100_000
+"""The numbers of references with which `BuildTarget.begin` makes a target."""
+
+
+@dataclass(frozen=True)
+class BuildTarget:
+    """A set that many processes write.
+
+    Parameters
+    ----------
+    destination : Destination
+        The set; its parts have been begun.
+    least : int
+        An array with so many references gets a table of its own.
+    enough : int
+        A worker whose files have so many references writes them, and waits for no more files.
+    """
+
+    destination: Destination
+    least: int
+    enough: int
+
+    @classmethod
+    def begin(
+        cls,
+        url: Any,
+        storage_options: Mapping[str, Any] | None,
+        *,
+        replace: bool = False,
+        keep_query: bool = False,
+    ) -> BuildTarget:
+        """Check that the set can be written, by many processes, before the workers begin."""
+        choices = {KEEP_QUERY: keep_query}
+        options = WriteOptions(mode="w" if replace else "w-", choices=choices)
+        destination = Destination.of(Location.of(url, storage_options), options)
+        return cls(destination.begin_parts(), LEAST, ENOUGH)
+
+    @property
+    def url(self) -> str:
+        """The url of the set."""
+        return str(self.destination.place.root)
+
+    def write_arrays(self, arrays: Mapping[Key, ManifestArray]) -> dict[Key, ManifestArray]:
+        """Write the arrays that have many references; return arrays that refer to what was written.
+
+        Urls with a signature or a token in their query are refused.
+        """
+        many = dict[Key, ManifestArray]()
+        for key, array in arrays.items():
+            # those that were written before lie in a set
+            count = sum(f.manifest.size for f in array.fragments if not f.manifest.is_in_set)
+            if count >= self.least:
+                many[key] = array
+        if not many:
+            return {}
+        # check before writing: other users may read what lies in the set
+        if not self.destination.options.keep_query:
+            demand_unsigned(many.values(), self.url)
+        with explain_write_errors(self.url):
+            return self.destination.parts.write(many, self.destination.place)
+
+    def commit(self, dataset: xr.Dataset) -> None:
+        """Write the dataset of the whole set, whose parts the workers have written."""
+        self.destination.create(partial(group_from_dataset, dataset))
+
+
+@contextmanager
+def abandon_on_error(target: BuildTarget | None) -> Iterator[None]:
+    """Remove the parts of a set if the block raises an error."""
+    try:
+        yield
+    except BaseException:
+        if target is not None:
+            # parts that cannot be removed now are removed when snapshots expire
+            with suppress(OSError, VirtualdsError):
+                target.destination.parts.abandon(target.destination.place)
+        raise

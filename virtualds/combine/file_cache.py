@@ -1,22 +1,32 @@
 """A cache of opened files, in parts of many files each.
 
 Parts that were opened with the same options lie in one folder. An entry of a part holds files of
-one structure as columns, with their fingerprints, their groups and the loaded values; from these
-datasets and trees are made as after a scan. If a part is missing or damaged, or a file has changed,
-the file is opened without the cache.
+one structure as a `FileBatch` has them, with their fingerprints; datasets and trees are made of it
+as after a scan. If a part is missing or damaged, or a file has changed, the file is opened without
+the cache.
+
+A part, whose bytes a hash protects::
+
+    magic, 16 bytes of BLAKE2b of the rest, 8 bytes: length of the next, little-endian
+    JSON compressed with zlib: of each entry its files, how many of them it is made of, how many
+    others these refer to, and the length of the entry
+    each entry: JSON compressed with zlib
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import json
 import threading
 import time
 import uuid
+import zlib
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import lru_cache
 from importlib.metadata import version
 from typing import Any, NamedTuple
@@ -24,22 +34,19 @@ from typing import Any, NamedTuple
 import numpy as np
 import xarray as xr
 
+from virtualds.arrays.alike_files import ABSENT, Absent, OfEachFile
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
+from virtualds.bounds import decode_stream
+from virtualds.chunks.columns import COLUMNS, PackedColumn, SmallColumn, pack, unpack
+from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.projection import compact
+from virtualds.codecs.codec import Unreadable
 from virtualds.combine.alike_files import (
     JoinableFiles,
     NeedsFullCombineError,
     collect_files,
     find_plan,
-)
-from virtualds.combine.cached_part import (
-    Entry,
-    Listed,
-    dump_entry,
-    list_entries,
-    load_entry,
-    refusal,
-    to_bytes,
 )
 from virtualds.combine.file_batch import FileBatch, OpenedAlone
 from virtualds.datasets.decoding import NO_NAME, encoding_of
@@ -48,7 +55,14 @@ from virtualds.datasets.lazy import get_virtual_array, is_unread
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import make_dataset_or_tree
 from virtualds.datasets.open_options import OpenOptions
-from virtualds.errors import FormatError, UnsupportedError
+from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
+from virtualds.formats.zarr.v3_arrays import (
+    ManifestPart,
+    array_from_v3,
+    dtype_from_json,
+    dtype_to_json,
+    extended_to_v3,
+)
 from virtualds.options import get_options
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
@@ -60,45 +74,20 @@ MOST_WAITING, LONGEST_WAIT = 256, 10.0
 """Files opened one by one, and seconds, after which a part is written: no more is ever lost."""
 SUFFIX = ".part"
 NO_PLAN = DecodingPlan({}, frozenset(), frozenset())
-
-
-class Place(NamedTuple):
-    """Where a file is in the cache: the url of the part, the entry, and the place in that."""
-
-    part: str
-    entry: int
-    place: int
-
-
-@dataclass
-class Index:
-    """What is in the parts of a folder, by the url of the file."""
-
-    build: str
-    places: dict[str, list[tuple[SourceFile, Place]]] = field(default_factory=dict)
-    others: dict[tuple[str, int], Sequence[SourceFile]] = field(default_factory=dict)
-
-
-_index: list[Index] = []
-"""The index of the last build of this process."""
+"""The plan of files that decode by themselves, and of a batch whose plan is not yet found."""
 
 
 class FileCache:
-    """A folder of opened files.
+    """A folder of opened files; any number of processes and machines may use it at the same time.
 
     Parameters
     ----------
     folder : str
-        Its url; any number of processes and machines may use it at the same time.
+        Its url.
     opening : OpenOptions
-        How files are opened.
+        How files are opened; a `ValueError` is raised if ``loadable_variables`` is a function.
     options : StorageOptions or None
         Access options of the files. They are never written.
-
-    Raises
-    ------
-    ValueError
-        ``loadable_variables`` is a function.
     """
 
     def __init__(
@@ -115,87 +104,59 @@ class FileCache:
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self._parts, self.opening, self.options, self.build = state
-        self._waiting: list[FileBatch | OpenedAlone] = []
+        self._waiting: list[FileBatch] = []
         self._since, self._lock = time.monotonic(), threading.Lock()
 
     def look_up(self, items: Sequence[tuple[int, Any]]) -> list[FileBatch | OpenedAlone]:
         """Return those of some files that are cached and have not changed."""
-        index = self._load_index()
-        urls = {number: normalise_url(file) for number, file in items}
-        known = [(number, url) for number, url in urls.items() if url in index.places]
-        states = self._list_fingerprints([url for _, url in known])
-        by_entry: dict[tuple[str, int], dict[int, int]] = defaultdict(dict)
-        for (number, url), state in zip(known, states, strict=True):
-            for source, place in index.places[url] if state is not None else ():
-                if source == state:
-                    by_entry[place[:2]][place.place] = number
-                    break
+        places, others = _index_parts(self.build, self._parts, self.options)
         files = dict(items)
+        urls = {n: url for n, file in items if (url := normalise_url(file)) in places}
+        by_entry: dict[tuple[str, int], dict[int, tuple[int, Any]]] = defaultdict(dict)
+        states = self._list_fingerprints([*urls.values()])
+        for (number, url), source in zip(urls.items(), states, strict=True):
+            if source is not None and source in places[url]:
+                part, entry, place = places[url][source]
+                by_entry[part, entry][place] = number, files[number]
         found: list[FileBatch | OpenedAlone] = []
         for where, numbers in by_entry.items():
-            if self._are_as_before(index.others[where]):
-                found += self._load(where, {p: (n, files[n]) for p, n in numbers.items()})
+            if self._are_as_before(others[where]):
+                found += self._load(where, numbers)
         return found
 
     def add(self, opened: FileBatch | OpenedAlone) -> None:
-        """Cache files that were opened, now or with those that follow.
-
-        Raises
-        ------
-        OSError
-            The folder cannot be written to.
-        """
-        if len(opened) == 1:
+        """Cache files that were opened, now or with those that follow."""
+        try:
+            batch = to_batch(opened)
+        except UnsupportedError:
+            return
+        if len(batch) == 1:
             # what is done with the file before it is written must not be cached
-            try:
-                opened = replace(opened, group=_own_values(load_group(opened)))
-            except UnsupportedError:
-                return
+            batch = replace(batch, group=_copy_values(batch.group))
         with self._lock:
-            self._waiting.append(opened)
+            self._waiting.append(batch)
             waits = time.monotonic() - self._since > LONGEST_WAIT
-            if len(opened) == 1 and not waits and len(self._waiting) < MOST_WAITING:
+            if len(batch) == 1 and not waits and len(self._waiting) < MOST_WAITING:
                 return
         self.finish()
 
     def finish(self) -> None:
-        """Write the files that wait.
-
-        Raises
-        ------
-        OSError
-            The folder cannot be written to.
-        """
+        """Write the files that wait; an `OSError` is raised if that is impossible."""
         with self._lock:
             waiting, self._waiting = self._waiting, []
             self._since = time.monotonic()
         entries = []
-        for entry in _list_entries_of(waiting):
-            others = entry.others
+        listed = (entry for batch in _join_singles(waiting) for entry in _list_entries(batch))
+        for sources, others, batch in listed:
             # folders, archives and sets refer only to other files: their own fingerprint does not
             # change when these do
             if len(others) <= OTHERS and self._are_as_before(others):
                 with suppress(UnsupportedError):
-                    entries.append(dump_entry(entry, self.options))
+                    entries.append(dump_entry(sources, others, batch, self.options))
         if entries:
-            name = hashlib.blake2b(repr([e["files"] for e in entries]).encode("utf-8", "replace"))
-            place = join_path(self._parts, name.hexdigest()[:40] + SUFFIX)
+            files = repr([row[0] for row, _ in entries]).encode("utf-8", "replace")
+            place = join_path(self._parts, hashlib.blake2b(files).hexdigest()[:40] + SUFFIX)
             find_store(place).write_file(place, to_bytes(entries), None)
-
-    def _load_index(self) -> Index:
-        with self._lock:
-            if _index and _index[0].build == self.build:
-                return _index[0]
-            index = Index(self.build)
-            store = find_store(self._parts)
-            for listed in store.list_files(self._parts, None):
-                if listed.path.endswith(SUFFIX):
-                    part = join_path(self._parts, listed.path)
-                    with suppress(FormatError, FileNotFoundError):
-                        entries = list_entries(store.read_all(part, None), self.options)
-                        _add_to_index(index, part, entries)
-            _index[:] = [index]
-            return index
 
     def _list_fingerprints(self, urls: Sequence[str]) -> list[SourceFile | None]:
         if len(urls) < 2 or scheme_of(urls[0]) == "file":
@@ -217,40 +178,28 @@ class FileCache:
         return source if _shows_changes(source) else None
 
     def _load(
-        self, where: tuple[str, int], wanted: Mapping[int, tuple[int, Any]]
+        self, where: tuple[str, int], files: Mapping[int, tuple[int, Any]]
     ) -> list[FileBatch | OpenedAlone]:
-        """Return some files of an entry: by their places, numbers and names; none if damaged."""
+        """Return some files of an entry: by place, their numbers and names; none if damaged."""
         try:
-            entry = _read_entry(*where, self.options)
+            size, columns = _read_entry(*where, self.options)
         except (FileNotFoundError, FormatError):
             return []
-        group = entry.group if len(entry.sources) > 1 else _own_values(entry.group)
-        names = [wanted.get(place, (-1, "")) for place in range(len(entry.sources))]
-        numbers, urls = zip(*names, strict=True)
-        batch = FileBatch(
-            urls,
-            group,
-            NO_PLAN,
-            self.opening,
-            numbers,
-            entry.dim,
-            tuple(entry.lengths),
-            entry.attributes,
-            entry.encodings,
-            entry.stacked,
-            entry.same,
-        )
-        known = min(wanted)
-        first = batch.cut(known)
+        numbers, urls = zip(*(files.get(place, (-1, "")) for place in range(size)), strict=True)
+        batch = FileBatch(urls=urls, numbers=numbers, plan=NO_PLAN, opening=self.opening, **columns)
+        if size == 1:
+            batch = replace(batch, group=_copy_values(batch.group))
+        planned = min(files)
+        first = batch.cut(planned)
         if not self.opening.below:
             with suppress(NeedsFullCombineError):
                 batch = replace(batch, plan=self._find_plan(first))
-                if len(wanted) == len(batch):
+                if len(files) == size:
                     return [batch]
-                files = [batch.cut(place, known) for place in wanted]
+                cut = [batch.cut(place, planned) for place in files]
                 return [
                     replace(f, plan=self._find_plan(f), is_cut=False) if f.is_cut else f
-                    for f in files
+                    for f in cut
                 ]
         # it decodes by itself
         decoded = make_dataset_or_tree(Location.of(first.urls[0]), first.group, self.opening)
@@ -260,121 +209,45 @@ class FileCache:
         return find_plan(file.urls[0], file.group, self.opening, self.options)
 
 
+Places = dict[str, dict[SourceFile, tuple[str, int, int]]]
+"""By the url and the state of a file: its part, entry and place in that."""
+
+
+@lru_cache(1)
+def _index_parts(
+    build: str, folder: str, options: StorageOptions | None
+) -> tuple[Places, dict[tuple[str, int], Sequence[SourceFile]]]:
+    """Return where files are in the parts that a build finds, and the others of each entry."""
+    places: Places = defaultdict(dict)
+    of_entries = dict[tuple[str, int], Sequence[SourceFile]]()
+    store = find_store(folder)
+    _read_part.cache_clear()
+    for listed in store.list_files(folder, None):
+        if listed.path.endswith(SUFFIX):
+            part = join_path(folder, listed.path)
+            with suppress(FormatError, FileNotFoundError):
+                for number, (sources, others, *_) in enumerate(_read_part(part, options)):
+                    of_entries[part, number] = others
+                    for place, source in enumerate(sources):
+                        places[source.url].setdefault(source, (part, number, place))
+    return places, of_entries
+
+
 @lru_cache(4)
-def _read_entry(part: str, number: int, options: StorageOptions | None) -> Entry:
-    return load_entry(find_store(part).read_all(part, None), number, options)
+def _read_entry(
+    part: str, number: int, options: StorageOptions | None
+) -> tuple[int, dict[str, Any]]:
+    entry = _read_part(part, options)[number]
+    return len(entry.sources), load_entry(entry)
 
 
-def _add_to_index(index: Index, part: str, entries: Sequence[Listed]) -> None:
-    for number, entry in enumerate(entries):
-        index.others[part, number] = entry.others
-        for place, source in enumerate(entry.sources):
-            places = index.places.setdefault(source.url, [])
-            places.append((source, Place(part, number, place)))
+@lru_cache(1)
+def _read_part(part: str, options: StorageOptions | None) -> list[Listed]:
+    return list_entries(find_store(part).read_all(part, None), options)
 
 
-def _shows_changes(source: SourceFile) -> bool:
-    return bool(source.size and (source.mtime or source.etag))
-
-
-# ---------------------------------------------------------------------- what is cached
-
-
-def _list_entries_of(opened: Sequence[FileBatch | OpenedAlone]) -> list[Entry]:
-    """Return opened files as entries: those of one structure as one."""
-    alone, batches = [], []
-    singles: dict[int, list[FileBatch]] = defaultdict(list)
-    for one in opened:
-        if isinstance(one, OpenedAlone):
-            alone.append(one)
-        elif len(one) == 1:
-            singles[id(one.plan)].append(one)
-        else:
-            batches.append(one)
-    for alike in singles.values():
-        try:
-            batches += collect_files(JoinableFiles.of(alike)) if len(alike) > 1 else alike
-        except NeedsFullCombineError:
-            batches += alike
-    entries = [entry for batch in batches for entry in _make_entries(batch)]
-    for one in alone:
-        entries += _make_single(one.url, one.group)
-    return entries
-
-
-def load_group(opened: FileBatch | OpenedAlone) -> ManifestGroup:
-    """Return the group of a file with its loaded values, and its undecodable variables.
-
-    Raises
-    ------
-    UnsupportedError
-        Some values are lazy.
-    """
-    if isinstance(opened, FileBatch):
-        return opened.group
-    return _as_opened(opened.group, opened.decoded)
-
-
-def _own_values(group: ManifestGroup) -> ManifestGroup:
-    """Return a group whose values in memory are copies."""
-    variables = {
-        name: replace(v, data=v.data.copy()) if isinstance(v.data, np.ndarray) else v
-        for name, v in group.variables.items()
-    }
-    below = {name: _own_values(child) for name, child in group.groups.items()}
-    return replace(group, variables=variables, groups=below)
-
-
-def _make_entries(batch: FileBatch) -> list[Entry]:
-    """Return a batch as an entry; files that refer to other files have entries of their own."""
-    if len(batch) == 1:
-        return _make_single(batch.urls[0], batch.group)
-    used = _list_sources(batch.group, batch.stacked.values())
-    own = [used.pop(normalise_url(url), None) for url in batch.urls]
-    sources = [source for source in own if source is not None and _shows_changes(source)]
-    if used or len(sources) < len(own):
-        return [entry for file in batch.list_files() for entry in _make_entries(file)]
-    columns = batch.attributes, batch.encodings, batch.stacked, batch.same
-    return [Entry(sources, (), batch.group, batch.dim, batch.lengths, *columns)]
-
-
-def _make_single(url: Any, group: ManifestGroup) -> list[Entry]:
-    used = _list_sources(group, ())
-    own = used.pop(normalise_url(url), None)
-    if own is None or not _shows_changes(own):
-        return []
-    return [Entry([own], [*used.values()], group)]
-
-
-def _list_sources(group: ManifestGroup, more: Any) -> dict[str, SourceFile]:
-    """Return the files that the virtual arrays of a group refer to, by url."""
-    data = [v.data for _, part in group.walk() for v in part.variables.values()]
-    arrays = [one for one in (*data, *more) if isinstance(one, ManifestArray)]
-    return {file.url: file for array in arrays for file in array.listed_sources}
-
-
-def _as_opened(group: ManifestGroup, found: xr.Dataset | xr.DataTree) -> ManifestGroup:
-    """Return a group as it was decoded to a dataset or tree."""
-    below = {}
-    if isinstance(found, xr.DataTree):
-        nodes = found.children
-        below = {name: _as_opened(child, nodes[name]) for name, child in group.groups.items()}
-        found = found.to_dataset(inherit=False)
-    variables = {
-        name: _variable_as_opened(v, found.variables.get(None if name == NO_NAME else name))
-        for name, v in group.variables.items()
-    }
-    return replace(group, variables=variables, groups=below)
-
-
-def _variable_as_opened(stored: ManifestVariable, found: xr.Variable | None) -> ManifestVariable:
-    # a tree holds inherited coordinates only in the parent group
-    array = None if found is None else get_virtual_array(found)
-    if array is not None:
-        return stored if refusal(array) is None else replace(stored, data=array)
-    if found is not None and is_unread(found):
-        raise UnsupportedError("values that are lazy")
-    return replace(stored, data=stored.read(), encoding=encoding_of(stored))
+def _shows_changes(source: SourceFile | None) -> bool:
+    return source is not None and bool(source.size and (source.mtime or source.etag))
 
 
 def _format_settings(opening: OpenOptions) -> str:
@@ -395,3 +268,338 @@ def _format_settings(opening: OpenOptions) -> str:
     options = get_options()
     versions = [version(library) for library in ("virtualds", "xarray", "numpy")]
     return repr((versions, options.small_variable, options.load_limit, opening))
+
+
+# ---------------------------------------------------------------------- what is cached
+
+
+Entry = tuple[Sequence[SourceFile], Sequence[SourceFile], FileBatch]
+"""The files of a batch, the files besides to which their arrays refer, and the batch."""
+
+
+def _join_singles(opened: Sequence[FileBatch]) -> Iterator[FileBatch]:
+    """Yield files that were opened, those of one structure as one batch."""
+    singles: dict[int, list[FileBatch]] = defaultdict(list)
+    for one in opened:
+        if len(one) == 1 and one.plan is not NO_PLAN:
+            singles[id(one.plan)].append(one)
+        else:
+            yield one
+    for alike in singles.values():
+        try:
+            yield from collect_files(JoinableFiles.of(alike)) if len(alike) > 1 else alike
+        except NeedsFullCombineError:
+            yield from alike
+
+
+def _list_entries(batch: FileBatch) -> list[Entry]:
+    """Return a batch as an entry; files that refer to other files have entries of their own."""
+    data = [v.data for _, part in batch.group.walk() for v in part.variables.values()]
+    arrays = [one for one in (*data, *batch.stacked.values()) if isinstance(one, ManifestArray)]
+    used = {file.url: file for array in arrays for file in array.listed_sources}
+    own = [used.pop(normalise_url(url), None) for url in batch.urls]
+    if all(map(_shows_changes, own)) and (len(batch) == 1 or not used):
+        return [([s for s in own if s is not None], [*used.values()], batch)]
+    files = batch.list_files() if len(batch) > 1 else ()
+    return [entry for file in files for entry in _list_entries(file)]
+
+
+def _copy_values(group: ManifestGroup) -> ManifestGroup:
+    """Return a group whose values in memory are copies."""
+    variables = {
+        name: replace(v, data=v.data.copy()) if isinstance(v.data, np.ndarray) else v
+        for name, v in group.variables.items()
+    }
+    below = {name: _copy_values(child) for name, child in group.groups.items()}
+    return replace(group, variables=variables, groups=below)
+
+
+def to_batch(opened: FileBatch | OpenedAlone) -> FileBatch:
+    """Return an opened file as a batch, with loaded values; lazy ones raise an error."""
+    if isinstance(opened, FileBatch):
+        return opened
+    group = _as_opened(opened.group, opened.decoded)
+    return FileBatch((opened.url,), group, NO_PLAN, OpenOptions())
+
+
+def _as_opened(group: ManifestGroup, found: xr.Dataset | xr.DataTree) -> ManifestGroup:
+    """Return a group with the values that were loaded, and its undecodable variables."""
+    below = {}
+    if isinstance(found, xr.DataTree):
+        nodes = found.children
+        below = {name: _as_opened(child, nodes[name]) for name, child in group.groups.items()}
+        found = found.to_dataset(inherit=False)
+    variables = dict[str, ManifestVariable]()
+    for name, stored in group.variables.items():
+        shown = found.variables.get(None if name == NO_NAME else name)
+        # a tree holds inherited coordinates only in the parent group
+        array = None if shown is None else get_virtual_array(shown)
+        if array is None and shown is not None and is_unread(shown):
+            raise UnsupportedError("values that are lazy")
+        if array is None:
+            data, encoding = stored.read(), encoding_of(stored)
+            variables[name] = replace(stored, data=data, encoding=encoding)
+        else:
+            variables[name] = replace(stored, data=array) if _find_refusal(array) else stored
+    return replace(group, variables=variables, groups=below)
+
+
+# ---------------------------------------------------------------------- a part in bytes
+
+MAGIC = b"virtualds-scan-3\n"
+DIGEST, LENGTH = 16, 8
+OF_EACH = ("attributes", "encodings", "stacked")
+CACHED = ("group", "dim", "lengths", "same", *OF_EACH)
+"""The fields of a `FileBatch` that are cached, and those of them that differ between its files."""
+DAMAGE = (
+    *(VirtualdsError, ValueError, TypeError, LookupError, AttributeError, OverflowError),
+    *(EOFError, RecursionError, zlib.error),
+)
+"""Errors of making a group from other bytes."""
+
+
+class Listed(NamedTuple):
+    """An entry of a part: its files, the others, all files of its manifests, and its bytes."""
+
+    sources: Sequence[SourceFile]
+    others: Sequence[SourceFile]
+    files: Sequence[SourceFile]
+    body: bytes
+
+
+def dump_entry(
+    sources: Sequence[SourceFile],
+    others: Sequence[SourceFile],
+    batch: FileBatch,
+    options: StorageOptions | None = None,
+) -> tuple[list[Any], bytes]:
+    """Return what the head of a part says of an entry, and the entry itself, for `to_bytes`.
+
+    ``options`` are the access options that files may have. They are not written. What cannot be
+    written raises an `UnsupportedError`.
+    """
+    notation = _Notation([*sources, *others])
+    columns = {name: getattr(batch, name) for name in CACHED}
+    for name in OF_EACH[:2]:
+        columns[name] = _share_lists(columns[name])
+    try:
+        text = json.dumps(notation.dump(columns), separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UnsupportedError(f"a part of the cache: {error}") from error
+    if any(file.options not in (None, options) for file in notation.numbers):
+        raise UnsupportedError("a part of the cache: a file has access options of its own")
+    files = [[*file[:-1], file.options is not None] for file in notation.numbers]
+    body = zlib.compress(text.encode(), 1)
+    return [files, len(sources), len(others), len(body)], body
+
+
+def to_bytes(entries: Sequence[tuple[list[Any], bytes]]) -> bytes:
+    """Return entries, as `dump_entry` gives them, as the bytes of a part."""
+    rows, bodies = zip(*entries, strict=True)
+    head = zlib.compress(json.dumps(rows).encode(), 1)
+    rest = b"".join([len(head).to_bytes(LENGTH, "little"), head, *bodies])
+    return MAGIC + hashlib.blake2b(rest, digest_size=DIGEST).digest() + rest
+
+
+@contextmanager
+def _explain_damage() -> Iterator[None]:
+    try:
+        yield
+    except DAMAGE as error:
+        raise FormatError(f"a part of the cache: {error}; remove it") from error
+
+
+def list_entries(data: bytes, options: StorageOptions | None = None) -> list[Listed]:
+    """Return the entries of a part; a `FormatError` is raised if the bytes are others."""
+    rest, found = data[len(MAGIC) + DIGEST :], list[Listed]()
+    with _explain_damage():
+        if data != MAGIC + hashlib.blake2b(rest, digest_size=DIGEST).digest() + rest:
+            raise ValueError("its bytes have changed")
+        begin = LENGTH + int.from_bytes(rest[:LENGTH], "little")
+        for described, count, others, length in _load_json(rest[LENGTH:begin]):
+            files = [
+                SourceFile(url, size, mtime, etag, options if has else None)
+                for url, size, mtime, etag, has in described
+            ]
+            own, more, body = files[:count], files[count : count + others], rest[begin:]
+            found.append(Listed(own, more, files, body[:length]))
+            begin += length
+    return found
+
+
+def load_entry(entry: Listed) -> dict[str, Any]:
+    """Return the fields of a `FileBatch`; a `FormatError` is raised if the bytes are others."""
+    with _explain_damage():
+        columns: dict[str, Any] = _Notation(entry.files).load(_load_json(entry.body))
+        for name in OF_EACH[:2]:
+            lists, places = columns[name]
+            columns[name] = {(owner, key): lists[n] for owner, key, n in places}
+        arrays = all(isinstance(a, ManifestArray | np.ndarray) for a in columns["stacked"].values())
+        of_each = [one for name in OF_EACH for one in columns[name].values()]
+        whole = arrays and all(len(one) == len(entry.sources) for one in of_each)
+        if not (whole and tuple(columns) == CACHED and type(columns["group"]) is ManifestGroup):
+            raise ValueError("it holds something else than files")
+    return columns
+
+
+def _load_json(data: bytes) -> Any:
+    return json.loads(decode_stream(zlib.decompressobj(), data, None))
+
+
+def _share_lists(columns: OfEachFile) -> list[Any]:
+    """Return lists once, since variables share the names of their files, and whose they are."""
+    lists = {id(values): list(values) for values in columns.values()}
+    numbers = {one: n for n, one in enumerate(lists)}
+    return [[*lists.values()], [[*key, numbers[id(one)]] for key, one in columns.items()]]
+
+
+# ---------------------------------------------------------------------- values as JSON
+
+PLAIN = frozenset({str, int, bool, float, type(None)})
+"""Types whose values stand in JSON as they are."""
+MARK = "!"
+"""Begins the name of a kind; by itself it stands for a manifest."""
+
+
+class _Notation:
+    """Values in JSON, with their types, and back; files are numbers in a table.
+
+    Lists and dicts stand as they are. Another value is an object of one member, which is named
+    after its kind in `KINDS`, and has the parts of the value. So reading makes nothing else.
+    """
+
+    def __init__(self, files: Iterable[SourceFile]) -> None:
+        self.files = [*files]
+        self.numbers = {file: number for number, file in enumerate(self.files)}
+
+    def dump(self, value: Any) -> Any:
+        kind = type(value)
+        if kind in PLAIN:
+            return value
+        if value is str:
+            return {MARK + "text": []}
+        if kind is list:
+            return [item if type(item) in PLAIN else self.dump(item) for item in value]
+        if kind is dict and all(type(key) is str and key[:1] != MARK for key in value):
+            return {key: self.dump(item) for key, item in value.items()}
+        if isinstance(value, ChunkManifest):
+            return {MARK: self._dump_manifest(value.loaded())}
+        for name, (of_kind, take_apart, _) in KINDS.items():
+            if isinstance(value, of_kind):
+                return {MARK + name: [self.dump(part) for part in take_apart(value)]}
+        raise UnsupportedError(f"{kind.__name__} has no form in the cache")
+
+    def load(self, plain: Any) -> Any:
+        if isinstance(plain, list):
+            return [self.load(item) if isinstance(item, list | dict) else item for item in plain]
+        if not isinstance(plain, dict):
+            return plain
+        [name, *more] = plain or [""]
+        if more or name[:1] != MARK:
+            return {key: self.load(item) for key, item in plain.items()}
+        parts = self.load(plain[name])
+        return self._load_manifest(*parts) if name == MARK else KINDS[name[1:]][2](*parts)
+
+    def _dump_manifest(self, manifest: ChunkManifest) -> list[Any]:
+        columns = {name: compact(getattr(manifest, name)) for name in COLUMNS}
+        steps = {"offset": columns["length"]}
+        packed = [self.dump(pack(column, steps.get(name))) for name, column in columns.items()]
+        files = [self.numbers.setdefault(file, len(self.numbers)) for file in manifest.files]
+        return [[*manifest.shape], files, self.dump([*manifest.inline]), packed]
+
+    def _load_manifest(self, shape: Any, files: Any, inline: Any, packed: Any) -> ChunkManifest:
+        columns = dict(zip(COLUMNS, packed, strict=True))
+        steps = {"offset": unpack(columns["length"])}
+        if any(number < 0 for number in files):
+            raise ValueError(f"there is no file {min(files)}")
+        return ChunkManifest.build(
+            tuple(shape),
+            files=[self.files[number] for number in files],
+            inline=inline,
+            **{name: unpack(column, steps.get(name)) for name, column in columns.items()},
+        )
+
+
+def _find_refusal(data: object) -> str | None:
+    """Return why an array cannot be read, None for other data."""
+    pipelines = data.pipelines if isinstance(data, ManifestArray) else ()
+    codecs = (codec for pipeline in pipelines for codec in pipeline.codecs)
+    return next((codec.reason for codec in codecs if isinstance(codec, Unreadable)), None)
+
+
+def _take_apart_array(array: ManifestArray) -> list[Any]:
+    if (refusal := _find_refusal(array)) is not None:
+        return [[*array.shape], array.dtype, refusal]
+    metadata, parts = extended_to_v3(array)
+    return [metadata, array.dtype, [part.manifest for part in parts]]
+
+
+def _make_array(about: Any, dtype: Any, manifests: Any) -> ManifestArray:
+    if isinstance(manifests, str):
+        return ManifestArray.unreadable(about, dtype, manifests)
+    parts = [ManifestPart(n, (0,) * len(m.shape), m) for n, m in enumerate(manifests)]
+    array = array_from_v3(about, lambda grids, pipelines: parts)
+    # types of Zarr v3 have no byte order
+    return array if array.dtype == dtype else replace(array, dtype=dtype)
+
+
+def _make_group(variables: Any, *others: Any) -> ManifestGroup:
+    refusals = {name: _find_refusal(v.data) for name, v in variables.items()}
+    problems = {name: UnsupportedError(text) for name, text in refusals.items() if text}
+    attributes, groups, encoding, left_out = others
+    return ManifestGroup(variables, attributes, groups, encoding, problems, left_out=left_out)
+
+
+def _take_apart_values(values: Any) -> list[Any]:
+    """Return text unchanged, other values as their bytes."""
+    dtype = values.dtype
+    if dtype.kind == "O" and all(type(item) is str for item in values.flat):
+        return [[*values.shape], dtype, values.reshape(-1).tolist()]
+    if dtype.hasobject or dtype.kind == "T" or dtype.char in "gG":
+        raise UnsupportedError(f"values of {dtype!r}")
+    return [[*values.shape], dtype, values.tobytes()]
+
+
+def _make_values(shape: Any, dtype: Any, data: Any) -> Any:
+    # a copy, because the user may write into loaded values
+    flat = np.array(data, dtype) if isinstance(data, list) else np.frombuffer(data, dtype).copy()
+    return flat.reshape(shape)
+
+
+def _make_dtype(plain: Any, metadata: Any) -> Any:
+    dtype = np.dtype(object) if plain == "|O" else dtype_from_json(plain)
+    return np.dtype(dtype, metadata=metadata) if metadata else dtype
+
+
+KINDS: dict[str, tuple[Any, Callable[[Any], Iterable[Any]], Callable[..., Any]]] = {
+    # some are numbers, bytes or text of Python, too
+    "scalar": (np.generic, lambda value: [np.asarray(value)], lambda values: values[()]),
+    "small": (SmallColumn, list, SmallColumn),
+    "packed": (PackedColumn, list, PackedColumn),
+    "tuple": (tuple, list, lambda *items: items),
+    "set": (set, sorted, lambda *items: set(items)),
+    "frozenset": (frozenset, sorted, lambda *items: frozenset(items)),
+    "dict": (dict, lambda items: map(list, items.items()), lambda *items: dict(items)),
+    "bytes": (
+        bytes,
+        lambda data: [base64.b64encode(data).decode()],
+        lambda text: base64.b64decode(text, validate=True),
+    ),
+    "complex": (complex, lambda value: [value.real, value.imag], complex),
+    "absent": (Absent, lambda value: [], lambda: ABSENT),
+    "text": ((), list, lambda: str),
+    "dtype": (np.dtype, lambda d: [dtype_to_json(d), dict(d.metadata or {})], _make_dtype),
+    "values": (np.ndarray, _take_apart_values, _make_values),
+    "array": (ManifestArray, _take_apart_array, _make_array),
+    "variable": (
+        ManifestVariable,
+        lambda v: [v.dims, v.data, dict(v.attributes), dict(v.encoding)],
+        ManifestVariable,
+    ),
+    "group": (
+        ManifestGroup,
+        lambda g: map(dict, (g.variables, g.attributes, g.groups, g.encoding, g.left_out)),
+        _make_group,
+    ),
+}
+"""By name: a type, its values taken apart, and made of their parts again."""

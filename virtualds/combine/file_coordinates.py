@@ -93,15 +93,6 @@ class FromName:
 
     def __call__(self, url: str, dataset: xr.Dataset) -> Any:
         """Return the value in the name of a file."""
-        match = self._match(url)
-        if callable(self.format):
-            return self.format(*match.groups())
-        if self.format is not None:
-            return _to_datetime(datetime.strptime(match[1], self.format))
-        parts = {name: text for name, text in match.groupdict().items() if text is not None}
-        return _parse_parts(parts) if "year" in match.re.groupindex else match[1]
-
-    def _match(self, url: str) -> re.Match[str]:
         text = url if "/" in self.pattern else name_of(url)
         found = {match.groups(): match for match in re.finditer(self.pattern, text)}
         if not found:
@@ -115,7 +106,13 @@ class FromName:
                 f"the pattern {self.pattern!r} is found several times in {text!r}, as {shown}; "
                 f"make it longer, so that one is left"
             )
-        return next(iter(found.values()))
+        [match] = found.values()
+        if callable(self.format):
+            return self.format(*match.groups())
+        if self.format is not None:
+            return _to_datetime(datetime.strptime(match[1], self.format))
+        parts = {name: digits for name, digits in match.groupdict().items() if digits is not None}
+        return _parse_parts(parts) if "year" in match.re.groupindex else match[1]
 
 
 @public
@@ -146,23 +143,20 @@ class FromAttribute:
 
     def __call__(self, url: str, dataset: xr.Dataset) -> Any:
         """Return the value of the attribute."""
-        value = self._get_attribute(dataset)
+        if self.variable is not None and self.variable not in dataset.variables:
+            present = sorted(map(str, dataset.variables))
+            raise CombineError(f"there is no variable {self.variable!r}; name one of {present}")
+        owner = dataset if self.variable is None else dataset.variables[self.variable]
+        if self.name not in owner.attrs:
+            whose = "the dataset" if self.variable is None else repr(self.variable)
+            raise CombineError(
+                f"{whose} has no attribute {self.name!r}, but {sorted(map(str, owner.attrs))}; "
+                f"name one of them, or leave the file out"
+            )
+        value = owner.attrs[self.name]
         if callable(self.format):
             return self.format(value)
         return value if self.format is None else _to_datetime(datetime.strptime(value, self.format))
-
-    def _get_attribute(self, dataset: xr.Dataset) -> Any:
-        if self.variable is not None and self.variable not in dataset.variables:
-            known = sorted(map(str, dataset.variables))
-            raise CombineError(f"there is no variable {self.variable!r}; name one of {known}")
-        holder = dataset if self.variable is None else dataset.variables[self.variable]
-        if self.name not in holder.attrs:
-            whose = "the dataset" if self.variable is None else repr(self.variable)
-            raise CombineError(
-                f"{whose} has no attribute {self.name!r}, but {sorted(map(str, holder.attrs))}; "
-                f"name one of them, or leave the file out"
-            )
-        return holder.attrs[self.name]
 
 
 def _is_date(names: list[str], groups: int) -> bool:
@@ -247,12 +241,13 @@ class FileCoordinates:
         # coordinates along a new dimension come after the dimension
         for name in sorted(self.sources, key=lambda name: not self._is_joined(name)):
             with _name_source_in_errors(url, name, self.sources[name]):
-                opened = self._add_coordinate(opened, name, self._make_variable(name, url, opened))
+                root = opened.to_dataset() if isinstance(opened, xr.DataTree) else opened
+                values = _to_variable(self.sources[name](url, root))
+                opened = self._add_coordinate(opened, name, values)
         return opened
 
-    def _make_variable(self, name: str, url: str, opened: xr.Dataset | xr.DataTree) -> xr.Variable:
-        root = opened.to_dataset() if isinstance(opened, xr.DataTree) else opened
-        return _to_variable(self.sources[name](url, root))
+    def _is_joined(self, name: Hashable) -> bool:
+        return self.joined is None or name in self.joined
 
     def _add_coordinate(self, opened: Opened, name: str, values: xr.Variable) -> Opened:
         """Add a coordinate to a dataset, or to the groups of a tree that need it."""
@@ -267,38 +262,32 @@ class FileCoordinates:
         }
         return xr.DataTree.from_dict(found, name=opened.name)
 
-    def _is_joined(self, name: Hashable) -> bool:
-        return self.joined is None or name in self.joined
-
     def _add_to_group(self, dataset: xr.Dataset, name: str, values: xr.Variable) -> xr.Dataset:
         present = dataset.variables.get(name)
         if present is not None and present.dims not in ((), (name,)):
             raise CombineError(
                 f"the file has a variable of that name along {present.dims}; choose another name"
             )
-        if name not in dataset.dims and self._is_joined(name):
-            _check_length(values, 1, f"it has no dimension {name!r}")
-            return _expand_dataset(dataset, name).assign_coords(
-                {name: _spread_along(name, values, 1)}
+        is_new, joined = name not in dataset.dims and self._is_joined(name), self.joined or ()
+        dim: str | None = name
+        if name not in dataset.dims and not is_new:
+            # a coordinate that is no dimension lies along the joined one, if there is one
+            dim = joined[0] if len(joined) == 1 and joined[0] in dataset.dims else None
+        size = 1 if is_new or dim is None else dataset.sizes[dim]
+        if values.ndim > 1 or (values.size != size and (dim in (name, None) or values.size != 1)):
+            absent = is_new or dim is None
+            there = f"no dimension {name!r}" if absent else f"{size} elements along {dim!r}"
+            more = ", or name a dimension of that length" if size == 1 else ""
+            raise CombineError(
+                f"it has {there}, but there are {values.size} values for it; give {size}{more}"
             )
-        dim = name if name in dataset.dims else self._find_joined_dim(dataset)
+        spread = np.broadcast_to(np.asarray(values.data).reshape(-1), size).copy()
         if dim is None:
-            _check_length(values, 1, f"it has no dimension {name!r}")
-            return dataset.assign_coords(
-                {name: xr.Variable((), values.values.reshape(()), values.attrs)}
-            )
-        size = dataset.sizes[dim]
-        if dim == name or values.size != 1:
-            _check_length(values, size, f"it has {size} elements along {dim!r}")
-        return dataset.drop_vars(name, errors="ignore").assign_coords(
-            {name: _spread_along(dim, values, size)}
-        )
-
-    def _find_joined_dim(self, dataset: xr.Dataset) -> str | None:
-        """Return the joined dimension of a coordinate that is not a dimension itself."""
-        if self.joined is None or len(self.joined) != 1 or self.joined[0] not in dataset.dims:
-            return None
-        return self.joined[0]
+            scalar = xr.Variable((), spread.reshape(()), values.attrs)
+            return dataset.assign_coords({name: scalar})
+        plain = dataset.drop_vars(name, errors="ignore")
+        expanded = _expand_dataset(plain, name) if is_new else plain
+        return expanded.assign_coords({name: xr.Variable((dim,), spread, values.attrs)})
 
 
 @contextmanager
@@ -328,36 +317,16 @@ def _to_variable(value: Any) -> xr.Variable:
     return xr.Variable(("values",)[: values.ndim], values)
 
 
-def _check_length(values: xr.Variable, size: int, found: str) -> None:
-    if values.ndim > 1 or values.size != size:
-        raise CombineError(
-            f"{found}, but there are {values.size} values for it; give {size}"
-            + (", or name a dimension of that length" if size == 1 else "")
-        )
-
-
-def _spread_along(dim: str, values: xr.Variable, size: int) -> xr.Variable:
-    spread = np.broadcast_to(np.asarray(values.data).reshape(-1), size).copy()
-    return xr.Variable((dim,), spread, values.attrs)
-
-
 def _expand_dataset(dataset: xr.Dataset, name: str) -> xr.Dataset:
-    """Return a dataset with a new dimension, except for describing variables."""
-    plain = dataset.drop_vars(name, errors="ignore")
-    static = [n for n in _list_describing(dataset, name) if n in plain.data_vars]
-    # adding a dimension does not change coordinates
-    return plain.set_coords(static).expand_dims(name).reset_coords(static)
-
-
-def _list_describing(dataset: xr.Dataset, name: str) -> Iterator[str]:
-    """Yield variables that others name as describing them, each once; coordinates are left out."""
-    found = {
+    """Return a dataset with a new dimension, except for variables that others name."""
+    words = {
         word
-        for other, variable in dataset.variables.items()
-        if other != name
+        for variable in dataset.variables.values()
         for key in DESCRIBING_ATTRIBUTES
         for word in re.findall(
             r"[^\s:]+", str(variable.attrs.get(key, variable.encoding.get(key, "")))
         )
     }
-    yield from sorted(found)
+    static = [word for word in sorted(words) if word in dataset.data_vars]
+    # adding a dimension does not change coordinates
+    return dataset.set_coords(static).expand_dims(name).reset_coords(static)

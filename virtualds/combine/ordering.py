@@ -1,18 +1,407 @@
-"""Arranging files before they are combined: their order, their place in a grid, and cropping."""
+"""Where files lie: in nested lists as given, in order, or in a grid by their coordinates.
+
+Index arithmetic says which file gives which values along a dimension. Files are cropped where they
+overlap, and arranged as xarray expects them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import math
+import os
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import xarray as xr
 
-from virtualds.combine.overlap import DimensionLine, Extent, FileStretch
+from virtualds.chunks.projection import Ints
 from virtualds.datasets.keywords import check_choice
+from virtualds.datasets.lazy import get_virtual_array, is_unread
+from virtualds.datasets.registry import format_of_object
 from virtualds.errors import CombineError
+from virtualds.source_file import StorageOptions
+from virtualds.stores.listing import find_matching
+from virtualds.urls import normalise_url, scheme_of
+
+# ---------------------------------------------------------------------- nested lists
+
+Nested = list[Any]
+"""Files, their numbers, parts or datasets, nested as `xarray.combine_nested` expects them."""
+Placed = list[tuple[tuple[int, ...], Any]]
+"""Elements of nested lists in order, each with its positions in the lists, the outermost first."""
+Paths = str | os.PathLike[str] | Sequence[Any]
+
+
+def list_places(nested: Iterable[Any]) -> Placed:
+    """Return the elements of nested lists with their positions."""
+    found: Placed = []
+    for number, item in enumerate(nested):
+        below = list_places(item) if isinstance(item, list | tuple) else [((), item)]
+        found += [((number, *path), element) for path, element in below]
+    return found
+
+
+def flatten_nested(nested: Iterable[Any]) -> list[Any]:
+    """Return the elements of nested lists, in order."""
+    return [element for _, element in list_places(nested)]
+
+
+def map_nested(change: Callable[[Any], Any], node: Any) -> Any:
+    """Return an element changed, or all elements of nested lists."""
+    return [map_nested(change, item) for item in node] if isinstance(node, list) else change(node)
+
+
+def is_full_grid(placed: Placed) -> bool:
+    """Say whether elements of nested lists have all combinations of the positions in the lists.
+
+    >>> is_full_grid(list_places([[1, 2], [3, 4]])), is_full_grid(list_places([[1, 2], [3]]))
+    (True, False)
+    """
+    paths = [path for path, _ in placed]
+    sizes = [len(set(numbers)) for numbers in zip(*paths, strict=False)]
+    return len(set(map(len, paths))) <= 1 and math.prod(sizes) == len(paths)
+
+
+def _nest(placed: Placed) -> Nested:
+    """Return elements in lists again, without positions that have none."""
+    rows: dict[int, Placed] = {}
+    for (number, *path), element in placed:
+        rows.setdefault(number, []).append((tuple(path), element))
+    return [_nest(row) if row[0][0] else row[0][1] for row in rows.values()]
+
+
+@dataclass(frozen=True)
+class Files:
+    """Files in order, with their nesting.
+
+    Parameters
+    ----------
+    nested : list
+        Files, or lists of them.
+    options : StorageOptions, optional
+        Access options of all of them.
+
+    Raises
+    ------
+    FileNotFoundError
+        No files are given.
+
+    Examples
+    --------
+    >>> files = Files([["a.nc", "b.nc"], ["c.nc"]])
+    >>> files.flat, files.nest({0: 1.0, 2: 3.0})
+    (('a.nc', 'b.nc', 'c.nc'), [[1.0], [3.0]])
+    """
+
+    nested: Nested
+    options: StorageOptions | None = None
+
+    def __post_init__(self) -> None:
+        if not self.flat:
+            raise FileNotFoundError(
+                f"files={self.nested!r}: the list of files is empty; give paths, urls, or a pattern"
+            )
+
+    @classmethod
+    def of(cls, paths: Paths, storage_options: Mapping[str, Any] | None = None) -> Files:
+        """Return the sorted files of a pattern, or the given files, which are not patterns.
+
+        Raises
+        ------
+        FileNotFoundError
+            No file matches.
+        """
+        options = StorageOptions.of(storage_options)
+        if isinstance(paths, str):
+            return cls(find_matching([paths], storage_options), options)
+        if not isinstance(paths, Iterable | os.PathLike):
+            raise TypeError(
+                f"a pattern, or a list of paths or urls, is expected, got {type(paths).__name__}"
+            )
+        files = cls([paths] if isinstance(paths, os.PathLike) else list(paths), options)
+        for file in files.flat:
+            if not isinstance(file, str | os.PathLike) and format_of_object(file) is None:
+                raise TypeError(
+                    f"a path or url is expected, got {type(file).__name__}; open objects with "
+                    f"open_virtual_dataset, and combine the datasets with xr.concat"
+                )
+        return files
+
+    @cached_property
+    def flat(self) -> tuple[Any, ...]:
+        """All files, in order."""
+        return tuple(flatten_nested(self.nested))
+
+    @cached_property
+    def are_remote(self) -> bool:
+        """Whether any file is not on this machine."""
+        return any(
+            isinstance(file, str | os.PathLike) and scheme_of(os.fspath(file)) != "file"
+            for file in self.flat
+        )
+
+    def nest(self, found: Mapping[int, Any]) -> Nested:
+        """Return what was found for the files, by number, nested like the files.
+
+        Files without a result are left out, and so are lists without any.
+        """
+        return _nest([(path, found[number]) for path, number in self._place_numbers(found)])
+
+    def stay_in_place(self, found: Container[int]) -> bool:
+        """Say whether files in nested lists keep their places if only the found ones are left.
+
+        They do if whole rows are left out; otherwise other files would move up.
+        """
+        return is_full_grid(self._place_numbers(found))
+
+    def _place_numbers(self, found: Container[int]) -> Placed:
+        places = enumerate(list_places(self.nested))
+        return [(path, number) for number, (path, _) in places if number in found]
+
+    def find_file(self, file: str | os.PathLike[str], of: str) -> int:
+        """Return the number of a file that the argument ``of`` names.
+
+        Raises
+        ------
+        ValueError
+            The file is not among them.
+        """
+        urls = [normalise_url(other) for other in self.flat]
+        if (url := normalise_url(file)) not in urls:
+            raise ValueError(
+                f"{of} {url}: it is not one of the {len(urls)} files; give one of them"
+            )
+        return urls.index(url)
+
+
+# ---------------------------------------------------------------------- along one dimension
+
+ORDERED = {"i": "numbers", "u": "numbers", "f": "numbers", "M": "dates", "m": "durations"}
+"""Kinds of dtypes with ordered values."""
+
+
+class FileStretch(NamedTuple):
+    """A stretch of a file along the dimension."""
+
+    file: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class DimensionLine:
+    """The coordinates of files along one dimension.
+
+    Parameters
+    ----------
+    indexes : sequence of pandas.Index
+        The index of each file, in the given order; at least one.
+    """
+
+    indexes: Sequence[pd.Index[Any]]
+
+    def find_order(self) -> Ints:
+        """Return the files in the order of their first values, or as given if that is in order.
+
+        Files with decreasing coordinates are ordered to decrease. If values have no order (text,
+        missing values, some files increasing and others decreasing), the given order stays.
+
+        Examples
+        --------
+        >>> line = DimensionLine([pd.Index([5, 6]), pd.Index([1, 2, 3]), pd.Index([8])])
+        >>> line.find_order().tolist()
+        [1, 0, 2]
+        """
+        sign, steps = self._direction, np.diff(self._firsts)
+        if sign is None or (sign == 0 and ((steps >= 0).all() or (steps <= 0).all())):
+            return np.arange(len(self.indexes))
+        ordered = np.flatnonzero(self._sizes)[np.argsort(self._firsts * (sign or 1), kind="stable")]
+        return np.concatenate([ordered, np.flatnonzero(self._sizes == 0)])
+
+    def find_sharing_pairs(self, order: Ints) -> list[tuple[int, int]]:
+        """Return pairs of files with a common value, each after the first file that has it."""
+        owners = self._find_owners(order)
+        repeated = np.flatnonzero(owners != self._files)
+        pairs = np.stack([owners[repeated], self._files[repeated]], axis=1)
+        _, places = np.unique(pairs, axis=0, return_index=True)
+        return [(int(one), int(other)) for one, other in pairs[np.sort(places)]]
+
+    def find_shared(self, first: int, second: int) -> pd.Index[Any]:
+        """Return the values that two files have in common, in the order of the second."""
+        found = self.indexes[second]
+        return found[found.isin(self.indexes[first]) & found.notna()].unique()
+
+    def cut(self, order: Ints) -> list[FileStretch]:
+        """Return stretches that have every value once, from the first file in ``order``.
+
+        They follow the coordinate, or, if it has no order, the given order of the files. A file
+        without remaining values is an empty stretch.
+
+        Examples
+        --------
+        >>> line = DimensionLine([pd.Index([1, 2, 3, 4]), pd.Index([2, 3])])
+        >>> [tuple(piece) for piece in line.cut(np.array([1, 0]))]
+        [(0, 0, 1), (1, 0, 2), (0, 3, 4)]
+        """
+        places = np.flatnonzero(self._find_owners(order) == self._files)
+        if (sign := self._direction) is not None:
+            # without a direction of their own, files may fall one after the other
+            falls = self._firsts.size > 1 and bool((np.diff(self._firsts) <= 0).all())
+            sign = sign or (-1 if falls else 1)
+            places = places[np.argsort(self._codes[places] * sign, kind="stable")]
+        files = self._files[places]
+        breaks = (np.diff(places) != 1) | (np.diff(files) != 0)
+        begins = np.flatnonzero(np.r_[True, breaks])[: places.size]
+        ends = np.r_[begins[1:], places.size][: begins.size] - 1
+        offsets = self._begins[files[begins]]
+        rows = np.stack([files[begins], places[begins] - offsets, places[ends] - offsets + 1])
+        gone = np.setdiff1d(np.arange(len(self.indexes)), files)
+        found = [FileStretch(*row) for row in rows.T.tolist()]
+        return found + [FileStretch(number, 0, 0) for number in gone.tolist()]
+
+    def _find_owners(self, order: Ints) -> Ints:
+        """Return, for every element, the first file with its value; missing ones are no value."""
+        # the last place is that of missing values, whose code is -1
+        first: Ints = np.full(int(self._codes.max(initial=-1)) + 2, len(self.indexes))
+        np.minimum.at(first, self._codes, np.argsort(order)[self._files])
+        return np.where(self._codes < 0, self._files, order[first[self._codes]])
+
+    @cached_property
+    def _direction(self) -> int | None:
+        """Return 1 or -1 if files increase or decrease, 0 if neither, None if they disagree."""
+        if not self._is_ordered or (self._codes < 0).any():
+            return None
+        steps = np.diff(self._codes)[np.diff(self._files) == 0]
+        rises, falls = bool((steps >= 0).all()), bool((steps <= 0).all())
+        return int(rises) - int(falls) if rises or falls else None
+
+    @cached_property
+    def _codes(self) -> Ints:
+        """Return a number for every element: equal for equal values, -1 for missing ones."""
+        values = self.indexes[0].append(list(self.indexes[1:]))
+        codes: Ints = pd.factorize(values, sort=self._is_ordered)[0].astype(np.int64)
+        return codes
+
+    @cached_property
+    def _sizes(self) -> Ints:
+        return np.array([index.size for index in self.indexes], np.int64)
+
+    @cached_property
+    def _begins(self) -> Ints:
+        """Return where each file begins among all elements."""
+        return np.cumsum(self._sizes) - self._sizes
+
+    @cached_property
+    def _files(self) -> Ints:
+        """Return the file of every element."""
+        return np.repeat(np.arange(len(self.indexes)), self._sizes)
+
+    @cached_property
+    def _firsts(self) -> Ints:
+        """Return the first value of each file that has any."""
+        return self._codes[self._begins[self._sizes > 0]]
+
+    @cached_property
+    def _is_ordered(self) -> bool:
+        """Say whether the values of all files can be compared."""
+        kinds = {
+            f"times of the calendar {index.calendar}"
+            if isinstance(index, xr.CFTimeIndex)
+            else ORDERED.get(index.dtype.kind)
+            for index in self.indexes
+            if index.size
+        }
+        return len(kinds) == 1 and None not in kinds
+
+
+# ---------------------------------------------------------------------- what decides the place
+
+
+def list_groups(opened: Any, *, inherit: bool = False) -> dict[str, xr.Dataset]:
+    """Return a dataset, or the groups of a tree by path, with the coordinates of those above."""
+    if isinstance(opened, xr.Dataset):
+        return {"/": opened}
+    return {node.path: node.to_dataset(inherit=inherit) for node in opened.subtree}
+
+
+@dataclass(frozen=True)
+class Extent:
+    """Everything that decides the place of a file.
+
+    Parameters
+    ----------
+    file : str
+        Its name in errors.
+    indexes : mapping of str to pandas.Index
+        Its coordinates, by dimension.
+    variables : mapping of str to names
+        Its variables along each dimension; under None, all that are not coordinates.
+    scalars : frozenset of str
+        Dimensions that the file lacks but has a scalar coordinate for.
+    """
+
+    file: str
+    indexes: Mapping[Hashable, pd.Index[Any]]
+    variables: Mapping[Hashable | None, frozenset[Hashable]]
+    scalars: frozenset[Hashable] = frozenset()
+
+    @classmethod
+    def of(
+        cls, file: Any, opened: xr.Dataset | xr.DataTree, joined: Iterable[Hashable] = ()
+    ) -> Extent:
+        """Return the extent of the dataset or tree of a file.
+
+        A tree has the coordinates in which all its groups with that dimension agree. If a file
+        lacks a ``joined`` dimension, a scalar of that name is the coordinate.
+        """
+        groups = list_groups(opened, inherit=True)
+        lists: dict[Hashable, list[Any]] = {}
+        for group in groups.values():
+            for dim in group.dims:
+                lists.setdefault(dim, []).append(_find_index(group, dim))
+        variables = [(path, n, v) for path, g in groups.items() for n, v in g.variables.items()]
+        data = frozenset((path, n) for path, g in groups.items() for n in g.data_vars)
+        lacking = {dim: _list_scalars(groups, dim) for dim in joined if dim not in lists}
+        scalars = {dim: found[0] for dim, found in lacking.items() if _are_equal(found)}
+        along = {
+            dim: frozenset((path, n) for path, n, v in variables if dim in v.dims) for dim in lists
+        }
+        return cls(
+            str(file),
+            {dim: found[0] for dim, found in lists.items() if _are_equal(found)} | scalars,
+            {**along, **dict.fromkeys(scalars, data), None: data},
+            frozenset(scalars),
+        )
+
+
+def _are_equal(indexes: Sequence[pd.Index[Any] | None]) -> bool:
+    """Say whether there are indexes, and all are the same."""
+    first, *others = indexes or [None]
+    return first is not None and all(o is not None and first.equals(o) for o in others)
+
+
+def _find_index(dataset: xr.Dataset, dim: Hashable) -> pd.Index[Any] | None:
+    """Return the coordinate of a dimension, if it has one in memory."""
+    index = dataset.xindexes.get(dim)
+    return index.index if type(index) is xr.indexes.PandasIndex else None
+
+
+def _list_scalars(groups: Mapping[str, xr.Dataset], name: Hashable) -> list[pd.Index[Any] | None]:
+    """Return a scalar coordinate of each group as the index that stacking gives it."""
+    found = [group.coords[name].variable for group in groups.values() if name in group.coords]
+    return [
+        None
+        if v.dims or get_virtual_array(v) is not None or is_unread(v)
+        else xr.Variable(("_",), v.values.reshape(1)).to_index()
+        for v in found
+    ]
+
+
+# ---------------------------------------------------------------------- arranging
 
 Overlap = Literal["error", "first", "last", "keep"]
 OVERLAPS = ("error", "first", "last", "keep")
@@ -24,7 +413,8 @@ REMEDY = (
 )
 
 
-class FileSlice(NamedTuple):
+@dataclass(frozen=True)
+class FileSlice:
     """A file, or what is left of it: stretches as (dimension, start, stop)."""
 
     file: int
@@ -35,8 +425,17 @@ class FileSlice(NamedTuple):
         return dataset.isel({d: slice(*cut) for d, *cut in self.crop}) if self.crop else dataset
 
 
-Nested = list[Any]
-"""Numbers of files, or parts of files, nested as `xarray.combine_nested` expects them."""
+def crop_datasets(parts: Nested, opened: Mapping[int, Any]) -> Nested:
+    """Return the datasets of parts, in the same nesting."""
+    found: Nested = map_nested(lambda part: part.of(opened[part.file]), parts)
+    return found
+
+
+def is_row_wise(given: Nested, parts: Nested) -> bool:
+    """Say whether parts may be an incomplete grid, with neighbouring cells in rows."""
+    if not any(isinstance(item, list) for item in given):
+        return any(isinstance(item, list) for item in parts)
+    return any(part.crop for part in flatten_nested(parts))
 
 
 @dataclass(frozen=True)
@@ -66,30 +465,23 @@ class Arrangement:
     def arrange_parts(
         self, files: Nested, extents: Mapping[int, Extent], dims: tuple[Any, ...]
     ) -> Nested:
-        """Return parts of files in their places, nested as xarray expects them.
+        """Return parts of files, whose numbers are given, nested as xarray expects them.
 
-        Parameters
-        ----------
-        files : list
-            Numbers of files, nested as given; files that are not nested form a grid by their
-            coordinates if there are several dimensions.
-        extents : mapping of int to Extent
-        dims : tuple of str or None
-            The dimensions to join along, the outermost first; None merges. Without any, xarray
-            orders files by their coordinates.
+        Files that are not nested form a grid by their coordinates if there are several ``dims``,
+        the outermost first; None merges. Without any, xarray orders files by their coordinates.
 
         Raises
         ------
         CombineError
             Files overlap, or a file has no coordinate to arrange it by.
         """
-        if not dims:
-            return self._order_by_coordinates(flatten_nested(files), extents)
         grid = _Grid(extents, self.overlap)
+        if not dims:
+            return self._order_by_coordinates(flatten_nested(files), grid)
         if not any(isinstance(item, list) for item in files):
             files = grid.sort_files(files, dims) if self.sort else files
             return grid.nest_parts(grid.nest_files(files, dims), dims)
-        if is_ragged(files):
+        if not is_full_grid(list_places(files)):
             raise CombineError(
                 "files in nested lists: the lists have different lengths; give all files in one "
                 "list, to be put into a grid by their coordinates"
@@ -97,29 +489,13 @@ class Arrangement:
         # nested lists already give the order
         return grid.nest_parts(files, dims)
 
-    def check(self, combined: Extent, extents: Iterable[Extent]) -> None:
-        """Refuse a result that repeats a value of a coordinate more often than any file.
-
-        Most overlaps of files are found earlier. The rest are overlaps that by_coords accepts, and
-        those of rows in which files have different coordinates.
-
-        Raises
-        ------
-        CombineError
-        """
-        if self.overlap != "keep":
-            _check_unique(combined, list(extents))
-
-    def _order_by_coordinates(
-        self, files: Sequence[int], extents: Mapping[int, Extent]
-    ) -> list[FileSlice]:
+    def _order_by_coordinates(self, files: Sequence[int], grid: _Grid) -> list[FileSlice]:
         """Return parts of files for `xarray.combine_by_coords`, which orders them."""
         if self.overlap == "keep":
             return [FileSlice(number) for number in files]
         groups: dict[Any, list[int]] = {}
         for number in files:
-            groups.setdefault(extents[number].variables[None], []).append(number)
-        grid = _Grid(extents, self.overlap)
+            groups.setdefault(grid.extents[number].variables[None], []).append(number)
         found: list[FileSlice] = []
         for group in groups.values():
             dims = grid.find_differing_dims(group)
@@ -131,40 +507,53 @@ class Arrangement:
         # a file without elements has no place by coordinate
         return [part for part in found if all(start < stop for _, start, stop in part.crop)]
 
+    def check(self, combined: Extent, extents: Iterable[Extent]) -> None:
+        """Refuse a result that repeats a value of a coordinate more often than any file.
 
-def crop_datasets(parts: Nested, opened: Mapping[int, Any]) -> Nested:
-    """Return the datasets of parts, in the same nesting."""
-    return [
-        crop_datasets(part, opened) if isinstance(part, list) else part.of(opened[part.file])
-        for part in parts
-    ]
+        Most overlaps of files are found earlier. The rest are overlaps that by_coords accepts, and
+        those of rows in which files have different coordinates.
+        """
+        everything = list(extents)
+        for dim, index in combined.indexes.items() if self.overlap != "keep" else ():
+            having = [extent for extent in everything if dim in extent.indexes]
+            if index.is_unique or not having:
+                continue
+            values = index[index.duplicated() & index.notna()].unique()
+            counts = [_count_values(extent.indexes[dim], values) for extent in having]
+            values = values[_count_values(index, values) > np.max(counts, axis=0)]
+            if values.size:
+                files = [o.file for o in having if o.indexes[dim].isin(values[:1]).any()]
+                raise CombineError(
+                    f"overlap along {dim!r}: {values.size} of its values, "
+                    f"{_format_values(values)}, would be there several times, the first from "
+                    f"{files[0]} and {files[-1]}; {REMEDY}"
+                )
+
+
+def _count_values(index: pd.Index[Any], values: pd.Index[Any]) -> npt.NDArray[np.int64]:
+    """Return how often an index has each of some distinct values."""
+    places = values.get_indexer(index)
+    return np.bincount(places[places >= 0], minlength=values.size)
+
+
+def _format_values(values: pd.Index[Any]) -> str:
+    return f"{values[0]}" if values.size == 1 else f"from {values[0]} to {values[-1]}"
 
 
 @dataclass(frozen=True)
 class _Grid:
-    """Files with their extents, to be arranged along dimensions."""
+    """Files with their extents, to be arranged along dimensions; nodes are files, or lists."""
 
     extents: Mapping[int, Extent]
     overlap: Overlap
 
     def find_differing_dims(self, files: Sequence[int]) -> tuple[Hashable, ...]:
         """Return the dimensions along which files have different coordinates."""
-        first = self.extents[files[0]].indexes
-        others = [self.extents[n].indexes for n in files[1:]]
-        return tuple(
-            dim
-            for dim, index in first.items()
-            if not all(dim in other and index.equals(other[dim]) for other in others)
-        )
+        dims = self.extents[files[0]].indexes
+        return tuple(dim for dim in dims if self._find_common(list(files), dim) is None)
 
     def find_counting_file(self, files: Sequence[int]) -> int:
-        """Return the file that counts among files with the same coordinates.
-
-        Raises
-        ------
-        CombineError
-            No file counts, or the files may belong to different places.
-        """
+        """Return the file that counts among files with the same coordinates, if one does."""
         extents = [self.extents[number] for number in files]
         first, last = extents[0], extents[-1]
         same = f"{first.file} and {last.file} have the same coordinates"
@@ -185,13 +574,19 @@ class _Grid:
             )
         return files[0] if self.overlap == "first" else files[-1]
 
-    def nest_files(self, files: Nested, dims: tuple[Any, ...]) -> Nested:
+    def nest_files(self, files: Sequence[int], dims: tuple[Any, ...]) -> Nested:
         """Nest files: those with the same coordinate along the first dimension are one row."""
         if len(dims) < 2:
-            return files
+            return list(files)
         rows: dict[Any, list[int]] = {}
         for number in files:
-            rows.setdefault(_key_of(self._get_index(number, dims[0])), []).append(number)
+            extent = self.extents[number]
+            if dims[0] not in extent.indexes:
+                raise CombineError(
+                    f"{extent.file}: it has no coordinate {dims[0]!r} in memory to be put into a "
+                    f"grid by; give it one (coordinates=...), or nest the list of files"
+                )
+            rows.setdefault(_key_of(extent.indexes[dims[0]]), []).append(number)
         return [self.nest_files(row, dims[1:]) for row in rows.values()]
 
     def sort_files(self, files: Nested, dims: tuple[Any, ...]) -> Nested:
@@ -201,73 +596,62 @@ class _Grid:
 
     def _rank_files(self, files: Nested, dim: Any, of_rows: bool) -> Sequence[int]:
         """Return the rank of every file by its coordinate, or by that of its row."""
-        indexes = [self._find_common(number, dim) for number in files]
-        known = [index for index in indexes if index is not None]
-        if len(known) < len(files):
+        indexes = self._list_common(files, dim)
+        if indexes is None:
             return [0] * len(files)
-        ranks: list[int] = np.argsort(DimensionLine(known).find_order()).tolist()
+        ranks: list[int] = np.argsort(DimensionLine(indexes).find_order()).tolist()
         if not of_rows:
             return ranks
         first: dict[Any, int] = {}
-        return [first.setdefault(_key_of(i), rank) for i, rank in zip(known, ranks, strict=True)]
-
-    def _get_index(self, number: int, dim: Any) -> pd.Index[Any]:
-        extent = self.extents[number]
-        if dim not in extent.indexes:
-            raise CombineError(
-                f"{extent.file}: it has no coordinate {dim!r} in memory to be put into a grid by; "
-                f"give it one (coordinates=...), or nest the list of files"
-            )
-        return extent.indexes[dim]
+        return [first.setdefault(_key_of(i), rank) for i, rank in zip(indexes, ranks, strict=True)]
 
     def nest_parts(self, nodes: Nested, dims: tuple[Any, ...]) -> Nested:
         """Return nested numbers as nested parts, arranged along every dimension."""
-        if not dims:
-            # xarray reports that the files are nested deeper than there are dimensions
+        # without dims, xarray reports that the files are nested deeper than there are dimensions
+        indexes = self._list_common(nodes, dims[0]) if dims else None
+        if indexes is None:
             return [self._nest_below(node, dims) for node in nodes]
-        return [
-            _crop(self._nest_below(nodes[piece.file], dims[1:]), dims[0], piece, whole)
-            for piece, whole in self._split_pieces(nodes, dims)
-            if whole or not self._is_scalar(nodes[piece.file], dims[0])
-        ]
+        found = []
+        for number, *cut in self._cut_nodes(nodes, dims, DimensionLine(indexes)):
+            part = self._nest_below(nodes[number], dims)
+            if cut == [0, indexes[number].size]:
+                found.append(part)
+            elif not self._is_scalar(nodes[number], dims[0]):
+                found.append(map_nested(partial(_crop, cut=(dims[0], *cut)), part))
+        return found
+
+    def _nest_below(self, node: Any, dims: tuple[Any, ...]) -> Any:
+        return self.nest_parts(node, dims[1:]) if isinstance(node, list) else FileSlice(node)
 
     def _is_scalar(self, node: Any, dim: Any) -> bool:
         """Say whether files lack a dimension, so that they cannot be cut along it."""
         return any(dim in self.extents[number].scalars for number in flatten_nested([node]))
 
-    def _nest_below(self, node: Any, dims: tuple[Any, ...]) -> Any:
-        return self.nest_parts(node, dims) if isinstance(node, list) else FileSlice(node)
-
-    def _split_pieces(
-        self, nodes: Nested, dims: tuple[Any, ...]
-    ) -> Iterator[tuple[FileStretch, bool]]:
-        """Yield stretches of nodes along the first dimension, and whether each is a whole node."""
-        indexes = [self._find_common(node, dims[0]) for node in nodes]
-        known = [index for index in indexes if index is not None]
-        if len(known) < len(indexes):
-            yield from ((FileStretch(n, 0, 0), True) for n in range(len(nodes)))
-            return
-        line = DimensionLine(known)
+    def _cut_nodes(
+        self, nodes: Nested, dims: tuple[Any, ...], line: DimensionLine
+    ) -> Iterable[FileStretch]:
+        """Return stretches of nodes along the first dimension; refuse overlaps that lose data."""
         # the files given first, or last, count where files overlap
         order = np.argsort([min(flatten_nested([node])) for node in nodes], kind="stable")
         order = order[::-1] if self.overlap == "last" else order
-        if self.overlap != "keep" and (pairs := line.find_sharing_pairs(order)):
-            self._check(nodes, dims, line, pairs)
-        for piece in (
-            line.cut(order) if self.overlap in CROPPING_OVERLAPS else _list_whole_pieces(line)
-        ):
-            yield piece, piece.stop - piece.start == known[piece.file].size
+        if self.overlap != "keep":
+            self._check_overlaps(nodes, dims, line, line.find_sharing_pairs(order))
+        if self.overlap in CROPPING_OVERLAPS:
+            return line.cut(order)
+        return (FileStretch(n, 0, index.size) for n, index in enumerate(line.indexes))
+
+    def _list_common(self, nodes: Nested, dim: Any) -> list[pd.Index[Any]] | None:
+        """Return the coordinate of each node, None if one has none."""
+        indexes = [self._find_common(node, dim) for node in nodes]
+        found = [index for index in indexes if index is not None]
+        return found if len(found) == len(nodes) else None
 
     def _find_common(self, node: Any, dim: Any) -> pd.Index[Any] | None:
         """Return the coordinate of a node, if all files in it have the same."""
-        if not isinstance(dim, str):
-            return None
-        indexes = [self.extents[n].indexes.get(dim) for n in flatten_nested([node])]
-        first = indexes[0]
-        same = first is not None and all(i is not None and first.equals(i) for i in indexes[1:])
-        return first if same else None
+        found = [self.extents[n].indexes.get(dim) for n in flatten_nested([node])]
+        return found[0] if _are_equal(found) else None
 
-    def _check(
+    def _check_overlaps(
         self,
         nodes: Nested,
         dims: tuple[Any, ...],
@@ -275,13 +659,17 @@ class _Grid:
         pairs: list[tuple[int, int]],
     ) -> None:
         """Refuse overlaps that are not allowed, or would lose more than duplicate values."""
-        if self.overlap == "error":
-            raise self._explain_overlap(nodes, dims[0], line, pairs)
         for one, other in pairs:
-            if self._describe_content(nodes[one], dims) != self._describe_content(
-                nodes[other], dims
-            ):
-                files = [self.extents[flatten_nested([nodes[n]])[0]].file for n in (one, other)]
+            contents = [self._describe_content(nodes[n], dims) for n in (one, other)]
+            files = [self.extents[flatten_nested([nodes[n]])[0]].file for n in (one, other)]
+            if self.overlap == "error":
+                values = line.find_shared(one, other)
+                more = f" ({len(pairs) - 1} more pairs of files overlap)" if len(pairs) > 1 else ""
+                raise CombineError(
+                    f"overlap along {dims[0]!r}: {files[0]} and {files[1]} both have {values.size} "
+                    f"of its values, {_format_values(values)}{more}; {REMEDY}"
+                )
+            if contents[0] != contents[1]:
                 raise CombineError(
                     f"overlap={self.overlap!r} along {dims[0]!r}: {files[0]} and {files[1]} "
                     f"overlap, but do not hold the same variables and cells of the grid, so that "
@@ -298,103 +686,10 @@ class _Grid:
             for n in flatten_nested([node])
         }
 
-    def _explain_overlap(
-        self, nodes: Nested, dim: Any, line: DimensionLine, pairs: list[tuple[int, int]]
-    ) -> CombineError:
-        one, other = pairs[0]
-        values = line.find_shared(one, other)
-        files = [self.extents[flatten_nested([nodes[n]])[0]].file for n in (one, other)]
-        more = f" ({len(pairs) - 1} more pairs of files overlap)" if len(pairs) > 1 else ""
-        return CombineError(
-            f"overlap along {dim!r}: {files[0]} and {files[1]} both have {values.size} of its "
-            f"values, {_format_values(values)}{more}; {REMEDY}"
-        )
 
-
-def _check_unique(combined: Extent, extents: Sequence[Extent]) -> None:
-    for dim, index in combined.indexes.items():
-        having = [extent for extent in extents if dim in extent.indexes]
-        if index.is_unique or not having:
-            continue
-        values = _find_multiplied(index, [extent.indexes[dim] for extent in having])
-        if values.size:
-            files = [o.file for o in having if o.indexes[dim].isin(values[:1]).any()]
-            raise CombineError(
-                f"overlap along {dim!r}: {values.size} of its values, {_format_values(values)}, "
-                f"would be there several times, the first from {files[0]} and {files[-1]}; {REMEDY}"
-            )
-
-
-def _find_multiplied(index: pd.Index[Any], parts: Iterable[pd.Index[Any]]) -> pd.Index[Any]:
-    """Return the values that an index has more often than any part of it."""
-    values = index[index.duplicated() & index.notna()].unique()
-    most = np.zeros(values.size, np.int64)
-    for part in parts:
-        np.maximum(most, _count_values(part, values), out=most)
-    return values[_count_values(index, values) > most]
-
-
-def _count_values(index: pd.Index[Any], values: pd.Index[Any]) -> npt.NDArray[np.int64]:
-    """Return how often an index has each of some distinct values."""
-    places = values.get_indexer(index)
-    return np.bincount(places[places >= 0], minlength=values.size)
-
-
-def _format_values(values: pd.Index[Any]) -> str:
-    return f"{values[0]}" if values.size == 1 else f"from {values[0]} to {values[-1]}"
-
-
-def _list_whole_pieces(line: DimensionLine) -> list[FileStretch]:
-    return [FileStretch(n, 0, index.size) for n, index in enumerate(line.indexes)]
-
-
-def _crop(node: Any, dim: Any, piece: FileStretch, whole: bool) -> Any:
-    """Cut a part, or all parts below, unless it stays whole."""
-    if whole:
-        return node
-    if isinstance(node, list):
-        return [_crop(item, dim, piece, whole) for item in node]
-    return FileSlice(node.file, (*node.crop, (dim, piece.start, piece.stop)))
-
-
-def flatten_nested(nodes: Nested) -> list[Any]:
-    """Return the elements of nested lists, in order."""
-    return [leaf for n in nodes for leaf in (flatten_nested(n) if isinstance(n, list) else [n])]
+def _crop(part: FileSlice, cut: tuple[Hashable, int, int]) -> FileSlice:
+    return replace(part, crop=(*part.crop, cut))
 
 
 def _key_of(index: pd.Index[Any]) -> Any:
     return tuple(index.tolist())
-
-
-def is_ragged(nested: Nested) -> bool:
-    """Say whether lists at the same depth differ in length or in nesting."""
-    level: list[Any] = [nested]
-    while any(isinstance(node, list) for node in level):
-        if len({len(node) if isinstance(node, list) else -1 for node in level}) > 1:
-            return True
-        level = [item for node in level for item in node]
-    return False
-
-
-def is_row_wise(given: Nested, parts: Nested) -> bool:
-    """Say whether parts may be an incomplete grid, with neighbouring cells in rows."""
-    if not any(isinstance(item, list) for item in given):
-        return any(isinstance(item, list) for item in parts)
-    return any(part.crop for part in flatten_nested(parts))
-
-
-def combine_by_rows(
-    nested: Nested, dims: Sequence[Any], combine: Callable[[Nested, Any], Any]
-) -> Any:
-    """Combine datasets of a grid that may lack cells: first each row, then the rows.
-
-    Parameters
-    ----------
-    nested : list
-    dims : sequence of str or None
-        The outermost first.
-    combine : callable
-        Takes a list of datasets and a dimension.
-    """
-    rows = [combine_by_rows(row, dims[1:], combine) for row in nested] if len(dims) > 1 else nested
-    return combine(rows, dims[0])

@@ -2,35 +2,51 @@
 
 Each takes a job and the files, and yields outcomes in any order. Closing the iterator, or an
 interrupt, ends the work.
+
+Processes of this machine end with the process that started them: each has the reading end of a pipe
+to its parent. When the parent closes the pipe, or is killed, a worker has a moment to finish its
+piece.
 """
 
 from __future__ import annotations
 
+import ast
+import os
+import signal
+import sys
+import threading
 import time
+import tokenize
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+    wait,
+)
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
+from multiprocessing import current_process, get_all_start_methods, get_context
+from multiprocessing.connection import Connection
+from multiprocessing.spawn import get_preparation_data
+from types import FrameType
 from typing import Any
 
 from virtualds.combine.batch_job import BatchJob
-from virtualds.combine.dask_jobs import find_client, open_on_cluster
-from virtualds.combine.files import Files
-from virtualds.combine.open_file import (
-    MOST,
-    NumberedFile,
-    Outcome,
-    list_unopened,
-)
-from virtualds.combine.processes import run_until_ended, start_processes
+from virtualds.combine.open_file import MOST, NumberedFile, Outcome, list_unopened
+from virtualds.combine.ordering import Files
 from virtualds.options import get_options
 from virtualds.reading.threads import in_turn
 
 Outcomes = Generator[Outcome[Any], None, None]
 Workers = Callable[[BatchJob, Sequence[NumberedFile]], Outcomes]
 """Take a job and numbered files, and yield the outcomes."""
-UnderWay = dict[Future[list[Outcome[Any]]], Sequence[NumberedFile]]
-"""Work that an executor has not finished."""
+Work = Callable[[Sequence[NumberedFile]], Any]
+"""Takes files, and returns their outcomes."""
 
 LAST_PIECES = 4
 """Fewest pieces of the remaining files for each worker."""
@@ -45,29 +61,16 @@ UNKNOWN_WORKERS = 64
 
 
 def choose_workers(parallel: Any, files: Files) -> Workers:
-    """Return the function that opens the files.
-
-    Parameters
-    ----------
-    parallel : None, int, Executor, "dask" or distributed.Client
-    files : Files
-
-    Raises
-    ------
-    ValueError
-        ``parallel`` has an unknown value, or there is no current dask client.
-    ImportError
-        A required library is not installed.
-    """
-    if isinstance(parallel, int) and not isinstance(parallel, bool):
-        if parallel < 1:
+    """Return the function that opens the files, or refuse an unknown value of ``parallel``."""
+    if parallel is None or (isinstance(parallel, int) and not isinstance(parallel, bool)):
+        if parallel is not None and parallel < 1:
             raise ValueError(f"parallel={parallel}: it takes at least one worker")
-        return _choose_number(min(parallel, len(files.flat)), files)
-    if parallel is None:
-        most = get_options().max_requests if files.are_remote else 1
-        return _choose_number(min(most, len(files.flat)), files)
+        most = parallel or (get_options().max_requests if files.are_remote else 1)
+        number = min(most, len(files.flat))
+        in_threads = number == 1 or files.are_remote
+        return partial(open_here if in_threads else open_in_processes, number)
     if isinstance(parallel, Executor):
-        return partial(open_in_executor, parallel)
+        return partial(open_in_executor, parallel, UNKNOWN_WORKERS)
     if (client := find_client(parallel)) is not None:
         return partial(open_on_cluster, client)
     raise ValueError(
@@ -76,58 +79,34 @@ def choose_workers(parallel: Any, files: Files) -> Workers:
     )
 
 
-def _choose_number(number: int, files: Files) -> Workers:
-    if number == 1:
-        return open_one_by_one
-    return partial(open_in_threads if files.are_remote else open_in_processes, number)
-
-
-def open_one_by_one(job: BatchJob, items: Sequence[NumberedFile]) -> Outcomes:
-    """Open files in this thread."""
-    try:
-        for batch in _split_batches(job, items):
-            found, opened = job.open_together(batch)
-            yield from found
-            rest = list_unopened(batch, found)
-            each = (job.prepare(item, opened.get(item[0]) or job.open_file(item)) for item in rest)
-            yield from job.gather(each, rest)
-    finally:
-        job.finish()
-
-
-def open_in_threads(number: int, job: BatchJob, items: Sequence[NumberedFile]) -> Outcomes:
-    """Open files in threads, and prepare them in this one.
+def open_here(number: int, job: BatchJob, items: Sequence[NumberedFile]) -> Outcomes:
+    """Open files in this thread, or in several, and prepare them in this one.
 
     Functions of the user may not be safe in threads.
     """
     pool = ThreadPoolExecutor(number, thread_name_prefix="virtualds-open")
-    rest = list[NumberedFile]()
+    start, size = 0, min(max(job.first, number), MOST)
     try:
-        for batch in _split_batches(job, items):
+        while start < len(items):
+            batch = items[start : start + size]
+            start, size = start + size, min(size * GROWTH, MOST)
             found, opened = job.open_together(batch)
             yield from found
-            ready = [item for item in batch if item[0] in opened]
-            each = (job.prepare(item, opened.pop(item[0])) for item in ready)
-            yield from job.gather(each, ready)
-            done = {number for number, _ in ready}
-            rest += [item for item in list_unopened(batch, found) if item[0] not in done]
-        ordered = in_turn(pool, job.open_file, rest, ahead=PIECES_AHEAD * number)
-        prepared = (job.prepare(item, found.result()) for item, found in ordered)
-        yield from job.gather(prepared, rest)
+            rest = list_unopened(batch, found)
+            alone = [item for item in rest if item[0] not in opened]
+            outcomes: Iterator[Outcome[Any]] = map(job.open_file, alone)
+            if number > 1:
+                ordered = in_turn(pool, job.open_file, alone, ahead=PIECES_AHEAD * number)
+                outcomes = (future.result() for _, future in ordered)
+            each = (
+                job.prepare(item, opened.pop(item[0]) if item[0] in opened else next(outcomes))
+                for item in rest
+            )
+            yield from job.gather(each, rest)
     finally:
         # ending early does not wait for servers
         pool.shutdown(wait=False, cancel_futures=True)
         job.finish()
-
-
-def _split_batches(
-    job: BatchJob, items: Sequence[NumberedFile]
-) -> Iterator[Sequence[NumberedFile]]:
-    """Yield batches of files, the first as large as the job wants it."""
-    start, size = 0, min(job.first, MOST)
-    while start < len(items):
-        yield items[start : start + size]
-        start, size = start + size, min(size * GROWTH, MOST)
 
 
 def open_in_processes(number: int, job: BatchJob, items: Sequence[NumberedFile]) -> Outcomes:
@@ -135,72 +114,60 @@ def open_in_processes(number: int, job: BatchJob, items: Sequence[NumberedFile])
 
     This process works too, and begins before the others have started.
     """
-    size = partial(_count_piece, job, number)
-    others = number - 1
-    with start_processes(others) as (pool, can_start):
-        work = partial(run_until_ended, job)
-        yield from _yield_completed(
-            pool, work, items, size, NEXT_PIECES * others, {}, here=job, can_start=can_start
-        )
+    ahead = NEXT_PIECES * (number - 1)
+    with start_processes(number - 1) as (pool, can_start):
+        work = partial(_run_until_ended, job)
+        yield from open_in_executor(pool, number, job, items, work, ahead, True, can_start)
 
 
-def open_in_executor(pool: Executor, job: BatchJob, items: Sequence[NumberedFile]) -> Outcomes:
-    """Open files in an executor of the user."""
-    size = partial(_count_piece, job, UNKNOWN_WORKERS)
-    under_way: UnderWay = {}
+def open_in_executor(
+    pool: Executor,
+    workers: int,
+    job: BatchJob,
+    items: Sequence[NumberedFile],
+    work: Work | None = None,
+    ahead: int = PIECES_AHEAD * UNKNOWN_WORKERS,
+    helps: bool = False,
+    can_start: Callable[[], bool] = lambda: True,
+) -> Outcomes:
+    """Open files in an executor of some workers, and yield outcomes as pieces of work are done.
+
+    The executor runs ``work``, or the job; at most ``ahead`` pieces run or wait. If this process
+    ``helps``, it opens files, too, whenever no piece is done. Until ``can_start`` says that the
+    executor takes work without delay, only this process works, on small pieces first.
+    """
+    under_way: dict[Future[Any], Sequence[NumberedFile]] = {}
+    begin, count = 0, len(items)
+    most = job.smallest
+
+    def size() -> int:
+        """Return the number of files of the next piece: few at the end, so all end together."""
+        return max(job.smallest, min(job.largest, (count - begin) // (workers * LAST_PIECES)))
+
     try:
-        yield from _yield_completed(
-            pool, job, items, size, PIECES_AHEAD * UNKNOWN_WORKERS, under_way
-        )
+        while True:
+            while can_start() and len(under_way) < ahead and begin < count:
+                piece = items[begin : begin + size()]
+                under_way[pool.submit(work or job, piece)] = piece
+                begin += len(piece)
+            if not under_way and not helps:
+                return
+            done = wait(under_way, 0 if helps else None, FIRST_COMPLETED).done
+            if helps and not done:
+                own = items[begin : begin + (size() if can_start() else min(most, size()))]
+                begin, helps, started = begin + len(own), bool(own), time.monotonic()
+                outcomes = job(own) if own else []
+                most *= GROWTH if time.monotonic() - started < QUICK else 1
+                yield from outcomes
+            for future in done:
+                yield from _take_result(future, under_way)
+                del under_way[future]
     finally:
         for future in under_way:
             future.cancel()
 
 
-def _yield_completed(
-    pool: Executor,
-    work: Callable[[Sequence[NumberedFile]], list[Outcome[Any]]],
-    items: Sequence[NumberedFile],
-    size: Callable[[int], int],
-    ahead: int,
-    under_way: UnderWay,
-    here: BatchJob | None = None,
-    can_start: Callable[[], bool] = lambda: True,
-) -> Outcomes:
-    """Yield outcomes as pieces of work are done; a limited number of pieces run.
-
-    Instead of waiting, this process does a piece ``here``; as long as other processes cannot start
-    yet, one that does not take long.
-    """
-    begin, count = 0, len(items)
-    most = here.smallest if here else 0
-    while True:
-        while can_start() and len(under_way) < ahead and begin < count:
-            piece = items[begin : begin + size(count - begin)]
-            under_way[pool.submit(work, piece)] = piece
-            begin += len(piece)
-        if not under_way and here is None:
-            return
-        done = wait(under_way, 0 if here else None, FIRST_COMPLETED).done
-        if here and not done:
-            wanted = size(count - begin)
-            own = items[begin : begin + (wanted if can_start() else min(most, wanted))]
-            begin += len(own)
-            here, started = here if own else None, time.monotonic()
-            outcomes = here(own) if here else []
-            most *= GROWTH if time.monotonic() - started < QUICK else 1
-            yield from outcomes
-        for future in done:
-            yield from _take_result(future, under_way)
-            del under_way[future]
-
-
-def _count_piece(job: BatchJob, workers: int, left: int) -> int:
-    """Return the number of files of the next piece: few at the end, so that all end together."""
-    return max(job.smallest, min(job.largest, left // (workers * LAST_PIECES)))
-
-
-def _take_result(future: Future[list[Outcome[Any]]], under_way: UnderWay) -> list[Outcome[Any]]:
+def _take_result(future: Future[Any], under_way: dict[Future[Any], Sequence[NumberedFile]]) -> Any:
     try:
         return future.result()
     except BrokenProcessPool as error:
@@ -211,3 +178,215 @@ def _take_result(future: Future[list[Outcome[Any]]], under_way: UnderWay) -> lis
             f"script that starts them; if memory ran out, use fewer; parallel=1 uses none"
         )
         raise
+
+
+# ---------------------------------------------------------------------- a dask cluster
+
+
+def find_client(parallel: Any) -> Any:
+    """Return the given client, or the current one for ``"dask"``; None for anything else."""
+    if isinstance(parallel, str) and parallel == "dask":
+        try:
+            from distributed import get_client
+        except ImportError as error:
+            raise ImportError(
+                "parallel='dask' takes the library distributed; pip install distributed"
+            ) from error
+        try:
+            parallel = get_client()
+        except ValueError as error:
+            raise ValueError(
+                "parallel='dask': there is no client of dask here; make one with "
+                "`from distributed import Client; client = Client()`, or give an address to it"
+            ) from error
+    # a client exists only if its library is imported
+    distributed = sys.modules.get("distributed")
+    if distributed is None or not isinstance(parallel, distributed.Client):
+        return None
+    if parallel.asynchronous:
+        raise ValueError(f"parallel={parallel}: an asynchronous client; give one that waits")
+    return parallel
+
+
+@dataclass(frozen=True)
+class _Together:
+    """The outcomes of some files.
+
+    Dask takes lists apart, and would send what outcomes share with each of them.
+    """
+
+    outcomes: list[Outcome[Any]]
+
+    def __iter__(self) -> Iterator[Outcome[Any]]:
+        return iter(self.outcomes)
+
+
+def _run_together(job: BatchJob, items: Sequence[NumberedFile]) -> _Together:
+    return _Together(job(items))
+
+
+def open_on_cluster(client: Any, job: BatchJob, items: Sequence[NumberedFile]) -> Outcomes:
+    """Open files on the workers of a dask cluster."""
+    threads = sum(client.nthreads().values()) or 1
+    # a cluster may grow; the files may have changed since an equal task opened them
+    ahead = PIECES_AHEAD * max(threads, UNKNOWN_WORKERS)
+    pool, work = client.get_executor(pure=False), partial(_run_together, job)
+    return open_in_executor(pool, threads, job, items, work, ahead)
+
+
+# ---------------------------------------------------------------------- processes
+
+GRACE_SECONDS = 1.0
+"""Seconds that a worker has to finish its piece."""
+HURRY = 0.2
+"""Seconds after which workers learn that their results are not needed."""
+# a process forked from this one could inherit locks of its threads that are never released; the
+# fork server only has threads of libraries that support forking
+METHOD = "forkserver" if "forkserver" in get_all_start_methods() else "spawn"
+PRELOADED = ["virtualds", "h5py", "dask.array"]
+"""Modules that the fork server imports once, which takes a process about a second.
+
+A list of the user, for a server that has not started yet, is replaced.
+"""
+
+_IDLE = threading.Event()
+_IMPORTED = threading.Event()
+"""Set when processes start without delay."""
+
+
+@contextmanager
+def start_processes(number: int) -> Iterator[tuple[ProcessPoolExecutor, Callable[[], bool]]]:
+    """Start processes that run until the end of the block; an error ends them at once.
+
+    Also yields a function that says whether a process can start without delay: the first one waits
+    for all imports, and giving work to the pool would wait with it.
+    """
+    # starting one raises this too, but late and in another thread
+    check_script(number)
+    if current_process().daemon:
+        raise RuntimeError(
+            f"{number} more processes are asked for, and this one is a daemon, which may start "
+            f"none: give parallel=1, or an executor"
+        )
+    context = get_context(METHOD)
+    reader, writer = context.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(number, context, initializer=_attach, initargs=(reader,))
+    if not _IMPORTED.is_set():
+        threading.Thread(target=_import_all, daemon=True).start()
+    hurry = threading.Timer(HURRY, writer.close)
+    try:
+        yield pool, _IMPORTED.is_set
+    except BaseException:
+        # first the pool must cancel waiting work, which it would otherwise report as lost
+        hurry.start()
+        raise
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+        hurry.cancel()
+        writer.close()
+        reader.close()
+
+
+def _import_all() -> None:
+    """Make the fork server, if there is one, import what processes need.
+
+    It has imported everything once it has started a process.
+    """
+    if METHOD == "forkserver":
+        context: Any = get_context(METHOD)
+        context.set_forkserver_preload(PRELOADED)
+        # errors appear again in the first process that does real work
+        with suppress(OSError, EOFError, RuntimeError):
+            process = context.Process(target=int, daemon=True)
+            process.start()
+            process.join()
+    _IMPORTED.set()
+
+
+def _run_until_ended(job: BatchJob, items: Sequence[NumberedFile]) -> list[Outcome[Any]]:
+    """Work in a process, and finish the piece if the parent ends."""
+    _IDLE.clear()
+    try:
+        return job(items)
+    finally:
+        _IDLE.set()
+
+
+def _attach(line: Connection) -> None:
+    # all processes of a terminal get an interrupt; the parent handles it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _IDLE.set()
+    threading.Thread(target=_end_with, args=(line,), daemon=True).start()
+
+
+def _end_with(line: Connection) -> None:
+    try:
+        line.recv_bytes()
+    except (EOFError, OSError):
+        _IDLE.wait(GRACE_SECONDS)
+        os._exit(1)
+
+
+# ---------------------------------------------------------------------- scripts
+
+
+GUARDS = ("__name__ == '__main__'", "'__main__' == __name__")
+"""Conditions that are true only in a script that is run, not imported."""
+
+
+def check_script(number: int) -> None:
+    """Refuse to start processes at the top level of a script that they would run again.
+
+    A spawned process imports the script of its parent, and would start processes again. Python
+    refuses that in the child, which breaks the pool of the parent sooner or later. Scripts that use
+    other conditions than ``if __name__ == "__main__":`` are accepted.
+    """
+    # raises in a process that is just starting
+    data = get_preparation_data("virtualds")
+    script = getattr(sys.modules["__main__"], "__file__", None)
+    if data.get("init_main_from_name", "__main__").endswith("__main__"):
+        # packages are not imported
+        script = data.get("init_main_from_path")
+    frame = None if script is None else _find_top_frame(script)
+    if script is not None and frame is not None and _is_run_again(script, frame.f_lineno):
+        raise RuntimeError(
+            f"{script}, line {frame.f_lineno}: {number} more processes are to be started, and each "
+            f"would run this line again, since it imports the script; move the line below "
+            f"`if __name__ == '__main__':`, or pass parallel=1, which starts none"
+        )
+
+
+def _find_top_frame(script: str) -> FrameType | None:
+    """Return the frame of the running script, if this is called from its top level."""
+    variables = vars(sys.modules["__main__"])
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        code = frame.f_code
+        # lines typed after a script share its variables
+        is_there = frame.f_globals is variables and code.co_name == "<module>"
+        if is_there and os.path.abspath(code.co_filename) == os.path.abspath(script):
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def _is_run_again(script: str, line: int) -> bool:
+    """Say whether importing a script runs a line; no also means unknown."""
+    try:
+        with tokenize.open(script) as file:
+            tree = ast.parse(file.read())
+    except (OSError, SyntaxError, ValueError):
+        return False  # it is not text, or has changed since
+    guards = [
+        node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) in GUARDS
+    ]
+    if any(node.body[0].lineno <= line <= (node.body[-1].end_lineno or 0) for node in guards):
+        return False
+    compared = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Compare)
+        and "__name__" in map(ast.unparse, (node.left, *node.comparators))
+    ]
+    # other conditions may exclude this line
+    return all(node in [guard.test for guard in guards] for node in compared)

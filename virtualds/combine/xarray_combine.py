@@ -1,26 +1,49 @@
-"""Combining datasets in xarray; errors name the file that does not fit."""
+"""Combining datasets in xarray: errors name the file that does not fit, warnings what is unlike.
+
+xarray combines files of different dimensions or grids without an error: values are repeated along
+dimensions that only other files have, and coordinates of two grids are united, so that most of the
+result is missing. Both follow from names and sizes: nothing is read for the warning.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pandas as pd
 import xarray as xr
 
 from virtualds.bounds import ALWAYS, demand_joinable
-from virtualds.combine.ordering import Arrangement, combine_by_rows, flatten_nested, is_ragged
+from virtualds.combine.ordering import (
+    Arrangement,
+    Nested,
+    flatten_nested,
+    is_full_grid,
+    list_groups,
+    list_places,
+)
 from virtualds.datasets.keywords import check_choice, guess_name
-from virtualds.datasets.structure import find_first_difference
-from virtualds.errors import CombineError, VirtualdsError, without_secrets
+from virtualds.datasets.renamed import find_renamed, write_rename
+from virtualds.datasets.structure import digest_values, find_first_difference
+from virtualds.errors import (
+    CombineError,
+    CombineWarning,
+    VirtualdsError,
+    warn_user,
+    without_secrets,
+)
+from virtualds.quantities import name_some
 
-Combine = Callable[[list[Any]], Any]
+Combine = Callable[[Nested], Any]
 """A function that combines nested datasets."""
 COMBINE_ERRORS = (ValueError, TypeError, VirtualdsError)
 """Errors of combining datasets that do not belong together."""
 COMBINE_METHODS = ("by_coords", "nested")
+OF_XARRAY = ("fill_value",)
+"""Arguments without a name of their own that go to xarray as they are."""
 CHOICES: dict[str, tuple[str, ...]] = {
     "data_vars": ("minimal", "different", "all"),
     "coords": ("minimal", "different", "all"),
@@ -71,21 +94,6 @@ class Combination:
                 f"concat_dim out, since 'by_coords' finds dimensions by coordinates"
             )
 
-    def __call__(self, datasets: list[Any]) -> Any:
-        """Combine nested datasets or trees."""
-        if self.combine == "by_coords":
-            return xr.combine_by_coords(datasets, **self.options)
-        if len(self.dims) == 1:
-            return self.concatenate(datasets, self.dims[0])
-        is_grid = _measure_depth(datasets) == len(self.dims) and not is_ragged(datasets)
-        if is_grid and self.find_new_dims(datasets):
-            found: Any = datasets
-            for dim in self.dims:
-                # the outermost first, as in xarray, which decides the place of new dimensions
-                found = self._stack(found, dim)
-            return found
-        return xr.combine_nested(datasets, concat_dim=self.concat_dim, **self.options)
-
     @property
     def dims(self) -> tuple[Any, ...]:
         """The dimensions to join along, the outermost first; none if coordinates decide."""
@@ -94,110 +102,111 @@ class Combination:
         several = isinstance(self.concat_dim, list | tuple)
         return tuple(self.concat_dim) if several else (self.concat_dim,)
 
-    def combine_rows(self, datasets: list[Any]) -> Any:
-        """Combine datasets of rows with missing cells; outer joins leave these missing."""
-        return combine_by_rows(datasets, self.dims, self.concatenate)
+    def __call__(self, datasets: Nested) -> Any:
+        """Combine nested datasets or trees."""
+        if self.combine == "by_coords":
+            return xr.combine_by_coords(datasets, **self.options)
+        if len(self.dims) == 1:
+            return self._concatenate(datasets, self.dims[0])
+        placed = list_places(datasets)
+        is_grid = is_full_grid(placed) and {len(path) for path, _ in placed} == {len(self.dims)}
+        if is_grid and self.find_new_dims(datasets):
+            found: Any = datasets
+            for dim in self.dims:
+                # the outermost first, as in xarray, which decides the place of new dimensions
+                found = self._stack(found, dim)
+            return found
+        return xr.combine_nested(datasets, concat_dim=self.concat_dim, **self.options)
 
-    def _stack(self, datasets: list[Any], dim: Any) -> Any:
+    def _stack(self, datasets: Nested, dim: Any) -> Any:
         """Join nested lists along the outermost dimension, cell by cell."""
         if not isinstance(datasets[0], list):
-            return self.concatenate(datasets, dim)
+            return self._concatenate(datasets, dim)
         return [self._stack(list(cells), dim) for cells in zip(*datasets, strict=True)]
 
-    def concatenate(self, datasets: list[Any], dim: Any) -> Any:
+    def combine_rows(self, datasets: Nested) -> Any:
+        """Combine a grid that may lack cells: first each row, then the rows.
+
+        Outer joins leave missing cells missing.
+        """
+        return self._combine_rows(datasets, self.dims)
+
+    def _combine_rows(self, datasets: Nested, dims: tuple[Any, ...]) -> Any:
+        if len(dims) > 1:
+            datasets = [self._combine_rows(row, dims[1:]) for row in datasets]
+        return self._concatenate(datasets, dims[0])
+
+    def _concatenate(self, datasets: Nested, dim: Any) -> Any:
         """Concatenate datasets along a dimension; along a new one, stack them.
 
         Here "minimal" means variables with the dimension. For a new dimension xarray refuses it;
         `xarray.open_mfdataset` stacks data variables then, and coordinates that differ.
-
-        Raises
-        ------
-        CombineError
-            The dimension looks like a misspelt dimension of the datasets.
         """
         options = self.options
-        if dim is not None and self._is_minimal and _is_new(dim, datasets):
+        is_minimal = all(options.get(name, "") == "minimal" for name in ("data_vars", "coords"))
+        if dim is not None and is_minimal and dim not in _list_dims(datasets):
             self.check_dims(datasets)
             coords = "minimal" if options.get("compat") == "override" else "different"
             options = options | {"data_vars": "all", "coords": coords}
         return xr.combine_nested(datasets, concat_dim=dim, **options)
 
-    @property
-    def _is_minimal(self) -> bool:
-        return all(self.options.get(name, "") == "minimal" for name in ("data_vars", "coords"))
-
-    def find_new_dims(self, datasets: list[Any]) -> list[Any]:
+    def find_new_dims(self, datasets: Nested) -> list[Any]:
         """Return the dimensions to join along that no dataset has."""
-        return [dim for dim in self.dims if dim is not None and _is_new(dim, datasets)]
+        present = _list_dims(datasets)
+        return [dim for dim in self.dims if dim is not None and dim not in present]
 
-    def check_dims(self, datasets: list[Any]) -> None:
-        """Refuse to stack along what looks like a misspelt dimension of the datasets.
-
-        Raises
-        ------
-        CombineError
-        """
-        parts = [part for dataset in flatten_nested(datasets) for part in _list_groups(dataset)]
+    def check_dims(self, datasets: Nested) -> None:
+        """Refuse to stack along what looks like a misspelt dimension of the datasets."""
         for dim in self.find_new_dims(datasets):
-            if not any(dim in part.variables for part in parts):
-                check_name(dim, dict.fromkeys(d for part in parts for d in part.dims))
+            if not any(dim in part.variables for part in _list_parts(datasets)):
+                check_name(dim, _list_dims(datasets))
 
 
 def check_name(dim: str, dims: Iterable[Any]) -> None:
-    """Refuse a dimension that no file has if it looks like a misspelt one that files have.
-
-    Raises
-    ------
-    CombineError
-    """
-    known = list(map(str, dims))
-    if dim not in known and (other := guess_name(dim, known)):
+    """Refuse a dimension that no file has if it looks like a misspelt one that files have."""
+    present = list(map(str, dims))
+    if dim not in present and (other := guess_name(dim, present)):
         raise CombineError(
-            f"concat_dim={dim!r}: no file has this dimension, but {known}; did you mean {other!r}? "
-            f"To stack files along a new one, pass preprocess=lambda ds: ds.expand_dims({dim!r})"
+            f"concat_dim={dim!r}: no file has this dimension, but {present}; did you mean "
+            f"{other!r}? To stack files along a new one, pass preprocess=lambda ds: "
+            f"ds.expand_dims({dim!r})"
         )
 
 
-def _list_groups(opened: Any) -> Iterator[Any]:
-    """Yield the dataset, or the nodes of a tree, which have their own dimensions."""
-    yield from opened.subtree if isinstance(opened, xr.DataTree) else (opened,)
+def _list_parts(datasets: Nested) -> Iterator[Any]:
+    """Yield the datasets, and the nodes of trees, which have their own dimensions."""
+    for opened in flatten_nested(datasets):
+        yield from opened.subtree if isinstance(opened, xr.DataTree) else (opened,)
 
 
-def _is_new(dim: Any, datasets: list[Any]) -> bool:
-    return not any(
-        dim in part.dims for some in flatten_nested(datasets) for part in _list_groups(some)
-    )
+def _list_dims(datasets: Nested) -> dict[Any, None]:
+    """Return the dimensions of datasets or trees, each once."""
+    return dict.fromkeys(dim for part in _list_parts(datasets) for dim in part.dims)
 
 
-def _measure_depth(datasets: list[Any]) -> int:
-    return 1 + max((_measure_depth(item) for item in datasets if isinstance(item, list)), default=0)
+# ---------------------------------------------------------------------- errors name the files
+
+KEEPING: tuple[dict[str, str], ...] = (
+    {"coords": "different"},
+    {"data_vars": "different"},
+    {"coords": "different", "data_vars": "different"},
+)
+"""Options that put values which differ between files side by side, the simplest first."""
+OVERRIDING = re.compile(r"[^.]*compat='override'\.?")
+"""What xarray advises where values differ: to take those of the first file for those of all."""
 
 
 def combine_naming_files(
     combine: Combine,
     dims: Sequence[Any] | None,
-    datasets: list[Any],
+    datasets: Nested,
     files: Sequence[Any],
     opened: Sequence[Any],
 ) -> Any:
-    """Combine datasets; an error names the files, and the first that does not fit.
+    """Combine nested datasets; an error names the files, and the first that does not fit.
 
-    Parameters
-    ----------
-    combine : callable
-    dims : sequence of str or None, optional
-        The dimensions that the datasets are joined along, if known.
-    datasets : list
-        Nested as ``combine`` expects them.
-    files : sequence
-        The files of the datasets, in order.
-    opened : sequence
-        The datasets in this order.
-
-    Raises
-    ------
-    UnsupportedError
-        A dimension is too long for what xarray makes of it, and so says a file.
+    ``dims`` are the dimensions that they are joined along, if given, ``files`` and ``opened`` the
+    files and their datasets in order.
     """
     shown = [without_secrets(str(file)) for file in files]
     demand_lengths(shown, opened, dims)
@@ -208,10 +217,13 @@ def combine_naming_files(
         if dims is None and isinstance(combine, Combination) and combine.combine == "nested":
             error.add_note("concat_dim is not given, so the files are merged; pass concat_dim=")
         if isinstance(error, xr.MergeError):
-            _leave_out_overriding(error)
+            # advice that changes values
+            texts = (OVERRIDING.sub("", a).strip() if isinstance(a, str) else a for a in error.args)
+            error.args = tuple(texts)
             error.add_note(_name_keeping(combine, datasets))
+        present = _list_dims(list(opened))
         for dim in dims or ():
-            if dim is not None and _is_new(dim, list(opened)):
+            if dim is not None and dim not in present:
                 error.add_note(
                     f"no file has the dimension {dim!r}, so the files are stacked along it"
                 )
@@ -224,86 +236,6 @@ def combine_naming_files(
         raise
 
 
-def demand_lengths(files: Sequence[str], opened: Sequence[Any], dims: Sequence[Any] | None) -> None:
-    """Refuse dimensions for whose length alone xarray would take too much memory.
-
-    Where it concatenates, it makes a mask of the whole dimension. Where it reindexes, it makes an
-    index, and a mask, of the other dimensions too. Dimensions with an index are in memory already.
-
-    Parameters
-    ----------
-    files : sequence of str
-    opened : sequence of Dataset or DataTree
-    dims : sequence of str or None, optional
-        The dimensions that they are joined along, if known.
-
-    Raises
-    ------
-    UnsupportedError
-    """
-    lengths: dict[tuple[str, Any], dict[str, int]] = defaultdict(dict)
-    groups: dict[str, list[Any]] = defaultdict(list)
-    for file, each in zip(files, opened, strict=True):
-        for part in _list_groups(each):
-            path = getattr(part, "path", "")
-            groups[path].append(part)
-            for dim, size in part.sizes.items():
-                lengths[path, dim][file] = size
-    for (path, dim), sizes in lengths.items():
-        longest, size = max(sizes.items(), key=lambda item: item[1])
-        if INDEX_BYTES * size * len(sizes) <= ALWAYS or dim in groups[path][0].indexes:
-            continue
-        nbytes = 0
-        if dim in (dims or ()):
-            nbytes = sum(sizes.values())
-        elif _is_reindexed(dim, groups[path], dims):
-            nbytes = INDEX_BYTES * size
-        demand_joinable(nbytes, f"{longest}: dimension {str(dim)!r} of {size:,} elements")
-
-
-INDEX_BYTES = 8
-"""Bytes of an element of an index that xarray makes."""
-
-
-def _is_reindexed(dim: Any, parts: Sequence[Any], dims: Sequence[Any] | None) -> bool:
-    """Say whether xarray may put variables with a dimension on the coordinates of other files.
-
-    It does so to variables that some files lack, and where coordinates differ along a dimension
-    that the files are not joined along. Where nobody names dimensions, files of the same variables
-    follow each other along one, and the results are merged.
-    """
-    alike: dict[frozenset[Any], list[Any]] = defaultdict(list)
-    for part in parts:
-        alike[frozenset(n for n, v in part.variables.items() if dim in v.dims)].append(part)
-    if dims and len(alike) > 1:
-        return True
-    united = list[dict[Any, Any]]()
-    for names, group in alike.items():
-        beside = {d for n in names for d in group[0].variables[n].dims} - {*(dims or ())}
-        lists = {d: [p.indexes[d] for p in group if d in p.indexes] for d in beside}
-        indexes = {d: found for d, found in lists.items() if found}
-        differ = [d for d, (one, *more) in indexes.items() if not all(map(one.equals, more))]
-        if len(differ) > (0 if dims else 1):
-            return True
-        united.append({d: one.append(more).unique() for d, (one, *more) in indexes.items()})
-    first = united[0]
-    return any(not _has_same_values(one[d], first[d]) for one in united for d in one if d in first)
-
-
-def _has_same_values(one: Any, other: Any) -> bool:
-    return len(one) == len(other) and bool(one.isin(other).all())
-
-
-KEEPING: tuple[dict[str, str], ...] = (
-    {"coords": "different"},
-    {"data_vars": "different"},
-    {"coords": "different", "data_vars": "different"},
-)
-"""Options that put values which differ between files side by side, the simplest first."""
-OVERRIDING = re.compile(r"[^.]*compat='override'\.?")
-"""What xarray advises where values differ: to take those of the first file for those of all."""
-
-
 def write_options(options: Mapping[str, str]) -> str:
     """Return options as code.
 
@@ -313,14 +245,7 @@ def write_options(options: Mapping[str, str]) -> str:
     return ", ".join(f'{name}="{value}"' for name, value in options.items())
 
 
-def _leave_out_overriding(error: Exception) -> None:
-    """Leave the advice that changes values out of an error of xarray."""
-    error.args = tuple(
-        OVERRIDING.sub("", a).strip() if isinstance(a, str) else a for a in error.args
-    )
-
-
-def _name_keeping(combine: Combine, datasets: list[Any]) -> str:
+def _name_keeping(combine: Combine, datasets: Nested) -> str:
     """Return how to combine datasets whose values differ without losing any."""
     if isinstance(combine, Combination):
         for options in KEEPING:
@@ -329,12 +254,12 @@ def _name_keeping(combine: Combine, datasets: list[Any]) -> str:
     return "to keep the values of every file, rename the variable in preprocess, or open them apart"
 
 
-def _find_first_failing(combine: Callable[[list[Any]], Any], datasets: list[Any]) -> int | None:
+def _find_first_failing(combine: Combine, datasets: Nested) -> int | None:
     """Return the number of the first dataset that does not combine with those before it.
 
     This costs little more than combining the datasets up to there. Grids have no such order.
     """
-    if any(isinstance(item, list) for item in datasets):
+    if len(datasets) < 2 or any(isinstance(item, list) for item in datasets):
         return None
     works, fails = 1, 2
     while fails < len(datasets) and _can_combine(combine, datasets[:fails]):
@@ -345,12 +270,229 @@ def _find_first_failing(combine: Callable[[list[Any]], Any], datasets: list[Any]
             works = middle
         else:
             fails = middle
-    return works if len(datasets) > 1 else None
+    return works
 
 
-def _can_combine(combine: Callable[[list[Any]], Any], datasets: list[Any]) -> bool:
+def _can_combine(combine: Combine, datasets: Nested) -> bool:
     try:
         combine(datasets)
     except COMBINE_ERRORS:
         return False
     return True
+
+
+# ---------------------------------------------------------------------- comparing indexes
+
+Parts = Mapping[str, xr.Dataset]
+"""The dataset, or one group, of each file, by the name of the file."""
+
+
+def _group_by_variables(parts: Iterable[Any], dim: Any = None) -> list[list[Any]]:
+    """Return datasets by the variables that they have: those with a dimension, or with data."""
+    found: dict[frozenset[Any], list[Any]] = defaultdict(list)
+    for part in parts:
+        names = part.data_vars if dim is None else part.variables
+        found[frozenset(n for n in names if dim is None or dim in names[n].dims)].append(part)
+    return [*found.values()]
+
+
+def _list_indexes(
+    parts: Iterable[Any], dims: Collection[Any] | None = None
+) -> dict[Any, list[Any]]:
+    """Return the indexes of datasets by dimension, or by some dimensions."""
+    found: dict[Any, list[pd.Index[Any]]] = defaultdict(list)
+    for part in parts:
+        for dim, index in part.indexes.items():
+            if dim in (part.sizes if dims is None else dims):
+                found[dim].append(index)
+    return found
+
+
+def _differ(indexes: Sequence[pd.Index[Any]]) -> bool:
+    return not all(map(indexes[0].equals, indexes[1:]))
+
+
+# ---------------------------------------------------------------------- long dimensions
+
+INDEX_BYTES = 8
+"""Bytes of an element of an index that xarray makes."""
+
+
+def demand_lengths(files: Sequence[str], opened: Sequence[Any], dims: Sequence[Any] | None) -> None:
+    """Refuse dimensions for whose length alone xarray would take too much memory.
+
+    Where it concatenates, it makes a mask of the whole dimension. Where it reindexes, it makes an
+    index, and a mask, of the other dimensions too. Dimensions with an index are in memory already.
+    ``dims`` are the dimensions that the files are joined along, if given.
+    """
+    groups: dict[str, dict[str, Any]] = defaultdict(dict)
+    for file, each in zip(files, opened, strict=True):
+        for part in _list_parts([each]):
+            groups[getattr(part, "path", "")][file] = part
+    for parts in groups.values():
+        for dim in dict.fromkeys(dim for part in parts.values() for dim in part.dims):
+            sizes = {file: part.sizes[dim] for file, part in parts.items() if dim in part.sizes}
+            longest, size = max(sizes.items(), key=lambda item: item[1])
+            is_indexed = dim in next(iter(parts.values())).indexes
+            if INDEX_BYTES * size * len(sizes) <= ALWAYS or is_indexed:
+                continue
+            nbytes = 0
+            if dim in (dims or ()):
+                nbytes = sum(sizes.values())
+            elif _is_reindexed(dim, [*parts.values()], {*(dims or ())}):
+                nbytes = INDEX_BYTES * size
+            demand_joinable(nbytes, f"{longest}: dimension {str(dim)!r} of {size:,} elements")
+
+
+def _is_reindexed(dim: Any, parts: Sequence[Any], joined: Collection[Any]) -> bool:
+    """Say whether xarray may put variables with a dimension on the coordinates of other files.
+
+    It does so to variables that some files lack, and where coordinates differ along a dimension
+    that the files are not joined along. Where nobody names dimensions, files of the same variables
+    follow each other along one, and the results are merged.
+    """
+    kinds = _group_by_variables(parts, dim)
+    if joined and len(kinds) > 1:
+        return True
+    united = list[dict[Any, Any]]()
+    for alike in kinds:
+        variables = [v for v in alike[0].variables.values() if dim in v.dims]
+        indexes = _list_indexes(alike, {d for v in variables for d in v.dims if d not in joined})
+        if sum(map(_differ, indexes.values())) > (0 if joined else 1):
+            return True
+        united.append({d: one.append(more).unique() for d, (one, *more) in indexes.items()})
+    first = united[0]
+    pairs = [(one[d], first[d]) for one in united for d in one if d in first]
+    return any(len(one) != len(other) or not one.isin(other).all() for one, other in pairs)
+
+
+# ---------------------------------------------------------------------- files that are unlike
+
+MOST_NAMES = 3
+"""Variables, or files, that a sentence names; of more it gives the number."""
+SILENCE = (
+    "if this is meant, silence the warning: "
+    'warnings.simplefilter("ignore", virtualds.CombineWarning)'
+)
+EQUAL_DIMENSIONS = "make the dimensions equal in preprocess= (ds.isel, ds.squeeze, ds.expand_dims)"
+Dims = tuple[str, ...]
+
+
+def warn_of_unlike_files(
+    combination: Combination, opened: Mapping[str, Any], combined: xr.Dataset | xr.DataTree
+) -> None:
+    """Warn once if combining files, given by name, repeated values, or united two grids."""
+    found: list[str] = []
+    groups = {file: list_groups(each) for file, each in opened.items()}
+    for path, result in list_groups(combined).items():
+        parts = {file: each[path] for file, each in groups.items() if path in each}
+        joined = _find_joined(combination, parts)
+        found += _describe_repeated(parts, result, joined)
+        if combination.options.get("join", "outer") == "outer":
+            found += _describe_united(combination, parts, result, joined)
+    if found:
+        text = "\n  ".join([f"the {len(opened)} files combine, but are not alike", *found, SILENCE])
+        warn_user(without_secrets(text), CombineWarning)
+
+
+def _find_joined(combination: Combination, parts: Parts) -> set[Any]:
+    """Return the dimensions along which files follow each other.
+
+    Those that coordinates decide are the ones that `xarray.combine_by_coords` finds: along which
+    files of the same variables begin with other values.
+    """
+    if combination.combine == "nested":
+        return set(combination.dims)
+    return {
+        dim
+        for alike in _group_by_variables(parts.values())
+        for dim, found in _list_indexes(alike).items()
+        if len({index[0] for index in found if index.size}) > 1
+    }
+
+
+def _describe_repeated(parts: Parts, result: xr.Dataset, joined: Collection[Any]) -> Iterator[str]:
+    """Yield a sentence for each way in which values of some files are repeated."""
+    found: dict[tuple[Dims, Dims, tuple[str, ...]], list[str]] = defaultdict(list)
+    for name, variable in result.variables.items():
+        kinds = _group_by_dims(parts, name, joined)
+        whole = {str(dim) for dim in variable.dims if dim not in joined}
+        if any(set(dims) < whole for dims in kinds):
+            usual = max(kinds, key=lambda dims: len(kinds[dims]))
+            for dims in [dims for dims in kinds if dims != usual]:
+                found[usual, dims, tuple(kinds[dims])].append(str(name))
+    for (usual, other, files), names in found.items():
+        taken = {str(name) for file in files for name in parts[file].variables}
+        renamed = find_renamed(usual, other, taken)
+        remedy = f"rename it: preprocess={write_rename(renamed)}" if renamed else EQUAL_DIMENSIONS
+        yield (
+            f"{name_some(map(repr, names), MOST_NAMES)}: ({', '.join(other)}) in "
+            f"{name_some(files, MOST_NAMES)}, ({', '.join(usual)}) in others: repeated along what "
+            f"each lacks; {remedy}"
+        )
+
+
+def _group_by_dims(parts: Parts, name: Any, joined: Collection[Any]) -> dict[Dims, list[str]]:
+    """Return the files that have a variable by dimensions: in any order, without the joined."""
+    kinds: dict[frozenset[str], Dims] = {}
+    found: dict[Dims, list[str]] = defaultdict(list)
+    for file, part in parts.items():
+        if name in part.variables:
+            dims = tuple(str(dim) for dim in part.variables[name].dims if dim not in joined)
+            found[kinds.setdefault(frozenset(dims), dims)].append(file)
+    return found
+
+
+def _describe_united(
+    combination: Combination, parts: Parts, result: xr.Dataset, joined: Collection[Any]
+) -> Iterator[str]:
+    """Yield a sentence for each coordinate that has elements which a file lacks.
+
+    Times are no grid: members and variables that begin or end at other times are ordinary.
+    """
+    for dim, whole in result.indexes.items():
+        is_time = isinstance(whole, pd.DatetimeIndex | pd.TimedeltaIndex | xr.CFTimeIndex)
+        if dim in joined or dim not in result.sizes or is_time:
+            continue
+        having = {file: part.indexes[dim] for file, part in parts.items() if dim in part.indexes}
+        is_filled = any(index.size < whole.size for index in having.values())
+        if is_filled and _is_mixed(combination, parts, dim, whole):
+            grids: dict[str, list[str]] = defaultdict(list)
+            for file, index in having.items():
+                grids[digest_values(index.values)].append(file)
+            most = sorted(grids.items(), key=lambda item: -len(item[1]))[:MOST_NAMES]
+            places = "; ".join(f"{grid} in {name_some(files, MOST_NAMES)}" for grid, files in most)
+            yield (
+                f"{str(dim)!r}: {places}: united to {whole.size:,} values, and filled where a file "
+                f"has none; leave out the files of another grid, or open them apart "
+                f'(join="exact" refuses them)'
+            )
+
+
+def _is_mixed(combination: Combination, parts: Parts, dim: Any, whole: pd.Index[Any]) -> bool:
+    """Say whether files are of two grids, instead of covering parts of one.
+
+    Files that are only merged may cover other parts, as years that one variable lacks. Those that
+    are joined along another dimension may not.
+    """
+    is_nested, everything = combination.combine == "nested", [*parts.values()]
+    if not (is_nested and set(combination.dims) <= {None}):
+        groups = [everything] if is_nested else _group_by_variables(everything)
+        lists = [found for alike in groups if (found := _list_indexes(alike).get(dim))]
+        if any(map(_differ, lists)):
+            return True
+    return any(_has_others_between(index, whole) for index in _list_indexes(everything)[dim])
+
+
+def _has_others_between(index: pd.Index[Any], whole: pd.Index[Any]) -> bool:
+    """Say whether an index lacks elements of another one between its own.
+
+    >>> _has_others_between(pd.Index([1, 3]), pd.Index([1, 2, 3]))
+    True
+    >>> _has_others_between(pd.Index([1, 2]), pd.Index([1, 2, 3]))
+    False
+    """
+    if not (index.size and whole.is_unique):
+        return False
+    places = whole.get_indexer(index)
+    return bool(places.max() - places.min() + 1 > index.size)

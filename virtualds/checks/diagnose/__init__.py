@@ -16,15 +16,13 @@ from virtualds.checks.diagnose.scan_files import Examination, FileSurvey, survey
 from virtualds.checks.diagnose.trial_combine import TrialCombine
 from virtualds.combine import open_virtual_mfdataset
 from virtualds.combine.alike_files import AlikeOpener
-from virtualds.combine.arguments import OF_XARRAY
 from virtualds.combine.batch_job import BatchJob
 from virtualds.combine.build_options import BuildOptions
 from virtualds.combine.file_coordinates import Source
-from virtualds.combine.files import Files, Paths
 from virtualds.combine.open_file import list_steps, make_job
-from virtualds.combine.ordering import Arrangement
+from virtualds.combine.ordering import Arrangement, Files, Paths
 from virtualds.combine.workers import choose_workers
-from virtualds.combine.xarray_combine import CHOICES, Combination, check_name
+from virtualds.combine.xarray_combine import CHOICES, OF_XARRAY, Combination, check_name
 from virtualds.datasets.keywords import list_arguments, make_strict
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.structure import SIZE
