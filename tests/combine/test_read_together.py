@@ -358,6 +358,7 @@ def test_a_dimension_is_as_long_as_the_longest_of_its_variables_in_any_group(
         with netcdf.Dataset(path, "w") as file:
             file.createDimension("time", None)
             file.createDimension("x", 3)
+            file.createVariable("time", "f8", ("time",))[:] = [2 * number, 2 * number + 1]
             inner = file.createGroup("a")
             for owner, length in ((file, 2), (inner, 2 + (number == 3) - (number == 4))):
                 owner.createVariable("v", "f4", ("time", "x"))[:length] = 10 * number + length
