@@ -42,7 +42,7 @@ def there_and_back(path: Path, **options: Any) -> Any:
     """Return what is made of a file that was kept, and what was made of it when it was scanned."""
     opening = OpenOptions(**options)
     opened = open_stored(path, opening)
-    group = from_bytes(to_part(to_batch(opened).group))
+    group = from_bytes(to_part(to_batch(opened).to_group()))
     return make_dataset_or_tree(Location.of(path), group, opening), opened.to_dataset()
 
 
@@ -231,7 +231,7 @@ def sealed(body: bytes) -> bytes:
 
 
 def entry_of(group: Any) -> bytes:
-    columns = {"attributes": [[], []], "encodings": [[], []], "stacked": {}}
+    columns = {"attributes": [[], []], "encodings": [[], []], "stacked": {}, "below": None}
     found = {"group": group, "dim": None, "lengths": [], "same": [], **columns}
     assert tuple(found) == CACHED
     return json.dumps(found).encode()

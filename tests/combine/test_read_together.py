@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from days import CASES, FILES, FilesOf, day, timed
 
 import virtualds
 from virtualds.combine import file_batch
+from virtualds.combine.build import Build
 from virtualds.combine.files_read import FilesRead
 from virtualds.datasets import to_dataset
 from virtualds.datasets.decoding_cache import DecodingPlans
@@ -368,3 +369,87 @@ def test_a_dimension_is_as_long_as_the_longest_of_its_variables_in_any_group(
     assert found.virtual.report.read.together == FILES - 2
     with xr.open_mfdataset(paths, engine="netcdf4", **options) as native:
         xr.testing.assert_equal(found.virtual.to_lazy().load(), native.load())
+
+
+def tree(number: int, **groups: xr.Dataset) -> dict[str, xr.Dataset]:
+    fields = day(number)[["v", "mask"]].drop_vars("time")
+    return {"/": day(number), "/a": fields, "/a/b": fields[["v"]], **groups}
+
+
+def own(number: int) -> xr.Dataset:
+    return day(number).rename(time="step", v="w")
+
+
+FOREST: dict[str, Callable[[int], dict[str, xr.Dataset]]] = {
+    "groups that inherit": tree,
+    "a group without the dimension": lambda n: tree(n, fixed=day(0)[["mask"]]),
+    "a group with a dimension of its own": lambda n: tree(n, own=day(0)[["v"]].rename(time="step")),
+    "a coordinate of one group": lambda n: {"/": xr.Dataset(), "/a": day(n), "/a/b": day(n)[["v"]]},
+    "coordinates in two groups": lambda n: {"/": xr.Dataset(), "/a": day(n), "/c": day(n)},
+    "coordinates that differ": lambda n: {"/": xr.Dataset(), "/a": day(n), "/c": day(n + (n == 3))},
+    "a coordinate again below": lambda n: tree(n, c=day(n)),
+    "another coordinate below in one": lambda n: tree(n, c=day(n + (n == 3))),
+    "another length below in one": lambda n: tree(
+        n, c=day(n, steps=2 + (n == 3))[["v"]].drop_vars("time")
+    ),
+    "a group more in one": lambda n: tree(n, **({"c": day(n)[["v"]]} if n == 3 else {})),
+    "months": lambda n: {"/": day(n, 2 + n % 3), "/a": day(n, 2 + n % 3)[["v"]].drop_vars("time")},
+    "a mask that differs below": lambda n: tree(n, c=day(n, mask=("x", np.arange(4) * (n // 4)))),
+    "dates of each file": lambda n: {
+        "/": timed(n, [0, 1], units=f"days since 2000-01-{2 * n + 1:02}"),
+        "/a": day(n)[["v"]].drop_vars("time"),
+    },
+}
+READ_AS_ONE = {
+    "groups that inherit",
+    "a group without the dimension",
+    "a group with a dimension of its own",
+    "a coordinate of one group",
+    "a coordinate again below",
+    "months",
+    "dates of each file",
+}
+
+
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("kind", FOREST)
+def test_trees_are_joined_as_xarray_joins_them(
+    kind: str, order: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [tmp_path / f"{number}.nc" for number in range(FILES)]
+    for number, path in enumerate(paths):
+        made = {path.lstrip("/") or "/": ds for path, ds in FOREST[kind](number).items()}
+        xr.Dataset().to_netcdf(path, engine="h5netcdf")
+        for group, dataset in made.items():
+            dataset.to_netcdf(path, mode="a", group=group, engine="h5netcdf")
+    options: dict[str, Any] = {"data_vars": "minimal", "coords": "minimal", "compat": "equals"}
+    options |= {"join": "outer", "combine_attrs": "override"}
+    results: list[Any] = []
+
+    def build() -> xr.DataTree:
+        return virtualds.open_virtual_mfdatatree(paths[::order], concat_dim="time").load()
+
+    def combine() -> xr.DataTree:
+        # where groups do not agree about it, files stay in the order in which they are given
+        ordered = paths[::order] if kind == "coordinates that differ" else paths
+        trees = [xr.open_datatree(path, engine="h5netcdf") for path in ordered]
+        return xr.combine_nested(trees, concat_dim="time", **options).load()
+
+    for make in (combine, build):
+        try:
+            results.append(make())
+        except (ValueError, virtualds.VirtualdsError) as error:
+            results.append(error)
+    expected, found = results
+    assert isinstance(found, xr.DataTree) == isinstance(expected, xr.DataTree), results
+    if isinstance(found, xr.DataTree):
+        xr.testing.assert_identical(found, expected)
+        assert found.groups == expected.groups
+    if kind in READ_AS_ONE:
+
+        def opened(*args: Any) -> Any:
+            raise AssertionError("a file was opened by itself")
+
+        monkeypatch.setattr(file_batch, "open_group", opened)
+        monkeypatch.setattr(Build, "combine", opened)
+        xr.testing.assert_identical(build(), expected)

@@ -189,9 +189,9 @@ def open_virtual_mfdataset(
             target=target,
             datasets=bool(request.build.job.job.steps) or target is not None,
             dims=request.combination.dims,
-            together=AlikeOpener(request.opening, request.build.files.options),
         )
         whole = DatasetBuilder(replace(request.build, job=job), request.combination)
+        combined: xr.Dataset
         with explain_interrupt(lambda: describe_build(cache, to)), abandon_on_error(target):
             combined, found, report = whole.build_dataset()
             request.finish(combined, combined.variables, found, report)
@@ -290,9 +290,10 @@ def open_virtual_mfdatatree(
             f"combine a group by coordinates, call open_virtual_mfdataset(group=...)"
         )
     request = _Request.of(locals(), below=True)
+    whole = DatasetBuilder(request.build, request.combination)
+    combined: xr.DataTree
     with explain_interrupt(lambda: describe_build(cache, None)):
-        found, report = request.build.open_files()
-        combined: xr.DataTree = request.build.combine(request.combination, found)
+        combined, found, report = whole.build_dataset()
     names = [name for node in combined.subtree for name in node.variables]
     request.finish(combined, names, found, report)
     combined.virtual.report = report
@@ -325,7 +326,8 @@ class _Request:
         if not steps and find_client(building.parallel) is not None:
             # only the workers of a cluster may be able to read the files
             steps = (keep_dataset,)
-        job = BatchJob(make_job(opening, building, steps, files.options))
+        together = AlikeOpener(opening, files.options)
+        job = BatchJob(make_job(opening, building, steps, files.options), together=together)
         build = Build[Any](files, job, choose_workers(building.parallel, files), building)
         named = given["attrs_file"]
         number = None if named is None else files.find_file(named, "attrs_file")

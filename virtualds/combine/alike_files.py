@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain, pairwise
@@ -65,6 +65,10 @@ PLAIN_SEPARATOR = "::"
 """What urls of files in archives, and chains of fsspec, have in them."""
 
 
+CountsOnce = Callable[[VariableDecoding], bool]
+"""Says whether a variable is taken from the first file only."""
+
+
 class NeedsFullCombineError(Exception):
     """Joining the files as they are stored might change the result."""
 
@@ -87,7 +91,7 @@ class JoinableFiles:
     opening : OpenOptions
     options : StorageOptions, optional
         Access options of the files.
-    indexes : tuple, optional
+    indexes, below : optional
         As `FileBatch` has them.
     """
 
@@ -98,16 +102,30 @@ class JoinableFiles:
     opening: OpenOptions
     options: StorageOptions | None = None
     indexes: tuple[Any, ...] | None = None
+    below: Mapping[str, JoinableFiles] | None = None
     _loaded: dict[str, Sequence[Array]] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, files: Sequence[FileBatch]) -> JoinableFiles:
         """Return files that were opened one by one."""
-        first = files[0]
+        first, below = files[0], None
         alike = ListedFiles([file.group for file in files], range(len(files)))
         urls = [url for file in files for url in file.urls]
         numbers = [number for file in files for number in file.numbers]
-        return cls(alike, urls, numbers, first.plan, first.opening, indexes=first.indexes)
+        if first.below is not None:
+            below = {
+                path: cls.of([(file.below or {})[path] for file in files]) for path in first.below
+            }
+        return cls(
+            *(alike, urls, numbers, first.plan, first.opening),
+            indexes=first.indexes,
+            below=below,
+        )
+
+    def walk(self) -> Iterator[JoinableFiles]:
+        """Yield the files, and the groups below them."""
+        yield self
+        yield from (self.below or {}).values()
 
     def take(self, places: Ints) -> JoinableFiles:
         """Return some of the files, in another order.
@@ -125,20 +143,30 @@ class JoinableFiles:
         loaded: dict[str, Sequence[Array]] = {
             name: [some[n] for n in order] for name, some in self._loaded.items()
         }
-        numbers = [self.numbers[n] for n in order]
-        return replace(self, alike=alike, urls=urls, numbers=numbers, plan=plan, _loaded=loaded)
+        numbers, below = [self.numbers[n] for n in order], None
+        if self.below is not None:
+            below = {path: files.take(places) for path, files in self.below.items()}
+        return replace(
+            self,
+            alike=alike,
+            urls=urls,
+            numbers=numbers,
+            plan=plan,
+            below=below,
+            _loaded=loaded,
+        )
 
-    def collect(self, dim: str | None, ignored: Collection[str] = ()) -> FileBatch:
+    def collect(self, dim: str | None, counts_once: CountsOnce | None = None) -> FileBatch:
         """Return the files as one batch.
 
         Parameters
         ----------
         dim : str, optional
             The dimension along which variables are joined. All other dimensions have one length.
-        ignored : collection of str
-            Loaded variables that are wanted of the first file only.
+        counts_once : callable, optional
+            Says which loaded variables are wanted of the first file only.
         """
-        group = self.alike.group
+        group, given = self.alike.group, dim
         if dim not in self.lengths:
             dim = None
         variables, stacked = dict(group.variables), dict[str, Any]()
@@ -156,7 +184,7 @@ class JoinableFiles:
                 if isinstance(data, ManifestArray):
                     stacked[name] = self.alike.stack(name)
                     self._check_dates(name, stacked[name], None)
-            elif name in ignored:
+            elif counts_once is not None and counts_once(part):
                 is_whole = False
                 data = self._load_first(name)
             else:
@@ -168,7 +196,10 @@ class JoinableFiles:
                     stacked[name] = np.stack([*self._iterate(name)])
             encoding = encoding_of(stored) if part.is_loaded else stored.encoding
             variables[name] = replace(stored, data=data, encoding=encoding)
-        lengths = self.lengths.get(dim or "", np.zeros(0, np.int64))
+        lengths, below = self.lengths.get(dim or "", np.zeros(0, np.int64)), None
+        if self.below is not None:
+            below = {path: files.collect(given, counts_once) for path, files in self.below.items()}
+            is_whole = is_whole and all(batch.is_whole for batch in below.values())
         return FileBatch(
             tuple(self.urls),
             replace(group, variables=variables),
@@ -183,6 +214,7 @@ class JoinableFiles:
             frozenset(same),
             is_whole,
             indexes=self.indexes,
+            below=below,
         )
 
     @property
@@ -294,12 +326,14 @@ def collect_files(files: JoinableFiles) -> list[FileBatch]:
     NeedsFullCombineError
         They have to be opened one by one.
     """
-    dim, lengths = _guess_dimension(files), files.lengths
-    loaded = [part.is_loaded for part in files.plan.parts.values()]
-    for plan in files.find_plans_of_other_lengths(dim):
-        if [part.is_loaded for part in plan.parts.values()] != loaded:
-            raise NeedsFullCombineError("files of other lengths have other variables loaded")
-    others = [sizes for name, sizes in lengths.items() if name != dim]
+    every = list(files.walk())
+    dim = next((dim for group in every if (dim := _guess_dimension(group)) is not None), None)
+    for group in every:
+        loaded = [part.is_loaded for part in group.plan.parts.values()]
+        for plan in group.find_plans_of_other_lengths(dim):
+            if [part.is_loaded for part in plan.parts.values()] != loaded:
+                raise NeedsFullCombineError("files of other lengths have other variables loaded")
+    others = [sizes for group in every for name, sizes in group.lengths.items() if name != dim]
     if not any((sizes != sizes[0]).any() for sizes in others):
         return [files.collect(dim)]
     rows = np.unique(np.stack(others, axis=1), axis=0, return_inverse=True)[1].reshape(-1)
@@ -388,7 +422,8 @@ class AlikeOpener:
                 is_column = name == "units" and opening.decode_cf and is_dated(value)
                 return not is_column and (heeds_all or name in HEEDED_ATTRIBUTES)
 
-            with read(urls, self.options, opening.group, opening.skip, heeds) as found:
+            wanted = opening.group, opening.skip, heeds, opening.below
+            with read(urls, self.options, *wanted) as found:
                 yield [alike for alike in found if len(alike.numbers) > 1]
 
     def make_joinable(self, alike: AlikeFiles, items: Sequence[tuple[int, Any]]) -> JoinableFiles:
@@ -399,9 +434,19 @@ class AlikeOpener:
         NeedsFullCombineError
             They have to be decoded one by one.
         """
+        numbers, files = zip(*(items[n] for n in alike.numbers), strict=True)
+        first, *others = (
+            self._make_joinable(one, files, numbers) for one in (alike, *alike.below.values())
+        )
+        if not self.opening.below:
+            return first
+        return replace(first, below=dict(zip(alike.below, others, strict=True)))
+
+    def _make_joinable(
+        self, alike: AlikeFiles, files: Sequence[Any], numbers: Sequence[int]
+    ) -> JoinableFiles:
         if not all(isinstance(v.data, ManifestArray) for v in alike.group.variables.values()):
             raise NeedsFullCombineError("some variables are read when they are needed")
-        numbers, files = zip(*(items[n] for n in alike.numbers), strict=True)
         plan = find_plan(files[0], alike.group, self.opening, self.options)
         return JoinableFiles(alike, files, numbers, plan, self.opening, self.options)
 

@@ -9,8 +9,6 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic
 
-import xarray as xr
-
 from virtualds.combine.alike_files import NeedsFullCombineError
 from virtualds.combine.batch_job import BatchJob
 from virtualds.combine.build_options import BuildOptions
@@ -201,13 +199,13 @@ def _find_first_error(failed: dict[int, Exception]) -> Exception:
     return error
 
 
-BuildResult = tuple[xr.Dataset, Sequence[Outcome[Any]], BuildReport]
-"""The dataset, what was opened, and the report."""
+BuildResult = tuple[Any, Sequence[Outcome[Any]], BuildReport]
+"""The dataset or tree, what was opened, and the report."""
 
 
 @dataclass(frozen=True)
 class DatasetBuilder:
-    """Builds one dataset of files.
+    """Builds one dataset or tree of files.
 
     Parameters
     ----------
@@ -221,7 +219,7 @@ class DatasetBuilder:
     combination: Combination
 
     def build_dataset(self) -> BuildResult:
-        """Return the dataset, what was opened, and the report."""
+        """Return the dataset or tree, what was opened, and the report."""
         begun = time.monotonic()
         alike = self._find_concatenator()
         found, report = self._open(alike)
@@ -257,7 +255,7 @@ class DatasetBuilder:
         job = replace(self.build.job, alike=alike, together=together)
         return replace(self.build, job=job).open_files()
 
-    def _join(self, alike: Concatenator, found: Sequence[Outcome[Any]]) -> xr.Dataset | None:
+    def _join(self, alike: Concatenator, found: Sequence[Outcome[Any]]) -> Any:
         """Concatenate files as they are stored; return None if the result might differ."""
         names = self.build.files.flat
         batches: list[Any] = [outcome.found for outcome in found]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
+from virtualds.arrays.alike_files import list_sizes
 from virtualds.arrays.concatenate import concatenate, reorder
 from virtualds.chunks.projection import Ints
 from virtualds.combine.alike_files import (
@@ -89,8 +90,8 @@ class Concatenator:
         if missing := CERTAIN.keys() - given.options.keys():
             raise NeedsFullCombineError(f"{min(missing)} is not given")
 
-    def join(self, batches: Sequence[FileBatch]) -> xr.Dataset:
-        """Return what combining the datasets of all files gives.
+    def join(self, batches: Sequence[FileBatch]) -> Any:
+        """Return what combining the datasets or trees of all files gives.
 
         Raises
         ------
@@ -99,21 +100,34 @@ class Concatenator:
         """
         if sum(map(len, batches)) < FEWEST_FILES:
             raise NeedsFullCombineError("there is nothing to be saved")
+        groups = _list_groups(batches)
         try:
-            self._check_structures(batches)
+            for some in groups.values():
+                self._check_structures(some)
             as_given = np.arange(sum(map(len, batches)))
             samples = _make_samples(batches, as_given)
             dim = self._find_dimension(samples)
-            self._check_meanings(batches, dim)
-            self._check_values(batches, dim)
-            order = self._find_order(batches, dim)
+            for some in groups.values():
+                self._check_meanings(some, dim)
+                self._check_values(some, dim)
+            owner = _find_ordering_group(groups, dim) if self._sorts else ""
+            order = self._find_order(groups[owner], dim)
             if (order[:2] != as_given[:2]).any():
                 samples = _make_samples(batches, order)
             demand_lengths(["the first", "the second"], samples, (dim,))
             pattern = self.combination(samples)
-            _check_first(pattern, samples[0], dim)
-            return self._grow(pattern, batches, order, dim)
-        except (*COMBINE_ERRORS, MisfitError, OverflowError) as error:
+            if isinstance(pattern, xr.Dataset):
+                _check_first(pattern, samples[0], dim)
+                return self._grow(pattern, batches, order, dim)
+            _check_first(pattern[owner or "/"], samples[0][owner or "/"], dim)
+            nodes = {
+                f"/{path}": self._grow(
+                    pattern[path or "/"].to_dataset(False), some, order, dim, inherits=bool(path)
+                )
+                for path, some in groups.items()
+            }
+            return xr.DataTree.from_dict(nodes, name=pattern.name)
+        except (*COMBINE_ERRORS, MisfitError, OverflowError, KeyError) as error:
             raise NeedsFullCombineError(f"{error}") from error
 
     def join_alike(self, files: Sequence[FileBatch]) -> list[FileBatch]:
@@ -132,12 +146,14 @@ class Concatenator:
         groups: dict[Any, list[FileBatch]] = {}
         keys: dict[int, Any] = {}
         for file in files:
-            number = id(file.plan)
-            if number not in keys:
-                keys[number] = self._make_key(file.plan)
-            key = keys[number]
-            if self.heeds_attributes:
-                key = key, _write_key(dict(file.group.attributes)) or id(file)
+            key: tuple[Any, ...] = ()
+            for path, part in file.walk():
+                number = id(part.plan)
+                if number not in keys:
+                    keys[number] = self._make_key(part.plan)
+                key += path, keys[number]
+                if self.heeds_attributes:
+                    key += (_write_key(dict(part.group.attributes)) or id(file),)
             groups.setdefault(key, []).append(file)
         return list(groups.values())
 
@@ -165,21 +181,30 @@ class Concatenator:
             raise NeedsFullCombineError("there is nothing to join")
         try:
             dim = self._find_stored_dimension(files)
-            self._check_sizes(files, dim)
-            for plan in files.find_plans_of_other_lengths(dim):
-                self.check_plans(files.plan, plan)
-            parts = files.plan.parts
-            ignored = [n for n, p in parts.items() if p.is_loaded and self._counts_once(p)]
+            if self.rises and all(dim not in group.lengths for group in files.walk()):
+                raise NeedsFullCombineError("they have no element to be put in order by")
+            for group in files.walk():
+                self._check_sizes(group, dim)
+                for plan in group.find_plans_of_other_lengths(dim):
+                    self.check_plans(group.plan, plan)
+            parts = [part for group in files.walk() for part in group.plan.parts.values()]
             # datasets have their values in memory
-            if ignored and files.indexes is None:
+            if files.indexes is None and any(p.is_loaded and self._counts_once(p) for p in parts):
                 # the file whose values count comes first
-                batch = self._sort(files, dim).collect(dim, ignored)
+                batch = self._sort(files, dim).collect(dim, self._counts_once)
             else:
                 batch = files.collect(dim)
-            return replace(batch, same=batch.same | self._compare_virtual(files, dim))
+            return self._add_same(batch, files, dim)
         except COMBINE_ERRORS as error:
             # remaining differences are found when all files are joined
             raise NeedsFullCombineError(f"{error}") from error
+
+    def _add_same(self, batch: FileBatch, files: JoinableFiles, dim: str) -> FileBatch:
+        """Add the small virtual variables without the dimension that all files have alike."""
+        below = None
+        if batch.below is not None and files.below is not None:
+            below = {p: self._add_same(b, files.below[p], dim) for p, b in batch.below.items()}
+        return replace(batch, same=batch.same | self._compare_virtual(files, dim), below=below)
 
     def _compare_virtual(self, files: JoinableFiles, dim: str) -> frozenset[str]:
         """Return those small virtual variables without the dimension that all files have alike."""
@@ -192,14 +217,14 @@ class Concatenator:
 
     def _sort(self, files: JoinableFiles, dim: str) -> JoinableFiles:
         """Return files in the order of their coordinate; as given if that is not known here."""
-        names = {part.name: name for name, part in files.plan.parts.items()}
-        name = names.get(dim)
-        if name is None or not self._sorts or not files.plan.parts[name].is_index:
+        owner = next((one for one in files.walk() if one.plan.find_index(dim)), None)
+        if owner is None or not self._sorts:
             return files
-        parts = files.load(name, dim)
+        name = str(owner.plan.find_index(dim))
+        parts = owner.load(name, dim)
         as_given = np.arange(len(parts))
         try:
-            values = decode_together(files.list_parts(name), list(parts), dim)
+            values = decode_together(owner.list_parts(name), list(parts), dim)
         except MisfitError:
             return files
         order = self._order_values(values, parts, as_given)
@@ -225,9 +250,8 @@ class Concatenator:
             They have no order.
         """
         as_given = np.argsort([number for batch in batches for number in batch.numbers])
-        names = {part.name: name for name, part in batches[0].plan.parts.items()}
-        name = names.get(dim)
-        if name is None or not self._sorts or not batches[0].plan.parts[name].is_index:
+        name = batches[0].plan.find_index(dim)
+        if name is None or not self._sorts:
             return as_given
         found = [batch.list_values(name) for batch in batches]
         parts = [part for batch in batches for part in batch.list_parts(name)]
@@ -304,7 +328,7 @@ class Concatenator:
         lengths = files.lengths
         if any((size != size[0]).any() for other, size in lengths.items() if other != dim):
             raise NeedsFullCombineError("their sizes differ")
-        if self.rises and (dim not in lengths or (lengths[dim] <= 0).any()):
+        if self.rises and dim in lengths and (lengths[dim] <= 0).any():
             raise NeedsFullCombineError("one has no element to be put in order by")
 
     def _check_values(self, batches: Sequence[FileBatch], dim: str) -> None:
@@ -340,11 +364,21 @@ class Concatenator:
         return bool(choice == "override")
 
     def _grow(
-        self, pattern: xr.Dataset, batches: Sequence[FileBatch], order: Ints, dim: str
+        self,
+        pattern: xr.Dataset,
+        batches: Sequence[FileBatch],
+        order: Ints,
+        dim: str,
+        *,
+        inherits: bool = False,
     ) -> xr.Dataset:
         """Return the dataset of two files, extended by all files along a dimension."""
         names = {part.name: name for name, part in batches[0].plan.parts.items()}
-        if pattern.variables.keys() != names.keys():
+        dropped = names.keys() - pattern.variables.keys()
+        if inherits:
+            # coordinates that the groups above have, too
+            dropped -= {part.name for part in batches[0].plan.parts.values() if part.is_index}
+        if dropped or not pattern.variables.keys() <= names.keys():
             raise NeedsFullCombineError("variables were made or dropped")
         lengths = np.array([n for batch in batches for n in batch.get_lengths(dim)])
         variables = {
@@ -366,6 +400,38 @@ class Concatenator:
         is_ordered = found.is_monotonic_increasing or found.is_monotonic_decreasing
         if self.rises and not (is_ordered and found.is_unique):
             raise NeedsFullCombineError("they are to be put in order")
+
+
+def _list_groups(batches: Sequence[FileBatch]) -> dict[str, list[FileBatch]]:
+    """Return the groups of files by path, each of all files.
+
+    Raises
+    ------
+    NeedsFullCombineError
+        They have other groups, or may make no trees.
+    """
+    trees = [dict(batch.walk()) for batch in batches]
+    if any(list(tree) != list(trees[0]) for tree in trees):
+        raise NeedsFullCombineError("their groups differ")
+    if not all(batch.is_aligned for batch in batches):
+        raise NeedsFullCombineError("their groups have coordinates of their own")
+    return {path: [tree[path] for tree in trees] for path in trees[0]}
+
+
+def _find_ordering_group(groups: Mapping[str, Sequence[FileBatch]], dim: str) -> str:
+    """Return the group whose coordinate puts files in order.
+
+    Raises
+    ------
+    NeedsFullCombineError
+        Some groups with the dimension do not have or inherit it.
+    """
+    owner = next((path for path, (one, *_) in groups.items() if one.plan.find_index(dim)), None)
+    for path, (one, *_) in groups.items():
+        inherits = not owner or path == owner or path.startswith(f"{owner}/")
+        if owner is not None and dim in list_sizes(one.group) and not inherits:
+            raise NeedsFullCombineError("their groups have no common coordinate")
+    return owner or ""
 
 
 def _join_variable(
@@ -475,8 +541,8 @@ def find_order(values: Array, lengths: Ints, as_given: Ints, is_nested: bool) ->
     return order if follows.all() and not (firsts != firsts).any() else None
 
 
-def _make_samples(batches: Sequence[FileBatch], order: Ints) -> list[xr.Dataset]:
-    """Return the datasets of the first two files.
+def _make_samples(batches: Sequence[FileBatch], order: Ints) -> list[Any]:
+    """Return the datasets or trees of the first two files.
 
     Raises
     ------
@@ -493,7 +559,7 @@ def _make_samples(batches: Sequence[FileBatch], order: Ints) -> list[xr.Dataset]
     return [batches[owner].cut(place).to_dataset() for owner, place in located]
 
 
-def _check_first(pattern: xr.Dataset, first: xr.Dataset, dim: str) -> None:
+def _check_first(pattern: Any, first: Any, dim: str) -> None:
     """Refuse two files that xarray puts in another order than all files have.
 
     Raises

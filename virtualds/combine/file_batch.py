@@ -26,6 +26,7 @@ from virtualds.arrays.alike_files import (
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.datasets.decoding import (
+    MisfitError,
     VariableDecoding,
     build_index,
     decode_together,
@@ -34,7 +35,12 @@ from virtualds.datasets.decoding import (
 from virtualds.datasets.decoding_cache import DecodingPlan, DecodingPlans
 from virtualds.datasets.lazy import get_virtual_array, is_unread
 from virtualds.datasets.location import Location
-from virtualds.datasets.open import dataset_of, make_dataset_or_tree, open_group
+from virtualds.datasets.open import (
+    dataset_of,
+    datatree_of,
+    make_dataset_or_tree,
+    open_group,
+)
 from virtualds.datasets.open_options import OpenOptions, fetch_coordinates
 from virtualds.datasets.to_dataset import find_decoding_plan
 from virtualds.errors import VirtualdsError, without_secrets
@@ -83,6 +89,8 @@ class FileBatch:
         Whether it was cut out of several files, and ``plan`` may be wrong for it.
     indexes : tuple of str, optional
         For the datasets of files, which are decoded already: the names of their indexes.
+    below : mapping of str to FileBatch, optional
+        By path, the groups below ``group`` in the same files, if files are read as trees.
     """
 
     urls: tuple[Any, ...]
@@ -99,6 +107,7 @@ class FileBatch:
     is_whole: bool = True
     is_cut: bool = False
     indexes: tuple[Hashable, ...] | None = None
+    below: Mapping[str, FileBatch] | None = None
 
     def __len__(self) -> int:
         return len(self.urls)
@@ -107,10 +116,27 @@ class FileBatch:
     def nchunks(self) -> int:
         """Number of chunks of virtual variables, in all files."""
         return sum(
-            data.nchunks * (1 if self.dim in variable.dims else len(self))
-            for variable in self.group.variables.values()
+            data.nchunks * (1 if batch.dim in variable.dims else len(self))
+            for _, batch in self.walk()
+            for variable in batch.group.variables.values()
             if isinstance(data := variable.data, ManifestArray)
         )
+
+    def walk(self) -> Iterator[tuple[str, FileBatch]]:
+        """Yield the batch and those of the groups below, with their paths, parents first."""
+        yield "", self
+        yield from (self.below or {}).items()
+
+    def to_group(self) -> ManifestGroup:
+        """Return the group, with those below it."""
+        if self.below is None:
+            return self.group
+        nested = dict[str, dict[str, ManifestGroup]]()
+        for path, batch in reversed([*self.walk()]):
+            above, _, name = path.rpartition("/")
+            own = dict(reversed([*nested.pop(path, {}).items()]))
+            nested.setdefault(above if path else "/", {})[name] = replace(batch.group, groups=own)
+        return nested["/"][""]
 
     def get_lengths(self, dim: str) -> tuple[int, ...]:
         """Return the lengths of the files along a dimension, -1 if they lack it."""
@@ -167,7 +193,13 @@ class FileBatch:
             stacked={},
             same=frozenset(),
             is_cut=not self._decode_alike(place, known),
+            below=self._cut_below(place, known),
         )
+
+    def _cut_below(self, place: int, known: int) -> dict[str, FileBatch] | None:
+        if self.below is None:
+            return None
+        return {path: batch.cut(place, known) for path, batch in self.below.items()}
 
     def _decode_alike(self, one: int, other: int) -> bool:
         """Say whether two files certainly have the same plan: all that plans heed is equal."""
@@ -220,6 +252,10 @@ class FileBatch:
         MisfitError
             Only decoding the files one by one shows which do.
         """
+        for batch in (self.below or {}).values():
+            batch.check_decoding()
+        if not self.is_aligned:
+            raise MisfitError
         for name, part in self.plan.parts.items():
             if part.is_loaded and len(self) > 1 and name not in self.same:
                 parts, values = self.list_parts(name), self.list_values(name)
@@ -229,14 +265,43 @@ class FileBatch:
                     for own, one in zip(parts, values, strict=True):
                         own.decode_values(one)
 
-    def to_dataset(self) -> xr.Dataset:
-        """Return the dataset of all files as one.
+    @property
+    def is_aligned(self) -> bool:
+        """Whether each file certainly makes a tree.
+
+        Groups share the dimensions of those above, and inherit their coordinates.
+        """
+        for path, batch in (self.below or {}).items():
+            for above, other in self.walk():
+                if path != above and (not above or path.startswith(f"{above}/")):
+                    sizes = list_sizes(other.group)
+                    shared = sizes.keys() & list_sizes(batch.group).keys()
+                    if not all(batch._agrees(other, dim) for dim in shared):
+                        return False
+        return True
+
+    def _agrees(self, other: FileBatch, dim: str) -> bool:
+        """Say whether files certainly have a dimension in common with a group above."""
+        name, above = self.plan.find_index(dim), other.plan.find_index(dim)
+        if self.get_lengths(dim) != other.get_lengths(dim) or name is None or above is None:
+            return name is None and self.get_lengths(dim) == other.get_lengths(dim)
+        is_joined = len(self) == 1 or self.dim == other.dim == dim
+        if not is_joined and not (name in self.same and above in other.same):
+            return False
+        values: list[Any] = [self.group.variables[name].data, other.group.variables[above].data]
+        parts = zip(self.list_parts(name), other.list_parts(above), strict=True)
+        return are_same(values) and all(one.decodes_like(two) for one, two in parts)
+
+    def to_dataset(self) -> Any:
+        """Return the dataset, or the tree, of all files as one.
 
         Raises
         ------
         VirtualdsError
             Values cannot be read.
         """
+        if self.below is not None:
+            return datatree_of(Location.of(self.urls[0]), self.to_group(), self.opening)
         if self.indexes is not None:
             return self._assemble(self.indexes)
         # a file of another length has an encoding of its own
@@ -339,20 +404,35 @@ def open_stored(
     """
     location = Location.of(url, storage_options)
     with location.hold_scan():
-        group = open_group(location, opening)
-        plan = None if opening.below else find_decoding_plan(group, opening)
-        if plan is None:
-            decoded = make_dataset_or_tree(location, group, opening)
-            plan = None if opening.below else find_decoding_plan(group, opening)
-            if plan is None:
-                return OpenedAlone(url, group, decoded)
-        try:
-            fetch_coordinates(location.url, [group], opening)
-            group = plan.load(group)
-        except VirtualdsError as error:
-            error.add_note(without_secrets(f"file {location.url}"))
-            raise
-    return FileBatch((url,), group, plan, opening)
+        return make_batch(url, location, open_group(location, opening), opening)
+
+
+def make_batch(
+    url: Any, location: Location, group: ManifestGroup, opening: OpenOptions
+) -> OpenedAlone | FileBatch:
+    """Return a file that was read, with its loaded values in memory.
+
+    Errors are those of `virtualds.open_virtual_dataset`.
+    """
+    groups = dict(group.walk()) if opening.below else {"": group}
+    plans = [find_decoding_plan(part, opening) for part in groups.values()]
+    if None in plans:
+        decoded = make_dataset_or_tree(location, group, opening)
+        plans = [find_decoding_plan(part, opening) for part in groups.values()]
+        if None in plans:
+            return OpenedAlone(url, group, decoded)
+    found = dict[str, FileBatch]()
+    try:
+        fetch_coordinates(location.url, [*groups.values()], opening)
+        for (path, part), plan in zip(groups.items(), plans, strict=True):
+            assert plan is not None
+            own = replace(part, groups={}) if opening.below else part
+            found[path] = FileBatch((url,), plan.load(own), plan, opening)
+    except VirtualdsError as error:
+        error.add_note(without_secrets(f"file {location.url}"))
+        raise
+    first = found.pop("")
+    return replace(first, below=found) if opening.below else first
 
 
 # ---------------------------------------------------------------------- datasets as batches

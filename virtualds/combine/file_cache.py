@@ -132,7 +132,7 @@ class FileCache:
             return
         if len(batch) == 1:
             # what is done with the file before it is written must not be cached
-            batch = replace(batch, group=_copy_values(batch.group))
+            batch = _copy_values(batch)
         with self._lock:
             self._waiting.append(batch)
             waits = time.monotonic() - self._since > LONGEST_WAIT
@@ -186,27 +186,37 @@ class FileCache:
         except (FileNotFoundError, FormatError):
             return []
         numbers, urls = zip(*(files.get(place, (-1, "")) for place in range(size)), strict=True)
-        batch = FileBatch(urls=urls, numbers=numbers, plan=NO_PLAN, opening=self.opening, **columns)
+        batch = self._make_batch(urls, numbers, columns)
         if size == 1:
-            batch = replace(batch, group=_copy_values(batch.group))
+            batch = _copy_values(batch)
         planned = min(files)
         first = batch.cut(planned)
-        if not self.opening.below:
+        if (batch.below is not None) == self.opening.below:
             with suppress(NeedsFullCombineError):
-                batch = replace(batch, plan=self._find_plan(first))
+                batch = self._add_plans(batch, first)
                 if len(files) == size:
                     return [batch]
                 cut = [batch.cut(place, planned) for place in files]
-                return [
-                    replace(f, plan=self._find_plan(f), is_cut=False) if f.is_cut else f
-                    for f in cut
-                ]
+                return [self._add_plans(f, f) if f.is_cut else f for f in cut]
         # it decodes by itself
         decoded = make_dataset_or_tree(Location.of(first.urls[0]), first.group, self.opening)
         return [OpenedAlone(first.urls[0], first.group, decoded, first.numbers)]
 
-    def _find_plan(self, file: FileBatch) -> DecodingPlan:
-        return find_plan(file.urls[0], file.group, self.opening, self.options)
+    def _make_batch(
+        self, urls: tuple[Any, ...], numbers: tuple[int, ...], columns: dict[str, Any]
+    ) -> FileBatch:
+        if (below := columns["below"]) is not None:
+            below = {path: self._make_batch(urls, numbers, group) for path, group in below.items()}
+        own = {**columns, "below": below}
+        return FileBatch(urls=urls, numbers=numbers, plan=NO_PLAN, opening=self.opening, **own)
+
+    def _add_plans(self, batch: FileBatch, file: FileBatch) -> FileBatch:
+        """Return a batch with the plans of one of its files."""
+        below, own = None, dict(file.walk())
+        if batch.below is not None:
+            below = {path: self._add_plans(one, own[path]) for path, one in batch.below.items()}
+        plan = find_plan(file.urls[0], file.group, self.opening, self.options)
+        return replace(batch, plan=plan, is_cut=False, below=below)
 
 
 Places = dict[str, dict[SourceFile, tuple[str, int, int]]]
@@ -279,10 +289,10 @@ Entry = tuple[Sequence[SourceFile], Sequence[SourceFile], FileBatch]
 
 def _join_singles(opened: Sequence[FileBatch]) -> Iterator[FileBatch]:
     """Yield files that were opened, those of one structure as one batch."""
-    singles: dict[int, list[FileBatch]] = defaultdict(list)
+    singles: dict[Any, list[FileBatch]] = defaultdict(list)
     for one in opened:
         if len(one) == 1 and one.plan is not NO_PLAN:
-            singles[id(one.plan)].append(one)
+            singles[tuple((path, id(part.plan)) for path, part in one.walk())].append(one)
         else:
             yield one
     for alike in singles.values():
@@ -294,8 +304,11 @@ def _join_singles(opened: Sequence[FileBatch]) -> Iterator[FileBatch]:
 
 def _list_entries(batch: FileBatch) -> list[Entry]:
     """Return a batch as an entry; files that refer to other files have entries of their own."""
-    data = [v.data for _, part in batch.group.walk() for v in part.variables.values()]
-    arrays = [one for one in (*data, *batch.stacked.values()) if isinstance(one, ManifestArray)]
+    every = [one for _, one in batch.walk()]
+    groups = [part for one in every for _, part in one.group.walk()]
+    data: list[Any] = [v.data for group in groups for v in group.variables.values()]
+    data += [stacked for one in every for stacked in one.stacked.values()]
+    arrays = [one for one in data if isinstance(one, ManifestArray)]
     used = {file.url: file for array in arrays for file in array.listed_sources}
     own = [used.pop(normalise_url(url), None) for url in batch.urls]
     if all(map(_shows_changes, own)) and (len(batch) == 1 or not used):
@@ -304,13 +317,20 @@ def _list_entries(batch: FileBatch) -> list[Entry]:
     return [entry for file in files for entry in _list_entries(file)]
 
 
-def _copy_values(group: ManifestGroup) -> ManifestGroup:
-    """Return a group whose values in memory are copies."""
+def _copy_values(batch: FileBatch) -> FileBatch:
+    """Return a file whose values in memory are copies."""
+    below = None
+    if batch.below is not None:
+        below = {path: _copy_values(one) for path, one in batch.below.items()}
+    return replace(batch, group=_copy_group(batch.group), below=below)
+
+
+def _copy_group(group: ManifestGroup) -> ManifestGroup:
     variables = {
         name: replace(v, data=v.data.copy()) if isinstance(v.data, np.ndarray) else v
         for name, v in group.variables.items()
     }
-    below = {name: _copy_values(child) for name, child in group.groups.items()}
+    below = {name: _copy_group(child) for name, child in group.groups.items()}
     return replace(group, variables=variables, groups=below)
 
 
@@ -346,10 +366,10 @@ def _as_opened(group: ManifestGroup, found: xr.Dataset | xr.DataTree) -> Manifes
 
 # ---------------------------------------------------------------------- a part in bytes
 
-MAGIC = b"virtualds-scan-3\n"
+MAGIC = b"virtualds-scan-4\n"
 DIGEST, LENGTH = 16, 8
 OF_EACH = ("attributes", "encodings", "stacked")
-CACHED = ("group", "dim", "lengths", "same", *OF_EACH)
+CACHED = ("group", "dim", "lengths", "same", *OF_EACH, "below")
 """The fields of a `FileBatch` that are cached, and those of them that differ between its files."""
 DAMAGE = (
     *(VirtualdsError, ValueError, TypeError, LookupError, AttributeError, OverflowError),
@@ -379,11 +399,8 @@ def dump_entry(
     written raises an `UnsupportedError`.
     """
     notation = _Notation([*sources, *others])
-    columns = {name: getattr(batch, name) for name in CACHED}
-    for name in OF_EACH[:2]:
-        columns[name] = _share_lists(columns[name])
     try:
-        text = json.dumps(notation.dump(columns), separators=(",", ":"))
+        text = json.dumps(notation.dump(_take_columns(batch)), separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:
         raise UnsupportedError(f"a part of the cache: {error}") from error
     if any(file.options not in (None, options) for file in notation.numbers):
@@ -431,14 +448,32 @@ def load_entry(entry: Listed) -> dict[str, Any]:
     """Return the fields of a `FileBatch`; a `FormatError` is raised if the bytes are others."""
     with _explain_damage():
         columns: dict[str, Any] = _Notation(entry.files).load(_load_json(entry.body))
-        for name in OF_EACH[:2]:
-            lists, places = columns[name]
-            columns[name] = {(owner, key): lists[n] for owner, key, n in places}
-        arrays = all(isinstance(a, ManifestArray | np.ndarray) for a in columns["stacked"].values())
-        of_each = [one for name in OF_EACH for one in columns[name].values()]
-        whole = arrays and all(len(one) == len(entry.sources) for one in of_each)
-        if not (whole and tuple(columns) == CACHED and type(columns["group"]) is ManifestGroup):
-            raise ValueError("it holds something else than files")
+        return _check_columns(columns, len(entry.sources))
+
+
+def _take_columns(batch: FileBatch) -> dict[str, Any]:
+    """Return the cached fields of a batch, and of the groups below."""
+    columns = {name: getattr(batch, name) for name in CACHED}
+    for name in OF_EACH[:2]:
+        columns[name] = _share_lists(columns[name])
+    if batch.below is not None:
+        columns["below"] = {path: _take_columns(one) for path, one in batch.below.items()}
+    return columns
+
+
+def _check_columns(columns: dict[str, Any], count: int) -> dict[str, Any]:
+    """Return the cached fields of so many files; a `ValueError` is raised for other things."""
+    for name in OF_EACH[:2]:
+        lists, places = columns[name]
+        columns[name] = {(owner, key): lists[n] for owner, key, n in places}
+    arrays = all(isinstance(a, ManifestArray | np.ndarray) for a in columns["stacked"].values())
+    of_each = [one for name in OF_EACH for one in columns[name].values()]
+    whole = arrays and all(len(one) == count for one in of_each)
+    if not (whole and tuple(columns) == CACHED and type(columns["group"]) is ManifestGroup):
+        raise ValueError("it holds something else than files")
+    if columns["below"] is not None:
+        below = columns["below"].items()
+        columns["below"] = {path: _check_columns(one, count) for path, one in below}
     return columns
 
 

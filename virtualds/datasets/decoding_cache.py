@@ -62,6 +62,11 @@ class DecodingPlan:
         }
         return replace(self, parts={**self.parts, **parts}) if parts else self
 
+    def find_index(self, dim: Hashable) -> str | None:
+        """Return the variable that is the coordinate of a dimension, None if there is none."""
+        found = (name for name, part in self.parts.items() if part.name == dim and part.is_index)
+        return next(found, None)
+
     def list_parts(self, name: str, attributes: OfEachFile, count: int) -> list[VariableDecoding]:
         """Return how a variable decodes in each of several files.
 
