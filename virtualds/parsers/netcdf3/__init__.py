@@ -179,9 +179,12 @@ def _build_manifest(
     variable: NetCDF3Variable, step: int, count: int, source: SourceFile
 ) -> ChunkManifest:
     """Return the references of every record, which lie ``step`` bytes apart."""
+    grid = (count,) + (1,) * len(variable.shape)
+    if count <= FEW_RECORDS:
+        offsets = range(variable.begin, variable.begin + step * count, step)
+        return ChunkManifest.in_file(grid, source, offsets, (variable.nbytes,) * count)
     table = StridedReferences(source, variable.begin, step, variable.nbytes, count)
-    found = StridedManifest(table, (count,) + (1,) * len(variable.shape))
-    return found if count > FEW_RECORDS else found.loaded()
+    return StridedManifest(table, grid)
 
 
 @lru_cache(256)

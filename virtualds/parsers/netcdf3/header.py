@@ -6,8 +6,9 @@ for CDF-5 after the "CDF-5 file format specification" (PnetCDF). Every number is
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from struct import unpack
 from typing import Any, NamedTuple, TypeVar
@@ -131,7 +132,21 @@ def parse_header(data: bytes, where: str) -> NetCDF3Header:
     FormatError
         It is damaged; ``where`` names the file.
     """
-    return _Parser(data, where).parse_header()
+    parser = _Parser(data, where)
+    numrecs = parser.parse_numrecs()
+    begin = parser.at
+    for version, raw, known in [*_KNOWN]:
+        # in files of one structure all but the number of records is often the same
+        if version == parser.version and data.startswith(raw, begin):
+            return replace(known, numrecs=numrecs)
+    header = parser.parse_header(numrecs)
+    _KNOWN.appendleft((parser.version, bytes(data[begin : parser.at]), header))
+    return header
+
+
+_KNOWN: deque[tuple[int, bytes, NetCDF3Header]] = deque(maxlen=4)
+"""Headers that were parsed last: the version, the bytes after the number of records, and what they
+say."""
 
 
 def _pad_length(nbytes: int) -> int:
@@ -143,7 +158,7 @@ class _Parser:
 
     def __init__(self, data: bytes, where: str) -> None:
         self.data, self.where = data, where
-        self.parse_expression = 4
+        self.at = 4
         self.version = data[3] if data[:3] == MAGIC and len(data) > 3 else 0
         if self.version not in VERSIONS:
             raise self.describe_damage(f"begins with {data[:4]!r}, not with CDF and 1, 2 or 5", 0)
@@ -152,17 +167,18 @@ class _Parser:
         self.wide_offset = 4 if self.version == 1 else 8
 
     def describe_damage(self, found: str, place: int | None = None) -> FormatError:
-        place = self.parse_expression if place is None else place
+        place = self.at if place is None else place
         return FormatError(
             f"{self.where}: header, byte {place}: {found}; the file is damaged, fetch it again"
         )
 
-    def parse_header(self) -> NetCDF3Header:
-        streaming = (
-            self.data[self.parse_expression : self.parse_expression + self.wide]
-            == b"\xff" * self.wide
-        )
-        numrecs = self.parse_number(self.wide) if streaming else self.parse_count()
+    def parse_numrecs(self) -> int | None:
+        if self.data[self.at : self.at + self.wide] == b"\xff" * self.wide:
+            self.at += self.wide
+            return None
+        return self.parse_count()
+
+    def parse_header(self, numrecs: int | None) -> NetCDF3Header:
         dimensions = tuple(self.parse_list(DIMENSIONS, "dimensions", self.parse_dimension))
         _demand_unique(self, "dimension", [d.name for d in dimensions])
         if sum(not d.length for d in dimensions) > 1:
@@ -172,11 +188,11 @@ class _Parser:
             self.parse_list(VARIABLES, "variables", lambda: self.parse_variable(dimensions))
         )
         _demand_unique(self, "variable", [v.name for v in variables])
-        return NetCDF3Header(dimensions, attributes, variables, None if streaming else numrecs)
+        return NetCDF3Header(dimensions, attributes, variables, numrecs)
 
     def parse_list(self, tag: int, what: str, read: Callable[[], Item]) -> list[Item]:
         """Read a list: its tag, its length, its items."""
-        found, begin = self.parse_number(4), self.parse_expression - 4
+        found, begin = self.parse_number(4), self.at - 4
         count = self.parse_number(self.wide)
         if found == ABSENT and not count:
             return []
@@ -207,7 +223,7 @@ class _Parser:
 
     def parse_variable(self, dimensions: tuple[NetCDF3Dimension, ...]) -> NetCDF3Variable:
         name = self.parse_name()
-        count, place = self.parse_number(self.wide), self.parse_expression
+        count, place = self.parse_number(self.wide), self.at
         ids = unpack(f">{count}{'Q' if self.wide == 8 else 'I'}", self.take(count * self.wide))
         if any(number >= len(dimensions) for number in ids):
             raise self.describe_damage(
@@ -233,13 +249,11 @@ class _Parser:
         number = self.parse_number(4)
         last = max(TYPES) if self.version == 5 else OF_CLASSIC
         if number not in TYPES or number > last:
-            raise self.describe_damage(
-                f"type {number}, not one of 1 to {last}", self.parse_expression - 4
-            )
+            raise self.describe_damage(f"type {number}, not one of 1 to {last}", self.at - 4)
         return TYPES[number]
 
     def parse_name(self) -> str:
-        raw, place = self.take_padded(self.parse_number(self.wide)), self.parse_expression
+        raw, place = self.take_padded(self.parse_number(self.wide)), self.at
         try:
             text = raw.decode()
         except UnicodeDecodeError as error:
@@ -255,16 +269,16 @@ class _Parser:
         found = self.parse_number(self.wide)
         # CDF-1 limits counts to 2**31, but longer files exist
         if found >= LONGEST_AXIS:
-            raise self.describe_damage(f"a length of {found}", self.parse_expression - self.wide)
+            raise self.describe_damage(f"a length of {found}", self.at - self.wide)
         return found
 
     def parse_number(self, width: int) -> int:
         # most of a header is numbers, so `take` is inlined
-        stop = self.parse_expression + width
-        raw = self.data[self.parse_expression : stop]
+        stop = self.at + width
+        raw = self.data[self.at : stop]
         if len(raw) < width:
             raise MoreNeeded(stop)
-        self.parse_expression = stop
+        self.at = stop
         return int.from_bytes(raw, "big")
 
     def take_padded(self, count: int) -> bytes:
@@ -272,11 +286,11 @@ class _Parser:
         return self.take(count + -count % 4)[:count]
 
     def take(self, count: int) -> bytes:
-        stop = self.parse_expression + count
+        stop = self.at + count
         if stop > len(self.data):
             raise MoreNeeded(stop)
-        taken = self.data[self.parse_expression : stop]
-        self.parse_expression = stop
+        taken = self.data[self.at : stop]
+        self.at = stop
         return taken
 
 
