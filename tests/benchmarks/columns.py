@@ -62,6 +62,37 @@ def make_archive(
     return paths
 
 
+def make_dated(folder: Path, files: int, *, bounds: bool) -> list[Path]:
+    """Write files as xarray does by default: each counts its dates from its own first one."""
+    folder.mkdir()
+    paths = [folder / f"{number:06d}.nc" for number in range(files)]
+    days = np.datetime64("2000-01-01", "ns") + np.arange(2 * files + 1).astype("m8[D]")
+    for number, path in enumerate(paths):
+        field = ("time", "lat", "lon"), np.zeros((2, 4, 6), "f4")
+        begin = 2 * number
+        places = {"time": days[begin : begin + 2], "lat": np.arange(4.0), "lon": np.arange(6.0)}
+        dataset = xr.Dataset({f"v{v}": field for v in range(4)}, places)
+        if bounds:
+            ends = np.stack([days[begin : begin + 2], days[begin + 1 : begin + 3]], axis=1)
+            dataset["time_bnds"] = ("time", "nv"), ends
+            dataset["time"].attrs["bounds"] = "time_bnds"
+            dataset["time"].encoding["units"] = f"days since {str(days[begin])[:10]}"
+        dataset.to_netcdf(path, engine="h5netcdf", unlimited_dims=["time"])
+    return paths
+
+
+def make_groups(folder: Path, files: int) -> list[Path]:
+    """Write files with a group below a group, all with the same dimensions."""
+    paths = make_archive(folder, files)
+    for path in paths:
+        with h5py.File(path, "a") as file:
+            for group in ("a", "a/b"):
+                made = file.create_dataset(f"{group}/w", data=np.zeros((2, 4, 6)), chunks=(1, 4, 6))
+                for axis, name in enumerate(("time", "lat", "lon")):
+                    made.dims[axis].attach_scale(file[name])
+    return paths
+
+
 def measure(work: Callable[[], Any]) -> tuple[float, float]:
     """Return the least processor and wall seconds of some runs."""
     found = []
@@ -107,6 +138,12 @@ def list_rows(files: int, folder: Path) -> list[tuple[str, int, tuple[float, flo
     eras = make_archive(folder / "eras", files, eras=True)
     rows.append(("two eras", files, measure(build(eras))))
     rows.append(("two eras, mixed", files, measure(build([*eras[::2], *eras[1::2]]))))
+    for name, bounds in (("units of each file", False), ("units and bounds of each file", True)):
+        rows.append((name, files, measure(build(make_dated(folder / name, files, bounds=bounds)))))
+    grouped = make_groups(folder / "groups", files)
+    rows.append(("a group of each file", files, measure(build(grouped, group="a/b"))))
+    trees = measure(lambda: virtualds.open_virtual_mfdatatree(grouped, concat_dim="time"))
+    rows.append(("trees of three groups", files, trees))
     many = make_archive(folder / "many", files // 4, variables=40)
     cpu, wall = measure(build(many))
     rows.append(("40 variables, for 4 of them", files // 4, (cpu / 10, wall / 10)))
