@@ -21,7 +21,7 @@ from counting_server import CountingHandler, counting_server
 import virtualds
 from virtualds.errors import FormatError
 from virtualds.parsers.hdf5 import objects
-from virtualds.parsers.hdf5.alike_files.blueprint import Blueprint
+from virtualds.parsers.hdf5.alike_files.known_structure import Blueprint
 from virtualds.parsers.hdf5.group_reader import read_groups
 from virtualds.parsers.hdf5.objects import HDF5Files
 from virtualds.parsers.hdf5.structure.file_bytes import Notes

@@ -1,10 +1,18 @@
-"""The structure of an HDF5 file that others may have: its blueprint, and what its slots are."""
+"""The structure of an HDF5 file that others may have: a blueprint of its bytes, and what they say.
+
+The notes of a file that was parsed (`file_bytes`) say which of its bytes are structure. Another
+file whose blocks, found by its own addresses, have the same structure bytes is the same but for its
+slots. So the slots of many files are read as columns, and nothing of these files is parsed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from virtualds.arrays.alike_files import Heeds
 from virtualds.arrays.array import ManifestArray
@@ -12,7 +20,7 @@ from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.projection import Ints
 from virtualds.errors import VirtualdsError
 from virtualds.parsers.hdf5 import objects
-from virtualds.parsers.hdf5.alike_files.blueprint import Blueprint, Match
+from virtualds.parsers.hdf5.alike_files.many_files import ManyFiles
 from virtualds.parsers.hdf5.group_reader import NOT_A_COORDINATE, GroupsRead, read_groups
 from virtualds.parsers.hdf5.netcdf_rules import (
     RESERVED,
@@ -21,11 +29,247 @@ from virtualds.parsers.hdf5.netcdf_rules import (
     decode_texts,
 )
 from virtualds.parsers.hdf5.objects import LENGTH, Dataset, DatasetFacts, HDF5Files
-from virtualds.parsers.hdf5.structure.byte_rows import Bools
-from virtualds.parsers.hdf5.structure.file_bytes import FileBytes, Notes
+from virtualds.parsers.hdf5.structure.byte_rows import (
+    CHECKSUM_BYTES,
+    Bools,
+    Bytes,
+    compute_checksums,
+    read_uints,
+)
+from virtualds.parsers.hdf5.structure.file_bytes import (
+    END_OF_FILE,
+    FIXED,
+    Block,
+    FileBytes,
+    HeapReference,
+    Notes,
+    Pointer,
+    Slot,
+)
 from virtualds.parsers.hdf5.structure.messages import LayoutClass
 from virtualds.parsers.hdf5.structure.object_header import Attribute, Attributes
 from virtualds.source_file import SourceFile
+
+OBJECT_HEAD = 8
+"""Bytes before the length of an object in a collection of the global heap (III.E)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Match:
+    """Which files have the structure of a blueprint, and their bytes.
+
+    Parameters
+    ----------
+    sound : bool array, shape (files,)
+        Whether a file matches.
+    rows : list of uint8 array, shape (files, bytes)
+        The bytes of each block; objects of the global heap lie where they do in the first file.
+    objects : dict of (int, int) to (int array, int array)
+        By block and number of an object in a collection: where it begins, and its length.
+    heaps : dict of int to uint8 array
+        The bytes of collections as they lie in the files.
+    """
+
+    sound: Bools
+    rows: list[Bytes]
+    objects: dict[tuple[int, int], tuple[Ints, Ints]]
+    heaps: dict[int, Bytes]
+
+    def get_column(self, slot: Slot) -> Bytes:
+        """Return the bytes of a slot in all files."""
+        return self.rows[slot.block][:, slot.begin : slot.begin + slot.length]
+
+
+class Blueprint:
+    """The structure of one file.
+
+    Parameters
+    ----------
+    notes : Notes
+        Of the file; they are complete.
+    offset_size, length_size : int
+        Bytes of addresses and lengths.
+    """
+
+    def __init__(self, notes: Notes, offset_size: int, length_size: int) -> None:
+        self.notes = notes
+        self.offset_size, self.length_size = offset_size, length_size
+        self._places = [np.flatnonzero(np.frombuffer(b.structure, np.uint8)) for b in notes.blocks]
+        data = [np.frombuffer(b.data, np.uint8) for b in notes.blocks]
+        self._expected = [d[p] for d, p in zip(data, self._places, strict=True)]
+        self._levels = _sort_by_level(notes.blocks)
+        referring = notes.references.values()
+        self._values = {(r.block, r.number) for references in referring for r in references}
+
+    def match(self, files: ManyFiles) -> Match:
+        """Say which files have this structure."""
+        count = len(files.ends)
+        none = np.empty((0, 0), np.uint8)
+        match = Match(np.ones(count, bool), [none] * len(self._places), {}, {})
+        addresses = np.zeros((len(self._places), count), np.int64)
+        for level in self._levels:
+            for number in level:
+                addresses[number] = self._find_addresses(number, match, files)
+            self._fetch(level, addresses, match, files)
+            for number in level:
+                rows = self._take_rows(number, addresses[number], match, files)
+                if number in self.notes.objects:
+                    match.heaps[number] = rows
+                    rows = self._put_objects_in_place(number, rows, match)
+                match.rows[number] = rows
+                match.sound[:] &= (rows[:, self._places[number]] == self._expected[number]).all(1)
+            if not match.sound.any():
+                return match
+        self._check_addresses(addresses, match)
+        self._check_checksums(match)
+        self._check_references(match)
+        end = match.get_column(self.notes.slots[END_OF_FILE])
+        match.sound[:] &= read_uints(end) <= files.ends
+        return match
+
+    def _fetch(self, level: list[int], addresses: Ints, match: Match, files: ManyFiles) -> None:
+        which = np.flatnonzero(match.sound)
+        sizes = [len(self.notes.blocks[number].data) for number in level]
+        places = zip(level, sizes, strict=True)
+        files.fetch(which, [(addresses[number, which], size) for number, size in places])
+
+    def _take_rows(self, number: int, address: Ints, match: Match, files: ManyFiles) -> Bytes:
+        """Return a block of each file, zeros of a file that does not match."""
+        size, which = len(self.notes.blocks[number].data), np.flatnonzero(match.sound)
+        found = files.take_rows(which, address[which], size)
+        if len(which) == len(address):
+            return found
+        rows = np.zeros((len(address), size), np.uint8)
+        rows[which] = found
+        return rows
+
+    def _find_addresses(self, number: int, match: Match, files: ManyFiles) -> Ints:
+        """Return where a block lies in each file; a file in which it cannot lie does not match."""
+        block = self.notes.blocks[number]
+        found = self._get_addresses(block.pointer, match, len(files.ends))
+        fits = (found >= 0) & (found <= files.ends - len(block.data))
+        match.sound[:] &= fits
+        return np.where(fits, found, 0)
+
+    def _get_addresses(self, pointer: Pointer, match: Match, count: int) -> Ints:
+        if pointer.block == FIXED:
+            return np.full(count, pointer.place)
+        return read_uints(match.get_column(Slot(*pointer, self.offset_size)))
+
+    def _check_addresses(self, addresses: Ints, match: Match) -> None:
+        """Demand that what is one block in the first file is one in all, and no two are."""
+        count = addresses.shape[1]
+        for pointer, number in self.notes.same:
+            found = self._get_addresses(pointer, match, count)
+            match.sound[:] &= found == addresses[number]
+        ordered = np.sort(addresses, axis=0)
+        match.sound[:] &= (ordered[1:] > ordered[:-1]).all(axis=0)
+
+    def _check_checksums(self, match: Match) -> None:
+        for number, place in self.notes.checksums.items():
+            rows = match.rows[number]
+            stop = place + CHECKSUM_BYTES
+            summed = rows[:, :place]
+            if stop < rows.shape[1]:
+                # a checksum within a block counts as zeros
+                summed = rows.copy()
+                summed[:, place:stop] = 0
+            found = compute_checksums(np.ascontiguousarray(summed))
+            match.sound[:] &= found == read_uints(rows[:, place:stop])
+
+    def _check_references(self, match: Match) -> None:
+        """Demand that objects of the global heap have the elements that are counted."""
+        for references in self.notes.references.values():
+            for reference in references:
+                count = read_uints(match.get_column(reference.counted))
+                _, length = match.objects[reference.block, reference.number]
+                match.sound[:] &= count * reference.width <= length
+
+    def _put_objects_in_place(self, number: int, rows: Bytes, match: Match) -> Bytes:
+        """Return collections with their objects where they lie in the first file.
+
+        Strings of other lengths move the objects behind them.
+        """
+        count, size = rows.shape
+        moved = rows.copy()
+        head = OBJECT_HEAD + self.length_size
+        place = np.full(count, 8 + self.length_size)
+        for index, begin, length in self.notes.objects[number]:
+            fits = place <= size - head
+            at = np.where(fits, place, 0)
+            heads = _gather(rows, at, head)
+            nbytes = read_uints(heads[:, OBJECT_HEAD:])
+            fits &= (read_uints(heads[:, :2]) == index) & (nbytes >= 0)
+            fits &= nbytes <= size - head - at
+            nbytes = np.where(fits, nbytes, 0)
+            match.sound[:] &= fits if (number, index) in self._values else fits & (nbytes == length)
+            match.objects[number, index] = at + head, nbytes
+            moved[:, begin : begin + length] = _gather(rows, at + head, length)
+            place = at + head + (nbytes + 7 & -8)
+        return moved
+
+    def find_equal(self, match: Match, keys: Iterable[Hashable]) -> npt.NDArray[np.bool_]:
+        """Say which files have the values of the first file in some slots."""
+        equal = np.ones(len(match.sound), bool)
+        for key in keys:
+            if key in self.notes.slots:
+                equal &= self._is_equal(match, self.notes.slots[key])
+            for reference in self.notes.references.get(key, ()):
+                equal &= self._is_equal(match, reference.counted)
+                equal &= self._is_equal_in_heap(match, reference)
+        return equal
+
+    def _is_equal(self, match: Match, slot: Slot) -> Bools:
+        block = self.notes.blocks[slot.block]
+        known = np.frombuffer(block.data, np.uint8)[slot.begin : slot.begin + slot.length]
+        equal: Bools = (match.get_column(slot) == known).all(axis=1)
+        return equal
+
+    def _is_equal_in_heap(self, match: Match, reference: HeapReference) -> Bools:
+        """Compare an object of the global heap whose count of elements is that of the first."""
+        block, begin, _ = self._find_object(reference)
+        counted = self.notes.blocks[reference.counted.block].data
+        place = reference.counted.begin
+        nbytes = int.from_bytes(counted[place : place + 4], "little") * reference.width
+        at, _ = match.objects[reference.block, reference.number]
+        found = _gather(match.heaps[reference.block], at, nbytes)
+        known = np.frombuffer(block.data, np.uint8)[begin : begin + nbytes]
+        equal: Bools = (found == known).all(axis=1)
+        return equal
+
+    def read_texts(self, match: Match, reference: HeapReference, places: Ints) -> list[bytes]:
+        """Return an object of the global heap in some files, of as many bytes as are counted."""
+        count = read_uints(match.get_column(reference.counted)[places]) * reference.width
+        begin = match.objects[reference.block, reference.number][0][places]
+        rows = match.heaps[reference.block][places]
+        ends = (begin + count).tolist()
+        return [row[a:b].tobytes() for row, a, b in zip(rows, begin.tolist(), ends, strict=True)]
+
+    def _find_object(self, reference: HeapReference) -> tuple[Block, int, int]:
+        """Return the collection of an object, and where the object begins and how long it is."""
+        for number, begin, length in self.notes.objects[reference.block]:
+            if number == reference.number:
+                return self.notes.blocks[reference.block], begin, length
+        raise LookupError(reference)
+
+
+def _gather(rows: Bytes, begin: Ints, length: int) -> Bytes:
+    """Return so many bytes of each row from a place on; past the end they are the last byte."""
+    places = np.minimum(begin[:, None] + np.arange(length), rows.shape[1] - 1)
+    return np.take_along_axis(rows, places, axis=1)
+
+
+def _sort_by_level(blocks: list[Block]) -> list[list[int]]:
+    """Return the numbers of blocks by how many addresses lead to them."""
+    levels: list[list[int]] = []
+    level_of: list[int] = []
+    for number, block in enumerate(blocks):
+        level = 0 if block.pointer.block == FIXED else level_of[block.pointer.block] + 1
+        level_of.append(level)
+        if level == len(levels):
+            levels.append([])
+        levels[level].append(number)
+    return levels
 
 
 class Part(NamedTuple):

@@ -1,4 +1,4 @@
-"""Many HDF5 files of one structure, read together by a blueprint (`blueprint`)."""
+"""Many HDF5 files of one structure, read together by a blueprint (`known_structure`)."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import TOGETHER, ManifestGroup
 from virtualds.chunks.projection import Ints
 from virtualds.options import get_options
+from virtualds.parsers.hdf5.alike_files.columns import StoredColumns, read_columns
 from virtualds.parsers.hdf5.alike_files.known_structure import (
     KnownStructure,
     Part,
@@ -28,8 +29,6 @@ from virtualds.parsers.hdf5.alike_files.many_files import (
     ManyFiles,
     open_many,
 )
-from virtualds.parsers.hdf5.alike_files.stored_columns import StoredColumns
-from virtualds.parsers.hdf5.alike_files.variable_columns import read_columns
 from virtualds.parsers.hdf5.structure.byte_rows import Bytes
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.urls import path_or_url
