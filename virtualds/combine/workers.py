@@ -250,6 +250,7 @@ A list of the user, for a server that has not started yet, is replaced.
 """
 
 _IDLE = threading.Event()
+"""Set in a process that does not work."""
 _IMPORTED = threading.Event()
 """Set when processes start without delay."""
 
