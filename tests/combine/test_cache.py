@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from range_server import faulty_server
 from small_archive import halved, write
 
 import virtualds
+from virtualds.combine import file_cache
 from virtualds.combine.file_cache import list_entries
 from virtualds.datasets.lazy import get_virtual_array
 
@@ -243,6 +245,25 @@ def test_folders_are_opened_each_time_since_they_may_change_inside(
     xr.load_dataset(files[0]).to_zarr(store, zarr_format=2)
     for _ in range(2):
         assert cached(open_all([store], cache=cache)) == 0
+
+
+def test_a_part_of_many_structures_is_read_once(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [tmp_path / f"{number}.nc" for number in range(8)]
+    for number, path in enumerate(paths):
+        day(number).rename(v=f"v{number}").to_netcdf(path)
+    expected = open_all(paths, cache=cache)
+    calls: list[str] = []
+    for name in ("list_entries", "load_entry"):
+        work = getattr(file_cache, name)
+        count = partial(lambda name, work, *given: calls.append(name) or work(*given), name, work)
+        monkeypatch.setattr(file_cache, name, count)
+    found = open_all(paths, cache=cache)
+    assert cached(found) == len(paths)
+    assert_same(found, expected)
+    assert len(list_parts(cache)) == calls.count("list_entries") == 1
+    assert calls.count("load_entry") == len(paths)
 
 
 def test_predicates_cannot_be_compared(files: list[Path], cache: Path) -> None:

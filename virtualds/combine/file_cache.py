@@ -15,19 +15,19 @@ A part, whose bytes a hash protects::
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import threading
 import time
 import uuid
 import zlib
+from base64 import b64decode, b64encode
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
@@ -615,11 +615,7 @@ KINDS: dict[str, tuple[Any, Callable[[Any], Iterable[Any]], Callable[..., Any]]]
     "set": (set, sorted, lambda *items: set(items)),
     "frozenset": (frozenset, sorted, lambda *items: frozenset(items)),
     "dict": (dict, lambda items: map(list, items.items()), lambda *items: dict(items)),
-    "bytes": (
-        bytes,
-        lambda data: [base64.b64encode(data).decode()],
-        lambda text: base64.b64decode(text, validate=True),
-    ),
+    "bytes": (bytes, lambda data: [b64encode(data).decode()], partial(b64decode, validate=True)),
     "complex": (complex, lambda value: [value.real, value.imag], complex),
     "absent": (Absent, lambda value: [], lambda: ABSENT),
     "text": ((), list, lambda: str),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Any, TypeVar
@@ -240,10 +239,17 @@ class FileCoordinates:
         url = normalise_url(file)
         # coordinates along a new dimension come after the dimension
         for name in sorted(self.sources, key=lambda name: not self._is_joined(name)):
-            with _name_source_in_errors(url, name, self.sources[name]):
+            source = self.sources[name]
+            try:
                 root = opened.to_dataset() if isinstance(opened, xr.DataTree) else opened
-                values = _to_variable(self.sources[name](url, root))
-                opened = self._add_coordinate(opened, name, values)
+                opened = self._add_coordinate(opened, name, _to_variable(source(url, root)))
+            except CombineError as error:
+                raise CombineError(f"{url}: coordinate {name!r}: {error}") from error
+            except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
+                raise CombineError(
+                    f"{url}: coordinate {name!r}: {source!r} fails with {type(error).__name__}: "
+                    f"{error}; correct it, or leave the file out"
+                ) from error
         return opened
 
     def _is_joined(self, name: Hashable) -> bool:
@@ -288,20 +294,6 @@ class FileCoordinates:
         plain = dataset.drop_vars(name, errors="ignore")
         expanded = _expand_dataset(plain, name) if is_new else plain
         return expanded.assign_coords({name: xr.Variable((dim,), spread, values.attrs)})
-
-
-@contextmanager
-def _name_source_in_errors(url: str, name: str, source: Source) -> Iterator[None]:
-    """Name the file and the coordinate in an error."""
-    try:
-        yield
-    except CombineError as error:
-        raise CombineError(f"{url}: coordinate {name!r}: {error}") from error
-    except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
-        raise CombineError(
-            f"{url}: coordinate {name!r}: {source!r} fails with {type(error).__name__}: {error}; "
-            f"correct it, or leave the file out"
-        ) from error
 
 
 def _to_variable(value: Any) -> xr.Variable:

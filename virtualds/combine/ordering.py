@@ -108,13 +108,7 @@ class Files:
 
     @classmethod
     def of(cls, paths: Paths, storage_options: Mapping[str, Any] | None = None) -> Files:
-        """Return the sorted files of a pattern, or the given files, which are not patterns.
-
-        Raises
-        ------
-        FileNotFoundError
-            No file matches.
-        """
+        """Return the sorted files of a pattern, or the given files, which are not patterns."""
         options = StorageOptions.of(storage_options)
         if isinstance(paths, str):
             return cls(find_matching([paths], storage_options), options)
@@ -163,13 +157,7 @@ class Files:
         return [(path, number) for number, (path, _) in places if number in found]
 
     def find_file(self, file: str | os.PathLike[str], of: str) -> int:
-        """Return the number of a file that the argument ``of`` names.
-
-        Raises
-        ------
-        ValueError
-            The file is not among them.
-        """
+        """Return the number of a file that the argument ``of`` names; refuse one that is none."""
         urls = [normalise_url(other) for other in self.flat]
         if (url := normalise_url(file)) not in urls:
             raise ValueError(
@@ -420,14 +408,15 @@ class FileSlice:
     file: int
     crop: tuple[tuple[Hashable, int, int], ...] = ()
 
-    def of(self, dataset: Any) -> Any:
-        """Return the remaining part of the dataset or tree of the file."""
-        return dataset.isel({d: slice(*cut) for d, *cut in self.crop}) if self.crop else dataset
-
 
 def crop_datasets(parts: Nested, opened: Mapping[int, Any]) -> Nested:
-    """Return the datasets of parts, in the same nesting."""
-    found: Nested = map_nested(lambda part: part.of(opened[part.file]), parts)
+    """Return the datasets or trees of parts, in the same nesting."""
+
+    def crop(part: FileSlice) -> Any:
+        whole = opened[part.file]
+        return whole.isel({d: slice(*cut) for d, *cut in part.crop}) if part.crop else whole
+
+    found: Nested = map_nested(crop, parts)
     return found
 
 
@@ -612,20 +601,17 @@ class _Grid:
         if indexes is None:
             return [self._nest_below(node, dims) for node in nodes]
         found = []
-        for number, *cut in self._cut_nodes(nodes, dims, DimensionLine(indexes)):
-            part = self._nest_below(nodes[number], dims)
-            if cut == [0, indexes[number].size]:
+        for number, start, stop in self._cut_nodes(nodes, dims, DimensionLine(indexes)):
+            part, files = self._nest_below(nodes[number], dims), flatten_nested([nodes[number]])
+            if stop - start == indexes[number].size:
                 found.append(part)
-            elif not self._is_scalar(nodes[number], dims[0]):
-                found.append(map_nested(partial(_crop, cut=(dims[0], *cut)), part))
+            # files that lack a dimension cannot be cut along it
+            elif not any(dims[0] in self.extents[n].scalars for n in files):
+                found.append(map_nested(partial(_crop, cut=(dims[0], start, stop)), part))
         return found
 
     def _nest_below(self, node: Any, dims: tuple[Any, ...]) -> Any:
         return self.nest_parts(node, dims[1:]) if isinstance(node, list) else FileSlice(node)
-
-    def _is_scalar(self, node: Any, dim: Any) -> bool:
-        """Say whether files lack a dimension, so that they cannot be cut along it."""
-        return any(dim in self.extents[number].scalars for number in flatten_nested([node]))
 
     def _cut_nodes(
         self, nodes: Nested, dims: tuple[Any, ...], line: DimensionLine

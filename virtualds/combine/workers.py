@@ -221,7 +221,7 @@ class _Together:
         return iter(self.outcomes)
 
 
-def _run_together(job: BatchJob, items: Sequence[NumberedFile]) -> _Together:
+def _open_together(job: BatchJob, items: Sequence[NumberedFile]) -> _Together:
     return _Together(job(items))
 
 
@@ -230,7 +230,7 @@ def open_on_cluster(client: Any, job: BatchJob, items: Sequence[NumberedFile]) -
     threads = sum(client.nthreads().values()) or 1
     # a cluster may grow; the files may have changed since an equal task opened them
     ahead = PIECES_AHEAD * max(threads, UNKNOWN_WORKERS)
-    pool, work = client.get_executor(pure=False), partial(_run_together, job)
+    pool, work = client.get_executor(pure=False), partial(_open_together, job)
     return open_in_executor(pool, threads, job, items, work, ahead)
 
 
@@ -250,6 +250,7 @@ A list of the user, for a server that has not started yet, is replaced.
 """
 
 _IDLE = threading.Event()
+"""Set in a process that does not work."""
 _IMPORTED = threading.Event()
 """Set when processes start without delay."""
 

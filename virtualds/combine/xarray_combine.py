@@ -124,17 +124,14 @@ class Combination:
             return self._concatenate(datasets, dim)
         return [self._stack(list(cells), dim) for cells in zip(*datasets, strict=True)]
 
-    def combine_rows(self, datasets: Nested) -> Any:
+    def combine_rows(self, datasets: Nested, level: int = 0) -> Any:
         """Combine a grid that may lack cells: first each row, then the rows.
 
-        Outer joins leave missing cells missing.
+        Outer joins leave missing cells missing. ``level`` counts the dimensions of outer lists.
         """
-        return self._combine_rows(datasets, self.dims)
-
-    def _combine_rows(self, datasets: Nested, dims: tuple[Any, ...]) -> Any:
-        if len(dims) > 1:
-            datasets = [self._combine_rows(row, dims[1:]) for row in datasets]
-        return self._concatenate(datasets, dims[0])
+        if level + 1 < len(self.dims):
+            datasets = [self.combine_rows(row, level + 1) for row in datasets]
+        return self._concatenate(datasets, self.dims[level])
 
     def _concatenate(self, datasets: Nested, dim: Any) -> Any:
         """Concatenate datasets along a dimension; along a new one, stack them.
