@@ -415,24 +415,30 @@ def make_batch(
     Errors are those of `virtualds.open_virtual_dataset`.
     """
     groups = dict(group.walk()) if opening.below else {"": group}
-    plans = [find_decoding_plan(part, opening) for part in groups.values()]
-    if None in plans:
+    if (plans := _find_plans(groups, opening)) is None:
         decoded = make_dataset_or_tree(location, group, opening)
-        plans = [find_decoding_plan(part, opening) for part in groups.values()]
-        if None in plans:
+        if (plans := _find_plans(groups, opening)) is None:
             return OpenedAlone(url, group, decoded)
     found = dict[str, FileBatch]()
     try:
         fetch_coordinates(location.url, [*groups.values()], opening)
-        for (path, part), plan in zip(groups.items(), plans, strict=True):
-            assert plan is not None
-            own = replace(part, groups={}) if opening.below else part
+        for path, part in groups.items():
+            own, plan = replace(part, groups={}) if opening.below else part, plans[path]
             found[path] = FileBatch((url,), plan.load(own), plan, opening)
     except VirtualdsError as error:
         error.add_note(without_secrets(f"file {location.url}"))
         raise
     first = found.pop("")
     return replace(first, below=found) if opening.below else first
+
+
+def _find_plans(
+    groups: Mapping[str, ManifestGroup], opening: OpenOptions
+) -> dict[str, DecodingPlan] | None:
+    """Return how groups decode; None unless groups like all of them have been decoded."""
+    found = {path: find_decoding_plan(group, opening) for path, group in groups.items()}
+    plans = {path: plan for path, plan in found.items() if plan is not None}
+    return plans if len(plans) == len(found) else None
 
 
 # ---------------------------------------------------------------------- datasets as batches
