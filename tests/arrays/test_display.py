@@ -17,8 +17,15 @@ from memory import peak
 from virtual_arrays import no_reads
 
 from virtualds import ChunkManifest, CodecPipeline, Fragment, ManifestArray, SourceFile
-from virtualds.arrays.chunk_bins import FIRST_KIND, GAP, MOST_BINS, MOST_KINDS, UNREAD, bin_chunks
-from virtualds.arrays.chunk_picture import draw_chunks
+from virtualds.arrays.chunk_picture import (
+    FIRST_KIND,
+    GAP,
+    MOST_BINS,
+    MOST_KINDS,
+    UNREAD,
+    bin_chunks,
+    draw_chunks,
+)
 from virtualds.arrays.survey import count_files, find_used_files, survey
 from virtualds.chunks.columns import MISSING
 from virtualds.chunks.fragment import ChunkAxis, make_regular_axes

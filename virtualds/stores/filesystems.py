@@ -13,13 +13,68 @@ from typing import Any, NamedTuple, TypeVar
 
 from virtualds.errors import AccessError
 from virtualds.extras import say_install
+from virtualds.importing import import_named
 from virtualds.options import get_options
 from virtualds.source_file import StorageOptions
-from virtualds.stores import google
 from virtualds.stores.responses import is_about_expiry
 from virtualds.stores.retry import CONNECT_TIMEOUT, READ_TIMEOUT, list_store_errors
 from virtualds.stores.store import StoreError
 from virtualds.urls import kind_of, scheme_of
+
+# ---------------------------------------------------------------------- Google Cloud Storage
+# Finds gcsfs's filesystem of Google Cloud Storage, and reads its options.
+
+
+FILES = "virtualds.stores.google_files:GoogleFiles"
+"""The filesystem; its module needs gcsfs."""
+
+GENERATION = "X-Goog-Generation"
+"""The header that holds the version of an object.
+
+The JSON API, which gcsfs speaks, and the XML API, which obstore speaks, send different etags of one
+object (https://docs.cloud.google.com/storage/docs/hashes-etags), and the same generation.
+"""
+
+
+def name_anonymous(given: dict[str, Any]) -> dict[str, Any]:
+    """Return options of gcsfs in which ``anon``, as s3fs and adlfs call it, has gcsfs's name.
+
+    Examples
+    --------
+    >>> name_anonymous({"anon": True, "project": "p"})
+    {'project': 'p', 'token': 'anon'}
+    """
+    left = {name: value for name, value in given.items() if name != "anon"}
+    if given.get("anon") and left.setdefault("token", "anon") != "anon":
+        raise ValueError("anon=True and a token contradict each other; give one of them")
+    return left
+
+
+def make_google_filesystem(url: str, options: dict[str, Any], *, retries: bool) -> tuple[Any, str]:
+    """Return the filesystem of a url, and the path in it.
+
+    ``retries`` says whether gcsfs repeats requests that fail.
+
+    Raises
+    ------
+    ImportError
+        gcsfs is not installed.
+    PermissionError
+        gcsfs finds no credentials, or cannot use those that it got.
+    """
+    # first, so that its absence is named before that of the libraries below it
+    import_named("gcsfs:GCSFileSystem")
+    google_auth_error = import_named("google.auth.exceptions:GoogleAuthError")
+    kind = import_named(FILES)
+    settings = {**kind._get_kwargs_from_urls(url), **name_anonymous(options)}
+    try:
+        return kind(**settings, repeats=retries), kind._strip_protocol(url)
+    except google_auth_error as error:
+        raise PermissionError(
+            f"{url}: gcsfs found no credentials that it can use ({error}); log in with gcloud, or "
+            f"give a token, or anon=True for a public bucket, in storage_options"
+        ) from error
+
 
 # ---------------------------------------------------------------------- credentials
 # Credentials that expire: a function gives them, and gives new ones when they are needed.
@@ -371,7 +426,7 @@ def _find_filesystem(url: str, options: dict[str, Any], *, retries: bool = True)
     options = _SESSIONS.get(scheme_of(url), dict)(options)
     try:
         if kind_of(url) == "gs" and "::" not in url:
-            return google.make_filesystem(url, options, retries=retries)
+            return make_google_filesystem(url, options, retries=retries)
         return fsspec.core.url_to_fs(url, **options)  # type: ignore[no-any-return]
     except (ImportError, TypeError, ValueError) as error:
         install = _INSTALLS.get(kind_of(url)) if isinstance(error, ImportError) else None

@@ -20,8 +20,8 @@ from virtualds.errors import UnsupportedError, exists_already, without_secrets
 from virtualds.log import DEBUG, tell, tells
 from virtualds.options import get_options
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.stores import azure_blobs, obstore
-from virtualds.stores.conditional import find_versioning
+from virtualds.stores import obstore
+from virtualds.stores.conditional import azure, find_versioning
 from virtualds.stores.conditional.by_content import create
 from virtualds.stores.conditional.objects import PROOF
 from virtualds.stores.filesystems import (
@@ -317,7 +317,7 @@ _RANGE_FETCHERS: dict[tuple[str, str], Callable[[Any, str, int, int], Answer]] =
     ("http", "encode_url"): _fetch_http,
     ("gs", "encode_url"): _fetch_http,
     ("s3", "_call_s3"): _fetch_s3,
-    ("abfs", "service_client"): azure_blobs.fetch_range,
+    ("abfs", "service_client"): azure.fetch_range,
 }
 """Functions that get a range, by protocol and a method that the filesystem must have."""
 
@@ -325,7 +325,7 @@ _BEGINNINGS: dict[tuple[str, str], Callable[[Any, str, int], Answer]] = {
     ("http", "encode_url"): _fetch_http_beginning,
     ("gs", "encode_url"): _fetch_http_beginning,
     ("s3", "_call_s3"): lambda filesystem, path, length: _fetch_s3(filesystem, path, 0, length),
-    ("abfs", "service_client"): lambda filesystem, path, length: azure_blobs.fetch_range(
+    ("abfs", "service_client"): lambda filesystem, path, length: azure.fetch_range(
         filesystem, path, 0, length
     ),
 }
@@ -335,12 +335,12 @@ _WHOLES: dict[tuple[str, str], Callable[[Any, str], bytes]] = {
     ("http", "encode_url"): _fetch_http_whole,
     ("gs", "encode_url"): _fetch_http_whole,
     ("s3", "_call_s3"): _fetch_s3_whole,
-    ("abfs", "service_client"): azure_blobs.fetch_whole,
+    ("abfs", "service_client"): azure.fetch_whole,
 }
 """Functions that get a whole file, likewise."""
 
 _INFOS: dict[tuple[str, str], Callable[[Any, str], dict[str, Any]]] = {
-    ("abfs", "service_client"): azure_blobs.describe,
+    ("abfs", "service_client"): azure.describe,
 }
 """Functions that describe a file, likewise."""
 

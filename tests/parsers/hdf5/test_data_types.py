@@ -38,10 +38,10 @@ from virtualds.parsers.hdf5.data_types import (
     StoredType,
     check_type,
     encode_type,
+    find_dtype,
     find_stored_type,
     parse_stored_type,
 )
-from virtualds.parsers.hdf5.numpy_types import find_dtype
 from virtualds.parsers.hdf5.structure.element_types import parse_type_message
 from virtualds.parsers.hdf5.structure.file_bytes import Notes, fix
 from virtualds.parsers.hdf5.structure.messages import MessageError, TypeClass, UnknownFormError
