@@ -522,7 +522,9 @@ def test_a_type_that_is_known_is_not_parsed_again() -> None:
 def test_nothing_of_a_file_is_kept_with_its_types() -> None:
     notes = Notes()
     message = notes.add(fix(0), PLAIN["compound"] + bytes(3))
-    assert parse_stored_type(message) == parse_stored_type(PLAIN["compound"])
+    assert parse_stored_type(bytes(message)) == parse_stored_type(PLAIN["compound"])
+    with pytest.raises(TypeError, match="unhashable"):
+        parse_stored_type(message)
     gone = weakref.ref(notes)
     del notes, message
     gc.collect()
