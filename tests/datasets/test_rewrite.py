@@ -310,8 +310,8 @@ BIG = {"zlib": True, "complevel": 6, "shuffle": True}
 SLOW = """
 import sys, xarray as xr, virtualds
 from pathlib import Path
-from virtualds.datasets.rewrite import blocks
-blocks.BLOCK = 2**20
+from virtualds.datasets.rewrite import run
+run.BLOCK = 2**20
 folder = Path(sys.argv[1])
 parts = [virtualds.open_virtual_dataset(folder / f"{n}.nc") for n in range(2)]
 ds = xr.concat(parts, "time")
