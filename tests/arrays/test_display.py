@@ -29,9 +29,8 @@ from virtualds.arrays.chunk_picture import (
 from virtualds.arrays.survey import count_files, find_used_files, survey
 from virtualds.chunks.columns import MISSING
 from virtualds.chunks.fragment import ChunkAxis, make_regular_axes
-from virtualds.chunks.lazy_manifest import LazyManifest
+from virtualds.chunks.lazy_manifest import LazyManifest, StridedManifest, StridedReferences
 from virtualds.chunks.sparse_manifest import PlacedReferences, SparseManifest
-from virtualds.chunks.strided_manifest import StridedManifest, StridedReferences
 from virtualds.codecs.zlib import Zlib
 
 FLOATS = np.dtype("f4")

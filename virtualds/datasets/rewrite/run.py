@@ -26,7 +26,7 @@ from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.chunks.columns import COLUMNS, INLINE, digest
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints, compact
-from virtualds.datasets.copies import SUFFIX, find_copy_folder
+from virtualds.datasets.duplicates import SUFFIX, find_copy_folder
 from virtualds.datasets.rewrite.encodings import Mask, grid_of
 from virtualds.datasets.rewrite.plan import VariablePlan
 from virtualds.errors import AccessError, UnsupportedError, VirtualdsError
