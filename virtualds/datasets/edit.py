@@ -219,9 +219,9 @@ def drop_sources(
     --------
     >>> import virtualds, xarray as xr
     >>> vds = virtualds.open_virtual_mfdataset("200[12].nc", combine="nested", concat_dim="time")
-    >>> vds.virtual.to_manifest("refs.json")
-    >>> drop_sources("refs.json", "2001.nc")
-    >>> vds.sizes["time"], xr.open_dataset("refs.json", engine="virtual").sizes["time"]
+    >>> vds.virtual.to_manifest("both.json")
+    >>> drop_sources("both.json", "2001.nc")
+    >>> vds.sizes["time"], xr.open_dataset("both.json", engine="virtual").sizes["time"]
     (24, 12)
     """
     options = WriteOptions(format, "replace-source", conflict=conflict, allow=allow)

@@ -481,8 +481,8 @@ def upgrade(
     Examples
     --------
     >>> import virtualds
-    >>> virtualds.open_virtual_dataset("2001.nc").virtual.to_manifest("2001.zarr")
-    >>> upgrade("2001.zarr")
+    >>> virtualds.open_virtual_dataset("2001.nc").virtual.to_manifest("older.zarr")
+    >>> upgrade("older.zarr")
     False
     """
     location = Location.of(url, storage_options)
