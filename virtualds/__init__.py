@@ -51,19 +51,19 @@ if TYPE_CHECKING:
     )
     from virtualds.combine.progress import BuildReport as BuildReport
     from virtualds.datasets.convert import convert as convert
-    from virtualds.datasets.drop_sources import drop_sources as drop_sources
+    from virtualds.datasets.edit import drop_sources as drop_sources
     from virtualds.datasets.edit import edit as edit
     from virtualds.datasets.open import (
         open_virtual_dataset as open_virtual_dataset,
         open_virtual_datatree as open_virtual_datatree,
     )
     from virtualds.datasets.open_flat import open_flat as open_flat
-    from virtualds.datasets.snapshots import (
+    from virtualds.datasets.upkeep import (
         expire_snapshots as expire_snapshots,
         snapshots as snapshots,
     )
     from virtualds.datasets.template import template as template
-    from virtualds.datasets.upgrade import upgrade as upgrade
+    from virtualds.datasets.upkeep import upgrade as upgrade
     from virtualds.datasets.upkeep import (
         clean_up as clean_up,
         compact as compact,
@@ -125,9 +125,9 @@ _HOMES = {
     "compact": "datasets.upkeep",
     "convert": "datasets.convert",
     "diagnose": "checks.diagnose",
-    "drop_sources": "datasets.drop_sources",
+    "drop_sources": "datasets.edit",
     "edit": "datasets.edit",
-    "expire_snapshots": "datasets.snapshots",
+    "expire_snapshots": "datasets.upkeep",
     "open_flat": "datasets.open_flat",
     "open_source": "stores.scan_cache",
     "open_virtual_dataset": "datasets.open",
@@ -136,10 +136,10 @@ _HOMES = {
     "open_virtual_mfdatatree": "combine",
     "rename_paths": "datasets.upkeep",
     "set_options": "options",
-    "snapshots": "datasets.snapshots",
+    "snapshots": "datasets.upkeep",
     "sync": "syncing",
     "template": "datasets.template",
-    "upgrade": "datasets.upgrade",
+    "upgrade": "datasets.upkeep",
     "zarr_store": "datasets.zarr_store",
 }
 """The module of each public name."""

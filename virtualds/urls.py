@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
+from functools import lru_cache
 from pathlib import PurePath, PureWindowsPath
 from typing import NamedTuple
 
@@ -28,6 +29,7 @@ KINDS: dict[str, tuple[str, ...]] = {
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+)(://|::)")
 
 
+@lru_cache(4096)
 def scheme_of(url: str) -> str:
     """Return the scheme of a url, ``file`` for a bare path.
 

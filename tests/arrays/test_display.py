@@ -17,14 +17,20 @@ from memory import peak
 from virtual_arrays import no_reads
 
 from virtualds import ChunkManifest, CodecPipeline, Fragment, ManifestArray, SourceFile
-from virtualds.arrays.chunk_bins import FIRST_KIND, GAP, MOST_BINS, MOST_KINDS, UNREAD, bin_chunks
-from virtualds.arrays.chunk_picture import draw_chunks
+from virtualds.arrays.chunk_picture import (
+    FIRST_KIND,
+    GAP,
+    MOST_BINS,
+    MOST_KINDS,
+    UNREAD,
+    bin_chunks,
+    draw_chunks,
+)
 from virtualds.arrays.survey import count_files, find_used_files, survey
 from virtualds.chunks.columns import MISSING
 from virtualds.chunks.fragment import ChunkAxis, make_regular_axes
-from virtualds.chunks.lazy_manifest import LazyManifest
+from virtualds.chunks.lazy_manifest import LazyManifest, StridedManifest, StridedReferences
 from virtualds.chunks.sparse_manifest import PlacedReferences, SparseManifest
-from virtualds.chunks.strided_manifest import StridedManifest, StridedReferences
 from virtualds.codecs.zlib import Zlib
 
 FLOATS = np.dtype("f4")

@@ -10,8 +10,7 @@ from dask.base import tokenize
 from virtualds import ChunkAxis, ChunkManifest, CodecPipeline, Fragment, ManifestArray, SourceFile
 from virtualds.arrays.concatenate import concatenate
 from virtualds.chunks.columns import MISSING, Reference
-from virtualds.chunks.lazy_manifest import LazyManifest
-from virtualds.chunks.strided_manifest import StridedManifest, StridedReferences
+from virtualds.chunks.lazy_manifest import LazyManifest, StridedManifest, StridedReferences
 from virtualds.errors import FormatError
 
 FILE = SourceFile("file:///a.nc", size=10_000)

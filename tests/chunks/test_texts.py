@@ -17,9 +17,13 @@ from virtualds import (
     SourceFile,
 )
 from virtualds.chunks.fragment import make_regular_axes
-from virtualds.chunks.lazy_manifest import DeferredManifest, LazyManifest
+from virtualds.chunks.lazy_manifest import (
+    DeferredManifest,
+    LazyManifest,
+    StridedManifest,
+    StridedReferences,
+)
 from virtualds.chunks.sparse_manifest import PlacedReferences, SparseManifest
-from virtualds.chunks.strided_manifest import StridedManifest, StridedReferences
 from virtualds.codecs.cf_packing import Packing
 from virtualds.codecs.cf_time import TimePacking
 from virtualds.codecs.codec import Unreadable

@@ -18,7 +18,7 @@ from large_sets import archive, counted
 import virtualds
 from virtualds import ChunkManifest, FormatError
 from virtualds.chunks.columns import MISSING
-from virtualds.chunks.stored_sources import find_listed
+from virtualds.chunks.lazy_manifest import find_listed
 from virtualds.formats.zarr_manifests import (
     join_parts,
     manifest_files,

@@ -18,6 +18,7 @@ from virtualds.reading.plan import plan
 from virtualds.reading.tasks import Batch
 from virtualds.reading.threads import HostSlot, Prefetcher, run_all
 from virtualds.source_file import SourceFile
+from virtualds.stores import STORES
 from virtualds.stores.store import RequestLimits
 
 
@@ -100,7 +101,16 @@ def test_tasks_that_begin_in_front_of_others_are_no_part_of_their_request(
     array = np.transpose(virtual(values, tmp_path, chunks=(1, chunk), codecs=ZLIB))
     monkeypatch.setattr(tasks, "BLOCK_TASKS", 8)
     longest = RequestLimits(gap=0, run=8 * chunk, at_once=1)
-    monkeypatch.setattr(tasks, "limits_of", lambda fragment, file: longest)
+
+    near = STORES["file"]
+
+    class FarStore:
+        reach = longest
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(near, name)
+
+    monkeypatch.setitem(STORES, "file", FarStore())
     found = [batch for batch in plan(array, (slice(None),) * 2).batches if isinstance(batch, Batch)]
     assert sum(len(batch.tasks) for batch in found) == 32
     assert all(len(join_ranges(batch.ranges, longest.gap, longest.run)) == 1 for batch in found)

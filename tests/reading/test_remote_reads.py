@@ -22,7 +22,8 @@ from range_server import Fault, RangeHandler, Served, faulty_server, running
 import virtualds
 from virtualds import SourceFile, set_options
 from virtualds.source_file import StorageOptions
-from virtualds.stores import fsspec_ranges, http_session, obstore, retry
+from virtualds.stores import filesystems, obstore, retry
+from virtualds.stores import fsspec as fsspec_store
 from virtualds.stores.fsspec import FsspecStore
 from virtualds.stores.obstore import split_url, translate_options
 from virtualds.stores.store import StoreError
@@ -194,7 +195,7 @@ def test_temporary_failures_are_tried_again(served: Served, fault: str, way: str
 def test_a_server_that_takes_too_long_is_asked_again(
     served: Served, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (http_session, obstore):
+    for module in (filesystems, obstore):
         monkeypatch.setattr(module, "READ_TIMEOUT", 1.0)
     served.faults.append(Fault("slow", seconds=5.0))
     file = SourceFile(f"{served.url}/a.bin", options=IMPATIENT_WAYS[way])
@@ -388,7 +389,7 @@ def test_a_small_file_of_a_server_without_ranges_is_cut(served: Served, way: str
 def test_no_large_file_is_got_as_a_whole(
     served: Served, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fsspec_ranges, "WHOLE", 100)
+    monkeypatch.setattr(fsspec_store, "WHOLE", 100)
     served.always = Fault("deaf")
     assert f"knows no ranges and sends the whole file, of {len(DATA)} bytes" in str(
         refusal(source(served, way))

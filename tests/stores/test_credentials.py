@@ -20,8 +20,8 @@ from other_s3_servers import bucket_at
 import virtualds
 from virtualds import AccessError
 from virtualds.source_file import StorageOptions
-from virtualds.stores import FsspecStore, credentials
-from virtualds.stores.credentials import resolve_options
+from virtualds.stores import FsspecStore, filesystems
+from virtualds.stores.filesystems import resolve_options
 from virtualds.stores.listing import list_states
 
 pytest.importorskip("s3fs")
@@ -220,10 +220,10 @@ def test_credentials_are_known_by_the_names_of_other_libraries(
 ) -> None:
     given, end = SPELLINGS[spelling]
     now = (END - timedelta(hours=1)).timestamp()
-    monkeypatch.setattr(credentials.time, "time", lambda: now)
-    found = credentials._ask(partial(dict, given | end))
+    monkeypatch.setattr(filesystems.time, "time", lambda: now)
+    found = filesystems._ask(partial(dict, given | end))
     assert found.options == {"key": "a", "secret": "b", "token": "c"}
-    assert found.until == END.timestamp() - credentials.MARGIN
+    assert found.until == END.timestamp() - filesystems.MARGIN
 
 
 def test_the_helper_of_these_tests_asks_a_server(tokens: Tokens) -> None:

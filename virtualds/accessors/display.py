@@ -10,7 +10,7 @@ from typing import Any
 import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.chunk_bins import bin_chunks
+from virtualds.arrays.chunk_picture import bin_chunks
 from virtualds.arrays.display import (
     describe_arrays,
     format_stored,

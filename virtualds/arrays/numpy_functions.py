@@ -20,7 +20,6 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.concatenate import assemble, set_fill
 from virtualds.arrays.concatenate import concatenate as join_arrays
 from virtualds.arrays.duck_array import NUMPY_FUNCTIONS
-from virtualds.chunks.fragment import ChunkAxis, Fragment
 from virtualds.chunks.projection import Ints, count_from_front, find_runs
 from virtualds.errors import CombineError
 
@@ -60,9 +59,10 @@ def getitem(array: ManifestArray, key: Any) -> Any:
 def _expand(array: ManifestArray, entries: list[Any]) -> tuple[list[Any], list[int], int]:
     """Return one entry per axis (masks as positions), the new axes, and the ellipsis's place."""
     used = sum((k is not None and k is not Ellipsis and _count_axes(k)) or 0 for k in entries)
-    if used > array.ndim:
+    rank = len(array.shape)
+    if used > rank:
         raise IndexError(
-            f"{array.label}: {used} indices for {array.ndim} axes; give at most one per axis"
+            f"{array.label}: {used} indices for {rank} axes; give at most one per axis"
         )
     if Ellipsis not in [k if k is Ellipsis else None for k in entries]:
         entries.append(Ellipsis)
@@ -71,7 +71,7 @@ def _expand(array: ManifestArray, entries: list[Any]) -> tuple[list[Any], list[i
     place = gap = 0
     for k in entries:
         if k is Ellipsis:
-            count, gap = array.ndim - used, len(full)
+            count, gap = rank - used, len(full)
             full += [slice(None)] * count
             place += count
         elif k is None:
@@ -215,7 +215,7 @@ def _index_virtually(array: ManifestArray, full: list[Any]) -> ManifestArray | N
     segments = [
         _list_segments(k, n, i) for i, (k, n) in enumerate(zip(full, array.shape, strict=True))
     ]
-    slabs = sum(_count_slabs(fragment, segments) for fragment in array.fragments)
+    slabs = sum(fragment.count_slabs(segments) for fragment in array.fragments)
     if slabs > FREE_SLABS + 2 * array.nchunks:
         return None
     for axis, along in enumerate(segments):
@@ -251,25 +251,6 @@ def _cut_positions(positions: Ints) -> list[Segment]:
         else:
             found.append((start, stop, 1))
     return found or [(0, 0, 1)]
-
-
-def _count_slabs(fragment: Fragment, segments: list[list[Segment]]) -> int:
-    """Return how many slabs a fragment shows once every axis is cut into these stretches.
-
-    Repeated elements count once: they are read once, and in the gaps of an outer join xarray
-    repeats the last element until the gap is filled.
-    """
-    return prod(
-        _count_slabs_along(cut, start, along)
-        for cut, start, along in zip(fragment.axes, fragment.start, segments, strict=True)
-    )
-
-
-def _count_slabs_along(cut: ChunkAxis, start: int, segments: list[Segment]) -> int:
-    low, high, _ = np.array(segments).T
-    low, high = (np.clip(edge - start, 0, cut.size) for edge in (low, high))
-    met = high > low
-    return int((cut.locate(high[met] - 1) - cut.locate(low[met]) + 1).sum())
 
 
 def _assemble(array: ManifestArray, axis: int, segments: list[Segment]) -> ManifestArray:

@@ -15,11 +15,16 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.chunks.columns import settle_column
 from virtualds.chunks.fragment import Fragment
-from virtualds.chunks.lazy_manifest import DeferredManifest, LazyManifest
+from virtualds.chunks.lazy_manifest import (
+    CountedSources,
+    DeferredManifest,
+    LazyManifest,
+    SourceColumns,
+    count_stored,
+)
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import compact
 from virtualds.chunks.reference_table import iterate_references
-from virtualds.chunks.stored_sources import CountedSources, SourceColumns, count_stored
 from virtualds.codecs.zip_member import ZipMember
 from virtualds.errors import UnsupportedError
 from virtualds.source_file import NO_NUMBER, SourceFile

@@ -21,8 +21,8 @@ from virtualds.datasets.location import Location, reader_of
 from virtualds.datasets.open import demand_loadable, open_group
 from virtualds.datasets.open_options import Loadable, OpenOptions
 from virtualds.datasets.references_behind import replace_variables
-from virtualds.datasets.snapshots import build_snapshot_table
 from virtualds.datasets.tree import to_virtual_tree
+from virtualds.datasets.upkeep import build_snapshot_table
 from virtualds.errors import without_secrets
 from virtualds.formats import Format
 from virtualds.source_file import SourceFile

@@ -73,7 +73,12 @@ def digest(files: Sequence[SourceFile]) -> tuple[str, list[Any]]:
     return hashlib.blake2b(text).hexdigest(), [*options]
 
 
-def as_grid_column(name: str, value: Any, shape: tuple[int, ...]) -> Column:
+def as_grid_columns(given: Iterable[Any], shape: tuple[int, ...]) -> dict[str, Column]:
+    """Return the columns of a manifest over its grid, by name, of integers that they can hold."""
+    return {name: _spread(name, value, shape) for name, value in zip(COLUMNS, given, strict=True)}
+
+
+def _spread(name: str, value: Any, shape: tuple[int, ...]) -> Column:
     """Return a column over the grid, of integers that it can hold."""
     if type(value) is int:
         # too large a number is refused below

@@ -456,6 +456,21 @@ class Fragment:
         """Return where the chunks begin and end along an axis of the array."""
         return self.axes[axis].slabs().edges + self.start[axis]
 
+    def count_slabs(self, segments: Sequence[Sequence[tuple[int, int, int]]]) -> int:
+        """Return how many slabs it shows once every axis is cut into stretches of the array.
+
+        A stretch is its start, its stop, and how often it is repeated. Repeated elements count
+        once: they are read once, and in the gaps of an outer join xarray repeats the last element
+        until the gap is filled.
+        """
+        count = 1
+        for cut, start, along in zip(self.axes, self.start, segments, strict=True):
+            low, high, _ = np.array(along).T
+            low, high = np.clip((low - start, high - start), 0, cut.size)
+            met = high > low
+            count *= int((cut.locate(high[met] - 1) - cut.locate(low[met]) + 1).sum())
+        return count
+
     def shift(self, axis: int, by: int) -> Fragment:
         """Return the box moved along one axis."""
         start = (*self.start[:axis], self.start[axis] + by, *self.start[axis + 1 :])

@@ -6,11 +6,13 @@ Access to a column reads the references of the remaining chunks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
+import numpy.typing as npt
 
 from virtualds.bounds import MOST_CHUNKS
 from virtualds.chunks.columns import COLUMNS, MISSING, Column, Reference
@@ -23,7 +25,7 @@ from virtualds.chunks.reference_table import (
     iterate_blocks,
     iterate_references,
 )
-from virtualds.source_file import SourceFile
+from virtualds.source_file import NO_NUMBER, SourceFile
 
 
 class LazyManifest(ChunkManifest):
@@ -354,3 +356,210 @@ class DeferredManifest(LazyManifest):
 
 def _replace_item(values: tuple[int, ...], axis: int, value: int) -> tuple[int, ...]:
     return (*values[:axis], value, *values[axis + 1 :])
+
+
+# ---------------------------------------------------------------------- records at equal distances
+# Strided manifests: chunks of one length at equal distances in one file.
+#
+# Records of a classic netCDF file lie like this, a million of them for each variable. Three numbers
+# describe them; offsets are computed for the chunks that are needed.
+
+
+@dataclass(frozen=True)
+class StridedReferences:
+    """References to ``count`` chunks of one length in one file, each ``step`` behind the last.
+
+    Parameters
+    ----------
+    file : SourceFile
+    first, step, length : int
+        Where the first chunk begins, how far apart chunks begin, and how long each is, in bytes.
+    count : int
+
+    Raises
+    ------
+    FormatError
+        The chunks do not lie inside the file.
+    """
+
+    file: SourceFile
+    first: int
+    step: int
+    length: int
+    count: int
+
+    has_pipelines: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        # if the first and the last chunk are valid, all between them are
+        self.load(np.array([0, self.count - 1], np.int64))
+
+    def load(self, ids: Ints) -> ChunkManifest:
+        """Return the chunks of these numbers, in their shape, with the file that they lie in."""
+        if not ids.size:
+            return ChunkManifest.missing(ids.shape)
+        offset = self.first + self.step * ids
+        return ChunkManifest.build(ids.shape, files=(self.file,), offset=offset, length=self.length)
+
+    def list_numbers(self) -> None:
+        """Return None: all chunks exist."""
+
+    def list_sources(self) -> tuple[SourceFile, ...]:
+        """Return the file."""
+        return (self.file,)
+
+    def summarize_sources(self) -> None:
+        """Return None: there is one file, and no list."""
+
+
+class StridedManifest(LazyManifest):
+    """A manifest that counts the chunks of an `StridedReferences`.
+
+    Access is as cheap as with columns; joining it with other manifests makes columns.
+
+    Examples
+    --------
+    >>> file = SourceFile("file:///a.nc", size=2**30)
+    >>> references = StridedReferences(file, first=96, step=24, length=8, count=10**6)
+    >>> records = StridedManifest(references, (10**6,))
+    >>> records.lookup((999_999,)).offset, records.nbytes
+    (24000072, 32)
+    """
+
+    __slots__ = ()
+
+    _table: StridedReferences
+
+    @property
+    def _where(self) -> str:
+        return " of 1 file"
+
+    @property
+    def is_in_set(self) -> bool:
+        """Whether the references lie in a reference set: they do not."""
+        return False
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the references take in memory: those of four numbers."""
+        return 32
+
+    @property
+    def files(self) -> tuple[SourceFile, ...]:
+        """The table that the column ``file`` counts."""
+        return self._table.list_sources()
+
+    @property
+    def sources(self) -> tuple[SourceFile, ...]:
+        """The file that the chunks lie in."""
+        return self._table.list_sources()
+
+    def with_files(self, change: Callable[[SourceFile], SourceFile]) -> ChunkManifest:
+        """Return the manifest with its source file replaced by what ``change`` makes of it."""
+        return self._locate_in(change(self._table.file), 0)
+
+    def relocated(self, places: Sequence[tuple[SourceFile, int]]) -> ChunkManifest:
+        """Return the manifest with its file being a piece of another one."""
+        [(file, begin)] = places
+        return self._locate_in(file, begin)
+
+    def _locate_in(self, file: SourceFile, begin: int) -> StridedManifest:
+        table = replace(self._table, file=file, first=self._table.first + begin)
+        return StridedManifest(table, self._shape, self._strides, self._base, self._renumbered)
+
+
+# ---------------------------------------------------------------------- files of stored references
+# What a reference set knows of its files without a look at each reference.
+
+
+class SourceColumns(NamedTuple):
+    """Urls and fingerprints of files, a row for each; `NO_NUMBER` and None are unknown."""
+
+    urls: npt.NDArray[np.object_]
+    sizes: npt.NDArray[np.int64]
+    mtimes: npt.NDArray[np.int64]
+    etags: npt.NDArray[np.object_]
+
+    @classmethod
+    def of(cls, files: Iterable[SourceFile]) -> SourceColumns:
+        """Return the columns of files."""
+        rows = [
+            (
+                file.url,
+                NO_NUMBER if file.size is None else file.size,
+                NO_NUMBER if file.mtime is None else file.mtime,
+                file.etag,
+            )
+            for file in files
+        ]
+        urls, sizes, mtimes, etags = zip(*rows, strict=True) if rows else ((),) * 4
+        return cls(
+            np.array(urls, object),
+            np.array(sizes, np.int64),
+            np.array(mtimes, np.int64),
+            np.array(etags, object),
+        )
+
+    def take(self, rows: npt.NDArray[np.bool_]) -> SourceColumns:
+        """Return the rows of a mask."""
+        urls, sizes, mtimes, etags = self
+        return SourceColumns(urls[rows], sizes[rows], mtimes[rows], etags[rows])
+
+
+class CountedSources(NamedTuple):
+    """How many chunks lie in each file of a list.
+
+    ``name`` tells the list from others, and ``read_files`` reads it: arrays share lists.
+    """
+
+    name: Hashable
+    chunks: Ints
+    read_files: Callable[[], SourceColumns]
+
+
+@runtime_checkable
+class CountedTable(Protocol):
+    """A table of references that knows how many of them lie in each file."""
+
+    def count_sources(self, start: int, stop: int) -> CountedSources:
+        """Count the files that the rows ``start`` to ``stop`` lie in."""
+
+
+@runtime_checkable
+class SearchedTable(Protocol):
+    """A table of references that finds files without listing all."""
+
+    def find_sources(self, urls: Collection[str]) -> tuple[SourceFile, ...]:
+        """Return those of its files that have one of the urls."""
+
+
+def count_stored(manifest: ChunkManifest) -> CountedSources | None:
+    """Count the chunks of each file where the set can; None if its references have to be read."""
+    if not isinstance(manifest, LazyManifest):
+        return None
+    counting = manifest.counting
+    stretch = _find_stretch(counting)
+    if stretch is None or not isinstance(counting.table, CountedTable):
+        return None
+    return counting.table.count_sources(*stretch)
+
+
+def find_listed(manifest: ChunkManifest, urls: Collection[str]) -> tuple[SourceFile, ...]:
+    """Return those of the files that a manifest lists which have one of the urls."""
+    if isinstance(manifest, LazyManifest):
+        table = manifest.counting.table
+        if isinstance(table, SearchedTable):
+            return table.find_sources(urls)
+    return tuple(file for file in manifest.listed if file.url in urls)
+
+
+def _find_stretch(counting: RowCounting) -> tuple[int, int] | None:
+    """Return the rows ``start, stop`` that chunks count, each once; None if they lie otherwise."""
+    low, length = counting.first, 1
+    long = [(s, n) for s, n in zip(counting.strides, counting.shape, strict=True) if n != 1]
+    for stride, count in sorted(long, key=lambda pair: abs(pair[0])):
+        if abs(stride) != length:
+            return None
+        low += min(stride, 0) * (count - 1)
+        length *= count
+    return low, low + length

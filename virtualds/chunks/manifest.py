@@ -23,7 +23,7 @@ from virtualds.chunks.columns import (
     Column,
     JoinedTable,
     Reference,
-    as_grid_column,
+    as_grid_columns,
     check_references,
     column_of_rows,
     concatenate_columns,
@@ -203,11 +203,7 @@ class ChunkManifest(FamiliarNames):
             A column holds other than integers, or does not fit the grid.
         """
         demand_axes(len(shape), "a grid of chunks")
-        given = (file, offset, length, pipeline, checksum)
-        columns = {
-            name: as_grid_column(name, value, shape)
-            for name, value in zip(COLUMNS, given, strict=True)
-        }
+        columns = as_grid_columns((file, offset, length, pipeline, checksum), shape)
         manifest = cls(files=tuple(files), inline=tuple(inline), **columns)
         check_references(manifest)
         return manifest

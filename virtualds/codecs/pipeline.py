@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from virtualds.bounds import demand_element
+from virtualds.bounds import LARGEST_ELEMENT, demand_element
 from virtualds.codecs.cf_packing import Decoding
 from virtualds.codecs.codec import Codec
 from virtualds.public import public
@@ -68,7 +68,8 @@ class CodecPipeline:
     packing: Decoding | None = None
 
     def __post_init__(self) -> None:
-        demand_element(self.dtype.itemsize, f"type {self.dtype.kind}{self.dtype.itemsize}")
+        if self.dtype.itemsize > LARGEST_ELEMENT:
+            demand_element(self.dtype.itemsize, f"type {self.dtype.kind}{self.dtype.itemsize}")
         if self.dtype.hasobject:
             # the bytes of such an element are an address
             raise ValueError(f"CodecPipeline: {self.dtype} elements are Python objects, not bytes")

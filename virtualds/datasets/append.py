@@ -29,12 +29,13 @@ from virtualds.datasets.append_places import (
     pair_stretches,
 )
 from virtualds.datasets.changed_groups import join_coordinates
-from virtualds.datasets.copies import borders_copies, is_copy
 from virtualds.datasets.duplicates import (
     REMEDY,
+    borders_copies,
     check_unchanged,
     duplicates_error,
     find_known_positions,
+    is_copy,
 )
 from virtualds.datasets.from_dataset import check_loading, group_from_dataset, warn_of_values
 from virtualds.datasets.lacking_variables import LACKING_REFUSED, Lacking

@@ -12,7 +12,7 @@ import pandas as pd
 import xarray as xr
 
 from virtualds.chunks.projection import find_runs
-from virtualds.datasets.copies import borders_copies
+from virtualds.datasets.duplicates import borders_copies
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.source_positions import find_positions, lies_in, urls_of
 from virtualds.errors import CombineError

@@ -6,6 +6,7 @@ identify it: the same elements of the same chunks of the same files.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,12 +16,12 @@ import pandas as pd
 import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.chunks.columns import drop_repeated_tables
+from virtualds.chunks.columns import INLINE, drop_repeated_tables
+from virtualds.chunks.lazy_manifest import find_listed
 from virtualds.chunks.reference_table import iterate_references
-from virtualds.chunks.stored_sources import find_listed
-from virtualds.datasets.copies import find_copies
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.source_positions import (
+    find_positions,
     find_urls_along,
     find_used_along,
     list_arrays_along,
@@ -28,6 +29,62 @@ from virtualds.datasets.source_positions import (
 )
 from virtualds.errors import CombineError
 from virtualds.source_file import SourceFile
+
+# ---------------------------------------------------------------------- copies
+# Chunks of a set that name no source: rewritten ones in files of the set, and bytes held in it.
+#
+# A set does not note which source such a chunk was made of.
+
+
+SUFFIX = ".chunks"
+"""What the name of the folder of rewritten chunks has behind the name of the set."""
+_NATIVE = re.compile(r".*/chunks/[0-9A-HJKMNP-TV-Z]{20}")
+"""Chunks that an Icechunk repository holds itself: https://icechunk.io/en/latest/reference/spec/."""
+_FILE = re.compile(rf"(?P<folder>.*{re.escape(SUFFIX)}/.+/[0-9a-f]{{16}})/[^/]+")
+
+
+def find_copy_folder(url: str) -> str | None:
+    """Return the folder of the rewritten chunks that a file holds; None if it holds none.
+
+    Examples
+    --------
+    >>> find_copy_folder("file:///refs.json.chunks/t/96aab4ec04814378/2-4.0-0")
+    'file:///refs.json.chunks/t/96aab4ec04814378'
+    >>> find_copy_folder("file:///2001.nc")
+    """
+    found = _FILE.fullmatch(url)
+    return None if found is None else found["folder"]
+
+
+def is_copy(url: str) -> bool:
+    """Say whether a file holds chunks that a set made itself."""
+    return find_copy_folder(url) is not None or _NATIVE.fullmatch(url) is not None
+
+
+def borders_copies(dataset: xr.Dataset, dim: str, begin: int, stop: int) -> bool:
+    """Say whether a position beside a stretch has copies, and no chunk in a source.
+
+    The copies may be of the source of the stretch, which is longer then than its references show.
+    """
+    sides = ((begin - 1, begin), (stop, stop + 1))
+    inside = [slice(*side) for side in sides if side[0] >= 0 and side[1] <= dataset.sizes[dim]]
+    return any(find_copies(dataset.isel({dim: side}), dim).any() for side in inside)
+
+
+def find_copies(dataset: xr.Dataset, dim: str) -> npt.NDArray[np.bool_]:
+    """Say for every position whether there are copies, and no chunk in a source."""
+    urls = list_urls_along(dataset, dim)
+    copies = {url for url in urls if is_copy(url)}
+    found = find_positions(dataset, dim, copies)
+    for _, array in list_arrays_along(dataset, dim):
+        for fragment in array.fragments:
+            for _, part in iterate_references(fragment.manifest):
+                found |= bool((part.file == INLINE).any())
+    return found & ~find_positions(dataset, dim, urls - copies)
+
+
+# ---------------------------------------------------------------------- duplicates
+
 
 STRETCH_COLUMNS = ("url", "offset", "begin", "stop", "place")
 """A stretch of a stored chunk: the location of the chunk, its elements ``begin`` to ``stop`` along

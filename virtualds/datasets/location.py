@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 from virtualds.arrays.parser import Parser
@@ -315,11 +315,103 @@ HEAD_BYTES = 4096
 """First bytes that identify most files; a local file gives more in the same time."""
 
 
+@dataclass(frozen=True)
+class _Place:
+    """A file or folder whose reader is looked for, and the store that answers for it."""
+
+    url: str
+    options: StorageOptions | None
+    store: Store
+
+    def find_by_marker(self, tried: Sequence[str] = ()) -> Found | None:
+        """Return the reader of a folder, None if there is none; some files were looked at already.
+
+        Raises
+        ------
+        PermissionError
+            None recognises it, and one of its files must not be read.
+        """
+        # plugins are imported only if they are needed
+        own: Callable[[], Sequence[Parser | Format]] = lambda: FOLDER_READERS  # noqa: E731
+        denied: PermissionError | None = None
+        for list_readers in (own, load_plugins):
+            try:
+                if (found := self.find_marked_by(list_readers(), tried)) is not None:
+                    return found
+            except PermissionError as error:
+                denied = denied or error
+        if denied is not None:
+            raise denied
+        return None
+
+    def find_marked_by(
+        self, readers: Sequence[Parser | Format], tried: Sequence[str] = ()
+    ) -> Found | None:
+        """Return the first of some readers that recognises a folder, None if none does."""
+        names = list(dict.fromkeys(name for reader in readers for name in reader.markers))
+        if names and (listed := find_names(self.url, self.options)) is not None:
+            names = [name for name in names if name.partition("/")[0] in listed]
+        return self.find_among(readers, [name for name in names if name not in tried])
+
+    def find_among(self, readers: Sequence[Parser | Format], names: Sequence[str]) -> Found | None:
+        """Return the first reader that recognises a folder by one of some files in it."""
+        # near ones are read as they are taken, far ones at once
+        read: Iterable[bytes | PermissionError | None] = map(self._read_marker, names)
+        if self.store.reach.at_once:
+            read = fetch_many(names, lambda name: self.url, self._read_marker)
+        denied: PermissionError | None = None
+        for name, marker in zip(names, read, strict=True):
+            if isinstance(marker, PermissionError):
+                denied = marker
+            for reader in readers:
+                if isinstance(marker, bytes) and name in reader.markers and reader.detect(marker):
+                    return reader, SourceFile(self.url.rstrip("/"), options=self.options)
+        if denied is not None:
+            raise denied
+        return None
+
+    def _read_marker(self, name: str) -> bytes | PermissionError | None:
+        """Return a file of a folder, None if there is none, or why it must not be read."""
+        url = join_path(self.url, name)
+        try:
+            return self.store.read_all(url, self.options)
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+            return None
+        except PermissionError as error:
+            # the user named the folder, not the file in it
+            denied = type(error)(str(error).replace(url, self.url.rstrip("/")))
+            denied.__cause__ = error
+            return denied
+
+    def demand_not_begun(self) -> None:
+        """Refuse a folder with an unfinished set.
+
+        Raises
+        ------
+        FileNotFoundError
+            The folder holds an unfinished set.
+        """
+        begun = False
+        for name in (name for form in FORMATS for name in form.first_written):
+            with suppress(OSError):
+                begun |= bool(self.store.list_files(join_path(self.url, name), self.options))
+        for name in (name for form in FORMATS for name in form.markers):
+            with suppress(OSError):
+                begun |= is_claim(self.store.read_all(join_path(self.url, name), self.options))
+        if begun:
+            raise FileNotFoundError(
+                f"{self.url}: this folder is not a complete reference set; if a writer is creating "
+                f"the set, open it later; if that writer has failed, create the set again; else "
+                f"check the path"
+            )
+
+
 def detect_reader(url: str, options: StorageOptions | None) -> Found:
     """Return the reader of a file, a folder, or the only content of an archive."""
     store, told = find_store(url), _list_told_by_suffix(url)
+    place = _Place(url, options, store)
     try:
-        if told and (found := _find_among(FOLDER_READERS, url, options, told)) is not None:
+        if told and (found := place.find_among(FOLDER_READERS, told)) is not None:
             return found
     except PermissionError:
         # it may be missing: servers that list nothing may say no more; it is asked for once more
@@ -334,10 +426,10 @@ def detect_reader(url: str, options: StorageOptions | None) -> Found:
             reader = _find_by_bytes(head)
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
         # object stores have no folders, and may refuse access to them
-        if (found := _find_by_marker(url, options, told)) is not None:
+        if (found := place.find_by_marker(told)) is not None:
             return found
         if not isinstance(error, FileNotFoundError):
-            _demand_not_begun(url, options, store)
+            place.demand_not_begun()
         raise
     if reader is not None:
         return give_options(reader, source, options)
@@ -346,10 +438,10 @@ def detect_reader(url: str, options: StorageOptions | None) -> Found:
             return _find_only_content(f"{scheme}://::{url}", options)
     # web servers show folders as pages
     is_page = head.lstrip()[:1] == b"<"
-    if (not head or is_page) and (found := _find_by_marker(url, options, told)) is not None:
+    if (not head or is_page) and (found := place.find_by_marker(told)) is not None:
         return found
     if not head:
-        _demand_not_begun(url, options, store)
+        place.demand_not_begun()
     for parser in load_plugins():
         if not parser.markers and is_recognised(parser, head):
             return parser, source
@@ -417,8 +509,9 @@ def _find_by_bytes(head: bytes) -> Parser | Format | None:
 def _find_only_content(root: str, options: StorageOptions | None) -> Found:
     """Return the parser or format of the only file or folder in an archive."""
     # the archive may have been replaced, so its members are listed again
-    names = [file.path for file in find_store(root).list_files(root, options)]
-    if (found := _find_by_marker(root, options, ())) is not None:
+    place = _Place(root, options, find_store(root))
+    names = [file.path for file in place.store.list_files(root, options)]
+    if (found := place.find_by_marker()) is not None:
         return found
     folders = {name.partition("/")[0] for name in names}
     if len(names) == 1 or (len(folders) == 1 and all("/" in name for name in names)):
@@ -436,29 +529,6 @@ def _find_only_content(root: str, options: StorageOptions | None) -> Found:
     )
 
 
-def _demand_not_begun(url: str, options: StorageOptions | None, store: Store) -> None:
-    """Refuse a folder with an unfinished set.
-
-    Raises
-    ------
-    FileNotFoundError
-        The folder holds an unfinished set.
-    """
-    folders = [name for form in FORMATS for name in form.first_written]
-    begun = False
-    for name in folders:
-        with suppress(OSError):
-            begun |= bool(store.list_files(join_path(url, name), options))
-    for name in (name for form in FORMATS for name in form.markers):
-        with suppress(OSError):
-            begun |= is_claim(store.read_all(join_path(url, name), options))
-    if begun:
-        raise FileNotFoundError(
-            f"{url}: this folder is not a complete reference set; if a writer is creating the set, "
-            f"open it later; if that writer has failed, create the set again; else check the path"
-        )
-
-
 def _list_told_by_suffix(url: str) -> tuple[str, ...]:
     """Return the file that makes a remote folder a set of the format of its suffix, if it has one.
 
@@ -468,86 +538,6 @@ def _list_told_by_suffix(url: str) -> tuple[str, ...]:
         return ()
     ends = url.rstrip("/")
     return next((f.markers[:1] for f in FORMATS if f.markers and ends.endswith(f.suffixes)), ())
-
-
-def _find_by_marker(url: str, options: StorageOptions | None, tried: Sequence[str]) -> Found | None:
-    """Return the reader of a folder, None if there is none; some files were looked at already."""
-    # plugins are imported only if they are needed
-    own: Callable[[], Sequence[Parser | Format]] = lambda: FOLDER_READERS  # noqa: E731
-    denied: PermissionError | None = None
-    for list_readers in (own, load_plugins):
-        try:
-            if (found := find_marked_by(list_readers(), url, options, tried)) is not None:
-                return found
-        except PermissionError as error:
-            denied = denied or error
-    if denied is not None:
-        raise denied
-    return None
-
-
-def find_marked_by(
-    readers: Sequence[Parser | Format],
-    url: str,
-    options: StorageOptions | None,
-    tried: Sequence[str] = (),
-) -> Found | None:
-    """Return the first reader that recognises a folder, None if none does."""
-    names = list(dict.fromkeys(name for reader in readers for name in reader.markers))
-    if names and (listed := find_names(url, options)) is not None:
-        names = [name for name in names if name.partition("/")[0] in listed]
-    return _find_among(readers, url, options, [name for name in names if name not in tried])
-
-
-def _find_among(
-    readers: Sequence[Parser | Format],
-    url: str,
-    options: StorageOptions | None,
-    names: Sequence[str],
-) -> Found | None:
-    """Return the first reader that recognises a folder by one of some files in it.
-
-    Raises
-    ------
-    PermissionError
-        None does, and one of the files must not be read.
-    """
-    denied: PermissionError | None = None
-    folder = url.rstrip("/")
-    for name, marker in _read_markers(find_store(folder), folder, names, options):
-        if isinstance(marker, PermissionError):
-            denied = marker
-        for reader in readers:
-            if isinstance(marker, bytes) and name in reader.markers and reader.detect(marker):
-                return reader, SourceFile(folder, options=options)
-    if denied is not None:
-        raise denied
-    return None
-
-
-def _read_markers(
-    store: Store, url: str, names: Sequence[str], options: StorageOptions | None
-) -> Iterable[tuple[str, bytes | PermissionError | None]]:
-    """Return some files of a folder: near ones as they are taken, far ones fetched at once."""
-    read = partial(_read_marker, store, url, options)
-    if not store.reach.at_once:
-        return ((name, read(name)) for name in names)
-    return zip(names, fetch_many(names, lambda name: url, read), strict=True)
-
-
-def _read_marker(
-    store: Store, url: str, options: StorageOptions | None, name: str
-) -> bytes | PermissionError | None:
-    """Return a file of a folder, None if there is none, or why it must not be read."""
-    try:
-        return store.read_all(join_path(url, name), options)
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-        return None
-    except PermissionError as error:
-        # the user named the folder, not the file in it
-        denied = type(error)(str(error).replace(join_path(url, name), url))
-        denied.__cause__ = error
-        return denied
 
 
 # ---------------------------------------------------------------------- locations
@@ -759,4 +749,4 @@ def demand_data(location: Location, reader: Parser | Format) -> None:
 
 def is_set_folder(url: str) -> bool:
     """Say whether a folder is a reference set, by its metadata file."""
-    return find_marked_by(FORMATS, url, None) is not None
+    return _Place(url, None, find_store(url)).find_marked_by(FORMATS) is not None

@@ -15,9 +15,9 @@ import xarray as xr
 from virtualds.arrays.array import ManifestArray
 from virtualds.bounds import demand_joinable
 from virtualds.chunks.columns import drop_repeated_tables
+from virtualds.chunks.lazy_manifest import find_listed
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.reference_table import iterate_references
-from virtualds.chunks.stored_sources import find_listed
 from virtualds.datasets.lazy import get_virtual_array
 
 

@@ -10,15 +10,16 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from virtualds.arrays.sources import PrefixChange, move_file
 from virtualds.datasets.conflicts import name_missing_set, retry_on_conflict
 from virtualds.datasets.keywords import make_strict
-from virtualds.datasets.location import Location, format_there
+from virtualds.datasets.location import Location, format_by_suffix, format_for, format_there
 from virtualds.errors import ReadError, UnsupportedError, without_secrets
-from virtualds.formats import Format
+from virtualds.formats import Format, History
 from virtualds.formats.upkeep import GRACE, Expiry, Removal, Upkeep
-from virtualds.source_file import SourceFile
+from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.store import explain_write_errors
 from virtualds.stores.temporary import list_left_over, remove_paths
@@ -313,3 +314,184 @@ def _spread(files: Sequence[SourceFile], most: int | None) -> Sequence[SourceFil
         return files
     places = np.unique(np.linspace(0, len(files) - 1, most).astype(int))
     return [files[place] for place in places.tolist()]
+
+
+# ---------------------------------------------------------------------- snapshots
+
+
+@make_strict()
+def snapshots(
+    url: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None
+) -> pd.DataFrame:
+    """List the snapshots of a reference set that can be opened, the newest last.
+
+    Parameters
+    ----------
+    url : str or path
+        A set in the format zarr-v3; other formats keep no snapshots.
+    storage_options : dict, optional
+        Access options, for fsspec.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row for each snapshot: ``snapshot``, its id for ``open_virtual_dataset(url,
+        snapshot=...)``, and ``time``, when it was written (UTC).
+
+    Raises
+    ------
+    UnsupportedError
+        The format keeps no snapshots.
+
+    Examples
+    --------
+    >>> import virtualds
+    >>> virtualds.open_virtual_dataset("2001.nc").virtual.to_manifest("2001.zarr", mode="w")
+    >>> snapshots("2001.zarr").columns.to_list()
+    ['snapshot', 'time']
+    """
+    location = Location.of_url(url, storage_options)
+    with name_missing_set(location):
+        return build_snapshot_table(_history_of(location), location.target, location.options)
+
+
+@make_strict()
+def expire_snapshots(
+    url: str | os.PathLike[str],
+    *,
+    keep: int = 1,
+    older_than: timedelta | None = None,
+    dry_run: bool = False,
+    conflict: str = "raise",
+    storage_options: Mapping[str, Any] | None = None,
+) -> Removal:
+    """Delete earlier snapshots of a reference set, and the files that only they need.
+
+    A reader that still has one of them open gets a `ReadError` that says so. Remains of killed
+    writers are removed too, after a day.
+
+    Parameters
+    ----------
+    url : str or path
+        A set in the format zarr-v3; other formats keep no snapshots.
+    keep : int, default 1
+        How many of the newest snapshots stay.
+    older_than : timedelta, optional
+        Delete only snapshots of at least this age.
+    dry_run : bool, default False
+        Whether to delete nothing, and only list what would go.
+    conflict : {"raise", "retry"}
+        What to do if another writer is faster.
+    storage_options : dict, optional
+        Access options, for fsspec.
+
+    Returns
+    -------
+    Removal
+        The ids of the deleted snapshots, the urls of the deleted files, and their bytes.
+
+    Raises
+    ------
+    UnsupportedError
+        The format keeps no snapshots.
+    ConflictError
+        Another writer was faster; the set is unchanged.
+    ValueError
+        ``keep`` is less than 1.
+
+    Examples
+    --------
+    >>> import virtualds
+    >>> for _ in range(3):
+    ...     virtualds.open_virtual_dataset("2001.nc").virtual.to_manifest("2001.zarr", mode="w")
+    >>> len(expire_snapshots("2001.zarr", keep=1, dry_run=True).snapshots)
+    2
+    >>> len(expire_snapshots("2001.zarr", keep=1).snapshots)
+    2
+    """
+    if keep < 1:
+        raise ValueError(f"keep {keep!r}: the newest snapshot is the set; keep at least 1")
+    location = Location.of(url, storage_options)
+    history = _history_of(location)
+
+    expiry = Expiry(keep, older_than, dry_run=dry_run)
+
+    def attempt() -> Removal:
+        with explain_write_errors(location.target), name_missing_set(location):
+            return history.expire(location.target, location.options, expiry)
+
+    return retry_on_conflict(attempt, conflict)
+
+
+def _history_of(location: Location) -> History:
+    # only existing snapshots count, whatever their names
+    target = format_for(location, asked=(format_there, format_by_suffix))
+    if target.history is None:
+        raise UnsupportedError(
+            f"{location.target}: {target.name} keeps no snapshots; zarr-v3 does (virtualds.convert)"
+        )
+    return target.history
+
+
+def build_snapshot_table(
+    history: History, url: str, options: StorageOptions | None
+) -> pd.DataFrame:
+    """Return a row for each snapshot of a set."""
+    table = pd.DataFrame(history.listed(url, options), columns=["snapshot", "time"])
+    return table.assign(time=pd.to_datetime(table["time"]).dt.tz_localize(None))
+
+
+# ---------------------------------------------------------------------- upgrades
+
+
+def upgrade(
+    url: str | os.PathLike[str],
+    *,
+    conflict: str = "raise",
+    storage_options: Mapping[str, Any] | None = None,
+) -> bool:
+    """Upgrade the metadata of a reference set to this version, in one commit.
+
+    References and values are not rewritten, and earlier snapshots still open. A set that is up to
+    date is not changed. After the upgrade, versions of virtualds that are too old refuse the set.
+
+    Parameters
+    ----------
+    url : str or path
+        Url of the set.
+    conflict : {"raise", "retry"}
+        What to do if another writer is faster.
+    storage_options : dict, optional
+        Access options, for fsspec.
+
+    Returns
+    -------
+    bool
+        Whether the set was changed.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no reference set.
+    ConflictError
+        Another writer was faster; the set is unchanged.
+    UnsupportedError
+        The store has no conditional writes.
+
+    Examples
+    --------
+    >>> import virtualds
+    >>> virtualds.open_virtual_dataset("2001.nc").virtual.to_manifest("older.zarr")
+    >>> upgrade("older.zarr")
+    False
+    """
+    location = Location.of(url, storage_options)
+    found = format_there(location)
+    if found is None:
+        raise FileNotFoundError(f"{location.url}: there is no reference set; check the path")
+
+    def attempt() -> bool:
+        with explain_write_errors(location.target):
+            return found.upgrade is not None and found.upgrade(location.url, location.options)
+
+    return retry_on_conflict(attempt, conflict)

@@ -24,12 +24,12 @@ from virtualds.reading.tasks import (
     Task,
     batch_tasks,
     group_equal_slabs,
-    limits_of,
     plan_box_tasks,
     plan_distinct_tasks,
+    store_of,
 )
 from virtualds.reading.threads import cores
-from virtualds.stores.store import Range, RequestLimits
+from virtualds.stores.store import Range, RequestLimits, Store
 
 # ---------------------------------------------------------------------- tiles
 # Tiles: boxes of tiny chunks that are placed as a whole.
@@ -58,6 +58,8 @@ SMALLEST_TILE = 2**17
 class Tile(NamedTuple):
     """Chunks of one file, alike, that fill a box of the result, in C order of the chunk grid.
 
+    ``store`` is that of the file.
+
     ``grid`` counts the chunks along every axis; ``encoded`` are the elements of each. Chunk by
     chunk, ``offset``, ``length`` and ``checksum`` are as in the manifest.
     """
@@ -65,6 +67,7 @@ class Tile(NamedTuple):
     fragment: Fragment
     pipelines: Sequence[CodecPipeline]
     file: int
+    store: Store
     pipeline: int
     encoded: tuple[int, ...]
     grid: tuple[int, ...]
@@ -179,9 +182,9 @@ def _limit_tile_bytes(part: ChunkSelection, inside: Sequence[Projection], nbytes
     As many as a long request where the file is far, else so few that every core gets some tiles.
     """
     file = part.fragment.manifest.file[tuple(p.chunk[0] for p in inside)]
-    reach = limits_of(part.fragment, int(file))
-    if reach.at_once:
-        return reach.run
+    store = store_of(part.fragment, int(file))
+    if store is not None and store.reach.at_once:
+        return store.reach.run
     return min(LARGEST_TILE, max(SMALLEST_TILE, nbytes // (4 * cores())))
 
 
@@ -204,12 +207,14 @@ def _plan_tile(part: ChunkSelection, inside: Sequence[Projection]) -> Tile | Non
     where = np.ix_(*(p.chunk for p in inside))
     cells = {name: getattr(part.fragment.manifest, name)[where].ravel() for name in COLUMNS}
     file, pipeline = (cells[name] for name in ("file", "pipeline"))
-    if file[0] < 0 or (file != file[0]).any() or (pipeline != pipeline[0]).any():
+    store = store_of(part.fragment, int(file[0]))
+    if store is None or (file != file[0]).any() or (pipeline != pipeline[0]).any():
         return None
     return Tile(
         part.fragment,
         part.pipelines,
         int(file[0]),
+        store,
         int(pipeline[0]),
         tuple(int(p.encoded[0]) for p in inside),
         tuple(p.chunk.size for p in inside),

@@ -44,10 +44,9 @@ from virtualds.reading.plan import (
     plan_only_chunk,
     plan_points,
 )
-from virtualds.reading.tasks import Batch, Task, limits_of
+from virtualds.reading.tasks import Batch, Task
 from virtualds.reading.threads import HostSlot, Prefetcher, run_all
 from virtualds.source_file import SourceFile, find_mismatch
-from virtualds.stores import find_store
 from virtualds.stores.local import LocalStore, count_row_bytes
 from virtualds.stores.store import Range, Store, StoreError
 
@@ -342,23 +341,23 @@ def _announce_ahead(works: Iterator[Work]) -> Iterator[Work]:
 
 
 def _announce(works: Iterable[Work]) -> None:
-    ranges: dict[SourceFile, list[Range]] = {}
+    ranges: dict[tuple[SourceFile, Store], list[Range]] = {}
     for work in works:
-        if not isinstance(work, DecodedTasks) and work.file >= 0:
-            ranges.setdefault(_file_of(work), []).extend(_list_ranges(work))
-    for file, expected in ranges.items():
-        find_store(file.url).prefetch(file, expected)
+        if not isinstance(work, DecodedTasks) and work.store is not None:
+            ranges.setdefault((_file_of(work), work.store), []).extend(_list_ranges(work))
+    for (file, store), expected in ranges.items():
+        store.prefetch(file, expected)
 
 
 def _host_slot_of(work: Work) -> HostSlot | None:
-    if isinstance(work, DecodedTasks) or not limits_of(work.fragment, work.file).at_once:
+    if isinstance(work, DecodedTasks) or work.store is None or not work.store.reach.at_once:
         return None
     return HostSlot.to(_file_of(work).url, sum(length for _, length in _list_ranges(work)))
 
 
 def _list_ranges(work: Batch | Tile) -> list[Range]:
     """Return the ranges to ask a store for, before near ones are joined."""
-    if isinstance(work, Tile) and (teeth := work.plan_ranges(limits_of(work.fragment, work.file))):
+    if isinstance(work, Tile) and (teeth := work.plan_ranges(work.store.reach)):
         return [asked for asked, _ in teeth]
     return work.ranges
 
@@ -409,12 +408,11 @@ class _SelectionReader:
         ranges = work.ranges
         if work.file == MISSING:
             return [b""] * len(ranges)
-        if work.file == INLINE:
+        if work.store is None:
             return [work.fragment.manifest.inline[number] for number, _ in ranges]
-        store = find_store(_file_of(work).url)
-        runs = join_ranges(ranges, store.reach.gap, store.reach.run)
+        runs = join_ranges(ranges, work.store.reach.gap, work.store.reach.run)
         found: list[Buffer] = [b""] * len(ranges)
-        for number, data in self._cut_chunks(work, store, ranges, runs):
+        for number, data in self._cut_chunks(work, work.store, ranges, runs):
             found[number] = data
         return found
 
@@ -432,17 +430,13 @@ class _SelectionReader:
 
     def _read_rows(self, tile: Tile, decoder: Decoder) -> Bytes | None:
         """Return the chunks of a comb; None where each chunk must be fetched alone."""
-        if tile.file < 0 or int(tile.length[0]) != decoder.nbytes:
-            return None
-        file = _file_of(tile)
-        store = find_store(file.url)
-        if not (teeth := tile.plan_ranges(store.reach)):
+        teeth = tile.plan_ranges(tile.store.reach)
+        if not teeth or int(tile.length[0]) != decoder.nbytes:
             return None
         # on failure the chunks are fetched one by one, to find the one that fails
         with suppress(StoreError):
-            return tile.extract_rows(
-                fetch_ranges(store, file, [asked for asked, _ in teeth]), teeth
-            )
+            found = fetch_ranges(tile.store, _file_of(tile), [asked for asked, _ in teeth])
+            return tile.extract_rows(found, teeth)
         return None
 
     def _read_runs(
@@ -476,8 +470,8 @@ class _SelectionReader:
         work, place = item
         if place is not None:
             place()
-        elif isinstance(work, Batch) and work.file >= 0:
-            self._finish_near(work)
+        elif isinstance(work, Batch) and work.store is not None:
+            self._finish_near(work, work.store)
         else:
             self.fetch(work)()
 
@@ -486,9 +480,9 @@ class _SelectionReader:
         for task, stored in zip(kept.batch.tasks, kept.chunks, strict=True):
             place_stored(decoders.of(task), stored, task, self.out)
 
-    def _finish_near(self, batch: Batch) -> None:
+    def _finish_near(self, batch: Batch, store: Store) -> None:
         """Fetch, decode and place as much at a time as the CPU's cache holds."""
-        decoders, store = Decoders(batch.pipelines), find_store(_file_of(batch).url)
+        decoders = Decoders(batch.pipelines)
         if isinstance(store, LocalStore):
             batch = self._read_in_place(batch, store, decoders)
         reach, ranges = store.reach, batch.ranges
@@ -591,9 +585,10 @@ class _SelectionReader:
 
     def _check_unchanged(self, batch: Batch) -> None:
         """Refuse chunks of a file that has changed, where the check costs no request."""
-        file = _file_of(batch)
+        if batch.store is None:
+            return
         try:
-            find_store(file.url).check_unchanged(file)
+            batch.store.check_unchanged(_file_of(batch))
         except StoreError as error:
             raise chunk_read_error(self.source, batch, 0, error) from error.__cause__
 

@@ -34,9 +34,9 @@ from virtualds.reading.tasks import (
     ChunkSelection,
     Task,
     batch_tasks,
-    limits_of,
     merge_tasks,
     plan_point_tasks,
+    store_of,
 )
 
 # ---------------------------------------------------------------------- pieces of chunks
@@ -291,8 +291,8 @@ def plan_only_chunk(source: Readable, key: Sequence[Any]) -> Batch | None:
         return None
     first = manifest.lookup((0,) * len(shape))
     pipeline = source.pipelines[first.pipeline]
-    is_far = first.file >= 0 and limits_of(fragment, first.file).at_once
-    if is_far or pipeline.hidden_size != 1:
+    store = store_of(fragment, first.file)
+    if pipeline.hidden_size != 1 or (store is not None and store.reach.at_once):
         return None
     slabs = [axis.slabs() for axis in fragment.axes]
     encoded = tuple(int(s.encoded[0]) for s in slabs)
@@ -306,7 +306,7 @@ def plan_only_chunk(source: Readable, key: Sequence[Any]) -> Batch | None:
     task = Task(
         first.offset, first.length, first.pipeline, encoded, inner, outer, checksum=first.checksum
     )
-    return Batch(fragment, source.pipelines, first.file, [task])
+    return Batch(fragment, source.pipelines, first.file, store, [task])
 
 
 def plan_points(source: Readable, key: Sequence[Any]) -> Selection:

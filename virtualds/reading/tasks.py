@@ -23,7 +23,7 @@ from virtualds.chunks.projection import Ints, Projection, SlabRun
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.reading.threads import cores
 from virtualds.stores import find_store
-from virtualds.stores.store import Range, RequestLimits
+from virtualds.stores.store import Range, RequestLimits, Store
 
 BATCH_TASKS = 256
 """Tasks of a batch at most."""
@@ -39,9 +39,6 @@ SMALLEST_BATCH = 2**18
 
 BLOCK_TASKS = 2**16
 """Tasks that are planned, and sorted by their bytes, at a time."""
-
-IN_MEMORY = RequestLimits(gap=0, run=BATCH_BYTES, at_once=0)
-"""The limits of chunks that are missing or held inline."""
 
 IntColumn = npt.NDArray[np.integer]
 
@@ -72,11 +69,12 @@ class Task(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Tasks of one file of one fragment, or of its missing or inline chunks."""
+    """Tasks of one file of one fragment, and its store; or of missing or inline chunks."""
 
     fragment: Fragment
     pipelines: Sequence[CodecPipeline]
     file: int
+    store: Store | None
     tasks: list[Task]
 
     @property
@@ -289,16 +287,19 @@ def batch_tasks(part: ChunkSelection, tasks: Iterable[NumberedTask]) -> Iterator
     largest = BATCH_BYTES if any(p.codecs for p in part.pipelines) else PLAIN_BATCH_BYTES
     most = min(largest, max(SMALLEST_BATCH, part.nbytes // (4 * cores())))
     for file, group in groupby(tasks, key=operator.itemgetter(0)):
-        reach = limits_of(part.fragment, file)
+        store = store_of(part.fragment, file)
         rows = (task for _, task in group)
-        cut = _split_by_run(rows, reach) if reach.at_once else _split_by_size(rows, most)
+        if store is None or not store.reach.at_once:
+            cut = _split_by_size(rows, most)
+        else:
+            cut = _split_by_run(rows, store.reach)
         for some in cut:
-            yield Batch(part.fragment, part.pipelines, file, some)
+            yield Batch(part.fragment, part.pipelines, file, store, some)
 
 
-def limits_of(fragment: Fragment, file: int) -> RequestLimits:
-    """Return the request limits of the store of a file."""
-    return IN_MEMORY if file < 0 else find_store(fragment.manifest.files[file].url).reach
+def store_of(fragment: Fragment, file: int) -> Store | None:
+    """Return the store of a file of a fragment, None of chunks that are missing or inline."""
+    return None if file < 0 else find_store(fragment.manifest.files[file].url)
 
 
 def _split_by_size(tasks: Iterable[Task], most: int) -> Iterator[list[Task]]:

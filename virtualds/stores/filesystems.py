@@ -2,18 +2,372 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+import os
+import threading
+import time
+from base64 import b64encode
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
+from virtualds.errors import AccessError
 from virtualds.extras import say_install
+from virtualds.importing import import_named
 from virtualds.options import get_options
 from virtualds.source_file import StorageOptions
-from virtualds.stores import google
-from virtualds.stores.credentials import find_grant, note_refusal, renew, resolve_options
-from virtualds.stores.http_session import add_own_session
-from virtualds.stores.retry import list_store_errors
+from virtualds.stores.responses import is_about_expiry
+from virtualds.stores.retry import CONNECT_TIMEOUT, READ_TIMEOUT, list_store_errors
 from virtualds.stores.store import StoreError
 from virtualds.urls import kind_of, scheme_of
+
+# ---------------------------------------------------------------------- Google Cloud Storage
+# Finds gcsfs's filesystem of Google Cloud Storage, and reads its options.
+
+
+FILES = "virtualds.stores.google_files:GoogleFiles"
+"""The filesystem; its module needs gcsfs."""
+
+GENERATION = "X-Goog-Generation"
+"""The header that holds the version of an object.
+
+The JSON API, which gcsfs speaks, and the XML API, which obstore speaks, send different etags of one
+object (https://docs.cloud.google.com/storage/docs/hashes-etags), and the same generation.
+"""
+
+
+def name_anonymous(given: dict[str, Any]) -> dict[str, Any]:
+    """Return options of gcsfs in which ``anon``, as s3fs and adlfs call it, has gcsfs's name.
+
+    Examples
+    --------
+    >>> name_anonymous({"anon": True, "project": "p"})
+    {'project': 'p', 'token': 'anon'}
+    """
+    left = {name: value for name, value in given.items() if name != "anon"}
+    if given.get("anon") and left.setdefault("token", "anon") != "anon":
+        raise ValueError("anon=True and a token contradict each other; give one of them")
+    return left
+
+
+def make_google_filesystem(url: str, options: dict[str, Any], *, retries: bool) -> tuple[Any, str]:
+    """Return the filesystem of a url, and the path in it.
+
+    ``retries`` says whether gcsfs repeats requests that fail.
+
+    Raises
+    ------
+    ImportError
+        gcsfs is not installed.
+    PermissionError
+        gcsfs finds no credentials, or cannot use those that it got.
+    """
+    # first, so that its absence is named before that of the libraries below it
+    import_named("gcsfs:GCSFileSystem")
+    google_auth_error = import_named("google.auth.exceptions:GoogleAuthError")
+    kind = import_named(FILES)
+    settings = {**kind._get_kwargs_from_urls(url), **name_anonymous(options)}
+    try:
+        return kind(**settings, repeats=retries), kind._strip_protocol(url)
+    except google_auth_error as error:
+        raise PermissionError(
+            f"{url}: gcsfs found no credentials that it can use ({error}); log in with gcloud, or "
+            f"give a token, or anon=True for a public bucket, in storage_options"
+        ) from error
+
+
+# ---------------------------------------------------------------------- credentials
+# Credentials that expire: a function gives them, and gives new ones when they are needed.
+#
+# A user gives the function as ``storage_options={"credentials": function}``. It returns options of
+# fsspec, such as ``key``, ``secret`` and ``token``, in place of itself. Options are never written
+# into a set; a function travels to workers by pickling, and each process asks it for itself.
+
+
+OPTION = "credentials"
+
+MARGIN = 300.0
+"""Seconds before their end at which credentials are renewed; half of their life if that is less."""
+
+NAMES = {
+    **dict.fromkeys(("accesskeyid", "awsaccesskeyid", "accesskey"), "key"),
+    **dict.fromkeys(("secretaccesskey", "awssecretaccesskey", "secretkey"), "secret"),
+    **dict.fromkeys(("sessiontoken", "awssessiontoken"), "token"),
+    **dict.fromkeys(("expiration", "expiresat", "expirytime", "expires"), "expiration"),
+}
+"""Names of fsspec for those of AWS, earthaccess, obstore and botocore, in lower case without _."""
+
+MOST = 64
+"""Functions whose credentials are kept."""
+
+
+PATIENCE = 60.0
+"""Seconds after which a function is asked again whose new credentials were refused, too."""
+
+
+class Grant(NamedTuple):
+    """What a function gave, and until when, in seconds since 1970, it is used."""
+
+    options: dict[str, Any]
+    until: float
+    refused: bool = False
+
+
+_GRANTS: dict[Hashable, Grant] = {}
+_LOCKS: dict[int, threading.Lock] = {}
+
+
+def resolve_options(options: Mapping[str, Any] | None) -> StorageOptions | None:
+    """Return options in which present credentials stand in place of the function that gives them.
+
+    Raises
+    ------
+    AccessError
+        The function is none, or returns no options. Its own errors pass.
+
+    Examples
+    --------
+    >>> resolve_options({"credentials": lambda: {"accessKeyId": "me"}, "use_ssl": False})["key"]
+    'me'
+    """
+    if not options or OPTION not in options:
+        return StorageOptions.of(options)
+    left = {name: value for name, value in options.items() if name != OPTION}
+    return StorageOptions(left | _find_grant(options[OPTION]).options)
+
+
+def find_grant(options: Mapping[str, Any] | None) -> Grant | None:
+    """Return what the function of options gives at present, None if they have no function."""
+    return _find_grant(options[OPTION]) if options and OPTION in options else None
+
+
+def renew(options: Mapping[str, Any] | None, used: Grant, error: BaseException) -> bool:
+    """Forget credentials that have expired, as an error says; say whether there are newer ones.
+
+    The function is asked once, however many requests fail at the same time.
+    """
+    if options is None or used.refused or not is_about_expiry(error):
+        return False
+    name = _name(options[OPTION])
+    with _get_lock():
+        if _GRANTS.get(name) is used:
+            del _GRANTS[name]
+    return True
+
+
+def note_refusal(options: Mapping[str, Any] | None, used: Grant, error: BaseException) -> None:
+    """Note that new credentials were refused, too: these are not renewed for a while."""
+    if options is None or not is_about_expiry(error):
+        return
+    name = _name(options[OPTION])
+    with _get_lock():
+        if _GRANTS.get(name) is used:
+            until = min(used.until, time.time() + PATIENCE)
+            _GRANTS[name] = used._replace(refused=True, until=until)
+
+
+def _find_grant(function: Callable[[], Any]) -> Grant:
+    if not callable(function):
+        raise AccessError(
+            f"storage_options: credentials is of type {type(function).__name__}; give a function "
+            f"without arguments that returns a dict of options"
+        )
+    name = _name(function)
+    # one thread asks, the others wait for its answer
+    with _get_lock():
+        found = _GRANTS.get(name)
+        if found is None or time.time() >= found.until:
+            found = _ask(function)
+            _GRANTS.pop(name, None)
+            while len(_GRANTS) >= MOST:
+                del _GRANTS[next(iter(_GRANTS))]
+            _GRANTS[name] = found
+    return found
+
+
+def _ask(function: Callable[[], Any]) -> Grant:
+    try:
+        given = function()
+    except Exception as error:
+        error.add_note("this function is `credentials` of storage_options")
+        raise
+    if not isinstance(given, Mapping) or not given:
+        raise AccessError(
+            f"the function credentials of storage_options returned {type(given).__name__} without "
+            f"options; let it return a dict, such as one of key, secret, token and expiration"
+        )
+    named = {_translate(str(name)): value for name, value in given.items()}
+    return Grant(named, _plan_renewal(named.pop("expiration", None)))
+
+
+def _translate(name: str) -> str:
+    return NAMES.get(name.lower().replace("_", ""), name)
+
+
+def _plan_renewal(end: Any) -> float:
+    """Return when credentials are renewed that end at a time: a datetime, ISO 8601, or seconds."""
+    if end is None:
+        return float("inf")
+    if isinstance(end, str):
+        end = datetime.fromisoformat(end)
+    if isinstance(end, datetime):
+        end = (end if end.tzinfo else end.replace(tzinfo=UTC)).timestamp()
+    now = time.time()
+    return float(max(end - MARGIN, now + (end - now) / 2))
+
+
+def _name(function: Any) -> Hashable:
+    """Return what is the same for equal functions: each unpickled `partial` is another object."""
+    if isinstance(function, partial):
+        name = (function.func, function.args, tuple(sorted(function.keywords.items())))
+        try:
+            hash(name)
+        except TypeError:
+            return function
+        return name
+    return function  # type: ignore[no-any-return]
+
+
+def _get_lock() -> threading.Lock:
+    # a forked child has its own: threads of the parent do not release the child's copy
+    return _LOCKS.setdefault(os.getpid(), threading.Lock())
+
+
+# ---------------------------------------------------------------------- sessions of HTTP
+# The HTTP session of fsspec, without a limit of connections and without leaks.
+#
+# Headers, cookies and credentials for one host are not sent to another one that it redirects to. A
+# user names the hosts that get the headers too: ``storage_options={"trusted_hosts": [...]}``.
+
+
+OWN_HEADERS = frozenset({"range", "accept", "accept-encoding", "user-agent"})
+"""Headers, in lower case, that hold nothing about the user."""
+
+
+class LoginPageError(PermissionError):
+    """A server sent a page of another host, such as a login, in place of a file."""
+
+
+def demand_no_login(response: Any) -> None:
+    """Refuse a page of another host than the one that was asked.
+
+    Raises
+    ------
+    LoginPageError
+    """
+    asked = response.history[0].url if response.history else response.url
+    if response.content_type == "text/html" and asked.origin() != response.url.origin():
+        raise LoginPageError(
+            f"{asked.host} redirects to a page of {response.url.host}, such as a login"
+        )
+
+
+def add_own_session(given: dict[str, Any]) -> dict[str, Any]:
+    """Return HTTP options that make requests go through our session.
+
+    A client of the user stays. aiohttp's defaults have limits: 100 connections to all hosts, 5
+    minutes per file.
+    """
+    if "get_client" in given:
+        return given
+    trusted = _to_origins(given.get("trusted_hosts") or ())
+    given = {name: value for name, value in given.items() if name != "trusted_hosts"}
+    client = dict(given.get("client_kwargs") or {})
+    named = dict(client.pop("headers", None) or {})
+    told = {**_to_headers(client), **named}
+    given["client_kwargs"] = {**client, "headers": told} if told else client
+    if trusted:
+        # cookies are for one host
+        both = {**named, **dict(given.get("headers") or {})}.items()
+        secrets = tuple((name, text) for name, text in both if name.lower() != "cookie")
+        given["get_client"] = partial(_open_session, trusted=trusted, secrets=secrets)
+    else:
+        given["get_client"] = _open_session
+    return given
+
+
+def _to_origins(hosts: Iterable[str]) -> tuple[str, ...]:
+    """Return the origins of hosts; one without a scheme is asked by https."""
+    from yarl import URL
+
+    if isinstance(hosts, str):
+        raise TypeError(f"trusted_hosts: got {hosts!r}; give a list of names of hosts")
+    urls = (URL(host if "://" in host else f"https://{host}") for host in hosts)
+    return tuple(sorted(str(url.origin()) for url in urls))
+
+
+def _to_headers(client: dict[str, Any]) -> dict[str, str]:
+    """Take cookies and credentials out of the settings of a session, and return them as headers."""
+    found: dict[str, str] = {}
+    cookies = client.get("cookies")
+    if isinstance(cookies, Mapping) and all(isinstance(c, str) for c in cookies.values()):
+        del client["cookies"]
+        found["Cookie"] = "; ".join(f"{name}={value}" for name, value in cookies.items())
+    if (auth := client.pop("auth", None)) is not None:
+        # RFC 7617, section 2
+        pair = f"{auth.login}:{auth.password}".encode(auth.encoding)
+        found["Authorization"] = f"Basic {b64encode(pair).decode()}"
+    return found
+
+
+def _open_session(
+    *,
+    loop: Any,
+    trusted: tuple[str, ...] = (),
+    secrets: tuple[tuple[str, str], ...] = (),
+    **options: Any,
+) -> Any:
+    """Return a session, as a future: fsspec waits for what this returns, on its loop."""
+    from aiohttp import ClientSession, ClientTimeout, TCPConnector, TraceConfig
+
+    redirects = TraceConfig()
+    redirects.on_request_redirect.append(_keep_to_one_host)
+    # `virtualds.stores.retry` limits the time of a whole response
+    timeout = ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=READ_TIMEOUT)
+    ours: dict[str, Any] = {"timeout": timeout}
+    if trusted:
+        ours["middlewares"] = (_tell_trusted_hosts(trusted, dict(secrets)),)
+    if "connector" not in options:
+        ours["connector"] = TCPConnector(limit=0)
+    traces = [redirects, *options.pop("trace_configs", ())]
+    # ranges of a compressed response are not those of the file, so aiohttp must not inflate it
+    settings = {**ours, "auto_decompress": False, **options, "trace_configs": traces}
+    ready = loop.create_future()
+    ready.set_result(ClientSession(**settings))
+    return ready
+
+
+async def _keep_to_one_host(session: Any, context: Any, redirect: Any) -> None:
+    """Remove the user's headers from a request that is redirected to another host.
+
+    aiohttp has one mapping of headers for all requests of one call, and passes it here.
+    """
+    from yarl import URL
+
+    answer = redirect.response
+    target = answer.headers.get("Location") or answer.headers.get("URI") or ""
+    try:
+        same = answer.url.join(URL(target)).origin() == answer.url.origin()
+    except ValueError:
+        same = False
+    if not same:
+        for name in {name for name in redirect.headers if name.lower() not in OWN_HEADERS}:
+            del redirect.headers[name]
+
+
+def _tell_trusted_hosts(trusted: tuple[str, ...], secrets: dict[str, str]) -> Any:
+    """Return what puts headers back into requests that are redirected to some hosts."""
+
+    async def tell(request: Any, handler: Any) -> Any:
+        if str(request.url.origin()) in trusted:
+            request.headers.update(secrets)
+        return await handler(request)
+
+    return tell
+
+
+# ---------------------------------------------------------------------- filesystems
+
 
 T = TypeVar("T")
 
@@ -72,7 +426,7 @@ def _find_filesystem(url: str, options: dict[str, Any], *, retries: bool = True)
     options = _SESSIONS.get(scheme_of(url), dict)(options)
     try:
         if kind_of(url) == "gs" and "::" not in url:
-            return google.make_filesystem(url, options, retries=retries)
+            return make_google_filesystem(url, options, retries=retries)
         return fsspec.core.url_to_fs(url, **options)  # type: ignore[no-any-return]
     except (ImportError, TypeError, ValueError) as error:
         install = _INSTALLS.get(kind_of(url)) if isinstance(error, ImportError) else None

@@ -22,7 +22,7 @@ from gcsfs.retry import HttpError
 from yarl import URL
 
 from virtualds.options import get_options
-from virtualds.stores.google import GENERATION
+from virtualds.stores.filesystems import GENERATION
 from virtualds.stores.retry import (
     CONNECT_TIMEOUT,
     READ_TIMEOUT,

@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.stores.credentials import resolve_options
+from virtualds.stores.filesystems import resolve_options
 from virtualds.stores.responses import Answer
 from virtualds.stores.retry import (
     CONNECT_TIMEOUT,

@@ -15,7 +15,7 @@ from virtualds.chunks.projection import find_runs
 from virtualds.combine.ordering import CROPPING_OVERLAPS, Overlap
 from virtualds.datasets.append import append_along, remove_sources, replace_sources
 from virtualds.datasets.append_places import cut_along
-from virtualds.datasets.copies import find_copies
+from virtualds.datasets.duplicates import find_copies
 from virtualds.datasets.from_dataset import as_read, group_from_dataset
 from virtualds.datasets.source_positions import (
     find_positions,

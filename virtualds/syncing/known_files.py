@@ -13,7 +13,7 @@ from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.reference_table import iterate_references
-from virtualds.datasets.copies import is_copy
+from virtualds.datasets.duplicates import is_copy
 from virtualds.formats.zarr_manifests.parquet_table import ParquetTable
 from virtualds.source_file import NO_NUMBER, SourceFile
 from virtualds.stores.listing import FileColumns, FileState

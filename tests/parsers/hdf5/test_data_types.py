@@ -38,10 +38,10 @@ from virtualds.parsers.hdf5.data_types import (
     StoredType,
     check_type,
     encode_type,
+    find_dtype,
     find_stored_type,
     parse_stored_type,
 )
-from virtualds.parsers.hdf5.numpy_types import find_dtype
 from virtualds.parsers.hdf5.structure.element_types import parse_type_message
 from virtualds.parsers.hdf5.structure.file_bytes import Notes, fix
 from virtualds.parsers.hdf5.structure.messages import MessageError, TypeClass, UnknownFormError
@@ -522,7 +522,9 @@ def test_a_type_that_is_known_is_not_parsed_again() -> None:
 def test_nothing_of_a_file_is_kept_with_its_types() -> None:
     notes = Notes()
     message = notes.add(fix(0), PLAIN["compound"] + bytes(3))
-    assert parse_stored_type(message) == parse_stored_type(PLAIN["compound"])
+    assert parse_stored_type(bytes(message)) == parse_stored_type(PLAIN["compound"])
+    with pytest.raises(TypeError, match="unhashable"):
+        parse_stored_type(message)
     gone = weakref.ref(notes)
     del notes, message
     gc.collect()

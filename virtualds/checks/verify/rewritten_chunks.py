@@ -1,7 +1,7 @@
 """Compares rewritten chunks with the chunks that they were made of.
 
 A format that cannot hold a variable has files of rewritten chunks beside the set, and beside those
-files the references of the variable as it was (`virtualds.datasets.rewrite.originals`).
+files the references of the variable as it was (`virtualds.datasets.rewrite.run`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.checks.verify.sampled_chunks import SampledChunk, read_stored_numbers
-from virtualds.datasets.rewrite.chunk_files import decode_rows
-from virtualds.datasets.rewrite.originals import Original, find_original
+from virtualds.datasets.rewrite.run import Original, decode_rows, find_original
 from virtualds.source_file import SourceFile
 from virtualds.stores import find_store
 

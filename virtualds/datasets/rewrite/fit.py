@@ -14,11 +14,9 @@ from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.datasets.location import Location, format_for
 from virtualds.datasets.reference_changes import ReferenceChanges
 from virtualds.datasets.registry import SUBCHUNK
-from virtualds.datasets.rewrite.choose import Obstacles
-from virtualds.datasets.rewrite.chunk_files import choose_waiting_room, name_folder
 from virtualds.datasets.rewrite.options import Rewriting
-from virtualds.datasets.rewrite.plan import build_cost_table, plan_rewriting
-from virtualds.datasets.rewrite.run import rewrite_group
+from virtualds.datasets.rewrite.plan import Obstacles, build_cost_table, plan_rewriting
+from virtualds.datasets.rewrite.run import choose_waiting_room, name_folder, rewrite_group
 from virtualds.formats import Format
 from virtualds.formats.admission import know_nothing
 from virtualds.progress import count_progress

@@ -2,27 +2,339 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
+from math import prod
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.array import ManifestArray, fills_with
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
+from virtualds.chunks.columns import INLINE
+from virtualds.chunks.fragment import Fragment, make_regular_axes
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.datasets.rewrite.cells import Cells, Mask, divide_cells, grid_of
-from virtualds.datasets.rewrite.choose import (
-    FREE,
-    Obstacles,
-    Wanted,
-    as_stored,
-    choose_encoding,
+from virtualds.codecs import codec_from_zarr_v2
+from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES
+from virtualds.codecs.codec import Codec
+from virtualds.codecs.pipeline import CodecPipeline
+from virtualds.codecs.shuffle import Shuffle
+from virtualds.codecs.zlib import Zlib
+from virtualds.datasets.from_dataset import unpack
+from virtualds.datasets.rewrite.encodings import (
+    Cells,
+    MainEncoding,
+    Mask,
+    can_hold,
+    count_rewritten,
+    divide_cells,
+    grid_of,
+    is_lossless,
+    name_of,
+    pack,
+    plain_pipeline,
+    strip_flat_axes,
 )
-from virtualds.datasets.rewrite.cost_table import COLUMNS, CostTable
-from virtualds.datasets.rewrite.encodings import MainEncoding
-from virtualds.errors import UnsupportedError, cannot_hold
+from virtualds.errors import UnsupportedError, VirtualdsError, cannot_hold, without_secrets
+from virtualds.formats.zarr.v2_obstacles import build_fill_pipeline
+from virtualds.formats.zarr.v2_types import to_packed
+from virtualds.pictures.html import cell, element, table
+from virtualds.quantities import format_bytes, format_count
 from virtualds.source_file import SourceFile
+
+# ---------------------------------------------------------------------- what is rewritten
+# The choice of the main encoding of a variable: the fewest bytes to rewrite.
+
+
+Obstacles = Callable[[ManifestVariable], list[str]]
+"""Returns why a format cannot hold a virtual variable; empty if it can."""
+MOST_CANDIDATES = 48
+"""Encodings of one variable that are compared: those of most of its elements."""
+MOST_ELEMENTS = 2**20
+"""Elements of a chunk of variables that have none, if a row is not longer."""
+LEVEL = 4
+"""Compression level of encodings whose own codecs have no encoder."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a user says about a main encoding; None leaves the choice.
+
+    Parameters
+    ----------
+    chunks : mapping of str to int, or sequence of int, optional
+    codecs : sequence of Zarr v2 configurations, optional
+    dtype : dtype, optional
+        Of the stored numbers.
+    """
+
+    chunks: Any = None
+    codecs: Any = None
+    dtype: Any = None
+
+    @classmethod
+    def of(cls, given: Any, name: str) -> Wanted:
+        """Return what a user gives for a variable.
+
+        Raises
+        ------
+        ValueError
+            It is no mapping, or has an unknown key.
+        """
+        known = ("chunks", "codecs", "dtype")
+        if not isinstance(given, Mapping) or set(given) - set(known):
+            raise ValueError(f"main_encoding of {name!r}: {given!r}; give a dict of {known}")
+        return cls(**given)
+
+    def allows(self, main: MainEncoding, dims: tuple[str, ...]) -> bool:
+        """Say whether an encoding is as the user wants."""
+        if self.chunks is not None and self._chunks(main.chunks, dims) != main.chunks:
+            return False
+        if self.dtype is not None and np.dtype(self.dtype) != main.pipeline.dtype:
+            return False
+        return self.codecs is None or self._codecs() == main.pipeline.codecs
+
+    def apply(self, main: MainEncoding, dims: tuple[str, ...]) -> MainEncoding:
+        """Return an encoding with the codecs and chunks that the user wants."""
+        pipeline = main.pipeline
+        if self.codecs is not None:
+            layout = tuple(range(len(main.chunks)))
+            pipeline = replace(pipeline, codecs=self._codecs(), layout=layout)
+        return MainEncoding(pipeline, self._chunks(main.chunks, dims))
+
+    def _chunks(self, chunks: tuple[int, ...], dims: tuple[str, ...]) -> tuple[int, ...]:
+        if isinstance(self.chunks, Mapping):
+            if unknown := set(self.chunks) - set(dims):
+                raise ValueError(
+                    f"main_encoding: chunks along {unknown}; give dimensions of {dims}"
+                )
+            pairs = zip(dims, chunks, strict=True)
+            return tuple(int(self.chunks.get(dim, length)) for dim, length in pairs)
+        return chunks if self.chunks is None else tuple(map(int, self.chunks))
+
+    def _codecs(self) -> tuple[Codec, ...]:
+        return tuple(c if isinstance(c, Codec) else codec_from_zarr_v2(c) for c in self.codecs)
+
+
+FREE = Wanted()
+"""Nothing is wanted."""
+
+
+def choose_encoding(
+    variable: ManifestVariable, obstacles: Obstacles, wanted: Wanted = FREE
+) -> MainEncoding:
+    """Return the main encoding of a variable.
+
+    Raises
+    ------
+    UnsupportedError
+        The format can hold none, or none of those that are wanted.
+    """
+    array: ManifestArray = variable.data  # type: ignore[assignment]
+    found = dict.fromkeys(_list_candidates(variable, wanted))
+    costs = {main: count_rewritten(array, main) * main.nbytes for main in found}
+    why = "there is no encoding that it could hold"
+    for main in sorted(found, key=lambda one: costs[one]):
+        reason = _find_objection(variable, main, costs[main], obstacles)
+        if reason is None:
+            return main
+        why = reason
+    raise UnsupportedError(f"its chunks cannot be rewritten: {why}")
+
+
+def _list_candidates(variable: ManifestVariable, wanted: Wanted) -> Iterator[MainEncoding]:
+    """Yield the encodings that chunks have, then those that can hold any of their values."""
+    found = list(islice(_list_present(variable), MOST_CANDIDATES))
+    dims = variable.dims
+    array: ManifestArray = variable.data  # type: ignore[assignment]
+    if not found:
+        # nothing but gaps
+        found = [MainEncoding(build_fill_pipeline(array), _cut_rows(array.shape))]
+    for main in found:
+        if wanted.allows(applied := wanted.apply(main, dims), dims):
+            yield applied
+    for main in found:
+        made = wanted.apply(_make_plain(variable, main), dims)
+        if wanted.allows(made, dims):
+            yield made
+
+
+def _list_present(variable: ManifestVariable) -> Iterator[MainEncoding]:
+    """Yield the encodings of chunks, those of most elements first."""
+    array: ManifestArray = variable.data  # type: ignore[assignment]
+    sizes: dict[MainEncoding, int] = {}
+    for fragment in array.fragments:
+        chunks = tuple(_find_usual_length(fragment, axis) for axis in range(array.ndim))
+        if 0 in fragment.shape:
+            continue
+        for number in fragment.manifest.used_pipelines(len(array.pipelines)).tolist():
+            pipeline = strip_flat_axes(array.pipelines[number], chunks)
+            main = MainEncoding(pipeline, chunks)
+            sizes[main] = sizes.get(main, 0) + int(np.prod(fragment.shape))
+    yield from sorted(sizes, key=lambda main: -sizes[main])
+
+
+def _cut_rows(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of chunks of whole rows with at most `MOST_ELEMENTS`."""
+    rest = prod(shape[1:])
+    return (max(1, min(shape[0], MOST_ELEMENTS // rest)), *shape[1:]) if shape else ()
+
+
+def _find_usual_length(fragment: Fragment, axis: int) -> int:
+    """Return the stored length of chunks that covers most of an axis."""
+    lengths, counts = np.unique(fragment.axes[axis].slabs().encoded, return_counts=True)
+    return int(lengths[np.argmax(lengths * counts)]) if lengths.size else 1
+
+
+def _make_plain(variable: ManifestVariable, main: MainEncoding) -> MainEncoding:
+    """Return an encoding with the chunks of another one that holds any values of a variable."""
+    array: ManifestArray = variable.data  # type: ignore[assignment]
+    dtype = to_packed(array.dtype)
+    bare = not set(PACKING_ATTRIBUTES) & variable.attributes.keys()
+    size = 8 if bare and dtype.kind in "mM" else dtype.itemsize
+    codecs = _adapt_codecs(main.pipeline.codecs, size)
+    fill = array.fill_value
+    return MainEncoding(plain_pipeline(dtype, fill, array.ndim, codecs, bare), main.chunks)
+
+
+def _adapt_codecs(codecs: tuple[Codec, ...], itemsize: int) -> tuple[Codec, ...]:
+    """Return codecs for elements of another size; others where they have no encoder."""
+    shuffle = (Shuffle(itemsize),) if itemsize > 1 else ()
+    if codecs and not all(map(is_lossless, codecs)):
+        return (*shuffle, Zlib(LEVEL))
+    found: tuple[Codec, ...] = ()
+    for codec in codecs:
+        found += shuffle if name_of(codec) == "shuffle" else (codec,)
+    return found
+
+
+def _find_objection(
+    variable: ManifestVariable, main: MainEncoding, nbytes: int, obstacles: Obstacles
+) -> str | None:
+    """Return why an encoding cannot be the main one; None if it can."""
+    array: ManifestArray = variable.data  # type: ignore[assignment]
+    if main.pipeline.decoded_dtype != array.dtype.newbyteorder("=") and not array.dtype.names:
+        return f"its values are {array.dtype}, {main.describe()} has others"
+    if nbytes and not main.is_encodable:
+        return f"there is no encoder for {main.describe()}"
+    if nbytes and not all(can_hold(main.pipeline, p) for p in array.pipelines):
+        return f"{main.describe()} would change values that are packed in another way"
+    if array.has_gaps and not _holds_gaps(array, main.pipeline):
+        return f"{main.describe()} has no number for gaps of {array.fill_value}"
+    try:
+        found = obstacles(as_stored(variable, main, make_trial(main)))
+    except VirtualdsError as error:
+        return f"{error}"
+    return "; ".join(found) or None
+
+
+def _holds_gaps(array: ManifestArray, pipeline: CodecPipeline) -> bool:
+    if fills_with(pipeline, array.fill_value):
+        return True
+    try:
+        pack(np.full(1, array.fill_value, array.dtype), pipeline)
+    except UnsupportedError:
+        return False
+    return True
+
+
+def make_trial(main: MainEncoding) -> ChunkManifest:
+    """Return a manifest of one chunk, to ask a format whether it could hold such chunks."""
+    return ChunkManifest.build((1,) * len(main.chunks), file=INLINE, length=1, inline=(b"\0",))
+
+
+def as_stored(
+    variable: ManifestVariable,
+    main: MainEncoding,
+    manifest: ChunkManifest,
+    shape: tuple[int, ...] | None = None,
+) -> ManifestVariable:
+    """Return a variable whose chunks all have the main encoding, as a set holds it."""
+    array: ManifestArray = variable.data  # type: ignore[assignment]
+    shape = main.chunks if shape is None else shape
+    fragment = Fragment.whole(make_regular_axes(shape, main.chunks), manifest)
+    whole = ManifestArray(
+        shape,
+        main.pipeline.decoded_dtype,
+        array.fill_value,
+        (main.pipeline,),
+        (fragment,),
+        array.name,
+    )
+    plain, packed = unpack(whole)
+    return replace(variable, data=plain, attributes=variable.attributes | (packed or {}))  # type: ignore[operator]
+
+
+# ---------------------------------------------------------------------- costs
+# The table of what rewriting costs: a pandas table that is readable on 80 columns.
+
+
+COLUMNS = ["variable", "chunks", "rewritten", "bytes", "encoding", "reason"]
+WIDTH = 80
+"""Letters of a line, if words allow that."""
+MOST_ROWS = 20
+"""Variables that a text shows; the table has them all."""
+
+
+class CostTable(pd.DataFrame):  # type: ignore[misc]  # pandas has no types
+    """A row for each virtual variable: what rewriting it costs, and why.
+
+    It is a pandas table in all but its looks; what is made of it is a plain one.
+
+    Examples
+    --------
+    >>> row = ("t", 8, 7, 30380, "float32, zlib, chunks (31, 5)", "chunk lengths vary")
+    >>> CostTable([row, ("lat", 1, 0, 0, "", "")], columns=COLUMNS)
+    7 of 9 chunks to rewrite, 30.4 kB decoded
+      t: 7 of 8 chunks, 30.4 kB
+          as float32, zlib, chunks (31, 5)
+          since chunk lengths vary
+      lat: nothing
+    """
+
+    def __repr__(self) -> str:
+        rows = [line for n in range(min(len(self), MOST_ROWS)) for line in self._describe_row(n)]
+        more = len(self) - MOST_ROWS
+        rest = [f"  ... and {more:,} more variables"] if more > 0 else []
+        return without_secrets("\n".join([self._summary, *rows, *rest]))
+
+    def _repr_html_(self) -> str:
+        cells = [
+            (r.variable, f"{r.chunks:,}", f"{r.rewritten:,}", format_bytes(r.bytes), *r[5:])
+            for r in self.itertuples()
+        ]
+        head = element("div", self._summary, class_="vds-title")
+        return without_secrets(cell(head, table(COLUMNS, cells, numbers=[1, 2, 3])))
+
+    @property
+    def _summary(self) -> str:
+        return (
+            f"{self['rewritten'].sum():,} of {format_count(int(self['chunks'].sum()), 'chunk')} to "
+            f"rewrite, {format_bytes(self['bytes'].sum())} decoded"
+        )
+
+    def _describe_row(self, number: int) -> Iterator[str]:
+        row = self.iloc[number]
+        if not row["rewritten"]:
+            yield f"  {row['variable']}: nothing"
+            return
+        of = format_count(int(row["chunks"]), "chunk")
+        yield f"  {row['variable']}: {row['rewritten']:,} of {of}, {format_bytes(row['bytes'])}"
+        for text in (f"as {row['encoding']}", f"since {row['reason']}"):
+            yield from wrap(
+                *(text, WIDTH),
+                initial_indent=" " * 6,
+                subsequent_indent=" " * 8,
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+
+
+# ---------------------------------------------------------------------- plans
+
 
 PLACEHOLDER = SourceFile("file:///rewritten")
 """The file of chunks that are still to be written, to ask a format about the result."""

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from virtualds.errors import UnsupportedError
-from virtualds.stores.credentials import resolve_options
-from virtualds.stores.google import name_anonymous
+from virtualds.stores.filesystems import name_anonymous, resolve_options
 from virtualds.stores.obstore import translate_options
 from virtualds.urls import local_path, scheme_of
 

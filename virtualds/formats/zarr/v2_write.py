@@ -12,7 +12,7 @@ import numpy.typing as npt
 from virtualds.arrays.array import ManifestArray, is_same_scalar
 from virtualds.arrays.concatenate import unify_fill
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.arrays.regular_chunks import to_regular_chunks
+from virtualds.arrays.subchunks import to_regular_chunks
 from virtualds.bounds import Buffer
 from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.manifest import ChunkManifest

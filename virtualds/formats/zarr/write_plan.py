@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.arrays.regular_chunks import to_regular_chunks
+from virtualds.arrays.subchunks import to_regular_chunks
 from virtualds.errors import LOAD_OR_LEAVE_OUT, UnsupportedError, VirtualdsError, cannot_hold
 from virtualds.formats.zarr.document import Document, is_node_path, values_folder_of
 from virtualds.formats.zarr.encoding_notes import list_declared

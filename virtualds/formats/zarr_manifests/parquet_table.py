@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from virtualds.chunks.columns import INLINE
+from virtualds.chunks.lazy_manifest import CountedSources
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints, find_distinct
 from virtualds.chunks.record_cache import read_parquet, read_rows
 from virtualds.chunks.reference_table import SourceSummary
-from virtualds.chunks.stored_sources import CountedSources
 from virtualds.errors import FormatError, VirtualdsError
 from virtualds.formats.referenced_files import MALFORMED_ERRORS
 from virtualds.formats.zarr_manifests.counts import (

@@ -6,22 +6,282 @@ numpy cannot read the stored bytes, h5py reads the values.
 
 from __future__ import annotations
 
+import struct
 import sys
-from collections.abc import Callable
-from functools import lru_cache
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from functools import cache, lru_cache
+from math import prod
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from virtualds.errors import UnsupportedError
-from virtualds.parsers.hdf5.numpy_types import (
-    describe_floats,
-    find_dtype,
-    list_enum_members,
-    list_members,
-)
 from virtualds.parsers.hdf5.structure.element_types import HDF5Type, parse_type_message
 from virtualds.parsers.hdf5.structure.messages import MessageError, TypeClass, UnknownFormError
+
+# ---------------------------------------------------------------------- types of numpy
+# The numpy dtypes that h5py gives to the types of HDF5.
+#
+# HDF5 converts values to these dtypes while it reads, so a dtype may be wider than what is stored.
+
+
+POINTER = np.dtype("P").itemsize
+"""Bytes of a string of varying length in memory; other sequences have a length too."""
+CHARSETS = {0: "ascii", 1: "utf-8"}
+"""Character sets of strings (IV.A.2.d)."""
+NUMPY_TAG = b"NUMPY:"
+"""Start of the tag of an opaque type that h5py made of a dtype."""
+COMPLEX_NAMES = (b"r", b"i")
+"""Members of a compound that h5py takes for a complex number."""
+BOOLEANS = {b"FALSE": 0, b"TRUE": 1}
+"""Members of an enum that h5py takes for a boolean."""
+VAX = 0b1000000
+"""The bit of a float in the byte order of the VAX."""
+IMPLIED = 0b10
+"""The normalization of floats whose first bit is not stored."""
+
+
+class FloatRange(NamedTuple):
+    """A dtype of floats, and what it can hold."""
+
+    dtype: np.dtype[Any]
+    fraction: int
+    highest: int
+    lowest: int
+
+
+@cache
+def list_floats() -> tuple[FloatRange, ...]:
+    """Return the dtypes of floats, narrow ones first."""
+    found = []
+    for code in "efdg":
+        info = np.finfo(code)
+        # the 80 bits of an x87 store the first bit of the fraction
+        fraction = info.nmant + _stores_first_bit(info)
+        dtype = np.dtype(code)
+        found.append(FloatRange(dtype, fraction, int(info.maxexp), int(info.minexp)))
+    return tuple(found)
+
+
+def _stores_first_bit(info: Any) -> bool:
+    return bool(info.nmant == 63 and info.iexp == 15)
+
+
+@cache
+def describe_floats() -> dict[tuple[int, int, bytes], np.dtype[Any]]:
+    """Return the dtypes of floats by size, bits and properties of the type that is stored alike."""
+    found: dict[tuple[int, int, bytes], np.dtype[Any]] = {}
+    for number in list_floats():
+        info = np.finfo(number.dtype)
+        size, exponent, fraction = number.dtype.itemsize, int(info.iexp), number.fraction
+        bias = 2 ** (exponent - 1) - 1
+        if int(info.maxexp) != bias + 1:
+            # the double doubles of PowerPC
+            continue
+        width = 1 + exponent + fraction
+        form = 0 if _stores_first_bit(info) else IMPLIED
+        raw = struct.pack("<HHBBBBI", 0, width, fraction, exponent, 0, fraction, bias)
+        for big in (0, 1):
+            bits = big | form << 4 | (width - 1) << 8
+            found.setdefault((size, bits, raw), number.dtype.newbyteorder(">" if big else "<"))
+    return found
+
+
+def find_dtype(kind: HDF5Type) -> np.dtype[Any]:
+    """Return the dtype of values of a type as h5py reads them, with h5py's metadata.
+
+    Raises
+    ------
+    TypeError, ValueError
+        h5py has no dtype for it.
+    """
+    return FINDERS[kind.kind](kind)
+
+
+def size_in_memory(kind: HDF5Type) -> int:
+    """Return the bytes of an element once HDF5 has read it."""
+    if not kind.refers:
+        return kind.size
+    if kind.kind == TypeClass.VLEN:
+        return POINTER if kind.is_text else 2 * POINTER
+    if kind.kind == TypeClass.ARRAY:
+        return prod(kind.dims) * size_in_memory(kind.base)
+    return kind.size + sum(size_in_memory(part) - part.size for _, part in kind.parts)
+
+
+def list_members(kind: HDF5Type) -> list[tuple[bytes, int, HDF5Type]]:
+    """Return the members of a compound with their places once HDF5 has read it.
+
+    Where members refer to the heap, HDF5 sorts all by their offset, and moves those behind.
+    """
+    found = [(name, *part) for name, part in zip(kind.names, kind.parts, strict=True)]
+    if not kind.refers:
+        return found
+    found.sort(key=lambda one: one[1])
+    moved, members = 0, []
+    for name, start, part in found:
+        members.append((name, start + moved, part))
+        moved += size_in_memory(part) - part.size
+    return members
+
+
+def list_enum_members(kind: HDF5Type) -> dict[bytes, int]:
+    """Return the members of an enum by name."""
+    base, raw = kind.base, kind.properties
+    order = "big" if base.is_big_endian else "little"
+    found = {}
+    for number, name in enumerate(kind.names):
+        stored = raw[number * base.size : (number + 1) * base.size]
+        bits = int.from_bytes(stored, order) >> base.offset  # type: ignore[arg-type]
+        value = bits & (1 << base.precision) - 1
+        negative = is_signed(base) and value >> base.precision - 1
+        found[name] = value - (1 << base.precision) if negative else value
+    return found
+
+
+def is_signed(kind: HDF5Type) -> bool:
+    """Say whether an integer type has a sign."""
+    return bool(kind.bits & 0b1000)
+
+
+def _find_integer(kind: HDF5Type) -> np.dtype[Any]:
+    code = "i" if kind.kind == TypeClass.INTEGER and is_signed(kind) else "u"
+    return np.dtype(f"{_order_of(kind)}{code}{kind.size}")
+
+
+def _order_of(kind: HDF5Type) -> Literal["<", ">"]:
+    return ">" if kind.is_big_endian else "<"
+
+
+def _find_float(kind: HDF5Type) -> np.dtype[Any]:
+    """Return the narrowest float that holds all values of a type."""
+    if kind.bits & VAX:
+        raise TypeError("numpy has no floats in the byte order of the VAX")
+    highest, lowest = 2**kind.exponent - kind.bias - 1, 1 - kind.bias
+    for number in list_floats():
+        if (
+            number.dtype.itemsize >= kind.size
+            and number.fraction >= kind.fraction
+            and number.highest >= highest
+            and number.lowest <= lowest
+        ):
+            return number.dtype.newbyteorder(_order_of(kind))
+    raise ValueError(
+        f"numpy has no float of {kind.fraction} bits, with exponents from {lowest} to {highest}"
+    )
+
+
+def _find_string(kind: HDF5Type) -> np.dtype[Any]:
+    return np.dtype(f"S{kind.size}", metadata={"h5py_encoding": _charset_of(kind)})
+
+
+def _charset_of(kind: HDF5Type) -> str:
+    if kind.charset not in CHARSETS:
+        raise TypeError(f"its character set {kind.charset} is unknown")
+    return CHARSETS[kind.charset]
+
+
+def _find_opaque(kind: HDF5Type) -> np.dtype[Any]:
+    """Return bytes, or the dtype in a tag of h5py if it is one of plain values of that size."""
+    tag = kind.properties
+    if not tag.startswith(NUMPY_TAG):
+        return np.dtype(f"V{kind.size}")
+    dtype = np.dtype(tag.removeprefix(NUMPY_TAG).decode("ascii"))
+    if dtype.itemsize != kind.size or dtype.hasobject or dtype.names or dtype.subdtype:
+        raise TypeError(f"it holds {dtype} in {kind.size} bytes")
+    return np.dtype(dtype, metadata={"h5py_opaque": True})
+
+
+def _find_compound(kind: HDF5Type) -> np.dtype[Any]:
+    names, offsets, parts = zip(*list_members(kind), strict=True)
+    dtypes = [find_dtype(part) for part in parts]
+    first = dtypes[0]
+    if names == COMPLEX_NAMES and first == dtypes[1] and first.kind == "f" and first.itemsize > 2:
+        return _find_pair(first)
+    _demand_apart(offsets, dtypes)
+    return np.dtype(
+        {
+            "names": [name.decode() for name in names],
+            "formats": dtypes,
+            "offsets": list(offsets),
+            "itemsize": size_in_memory(kind),
+        }
+    )
+
+
+def _demand_apart(offsets: Sequence[int], dtypes: Sequence[np.dtype[Any]]) -> None:
+    """Refuse members that are wider in numpy than in HDF5, so that h5py mixes them up."""
+    stop = 0
+    for start, width in sorted(zip(offsets, (d.itemsize for d in dtypes), strict=True)):
+        if start < stop:
+            raise TypeError("a member needs more bytes in numpy, which are those of the next")
+        stop = start + width
+
+
+def _find_pair(part: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype of complex numbers made of a float."""
+    return np.dtype(f"c{2 * part.itemsize}").newbyteorder(part.byteorder)
+
+
+def _find_complex(kind: HDF5Type) -> np.dtype[Any]:
+    find_dtype(kind.base)
+    sizes = {2 * number.dtype.itemsize for number in list_floats() if number.dtype.itemsize > 2}
+    if kind.size not in sizes:
+        raise TypeError(f"numpy has no complex numbers of {kind.size} bytes")
+    return np.dtype(f"{_order_of(kind.base)}c{kind.size}")
+
+
+def _find_enum(kind: HDF5Type) -> np.dtype[Any]:
+    members = list_enum_members(kind)
+    if members == BOOLEANS:
+        return np.dtype(bool)
+    return np.dtype(
+        find_dtype(kind.base), metadata={"enum": {_decode(n): v for n, v in members.items()}}
+    )
+
+
+def _decode(name: bytes) -> str | bytes:
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        return name
+
+
+def _find_sequence(kind: HDF5Type) -> np.dtype[Any]:
+    if kind.is_text:
+        of: Any = str if _charset_of(kind) == "utf-8" else bytes
+    else:
+        of = find_dtype(kind.base)
+    return np.dtype("O", metadata={"vlen": of})
+
+
+def _find_array(kind: HDF5Type) -> np.dtype[Any]:
+    return np.dtype((find_dtype(kind.base), kind.dims))
+
+
+def _find_nothing(kind: HDF5Type) -> np.dtype[Any]:
+    raise TypeError(f"numpy has no type {kind.kind.name.lower()}")
+
+
+FINDERS: dict[TypeClass, Callable[[HDF5Type], np.dtype[Any]]] = {
+    TypeClass.INTEGER: _find_integer,
+    TypeClass.FLOAT: _find_float,
+    TypeClass.TIME: _find_nothing,
+    TypeClass.STRING: _find_string,
+    TypeClass.BITFIELD: _find_integer,
+    TypeClass.OPAQUE: _find_opaque,
+    TypeClass.COMPOUND: _find_compound,
+    TypeClass.REFERENCE: _find_nothing,
+    TypeClass.ENUM: _find_enum,
+    TypeClass.VLEN: _find_sequence,
+    TypeClass.ARRAY: _find_array,
+    TypeClass.COMPLEX: _find_complex,
+}
+"""Finders of dtypes by class."""
+
+
+# ---------------------------------------------------------------------- types of HDF5
+
 
 TEXT_DTYPE = np.dtype("O", metadata={"element_type": str})
 """Strings of varying length, as xarray marks them."""

@@ -1,11 +1,11 @@
 """Values that no byte range holds as they are: in heaps, of converted types, of assembled datasets.
 
-Our own reader reads strings (`texts`), h5py all others.
+Our own reader reads strings, h5py all others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -17,18 +17,136 @@ from virtualds.arrays.group import find_places
 from virtualds.bounds import demand_selection
 from virtualds.errors import FormatError, ReadError
 from virtualds.options import get_options
-from virtualds.parsers.hdf5.data_types import TEXT_DTYPE, StoredType
-from virtualds.parsers.hdf5.heap_check import check_heap
+from virtualds.parsers.hdf5.data_types import CHARSETS, TEXT_DTYPE, StoredType
 from virtualds.parsers.hdf5.library import ask_chosen_fill, open_dataset
 from virtualds.parsers.hdf5.netcdf_rules import find_fill_beyond, path_of
 from virtualds.parsers.hdf5.objects import Dataset, HDF5Files, find_dataset
 from virtualds.parsers.hdf5.plugins import demand_filters
+from virtualds.parsers.hdf5.storage import build_raw_array
+from virtualds.parsers.hdf5.structure import element_types
+from virtualds.parsers.hdf5.structure.element_types import Elements, check_elements
 from virtualds.parsers.hdf5.structure.file_bytes import DeclinedError
-from virtualds.parsers.hdf5.structure.messages import FillState
-from virtualds.parsers.hdf5.texts import holds_texts, read_texts
+from virtualds.parsers.hdf5.structure.messages import FillState, LayoutClass, TypeClass
+from virtualds.parsers.hdf5.virtual_datasets import list_mapped_sources
 from virtualds.source_file import SourceFile
 from virtualds.stores import find_store
 from virtualds.stores.local import OTHER_TIME_REMEDY
+
+# ---------------------------------------------------------------------- checks of the heap
+# Check references into the global heap before HDF5 follows them.
+#
+# HDF5 keeps strings and sequences of varying length as references (HDF5 File Format Specification
+# 3.0, IV.B). A bad reference can make HDF5 end the process, or read for ever.
+
+
+BYTES_AT_ONCE = 2**26
+"""Bytes of references that are checked at a time."""
+
+
+def check_heap(dataset: Dataset, files: HDF5Files, box: Sequence[slice] | None = None) -> None:
+    """Refuse a dataset that refers to objects missing from the heap.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    files : HDF5Files
+        Opens the sources of a virtual dataset, which are checked as a whole.
+    box : sequence of slice, optional
+        The part that is about to be read; all of it by default.
+
+    Raises
+    ------
+    FormatError
+        The heap is damaged, or lacks an object.
+    ReadError
+        The references cannot be read.
+    """
+    kind = dataset.referring
+    if kind is None:
+        return
+    if dataset.is_virtual:
+        for _, source in list_mapped_sources(dataset, files):
+            check_heap(source, files)
+        return
+    while kind.kind == TypeClass.ARRAY:
+        _, kind = kind.parts[0]
+    for _, elements in read_elements(dataset, kind.size, box):
+        check_elements(dataset.file, kind, elements)
+
+
+def read_elements(
+    dataset: Dataset, size: int, box: Sequence[slice] | None = None
+) -> Iterator[tuple[tuple[slice, ...], Elements]]:
+    """Yield parts of a box inside a dataset, and their elements as stored, one a row."""
+    array = build_raw_array(dataset, size)
+    for part in _cut_box(array.shape, box, size):
+        raw = np.ascontiguousarray(array.read(part))
+        yield part, raw.view(np.uint8).reshape(-1, size)
+
+
+def _cut_box(
+    shape: tuple[int, ...], box: Sequence[slice] | None, size: int
+) -> list[tuple[slice, ...]]:
+    """Cut the part of a box inside an array into smaller parts, along the first axis."""
+    whole = box or tuple(slice(0, n) for n in shape)
+    inside = [slice(min(k.start, n), min(k.stop, n)) for k, n in zip(whole, shape, strict=True)]
+    if not shape:
+        return [()]
+    first, *rest = inside
+    row = size * prod(k.stop - k.start for k in rest)
+    if not row:
+        return []
+    step = max(BYTES_AT_ONCE // row, 1)
+    starts = range(first.start, first.stop, step)
+    return [(slice(n, min(n + step, first.stop)), *rest) for n in starts]
+
+
+# ---------------------------------------------------------------------- texts
+# Datasets of strings of varying length, read without HDF5.
+#
+# The elements of such a dataset refer to the global heap (HDF5 File Format Specification 3.0,
+# IV.B).
+
+
+def holds_texts(dataset: Dataset) -> bool:
+    """Say whether the elements of a dataset are strings that `read_texts` reads."""
+    fill = dataset.facts.fill
+    # a fill value that h5py found has no bytes here
+    is_known = bool(fill.raw) or not fill.is_chosen
+    # without any fill value HDF5 refuses a dataset that was never written
+    layout = dataset.facts.layout
+    is_written = layout.address is not None or layout.kind == LayoutClass.COMPACT
+    is_known = is_known and (is_written or fill.state != FillState.UNDEFINED)
+    is_read_here = get_options().hdf5 == "auto" and is_known and not dataset.is_virtual
+    return is_read_here and dataset.type.is_text
+
+
+def read_texts(dataset: Dataset, box: Sequence[slice]) -> npt.NDArray[np.object_]:
+    """Return the strings of a box, as h5py reads them (`h5py.Dataset.asstr`).
+
+    Strings past the end of the dataset are empty.
+
+    Raises
+    ------
+    FormatError
+        The heap is damaged, or lacks an object.
+    ReadError
+        The references cannot be read.
+    """
+    kind, budget = dataset.type, element_types.Budget(dataset.file)
+    encoding = CHARSETS[kind.charset]
+    whole = np.full([k.stop - k.start for k in box], "", TEXT_DTYPE)
+    for part, elements in read_elements(dataset, kind.size, box):
+        found = element_types.read_texts(budget, kind, elements, encoding)
+        pairs = zip(part, box, strict=True)
+        at: Any = tuple(slice(p.start - k.start, p.stop - k.start) for p, k in pairs)
+        # with an ellipsis a scalar is the string, and not an array that holds it
+        whole[(*at, ...)] = found.reshape([p.stop - p.start for p in part])
+    return whole
+
+
+# ---------------------------------------------------------------------- values
+
 
 Values = npt.NDArray[Any]
 

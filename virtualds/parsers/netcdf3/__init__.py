@@ -20,8 +20,8 @@ from virtualds.arrays.group import ManifestGroup, ManifestVariable, describe_lef
 from virtualds.arrays.parser import NativeReader, Parser
 from virtualds.bounds import MOST_AXES, demand_axes
 from virtualds.chunks.fragment import ChunkAxis, Fragment
+from virtualds.chunks.lazy_manifest import StridedManifest, StridedReferences
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.strided_manifest import StridedManifest, StridedReferences
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.parsers.netcdf3.header import (

@@ -19,7 +19,7 @@ from virtualds.stores.conditional.objects import (
     RefusedError,
     UnknownConditionError,
 )
-from virtualds.stores.google import GENERATION
+from virtualds.stores.filesystems import GENERATION
 from virtualds.stores.retry import status_of
 
 REMOVED_AT_ONCE = 32

@@ -13,10 +13,15 @@ import numpy as np
 from virtualds.chunks.projection import Ints
 from virtualds.parsers.hdf5.chunk_indexes.b_tree_1 import read_trees as read_trees_1
 from virtualds.parsers.hdf5.chunk_indexes.b_tree_2 import read_trees as read_trees_2
-from virtualds.parsers.hdf5.chunk_indexes.direct import list_implicit_chunks, list_single_chunks
 from virtualds.parsers.hdf5.chunk_indexes.extensible_array import read_extensible_arrays
 from virtualds.parsers.hdf5.chunk_indexes.fixed_array import read_fixed_arrays
-from virtualds.parsers.hdf5.chunk_indexes.form import ChunkRows, Indexes, IndexForm
+from virtualds.parsers.hdf5.chunk_indexes.form import (
+    ChunkRows,
+    Indexes,
+    IndexForm,
+    list_implicit_chunks,
+    list_single_chunks,
+)
 from virtualds.parsers.hdf5.structure.byte_rows import ByteRows, is_defined
 from virtualds.parsers.hdf5.structure.messages import IndexKind
 

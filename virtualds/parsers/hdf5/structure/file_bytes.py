@@ -57,7 +57,12 @@ class Address(int):
 
 
 class Piece(bytes):
-    """Bytes that know where they lie: in which block, and from where on."""
+    """Bytes that know where they lie: in which block, and from where on.
+
+    They are no keys, so that no cache keeps the notes of a file: ``bytes(piece)`` is one.
+    """
+
+    __hash__ = None  # type: ignore[assignment]
 
     notes: Notes
     block: int
