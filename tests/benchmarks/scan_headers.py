@@ -46,7 +46,7 @@ PARSING: Mapping[str, Sequence[Function]] = {
     "tiff": [Function("tifffile", "TiffFile", _find_images)],
 }
 """Functions that parse headers, by format, as their callers look them up."""
-SCANNING = [Function("virtualds.combine.stored_file", "open_group")]
+SCANNING = [Function("virtualds.combine.file_batch", "open_group")]
 """The function that scans a file, parsing included."""
 
 
