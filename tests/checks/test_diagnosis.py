@@ -17,10 +17,16 @@ from transforms import assert_identical
 from virtual_arrays import no_reads
 
 import virtualds
-from virtualds.checks.diagnose.entries import fold_differences
-from virtualds.checks.diagnose.explanations import EXPLANATIONS, KIND, NAME, RENAMED, TOGETHER
-from virtualds.checks.diagnose.fact_runs import FactRuns
-from virtualds.checks.diagnose.trial_combine import FORMAT_CHECKS
+from virtualds.checks.diagnose.facts import FactRuns
+from virtualds.checks.diagnose.findings import fold_differences
+from virtualds.checks.diagnose.trials import (
+    EXPLANATIONS,
+    FORMAT_CHECKS,
+    KIND,
+    NAME,
+    RENAMED,
+    TOGETHER,
+)
 from virtualds.datasets.registry import FORMATS
 from virtualds.datasets.structure import Fact, find_first_difference, list_facts
 
@@ -904,9 +910,7 @@ def test_machines_get_all_rows(found: virtualds.Diagnosis) -> None:
 
 def test_a_fact_that_never_changes_takes_one_entry(archive_files: list[Path]) -> None:
     facts = [list_facts(virtualds.open_virtual_dataset(path)) for path in archive_files]
-    runs_of_facts = FactRuns()
-    for number in range(1000):
-        runs_of_facts.add(facts[number // 500])
+    runs_of_facts = FactRuns.of(([number], facts[number // 500]) for number in range(1000))
     assert {fact for fact, runs in runs_of_facts.runs.items() if len(runs) > 1} == {
         Fact("time", "values"),
     }

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import xarray as xr
 
 from virtualds.checks.diagnose.differences import find_differences, find_eras, find_formats
-from virtualds.checks.diagnose.guess_dimension import JoinedDimensions, guess_dimensions
+from virtualds.checks.diagnose.facts import Examination, FactRuns, FileSurvey, survey_files
+from virtualds.checks.diagnose.places import PlacedFile, find_overlapping
 from virtualds.checks.diagnose.report import Diagnosis
-from virtualds.checks.diagnose.scan_files import Examination, FileSurvey, survey_files
-from virtualds.checks.diagnose.trial_combine import TrialCombine
+from virtualds.checks.diagnose.trials import TrialCombine
 from virtualds.combine import open_virtual_mfdataset
 from virtualds.combine.alike_files import AlikeOpener
 from virtualds.combine.batch_job import BatchJob
@@ -25,7 +25,7 @@ from virtualds.combine.workers import choose_workers
 from virtualds.combine.xarray_combine import CHOICES, OF_XARRAY, Combination, check_name
 from virtualds.datasets.keywords import list_arguments, make_strict
 from virtualds.datasets.open_options import OpenOptions
-from virtualds.datasets.structure import SIZE
+from virtualds.datasets.structure import DIMENSIONS, SIZE, VALUES, Fact
 from virtualds.progress import ProgressOption
 
 NOT_TRIED = {"paths", "attrs_file", "to", "target_options"}
@@ -108,18 +108,17 @@ def diagnose(
     dims = how or {"combine": "by_coords", "concat_dim": None}
     combination = Combination(**dims, options=merging, arrangement=arrangement)
     steps = list_steps(coordinates, combination, preprocess)
-    examining = replace(
-        make_job(opening, building, (Examination(steps),), files.options), stops=False
-    )
-    job = BatchJob(examining, together=AlikeOpener(opening, files.options))
+    # without steps, files that are read together stay together
+    examining = (Examination(steps),) if steps else ()
+    one = replace(make_job(opening, building, examining, files.options), stops=False)
+    job = BatchJob(one, together=AlikeOpener(opening, files.options))
     workers = choose_workers(building.parallel, files)
-    survey = survey_files(chosen, job, workers, progress)
-    survey.is_whole = len(chosen) == len(files.flat)
+    survey = survey_files(chosen, job, workers, progress, len(chosen) == len(files.flat))
     if combination.dims:
         _check_dims(combination.dims, survey)
         joining = JoinedDimensions(tuple(d for d in combination.dims if d is not None), "as given")
     else:
-        joining = guess_dimensions(survey.facts, survey.spans, survey.always_unlimited)
+        joining = guess_dimensions(survey)
     tried = {name: value for name, value in options.items() if name not in MANY_FILE_OPTIONS}
     tried["coordinates"] = coordinates
     trial = TrialCombine(joining.dims, how or _to_arguments(joining.dims), tried, preprocess)
@@ -179,3 +178,72 @@ def _sample_files(files: Sequence[Any], sample: int | None) -> Sequence[Any]:
         raise ValueError(f"sample {sample!r}: give a number of files, at least 1, or None for all")
     numbers = np.unique(np.linspace(0, len(files) - 1, sample + 2).round().astype(int))
     return [files[n] for n in numbers]
+
+
+# ---------------------------------------------------------------------- joined dimensions
+
+
+class JoinedDimensions(NamedTuple):
+    """The dimensions to join along, and how they were found."""
+
+    dims: tuple[str, ...]
+    reason: str
+
+
+def guess_dimensions(survey: FileSurvey) -> JoinedDimensions:
+    """Find the dimensions to join along."""
+    facts = survey.facts
+    dims = [fact.subject for fact in facts.runs if fact.aspect == SIZE]
+    moving = {dim: count for dim in dims if (count := _count_coordinates(facts, dim)) > 1}
+    still = {dim for dim in dims if _count_coordinates(facts, dim) == 1 and facts.count > 1}
+    for name, chosen in (
+        ("the unlimited dimension", [d for d in dims if d in survey.unlimited and d not in still]),
+        ("its coordinate differs from file to file", list(moving)),
+        ("its size differs from file to file", _find_changing_dims(facts, dims)),
+        ("the first dimension of most variables", _find_leading(facts, still)),
+    ):
+        if chosen:
+            return JoinedDimensions(_find_foremost(facts, chosen, moving, survey.spans), name)
+    return JoinedDimensions((), "none differs; name a new one with concat_dim")
+
+
+def _count_coordinates(facts: FactRuns, dim: str) -> int:
+    """Return how many different coordinates a dimension has, 0 without any."""
+    fact = Fact(dim, VALUES)
+    return len(facts.count_texts(fact)) if fact in facts.runs else 0
+
+
+def _find_changing_dims(facts: FactRuns, dims: Iterable[str]) -> list[str]:
+    bare = (dim for dim in dims if not _count_coordinates(facts, dim))
+    return [dim for dim in bare if len(facts.count_texts(Fact(dim, SIZE))) > 1]
+
+
+def _find_leading(facts: FactRuns, still: set[str]) -> list[str]:
+    """Return the dimension that comes first in most variables."""
+    firsts = [
+        (runs[0][1] or "").split(", ")[0]
+        for fact, runs in facts.runs.items()
+        if fact.aspect == DIMENSIONS and runs[0][1] != "none"
+    ]
+    counted = [dim for dim in firsts if dim not in still]
+    return [max(counted, key=counted.count)] if counted else []
+
+
+def _find_foremost(
+    facts: FactRuns,
+    dims: Sequence[str],
+    moving: Mapping[str, int],
+    placed: Mapping[str, Sequence[PlacedFile]],
+) -> tuple[str, ...]:
+    """Return the dimension along which files follow each other, or the dimensions of tiles."""
+    alone = [dim for dim in dims if dim in moving and _is_apart(placed.get(dim, ()))]
+    times = [dim for dim in alone or dims if facts.counts_time(dim)]
+    tiles = tuple(dim for dim in dims if dim in moving)
+    if len(tiles) > 1 and len(alone) != 1 and not times:
+        return tiles
+    return (max(times or alone or dims, key=lambda dim: moving.get(dim, 0)),)
+
+
+def _is_apart(placed: Sequence[PlacedFile]) -> bool:
+    """Say whether files follow each other, with few exceptions."""
+    return 2 * len(list(find_overlapping(placed))) < len(placed) - 1

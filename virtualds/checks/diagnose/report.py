@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import pandas as pd
 
-from virtualds.checks.diagnose.entries import Entry, fold_differences
 from virtualds.checks.diagnose.findings import (
     MOST_ROWS,
     TITLES,
     VERDICTS,
     Difference,
+    Entry,
+    EntryLine,
     Era,
     EraStretch,
     Verdict,
     cut_text,
+    fold_differences,
     format_more,
 )
-from virtualds.checks.diagnose.html_report import (
-    describe_files,
-    draw_differences,
-    draw_eras,
-    draw_verdict,
-)
 from virtualds.errors import without_secrets
-from virtualds.pictures.html import Markup, cell, page, section, table
+from virtualds.pictures.html import Markup, cell, element, escape, join, page, section, table
+from virtualds.pictures.palette import CHANGED, GAP, MISSING, OK, SERIES, UNKNOWN, Shade
+from virtualds.pictures.reports import draw_card, draw_heading, draw_labels, lay_out
+from virtualds.pictures.svg import Span, key, strip
 from virtualds.public import public
 from virtualds.quantities import format_count
 
@@ -226,3 +225,201 @@ def format_text_table(columns: Row, rows: Sequence[Row]) -> list[str]:
         for row in shown
     ]
     return lines + [f"  {format_more(len(rows) - MOST_ROWS)}"] * (len(rows) > MOST_ROWS)
+
+
+# ---------------------------------------------------------------------- HTML
+
+Shorten = Callable[[str], str]
+"""A function that leaves the common folder out of the name of a file."""
+
+VERDICT_SHADES: dict[Verdict, tuple[str, Shade]] = {
+    "blocks": ("✗", MISSING),
+    "costs": ("!", CHANGED),
+    "combines": ("✓", OK),
+}
+"""The sign and the shade of each verdict."""
+
+ERA_SHADES = [shade for shade in SERIES if shade is not MISSING]
+"""The shades of eras; further eras share one, and files that cannot be opened have another."""
+
+MOST_LANES = 6
+"""Lines one below the other, for eras that lie side by side."""
+FINEST = 600
+"""Parts of a line that a reader can tell apart."""
+APART = 0.25
+"""Least distance of two labels, as a part of the line."""
+
+
+def draw_verdict(title: str, notes: Sequence[str], verdict: Verdict) -> Markup:
+    """Return the verdict in one line, and what it is based on below."""
+    sign, shade = VERDICT_SHADES[verdict]
+    lines = [element("div", note, class_="vds-note", style="margin-left:0") for note in notes]
+    return draw_heading(f"{sign} {title}", *lines, shade=shade)
+
+
+# ---------------------------------------------------------------------- eras
+
+
+def draw_eras(eras: Sequence[Era], stretches: Sequence[EraStretch], shorten: Shorten) -> Markup:
+    """Return the eras as a line with labels and a key; eras that lie side by side have several."""
+    if not stretches:
+        return Markup("")
+    gaps = [Span(*ends, GAP, "no file") for ends in _find_gaps(stretches)]
+    lanes = [
+        strip([*gaps, *_list_spans(lane, eras, shorten)], 1, title=f"{len(eras)} eras")
+        for lane in _sort_into_lanes(stretches)
+    ]
+    rows = [(_shade_era(n, eras), _describe_era(n, eras, shorten)) for n in _list_keyed(eras)]
+    if gaps:
+        rows.append((GAP, f"no file: {format_count(len(gaps), 'gap')}"))
+    style = "--vds-height:22px;margin-bottom:8px"
+    return element("div", *lanes, _label_line(eras, stretches, shorten), key(rows), style=style)
+
+
+def _shade_era(number: int, eras: Sequence[Era]) -> Shade:
+    if eras[number].reason is not None:
+        return MISSING
+    return ERA_SHADES[number] if number < len(ERA_SHADES) else UNKNOWN
+
+
+def _list_keyed(eras: Sequence[Era]) -> Iterator[int]:
+    """Yield the eras that have a shade of their own; the first of all others stands for them."""
+    for number, era in enumerate(eras):
+        if number <= len(ERA_SHADES) or era.reason is not None:
+            yield number
+
+
+def _describe_era(number: int, eras: Sequence[Era], shorten: Shorten) -> str:
+    era = eras[number]
+    if era.reason is not None:
+        return f"cannot be opened: {format_count(era.files, 'file')}, {shorten(era.first_file)}"
+    if number == len(ERA_SHADES):
+        later = [other.files for other in eras[number:] if other.reason is None]
+        last = f" to {number + len(later)}" if len(later) > 1 else ""
+        return f"era {number + 1}{last}: {format_count(sum(later), 'file')}"
+    span = f", {era.start} to {era.stop}" if era.start is not None else ""
+    return f"era {number + 1}: {format_count(era.files, 'file')}{span}"
+
+
+def _find_gaps(stretches: Sequence[EraStretch]) -> Iterator[tuple[float, float]]:
+    """Yield the parts of the line where no stretch lies."""
+    end = 0.0
+    for stretch in sorted(stretches, key=lambda s: s.low):
+        if stretch.low > end + 1e-9:
+            yield end, stretch.low
+        end = max(end, stretch.high)
+
+
+def _sort_into_lanes(stretches: Sequence[EraStretch]) -> list[list[EraStretch]]:
+    """Put each stretch into the first lane where it has room."""
+    lanes: list[list[EraStretch]] = []
+    for stretch in sorted(stretches, key=lambda s: (s.low, s.era)):
+        free = (lane for lane in lanes if lane[-1].high <= stretch.low + 1e-9)
+        lane = next(free, None)
+        if lane is None and len(lanes) < MOST_LANES:
+            lanes.append([stretch])
+        else:
+            (lane or lanes[-1]).append(stretch)
+    return lanes
+
+
+def _list_spans(
+    stretches: Sequence[EraStretch], eras: Sequence[Era], shorten: Shorten
+) -> Iterator[Span]:
+    """Yield what to draw of stretches, leaving out what would be drawn on the same place again."""
+    drawn = set()
+    # what cannot be opened lies on top, however narrow it is
+    for stretch in sorted(stretches, key=lambda s: eras[s.era].reason is not None):
+        shade = _shade_era(stretch.era, eras)
+        place = (shade.name, int(stretch.low * FINEST), int(stretch.high * FINEST))
+        if place not in drawn:
+            drawn.add(place)
+            ends = f"{shorten(stretch.start)} to {shorten(stretch.stop)}"
+            words = f"era {stretch.era + 1}: {format_count(stretch.files, 'file')}, {ends}"
+            low = min(stretch.low, 1 - 2 / FINEST)
+            yield Span(low, max(stretch.high, low + 2 / FINEST), shade, words)
+
+
+def _label_line(eras: Sequence[Era], stretches: Sequence[EraStretch], shorten: Shorten) -> Markup:
+    """Return labels below the line: where it begins and ends, and where eras begin."""
+    known = sorted((s for s in stretches if eras[s.era].reason is None), key=lambda s: s.low)
+    known = known or sorted(stretches, key=lambda s: s.low)
+    has_names = any(s.start == eras[s.era].first_file for s in known)
+    marks = [(known[0].low, known[0].start)]
+    for stretch in () if has_names else known[1:]:
+        if marks[-1][0] + APART <= stretch.low <= 1 - 2 * APART:
+            marks.append((stretch.low, stretch.start))
+    last = max(known, key=lambda s: s.high)
+    return draw_labels([(place, shorten(words)) for place, words in [*marks, (1.0, last.stop)]])
+
+
+# ---------------------------------------------------------------------- differences
+
+
+def draw_differences(rows: Sequence[Difference], shorten: Shorten) -> Iterator[Markup]:
+    """Yield a card for each entry of what blocks or costs, and a table of all others."""
+    for verdict in VERDICTS[:-1]:
+        found = fold_differences(row for row in rows if row.verdict == verdict)
+        if found:
+            cards = [_draw_entry(entry, shorten) for entry in found[:MOST_ROWS]]
+            more = len(found) - MOST_ROWS
+            rest = element("div", format_more(more), class_="vds-note") if more > 0 else None
+            title = TITLES[verdict].capitalize()
+            yield section(title, lay_out(cards), rest, note=f"{len(found):,}", is_open=True)
+    others = fold_differences(row for row in rows if row.verdict == VERDICTS[-1])
+    if others:
+        head = ("variable", "what", "before", "after", "first file", "files", "result")
+        cells = [_list_cells(line, shorten) for entry in others for line in entry.lines]
+        yield section(
+            "Differences that cost nothing",
+            table(head, cells, numbers=[5]),
+            note=f"{len(others):,}",
+        )
+
+
+def describe_files(row: Difference, shorten: Shorten) -> str:
+    """Return the first file that differs, how many do, and the file that it was compared with."""
+    against = f", against {shorten(row.against)}" if row.against else ""
+    return f"{shorten(row.first_file)} ({format_count(row.files, 'file')}){against}"
+
+
+def _list_cells(line: EntryLine, shorten: Shorten) -> Sequence[str]:
+    row = line.first
+    values = (cut_text(row.before), cut_text(row.after))
+    return (
+        *(line.names, row.aspect, *values),
+        *(shorten(row.first_file), f"{row.files:,}", row.how),
+    )
+
+
+def _draw_entry(entry: Entry, shorten: Shorten) -> Markup:
+    """Return a card; what its title does not say stands before each of several differences."""
+    row, lines = entry.first, entry.lines
+    sign, shade = VERDICT_SHADES[row.verdict]
+    is_alone, more = len(lines) == 1, len(lines) - MOST_ROWS
+    aspects = dict.fromkeys(line.first.aspect for line in lines[:MOST_ROWS])
+    parts = [p for line in lines[:MOST_ROWS] for p in _draw_line(line, shorten, is_alone=is_alone)]
+    return draw_card(
+        join(f"{sign} ", _name_subject(lines[0], row.aspect) if is_alone else ", ".join(aspects)),
+        *parts,
+        *([format_more(more)] if more > 0 else []),
+        note=f"from {describe_files(row, shorten)}" if is_alone else "",
+        shade=shade,
+        remedy=row.remedy,
+        code=row.code,
+    )
+
+
+def _draw_line(line: EntryLine, shorten: Shorten, *, is_alone: bool) -> Iterator[Markup]:
+    row = line.first
+    ends = (element("code", cut_text(row.before)), " → ", element("code", cut_text(row.after)))
+    if is_alone:
+        yield from (join(*ends), escape(row.how))
+        return
+    note = element("span", f"from {describe_files(row, shorten)}", class_="vds-note")
+    yield join(_name_subject(line, row.aspect), " ", *ends, note)
+    yield element("div", row.how, style="margin:0 0 4px 1em")
+
+
+def _name_subject(line: EntryLine, aspect: str) -> Markup:
+    return join(element("code", line.names), f": {aspect}") if line.names else escape(aspect)

@@ -1,0 +1,620 @@
+"""The facts of the files of an archive, as columns, and where each fact changes.
+
+Files of one archive are alike: what the files of a batch have in common is found once, and what
+differs comes as columns. A fact that never changes takes one entry, whatever the number of files.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+
+from virtualds.arrays.alike_files import ABSENT
+from virtualds.arrays.array import ManifestArray
+from virtualds.checks.diagnose.places import (
+    CoordinateSpan,
+    PlacedFile,
+    find_span,
+    find_spans,
+)
+from virtualds.checks.diagnose.trials import describe_error
+from virtualds.chunks.fragment import Fragment
+from virtualds.codecs.encoding_words import FILLS, SCALING
+from virtualds.combine.alike_files import HEEDED_ATTRIBUTES
+from virtualds.combine.batch_job import BatchJob
+from virtualds.combine.file_batch import FileBatch
+from virtualds.combine.open_file import MOST, OPEN_ERRORS, Outcome, PrepareStep, make_outcome
+from virtualds.combine.progress import Count, LeftOut
+from virtualds.combine.workers import Workers
+from virtualds.datasets.decoding import MisfitError, build_index, decode_together
+from virtualds.datasets.structure import (
+    CALENDAR,
+    CHUNKS,
+    DTYPE,
+    PRESENCE,
+    SIZE,
+    VALUES,
+    Fact,
+    describe_storage,
+    digest_values,
+    format_lengths,
+    list_facts,
+    name_attribute,
+    shorten,
+)
+from virtualds.errors import without_secrets
+from virtualds.progress import ProgressOption, report_progress
+
+Array = npt.NDArray[Any]
+Ints = npt.NDArray[np.int64]
+Column = str | Sequence[str | None]
+"""The text of a fact in all files, or that in each of them; None where it is absent."""
+DECIDING_ENCODING = frozenset(
+    {"dtype", "units", "calendar", "grid_mapping", "unlimited_dims", *SCALING, *FILLS}
+)
+"""What facts say of an encoding."""
+
+
+class FileFacts(NamedTuple):
+    """The facts of some files.
+
+    Parameters
+    ----------
+    facts : mapping of Fact to str, or to a sequence of str or None
+        The text of each fact: one for all files, or one for each.
+    spans : mapping of str to sequence of CoordinateSpan or None
+        By dimension coordinate: its span in each file.
+    unlimited : frozenset of str
+        The dimensions that are unlimited in all of them.
+    """
+
+    facts: Mapping[Fact, Column]
+    spans: Mapping[str, Sequence[CoordinateSpan | None]]
+    unlimited: frozenset[str]
+
+    @classmethod
+    def of(cls, dataset: xr.Dataset, unlimited: Any = None) -> FileFacts:
+        """Return the facts of one file; ``unlimited`` are the dimensions that were it before."""
+        dims = dataset.encoding.get("unlimited_dims", ()) if unlimited is None else unlimited
+        spans = {name: (span,) for name, span in find_spans(dataset).items()}
+        return cls(list_facts(dataset), spans, frozenset(map(str, dims)) & set(dataset.dims))
+
+
+def list_batch_facts(batch: FileBatch) -> FileFacts | None:
+    """Return the facts of files of one structure; None if each has to be looked at by itself.
+
+    The dataset of the first file says what all have in common.
+
+    Raises
+    ------
+    MisfitError, VirtualdsError, ValueError, TypeError
+        Values of a file do not decode, or have no order.
+    """
+    if len(batch) > 1 and not _is_uniform(batch):
+        return None
+    found = FileFacts.of(batch.cut(0).to_dataset())
+    if len(batch) == 1:
+        return found
+    facts, spans = dict(found.facts), {n: [*some] * len(batch) for n, some in found.spans.items()}
+    if Fact(str(batch.dim), SIZE) in facts:
+        facts[Fact(str(batch.dim), SIZE)] = [*map(str, batch.lengths)]
+    for name, part in batch.plan.parts.items():
+        if part.is_loaded:
+            values = _decode_values(batch, name)
+            if values is not None:
+                facts[Fact(f"{part.name}", VALUES)] = [digest_values(some) for some in values]
+                if part.decoded[0] == (part.name,):
+                    spans[part.name] = [find_span(some) for some in values]
+        elif batch.dim in part.stored[0] or name in batch.stacked:
+            facts |= _list_storage(batch, name)
+    return found._replace(facts=_add_attributes(batch, facts), spans=spans)
+
+
+def _is_uniform(batch: FileBatch) -> bool:
+    """Say whether files differ in columns only; not in what decides how others decode."""
+    arrays = [*(v.data for v in batch.group.variables.values()), *batch.stacked.values()]
+    return (
+        batch.is_whole
+        and 0 not in batch.lengths
+        and not any(isinstance(one, ManifestArray) and one.has_gaps for one in arrays)
+        and not any(owner and key in HEEDED_ATTRIBUTES for owner, key in batch.attributes)
+        and DECIDING_ENCODING.isdisjoint(key for _, key in batch.encodings)
+    )
+
+
+# ---------------------------------------------------------------------- values
+
+
+def _decode_values(batch: FileBatch, name: str) -> list[Array] | None:
+    """Return the decoded values of a loaded variable in each file, None if they are equal."""
+    part, dim = batch.plan.parts[name], batch.dim
+    if dim in part.stored[0]:
+        axis = part.decoded[0].index(dim)
+        values = decode_together([part] * len(batch), batch.list_values(name), dim)
+        if part.is_index:
+            values = build_index(part.name, xr.Variable(part.decoded[0], values))[0].values
+        return np.split(values, list(accumulate(batch.lengths))[:-1], axis)
+    if name not in batch.stacked or name in batch.same:
+        return None
+    stacked = np.asarray(batch.stacked[name])
+    (dims, dtype), (shown, decoded) = part.stored, part.decoded
+    # as if the files lay along a dimension
+    whole = replace(part, stored=(("", *dims), dtype), decoded=(("", *shown), decoded))
+    if not part.is_index and whole.goes_by_elements(stacked):
+        return list(whole.decode_values(stacked))
+    each = [part.decode_values(some) for some in stacked]
+    if not part.is_index:
+        return each
+    return [build_index(part.name, xr.Variable(shown, some))[0].values for some in each]
+
+
+# ---------------------------------------------------------------------- chunks
+
+
+def _list_storage(batch: FileBatch, name: str) -> dict[Fact, Column]:
+    """Return how the values of a virtual variable are stored in each file."""
+    part, found = batch.plan.parts[name], batch.group.variables[name]
+    subject = f"{part.name}"
+    if batch.dim in part.stored[0]:
+        data, axis, lengths = found.data, part.stored[0].index(str(batch.dim)), batch.lengths
+    else:
+        data, axis, lengths = batch.stacked[name], 0, (1,) * len(batch)
+    columns = None
+    if isinstance(data, ManifestArray) and len(data.pipelines) == 1:
+        columns = _list_chunks(data.fragments, axis, lengths)
+    if columns is not None:
+        columns = columns if batch.dim in part.stored[0] else columns[1:]
+        dims = zip(part.decoded[0], columns, strict=True)
+        return {Fact(subject, f"{CHUNKS}{dim}"): column for dim, column in dims}
+    rows = []
+    for place in range(len(batch)):
+        array = part.decode_array(batch.cut_variable(name, place))
+        shown = xr.Variable(part.decoded[0], array, {}, part.encoding, fastpath=True)
+        rows.append(dict(describe_storage(shown)))
+    return {Fact(subject, aspect): [row[aspect] for row in rows] for aspect in rows[0]}
+
+
+def _list_chunks(
+    fragments: Sequence[Fragment], axis: int, lengths: Sequence[int]
+) -> list[Column] | None:
+    """Return the lengths of stored chunks along each axis, for files that lie along one of them.
+
+    None if fragments do not follow each other along that axis.
+    """
+    bounds = [(f.start[axis], f.stop[axis]) for f in fragments]
+    if not bounds or any(one[1] > other[0] for one, other in pairwise(bounds)):
+        return None
+    stops = np.cumsum(lengths)
+    starts = stops - lengths
+    # each file lies in the fragments from its first to its last
+    first = np.searchsorted([stop for _, stop in bounds], starts, "right")
+    last = np.searchsorted([start for start, _ in bounds], stops, "left")
+    stored = [[cut.slabs().encoded for cut in f.axes] for f in fragments]
+    columns: list[Column] = []
+    for other in range(len(fragments[0].axes)):
+        rows = [lengths_of[other] for lengths_of in stored]
+        if all(len(row) and (row == rows[0][0]).all() for row in rows):
+            columns.append(format_lengths(rows[0][:1].tolist()))
+        elif other == axis:
+            columns.append(_list_lengths(fragments, axis, rows, starts, stops))
+        else:
+            texts = [format_lengths(row.tolist()) for row in rows]
+            spread = zip(first.tolist(), last.tolist(), strict=True)
+            columns.append([
+                texts[a] if b == a + 1 else format_lengths(np.concatenate(rows[a:b]).tolist())
+                for a, b in spread
+            ])  # fmt: skip
+    return columns
+
+
+def _list_lengths(
+    fragments: Sequence[Fragment], axis: int, rows: Sequence[Array], starts: Array, stops: Array
+) -> list[str]:
+    """Return the lengths of stored chunks along the axis along which the files lie."""
+    edges = np.concatenate([f.edges(axis)[:-1] for f in fragments])
+    # a chunk ends where the next one begins, or its fragment does
+    ends = np.concatenate([f.edges(axis)[1:] for f in fragments])
+    stored = np.concatenate(rows)
+    first = np.searchsorted(ends, starts, "right").tolist()
+    last = np.searchsorted(edges, stops, "left").tolist()
+    return [format_lengths(stored[a:b].tolist()) for a, b in zip(first, last, strict=True)]
+
+
+# ---------------------------------------------------------------------- attributes
+
+
+def _add_attributes(batch: FileBatch, facts: dict[Fact, Column]) -> dict[Fact, Column]:
+    """Return facts with the attributes that differ; those of one variable stay together."""
+    names = {name: f"{part.name}" for name, part in batch.plan.parts.items()} | {"": ""}
+    new: dict[str, dict[Fact, Column]] = {}
+    for (owner, key), values in batch.attributes.items():
+        fact, column = name_attribute(names[owner], key), _shorten_all(values)
+        if fact in facts:
+            facts[fact] = column
+        else:
+            new.setdefault(fact.subject, {})[fact] = column
+    if not new:
+        return facts
+    # the last fact of a variable is one of its attributes, or comes right before them
+    last = {fact.subject: fact for fact in facts}
+    found: dict[Fact, Column] = {}
+    for fact, text in facts.items():
+        found[fact] = text
+        if last[fact.subject] == fact:
+            found |= new.pop(fact.subject, {})
+    return found | new.pop("", {})
+
+
+def _shorten_all(values: Sequence[Any]) -> list[str | None]:
+    """Return attributes as text; files that share an attribute share its text."""
+    texts: dict[int, str | None] = {id(ABSENT): None}
+    for value in values:
+        if id(value) not in texts:
+            texts[id(value)] = shorten(value)
+    return [texts[id(value)] for value in values]
+
+
+# ---------------------------------------------------------------------- runs
+
+MOST_VALUES = 32
+"""A fact with at most this many texts gets a row, and an era, for each of them."""
+TIMES = ("datetime64", "timedelta64")
+"""How numpy's names of time types begin; other time types have a calendar."""
+FactRun = tuple[int, str | None]
+"""The first file of a run, and the text of the fact from there on; None if it is absent."""
+
+
+_NONE = -1
+"""In place of the number of a text, where a file has none."""
+
+
+@dataclass(frozen=True)
+class FactRuns:
+    """The runs of every fact through the readable files, in order.
+
+    Parameters
+    ----------
+    runs : mapping of Fact to list of Run
+        Where each fact changes, in the order in which files first have the facts.
+    count : int
+        Number of files.
+    """
+
+    runs: Mapping[Fact, list[FactRun]] = field(default_factory=dict)
+    count: int = 0
+
+    @classmethod
+    def of(cls, parts: Iterable[tuple[Sequence[int], Mapping[Fact, Column]]]) -> FactRuns:
+        """Return the runs of the facts of some files, with the places of these in the order."""
+        numbers: dict[str | None, int] = {None: _NONE}
+        found: dict[Fact, list[tuple[Ints, Any]]] = {}
+        first: dict[Fact, tuple[int, int]] = {}
+        count = 0
+        for where, facts in parts:
+            places, count = np.array(where, np.int64), count + len(where)
+            for position, (fact, texts) in enumerate(facts.items()):
+                listed = (texts,) if isinstance(texts, str) else texts
+                known = np.array([numbers.setdefault(text, len(numbers) - 1) for text in listed])
+                there = known != _NONE
+                begin = int((places if there.all() else places[there]).min())
+                first[fact] = min(first.get(fact, (begin, position)), (begin, position))
+                found.setdefault(fact, []).append((places, known))
+        shown = [text for text in numbers if text is not None]
+        having: dict[str, Any] = {"": np.ones(count, bool)}
+        runs = {}
+        # which files have a variable has to be known before what it is like
+        for fact in sorted(found, key=lambda fact: fact.aspect != PRESENCE):
+            column = np.full(count, _NONE)
+            for places, known in found.pop(fact):
+                column[places] = known
+            there = column != _NONE
+            if fact.aspect == PRESENCE:
+                having[fact.subject] = there
+            else:
+                # nothing says what an absent variable, or a dimension, is like
+                told = there if fact.aspect == SIZE else there | having[fact.subject]
+                last = np.maximum.accumulate(np.where(told, np.arange(count), -1))
+                column = column[np.where(last < 0, told.argmax(), last)]
+            starts = [0, *(np.flatnonzero(np.diff(column)) + 1).tolist()]
+            runs[fact] = [(n, None if column[n] == _NONE else shown[column[n]]) for n in starts]
+        return cls({fact: runs[fact] for fact in sorted(runs, key=first.__getitem__)}, count)
+
+    def find_changing(self) -> dict[Fact, list[FactRun]]:
+        """Return the runs of the facts that change."""
+        return {fact: runs for fact, runs in self.runs.items() if len(runs) > 1}
+
+    def count_texts(self, fact: Fact) -> Counter[str | None]:
+        """Return how many files have each text of a fact, in the order of their first files."""
+        there = self._find_presence(fact)
+        found: Counter[str | None] = Counter()
+        for (start, text), (stop, _) in pairwise([*self.runs[fact], (self.count, None)]):
+            found[text] += stop - start if there is None else int(there[start:stop].sum())
+        return found
+
+    def _find_presence(self, fact: Fact) -> npt.NDArray[np.bool_] | None:
+        """Return which files have the variable of a fact, None if all have.
+
+        The runs of what a variable is like go on through files that lack it.
+        """
+        presence = Fact(fact.subject, PRESENCE)
+        runs = self.runs.get(presence, ())
+        if fact.aspect in (PRESENCE, SIZE) or all(text is not None for _, text in runs):
+            return None
+        numbers: dict[str | None, int] = {}
+        column = self._number_texts(presence, numbers)
+        return np.asarray(column != numbers[None])
+
+    def counts_time(self, subject: str) -> bool:
+        """Say whether a variable counts time in at least one file."""
+        texts = [text for _, text in self.runs.get(Fact(subject, DTYPE), ())]
+        return Fact(subject, CALENDAR) in self.runs or any(
+            text is not None and text.startswith(TIMES) for text in texts
+        )
+
+    def number_texts(self, fact: Fact) -> npt.NDArray[np.int64]:
+        """Return, for each file, the number of the text that a fact has there."""
+        column = self._number_texts(fact, {})
+        if fact.aspect.startswith(CHUNKS):
+            dim = fact.aspect.removeprefix(CHUNKS)
+            return _number_keys(self._merge_cut(column, fact, Fact(dim, SIZE)))
+        return column
+
+    def _number_texts(self, fact: Fact, texts: dict[str | None, int]) -> npt.NDArray[np.int64]:
+        """Return, for each file, the number of its text, and add new texts to ``texts``."""
+        starts = [start for start, _ in self.runs[fact]]
+        numbers = [texts.setdefault(text, len(texts)) for _, text in self.runs[fact]]
+        return np.repeat(numbers, np.diff([*starts, self.count]))
+
+    def _merge_cut(
+        self, column: npt.NDArray[np.int64], chunks: Fact, size: Fact
+    ) -> npt.NDArray[np.int64]:
+        """Give the same number to chunks that cut dimensions of any size into equally many pieces.
+
+        A month stored as one chunk, or as two halves, is cut alike whatever its length.
+        """
+        lengths: dict[str | None, int] = {}
+        sizes: dict[str | None, int] = {}
+        of_size = self._number_texts(size, sizes)
+        self._number_texts(chunks, lengths)
+        found = column.copy()
+        numbers: dict[int, int] = {}
+        for text, number in lengths.items():
+            here = column == number
+            there = {t for t, n in sizes.items() if n in set(of_size[here].tolist())}
+            pieces = {_count_pieces(text, other) for other in there}
+            if len(pieces) == 1 and (count := pieces.pop()):
+                found[here] = numbers.setdefault(count, number)
+        return found
+
+    def number_eras(self, facts: Sequence[Fact]) -> npt.NDArray[np.int64]:
+        """Return the era of every file; files of one era agree in all of ``facts``."""
+        key = np.zeros(self.count, np.int64)
+        for fact in facts:
+            column = self.number_texts(fact)
+            key = _number_keys(key * (int(column.max(initial=0)) + 1) + column)
+        return key
+
+
+def find_text(runs: Sequence[FactRun], number: int) -> str | None:
+    """Return the text of a fact in one file."""
+    return [text for start, text in runs if start <= number][-1]
+
+
+def is_steady(counts: Counter[Any]) -> bool:
+    """Say whether texts hold for stretches of files instead of changing with every file."""
+    return len(counts) <= min(max(2, counts.total() // 2), MOST_VALUES)
+
+
+def _count_pieces(chunk: str | None, size: str | None) -> int:
+    """Return how many even pieces chunks cut a dimension into, 0 if the pieces are uneven.
+
+    >>> [_count_pieces(*ends) for ends in (("31", "31"), ("14", "28"), ("5", "31"), ("31", "28"))]
+    [1, 2, 7, 0]
+    """
+    if not (chunk and size and chunk.isdecimal() and size.isdecimal() and int(chunk)):
+        return 0
+    count = -(-int(size) // int(chunk))
+    return count if count and -(-int(size) // count) == int(chunk) else 0
+
+
+def _number_keys(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return keys as small numbers, in order of first appearance."""
+    _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+    order = np.empty(first.size, np.int64)
+    order[np.argsort(first)] = np.arange(first.size)
+    return order[inverse]
+
+
+# ---------------------------------------------------------------------- all files
+
+
+class UnreadableFile(NamedTuple):
+    """Why a file cannot be read, and whether the file or a processing step is at fault.
+
+    ``on_error`` of `open_virtual_mfdataset` applies to files that are at fault. ``before`` is how
+    many readable files come before.
+    """
+
+    reason: str
+    is_fault: bool
+    before: int = 0
+
+
+@dataclass(frozen=True)
+class FileSurvey:
+    """The facts of all files, reduced to what tells the files apart.
+
+    Parameters
+    ----------
+    files : list of str
+        The readable files, in order.
+    facts : FactRuns
+        Their facts.
+    spans : dict of str to list
+        By coordinate: the number of each file that has it, and its span.
+    unlimited : frozenset of str
+        The dimensions that are unlimited in all files.
+    unreadable : list of pairs of str and Unreadable
+        The files that cannot be opened, and why.
+    is_whole : bool
+        Whether all files were examined, not a sample.
+    """
+
+    files: list[str] = field(default_factory=list)
+    facts: FactRuns = field(default_factory=FactRuns)
+    spans: dict[str, list[PlacedFile]] = field(default_factory=dict)
+    unlimited: frozenset[str] = frozenset()
+    unreadable: list[tuple[str, UnreadableFile]] = field(default_factory=list)
+    is_whole: bool = True
+
+    @classmethod
+    def of(
+        cls,
+        files: Sequence[Any],
+        examined: Sequence[tuple[Sequence[int], FileFacts]],
+        lost: Mapping[int, UnreadableFile],
+        is_whole: bool = True,
+    ) -> FileSurvey:
+        """Return a survey of files, of which the facts are given by their numbers."""
+        names = [os.fspath(file) for file in files]
+        readable = sorted(number for numbers, _ in examined for number in numbers)
+        places = {number: place for place, number in enumerate(readable)}
+        placed = [([places[n] for n in numbers], found) for numbers, found in examined]
+        placed.sort(key=lambda item: min(item[0]))
+        spans: dict[str, list[PlacedFile]] = {}
+        for where, found in placed:
+            for name, some in found.spans.items():
+                pairs = zip(where, some, strict=True)
+                spans.setdefault(name, []).extend((n, s) for n, s in pairs if s is not None)
+        unlimited = [found.unlimited for _, found in placed]
+        return cls(
+            [names[number] for number in readable],
+            FactRuns.of((where, found.facts) for where, found in placed),
+            {name: sorted(some, key=lambda item: item[0]) for name, some in spans.items()},
+            frozenset.intersection(*unlimited) if unlimited else frozenset(),
+            [
+                (names[n], why._replace(before=bisect_left(readable, n)))
+                for n, why in sorted(lost.items())
+            ],
+            is_whole,
+        )
+
+
+@dataclass(frozen=True)
+class Examination:
+    """The last step after opening a file: prepare it as for combining, then collect its facts.
+
+    Parameters
+    ----------
+    steps : tuple of callables
+        The steps that prepare the file.
+    """
+
+    steps: tuple[PrepareStep[xr.Dataset], ...] = ()
+
+    def __call__(self, file: Any, dataset: xr.Dataset) -> Any:
+        """Return the facts of a file; nothing else of it is kept."""
+        unlimited = dataset.encoding.get("unlimited_dims", ())
+        for step in self.steps:
+            dataset = step(file, dataset)
+        return FileFacts.of(dataset, unlimited)
+
+
+def survey_files(
+    files: Sequence[Any],
+    job: BatchJob,
+    workers: Workers,
+    progress: ProgressOption,
+    is_whole: bool,
+) -> FileSurvey:
+    """Open files and collect their facts.
+
+    Parameters
+    ----------
+    files : sequence of str or paths
+    job : BatchJob
+        The job for each file; if it has steps, the last is an `Examination`.
+    workers : callable
+        What runs the jobs.
+    progress : bool or callable, optional
+        What receives the progress.
+    is_whole : bool
+        Whether these are all files, not a sample.
+    """
+    examined = list[tuple[Sequence[int], FileFacts]]()
+    alone = list[tuple[Sequence[int], FileFacts]]()
+    lost: dict[int, Exception] = {}
+    unreadable: dict[int, UnreadableFile] = {}
+    items = list(enumerate(files))
+    with report_progress(progress, "opening", len(items)) as tell:
+        count = Count(len(items), tell)
+        with closing(workers(job, items)) as outcomes:
+            for opened in outcomes:
+                for outcome in _examine(opened, files):
+                    count.add(outcome)
+                    if outcome.error is None:
+                        found: Any = outcome.found
+                        some = alone if len(outcome.numbers) == 1 else examined
+                        some.append((outcome.numbers, found))
+                    else:
+                        lost[outcome.number] = outcome.error
+                        reason = describe_error(outcome.error)
+                        unreadable[outcome.number] = UnreadableFile(reason, outcome.is_fault)
+                if len(alone) >= MOST:
+                    # apart, they would take more memory
+                    examined.append(_join_facts(alone))
+                    alone.clear()
+        examined += [_join_facts(alone)] if alone else []
+        left_out = (LeftOut.of(files[number], lost[number]) for number in sorted(lost))
+        count.finish(left_out, files)
+    return FileSurvey.of(files, examined, unreadable, is_whole)
+
+
+def _join_facts(
+    parts: Sequence[tuple[Sequence[int], FileFacts]],
+) -> tuple[Sequence[int], FileFacts]:
+    """Return the facts of files that were examined one by one as columns."""
+    parts, count = sorted(parts, key=lambda part: min(part[0])), len(parts)
+    columns: dict[Fact, list[Any]] = {}
+    spans: dict[str, list[CoordinateSpan | None]] = {}
+    for place, (_, found) in enumerate(parts):
+        for fact, text in found.facts.items():
+            columns.setdefault(fact, [None] * count)[place] = text
+        for name, [span] in found.spans.items():
+            spans.setdefault(name, [None] * count)[place] = span
+    facts = {
+        fact: column[0] if column.count(column[0]) == count else column
+        for fact, column in columns.items()
+    }
+    unlimited = frozenset.intersection(*(found.unlimited for _, found in parts))
+    return [number for [number], _ in parts], FileFacts(facts, spans, unlimited)
+
+
+def _examine(outcome: Outcome[Any], files: Sequence[Any]) -> Iterator[Outcome[Any]]:
+    """Yield the outcome of files with their facts; each by itself, if one of them has none."""
+    found: Any = outcome.found
+    if outcome.error is not None or isinstance(found, FileFacts):
+        yield outcome
+        return
+    try:
+        facts = list_batch_facts(found) if isinstance(found, FileBatch) else FileFacts.of(found)
+        if facts is not None:
+            yield replace(outcome, found=facts)
+            return
+    except (MisfitError, *OPEN_ERRORS) as error:
+        if len(outcome.numbers) == 1:
+            error.add_note(without_secrets(f"file {files[outcome.number]}"))
+            yield Outcome(outcome.numbers, error=error)
+            return
+    for file in found.list_files():
+        yield from _examine(make_outcome(file, is_cached=bool(outcome.cached)), files)
