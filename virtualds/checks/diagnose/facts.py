@@ -238,7 +238,8 @@ def _add_attributes(batch: FileBatch, facts: dict[Fact, Column]) -> dict[Fact, C
     names = {name: f"{part.name}" for name, part in batch.plan.parts.items()} | {"": ""}
     new: dict[str, dict[Fact, Column]] = {}
     for (owner, key), values in batch.attributes.items():
-        fact, column = name_attribute(names[owner], key), _shorten_all(values)
+        fact = name_attribute(names[owner], key)
+        column = [None if value is ABSENT else shorten(value) for value in values]
         if fact in facts:
             facts[fact] = column
         else:
@@ -253,15 +254,6 @@ def _add_attributes(batch: FileBatch, facts: dict[Fact, Column]) -> dict[Fact, C
         if last[fact.subject] == fact:
             found |= new.pop(fact.subject, {})
     return found | new.pop("", {})
-
-
-def _shorten_all(values: Sequence[Any]) -> list[str | None]:
-    """Return attributes as text; files that share an attribute share its text."""
-    texts: dict[int, str | None] = {id(ABSENT): None}
-    for value in values:
-        if id(value) not in texts:
-            texts[id(value)] = shorten(value)
-    return [texts[id(value)] for value in values]
 
 
 # ---------------------------------------------------------------------- runs
