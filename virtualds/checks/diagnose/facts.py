@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
@@ -45,7 +46,6 @@ from virtualds.datasets.structure import (
     SIZE,
     VALUES,
     Fact,
-    describe_storage,
     digest_values,
     format_lengths,
     list_facts,
@@ -109,128 +109,96 @@ def list_batch_facts(batch: FileBatch) -> FileFacts | None:
     if Fact(str(batch.dim), SIZE) in facts:
         facts[Fact(str(batch.dim), SIZE)] = [*map(str, batch.lengths)]
     for name, part in batch.plan.parts.items():
-        if part.is_loaded:
-            values = _decode_values(batch, name)
-            if values is not None:
-                facts[Fact(f"{part.name}", VALUES)] = [digest_values(some) for some in values]
-                if part.decoded[0] == (part.name,):
-                    spans[part.name] = [find_span(some) for some in values]
-        elif batch.dim in part.stored[0] or name in batch.stacked:
-            facts |= _list_storage(batch, name)
+        if not part.is_loaded:
+            facts |= _list_chunks(batch, name)
+        elif (values := _decode_values(batch, name)) is not None:
+            facts[Fact(f"{part.name}", VALUES)] = [digest_values(some) for some in values]
+            if part.decoded[0] == (part.name,):
+                spans[part.name] = [find_span(some) for some in values]
     return found._replace(facts=_add_attributes(batch, facts), spans=spans)
 
 
 def _is_uniform(batch: FileBatch) -> bool:
     """Say whether files differ in columns only; not in what decides how others decode."""
     arrays = [*(v.data for v in batch.group.variables.values()), *batch.stacked.values()]
+    virtual = [array for array in arrays if isinstance(array, ManifestArray)]
     return (
         batch.is_whole
         and 0 not in batch.lengths
-        and not any(isinstance(one, ManifestArray) and one.has_gaps for one in arrays)
+        and all(len(array.pipelines) == 1 and not array.has_gaps for array in virtual)
         and not any(owner and key in HEEDED_ATTRIBUTES for owner, key in batch.attributes)
         and DECIDING_ENCODING.isdisjoint(key for _, key in batch.encodings)
     )
 
 
-# ---------------------------------------------------------------------- values
-
-
 def _decode_values(batch: FileBatch, name: str) -> list[Array] | None:
     """Return the decoded values of a loaded variable in each file, None if they are equal."""
     part, dim = batch.plan.parts[name], batch.dim
+
+    def show(values: Array) -> Array:
+        found = xr.Variable(part.decoded[0], values)
+        return build_index(part.name, found)[0].values if part.is_index else values
+
     if dim in part.stored[0]:
         axis = part.decoded[0].index(dim)
         values = decode_together([part] * len(batch), batch.list_values(name), dim)
-        if part.is_index:
-            values = build_index(part.name, xr.Variable(part.decoded[0], values))[0].values
-        return np.split(values, list(accumulate(batch.lengths))[:-1], axis)
-    if name not in batch.stacked or name in batch.same:
+        return np.split(show(values), list(accumulate(batch.lengths))[:-1], axis)
+    if name not in batch.stacked:
         return None
     stacked = np.asarray(batch.stacked[name])
-    (dims, dtype), (shown, decoded) = part.stored, part.decoded
     # as if the files lay along a dimension
+    (dims, dtype), (shown, decoded) = part.stored, part.decoded
     whole = replace(part, stored=(("", *dims), dtype), decoded=(("", *shown), decoded))
     if not part.is_index and whole.goes_by_elements(stacked):
         return list(whole.decode_values(stacked))
-    each = [part.decode_values(some) for some in stacked]
-    if not part.is_index:
-        return each
-    return [build_index(part.name, xr.Variable(shown, some))[0].values for some in each]
+    return [show(part.decode_values(some)) for some in stacked]
 
 
-# ---------------------------------------------------------------------- chunks
+def _list_chunks(batch: FileBatch, name: str) -> dict[Fact, Column]:
+    """Return the lengths of the stored chunks of a virtual variable, by dimension.
 
-
-def _list_storage(batch: FileBatch, name: str) -> dict[Fact, Column]:
-    """Return how the values of a virtual variable are stored in each file."""
-    part, found = batch.plan.parts[name], batch.group.variables[name]
-    subject = f"{part.name}"
-    if batch.dim in part.stored[0]:
-        data, axis, lengths = found.data, part.stored[0].index(str(batch.dim)), batch.lengths
-    else:
-        data, axis, lengths = batch.stacked[name], 0, (1,) * len(batch)
-    columns = None
-    if isinstance(data, ManifestArray) and len(data.pipelines) == 1:
-        columns = _list_chunks(data.fragments, axis, lengths)
-    if columns is not None:
-        columns = columns if batch.dim in part.stored[0] else columns[1:]
-        dims = zip(part.decoded[0], columns, strict=True)
-        return {Fact(subject, f"{CHUNKS}{dim}"): column for dim, column in dims}
-    rows = []
-    for place in range(len(batch)):
-        array = part.decode_array(batch.cut_variable(name, place))
-        shown = xr.Variable(part.decoded[0], array, {}, part.encoding, fastpath=True)
-        rows.append(dict(describe_storage(shown)))
-    return {Fact(subject, aspect): [row[aspect] for row in rows] for aspect in rows[0]}
-
-
-def _list_chunks(
-    fragments: Sequence[Fragment], axis: int, lengths: Sequence[int]
-) -> list[Column] | None:
-    """Return the lengths of stored chunks along each axis, for files that lie along one of them.
-
-    None if fragments do not follow each other along that axis.
+    Raises
+    ------
+    MisfitError
+        They have to be looked for file by file.
     """
-    bounds = [(f.start[axis], f.stop[axis]) for f in fragments]
-    if not bounds or any(one[1] > other[0] for one, other in pairwise(bounds)):
-        return None
+    part, lengths = batch.plan.parts[name], batch.lengths
+    dims: tuple[Any, ...] = part.decoded[0]
+    data: Any = batch.group.variables[name].data
+    if batch.dim not in dims:
+        if name not in batch.stacked:
+            return {}
+        # files lie along the first axis
+        data, dims, lengths = batch.stacked[name], (None, *dims), (1,) * len(batch)
+    axis = dims.index(batch.dim if batch.dim in dims else None)
+    fragments = data.fragments
+    if any(one.stop[axis] > other.start[axis] for one, other in pairwise(fragments)):
+        raise MisfitError
     stops = np.cumsum(lengths)
-    starts = stops - lengths
-    # each file lies in the fragments from its first to its last
-    first = np.searchsorted([stop for _, stop in bounds], starts, "right")
-    last = np.searchsorted([start for start, _ in bounds], stops, "left")
-    stored = [[cut.slabs().encoded for cut in f.axes] for f in fragments]
-    columns: list[Column] = []
-    for other in range(len(fragments[0].axes)):
-        rows = [lengths_of[other] for lengths_of in stored]
-        if all(len(row) and (row == rows[0][0]).all() for row in rows):
-            columns.append(format_lengths(rows[0][:1].tolist()))
-        elif other == axis:
-            columns.append(_list_lengths(fragments, axis, rows, starts, stops))
+    found: dict[Fact, Column] = {}
+    for number, dim in enumerate(dims):
+        rows = [f.axes[number].slabs().encoded for f in fragments]
+        stored = np.concatenate(rows)
+        if (stored == stored[0]).all():
+            text: Column = format_lengths(stored[:1].tolist())
         else:
-            texts = [format_lengths(row.tolist()) for row in rows]
-            spread = zip(first.tolist(), last.tolist(), strict=True)
-            columns.append([
-                texts[a] if b == a + 1 else format_lengths(np.concatenate(rows[a:b]).tolist())
-                for a, b in spread
-            ])  # fmt: skip
-    return columns
+            # where each chunk begins and ends along the files
+            begin, end = np.concatenate([_find_ends(f, axis, number) for f in fragments], axis=1)
+            first = np.searchsorted(end, stops - lengths, "right").tolist()
+            last = np.searchsorted(begin, stops, "left").tolist()
+            text = [format_lengths(stored[a:b].tolist()) for a, b in zip(first, last, strict=True)]
+        if dim is not None:
+            found[Fact(f"{part.name}", f"{CHUNKS}{dim}")] = text
+    return found
 
 
-def _list_lengths(
-    fragments: Sequence[Fragment], axis: int, rows: Sequence[Array], starts: Array, stops: Array
-) -> list[str]:
-    """Return the lengths of stored chunks along the axis along which the files lie."""
-    edges = np.concatenate([f.edges(axis)[:-1] for f in fragments])
-    # a chunk ends where the next one begins, or its fragment does
-    ends = np.concatenate([f.edges(axis)[1:] for f in fragments])
-    stored = np.concatenate(rows)
-    first = np.searchsorted(ends, starts, "right").tolist()
-    last = np.searchsorted(edges, stops, "left").tolist()
-    return [format_lengths(stored[a:b].tolist()) for a, b in zip(first, last, strict=True)]
-
-
-# ---------------------------------------------------------------------- attributes
+def _find_ends(fragment: Fragment, along: int, axis: int) -> Array:
+    """Return where the chunks along one axis begin and end along another one."""
+    if axis == along:
+        edges = fragment.edges(axis)
+        return np.stack([edges[:-1], edges[1:]])
+    ends = [[fragment.start[along]], [fragment.stop[along]]]
+    return np.repeat(ends, fragment.axes[axis].nchunks, axis=1)
 
 
 def _add_attributes(batch: FileBatch, facts: dict[Fact, Column]) -> dict[Fact, Column]:
@@ -240,18 +208,13 @@ def _add_attributes(batch: FileBatch, facts: dict[Fact, Column]) -> dict[Fact, C
     for (owner, key), values in batch.attributes.items():
         fact = name_attribute(names[owner], key)
         column = [None if value is ABSENT else shorten(value) for value in values]
-        if fact in facts:
-            facts[fact] = column
-        else:
-            new.setdefault(fact.subject, {})[fact] = column
-    if not new:
-        return facts
+        (facts if fact in facts else new.setdefault(fact.subject, {}))[fact] = column
     # the last fact of a variable is one of its attributes, or comes right before them
     last = {fact.subject: fact for fact in facts}
     found: dict[Fact, Column] = {}
     for fact, text in facts.items():
         found[fact] = text
-        if last[fact.subject] == fact:
+        if new and last[fact.subject] == fact:
             found |= new.pop(fact.subject, {})
     return found | new.pop("", {})
 
@@ -280,10 +243,13 @@ class FactRuns:
         Where each fact changes, in the order in which files first have the facts.
     count : int
         Number of files.
+    lacking : mapping of str to bool array
+        Which files lack a variable that others have.
     """
 
     runs: Mapping[Fact, list[FactRun]] = field(default_factory=dict)
     count: int = 0
+    lacking: Mapping[str, npt.NDArray[np.bool_]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, parts: Iterable[tuple[Sequence[int], Mapping[Fact, Column]]]) -> FactRuns:
@@ -302,7 +268,7 @@ class FactRuns:
                 first[fact] = min(first.get(fact, (begin, position)), (begin, position))
                 found.setdefault(fact, []).append((places, known))
         shown = [text for text in numbers if text is not None]
-        having: dict[str, Any] = {"": np.ones(count, bool)}
+        lacking: dict[str, Any] = {}
         runs = {}
         # which files have a variable has to be known before what it is like
         for fact in sorted(found, key=lambda fact: fact.aspect != PRESENCE):
@@ -311,40 +277,41 @@ class FactRuns:
                 column[places] = known
             there = column != _NONE
             if fact.aspect == PRESENCE:
-                having[fact.subject] = there
+                lacking |= {} if there.all() else {fact.subject: ~there}
             else:
                 # nothing says what an absent variable, or a dimension, is like
-                told = there if fact.aspect == SIZE else there | having[fact.subject]
+                lacked = fact.aspect == SIZE or lacking.get(fact.subject, False)
+                told = there | ~np.full(count, lacked)
                 last = np.maximum.accumulate(np.where(told, np.arange(count), -1))
                 column = column[np.where(last < 0, told.argmax(), last)]
             starts = [0, *(np.flatnonzero(np.diff(column)) + 1).tolist()]
             runs[fact] = [(n, None if column[n] == _NONE else shown[column[n]]) for n in starts]
-        return cls({fact: runs[fact] for fact in sorted(runs, key=first.__getitem__)}, count)
+        return cls(
+            {fact: runs[fact] for fact in sorted(runs, key=first.__getitem__)}, count, lacking
+        )
 
-    def find_changing(self) -> dict[Fact, list[FactRun]]:
-        """Return the runs of the facts that change."""
+    @cached_property
+    def changing(self) -> dict[Fact, list[FactRun]]:
+        """The runs of the facts that change."""
         return {fact: runs for fact, runs in self.runs.items() if len(runs) > 1}
 
     def count_texts(self, fact: Fact) -> Counter[str | None]:
         """Return how many files have each text of a fact, in the order of their first files."""
-        there = self._find_presence(fact)
+        none = np.zeros(self.count, bool)
+        # what a variable is like goes on through files that lack it
+        lacked = none if fact.aspect in (PRESENCE, SIZE) else self.lacking.get(fact.subject, none)
         found: Counter[str | None] = Counter()
         for (start, text), (stop, _) in pairwise([*self.runs[fact], (self.count, None)]):
-            found[text] += stop - start if there is None else int(there[start:stop].sum())
+            found[text] += stop - start - int(lacked[start:stop].sum())
         return found
 
-    def _find_presence(self, fact: Fact) -> npt.NDArray[np.bool_] | None:
-        """Return which files have the variable of a fact, None if all have.
+    def find_text(self, fact: Fact, number: int) -> str | None:
+        """Return the text of a fact in one file, None if it has none."""
+        return next((t for start, t in reversed(self.runs.get(fact, ())) if start <= number), None)
 
-        The runs of what a variable is like go on through files that lack it.
-        """
-        presence = Fact(fact.subject, PRESENCE)
-        runs = self.runs.get(presence, ())
-        if fact.aspect in (PRESENCE, SIZE) or all(text is not None for _, text in runs):
-            return None
-        numbers: dict[str | None, int] = {}
-        column = self._number_texts(presence, numbers)
-        return np.asarray(column != numbers[None])
+    def find_first(self, fact: Fact) -> str | None:
+        """Return the first text of a fact."""
+        return next((text for _, text in self.runs[fact] if text is not None), None)
 
     def counts_time(self, subject: str) -> bool:
         """Say whether a variable counts time in at least one file."""
@@ -397,16 +364,6 @@ class FactRuns:
         return key
 
 
-def find_text(runs: Sequence[FactRun], number: int) -> str | None:
-    """Return the text of a fact in one file."""
-    return [text for start, text in runs if start <= number][-1]
-
-
-def is_steady(counts: Counter[Any]) -> bool:
-    """Say whether texts hold for stretches of files instead of changing with every file."""
-    return len(counts) <= min(max(2, counts.total() // 2), MOST_VALUES)
-
-
 def _count_pieces(chunk: str | None, size: str | None) -> int:
     """Return how many even pieces chunks cut a dimension into, 0 if the pieces are uneven.
 
@@ -431,15 +388,16 @@ def _number_keys(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 class UnreadableFile(NamedTuple):
-    """Why a file cannot be read, and whether the file or a processing step is at fault.
+    """A file that cannot be read, why, and whether the file or a processing step is at fault.
 
     ``on_error`` of `open_virtual_mfdataset` applies to files that are at fault. ``before`` is how
     many readable files come before.
     """
 
+    name: str
     reason: str
     is_fault: bool
-    before: int = 0
+    before: int
 
 
 @dataclass(frozen=True)
@@ -456,8 +414,7 @@ class FileSurvey:
         By coordinate: the number of each file that has it, and its span.
     unlimited : frozenset of str
         The dimensions that are unlimited in all files.
-    unreadable : list of pairs of str and Unreadable
-        The files that cannot be opened, and why.
+    unreadable : list of UnreadableFile
     is_whole : bool
         Whether all files were examined, not a sample.
     """
@@ -466,7 +423,7 @@ class FileSurvey:
     facts: FactRuns = field(default_factory=FactRuns)
     spans: dict[str, list[PlacedFile]] = field(default_factory=dict)
     unlimited: frozenset[str] = frozenset()
-    unreadable: list[tuple[str, UnreadableFile]] = field(default_factory=list)
+    unreadable: list[UnreadableFile] = field(default_factory=list)
     is_whole: bool = True
 
     @classmethod
@@ -474,8 +431,8 @@ class FileSurvey:
         cls,
         files: Sequence[Any],
         examined: Sequence[tuple[Sequence[int], FileFacts]],
-        lost: Mapping[int, UnreadableFile],
-        is_whole: bool = True,
+        lost: Iterable[Outcome[Any]],
+        is_whole: bool,
     ) -> FileSurvey:
         """Return a survey of files, of which the facts are given by their numbers."""
         names = [os.fspath(file) for file in files]
@@ -495,11 +452,19 @@ class FileSurvey:
             {name: sorted(some, key=lambda item: item[0]) for name, some in spans.items()},
             frozenset.intersection(*unlimited) if unlimited else frozenset(),
             [
-                (names[n], why._replace(before=bisect_left(readable, n)))
-                for n, why in sorted(lost.items())
+                UnreadableFile(names[n], describe_error(error), is_fault, bisect_left(readable, n))
+                for n, error, is_fault in ((o.number, o.error, o.is_fault) for o in lost)
+                if error is not None
             ],
             is_whole,
         )
+
+    def group_unreadable(self) -> list[list[UnreadableFile]]:
+        """Return unreadable files by the kind of their error."""
+        kinds: dict[tuple[str, bool], list[UnreadableFile]] = {}
+        for file in self.unreadable:
+            kinds.setdefault((file.reason.partition(":")[0], file.is_fault), []).append(file)
+        return list(kinds.values())
 
 
 @dataclass(frozen=True)
@@ -545,8 +510,7 @@ def survey_files(
     """
     examined = list[tuple[Sequence[int], FileFacts]]()
     alone = list[tuple[Sequence[int], FileFacts]]()
-    lost: dict[int, Exception] = {}
-    unreadable: dict[int, UnreadableFile] = {}
+    lost: dict[int, Outcome[Any]] = {}
     items = list(enumerate(files))
     with report_progress(progress, "opening", len(items)) as tell:
         count = Count(len(items), tell)
@@ -559,17 +523,15 @@ def survey_files(
                         some = alone if len(outcome.numbers) == 1 else examined
                         some.append((outcome.numbers, found))
                     else:
-                        lost[outcome.number] = outcome.error
-                        reason = describe_error(outcome.error)
-                        unreadable[outcome.number] = UnreadableFile(reason, outcome.is_fault)
+                        lost[outcome.number] = outcome
                 if len(alone) >= MOST:
                     # apart, they would take more memory
                     examined.append(_join_facts(alone))
                     alone.clear()
         examined += [_join_facts(alone)] if alone else []
-        left_out = (LeftOut.of(files[number], lost[number]) for number in sorted(lost))
-        count.finish(left_out, files)
-    return FileSurvey.of(files, examined, unreadable, is_whole)
+        lost = dict(sorted(lost.items()))
+        count.finish((LeftOut.of(files[n], o.error) for n, o in lost.items() if o.error), files)
+    return FileSurvey.of(files, examined, lost.values(), is_whole)
 
 
 def _join_facts(
