@@ -44,6 +44,7 @@ from virtualds.datasets.structure import (
     DTYPE,
     PRESENCE,
     SIZE,
+    UNITS,
     VALUES,
     Fact,
     digest_values,
@@ -109,6 +110,8 @@ def list_batch_facts(batch: FileBatch) -> FileFacts | None:
     if Fact(str(batch.dim), SIZE) in facts:
         facts[Fact(str(batch.dim), SIZE)] = [*map(str, batch.lengths)]
     for name, part in batch.plan.parts.items():
+        if (units := Fact(f"{part.name}", UNITS)) in facts and part.dated is not None:
+            facts[units] = [str(own.units) for own in batch.list_parts(name)]
         if not part.is_loaded:
             facts |= _list_chunks(batch, name)
         elif (values := _decode_values(batch, name)) is not None:
@@ -126,32 +129,42 @@ def _is_uniform(batch: FileBatch) -> bool:
         batch.is_whole
         and 0 not in batch.lengths
         and all(len(array.pipelines) == 1 and not array.has_gaps for array in virtual)
-        and not any(owner and key in HEEDED_ATTRIBUTES for owner, key in batch.attributes)
+        and not any(
+            owner and key in HEEDED_ATTRIBUTES and not _is_date(batch, owner, key)
+            for owner, key in batch.attributes
+        )
         and DECIDING_ENCODING.isdisjoint(key for _, key in batch.encodings)
     )
 
 
+def _is_date(batch: FileBatch, owner: str, key: str) -> bool:
+    """Say whether an attribute says since when the dates of a variable count."""
+    return key == UNITS and batch.plan.parts[owner].dated == owner
+
+
 def _decode_values(batch: FileBatch, name: str) -> list[Array] | None:
     """Return the decoded values of a loaded variable in each file, None if they are equal."""
-    part, dim = batch.plan.parts[name], batch.dim
+    part, dim, parts = batch.plan.parts[name], batch.dim, batch.list_parts(name)
 
     def show(values: Array) -> Array:
         found = xr.Variable(part.decoded[0], values)
         return build_index(part.name, found)[0].values if part.is_index else values
 
     if dim in part.stored[0]:
+        values = decode_together(parts, batch.list_values(name), dim)
         axis = part.decoded[0].index(dim)
-        values = decode_together([part] * len(batch), batch.list_values(name), dim)
         return np.split(show(values), list(accumulate(batch.lengths))[:-1], axis)
-    if name not in batch.stacked:
-        return None
-    stacked = np.asarray(batch.stacked[name])
-    # as if the files lay along a dimension
-    (dims, dtype), (shown, decoded) = part.stored, part.decoded
-    whole = replace(part, stored=(("", *dims), dtype), decoded=(("", *shown), decoded))
-    if not part.is_index and whole.goes_by_elements(stacked):
-        return list(whole.decode_values(stacked))
-    return [show(part.decode_values(some)) for some in stacked]
+    if all(own is parts[0] for own in parts):
+        if name not in batch.stacked:
+            return None
+        stacked = np.asarray(batch.stacked[name])
+        # as if the files lay along a dimension
+        (dims, dtype), (shown, decoded) = part.stored, part.decoded
+        whole = replace(part, stored=(("", *dims), dtype), decoded=(("", *shown), decoded))
+        if not part.is_index and whole.goes_by_elements(stacked):
+            return list(whole.decode_values(stacked))
+    each = zip(parts, batch.list_values(name), strict=True)
+    return [show(own.decode_values(values)) for own, values in each]
 
 
 def _list_chunks(batch: FileBatch, name: str) -> dict[Fact, Column]:
@@ -206,6 +219,8 @@ def _add_attributes(batch: FileBatch, facts: dict[Fact, Column]) -> dict[Fact, C
     names = {name: f"{part.name}" for name, part in batch.plan.parts.items()} | {"": ""}
     new: dict[str, dict[Fact, Column]] = {}
     for (owner, key), values in batch.attributes.items():
+        if owner and _is_date(batch, owner, key):
+            continue
         fact = name_attribute(names[owner], key)
         column = [None if value is ABSENT else shorten(value) for value in values]
         (facts if fact in facts else new.setdefault(fact.subject, {}))[fact] = column
