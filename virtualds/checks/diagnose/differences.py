@@ -37,7 +37,6 @@ from virtualds.checks.diagnose.trials import (
     Pair,
     TrialCombine,
     judge_changes,
-    judge_unchanged,
     list_refusing_formats,
 )
 from virtualds.combine.open_file import OPEN_ERRORS
@@ -143,7 +142,7 @@ def find_differences(survey: FileSurvey, trial: TrialCombine) -> tuple[Differenc
         for some in dict.fromkeys(some for some in ends if len(set(some)) > 1):
             if some not in by_pair:
                 numbers = files.index(some[0]), files.index(some[-1])
-                found += judge_unchanged(some, trial, _list_examples(survey, numbers))
+                found += judge_changes(some, (), trial, _list_examples(survey, numbers))
     found.sort(key=lambda row: (VERDICTS.index(row.verdict), not row.leads))
     return tuple(_add_code(found, survey, trial))
 
@@ -154,7 +153,8 @@ def _describe_opening(
     """Describe what happens to files that cannot be opened."""
     era, reason = _make_lost_era(lost), lost[0].reason
     # on_error does not apply if no file can be opened: the first error is raised
-    is_left_out = lost[0].is_fault and trial.leaves_out and bool(survey.files)
+    leaves_out = trial.options.get("on_error") in ("skip", "collect")
+    is_left_out = lost[0].is_fault and leaves_out and bool(survey.files)
     return Difference(
         *("", OPENING, "can be opened", "cannot", era.first_file, era.files),
         "costs" if is_left_out else "blocks",

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from virtualds.public import public
 from virtualds.quantities import name_some
 
 Verdict = Literal["combines", "costs", "blocks"]
-
-
 VERDICTS: tuple[Verdict, ...] = ("blocks", "costs", "combines")
 """What a difference means for combining, the worst first."""
 
@@ -161,8 +159,6 @@ TITLES: dict[Verdict, str] = {
     "costs": "they combine, at a cost",
     "combines": "they combine",
 }
-
-
 MOST_ROWS = 20
 """Rows of a table that are shown; `Diagnosis.to_dataframe` has them all."""
 MOST_LETTERS = 60
@@ -190,15 +186,8 @@ MOST_NAMES = 5
 """Variables that a line names; of more it gives the number."""
 
 
-@dataclass(frozen=True)
-class EntryLine:
-    """Variables that differ in the same way.
-
-    Parameters
-    ----------
-    rows : tuple of Difference
-        At least one; they differ in their variable only.
-    """
+class EntryLine(NamedTuple):
+    """Differences, at least one, in which only the variable differs."""
 
     rows: tuple[Difference, ...]
 
@@ -213,15 +202,8 @@ class EntryLine:
         return name_some((row.variable for row in self.rows), MOST_NAMES)
 
 
-@dataclass(frozen=True)
-class Entry:
-    """Differences with one verdict, remedy and line of code.
-
-    Parameters
-    ----------
-    lines : tuple of EntryLine
-        At least one.
-    """
+class Entry(NamedTuple):
+    """Lines, at least one, with one verdict, remedy and line of code."""
 
     lines: tuple[EntryLine, ...]
 
@@ -245,11 +227,8 @@ def fold_differences(rows: Iterable[Difference]) -> list[Entry]:
         alike.setdefault(replace(row, variable=""), []).append(row)
     entries: dict[tuple[object, ...], list[EntryLine]] = {}
     for key, found in alike.items():
-        entries.setdefault(_find_mending(key), []).append(EntryLine(tuple(found)))
+        # what a difference shares with those that the same thing mends
+        is_alone = key.leads or not key.remedy
+        mending = (key,) if is_alone else (key.verdict, key.remedy, key.code)
+        entries.setdefault(mending, []).append(EntryLine(tuple(found)))
     return [Entry(tuple(lines)) for lines in entries.values()]
-
-
-def _find_mending(row: Difference) -> tuple[object, ...]:
-    """Return what a difference shares with those that the same thing mends."""
-    is_alone = row.leads or not row.remedy
-    return (row,) if is_alone else (row.verdict, row.remedy, row.code)

@@ -134,9 +134,10 @@ class Diagnosis:
 
     def _draw(self) -> list[Markup]:
         heading, *notes = self._format_heading()
-        worst: Verdict = next((v for v in VERDICTS if self.of(v)), "combines")
+        sign, shade = VERDICT_SHADES[next((v for v in VERDICTS if self.of(v)), "combines")]
+        lines = [element("div", note, class_="vds-note", style="margin-left:0") for note in notes]
         return [
-            draw_verdict(heading, notes, worst),
+            draw_heading(f"{sign} {heading}", *lines, shade=shade),
             draw_eras(self.eras, self.stretches, self._shorten),
             section(
                 "Eras", table(*self._format_eras(), numbers=[0, 1]), note=f"{len(self.eras):,}"
@@ -160,24 +161,26 @@ class Diagnosis:
         place = f" in {self.folder}" if self.folder else ""
         along = ", ".join(map(repr, self.joined)) or "no dimension"
         held = ", ".join(self.formats) or "none"
+        summary = "they combine" + (", at a cost" if self.of("costs") else "")
+        if self.blocks:
+            summary = "they do not combine"
+        elif not self.differences:
+            summary = "they combine, and have the same structure"
         return [
-            f"{format_count(self.files, 'file')}{place}{looked}: {_format_summary(self)}",
+            f"{format_count(self.files, 'file')}{place}{looked}: {summary}",
             f"joined along {along} ({self.reason})",
             *([] if self.blocks else [f"formats that can hold them: {held}"]),
         ]
 
     def _format_eras(self) -> tuple[Row, list[Row]]:
         span = " x ".join(self.joined) if any(era.start for era in self.eras) else ""
-        rows: list[Row] = [
-            (
-                str(n),
-                f"{e.files:,}",
-                self._shorten(e.first_file),
-                self._shorten(e.last_file),
-                _format_span(e),
-            )
-            for n, e in enumerate(self.eras, 1)
-        ]
+        rows: list[Row] = []
+        for number, era in enumerate(self.eras, 1):
+            along = f"{era.start} to {era.stop}" if era.start is not None else ""
+            if era.reason is not None:
+                along = f"cannot be opened: {cut_text(era.reason)}"
+            ends = self._shorten(era.first_file), self._shorten(era.last_file)
+            rows.append((str(number), f"{era.files:,}", *ends, along))
         return ("era", "files", "first file", "last file", span), rows
 
     def _format_entry(self, entry: Entry) -> Iterator[str]:
@@ -193,20 +196,6 @@ class Diagnosis:
             yield f"      do: {entry.first.remedy}"
         if entry.first.code:
             yield f"      {entry.first.code}"
-
-
-def _format_summary(found: Diagnosis) -> str:
-    if found.blocks:
-        return "they do not combine"
-    if not found.differences:
-        return "they combine, and have the same structure"
-    return "they combine" + (", at a cost" if found.of("costs") else "")
-
-
-def _format_span(era: Era) -> str:
-    if era.reason is not None:
-        return f"cannot be opened: {cut_text(era.reason)}"
-    return f"{era.start} to {era.stop}" if era.start is not None else ""
 
 
 Row = Sequence[str]
@@ -250,16 +239,6 @@ APART = 0.25
 """Least distance of two labels, as a part of the line."""
 
 
-def draw_verdict(title: str, notes: Sequence[str], verdict: Verdict) -> Markup:
-    """Return the verdict in one line, and what it is based on below."""
-    sign, shade = VERDICT_SHADES[verdict]
-    lines = [element("div", note, class_="vds-note", style="margin-left:0") for note in notes]
-    return draw_heading(f"{sign} {title}", *lines, shade=shade)
-
-
-# ---------------------------------------------------------------------- eras
-
-
 def draw_eras(eras: Sequence[Era], stretches: Sequence[EraStretch], shorten: Shorten) -> Markup:
     """Return the eras as a line with labels and a key; eras that lie side by side have several."""
     if not stretches:
@@ -269,7 +248,12 @@ def draw_eras(eras: Sequence[Era], stretches: Sequence[EraStretch], shorten: Sho
         strip([*gaps, *_list_spans(lane, eras, shorten)], 1, title=f"{len(eras)} eras")
         for lane in _sort_into_lanes(stretches)
     ]
-    rows = [(_shade_era(n, eras), _describe_era(n, eras, shorten)) for n in _list_keyed(eras)]
+    rows = [
+        (_shade_era(n, eras), _describe_era(n, eras, shorten))
+        for n, era in enumerate(eras)
+        # the first era without a shade of its own stands for all others
+        if n <= len(ERA_SHADES) or era.reason is not None
+    ]
     if gaps:
         rows.append((GAP, f"no file: {format_count(len(gaps), 'gap')}"))
     style = "--vds-height:22px;margin-bottom:8px"
@@ -280,13 +264,6 @@ def _shade_era(number: int, eras: Sequence[Era]) -> Shade:
     if eras[number].reason is not None:
         return MISSING
     return ERA_SHADES[number] if number < len(ERA_SHADES) else UNKNOWN
-
-
-def _list_keyed(eras: Sequence[Era]) -> Iterator[int]:
-    """Yield the eras that have a shade of their own; the first of all others stands for them."""
-    for number, era in enumerate(eras):
-        if number <= len(ERA_SHADES) or era.reason is not None:
-            yield number
 
 
 def _describe_era(number: int, eras: Sequence[Era], shorten: Shorten) -> str:
@@ -369,7 +346,15 @@ def draw_differences(rows: Sequence[Difference], shorten: Shorten) -> Iterator[M
     others = fold_differences(row for row in rows if row.verdict == VERDICTS[-1])
     if others:
         head = ("variable", "what", "before", "after", "first file", "files", "result")
-        cells = [_list_cells(line, shorten) for entry in others for line in entry.lines]
+        cells = [
+            (
+                *(line.names, row.aspect, cut_text(row.before), cut_text(row.after)),
+                *(shorten(row.first_file), f"{row.files:,}", row.how),
+            )
+            for entry in others
+            for line in entry.lines
+            for row in line.rows[:1]
+        ]
         yield section(
             "Differences that cost nothing",
             table(head, cells, numbers=[5]),
@@ -383,24 +368,24 @@ def describe_files(row: Difference, shorten: Shorten) -> str:
     return f"{shorten(row.first_file)} ({format_count(row.files, 'file')}){against}"
 
 
-def _list_cells(line: EntryLine, shorten: Shorten) -> Sequence[str]:
-    row = line.first
-    values = (cut_text(row.before), cut_text(row.after))
-    return (
-        *(line.names, row.aspect, *values),
-        *(shorten(row.first_file), f"{row.files:,}", row.how),
-    )
-
-
 def _draw_entry(entry: Entry, shorten: Shorten) -> Markup:
     """Return a card; what its title does not say stands before each of several differences."""
     row, lines = entry.first, entry.lines
     sign, shade = VERDICT_SHADES[row.verdict]
     is_alone, more = len(lines) == 1, len(lines) - MOST_ROWS
     aspects = dict.fromkeys(line.first.aspect for line in lines[:MOST_ROWS])
-    parts = [p for line in lines[:MOST_ROWS] for p in _draw_line(line, shorten, is_alone=is_alone)]
+    parts = list[Markup | str]()
+    for line in lines[:MOST_ROWS]:
+        one = line.first
+        ends = (element("code", cut_text(one.before)), " → ", element("code", cut_text(one.after)))
+        if is_alone:
+            parts += [join(*ends), escape(one.how)]
+        else:
+            note = element("span", f"from {describe_files(one, shorten)}", class_="vds-note")
+            parts.append(join(_name_subject(line), " ", *ends, note))
+            parts.append(element("div", one.how, style="margin:0 0 4px 1em"))
     return draw_card(
-        join(f"{sign} ", _name_subject(lines[0], row.aspect) if is_alone else ", ".join(aspects)),
+        join(f"{sign} ", _name_subject(lines[0]) if is_alone else ", ".join(aspects)),
         *parts,
         *([format_more(more)] if more > 0 else []),
         note=f"from {describe_files(row, shorten)}" if is_alone else "",
@@ -410,16 +395,6 @@ def _draw_entry(entry: Entry, shorten: Shorten) -> Markup:
     )
 
 
-def _draw_line(line: EntryLine, shorten: Shorten, *, is_alone: bool) -> Iterator[Markup]:
-    row = line.first
-    ends = (element("code", cut_text(row.before)), " → ", element("code", cut_text(row.after)))
-    if is_alone:
-        yield from (join(*ends), escape(row.how))
-        return
-    note = element("span", f"from {describe_files(row, shorten)}", class_="vds-note")
-    yield join(_name_subject(line, row.aspect), " ", *ends, note)
-    yield element("div", row.how, style="margin:0 0 4px 1em")
-
-
-def _name_subject(line: EntryLine, aspect: str) -> Markup:
+def _name_subject(line: EntryLine) -> Markup:
+    aspect = line.first.aspect
     return join(element("code", line.names), f": {aspect}") if line.names else escape(aspect)

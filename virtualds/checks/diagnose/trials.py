@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-import pandas as pd
 import xarray as xr
 
 from virtualds.arrays.group import ManifestGroup
@@ -248,16 +247,6 @@ class TrialCombine:
 
         return replace(self, preprocess=renamed, _alone={})
 
-    @property
-    def by_coordinates(self) -> bool:
-        """Whether files are ordered by their coordinates, which they must have for that."""
-        return len(self.dims) > 1 or self.how["combine"] == "by_coords"
-
-    @property
-    def leaves_out(self) -> bool:
-        """Whether files that cannot be opened are left out."""
-        return self.options.get("on_error") in ("skip", "collect")
-
     def combine(
         self, files: Sequence[str], alone: Callable[[xr.Dataset], xr.Dataset] | None = None
     ) -> xr.Dataset:
@@ -276,17 +265,21 @@ class TrialCombine:
 
 
 def judge_changes(
-    pair: Pair, changes: Sequence[FoundChange], trial: TrialCombine, examples: Sequence[str]
+    files: Sequence[str],
+    changes: Sequence[FoundChange],
+    trial: TrialCombine,
+    examples: Sequence[str],
 ) -> Iterator[Difference]:
-    """Yield the verdicts of all changes between two files.
+    """Yield the verdicts of all changes between the first and the last of some files.
 
+    Without changes, yield an error of files that do not combine although nothing differs.
     ``examples`` are files that a remedy is tried on: the two, and those that lack a variable.
     """
     whole: xr.Dataset | None = None
     failure: Exception | None = None
-    if any(not explain_change(change).harmless for change in changes):
+    if not changes or any(not explain_change(change).harmless for change in changes):
         try:
-            whole = trial.combine(pair)
+            whole = trial.combine(files)
         except OPEN_ERRORS as error:
             failure = error
     found = list[Difference]()
@@ -301,20 +294,7 @@ def judge_changes(
             failure = failure or error
     yield from found
     if failure is not None and all(row.verdict != "blocks" for row in found):
-        yield _describe_failure(failure, pair, examples, trial)
-
-
-def judge_unchanged(
-    files: Sequence[str], trial: TrialCombine, examples: Sequence[str]
-) -> Iterator[Difference]:
-    """Yield an error of files that do not combine although nothing differs.
-
-    ``examples`` are as in `judge_changes`.
-    """
-    try:
-        trial.combine(files)
-    except OPEN_ERRORS as error:
-        yield _describe_failure(error, (files[0], files[-1]), examples, trial)
+        yield _describe_failure(failure, (files[0], files[-1]), examples, trial)
 
 
 def _describe_failure(
@@ -366,33 +346,37 @@ def _judge_change(
         The files cannot be tried, whatever differs.
     """
     meaning = explain_change(change)
-    if meaning.harmless and meaning.price:
-        return _make_difference(change, "costs", f"{meaning.how}; {meaning.price}", meaning.remedy)
+    subject, aspect = change.fact
+    prices = [meaning.price] if meaning.price else []
     if meaning.harmless:
-        return _make_difference(change, "combines", meaning.how)
+        how, remedy = "; ".join([meaning.how, *prices]), meaning.remedy if prices else ""
+        return _make_difference(change, "costs" if prices else "combines", how, remedy)
+    select = partial(_reduce_others, change=change, trial=trial)
     try:
-        combined = _try_change(change, trial) if whole is None or change.among else whole
+        if whole is None or change.among:
+            # what the difference is about, from the files that show it
+            whole = trial.combine(change.among or change.pair, select)
     except UnsupportedError:
         raise
     except OPEN_ERRORS as error:
         remedy = meaning.remedy
-        if change.fact.aspect == VALUES and not change.is_dimension:
-            remedy = _find_keeping(examples, trial, _make_selector(change, trial))
+        if aspect == VALUES and not change.is_dimension:
+            remedy = _find_keeping(examples, trial, select)
         return _make_difference(change, "blocks", describe_error(error), remedy)
-    refused = _list_refused(change, combined, trial)
-    prices = [*([meaning.price] if meaning.price else []), *_find_costs(change, combined, trial)]
+    refused = _list_refused(change, whole, trial)
+    prices += _find_costs(change, whole, trial)
     prices += [f"{', '.join(refused)} cannot hold that"] if refused else []
-    how = "; ".join([_describe_outcome(change, combined, meaning), *prices])
-    verdict: Verdict = "costs" if prices else "combines"
+    how = meaning.how
+    if aspect == DTYPE and subject in whole.variables:
+        how = f"{how}, to {whole.variables[subject].dtype}"
+    elif aspect == VALUES and subject in whole.sizes:
+        how = f"the coordinates are united ({whole.sizes[subject]} elements)"
     goes_into_zarr = refused and "zarr-v3" not in refused and not meaning.leading
     remedies = [WRITE_ZARR] if goes_into_zarr else []
     remedies += [meaning.remedy] if prices and meaning.remedy else []
+    verdict: Verdict = "costs" if prices else "combines"
+    how = "; ".join([how, *prices])
     return _make_difference(change, verdict, how, ", or ".join(remedies), refused)
-
-
-def _try_change(change: FoundChange, trial: TrialCombine) -> xr.Dataset:
-    """Combine what a difference is about, from the files that show it."""
-    return trial.combine(change.among or change.pair, _make_selector(change, trial))
 
 
 def _make_difference(
@@ -420,42 +404,25 @@ def describe_error(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
-def _describe_outcome(change: FoundChange, combined: xr.Dataset, meaning: ChangeMeaning) -> str:
-    subject, aspect = change.fact
-    if aspect == DTYPE and subject in combined.variables:
-        return f"{meaning.how}, to {combined.variables[subject].dtype}"
-    if aspect == VALUES and subject in combined.sizes:
-        return f"the coordinates are united ({combined.sizes[subject]} elements)"
-    return meaning.how
-
-
-# ---------------------------------------------------------------------- trying one difference
-
-
-def _make_selector(change: FoundChange, trial: TrialCombine) -> Callable[[xr.Dataset], xr.Dataset]:
-    """Return a function that keeps only the variables that a difference is about."""
-    return partial(_reduce_others, change=change, joined=trial.dims, placed=trial.by_coordinates)
-
-
-def _reduce_others(
-    dataset: xr.Dataset, *, change: FoundChange, joined: Sequence[str], placed: bool
-) -> xr.Dataset:
+def _reduce_others(dataset: xr.Dataset, *, change: FoundChange, trial: TrialCombine) -> xr.Dataset:
     """Return the variables of a difference; all others are cut alike or left out."""
     subject, aspect = change.fact
     if aspect == KIND:
         return dataset
     if aspect in (OVERLAP, ORDER):
         return dataset[[]].assign_coords({subject: dataset[subject]})
-    named = change.names
+    named, joined = change.names, set(trial.dims)
     about = [n for n, v in dataset.variables.items() if n in named or named & set(v.dims)]
     if aspect not in (SIZE, VALUES, PRESENCE, ROLE, RENAMED, NAME):
         about = [n for n in about if n == subject]
-    along = [n for n, v in dataset.variables.items() if set(joined) & set(v.dims)]
+    along = [n for n, v in dataset.variables.items() if joined & set(v.dims)]
     along.sort(key=lambda n: n in joined)
     # one more variable gives the length of the dataset, where the first is absent or does not
     tells = aspect not in (PRESENCE, NAME) and set(about) & set(along)
     kept = {*about, *(() if tells else along[:1])}
-    kept |= set(joined) & set(dataset.variables) if placed else set()
+    if len(joined) > 1 or trial.how["combine"] == "by_coords":
+        # files are ordered by their coordinates
+        kept |= joined & set(dataset.variables)
     found = dataset.drop_vars([n for n in dataset.variables if n not in kept])
     others = {d: slice(0, 1) for d in found.dims if d not in (*joined, *named)}
     return found.isel(others).drop_vars([d for d in others if d in found.variables])
@@ -464,53 +431,37 @@ def _reduce_others(
 # ---------------------------------------------------------------------- what it costs
 
 
-def _demand_zarr_v2(group: ManifestGroup) -> None:
-    Hierarchy.of(group, "diagnosis", "kerchunk")
-
-
-def _demand_zarr_v3(group: ManifestGroup, grids: tuple[str, ...] = ()) -> None:
-    plan_writing(group, "memory://diagnosis", grids=grids)
-
-
-FORMAT_CHECKS: dict[str, Callable[[ManifestGroup], None]] = {
-    "kerchunk-json": _demand_zarr_v2,
-    "kerchunk-parquet": _demand_zarr_v2,
-    "icechunk": partial(_demand_zarr_v3, grids=("regular",)),
-    "zarr-v3": _demand_zarr_v3,
+FORMAT_CHECKS: dict[str, Callable[[ManifestGroup], object]] = {
+    "kerchunk-json": lambda group: Hierarchy.of(group, "diagnosis", "kerchunk"),
+    "kerchunk-parquet": lambda group: Hierarchy.of(group, "diagnosis", "kerchunk"),
+    "icechunk": lambda group: plan_writing(group, "memory://diagnosis", grids=("regular",)),
+    "zarr-v3": lambda group: plan_writing(group, "memory://diagnosis", grids=()),
 }
 """Functions that refuse a group that a format cannot hold."""
-
-
 CUTTING_ASPECTS = (CHUNKS, DIMENSIONS, PRESENCE, SIZE, VALUES)
 """Aspects in which a difference may leave several fragments."""
 
 
 def list_refusing_formats(dataset: xr.Dataset) -> list[str]:
     """Return the names of the formats that cannot hold a dataset."""
+    refused = list[str]()
     try:
         group = group_from_dataset(dataset)
     except UnsupportedError:
         return list(FORMAT_CHECKS)
-    return [name for name, hold in FORMAT_CHECKS.items() if _is_refused_by(hold, group)]
-
-
-def _is_refused_by(hold: Callable[[ManifestGroup], None], group: ManifestGroup) -> bool:
-    try:
-        hold(group)
-    except UnsupportedError:
-        return True
-    return False
+    for name, hold in FORMAT_CHECKS.items():
+        try:
+            hold(group)
+        except UnsupportedError:
+            refused.append(name)
+    return refused
 
 
 def _list_variables(change: FoundChange, dataset: xr.Dataset) -> list[Hashable]:
     """Return the variables that a difference is about."""
-    aspect, named = change.fact.aspect, change.names
-    if aspect in (OVERLAP, ORDER):
-        return []
-    along = aspect in (SIZE, VALUES, RENAMED)
-    return [
-        n for n, v in dataset.variables.items() if n in named or (along and named & set(v.dims))
-    ]
+    named = change.names if change.fact.aspect not in (OVERLAP, ORDER) else set()
+    along = named if change.fact.aspect in (SIZE, VALUES, RENAMED) else set()
+    return [n for n, v in dataset.variables.items() if n in named or along & set(v.dims)]
 
 
 def _find_costs(change: FoundChange, combined: xr.Dataset, trial: TrialCombine) -> Iterator[str]:
@@ -519,43 +470,29 @@ def _find_costs(change: FoundChange, combined: xr.Dataset, trial: TrialCombine) 
     if aspect == VALUES and subject in combined.sizes:
         yield "elements that a file lacks are filled (join='exact' refuses that)"
     if aspect in (OVERLAP, ORDER):
-        yield from _find_coordinate_costs(combined.indexes[subject])
-    arrays = [
-        get_virtual_array(combined.variables[name]) for name in _list_variables(change, combined)
-    ]
+        index = combined.indexes[subject]
+        if not index.is_unique:
+            yield "duplicate coordinate values"
+        if not (index.is_monotonic_increasing or index.is_monotonic_decreasing):
+            yield "the coordinate is not monotonic"
+    variables = [combined.variables[name] for name in _list_variables(change, combined)]
+    arrays = [get_virtual_array(variable) for variable in variables]
     if change.virtual and any(array is None for array in arrays):
         yield "its values are read into memory"
     most = max((len(array.fragments) for array in arrays if array is not None), default=0)
-    if most > 1 and aspect.startswith(CUTTING_ASPECTS) and not _is_along(aspect, trial.dims):
+    is_along = aspect in {f"{CHUNKS}{dim}" for dim in trial.dims}
+    if most > 1 and aspect.startswith(CUTTING_ASPECTS) and not is_along:
         yield f"{most} fragments with different chunks"
-
-
-def _find_coordinate_costs(index: pd.Index[Any]) -> Iterator[str]:
-    """Yield flaws of the joined coordinate."""
-    if not index.is_unique:
-        yield "duplicate coordinate values"
-    if not (index.is_monotonic_increasing or index.is_monotonic_decreasing):
-        yield "the coordinate is not monotonic"
-
-
-def _is_along(aspect: str, dims: Sequence[str]) -> bool:
-    return any(aspect == f"{CHUNKS}{dim}" for dim in dims)
 
 
 def _list_refused(change: FoundChange, combined: xr.Dataset, trial: TrialCombine) -> list[str]:
     """Return the formats that can hold each file, but not the result."""
     names = _list_variables(change, combined)
-    if not names:
-        return []
-    refused = list_refusing_formats(_select_variables(combined, names))
-    if not refused:
-        return []
-    first = trial.open_alone(change.pair[0])
-    before = list_refusing_formats(
-        _select_variables(first, [n for n in names if n in first.variables])
-    )
+
+    def list_refusing(dataset: xr.Dataset) -> list[str]:
+        known = dataset.variables
+        return list_refusing_formats(xr.Dataset({n: known[n] for n in names if n in known}))
+
+    refused = list_refusing(combined) if names else []
+    before = list_refusing(trial.open_alone(change.pair[0])) if refused else []
     return [name for name in refused if name not in before]
-
-
-def _select_variables(dataset: xr.Dataset, names: Iterable[Hashable]) -> xr.Dataset:
-    return xr.Dataset({name: dataset.variables[name] for name in names})
