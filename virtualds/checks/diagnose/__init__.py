@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import xarray as xr
 
 from virtualds.checks.diagnose.differences import find_differences, find_eras, find_formats
-from virtualds.checks.diagnose.facts import Examination, FactRuns, FileSurvey, survey_files
-from virtualds.checks.diagnose.places import PlacedFile, find_overlapping
+from virtualds.checks.diagnose.facts import Examination, FileSurvey, survey_files
+from virtualds.checks.diagnose.places import find_overlapping
 from virtualds.checks.diagnose.report import Diagnosis
 from virtualds.checks.diagnose.trials import TrialCombine
 from virtualds.combine import open_virtual_mfdataset
@@ -103,7 +103,11 @@ def diagnose(
     opening = _select(OpenOptions, {**options, "on_error": building.on_variable_error})
     files = Files.of(urls, options.get("storage_options"))
     chosen = _sample_files(files.flat, sample)
-    how = _find_given(combine, concat_dim, coordinates)
+    how: dict[str, Any] | None = None
+    # given coordinates become dimensions, unless the joined dimension is given
+    if combine is not None or concat_dim is not None or coordinates:
+        usual = "by_coords" if concat_dim is None else "nested"
+        how = {"combine": combine or usual, "concat_dim": concat_dim}
     merging = {name: options[name] for name in CHOICES if name in options}
     dims = how or {"combine": "by_coords", "concat_dim": None}
     combination = Combination(**dims, options=merging, arrangement=arrangement)
@@ -114,55 +118,33 @@ def diagnose(
     job = BatchJob(one, together=AlikeOpener(opening, files.options))
     workers = choose_workers(building.parallel, files)
     survey = survey_files(chosen, job, workers, progress, len(chosen) == len(files.flat))
+    joined = tuple(dim for dim in combination.dims if dim is not None)
+    reason = "as given"
     if combination.dims:
-        _check_dims(combination.dims, survey)
-        joining = JoinedDimensions(tuple(d for d in combination.dims if d is not None), "as given")
+        known = survey.facts.runs
+        for dim in set(joined) - {fact.subject for fact in known}:
+            # it may be a misspelt one
+            check_name(dim, [fact.subject for fact in known if fact.aspect == SIZE])
     else:
-        joining = guess_dimensions(survey)
+        joined, reason = guess_dimensions(survey)
+    if how is None:
+        how = {"combine": "nested", "concat_dim": next(iter(joined), None)}
+        how = {"combine": "by_coords"} if len(joined) > 1 else how
     tried = {name: value for name, value in options.items() if name not in MANY_FILE_OPTIONS}
     tried["coordinates"] = coordinates
-    trial = TrialCombine(joining.dims, how or _to_arguments(joining.dims), tried, preprocess)
+    trial = TrialCombine(joined, how, tried, preprocess)
     differences = find_differences(survey, trial)
-    eras, stretches = find_eras(survey, joining.dims)
+    eras, stretches = find_eras(survey, joined)
     return Diagnosis(
         files=len(files.flat),
         examined=len(chosen),
-        joined=joining.dims,
-        reason=joining.reason,
+        joined=joined,
+        reason=reason,
         formats=find_formats(survey, differences, trial),
         eras=eras,
         differences=differences,
         stretches=stretches,
     )
-
-
-def _find_given(combine: str | None, concat_dim: Any, coordinates: Any) -> dict[str, Any] | None:
-    """Return the given way to combine files, None if it has to be found."""
-    if combine is None and concat_dim is not None:
-        return {"combine": "nested", "concat_dim": concat_dim}
-    # given coordinates become dimensions, unless the joined dimension is given
-    if combine is not None or coordinates:
-        return {"combine": combine or "by_coords", "concat_dim": concat_dim}
-    return None
-
-
-def _check_dims(dims: Sequence[Any], survey: FileSurvey) -> None:
-    """Refuse a dimension to join along that looks like a misspelt dimension of the files.
-
-    Raises
-    ------
-    CombineError
-    """
-    facts = survey.facts.runs
-    for dim in set(dims) - {None, *(fact.subject for fact in facts)}:
-        check_name(dim, [fact.subject for fact in facts if fact.aspect == SIZE])
-
-
-def _to_arguments(dims: Sequence[str]) -> dict[str, Any]:
-    """Return the arguments that combine files along the found dimensions."""
-    if len(dims) > 1:
-        return {"combine": "by_coords"}
-    return {"combine": "nested", "concat_dim": next(iter(dims), None)}
 
 
 def _select(kind: type[Options], given: Mapping[str, Any]) -> Options:
@@ -180,70 +162,38 @@ def _sample_files(files: Sequence[Any], sample: int | None) -> Sequence[Any]:
     return [files[n] for n in numbers]
 
 
-# ---------------------------------------------------------------------- joined dimensions
-
-
-class JoinedDimensions(NamedTuple):
-    """The dimensions to join along, and how they were found."""
-
-    dims: tuple[str, ...]
-    reason: str
-
-
-def guess_dimensions(survey: FileSurvey) -> JoinedDimensions:
-    """Find the dimensions to join along."""
-    facts = survey.facts
-    dims = [fact.subject for fact in facts.runs if fact.aspect == SIZE]
-    moving = {dim: count for dim in dims if (count := _count_coordinates(facts, dim)) > 1}
-    still = {dim for dim in dims if _count_coordinates(facts, dim) == 1 and facts.count > 1}
-    for name, chosen in (
-        ("the unlimited dimension", [d for d in dims if d in survey.unlimited and d not in still]),
-        ("its coordinate differs from file to file", list(moving)),
-        ("its size differs from file to file", _find_changing_dims(facts, dims)),
-        ("the first dimension of most variables", _find_leading(facts, still)),
-    ):
-        if chosen:
-            return JoinedDimensions(_find_foremost(facts, chosen, moving, survey.spans), name)
-    return JoinedDimensions((), "none differs; name a new one with concat_dim")
-
-
-def _count_coordinates(facts: FactRuns, dim: str) -> int:
-    """Return how many different coordinates a dimension has, 0 without any."""
-    fact = Fact(dim, VALUES)
-    return len(facts.count_texts(fact)) if fact in facts.runs else 0
-
-
-def _find_changing_dims(facts: FactRuns, dims: Iterable[str]) -> list[str]:
-    bare = (dim for dim in dims if not _count_coordinates(facts, dim))
-    return [dim for dim in bare if len(facts.count_texts(Fact(dim, SIZE))) > 1]
-
-
-def _find_leading(facts: FactRuns, still: set[str]) -> list[str]:
-    """Return the dimension that comes first in most variables."""
+def guess_dimensions(survey: FileSurvey) -> tuple[tuple[str, ...], str]:
+    """Return the dimensions to join along, and how they were found."""
+    facts, runs = survey.facts, survey.facts.runs
+    dims = [fact.subject for fact in runs if fact.aspect == SIZE]
+    # how many different coordinates each dimension has
+    values = {d: len(facts.count_texts(Fact(d, VALUES))) for d in dims if Fact(d, VALUES) in runs}
+    sizes = [dim for dim in dims if len(facts.count_texts(Fact(dim, SIZE))) > 1]
+    moving = [dim for dim in dims if values.get(dim, 0) > 1]
+    still = {dim for dim in values if dim not in moving and facts.count > 1}
     firsts = [
-        (runs[0][1] or "").split(", ")[0]
-        for fact, runs in facts.runs.items()
-        if fact.aspect == DIMENSIONS and runs[0][1] != "none"
+        (first[0][1] or "").split(", ")[0]
+        for fact, first in runs.items()
+        if fact.aspect == DIMENSIONS and first[0][1] != "none"
     ]
-    counted = [dim for dim in firsts if dim not in still]
-    return [max(counted, key=counted.count)] if counted else []
-
-
-def _find_foremost(
-    facts: FactRuns,
-    dims: Sequence[str],
-    moving: Mapping[str, int],
-    placed: Mapping[str, Sequence[PlacedFile]],
-) -> tuple[str, ...]:
-    """Return the dimension along which files follow each other, or the dimensions of tiles."""
-    alone = [dim for dim in dims if dim in moving and _is_apart(placed.get(dim, ()))]
-    times = [dim for dim in alone or dims if facts.counts_time(dim)]
-    tiles = tuple(dim for dim in dims if dim in moving)
+    firsts = [dim for dim in firsts if dim not in still]
+    leading = [max(firsts, key=firsts.count)] if firsts else []
+    found = (
+        ("the unlimited dimension", [d for d in dims if d in survey.unlimited and d not in still]),
+        ("its coordinate differs from file to file", moving),
+        ("its size differs from file to file", [d for d in sizes if d not in values]),
+        ("the first dimension of most variables", leading),
+    )
+    nothing = "none differs; name a new one with concat_dim", list[str]()
+    reason, chosen = next(((reason, some) for reason, some in found if some), nothing)
+    if not chosen:
+        return (), reason
+    # along these files follow each other, with few exceptions
+    placed = {dim: survey.spans.get(dim, ()) for dim in chosen}
+    apart = [d for d in chosen if 2 * len(list(find_overlapping(placed[d]))) < len(placed[d]) - 1]
+    alone = [dim for dim in apart if dim in moving]
+    times = [dim for dim in alone or chosen if facts.counts_time(dim)]
+    tiles = tuple(dim for dim in chosen if dim in moving)
     if len(tiles) > 1 and len(alone) != 1 and not times:
-        return tiles
-    return (max(times or alone or dims, key=lambda dim: moving.get(dim, 0)),)
-
-
-def _is_apart(placed: Sequence[PlacedFile]) -> bool:
-    """Say whether files follow each other, with few exceptions."""
-    return 2 * len(list(find_overlapping(placed))) < len(placed) - 1
+        return tiles, reason
+    return (max(times or alone or chosen, key=lambda d: values.get(d, 0) * (d in moving)),), reason

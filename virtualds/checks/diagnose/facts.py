@@ -91,18 +91,18 @@ class FileFacts(NamedTuple):
         return cls(list_facts(dataset), spans, frozenset(map(str, dims)) & set(dataset.dims))
 
 
-def list_batch_facts(batch: FileBatch) -> FileFacts | None:
-    """Return the facts of files of one structure; None if each has to be looked at by itself.
+def list_batch_facts(batch: FileBatch) -> FileFacts:
+    """Return the facts of files of one structure.
 
     The dataset of the first file says what all have in common.
 
     Raises
     ------
     MisfitError, VirtualdsError, ValueError, TypeError
-        Values of a file do not decode, or have no order.
+        Values of a file do not decode, or have no order; or each has to be looked at by itself.
     """
     if len(batch) > 1 and not _is_uniform(batch):
-        return None
+        raise MisfitError
     found = FileFacts.of(batch.cut(0).to_dataset())
     if len(batch) == 1:
         return found
@@ -330,47 +330,35 @@ class FactRuns:
 
     def counts_time(self, subject: str) -> bool:
         """Say whether a variable counts time in at least one file."""
-        texts = [text for _, text in self.runs.get(Fact(subject, DTYPE), ())]
-        return Fact(subject, CALENDAR) in self.runs or any(
-            text is not None and text.startswith(TIMES) for text in texts
-        )
+        texts = [text or "" for _, text in self.runs.get(Fact(subject, DTYPE), ())]
+        return Fact(subject, CALENDAR) in self.runs or any(t.startswith(TIMES) for t in texts)
 
-    def number_texts(self, fact: Fact) -> npt.NDArray[np.int64]:
-        """Return, for each file, the number of the text that a fact has there."""
-        column = self._number_texts(fact, {})
-        if fact.aspect.startswith(CHUNKS):
-            dim = fact.aspect.removeprefix(CHUNKS)
-            return _number_keys(self._merge_cut(column, fact, Fact(dim, SIZE)))
-        return column
+    def number_texts(self, fact: Fact) -> Ints:
+        """Return, for each file, the number of the text that a fact has there.
 
-    def _number_texts(self, fact: Fact, texts: dict[str | None, int]) -> npt.NDArray[np.int64]:
-        """Return, for each file, the number of its text, and add new texts to ``texts``."""
-        starts = [start for start, _ in self.runs[fact]]
-        numbers = [texts.setdefault(text, len(texts)) for _, text in self.runs[fact]]
-        return np.repeat(numbers, np.diff([*starts, self.count]))
-
-    def _merge_cut(
-        self, column: npt.NDArray[np.int64], chunks: Fact, size: Fact
-    ) -> npt.NDArray[np.int64]:
-        """Give the same number to chunks that cut dimensions of any size into equally many pieces.
-
-        A month stored as one chunk, or as two halves, is cut alike whatever its length.
+        Chunks that cut dimensions of any size into equally many pieces have one number: a month
+        stored as one chunk, or as two halves, is cut alike whatever its length.
         """
-        lengths: dict[str | None, int] = {}
-        sizes: dict[str | None, int] = {}
-        of_size = self._number_texts(size, sizes)
-        self._number_texts(chunks, lengths)
-        found = column.copy()
-        numbers: dict[int, int] = {}
-        for text, number in lengths.items():
+        texts, column = self._number_texts(fact)
+        if not fact.aspect.startswith(CHUNKS):
+            return column
+        sizes, of_size = self._number_texts(Fact(fact.aspect.removeprefix(CHUNKS), SIZE))
+        found, numbers = column.copy(), dict[int, int]()
+        for number, text in enumerate(texts):
             here = column == number
-            there = {t for t, n in sizes.items() if n in set(of_size[here].tolist())}
-            pieces = {_count_pieces(text, other) for other in there}
+            pieces = {_count_pieces(text, sizes[n]) for n in set(of_size[here].tolist())}
             if len(pieces) == 1 and (count := pieces.pop()):
                 found[here] = numbers.setdefault(count, number)
-        return found
+        return _number_keys(found)
 
-    def number_eras(self, facts: Sequence[Fact]) -> npt.NDArray[np.int64]:
+    def _number_texts(self, fact: Fact) -> tuple[list[str | None], Ints]:
+        """Return the texts of a fact, and, for each file, the number of its text."""
+        texts: dict[str | None, int] = {}
+        numbers = [texts.setdefault(text, len(texts)) for _, text in self.runs[fact]]
+        starts = [start for start, _ in self.runs[fact]]
+        return list(texts), np.repeat(numbers, np.diff([*starts, self.count]))
+
+    def number_eras(self, facts: Sequence[Fact]) -> Ints:
         """Return the era of every file; files of one era agree in all of ``facts``."""
         key = np.zeros(self.count, np.int64)
         for fact in facts:
@@ -391,7 +379,7 @@ def _count_pieces(chunk: str | None, size: str | None) -> int:
     return count if count and -(-int(size) // count) == int(chunk) else 0
 
 
-def _number_keys(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _number_keys(keys: Ints) -> Ints:
     """Return keys as small numbers, in order of first appearance."""
     _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
     order = np.empty(first.size, np.int64)
@@ -503,25 +491,12 @@ class Examination:
 
 
 def survey_files(
-    files: Sequence[Any],
-    job: BatchJob,
-    workers: Workers,
-    progress: ProgressOption,
-    is_whole: bool,
+    files: Sequence[Any], job: BatchJob, workers: Workers, progress: ProgressOption, is_whole: bool
 ) -> FileSurvey:
     """Open files and collect their facts.
 
-    Parameters
-    ----------
-    files : sequence of str or paths
-    job : BatchJob
-        The job for each file; if it has steps, the last is an `Examination`.
-    workers : callable
-        What runs the jobs.
-    progress : bool or callable, optional
-        What receives the progress.
-    is_whole : bool
-        Whether these are all files, not a sample.
+    If the job has steps, the last is an `Examination`. ``is_whole`` says whether these are all
+    files, not a sample.
     """
     examined = list[tuple[Sequence[int], FileFacts]]()
     alone = list[tuple[Sequence[int], FileFacts]]()
@@ -577,13 +552,11 @@ def _examine(outcome: Outcome[Any], files: Sequence[Any]) -> Iterator[Outcome[An
         return
     try:
         facts = list_batch_facts(found) if isinstance(found, FileBatch) else FileFacts.of(found)
-        if facts is not None:
-            yield replace(outcome, found=facts)
-            return
+        yield replace(outcome, found=facts)
     except (MisfitError, *OPEN_ERRORS) as error:
         if len(outcome.numbers) == 1:
             error.add_note(without_secrets(f"file {files[outcome.number]}"))
             yield Outcome(outcome.numbers, error=error)
             return
-    for file in found.list_files():
-        yield from _examine(make_outcome(file, is_cached=bool(outcome.cached)), files)
+        for file in found.list_files():
+            yield from _examine(make_outcome(file, is_cached=bool(outcome.cached)), files)
