@@ -8,12 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from virtualds.checks.diagnose.facts import (
-    MOST_VALUES,
-    FactRuns,
-    FileSurvey,
-    UnreadableFile,
-)
+from virtualds.checks.diagnose.facts import MOST_VALUES, FactRuns, FileSurvey, UnreadableFile
 from virtualds.checks.diagnose.findings import VERDICTS, Difference, Era, EraStretch
 from virtualds.checks.diagnose.places import (
     CoordinateSpan,

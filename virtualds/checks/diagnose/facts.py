@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
@@ -22,12 +22,7 @@ import xarray as xr
 
 from virtualds.arrays.alike_files import ABSENT
 from virtualds.arrays.array import ManifestArray
-from virtualds.checks.diagnose.places import (
-    CoordinateSpan,
-    PlacedFile,
-    find_span,
-    find_spans,
-)
+from virtualds.checks.diagnose.places import CoordinateSpan, PlacedFile, find_span, find_spans
 from virtualds.checks.diagnose.trials import describe_error
 from virtualds.chunks.fragment import Fragment
 from virtualds.codecs.encoding_words import FILLS, SCALING
@@ -89,6 +84,10 @@ class FileFacts(NamedTuple):
         dims = dataset.encoding.get("unlimited_dims", ()) if unlimited is None else unlimited
         spans = {name: (span,) for name, span in find_spans(dataset).items()}
         return cls(list_facts(dataset), spans, frozenset(map(str, dims)) & set(dataset.dims))
+
+
+Examined = tuple[Sequence[int], FileFacts]
+"""The numbers of some files, and their facts."""
 
 
 def list_batch_facts(batch: FileBatch) -> FileFacts:
@@ -262,9 +261,9 @@ class FactRuns:
         Which files lack a variable that others have.
     """
 
-    runs: Mapping[Fact, list[FactRun]] = field(default_factory=dict)
-    count: int = 0
-    lacking: Mapping[str, npt.NDArray[np.bool_]] = field(default_factory=dict)
+    runs: Mapping[Fact, list[FactRun]]
+    count: int
+    lacking: Mapping[str, npt.NDArray[np.bool_]]
 
     @classmethod
     def of(cls, parts: Iterable[tuple[Sequence[int], Mapping[Fact, Column]]]) -> FactRuns:
@@ -422,45 +421,12 @@ class FileSurvey:
         Whether all files were examined, not a sample.
     """
 
-    files: list[str] = field(default_factory=list)
-    facts: FactRuns = field(default_factory=FactRuns)
-    spans: dict[str, list[PlacedFile]] = field(default_factory=dict)
-    unlimited: frozenset[str] = frozenset()
-    unreadable: list[UnreadableFile] = field(default_factory=list)
-    is_whole: bool = True
-
-    @classmethod
-    def of(
-        cls,
-        files: Sequence[Any],
-        examined: Sequence[tuple[Sequence[int], FileFacts]],
-        lost: Iterable[Outcome[Any]],
-        is_whole: bool,
-    ) -> FileSurvey:
-        """Return a survey of files, of which the facts are given by their numbers."""
-        names = [os.fspath(file) for file in files]
-        readable = sorted(number for numbers, _ in examined for number in numbers)
-        places = {number: place for place, number in enumerate(readable)}
-        placed = [([places[n] for n in numbers], found) for numbers, found in examined]
-        placed.sort(key=lambda item: min(item[0]))
-        spans: dict[str, list[PlacedFile]] = {}
-        for where, found in placed:
-            for name, some in found.spans.items():
-                pairs = zip(where, some, strict=True)
-                spans.setdefault(name, []).extend((n, s) for n, s in pairs if s is not None)
-        unlimited = [found.unlimited for _, found in placed]
-        return cls(
-            [names[number] for number in readable],
-            FactRuns.of((where, found.facts) for where, found in placed),
-            {name: sorted(some, key=lambda item: item[0]) for name, some in spans.items()},
-            frozenset.intersection(*unlimited) if unlimited else frozenset(),
-            [
-                UnreadableFile(names[n], describe_error(error), is_fault, bisect_left(readable, n))
-                for n, error, is_fault in ((o.number, o.error, o.is_fault) for o in lost)
-                if error is not None
-            ],
-            is_whole,
-        )
+    files: list[str]
+    facts: FactRuns
+    spans: dict[str, list[PlacedFile]]
+    unlimited: frozenset[str]
+    unreadable: list[UnreadableFile]
+    is_whole: bool
 
     def group_unreadable(self) -> list[list[UnreadableFile]]:
         """Return unreadable files by the kind of their error."""
@@ -498,9 +464,8 @@ def survey_files(
     If the job has steps, the last is an `Examination`. ``is_whole`` says whether these are all
     files, not a sample.
     """
-    examined = list[tuple[Sequence[int], FileFacts]]()
-    alone = list[tuple[Sequence[int], FileFacts]]()
-    lost: dict[int, Outcome[Any]] = {}
+    examined, alone = list[Examined](), list[Examined]()
+    lost: dict[int, tuple[Exception, bool]] = {}
     items = list(enumerate(files))
     with report_progress(progress, "opening", len(items)) as tell:
         count = Count(len(items), tell)
@@ -508,25 +473,45 @@ def survey_files(
             for opened in outcomes:
                 for outcome in _examine(opened, files):
                     count.add(outcome)
-                    if outcome.error is None:
-                        found: Any = outcome.found
-                        some = alone if len(outcome.numbers) == 1 else examined
-                        some.append((outcome.numbers, found))
+                    facts: Any = outcome.found
+                    if outcome.error is not None:
+                        lost[outcome.number] = outcome.error, outcome.is_fault
+                    elif len(outcome.numbers) == 1:
+                        alone.append((outcome.numbers, facts))
                     else:
-                        lost[outcome.number] = outcome
+                        examined.append((outcome.numbers, facts))
                 if len(alone) >= MOST:
                     # apart, they would take more memory
                     examined.append(_join_facts(alone))
                     alone.clear()
         examined += [_join_facts(alone)] if alone else []
         lost = dict(sorted(lost.items()))
-        count.finish((LeftOut.of(files[n], o.error) for n, o in lost.items() if o.error), files)
-    return FileSurvey.of(files, examined, lost.values(), is_whole)
+        count.finish((LeftOut.of(files[n], error) for n, (error, _) in lost.items()), files)
+    names = [os.fspath(file) for file in files]
+    readable = sorted(number for numbers, _ in examined for number in numbers)
+    places = {number: place for place, number in enumerate(readable)}
+    placed = [([places[n] for n in numbers], found) for numbers, found in examined]
+    placed.sort(key=lambda item: min(item[0]))
+    spans: dict[str, dict[int, CoordinateSpan]] = {}
+    for where, found in placed:
+        for name, some in found.spans.items():
+            pairs = zip(where, some, strict=True)
+            spans.setdefault(name, {}).update((n, span) for n, span in pairs if span is not None)
+    unlimited = [found.unlimited for _, found in placed]
+    return FileSurvey(
+        [names[number] for number in readable],
+        FactRuns.of((where, found.facts) for where, found in placed),
+        {name: sorted(some.items()) for name, some in spans.items()},
+        frozenset[str]().union(*unlimited).intersection(*unlimited),
+        [
+            UnreadableFile(names[n], describe_error(error), is_fault, bisect_left(readable, n))
+            for n, (error, is_fault) in lost.items()
+        ],
+        is_whole,
+    )
 
 
-def _join_facts(
-    parts: Sequence[tuple[Sequence[int], FileFacts]],
-) -> tuple[Sequence[int], FileFacts]:
+def _join_facts(parts: Sequence[Examined]) -> Examined:
     """Return the facts of files that were examined one by one as columns."""
     parts, count = sorted(parts, key=lambda part: min(part[0])), len(parts)
     columns: dict[Fact, list[Any]] = {}

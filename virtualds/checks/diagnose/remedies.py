@@ -22,15 +22,7 @@ from virtualds.checks.diagnose.trials import (
 )
 from virtualds.datasets.keywords import names_of
 from virtualds.datasets.renamed import write_rename
-from virtualds.datasets.structure import (
-    CALENDAR,
-    DIMENSIONS,
-    PRESENCE,
-    ROLE,
-    SIZE,
-    SYSTEM,
-    VALUES,
-)
+from virtualds.datasets.structure import CALENDAR, DIMENSIONS, PRESENCE, ROLE, SIZE, SYSTEM, VALUES
 from virtualds.errors import without_secrets
 
 REPEATED = (

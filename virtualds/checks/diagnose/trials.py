@@ -123,8 +123,7 @@ EXPLANATIONS: dict[str, ChangeMeaning] = {
     DTYPE: ChangeMeaning("promoted as xarray promotes", SPLIT),
     ROLE: ChangeMeaning("", "preprocess with ds.set_coords or ds.reset_coords"),
     VALUES: ChangeMeaning(
-        "the values of the first file are used",
-        f"{LEAVE_OUT}, rename it in preprocess, or {SPLIT}",
+        "the values of the first file are used", f"{LEAVE_OUT}, rename it in preprocess, or {SPLIT}"
     ),
     GRID: ChangeMeaning(
         "the coordinate of the first file is used",
@@ -382,19 +381,11 @@ def _judge_change(
 def _make_difference(
     change: FoundChange, verdict: Verdict, how: str, remedy: str = "", refused: Iterable[str] = ()
 ) -> Difference:
-    fact, (before, file) = change.fact, change.pair
+    against, file = change.pair
     return Difference(
-        variable=fact.subject,
-        aspect=fact.aspect,
-        before=change.before,
-        after=change.after,
-        first_file=file,
-        against=before,
-        files=change.files,
-        verdict=verdict,
-        how=how,
-        remedy=remedy,
+        *(*change.fact, change.before, change.after, file, change.files, verdict, how, remedy),
         refused=tuple(refused),
+        against=against,
         leads=explain_change(change).leading,
     )
 
