@@ -44,8 +44,9 @@ def find_spans(dataset: xr.Dataset) -> dict[str, CoordinateSpan]:
     return {
         str(name): span
         for name, variable in dataset.variables.items()
-        if variable.dims == (name,) and get_virtual_array(variable) is None
-        if not is_unread(variable) and (span := find_span(variable.values)) is not None
+        if variable.dims == (name,)
+        and not (get_virtual_array(variable) is not None or is_unread(variable))
+        and (span := find_span(variable.values)) is not None
     }
 
 
