@@ -175,9 +175,9 @@ def cut_text(text: str, letters: int = MOST_LETTERS) -> str:
     return line if len(line) <= letters else f"{line[: letters - 3]}..."
 
 
-def format_more(count: int) -> str:
-    """Say how many rows are not shown."""
-    return f"... and {count:,} more; to_dataframe() has all"
+def format_more(count: int) -> list[str]:
+    """Return a line that says how many of so many rows are not shown, if any."""
+    return [f"... and {count - MOST_ROWS:,} more; to_dataframe() has all"] * (count > MOST_ROWS)
 
 
 # ---------------------------------------------------------------------- entries

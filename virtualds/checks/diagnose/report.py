@@ -114,7 +114,7 @@ class Diagnosis:
             if found:
                 lines += ["", f"{verdict}: {TITLES[verdict]} ({len(found)})"]
             lines += [line for entry in found[:MOST_ROWS] for line in self._format_entry(entry)]
-            lines += [f"  {format_more(len(found) - MOST_ROWS)}"] * (len(found) > MOST_ROWS)
+            lines += [f"  {more}" for more in format_more(len(found))]
         return without_secrets("\n".join(lines))
 
     def _repr_html_(self) -> str:
@@ -190,8 +190,7 @@ class Diagnosis:
             yield f"  {subject}{row.aspect}: {cut_text(row.before)} -> {cut_text(row.after)}"
             yield f"      from {describe_files(row, self._shorten)}"
             yield f"      {row.how}"
-        if len(entry.lines) > MOST_ROWS:
-            yield f"  {format_more(len(entry.lines) - MOST_ROWS)}"
+        yield from (f"  {more}" for more in format_more(len(entry.lines)))
         if entry.first.remedy:
             yield f"      do: {entry.first.remedy}"
         if entry.first.code:
@@ -213,7 +212,7 @@ def format_text_table(columns: Row, rows: Sequence[Row]) -> list[str]:
         "  " + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip()
         for row in shown
     ]
-    return lines + [f"  {format_more(len(rows) - MOST_ROWS)}"] * (len(rows) > MOST_ROWS)
+    return lines + [f"  {more}" for more in format_more(len(rows))]
 
 
 # ---------------------------------------------------------------------- HTML
@@ -339,10 +338,9 @@ def draw_differences(rows: Sequence[Difference], shorten: Shorten) -> Iterator[M
         found = fold_differences(row for row in rows if row.verdict == verdict)
         if found:
             cards = [_draw_entry(entry, shorten) for entry in found[:MOST_ROWS]]
-            more = len(found) - MOST_ROWS
-            rest = element("div", format_more(more), class_="vds-note") if more > 0 else None
+            more = [element("div", m, class_="vds-note") for m in format_more(len(found))]
             title = TITLES[verdict].capitalize()
-            yield section(title, lay_out(cards), rest, note=f"{len(found):,}", is_open=True)
+            yield section(title, lay_out(cards), *more, note=f"{len(found):,}", is_open=True)
     others = fold_differences(row for row in rows if row.verdict == VERDICTS[-1])
     if others:
         head = ("variable", "what", "before", "after", "first file", "files", "result")
@@ -372,7 +370,7 @@ def _draw_entry(entry: Entry, shorten: Shorten) -> Markup:
     """Return a card; what its title does not say stands before each of several differences."""
     row, lines = entry.first, entry.lines
     sign, shade = VERDICT_SHADES[row.verdict]
-    is_alone, more = len(lines) == 1, len(lines) - MOST_ROWS
+    is_alone = len(lines) == 1
     aspects = dict.fromkeys(line.first.aspect for line in lines[:MOST_ROWS])
     parts = list[Markup | str]()
     for line in lines[:MOST_ROWS]:
@@ -387,7 +385,7 @@ def _draw_entry(entry: Entry, shorten: Shorten) -> Markup:
     return draw_card(
         join(f"{sign} ", _name_subject(lines[0]) if is_alone else ", ".join(aspects)),
         *parts,
-        *([format_more(more)] if more > 0 else []),
+        *format_more(len(lines)),
         note=f"from {describe_files(row, shorten)}" if is_alone else "",
         shade=shade,
         remedy=row.remedy,
