@@ -151,7 +151,7 @@ def list_rows(files: int, folder: Path) -> list[tuple[str, int, tuple[float, flo
     rows.append(("cache=, first run", files, once(build(alike, cache=folder / "cache"))))
     rows.append(("cache=, resumed", files, once(build(alike, cache=folder / "cache"))))
     rows.append(("to=", files, measure(build(alike, to=folder / "set.zarr", mode="w"))))
-    rows.append(("diagnose", files, once(lambda: virtualds.diagnose(alike, concat_dim="time"))))
+    rows.append(("diagnose", files, measure(lambda: virtualds.diagnose(alike, concat_dim="time"))))
     classic = [folder / f"{number:06d}.nc3" for number in range(files)]
     for number, path in enumerate(classic):
         field = ("time", "lat", "lon"), np.zeros((2, 4, 6), "f4")

@@ -11,8 +11,8 @@ import pytest
 import xarray as xr
 
 import virtualds
-from virtualds.checks.diagnose.entries import fold_differences
-from virtualds.checks.diagnose.explanations import KIND, NAME, RENAMED
+from virtualds.checks.diagnose.findings import fold_differences
+from virtualds.checks.diagnose.trials import KIND, NAME, RENAMED
 
 pytestmark = pytest.mark.filterwarnings("ignore::virtualds.CombineWarning")
 

@@ -14,11 +14,10 @@ import xarray as xr
 
 import virtualds
 from virtualds import Diagnosis, Difference, Era, Verification
-from virtualds.checks.diagnose.explanations import KEEPING
 from virtualds.checks.diagnose.findings import EraStretch
-from virtualds.checks.diagnose.guess_dimension import CoordinateSpan
+from virtualds.checks.diagnose.places import CoordinateSpan, EraFile, place_eras
 from virtualds.checks.diagnose.remedies import NOTHING, Usual, find_mend, write_remedy
-from virtualds.checks.diagnose.timeline import EraFile, place_eras
+from virtualds.checks.diagnose.trials import KEEPING
 from virtualds.checks.verify.findings import KINDS, NOT_COMPARED, Problem, list_runs
 
 HOSTILE = "<script>alert('&\"')</script>"

@@ -70,7 +70,7 @@ def list_facts(dataset: xr.Dataset, within: str = "") -> dict[Fact, str]:
     """
     found = list_shape_facts(dataset, within)
     for name, variable in dataset.variables.items():
-        found |= {Fact(f"{within}{name}", a): text for a, text in _describe_storage(variable)}
+        found |= {Fact(f"{within}{name}", a): text for a, text in describe_storage(variable)}
         found |= _list_attributes(f"{within}{name}", variable.attrs)
     return found | _list_attributes(within, dataset.attrs)
 
@@ -132,7 +132,7 @@ def describe_gaps(indexes: Mapping[Any, pd.Index[Any]]) -> list[str]:
     ]
 
 
-def _describe_storage(variable: xr.Variable) -> Iterator[tuple[str, str]]:
+def describe_storage(variable: xr.Variable) -> Iterator[tuple[str, str]]:
     """Yield how values are stored, in words."""
     encoding, array = variable.encoding, get_virtual_array(variable)
     packing = encoding if array is None else {**encoding, **_find_packing(array)}
@@ -160,17 +160,27 @@ def _format_chunks(array: ManifestArray) -> Iterator[str]:
     for axis in range(array.ndim):
         cuts = [f.axes[axis] for f in array.fragments]
         stored = (cut.slabs().encoded if cut.chunk is None else [cut.chunk] for cut in cuts)
-        lengths = list(dict.fromkeys(int(n) for row in stored for n in row))
-        shown = ", ".join(map(str, lengths[:3]))
-        yield f"{shown} and {len(lengths) - 3} others" if len(lengths) > 3 else shown or "none"
+        yield format_lengths(int(n) for row in stored for n in row)
+
+
+def format_lengths(lengths: Iterable[int]) -> str:
+    """Return the different lengths of chunks as text.
+
+    >>> format_lengths([2, 2, 1]), format_lengths(range(5)), format_lengths([])
+    ('2, 1', '0, 1, 2 and 2 others', 'none')
+    """
+    found = list(dict.fromkeys(lengths))
+    shown = ", ".join(map(str, found[:3]))
+    return f"{shown} and {len(found) - 3} others" if len(found) > 3 else shown or "none"
 
 
 def _list_attributes(subject: str, attributes: Mapping[Any, Any]) -> dict[Fact, str]:
-    """Return attributes as facts; units that are not times have an aspect of their own."""
-    return {
-        Fact(subject, UNITS if n == UNITS and subject else f"{ATTRIBUTE}{n}"): shorten(v)
-        for n, v in attributes.items()
-    }
+    return {name_attribute(subject, name): shorten(v) for name, v in attributes.items()}
+
+
+def name_attribute(subject: str, name: Any) -> Fact:
+    """Return the fact of an attribute; units that are not times have an aspect of their own."""
+    return Fact(subject, UNITS if name == UNITS and subject else f"{ATTRIBUTE}{name}")
 
 
 def shorten(value: Any) -> str:

@@ -191,6 +191,35 @@ def test_attributes_that_are_heeded_are_equal_within_a_run(tmp_path: Path) -> No
     assert len(read(paths, heeded={"units"})) == 1
 
 
+@pytest.mark.parametrize("kind", [str, np.bytes_, float])
+def test_files_that_agree_have_their_own_attributes_after_others(kind: Any, tmp_path: Path) -> None:
+    for value in ("1234", "5678"):
+        folder = tmp_path / value
+        folder.mkdir()
+        for number in range(3):
+            with h5py.File(folder / f"{number}.h5", "w") as file:
+                file.create_dataset("x", data=3.0 * number + np.arange(3)).make_scale("x")
+                file.attrs["title"] = file["x"].attrs["note"] = kind(value)
+        files = sorted(folder.glob("*.h5"))
+        whole = virtualds.open_virtual_mfdataset(files, combine="nested", concat_dim="x")
+        alone = virtualds.open_virtual_dataset(files[0])
+        assert whole.attrs == alone.attrs == {"title": alone.attrs["title"]}
+        assert whole["x"].attrs == alone["x"].attrs
+        assert float(whole.attrs["title"]) == float(value)
+
+
+def test_dates_of_an_archive_count_from_their_own_day_after_others(tmp_path: Path) -> None:
+    for year in (2000, 2001):
+        files = [tmp_path / f"{year}-{number}.h5" for number in range(3)]
+        for number, path in enumerate(files):
+            with h5py.File(path, "w") as file:
+                file.create_dataset("time", data=3.0 * number + np.arange(3)).make_scale("time")
+                file["time"].attrs["units"] = f"days since {year}-01-01"
+        whole = virtualds.open_virtual_mfdataset(files, combine="nested", concat_dim="time")
+        days = np.datetime64(f"{year}-01-01", "ns") + np.arange(9) * np.timedelta64(1, "D")
+        np.testing.assert_array_equal(whole["time"], days)
+
+
 def set_byte(path: Path, place: int, value: int) -> None:
     raw = bytearray(path.read_bytes())
     raw[place] = value

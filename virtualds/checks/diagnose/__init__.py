@@ -10,10 +10,10 @@ import numpy as np
 import xarray as xr
 
 from virtualds.checks.diagnose.differences import find_differences, find_eras, find_formats
-from virtualds.checks.diagnose.guess_dimension import JoinedDimensions, guess_dimensions
+from virtualds.checks.diagnose.facts import Examination, FileSurvey, survey_files
+from virtualds.checks.diagnose.places import find_overlapping
 from virtualds.checks.diagnose.report import Diagnosis
-from virtualds.checks.diagnose.scan_files import Examination, FileSurvey, survey_files
-from virtualds.checks.diagnose.trial_combine import TrialCombine
+from virtualds.checks.diagnose.trials import TrialCombine
 from virtualds.combine import open_virtual_mfdataset
 from virtualds.combine.alike_files import AlikeOpener
 from virtualds.combine.batch_job import BatchJob
@@ -25,7 +25,7 @@ from virtualds.combine.workers import choose_workers
 from virtualds.combine.xarray_combine import CHOICES, OF_XARRAY, Combination, check_name
 from virtualds.datasets.keywords import list_arguments, make_strict
 from virtualds.datasets.open_options import OpenOptions
-from virtualds.datasets.structure import SIZE
+from virtualds.datasets.structure import DIMENSIONS, SIZE, VALUES, Fact
 from virtualds.progress import ProgressOption
 
 NOT_TRIED = {"paths", "attrs_file", "to", "target_options"}
@@ -103,67 +103,48 @@ def diagnose(
     opening = _select(OpenOptions, {**options, "on_error": building.on_variable_error})
     files = Files.of(urls, options.get("storage_options"))
     chosen = _sample_files(files.flat, sample)
-    how = _find_given(combine, concat_dim, coordinates)
+    how: dict[str, Any] | None = None
+    # given coordinates become dimensions, unless the joined dimension is given
+    if combine is not None or concat_dim is not None or coordinates:
+        usual = "by_coords" if concat_dim is None else "nested"
+        how = {"combine": combine or usual, "concat_dim": concat_dim}
     merging = {name: options[name] for name in CHOICES if name in options}
     dims = how or {"combine": "by_coords", "concat_dim": None}
     combination = Combination(**dims, options=merging, arrangement=arrangement)
     steps = list_steps(coordinates, combination, preprocess)
-    examining = replace(
-        make_job(opening, building, (Examination(steps),), files.options), stops=False
-    )
-    job = BatchJob(examining, together=AlikeOpener(opening, files.options))
+    # without steps, files that are read together stay together
+    examining = (Examination(steps),) if steps else ()
+    one = replace(make_job(opening, building, examining, files.options), stops=False)
+    job = BatchJob(one, together=AlikeOpener(opening, files.options))
     workers = choose_workers(building.parallel, files)
-    survey = survey_files(chosen, job, workers, progress)
-    survey.is_whole = len(chosen) == len(files.flat)
+    survey = survey_files(chosen, job, workers, progress, len(chosen) == len(files.flat))
+    joined = tuple(dim for dim in combination.dims if dim is not None)
+    reason = "as given"
     if combination.dims:
-        _check_dims(combination.dims, survey)
-        joining = JoinedDimensions(tuple(d for d in combination.dims if d is not None), "as given")
+        known = survey.facts.runs
+        for dim in set(joined) - {fact.subject for fact in known}:
+            # it may be a misspelt one
+            check_name(dim, [fact.subject for fact in known if fact.aspect == SIZE])
     else:
-        joining = guess_dimensions(survey.facts, survey.spans, survey.always_unlimited)
+        joined, reason = guess_dimensions(survey)
+    if how is None:
+        how = {"combine": "nested", "concat_dim": next(iter(joined), None)}
+        how = {"combine": "by_coords"} if len(joined) > 1 else how
     tried = {name: value for name, value in options.items() if name not in MANY_FILE_OPTIONS}
     tried["coordinates"] = coordinates
-    trial = TrialCombine(joining.dims, how or _to_arguments(joining.dims), tried, preprocess)
+    trial = TrialCombine(joined, how, tried, preprocess)
     differences = find_differences(survey, trial)
-    eras, stretches = find_eras(survey, joining.dims)
+    eras, stretches = find_eras(survey, joined)
     return Diagnosis(
         files=len(files.flat),
         examined=len(chosen),
-        joined=joining.dims,
-        reason=joining.reason,
+        joined=joined,
+        reason=reason,
         formats=find_formats(survey, differences, trial),
         eras=eras,
         differences=differences,
         stretches=stretches,
     )
-
-
-def _find_given(combine: str | None, concat_dim: Any, coordinates: Any) -> dict[str, Any] | None:
-    """Return the given way to combine files, None if it has to be found."""
-    if combine is None and concat_dim is not None:
-        return {"combine": "nested", "concat_dim": concat_dim}
-    # given coordinates become dimensions, unless the joined dimension is given
-    if combine is not None or coordinates:
-        return {"combine": combine or "by_coords", "concat_dim": concat_dim}
-    return None
-
-
-def _check_dims(dims: Sequence[Any], survey: FileSurvey) -> None:
-    """Refuse a dimension to join along that looks like a misspelt dimension of the files.
-
-    Raises
-    ------
-    CombineError
-    """
-    facts = survey.facts.runs
-    for dim in set(dims) - {None, *(fact.subject for fact in facts)}:
-        check_name(dim, [fact.subject for fact in facts if fact.aspect == SIZE])
-
-
-def _to_arguments(dims: Sequence[str]) -> dict[str, Any]:
-    """Return the arguments that combine files along the found dimensions."""
-    if len(dims) > 1:
-        return {"combine": "by_coords"}
-    return {"combine": "nested", "concat_dim": next(iter(dims), None)}
 
 
 def _select(kind: type[Options], given: Mapping[str, Any]) -> Options:
@@ -179,3 +160,40 @@ def _sample_files(files: Sequence[Any], sample: int | None) -> Sequence[Any]:
         raise ValueError(f"sample {sample!r}: give a number of files, at least 1, or None for all")
     numbers = np.unique(np.linspace(0, len(files) - 1, sample + 2).round().astype(int))
     return [files[n] for n in numbers]
+
+
+def guess_dimensions(survey: FileSurvey) -> tuple[tuple[str, ...], str]:
+    """Return the dimensions to join along, and how they were found."""
+    facts, runs = survey.facts, survey.facts.runs
+    dims = [fact.subject for fact in runs if fact.aspect == SIZE]
+    # how many different coordinates each dimension has
+    values = {d: len(facts.count_texts(Fact(d, VALUES))) for d in dims if Fact(d, VALUES) in runs}
+    sizes = [dim for dim in dims if len(facts.count_texts(Fact(dim, SIZE))) > 1]
+    moving = [dim for dim in dims if values.get(dim, 0) > 1]
+    still = {dim for dim in values if dim not in moving and facts.count > 1}
+    firsts = [
+        (first[0][1] or "").split(", ")[0]
+        for fact, first in runs.items()
+        if fact.aspect == DIMENSIONS and first[0][1] != "none"
+    ]
+    firsts = [dim for dim in firsts if dim not in still]
+    leading = [max(firsts, key=firsts.count)] if firsts else []
+    found = (
+        ("the unlimited dimension", [d for d in dims if d in survey.unlimited and d not in still]),
+        ("its coordinate differs from file to file", moving),
+        ("its size differs from file to file", [d for d in sizes if d not in values]),
+        ("the first dimension of most variables", leading),
+    )
+    nothing = "none differs; name a new one with concat_dim", list[str]()
+    reason, chosen = next(((reason, some) for reason, some in found if some), nothing)
+    if not chosen:
+        return (), reason
+    # along these files follow each other, with few exceptions
+    placed = {dim: survey.spans.get(dim, ()) for dim in chosen}
+    apart = [d for d in chosen if 2 * len(list(find_overlapping(placed[d]))) < len(placed[d]) - 1]
+    alone = [dim for dim in apart if dim in moving]
+    times = [dim for dim in alone or chosen if facts.counts_time(dim)]
+    tiles = tuple(dim for dim in chosen if dim in moving)
+    if len(tiles) > 1 and len(alone) != 1 and not times:
+        return tiles, reason
+    return (max(times or alone or chosen, key=lambda d: values.get(d, 0) * (d in moving)),), reason

@@ -2,39 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 
-from virtualds.checks.diagnose.causes import put_causes
-from virtualds.checks.diagnose.explanations import (
+from virtualds.checks.diagnose.facts import MOST_VALUES, FactRuns, FileSurvey, UnreadableFile
+from virtualds.checks.diagnose.findings import VERDICTS, Difference, Era, EraStretch
+from virtualds.checks.diagnose.places import (
+    CoordinateSpan,
+    EraFile,
+    find_disordered,
+    find_overlapping,
+    find_time_gaps,
+    place_eras,
+)
+from virtualds.checks.diagnose.remedies import Usual, find_mend, is_fault, write_remedy
+from virtualds.checks.diagnose.trials import (
+    FORMAT_CHECKS,
     GAP,
+    KIND,
+    NAME,
     OPENING,
     ORDER,
     OVERLAP,
     RENAMED,
     FoundChange,
     Pair,
-)
-from virtualds.checks.diagnose.fact_runs import MOST_VALUES, FactRun, find_text, is_steady
-from virtualds.checks.diagnose.findings import VERDICTS, Difference, Era, EraStretch
-from virtualds.checks.diagnose.guess_dimension import (
-    CoordinateSpan,
-    PlacedFile,
-    find_disordered,
-    find_overlapping,
-    find_time_gaps,
-)
-from virtualds.checks.diagnose.remedies import Usual, find_mend, is_fault, write_remedy
-from virtualds.checks.diagnose.scan_files import FileSurvey, UnreadableFile
-from virtualds.checks.diagnose.timeline import EraFile, place_eras
-from virtualds.checks.diagnose.trial_combine import (
-    FORMAT_CHECKS,
     TrialCombine,
     judge_changes,
-    judge_unchanged,
     list_refusing_formats,
 )
 from virtualds.combine.open_file import OPEN_ERRORS
@@ -47,6 +44,7 @@ from virtualds.datasets.reference_systems import (
     find_code,
     list_differing,
 )
+from virtualds.datasets.renamed import find_renamed
 from virtualds.datasets.structure import (
     ABSENT,
     ATTRIBUTE,
@@ -61,12 +59,12 @@ from virtualds.datasets.structure import (
     SIZE,
     STORED,
     SYSTEM,
-    THERE,
     UNITS,
     VALUES,
     Fact,
     text_of,
 )
+from virtualds.quantities import name_some
 
 OWN_ASPECTS = (ATTRIBUTE, SCALE, FILL, UNITS, VALUES)
 """Aspects that often differ in every file; they make no eras then."""
@@ -76,72 +74,48 @@ def find_eras(
     survey: FileSurvey, joined: Sequence[str]
 ) -> tuple[tuple[Era, ...], tuple[EraStretch, ...]]:
     """Return the eras of an archive, unreadable files last, and their places."""
-    changing = [f for f in survey.facts.find_changing() if not _is_joined(survey, f, joined)]
-    making = [f for f in changing if _makes_eras(survey, f)]
-    numbers = survey.facts.number_eras(making)
+    facts = survey.facts
+    changing = [f for f in facts.changing if not _is_joined(survey, f, joined)]
+    numbers = facts.number_eras([fact for fact in changing if _makes_eras(facts, fact)])
     placed = dict(survey.spans.get(joined[0], ())) if len(joined) == 1 else {}
-    found = [
+    eras = [
         _make_era(survey, np.flatnonzero(numbers == n).tolist(), placed)
         for n in range(int(numbers.max(initial=-1)) + 1)
     ]
-    eras = (*found, *(era for era, _ in _find_unreadable(survey)))
-    files = _list_files(survey, numbers.tolist(), len(found), placed)
-    return eras, place_eras(files, bool(placed) and survey.facts.counts_time(joined[0]))
-
-
-def _list_files(
-    survey: FileSurvey, numbers: Sequence[int], readable: int, placed: dict[int, CoordinateSpan]
-) -> list[EraFile]:
-    """Return all files in order; ``numbers`` are the eras of those that can be opened."""
-    opened = [
+    # what cannot be opened lies before the readable file that follows it
+    files = [
         ((n, 1), EraFile(file, era, True, placed.get(n)))
-        for n, (file, era) in enumerate(zip(survey.files, numbers, strict=True))
+        for n, (file, era) in enumerate(zip(survey.files, numbers.tolist(), strict=True))
     ]
-    lost = [
-        ((found.before, 0), EraFile(file, readable + kind, False))
-        for kind, members in enumerate(_group_unreadable(survey))
-        for file, found in members
-    ]
-    return [file for _, file in sorted([*opened, *lost], key=lambda item: item[0])]
+    for lost in survey.group_unreadable():
+        files += [((file.before, 0), EraFile(file.name, len(eras), False)) for file in lost]
+        eras.append(_make_lost_era(lost))
+    ordered = [file for _, file in sorted(files, key=lambda item: item[0])]
+    is_time = bool(placed) and facts.counts_time(joined[0])
+    return tuple(eras), place_eras(ordered, is_time)
 
 
-def _makes_eras(survey: FileSurvey, fact: Fact) -> bool:
-    counts = survey.facts.count_texts(fact)
+def _makes_eras(facts: FactRuns, fact: Fact) -> bool:
+    """Say whether texts hold for stretches of files instead of changing with every file."""
     if fact.aspect.startswith(CHUNKS):
-        return not _is_many(len(set(survey.facts.number_texts(fact).tolist())))
-    return is_steady(counts) or (
-        not fact.aspect.startswith(OWN_ASPECTS) and not _is_many(len(counts))
-    )
-
-
-def _is_many(count: int) -> bool:
-    return count > MOST_VALUES
+        return len(set(facts.number_texts(fact).tolist())) <= MOST_VALUES
+    counts = facts.count_texts(fact)
+    few = max(2, counts.total() // 2) if fact.aspect.startswith(OWN_ASPECTS) else MOST_VALUES
+    return len(counts) <= min(few, MOST_VALUES)
 
 
 def _make_era(survey: FileSurvey, members: Sequence[int], placed: dict[int, CoordinateSpan]) -> Era:
-    files = [survey.files[members[0]], survey.files[members[-1]]]
     found = [placed[n] for n in members if n in placed]
     try:
         bounds = [min(s.start for s in found), max(s.stop for s in found)] if found else []
     except TypeError:
         bounds = []  # dates of two calendars cannot be ordered
-    return Era(len(members), *files, *map(text_of, bounds))
+    ends = survey.files[members[0]], survey.files[members[-1]]
+    return Era(len(members), *ends, *map(text_of, bounds))
 
 
-def _find_unreadable(survey: FileSurvey) -> Iterator[tuple[Era, bool]]:
-    """Yield unreadable files by error, and whether the files themselves are at fault."""
-    for found in _group_unreadable(survey):
-        (first, why), (last, _) = found[0], found[-1]
-        yield Era(len(found), first, last, reason=why.reason), why.is_fault
-
-
-def _group_unreadable(survey: FileSurvey) -> list[list[tuple[str, UnreadableFile]]]:
-    """Return unreadable files by error."""
-    kinds: dict[tuple[str, bool], list[tuple[str, UnreadableFile]]] = {}
-    for file, found in survey.unreadable:
-        key = (found.reason.partition(":")[0], found.is_fault)
-        kinds.setdefault(key, []).append((file, found))
-    return list(kinds.values())
+def _make_lost_era(files: Sequence[UnreadableFile]) -> Era:
+    return Era(len(files), files[0].name, files[-1].name, reason=files[0].reason)
 
 
 # ---------------------------------------------------------------------- differences
@@ -152,24 +126,36 @@ def find_differences(survey: FileSurvey, trial: TrialCombine) -> tuple[Differenc
     by_pair: dict[Pair, list[FoundChange]] = {}
     for change in _find_changes(survey, trial.dims):
         by_pair.setdefault(change.pair, []).append(change)
-    # on_error does not apply if no file can be opened: the first error is raised
-    leaves_out = trial.leaves_out and bool(survey.files)
-    found = [
-        _describe_opening(era, leaves_out=is_fault and leaves_out)
-        for era, is_fault in _find_unreadable(survey)
-    ]
+    found = [_describe_opening(survey, lost, trial) for lost in survey.group_unreadable()]
     for pair, changes in by_pair.items():
         numbers = survey.files.index(pair[0]), survey.files.index(pair[1])
         causes = put_causes(changes, survey.facts, numbers)
         found += judge_changes(pair, causes, trial, _list_examples(survey, numbers))
-    for files in (
-        _select_ends(survey.files) if not any(d.verdict == "blocks" for d in found) else ()
-    ):
-        if files not in by_pair:
-            numbers = survey.files.index(files[0]), survey.files.index(files[-1])
-            found += judge_unchanged(files, trial, _list_examples(survey, numbers))
+    if not any(row.verdict == "blocks" for row in found):
+        files = survey.files
+        ends = (tuple(files[:2]), tuple(files[:3]), (*files[:1], *files[-1:]))
+        for some in dict.fromkeys(some for some in ends if len(set(some)) > 1):
+            if some not in by_pair:
+                numbers = files.index(some[0]), files.index(some[-1])
+                found += judge_changes(some, (), trial, _list_examples(survey, numbers))
     found.sort(key=lambda row: (VERDICTS.index(row.verdict), not row.leads))
     return tuple(_add_code(found, survey, trial))
+
+
+def _describe_opening(
+    survey: FileSurvey, lost: Sequence[UnreadableFile], trial: TrialCombine
+) -> Difference:
+    """Describe what happens to files that cannot be opened."""
+    era, reason = _make_lost_era(lost), lost[0].reason
+    # on_error does not apply if no file can be opened: the first error is raised
+    leaves_out = trial.options.get("on_error") in ("skip", "collect")
+    is_left_out = lost[0].is_fault and leaves_out and bool(survey.files)
+    return Difference(
+        *("", OPENING, "can be opened", "cannot", era.first_file, era.files),
+        "costs" if is_left_out else "blocks",
+        f"left out by on_error: {reason}" if is_left_out else reason,
+        "repair or leave out the files",
+    )
 
 
 def _add_code(
@@ -182,19 +168,17 @@ def _add_code(
     given = {**trial.how, **trial.options}
     if trial.preprocess is not None:
         given["preprocess"] = "preprocess"
-    first, lost = next(iter(survey.files), ""), [file for file, _ in survey.unreadable]
+    first, lost = next(iter(survey.files), ""), [file.name for file in survey.unreadable]
     renames: dict[str, str] = {}
     for row in rows:
         if row.aspect == RENAMED:
             renames |= zip(row.after.split(", "), row.before.split(", "), strict=True)
-    # the lines rename dimensions before they choose files
-    called = [
-        replace(row, variable=renames.get(row.variable, row.variable))
-        if row.aspect in (SIZE, VALUES)
-        else row
-        for row in rows
-    ]
-    mends = [find_mend(row, _list_usual(row, survey)) for row in called]
+    mends = []
+    for row in rows:
+        if row.aspect in (SIZE, VALUES):
+            # the lines rename dimensions before they choose files
+            row = replace(row, variable=renames.get(row.variable, row.variable))
+        mends.append(find_mend(row, _list_usual(row, survey)))
     faults = [mend for row, mend in zip(rows, mends, strict=True) if is_fault(row)]
     for row, mend in zip(rows, mends, strict=True):
         needed = [*faults, *([mend] if mend not in faults else [])]
@@ -203,13 +187,14 @@ def _add_code(
 
 def _list_usual(row: Difference, survey: FileSurvey) -> Usual:
     """Return what the first file has where another one differs."""
-    runs = survey.facts.runs
-    sizes = runs.get(Fact(row.variable, SIZE), [])
-    length = find_text(sizes, survey.files.index(row.first_file)) if sizes else None
-    text = next((t for _, t in runs.get(Fact(row.variable, row.aspect), ()) if t), row.before)
-    usual = sizes[0][1] if sizes else None
-    attribute, texts = _find_system_attribute(row, survey)
-    return Usual(text, usual, length != usual, attribute, texts)
+    facts = survey.facts
+    size = Fact(row.variable, SIZE)
+    runs = facts.runs.get(Fact(row.variable, row.aspect), [])
+    text = next((text for _, text in runs if text), row.before)
+    usual, length = facts.find_text(size, 0), None
+    if usual is not None:
+        length = facts.find_text(size, survey.files.index(row.first_file))
+    return Usual(text, usual, length != usual, *_find_system_attribute(row, survey))
 
 
 def _find_system_attribute(row: Difference, survey: FileSurvey) -> tuple[str | None, list[str]]:
@@ -218,27 +203,27 @@ def _find_system_attribute(row: Difference, survey: FileSurvey) -> tuple[str | N
     A row of an attribute is about that one; that of a system is not about titles, nor about texts
     that have one, which the line looks for.
     """
-    own = row.aspect.removeprefix(ATTRIBUTE)
+    own, facts = row.aspect.removeprefix(ATTRIBUTE), survey.facts
     if row.aspect != SYSTEM and (own == row.aspect or own not in SYSTEM_ATTRIBUTES):
         return None, []
-    runs = {
-        fact.aspect.removeprefix(ATTRIBUTE): found
-        for fact, found in survey.facts.runs.items()
+    known = {
+        fact.aspect.removeprefix(ATTRIBUTE): fact
+        for fact in facts.runs
         if fact.subject == row.variable and fact.aspect.startswith((ATTRIBUTE, SYSTEM))
     }
     here = survey.files.index(row.first_file)
-    before = {n: next((t for _, t in found if t is not None), None) for n, found in runs.items()}
-    after = {n: find_text(found, here) for n, found in runs.items()}
+    before = {name: facts.find_first(fact) for name, fact in known.items()}
+    after = {name: facts.find_text(fact, here) for name, fact in known.items()}
     differing = list_differing(*map(_restore_code, (before, after)))
     wanted: tuple[str, ...] = (own,)
     if row.aspect == SYSTEM:
         is_code = find_code({TEXTS[0]: before[SYSTEM]}) is not None
         wanted = (*KINDS, *NUMBERS, *CODES, *(TEXTS if is_code else ()))
-    name = next((name for name in differing if name in wanted and name in runs), None)
+    name = next((name for name in differing if name in wanted and name in known), None)
     if name is None:
         return None, []
-    texts = [t for _, t in runs[name] if t and not list_differing({name: before[name]}, {name: t})]
-    return name, list(dict.fromkeys(texts))
+    texts = dict.fromkeys(text for _, text in facts.runs[known[name]] if text)
+    return name, [t for t in texts if not list_differing({name: before[name]}, {name: t})]
 
 
 def _restore_code(texts: dict[str, str | None]) -> dict[str, str]:
@@ -250,15 +235,9 @@ def _restore_code(texts: dict[str, str | None]) -> dict[str, str]:
 
 def _list_examples(survey: FileSurvey, numbers: tuple[int, int]) -> list[str]:
     """Return two files, and the first files of those with, and of those without, some variables."""
-    runs = (runs for f, runs in survey.facts.find_changing().items() if f.aspect == PRESENCE)
+    runs = (runs for f, runs in survey.facts.changing.items() if f.aspect == PRESENCE)
     starts = dict.fromkeys(start for found in runs for start, _ in found)
     return [survey.files[n] for n in sorted({*numbers, *list(starts)[:MOST_VALUES]})]
-
-
-def _select_ends(files: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return the first two files, the first three, and the first and the last."""
-    found = (tuple(files[:2]), tuple(files[:3]), (*files[:1], *files[-1:]))
-    return [some for some in dict.fromkeys(found) if len(set(some)) > 1]
 
 
 def find_formats(
@@ -277,128 +256,86 @@ def find_formats(
     return tuple(name for name in FORMAT_CHECKS if name not in refused)
 
 
-def _describe_opening(era: Era, *, leaves_out: bool) -> Difference:
-    """Describe what happens to files that cannot be opened."""
-    reason = era.reason or ""
-    return Difference(
-        "",
-        OPENING,
-        "can be opened",
-        "cannot",
-        era.first_file,
-        era.files,
-        "costs" if leaves_out else "blocks",
-        f"left out by on_error: {reason}" if leaves_out else reason,
-        "repair or leave out the files",
-    )
-
-
 def _find_changes(survey: FileSurvey, joined: Sequence[str]) -> Iterator[FoundChange]:
-    """Yield the changes of each fact; then files that overlap, or are out of order."""
-    for fact, runs in survey.facts.find_changing().items():
+    """Yield the changes of each fact; then overlaps, disorder and gaps along the joined axis."""
+    for fact in survey.facts.changing:
         if not _is_joined(survey, fact, joined) and not _is_implied(survey, fact, joined):
-            yield from _find_fact_changes(survey, fact, runs)
+            yield from _find_fact_changes(survey, fact)
     if len(joined) != 1:
         return
-    placed = survey.spans.get(joined[0], [])
+    [dim], files = joined, survey.files
+    placed = survey.spans.get(dim, [])
     spans = dict(placed)
     for aspect, pairs in ((OVERLAP, find_overlapping(placed)), (ORDER, find_disordered(placed))):
         sharing = [pair for pair in pairs if _has_common_variable(survey, *pair)]
         if sharing:
             first, second = sharing[0]
-            before, after = (str(spans[n]) for n in sharing[0])
-            pair = (survey.files[first], survey.files[second])
-            among = tuple(survey.files[n] for n in sorted({n for two in sharing for n in two}))
-            fact = Fact(joined[0], aspect)
-            yield FoundChange(fact, before, after, pair, len(sharing), among=among)
-    if survey.is_whole and not survey.unreadable and survey.facts.counts_time(joined[0]):
-        yield from _find_gap_changes(survey, joined[0], placed)
+            among = tuple(files[n] for n in sorted({n for two in sharing for n in two}))
+            ends, pair = (str(spans[first]), str(spans[second])), (files[first], files[second])
+            yield FoundChange(Fact(dim, aspect), *ends, pair, len(sharing), among=among)
+    if survey.is_whole and not survey.unreadable and survey.facts.counts_time(dim):
+        gaps = list(find_time_gaps(placed))
+        for first, second in gaps[:1]:
+            before, after = text_of(spans[first].stop), text_of(spans[second].start)
+            if first == second:
+                before, after = f"within {spans[first]}", "not all of its steps"
+            pair = (files[first], files[second])
+            yield FoundChange(Fact(dim, GAP), before, after, pair, len(gaps))
 
 
-def _find_gap_changes(
-    survey: FileSurvey, dim: str, placed: Sequence[PlacedFile]
-) -> Iterator[FoundChange]:
-    """Yield the first gap in a time axis, with the number of gaps."""
-    spans, found = dict(placed), list(find_time_gaps(placed))
-    if found:
-        first, second = found[0]
-        files = (survey.files[first], survey.files[second])
-        before, after = text_of(spans[first].stop), text_of(spans[second].start)
-        if first == second:
-            before, after = f"within {spans[first]}", "not all of its steps"
-        yield FoundChange(Fact(dim, GAP), before, after, files, len(found))
-
-
-def _find_fact_changes(
-    survey: FileSurvey, fact: Fact, runs: Sequence[FactRun]
-) -> Iterator[FoundChange]:
-    counts = survey.facts.count_texts(fact)
-    seen, alike = {runs[0][1]}, _list_alike_texts(survey, fact)
+def _find_fact_changes(survey: FileSurvey, fact: Fact) -> Iterator[FoundChange]:
+    """Yield the changes of one fact: one for each text, or one for all if there are many."""
+    facts, runs = survey.facts, survey.facts.runs[fact]
+    counts = facts.count_texts(fact)
+    is_many = len(counts) > MOST_VALUES or (len(counts) > 3 and fact.aspect.startswith(OWN_ASPECTS))
+    seen, alike = {runs[0][1]}, _list_alike_texts(facts, fact)
     for (_, before), (place, after) in pairwise(runs):
         if after in seen:
             continue
         seen.add(after)
-        count, text = counts[after], _to_text(after)
+        count, text = counts[after], ABSENT if after is None else after
         if after in alike:
-            count, text = sum(counts[other] for other in alike), _sum_up(alike)
+            count, ends = sum(counts[other] for other in alike), sorted({int(n) for n in alike})
+            text = f"{ends[0]} to {ends[-1]}" if len(ends) > 1 else str(ends[0])
             seen.update(alike)
-        elif _is_collapsed(fact, len(counts)):
-            count = survey.facts.count - counts[runs[0][1]]
+        elif is_many:
+            count = facts.count - counts[runs[0][1]]
             text = f"{text} (and {len(counts) - 2:,} others)" if len(counts) > 2 else text
-        pair = (survey.files[place - 1], survey.files[place])
         yield FoundChange(
             fact,
-            _to_text(before),
+            ABSENT if before is None else before,
             text,
-            pair,
+            (survey.files[place - 1], survey.files[place]),
             count,
-            survey.facts.counts_time(fact.subject),
-            _is_virtual(survey, fact),
-            is_dimension=Fact(fact.subject, SIZE) in survey.facts.runs,
+            facts.counts_time(fact.subject),
+            Fact(fact.subject, CODECS) in facts.runs,
+            is_dimension=Fact(fact.subject, SIZE) in facts.runs,
         )
-        if _is_collapsed(fact, len(counts)):
+        if is_many:
             return
 
 
-def _list_alike_texts(survey: FileSurvey, fact: Fact) -> list[str]:
+def _list_alike_texts(facts: FactRuns, fact: Fact) -> list[str]:
     """Return the chunk lengths that cut longer and shorter files as those of the first are cut."""
     if not fact.aspect.startswith(CHUNKS):
         return []
-    runs, numbers = survey.facts.runs[fact], survey.facts.number_texts(fact)
+    runs, numbers = facts.runs[fact], facts.number_texts(fact)
     texts = dict.fromkeys(text for start, text in runs if numbers[start] == numbers[0])
     return [text for text in texts if text is not None and text != runs[0][1]]
 
 
-def _sum_up(lengths: Sequence[str]) -> str:
-    """Return lengths of chunks as one text.
-
-    >>> _sum_up(["28", "30", "29"]), _sum_up(["28"])
-    ('28 to 30', '28')
-    """
-    ends = sorted({int(text) for text in lengths})
-    return f"{ends[0]} to {ends[-1]}" if len(ends) > 1 else str(ends[0])
-
-
-def _is_collapsed(fact: Fact, count: int) -> bool:
-    """Say whether a fact has so many values that one row stands for all."""
-    return _is_many(count) or (count > 3 and fact.aspect.startswith(OWN_ASPECTS))
-
-
-def _to_text(text: str | None) -> str:
-    return ABSENT if text is None else text
-
-
 def _is_joined(survey: FileSurvey, fact: Fact, joined: Sequence[str]) -> bool:
     """Say whether a fact always differs: the coordinate, or the size, of the joined dimension."""
-    if fact.aspect == SIZE:
-        return fact.subject in joined
-    return fact.aspect == VALUES and not set(_dims_of(survey, fact.subject)).isdisjoint(joined)
+    if fact.aspect != VALUES:
+        return fact.aspect == SIZE and fact.subject in joined
+    texts = (text or "" for _, text in survey.facts.runs.get(Fact(fact.subject, DIMENSIONS), ()))
+    return any(dim in joined for text in texts for dim in text.split(", "))
 
 
 def _is_implied(survey: FileSurvey, fact: Fact, joined: Sequence[str]) -> bool:
     """Say whether another difference already implies this one."""
     is_joined = fact.aspect.removeprefix(CHUNKS) in joined
-    changing = survey.facts.find_changing()
+    changing = survey.facts.changing
     if fact.aspect in (STORED, CODECS) and Fact(fact.subject, ROLE) in changing:
         # coordinates may be loaded where data variables are not
         return True
@@ -415,22 +352,150 @@ def _is_implied(survey: FileSurvey, fact: Fact, joined: Sequence[str]) -> bool:
     return False
 
 
-def _dims_of(survey: FileSurvey, subject: str) -> list[str]:
-    runs = survey.facts.runs.get(Fact(subject, DIMENSIONS), [(0, None)])
-    return [dim for _, text in runs for dim in (text or "").split(", ")]
-
-
-def _is_virtual(survey: FileSurvey, fact: Fact) -> bool:
-    return Fact(fact.subject, CODECS) in survey.facts.runs
-
-
-def _has_common_variable(survey: FileSurvey, first: int, second: int) -> bool:
+def _has_common_variable(survey: FileSurvey, *files: int) -> bool:
     """Say whether two files share a variable; files without shared variables do not overlap."""
-    runs = survey.facts.runs
-    names = {fact.subject for fact in runs if fact.aspect == PRESENCE} - set(survey.spans)
-    return not names or any(
-        find_text(runs[Fact(name, PRESENCE)], first)
-        == THERE
-        == find_text(runs[Fact(name, PRESENCE)], second)
-        for name in names
+    known = [fact for fact in survey.facts.runs if fact.aspect == PRESENCE]
+    known = [fact for fact in known if fact.subject not in survey.spans]
+    return not known or any(all(survey.facts.find_text(f, n) for n in files) for f in known)
+
+
+# ---------------------------------------------------------------------- causes
+
+LIKENESS = (ROLE, DIMENSIONS, DTYPE, UNITS, f"{ATTRIBUTE}standard_name")
+"""What a variable of another name has in common with that in whose place it came."""
+MOST_NAMES = 5
+"""Variables of a file that a row names."""
+
+
+def put_causes(
+    changes: Sequence[FoundChange], facts: FactRuns, numbers: tuple[int, int]
+) -> list[FoundChange]:
+    """Return the changes between two files, with a cause in place of those that it explains.
+
+    Parameters
+    ----------
+    changes : sequence of FoundChange
+        All changes that were first seen between the two files.
+    facts : FactRuns
+        The facts of all files.
+    numbers : tuple of int
+        Which of the readable files the two are.
+    """
+    # a reference system that has its own row stands for its attributes
+    systems = {change.fact.subject for change in changes if change.fact.aspect == SYSTEM}
+    changes = [
+        c
+        for c in changes
+        if c.fact.subject not in systems
+        or c.fact.aspect.removeprefix(ATTRIBUTE) not in SYSTEM_ATTRIBUTES
+    ]
+    if (cause := _find_other_kind(changes, facts, numbers)) is not None:
+        return [cause, *(c for c in changes if c.fact.aspect != PRESENCE)]
+    causes: list[FoundChange] = []
+    renames: dict[str, str] = {}
+    if (cause := _find_renamed_dims(changes, facts, numbers[1])) is not None:
+        renames = dict(zip(cause.after.split(", "), cause.before.split(", "), strict=True))
+        causes = [cause, *_find_renamed_grids(cause, renames, facts, numbers)]
+        changes = [c for c in changes if not _is_explained(c, renames)]
+    if (cause := _find_renamed_variable(changes, renames, facts, numbers)) is not None:
+        causes.append(cause)
+        changes = [c for c in changes if c.fact.aspect != PRESENCE]
+    return [*causes, *changes]
+
+
+def _find_other_kind(
+    changes: Sequence[FoundChange], facts: FactRuns, numbers: tuple[int, int]
+) -> FoundChange | None:
+    """Return that two files have no data variable in common, if so."""
+    before, after = (
+        [
+            fact.subject
+            for fact in facts.runs
+            if fact.aspect == ROLE
+            and facts.find_text(fact, number) == "data variable"
+            and facts.find_text(Fact(fact.subject, PRESENCE), number)
+        ]
+        for number in numbers
     )
+    lost = [c for c in changes if c.fact.aspect == PRESENCE and c.after == ABSENT]
+    if not lost or not before or not after or set(before) & set(after):
+        return None
+    count = max(change.files for change in lost)
+    old, new = (name_some(names, MOST_NAMES, "others") for names in (before, after))
+    return FoundChange(Fact("", KIND), old, new, lost[0].pair, count)
+
+
+def _find_renamed_variable(
+    changes: Sequence[FoundChange],
+    renames: Mapping[str, str],
+    facts: FactRuns,
+    numbers: tuple[int, int],
+) -> FoundChange | None:
+    """Return that one data variable came in the place of another one like it, if so.
+
+    ``renames`` are the dimensions of other names in the second file.
+    """
+    found = [c for c in changes if c.fact.aspect == PRESENCE]
+    lost = [c for c in found if c.after == ABSENT]
+    came = [c for c in found if c.before == ABSENT]
+    if len(found) != 2 or not lost or not came:
+        return None
+    names = lost[0].fact.subject, came[0].fact.subject
+    one, other = (
+        [facts.find_text(Fact(name, aspect), number) for aspect in LIKENESS]
+        for name, number in zip(names, numbers, strict=True)
+    )
+    dims = LIKENESS.index(DIMENSIONS)
+    other[dims] = _rename_dims(other[dims] or "", renames)
+    if one != other or one[0] != "data variable":
+        return None
+    return FoundChange(Fact(names[0], NAME), *names, came[0].pair, came[0].files)
+
+
+def _find_renamed_dims(
+    changes: Iterable[FoundChange], facts: FactRuns, number: int
+) -> FoundChange | None:
+    """Return that dimensions have other names in the second file, if that explains a change."""
+    known = [fact for fact in facts.runs if fact.aspect == PRESENCE]
+    taken = [fact.subject for fact in known if facts.find_text(fact, number)]
+    renamed: dict[str, str] = {}
+    files = 0
+    for change in changes:
+        if change.fact.aspect == DIMENSIONS:
+            found = find_renamed(change.before.split(", "), change.after.split(", "), taken)
+            renamed |= found
+            files, pair = (change.files if found else files), change.pair
+    if not renamed:
+        return None
+    before, after = ", ".join(renamed.values()), ", ".join(renamed)
+    return FoundChange(Fact(before, RENAMED), before, after, pair, files)
+
+
+def _find_renamed_grids(
+    cause: FoundChange, renames: Mapping[str, str], facts: FactRuns, numbers: tuple[int, int]
+) -> Iterator[FoundChange]:
+    """Yield the dimensions of other names that have another coordinate, or length, too."""
+    for new, old in renames.items():
+        for aspect in (VALUES, SIZE):
+            usual, known = Fact(old, aspect), Fact(new, aspect)
+            before, after = facts.find_text(usual, numbers[0]), facts.find_text(known, numbers[1])
+            if before is None or after is None:
+                continue
+            # what is known by the usual name has a row already
+            if after not in {text for _, text in facts.runs[usual]}:
+                count = min(facts.count_texts(known)[after], cause.files)
+                found = FoundChange(usual, before, after, cause.pair, count)
+                yield found._replace(is_dimension=True, renames=renames)
+            break
+
+
+def _rename_dims(text: str, renames: Mapping[str, str]) -> str:
+    return ", ".join(renames.get(dim, dim) for dim in text.split(", "))
+
+
+def _is_explained(change: FoundChange, renames: Mapping[str, str]) -> bool:
+    """Say whether other names of dimensions explain a change."""
+    if change.fact.aspect == PRESENCE:
+        return change.fact.subject in (*renames, *renames.values())
+    is_of_dims = change.fact.aspect == DIMENSIONS
+    return is_of_dims and _rename_dims(change.after, renames) == change.before

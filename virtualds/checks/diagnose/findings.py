@@ -1,15 +1,15 @@
-"""What a diagnosis finds: eras, where they lie, and differences."""
+"""What a diagnosis finds: eras, where they lie, and differences, which are shown as entries."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
 from virtualds.public import public
+from virtualds.quantities import name_some
 
 Verdict = Literal["combines", "costs", "blocks"]
-
-
 VERDICTS: tuple[Verdict, ...] = ("blocks", "costs", "combines")
 """What a difference means for combining, the worst first."""
 
@@ -159,8 +159,6 @@ TITLES: dict[Verdict, str] = {
     "costs": "they combine, at a cost",
     "combines": "they combine",
 }
-
-
 MOST_ROWS = 20
 """Rows of a table that are shown; `Diagnosis.to_dataframe` has them all."""
 MOST_LETTERS = 60
@@ -177,6 +175,60 @@ def cut_text(text: str, letters: int = MOST_LETTERS) -> str:
     return line if len(line) <= letters else f"{line[: letters - 3]}..."
 
 
-def format_more(count: int) -> str:
-    """Say how many rows are not shown."""
-    return f"... and {count:,} more; to_dataframe() has all"
+def format_more(count: int) -> list[str]:
+    """Return a line that says how many of so many rows are not shown, if any."""
+    return [f"... and {count - MOST_ROWS:,} more; to_dataframe() has all"] * (count > MOST_ROWS)
+
+
+# ---------------------------------------------------------------------- entries
+
+MOST_NAMES = 5
+"""Variables that a line names; of more it gives the number."""
+
+
+class EntryLine(NamedTuple):
+    """Differences, at least one, in which only the variable differs."""
+
+    rows: tuple[Difference, ...]
+
+    @property
+    def first(self) -> Difference:
+        """The first of the rows, for what they have in common."""
+        return self.rows[0]
+
+    @property
+    def names(self) -> str:
+        """The names of the variables."""
+        return name_some((row.variable for row in self.rows), MOST_NAMES)
+
+
+class Entry(NamedTuple):
+    """Lines, at least one, with one verdict, remedy and line of code."""
+
+    lines: tuple[EntryLine, ...]
+
+    @property
+    def first(self) -> Difference:
+        """The first difference, for the remedy of all."""
+        return self.lines[0].first
+
+
+def fold_differences(rows: Iterable[Difference]) -> list[Entry]:
+    """Return differences as entries, in the order of the first of each.
+
+    Examples
+    --------
+    >>> both = [Difference(n, "codecs", "a", "b", "2.nc", 1, "costs", "so", "mend") for n in "tu"]
+    >>> [line.names for entry in fold_differences(both) for line in entry.lines]
+    ['t, u']
+    """
+    alike: dict[Difference, list[Difference]] = {}
+    for row in rows:
+        alike.setdefault(replace(row, variable=""), []).append(row)
+    entries: dict[tuple[object, ...], list[EntryLine]] = {}
+    for key, found in alike.items():
+        # what a difference shares with those that the same thing mends
+        is_alone = key.leads or not key.remedy
+        mending = (key,) if is_alone else (key.verdict, key.remedy, key.code)
+        entries.setdefault(mending, []).append(EntryLine(tuple(found)))
+    return [Entry(tuple(lines)) for lines in entries.values()]

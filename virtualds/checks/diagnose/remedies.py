@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from virtualds.checks.diagnose.explanations import (
+from virtualds.checks.diagnose.findings import Difference
+from virtualds.checks.diagnose.trials import (
     EXPLANATIONS,
     GAP,
     KEEPING,
@@ -19,18 +20,9 @@ from virtualds.checks.diagnose.explanations import (
     RENAMED,
     TOGETHER,
 )
-from virtualds.checks.diagnose.findings import Difference
 from virtualds.datasets.keywords import names_of
 from virtualds.datasets.renamed import write_rename
-from virtualds.datasets.structure import (
-    CALENDAR,
-    DIMENSIONS,
-    PRESENCE,
-    ROLE,
-    SIZE,
-    SYSTEM,
-    VALUES,
-)
+from virtualds.datasets.structure import CALENDAR, DIMENSIONS, PRESENCE, ROLE, SIZE, SYSTEM, VALUES
 from virtualds.errors import without_secrets
 
 REPEATED = (

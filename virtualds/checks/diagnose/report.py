@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import pandas as pd
 
-from virtualds.checks.diagnose.entries import Entry, fold_differences
 from virtualds.checks.diagnose.findings import (
     MOST_ROWS,
     TITLES,
     VERDICTS,
     Difference,
+    Entry,
+    EntryLine,
     Era,
     EraStretch,
     Verdict,
     cut_text,
+    fold_differences,
     format_more,
 )
-from virtualds.checks.diagnose.html_report import (
-    describe_files,
-    draw_differences,
-    draw_eras,
-    draw_verdict,
-)
 from virtualds.errors import without_secrets
-from virtualds.pictures.html import Markup, cell, page, section, table
+from virtualds.pictures.html import Markup, cell, element, escape, join, page, section, table
+from virtualds.pictures.palette import CHANGED, GAP, MISSING, OK, SERIES, UNKNOWN, Shade
+from virtualds.pictures.reports import draw_card, draw_heading, draw_labels, lay_out
+from virtualds.pictures.svg import Span, key, strip
 from virtualds.public import public
 from virtualds.quantities import format_count
 
@@ -115,7 +114,7 @@ class Diagnosis:
             if found:
                 lines += ["", f"{verdict}: {TITLES[verdict]} ({len(found)})"]
             lines += [line for entry in found[:MOST_ROWS] for line in self._format_entry(entry)]
-            lines += [f"  {format_more(len(found) - MOST_ROWS)}"] * (len(found) > MOST_ROWS)
+            lines += [f"  {more}" for more in format_more(len(found))]
         return without_secrets("\n".join(lines))
 
     def _repr_html_(self) -> str:
@@ -135,9 +134,10 @@ class Diagnosis:
 
     def _draw(self) -> list[Markup]:
         heading, *notes = self._format_heading()
-        worst: Verdict = next((v for v in VERDICTS if self.of(v)), "combines")
+        sign, shade = VERDICT_SHADES[next((v for v in VERDICTS if self.of(v)), "combines")]
+        lines = [element("div", note, class_="vds-note", style="margin-left:0") for note in notes]
         return [
-            draw_verdict(heading, notes, worst),
+            draw_heading(f"{sign} {heading}", *lines, shade=shade),
             draw_eras(self.eras, self.stretches, self._shorten),
             section(
                 "Eras", table(*self._format_eras(), numbers=[0, 1]), note=f"{len(self.eras):,}"
@@ -161,24 +161,26 @@ class Diagnosis:
         place = f" in {self.folder}" if self.folder else ""
         along = ", ".join(map(repr, self.joined)) or "no dimension"
         held = ", ".join(self.formats) or "none"
+        summary = "they combine" + (", at a cost" if self.of("costs") else "")
+        if self.blocks:
+            summary = "they do not combine"
+        elif not self.differences:
+            summary = "they combine, and have the same structure"
         return [
-            f"{format_count(self.files, 'file')}{place}{looked}: {_format_summary(self)}",
+            f"{format_count(self.files, 'file')}{place}{looked}: {summary}",
             f"joined along {along} ({self.reason})",
             *([] if self.blocks else [f"formats that can hold them: {held}"]),
         ]
 
     def _format_eras(self) -> tuple[Row, list[Row]]:
         span = " x ".join(self.joined) if any(era.start for era in self.eras) else ""
-        rows: list[Row] = [
-            (
-                str(n),
-                f"{e.files:,}",
-                self._shorten(e.first_file),
-                self._shorten(e.last_file),
-                _format_span(e),
-            )
-            for n, e in enumerate(self.eras, 1)
-        ]
+        rows: list[Row] = []
+        for number, era in enumerate(self.eras, 1):
+            along = f"{era.start} to {era.stop}" if era.start is not None else ""
+            if era.reason is not None:
+                along = f"cannot be opened: {cut_text(era.reason)}"
+            ends = self._shorten(era.first_file), self._shorten(era.last_file)
+            rows.append((str(number), f"{era.files:,}", *ends, along))
         return ("era", "files", "first file", "last file", span), rows
 
     def _format_entry(self, entry: Entry) -> Iterator[str]:
@@ -188,26 +190,11 @@ class Diagnosis:
             yield f"  {subject}{row.aspect}: {cut_text(row.before)} -> {cut_text(row.after)}"
             yield f"      from {describe_files(row, self._shorten)}"
             yield f"      {row.how}"
-        if len(entry.lines) > MOST_ROWS:
-            yield f"  {format_more(len(entry.lines) - MOST_ROWS)}"
+        yield from (f"  {more}" for more in format_more(len(entry.lines)))
         if entry.first.remedy:
             yield f"      do: {entry.first.remedy}"
         if entry.first.code:
             yield f"      {entry.first.code}"
-
-
-def _format_summary(found: Diagnosis) -> str:
-    if found.blocks:
-        return "they do not combine"
-    if not found.differences:
-        return "they combine, and have the same structure"
-    return "they combine" + (", at a cost" if found.of("costs") else "")
-
-
-def _format_span(era: Era) -> str:
-    if era.reason is not None:
-        return f"cannot be opened: {cut_text(era.reason)}"
-    return f"{era.start} to {era.stop}" if era.start is not None else ""
 
 
 Row = Sequence[str]
@@ -225,4 +212,187 @@ def format_text_table(columns: Row, rows: Sequence[Row]) -> list[str]:
         "  " + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip()
         for row in shown
     ]
-    return lines + [f"  {format_more(len(rows) - MOST_ROWS)}"] * (len(rows) > MOST_ROWS)
+    return lines + [f"  {more}" for more in format_more(len(rows))]
+
+
+# ---------------------------------------------------------------------- HTML
+
+Shorten = Callable[[str], str]
+"""A function that leaves the common folder out of the name of a file."""
+
+VERDICT_SHADES: dict[Verdict, tuple[str, Shade]] = {
+    "blocks": ("✗", MISSING),
+    "costs": ("!", CHANGED),
+    "combines": ("✓", OK),
+}
+"""The sign and the shade of each verdict."""
+
+ERA_SHADES = [shade for shade in SERIES if shade is not MISSING]
+"""The shades of eras; further eras share one, and files that cannot be opened have another."""
+
+MOST_LANES = 6
+"""Lines one below the other, for eras that lie side by side."""
+FINEST = 600
+"""Parts of a line that a reader can tell apart."""
+APART = 0.25
+"""Least distance of two labels, as a part of the line."""
+
+
+def draw_eras(eras: Sequence[Era], stretches: Sequence[EraStretch], shorten: Shorten) -> Markup:
+    """Return the eras as a line with labels and a key; eras that lie side by side have several."""
+    if not stretches:
+        return Markup("")
+    gaps = [Span(*ends, GAP, "no file") for ends in _find_gaps(stretches)]
+    lanes = [
+        strip([*gaps, *_list_spans(lane, eras, shorten)], 1, title=f"{len(eras)} eras")
+        for lane in _sort_into_lanes(stretches)
+    ]
+    rows = [
+        (_shade_era(n, eras), _describe_era(n, eras, shorten))
+        for n, era in enumerate(eras)
+        # the first era without a shade of its own stands for all others
+        if n <= len(ERA_SHADES) or era.reason is not None
+    ]
+    if gaps:
+        rows.append((GAP, f"no file: {format_count(len(gaps), 'gap')}"))
+    style = "--vds-height:22px;margin-bottom:8px"
+    return element("div", *lanes, _label_line(eras, stretches, shorten), key(rows), style=style)
+
+
+def _shade_era(number: int, eras: Sequence[Era]) -> Shade:
+    if eras[number].reason is not None:
+        return MISSING
+    return ERA_SHADES[number] if number < len(ERA_SHADES) else UNKNOWN
+
+
+def _describe_era(number: int, eras: Sequence[Era], shorten: Shorten) -> str:
+    era = eras[number]
+    if era.reason is not None:
+        return f"cannot be opened: {format_count(era.files, 'file')}, {shorten(era.first_file)}"
+    if number == len(ERA_SHADES):
+        later = [other.files for other in eras[number:] if other.reason is None]
+        last = f" to {number + len(later)}" if len(later) > 1 else ""
+        return f"era {number + 1}{last}: {format_count(sum(later), 'file')}"
+    span = f", {era.start} to {era.stop}" if era.start is not None else ""
+    return f"era {number + 1}: {format_count(era.files, 'file')}{span}"
+
+
+def _find_gaps(stretches: Sequence[EraStretch]) -> Iterator[tuple[float, float]]:
+    """Yield the parts of the line where no stretch lies."""
+    end = 0.0
+    for stretch in sorted(stretches, key=lambda s: s.low):
+        if stretch.low > end + 1e-9:
+            yield end, stretch.low
+        end = max(end, stretch.high)
+
+
+def _sort_into_lanes(stretches: Sequence[EraStretch]) -> list[list[EraStretch]]:
+    """Put each stretch into the first lane where it has room."""
+    lanes: list[list[EraStretch]] = []
+    for stretch in sorted(stretches, key=lambda s: (s.low, s.era)):
+        free = (lane for lane in lanes if lane[-1].high <= stretch.low + 1e-9)
+        lane = next(free, None)
+        if lane is None and len(lanes) < MOST_LANES:
+            lanes.append([stretch])
+        else:
+            (lane or lanes[-1]).append(stretch)
+    return lanes
+
+
+def _list_spans(
+    stretches: Sequence[EraStretch], eras: Sequence[Era], shorten: Shorten
+) -> Iterator[Span]:
+    """Yield what to draw of stretches, leaving out what would be drawn on the same place again."""
+    drawn = set()
+    # what cannot be opened lies on top, however narrow it is
+    for stretch in sorted(stretches, key=lambda s: eras[s.era].reason is not None):
+        shade = _shade_era(stretch.era, eras)
+        place = (shade.name, int(stretch.low * FINEST), int(stretch.high * FINEST))
+        if place not in drawn:
+            drawn.add(place)
+            ends = f"{shorten(stretch.start)} to {shorten(stretch.stop)}"
+            words = f"era {stretch.era + 1}: {format_count(stretch.files, 'file')}, {ends}"
+            low = min(stretch.low, 1 - 2 / FINEST)
+            yield Span(low, max(stretch.high, low + 2 / FINEST), shade, words)
+
+
+def _label_line(eras: Sequence[Era], stretches: Sequence[EraStretch], shorten: Shorten) -> Markup:
+    """Return labels below the line: where it begins and ends, and where eras begin."""
+    known = sorted((s for s in stretches if eras[s.era].reason is None), key=lambda s: s.low)
+    known = known or sorted(stretches, key=lambda s: s.low)
+    has_names = any(s.start == eras[s.era].first_file for s in known)
+    marks = [(known[0].low, known[0].start)]
+    for stretch in () if has_names else known[1:]:
+        if marks[-1][0] + APART <= stretch.low <= 1 - 2 * APART:
+            marks.append((stretch.low, stretch.start))
+    last = max(known, key=lambda s: s.high)
+    return draw_labels([(place, shorten(words)) for place, words in [*marks, (1.0, last.stop)]])
+
+
+# ---------------------------------------------------------------------- differences
+
+
+def draw_differences(rows: Sequence[Difference], shorten: Shorten) -> Iterator[Markup]:
+    """Yield a card for each entry of what blocks or costs, and a table of all others."""
+    for verdict in VERDICTS[:-1]:
+        found = fold_differences(row for row in rows if row.verdict == verdict)
+        if found:
+            cards = [_draw_entry(entry, shorten) for entry in found[:MOST_ROWS]]
+            more = [element("div", m, class_="vds-note") for m in format_more(len(found))]
+            title = TITLES[verdict].capitalize()
+            yield section(title, lay_out(cards), *more, note=f"{len(found):,}", is_open=True)
+    others = fold_differences(row for row in rows if row.verdict == VERDICTS[-1])
+    if others:
+        head = ("variable", "what", "before", "after", "first file", "files", "result")
+        cells = [
+            (
+                *(line.names, row.aspect, cut_text(row.before), cut_text(row.after)),
+                *(shorten(row.first_file), f"{row.files:,}", row.how),
+            )
+            for entry in others
+            for line in entry.lines
+            for row in line.rows[:1]
+        ]
+        yield section(
+            "Differences that cost nothing",
+            table(head, cells, numbers=[5]),
+            note=f"{len(others):,}",
+        )
+
+
+def describe_files(row: Difference, shorten: Shorten) -> str:
+    """Return the first file that differs, how many do, and the file that it was compared with."""
+    against = f", against {shorten(row.against)}" if row.against else ""
+    return f"{shorten(row.first_file)} ({format_count(row.files, 'file')}){against}"
+
+
+def _draw_entry(entry: Entry, shorten: Shorten) -> Markup:
+    """Return a card; what its title does not say stands before each of several differences."""
+    row, lines = entry.first, entry.lines
+    sign, shade = VERDICT_SHADES[row.verdict]
+    is_alone = len(lines) == 1
+    aspects = dict.fromkeys(line.first.aspect for line in lines[:MOST_ROWS])
+    parts = list[Markup | str]()
+    for line in lines[:MOST_ROWS]:
+        one = line.first
+        ends = (element("code", cut_text(one.before)), " → ", element("code", cut_text(one.after)))
+        if is_alone:
+            parts += [join(*ends), escape(one.how)]
+        else:
+            note = element("span", f"from {describe_files(one, shorten)}", class_="vds-note")
+            parts.append(join(_name_subject(line), " ", *ends, note))
+            parts.append(element("div", one.how, style="margin:0 0 4px 1em"))
+    return draw_card(
+        join(f"{sign} ", _name_subject(lines[0]) if is_alone else ", ".join(aspects)),
+        *parts,
+        *format_more(len(lines)),
+        note=f"from {describe_files(row, shorten)}" if is_alone else "",
+        shade=shade,
+        remedy=row.remedy,
+        code=row.code,
+    )
+
+
+def _name_subject(line: EntryLine) -> Markup:
+    aspect = line.first.aspect
+    return join(element("code", line.names), f": {aspect}") if line.names else escape(aspect)

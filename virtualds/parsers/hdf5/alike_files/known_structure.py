@@ -351,7 +351,7 @@ class KnownStructure:
     def read_attributes(
         self, match: Match, places: Ints
     ) -> dict[str, dict[tuple[str, str], list[Any]]]:
-        """Return the attributes that differ between files, with the value in each, by group.
+        """Return the attributes that differ from the known file, with the value in each, by group.
 
         Raises
         ------
@@ -361,24 +361,22 @@ class KnownStructure:
         notes = self.blueprint.notes
         found: dict[str, dict[tuple[str, str], list[Any]]] = {path: {} for path in self.groups}
         for (path, *key), attribute in self.attributes.items():
+            # files that agree with each other may still differ from the known file
+            same = self.blueprint.find_equal(match, [attribute.key])[places]
+            if same.all():
+                continue
+            values: list[Any]
             if attribute.key in notes.slots:
                 rows = match.get_column(notes.slots[attribute.key])[places]
-                if (rows == rows[:1]).all():
-                    continue
                 values = [decode_in_place(attribute._replace(data=row.tobytes())) for row in rows]
-            elif references := notes.references.get(attribute.key):
+            else:
+                references = notes.references[attribute.key]
                 texts = [self.blueprint.read_texts(match, one, places) for one in references]
-                if all(text == of_all[0] for of_all in texts for text in of_all):
-                    continue
                 known = len(references) == attribute.elements
                 values = [
                     decode_texts(some) if known else None for some in zip(*texts, strict=True)
                 ]
-            else:
-                continue
-            unread = [value is None for value in values]
-            if key[1] in OF_DECODING or any(unread):
-                same = self.blueprint.find_equal(match, [attribute.key])[places]
+            if key[1] in OF_DECODING or any(value is None for value in values):
                 raise UnreadValuesError(same)
             found[path][key[0], key[1]] = values
         return found

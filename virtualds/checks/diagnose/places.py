@@ -1,22 +1,115 @@
-"""Where the files of each era lie: along the joined coordinate, or in the given order."""
+"""Where files lie along a coordinate: their spans, overlaps and gaps, and the places of eras."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
-from typing import NamedTuple
+from itertools import groupby, pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import xarray as xr
 
 from virtualds.checks.diagnose.findings import EraStretch
-from virtualds.checks.diagnose.guess_dimension import CoordinateSpan, find_time_gaps
 from virtualds.datasets.axis_cells import count_values
+from virtualds.datasets.lazy import get_virtual_array, is_unread
+from virtualds.datasets.regular_axis import compute_steps, find_gaps_among
 from virtualds.datasets.structure import text_of
 
 Floats = npt.NDArray[np.float64]
 TOUCHING = 1e-9
 """Parts of the line that are no gap, but rounding."""
+
+
+class CoordinateSpan(NamedTuple):
+    """The lowest and the highest value of a coordinate in one file.
+
+    For times, ``steps`` holds the shortest and the longest step within the file, in seconds.
+    """
+
+    start: Any
+    stop: Any
+    steps: tuple[float, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{text_of(self.start)} to {text_of(self.stop)}"
+
+
+PlacedFile = tuple[int, CoordinateSpan]
+"""The number of a file, and its span."""
+
+
+def find_spans(dataset: xr.Dataset) -> dict[str, CoordinateSpan]:
+    """Return the spans of the loaded dimension coordinates."""
+    return {
+        str(name): span
+        for name, variable in dataset.variables.items()
+        if variable.dims == (name,)
+        and not (get_virtual_array(variable) is not None or is_unread(variable))
+        and (span := find_span(variable.values)) is not None
+    }
+
+
+def find_span(values: Any) -> CoordinateSpan | None:
+    """Return the span of a coordinate, None if it has no element."""
+    if not values.size:
+        return None
+    first, last = values[0], values[-1]
+    start, stop = (first, last) if first <= last else (last, first)
+    return CoordinateSpan(start, stop, _find_steps(values))
+
+
+def _find_steps(values: Any) -> tuple[float, ...]:
+    """Return the shortest and the longest step, if the values are monotonic times."""
+    if values.size < 2 or not (values.dtype.kind == "M" or hasattr(values[0], "calendar")):
+        return ()
+    steps = compute_steps(values if values[0] <= values[-1] else values[::-1])
+    return (float(steps.min()), float(steps.max()))
+
+
+def find_time_gaps(placed: Sequence[PlacedFile]) -> Iterator[tuple[int, int]]:
+    """Yield pairs of files with missing times between them; one file twice for a gap inside it."""
+    try:
+        ordered = sorted(placed, key=lambda item: (item[1].start, item[1].stop))
+        steps = [(step, (n, n)) for n, span in ordered for step in span.steps]
+        steps += [
+            (float(compute_steps(np.array([one.stop, other.start]))[0]), (first, second))
+            for (first, one), (second, other) in pairwise(ordered)
+        ]
+    except TypeError:
+        return  # dates of two calendars have no distance
+    yield from (steps[n][1] for n in find_gaps_among([step for step, _ in steps]))
+
+
+def find_overlapping(placed: Sequence[PlacedFile]) -> Iterator[tuple[int, int]]:
+    """Yield pairs of files where the second begins before the first has ended."""
+    try:
+        ordered = sorted(placed, key=lambda item: (item[1].start, item[1].stop))
+        furthest = ordered[:1]
+        for number, span in ordered[1:]:
+            if span.start <= furthest[-1][1].stop:
+                yield furthest[-1][0], number
+            if span.stop > furthest[-1][1].stop:
+                furthest.append((number, span))
+    except TypeError:
+        return  # dates of two calendars cannot be ordered, which another difference reports
+
+
+def find_disordered(placed: Sequence[PlacedFile]) -> Iterator[tuple[int, int]]:
+    """Yield pairs of files where the second lies before the first, in either direction."""
+    starts = [span.start for _, span in placed]
+    try:
+        rising = [bool(a <= b) for a, b in pairwise(starts)]
+    except TypeError:
+        return
+    if all(rising) or not any(rising):
+        return
+    mostly = sum(rising) * 2 >= len(rising)
+    pairs = zip(pairwise(number for number, _ in placed), rising, strict=True)
+    yield from (pair for pair, is_rising in pairs if is_rising != mostly)
+
+
+# ---------------------------------------------------------------------- eras
 
 
 class EraFile(NamedTuple):

@@ -1,0 +1,547 @@
+"""The facts of the files of an archive, as columns, and where each fact changes.
+
+Files of one archive are alike: what the files of a batch have in common is found once, and what
+differs comes as columns. A fact that never changes takes one entry, whatever the number of files.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+
+from virtualds.arrays.alike_files import ABSENT
+from virtualds.arrays.array import ManifestArray
+from virtualds.checks.diagnose.places import CoordinateSpan, PlacedFile, find_span, find_spans
+from virtualds.checks.diagnose.trials import describe_error
+from virtualds.chunks.fragment import Fragment
+from virtualds.codecs.encoding_words import FILLS, SCALING
+from virtualds.combine.alike_files import HEEDED_ATTRIBUTES
+from virtualds.combine.batch_job import BatchJob
+from virtualds.combine.file_batch import FileBatch
+from virtualds.combine.open_file import MOST, OPEN_ERRORS, Outcome, PrepareStep, make_outcome
+from virtualds.combine.progress import Count, LeftOut
+from virtualds.combine.workers import Workers
+from virtualds.datasets.decoding import MisfitError, build_index, decode_together
+from virtualds.datasets.structure import (
+    CALENDAR,
+    CHUNKS,
+    DTYPE,
+    PRESENCE,
+    SIZE,
+    UNITS,
+    VALUES,
+    Fact,
+    digest_values,
+    format_lengths,
+    list_facts,
+    name_attribute,
+    shorten,
+)
+from virtualds.errors import without_secrets
+from virtualds.progress import ProgressOption, report_progress
+
+Array = npt.NDArray[Any]
+Ints = npt.NDArray[np.int64]
+Column = str | Sequence[str | None]
+"""The text of a fact in all files, or that in each of them; None where it is absent."""
+DECIDING_ENCODING = frozenset(
+    {"dtype", "units", "calendar", "grid_mapping", "unlimited_dims", *SCALING, *FILLS}
+)
+"""What facts say of an encoding."""
+
+
+class FileFacts(NamedTuple):
+    """The facts of some files.
+
+    Parameters
+    ----------
+    facts : mapping of Fact to str, or to a sequence of str or None
+        The text of each fact: one for all files, or one for each.
+    spans : mapping of str to sequence of CoordinateSpan or None
+        By dimension coordinate: its span in each file.
+    unlimited : frozenset of str
+        The dimensions that are unlimited in all of them.
+    """
+
+    facts: Mapping[Fact, Column]
+    spans: Mapping[str, Sequence[CoordinateSpan | None]]
+    unlimited: frozenset[str]
+
+    @classmethod
+    def of(cls, dataset: xr.Dataset, unlimited: Any = None) -> FileFacts:
+        """Return the facts of one file; ``unlimited`` are the dimensions that were it before."""
+        dims = dataset.encoding.get("unlimited_dims", ()) if unlimited is None else unlimited
+        spans = {name: (span,) for name, span in find_spans(dataset).items()}
+        return cls(list_facts(dataset), spans, frozenset(map(str, dims)) & set(dataset.dims))
+
+
+Examined = tuple[Sequence[int], FileFacts]
+"""The numbers of some files, and their facts."""
+
+
+def list_batch_facts(batch: FileBatch) -> FileFacts:
+    """Return the facts of files of one structure.
+
+    The dataset of the first file says what all have in common.
+
+    Raises
+    ------
+    MisfitError, VirtualdsError, ValueError, TypeError
+        Values of a file do not decode, or have no order; or each has to be looked at by itself.
+    """
+    if len(batch) > 1 and not _is_uniform(batch):
+        raise MisfitError
+    found = FileFacts.of(batch.cut(0).to_dataset())
+    if len(batch) == 1:
+        return found
+    facts, spans = dict(found.facts), {n: [*some] * len(batch) for n, some in found.spans.items()}
+    if Fact(str(batch.dim), SIZE) in facts:
+        facts[Fact(str(batch.dim), SIZE)] = [*map(str, batch.lengths)]
+    for name, part in batch.plan.parts.items():
+        if (units := Fact(f"{part.name}", UNITS)) in facts and part.dated is not None:
+            facts[units] = [str(own.units) for own in batch.list_parts(name)]
+        if not part.is_loaded:
+            facts |= _list_chunks(batch, name)
+        elif (values := _decode_values(batch, name)) is not None:
+            facts[Fact(f"{part.name}", VALUES)] = [digest_values(some) for some in values]
+            if part.decoded[0] == (part.name,):
+                spans[part.name] = [find_span(some) for some in values]
+    return found._replace(facts=_add_attributes(batch, facts), spans=spans)
+
+
+def _is_uniform(batch: FileBatch) -> bool:
+    """Say whether files differ in columns only; not in what decides how others decode."""
+    arrays = [*(v.data for v in batch.group.variables.values()), *batch.stacked.values()]
+    virtual = [array for array in arrays if isinstance(array, ManifestArray)]
+    return (
+        batch.is_whole
+        and 0 not in batch.lengths
+        and all(len(array.pipelines) == 1 and not array.has_gaps for array in virtual)
+        and not any(
+            owner and key in HEEDED_ATTRIBUTES and not _is_date(batch, owner, key)
+            for owner, key in batch.attributes
+        )
+        and DECIDING_ENCODING.isdisjoint(key for _, key in batch.encodings)
+    )
+
+
+def _is_date(batch: FileBatch, owner: str, key: str) -> bool:
+    """Say whether an attribute says since when the dates of a variable count."""
+    return key == UNITS and batch.plan.parts[owner].dated == owner
+
+
+def _decode_values(batch: FileBatch, name: str) -> list[Array] | None:
+    """Return the decoded values of a loaded variable in each file, None if they are equal."""
+    part, dim, parts = batch.plan.parts[name], batch.dim, batch.list_parts(name)
+
+    def show(values: Array) -> Array:
+        found = xr.Variable(part.decoded[0], values)
+        return build_index(part.name, found)[0].values if part.is_index else values
+
+    if dim in part.stored[0]:
+        values = decode_together(parts, batch.list_values(name), dim)
+        axis = part.decoded[0].index(dim)
+        return np.split(show(values), list(accumulate(batch.lengths))[:-1], axis)
+    if all(own is parts[0] for own in parts):
+        if name not in batch.stacked:
+            return None
+        stacked = np.asarray(batch.stacked[name])
+        # as if the files lay along a dimension
+        (dims, dtype), (shown, decoded) = part.stored, part.decoded
+        whole = replace(part, stored=(("", *dims), dtype), decoded=(("", *shown), decoded))
+        if not part.is_index and whole.goes_by_elements(stacked):
+            return list(whole.decode_values(stacked))
+    each = zip(parts, batch.list_values(name), strict=True)
+    return [show(own.decode_values(values)) for own, values in each]
+
+
+def _list_chunks(batch: FileBatch, name: str) -> dict[Fact, Column]:
+    """Return the lengths of the stored chunks of a virtual variable, by dimension.
+
+    Raises
+    ------
+    MisfitError
+        They have to be looked for file by file.
+    """
+    part, lengths = batch.plan.parts[name], batch.lengths
+    dims: tuple[Any, ...] = part.decoded[0]
+    data: Any = batch.group.variables[name].data
+    if batch.dim not in dims:
+        if name not in batch.stacked:
+            return {}
+        # files lie along the first axis
+        data, dims, lengths = batch.stacked[name], (None, *dims), (1,) * len(batch)
+    axis = dims.index(batch.dim if batch.dim in dims else None)
+    fragments = data.fragments
+    if any(one.stop[axis] > other.start[axis] for one, other in pairwise(fragments)):
+        raise MisfitError
+    stops = np.cumsum(lengths)
+    found: dict[Fact, Column] = {}
+    for number, dim in enumerate(dims):
+        rows = [f.axes[number].slabs().encoded for f in fragments]
+        stored = np.concatenate(rows)
+        if (stored == stored[0]).all():
+            text: Column = format_lengths(stored[:1].tolist())
+        else:
+            # where each chunk begins and ends along the files
+            begin, end = np.concatenate([_find_ends(f, axis, number) for f in fragments], axis=1)
+            first = np.searchsorted(end, stops - lengths, "right").tolist()
+            last = np.searchsorted(begin, stops, "left").tolist()
+            text = [format_lengths(stored[a:b].tolist()) for a, b in zip(first, last, strict=True)]
+        if dim is not None:
+            found[Fact(f"{part.name}", f"{CHUNKS}{dim}")] = text
+    return found
+
+
+def _find_ends(fragment: Fragment, along: int, axis: int) -> Array:
+    """Return where the chunks along one axis begin and end along another one."""
+    if axis == along:
+        edges = fragment.edges(axis)
+        return np.stack([edges[:-1], edges[1:]])
+    ends = [[fragment.start[along]], [fragment.stop[along]]]
+    return np.repeat(ends, fragment.axes[axis].nchunks, axis=1)
+
+
+def _add_attributes(batch: FileBatch, facts: dict[Fact, Column]) -> dict[Fact, Column]:
+    """Return facts with the attributes that differ; those of one variable stay together."""
+    names = {name: f"{part.name}" for name, part in batch.plan.parts.items()} | {"": ""}
+    new: dict[str, dict[Fact, Column]] = {}
+    for (owner, key), values in batch.attributes.items():
+        if owner and _is_date(batch, owner, key):
+            continue
+        fact = name_attribute(names[owner], key)
+        column = [None if value is ABSENT else shorten(value) for value in values]
+        (facts if fact in facts else new.setdefault(fact.subject, {}))[fact] = column
+    # the last fact of a variable is one of its attributes, or comes right before them
+    last = {fact.subject: fact for fact in facts}
+    found: dict[Fact, Column] = {}
+    for fact, text in facts.items():
+        found[fact] = text
+        if new and last[fact.subject] == fact:
+            found |= new.pop(fact.subject, {})
+    return found | new.pop("", {})
+
+
+# ---------------------------------------------------------------------- runs
+
+MOST_VALUES = 32
+"""A fact with at most this many texts gets a row, and an era, for each of them."""
+TIMES = ("datetime64", "timedelta64")
+"""How numpy's names of time types begin; other time types have a calendar."""
+FactRun = tuple[int, str | None]
+"""The first file of a run, and the text of the fact from there on; None if it is absent."""
+
+
+_NONE = -1
+"""In place of the number of a text, where a file has none."""
+
+
+@dataclass(frozen=True)
+class FactRuns:
+    """The runs of every fact through the readable files, in order.
+
+    Parameters
+    ----------
+    runs : mapping of Fact to list of Run
+        Where each fact changes, in the order in which files first have the facts.
+    count : int
+        Number of files.
+    lacking : mapping of str to bool array
+        Which files lack a variable that others have.
+    """
+
+    runs: Mapping[Fact, list[FactRun]]
+    count: int
+    lacking: Mapping[str, npt.NDArray[np.bool_]]
+
+    @classmethod
+    def of(cls, parts: Iterable[tuple[Sequence[int], Mapping[Fact, Column]]]) -> FactRuns:
+        """Return the runs of the facts of some files, with the places of these in the order."""
+        numbers: dict[str | None, int] = {None: _NONE}
+        found: dict[Fact, list[tuple[Ints, Any]]] = {}
+        first: dict[Fact, tuple[int, int]] = {}
+        count = 0
+        for where, facts in parts:
+            places, count = np.array(where, np.int64), count + len(where)
+            for position, (fact, texts) in enumerate(facts.items()):
+                listed = (texts,) if isinstance(texts, str) else texts
+                known = np.array([numbers.setdefault(text, len(numbers) - 1) for text in listed])
+                there = known != _NONE
+                begin = int((places if there.all() else places[there]).min())
+                first[fact] = min(first.get(fact, (begin, position)), (begin, position))
+                found.setdefault(fact, []).append((places, known))
+        shown = [text for text in numbers if text is not None]
+        lacking: dict[str, Any] = {}
+        runs = {}
+        # which files have a variable has to be known before what it is like
+        for fact in sorted(found, key=lambda fact: fact.aspect != PRESENCE):
+            column = np.full(count, _NONE)
+            for places, known in found.pop(fact):
+                column[places] = known
+            there = column != _NONE
+            if fact.aspect == PRESENCE:
+                lacking |= {} if there.all() else {fact.subject: ~there}
+            else:
+                # nothing says what an absent variable, or a dimension, is like
+                lacked = fact.aspect == SIZE or lacking.get(fact.subject, False)
+                told = there | ~np.full(count, lacked)
+                last = np.maximum.accumulate(np.where(told, np.arange(count), -1))
+                column = column[np.where(last < 0, told.argmax(), last)]
+            starts = [0, *(np.flatnonzero(np.diff(column)) + 1).tolist()]
+            runs[fact] = [(n, None if column[n] == _NONE else shown[column[n]]) for n in starts]
+        return cls(
+            {fact: runs[fact] for fact in sorted(runs, key=first.__getitem__)}, count, lacking
+        )
+
+    @cached_property
+    def changing(self) -> dict[Fact, list[FactRun]]:
+        """The runs of the facts that change."""
+        return {fact: runs for fact, runs in self.runs.items() if len(runs) > 1}
+
+    def count_texts(self, fact: Fact) -> Counter[str | None]:
+        """Return how many files have each text of a fact, in the order of their first files."""
+        none = np.zeros(self.count, bool)
+        # what a variable is like goes on through files that lack it
+        lacked = none if fact.aspect in (PRESENCE, SIZE) else self.lacking.get(fact.subject, none)
+        found: Counter[str | None] = Counter()
+        for (start, text), (stop, _) in pairwise([*self.runs[fact], (self.count, None)]):
+            found[text] += stop - start - int(lacked[start:stop].sum())
+        return found
+
+    def find_text(self, fact: Fact, number: int) -> str | None:
+        """Return the text of a fact in one file, None if it has none."""
+        return next((t for start, t in reversed(self.runs.get(fact, ())) if start <= number), None)
+
+    def find_first(self, fact: Fact) -> str | None:
+        """Return the first text of a fact."""
+        return next((text for _, text in self.runs[fact] if text is not None), None)
+
+    def counts_time(self, subject: str) -> bool:
+        """Say whether a variable counts time in at least one file."""
+        texts = [text or "" for _, text in self.runs.get(Fact(subject, DTYPE), ())]
+        return Fact(subject, CALENDAR) in self.runs or any(t.startswith(TIMES) for t in texts)
+
+    def number_texts(self, fact: Fact) -> Ints:
+        """Return, for each file, the number of the text that a fact has there.
+
+        Chunks that cut dimensions of any size into equally many pieces have one number: a month
+        stored as one chunk, or as two halves, is cut alike whatever its length.
+        """
+        texts, column = self._number_texts(fact)
+        if not fact.aspect.startswith(CHUNKS):
+            return column
+        sizes, of_size = self._number_texts(Fact(fact.aspect.removeprefix(CHUNKS), SIZE))
+        found, numbers = column.copy(), dict[int, int]()
+        for number, text in enumerate(texts):
+            here = column == number
+            pieces = {_count_pieces(text, sizes[n]) for n in set(of_size[here].tolist())}
+            if len(pieces) == 1 and (count := pieces.pop()):
+                found[here] = numbers.setdefault(count, number)
+        return _number_keys(found)
+
+    def _number_texts(self, fact: Fact) -> tuple[list[str | None], Ints]:
+        """Return the texts of a fact, and, for each file, the number of its text."""
+        texts: dict[str | None, int] = {}
+        numbers = [texts.setdefault(text, len(texts)) for _, text in self.runs[fact]]
+        starts = [start for start, _ in self.runs[fact]]
+        return list(texts), np.repeat(numbers, np.diff([*starts, self.count]))
+
+    def number_eras(self, facts: Sequence[Fact]) -> Ints:
+        """Return the era of every file; files of one era agree in all of ``facts``."""
+        key = np.zeros(self.count, np.int64)
+        for fact in facts:
+            column = self.number_texts(fact)
+            key = _number_keys(key * (int(column.max(initial=0)) + 1) + column)
+        return key
+
+
+def _count_pieces(chunk: str | None, size: str | None) -> int:
+    """Return how many even pieces chunks cut a dimension into, 0 if the pieces are uneven.
+
+    >>> [_count_pieces(*ends) for ends in (("31", "31"), ("14", "28"), ("5", "31"), ("31", "28"))]
+    [1, 2, 7, 0]
+    """
+    if not (chunk and size and chunk.isdecimal() and size.isdecimal() and int(chunk)):
+        return 0
+    count = -(-int(size) // int(chunk))
+    return count if count and -(-int(size) // count) == int(chunk) else 0
+
+
+def _number_keys(keys: Ints) -> Ints:
+    """Return keys as small numbers, in order of first appearance."""
+    _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+    order = np.empty(first.size, np.int64)
+    order[np.argsort(first)] = np.arange(first.size)
+    return order[inverse]
+
+
+# ---------------------------------------------------------------------- all files
+
+
+class UnreadableFile(NamedTuple):
+    """A file that cannot be read, why, and whether the file or a processing step is at fault.
+
+    ``on_error`` of `open_virtual_mfdataset` applies to files that are at fault. ``before`` is how
+    many readable files come before.
+    """
+
+    name: str
+    reason: str
+    is_fault: bool
+    before: int
+
+
+@dataclass(frozen=True)
+class FileSurvey:
+    """The facts of all files, reduced to what tells the files apart.
+
+    Parameters
+    ----------
+    files : list of str
+        The readable files, in order.
+    facts : FactRuns
+        Their facts.
+    spans : dict of str to list
+        By coordinate: the number of each file that has it, and its span.
+    unlimited : frozenset of str
+        The dimensions that are unlimited in all files.
+    unreadable : list of UnreadableFile
+    is_whole : bool
+        Whether all files were examined, not a sample.
+    """
+
+    files: list[str]
+    facts: FactRuns
+    spans: dict[str, list[PlacedFile]]
+    unlimited: frozenset[str]
+    unreadable: list[UnreadableFile]
+    is_whole: bool
+
+    def group_unreadable(self) -> list[list[UnreadableFile]]:
+        """Return unreadable files by the kind of their error."""
+        kinds: dict[tuple[str, bool], list[UnreadableFile]] = {}
+        for file in self.unreadable:
+            kinds.setdefault((file.reason.partition(":")[0], file.is_fault), []).append(file)
+        return list(kinds.values())
+
+
+@dataclass(frozen=True)
+class Examination:
+    """The last step after opening a file: prepare it as for combining, then collect its facts.
+
+    Parameters
+    ----------
+    steps : tuple of callables
+        The steps that prepare the file.
+    """
+
+    steps: tuple[PrepareStep[xr.Dataset], ...] = ()
+
+    def __call__(self, file: Any, dataset: xr.Dataset) -> Any:
+        """Return the facts of a file; nothing else of it is kept."""
+        unlimited = dataset.encoding.get("unlimited_dims", ())
+        for step in self.steps:
+            dataset = step(file, dataset)
+        return FileFacts.of(dataset, unlimited)
+
+
+def survey_files(
+    files: Sequence[Any], job: BatchJob, workers: Workers, progress: ProgressOption, is_whole: bool
+) -> FileSurvey:
+    """Open files and collect their facts.
+
+    If the job has steps, the last is an `Examination`. ``is_whole`` says whether these are all
+    files, not a sample.
+    """
+    examined, alone = list[Examined](), list[Examined]()
+    lost: dict[int, tuple[Exception, bool]] = {}
+    items = list(enumerate(files))
+    with report_progress(progress, "opening", len(items)) as tell:
+        count = Count(len(items), tell)
+        with closing(workers(job, items)) as outcomes:
+            for opened in outcomes:
+                for outcome in _examine(opened, files):
+                    count.add(outcome)
+                    facts: Any = outcome.found
+                    if outcome.error is not None:
+                        lost[outcome.number] = outcome.error, outcome.is_fault
+                    elif len(outcome.numbers) == 1:
+                        alone.append((outcome.numbers, facts))
+                    else:
+                        examined.append((outcome.numbers, facts))
+                if len(alone) >= MOST:
+                    # apart, they would take more memory
+                    examined.append(_join_facts(alone))
+                    alone.clear()
+        examined += [_join_facts(alone)] if alone else []
+        lost = dict(sorted(lost.items()))
+        count.finish((LeftOut.of(files[n], error) for n, (error, _) in lost.items()), files)
+    names = [os.fspath(file) for file in files]
+    readable = sorted(number for numbers, _ in examined for number in numbers)
+    places = {number: place for place, number in enumerate(readable)}
+    placed = [([places[n] for n in numbers], found) for numbers, found in examined]
+    placed.sort(key=lambda item: min(item[0]))
+    spans: dict[str, dict[int, CoordinateSpan]] = {}
+    for where, found in placed:
+        for name, some in found.spans.items():
+            pairs = zip(where, some, strict=True)
+            spans.setdefault(name, {}).update((n, span) for n, span in pairs if span is not None)
+    unlimited = [found.unlimited for _, found in placed]
+    return FileSurvey(
+        [names[number] for number in readable],
+        FactRuns.of((where, found.facts) for where, found in placed),
+        {name: sorted(some.items()) for name, some in spans.items()},
+        frozenset[str]().union(*unlimited).intersection(*unlimited),
+        [
+            UnreadableFile(names[n], describe_error(error), is_fault, bisect_left(readable, n))
+            for n, (error, is_fault) in lost.items()
+        ],
+        is_whole,
+    )
+
+
+def _join_facts(parts: Sequence[Examined]) -> Examined:
+    """Return the facts of files that were examined one by one as columns."""
+    parts, count = sorted(parts, key=lambda part: min(part[0])), len(parts)
+    columns: dict[Fact, list[Any]] = {}
+    spans: dict[str, list[CoordinateSpan | None]] = {}
+    for place, (_, found) in enumerate(parts):
+        for fact, text in found.facts.items():
+            columns.setdefault(fact, [None] * count)[place] = text
+        for name, [span] in found.spans.items():
+            spans.setdefault(name, [None] * count)[place] = span
+    facts = {
+        fact: column[0] if column.count(column[0]) == count else column
+        for fact, column in columns.items()
+    }
+    unlimited = frozenset.intersection(*(found.unlimited for _, found in parts))
+    return [number for [number], _ in parts], FileFacts(facts, spans, unlimited)
+
+
+def _examine(outcome: Outcome[Any], files: Sequence[Any]) -> Iterator[Outcome[Any]]:
+    """Yield the outcome of files with their facts; each by itself, if one of them has none."""
+    found: Any = outcome.found
+    if outcome.error is not None or isinstance(found, FileFacts):
+        yield outcome
+        return
+    try:
+        facts = list_batch_facts(found) if isinstance(found, FileBatch) else FileFacts.of(found)
+        yield replace(outcome, found=facts)
+    except (MisfitError, *OPEN_ERRORS) as error:
+        if len(outcome.numbers) == 1:
+            error.add_note(without_secrets(f"file {files[outcome.number]}"))
+            yield Outcome(outcome.numbers, error=error)
+            return
+        for file in found.list_files():
+            yield from _examine(make_outcome(file, is_cached=bool(outcome.cached)), files)
