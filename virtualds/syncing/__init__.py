@@ -24,8 +24,7 @@ from virtualds.stores.access_rules import Allow
 from virtualds.stores.retry import explain_interrupt
 from virtualds.syncing.apply import Update
 from virtualds.syncing.commit import commit
-from virtualds.syncing.compare import Changes, complete
-from virtualds.syncing.list_files import list_files
+from virtualds.syncing.files import Changes, list_files
 from virtualds.syncing.open_files import FileOpener, Urls
 from virtualds.syncing.report import SyncReport
 from virtualds.urls import scheme_of
@@ -161,7 +160,7 @@ def sync(
             before = _read_set(destination)
             known = update.tabulate(before)
             # after the set was read: what others add to it meanwhile is not taken for removed
-            listed = complete(list_files(paths, update.options, known), known, update.options)
+            listed = list_files(paths, update.options, known)
             # these may take values from names, so that two names of one file are two parts
             named = any(opening.get(name) for name in ("preprocess", "coordinates"))
             changes = Changes.between(known, listed, settle, time.time(), every_name=named)

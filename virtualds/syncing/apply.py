@@ -28,8 +28,7 @@ from virtualds.errors import CombineError, without_secrets
 from virtualds.quantities import format_count
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.listing import FileColumns
-from virtualds.syncing.compare import Changes, Mask
-from virtualds.syncing.known_files import tabulate_sources
+from virtualds.syncing.files import Changes, Mask, tabulate_sources
 from virtualds.syncing.open_files import FileOpener, Urls
 from virtualds.urls import scheme_of
 
@@ -80,8 +79,6 @@ class Update:
 
     def tabulate(self, group: ManifestGroup | None) -> FileColumns:
         """Return the files along the dimension that a set has; none if there is no set."""
-        if group is None:
-            return FileColumns.of(())
         return tabulate_sources(group, self.dim, self.root)
 
     def begin(self, changes: Changes) -> Updated:

@@ -9,7 +9,7 @@ from virtualds.datasets.write import Destination
 from virtualds.formats.zarr.write_plan import suggest_instead
 from virtualds.stores.listing import FileColumns
 from virtualds.syncing.apply import Update, Updated
-from virtualds.syncing.compare import Changes
+from virtualds.syncing.files import Changes
 from virtualds.syncing.report import SyncReport
 
 ZARR_V3 = "sync a zarr-v3 set in place of this one (a target that ends in .zarr), or "
