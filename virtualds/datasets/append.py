@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -79,6 +79,24 @@ CODING_ATTRIBUTES = (
 """Attributes that say how stored numbers encode values."""
 
 
+class Remedies(NamedTuple):
+    """What errors say to do about data that do not fit a set, in the words of the caller.
+
+    ``duplicates`` is about positions that the set has already, ``misfit`` about a dataset that does
+    not fit, and ``leave_out`` about a variable that the set lacks.
+    """
+
+    duplicates: str = REMEDY
+    misfit: str = (
+        "convert variables that differ, or pass new_variables='fill' or missing_variables='fill' "
+        "if one side lacks them"
+    )
+    leave_out: str = "ds.drop_vars leaves it out"
+
+
+OF_APPEND = Remedies()
+
+
 def append_along(
     old: ManifestGroup,
     new: xr.Dataset,
@@ -86,7 +104,7 @@ def append_along(
     position: str = "end",
     on_duplicate: str = "raise",
     lacking: Lacking = LACKING_REFUSED,
-    remedy: str = REMEDY,
+    remedies: Remedies = OF_APPEND,
     root: str = "",
 ) -> ManifestGroup:
     """Return a set with a dataset added along a dimension.
@@ -105,8 +123,8 @@ def append_along(
         What to do about positions that are in the set already.
     lacking : Lacking
         What to do about variables that one side lacks.
-    remedy : str
-        What the error tells the user to do about positions that are in the set already.
+    remedies : Remedies
+        What errors tell the user to do.
     root : str
         Url of the set, which holds values that were in memory when it was written.
 
@@ -127,10 +145,10 @@ def append_along(
     new = restore_references(new)
     present = _open_set(old, new, dim)
     present, new = lacking.complete(present, new, dim)
-    new = _select_comparable(present, _load_index_alike(present, new, dim), dim)
+    new = _select_comparable(present, _load_index_alike(present, new, dim), dim, remedies)
     known = find_known_positions(present, new, dim)
     if known.any() and on_duplicate == "raise":
-        raise duplicates_error(present, new, dim, known, remedy)
+        raise duplicates_error(present, new, dim, known, remedies.duplicates)
     if known.all():
         return old
     check_unchanged(present, new, dim)
@@ -364,7 +382,9 @@ def _load_index_alike(present: xr.Dataset, new: xr.Dataset, dim: str) -> xr.Data
     return new.assign_coords({dim: new.variables[dim].compute()})
 
 
-def _select_comparable(present: xr.Dataset, new: xr.Dataset, dim: str) -> xr.Dataset:
+def _select_comparable(
+    present: xr.Dataset, new: xr.Dataset, dim: str, remedies: Remedies = OF_APPEND
+) -> xr.Dataset:
     """Return the variables that grow; refuse a dataset whose variables do not fit the set."""
     check_systems_of_set(list_systems(present), new)
     extra = sorted(str(name) for name in new.variables if name not in present.variables)
@@ -373,9 +393,7 @@ def _select_comparable(present: xr.Dataset, new: xr.Dataset, dim: str) -> xr.Dat
         for name, v in present.variables.items()
         if dim in v.dims and name not in new.variables
     )
-    problems = [
-        f"{name}: the set has no such variable (ds.drop_vars leaves it out)" for name in extra
-    ]
+    problems = [f"{name}: the set has no such variable ({remedies.leave_out})" for name in extra]
     problems += [f"{name}: the new dataset has no such variable" for name in lacking]
     for name, variable in new.variables.items():
         if name in present.variables:
@@ -384,8 +402,7 @@ def _select_comparable(present: xr.Dataset, new: xr.Dataset, dim: str) -> xr.Dat
     if problems:
         said = (
             f"append along {dim!r}: the new dataset does not fit the set, and nothing has been "
-            f"written; convert variables that differ, or pass new_variables='fill' or "
-            f"missing_variables='fill' if one side lacks them"
+            f"written; {remedies.misfit}"
         )
         raise CombineError(list_details(said, problems))
     return new.drop_vars([n for n, v in new.variables.items() if dim not in v.dims])

@@ -13,8 +13,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.group import ManifestGroup
+from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.sources import count_sources
+from virtualds.chunks.lazy_manifest import CountedSources
 from virtualds.datasets.duplicates import is_copy
 from virtualds.errors import UnsupportedError, without_secrets
 from virtualds.reading.threads import fetch_many
@@ -30,31 +31,51 @@ Mask = npt.NDArray[np.bool_]
 # ---------------------------------------------------------------------- what a set has
 
 
-def tabulate_sources(group: ManifestGroup | None, dim: str, root: str) -> FileColumns:
-    """Return the files that follow each other along a dimension of a set; none without a set.
+class SetFiles:
+    """Finds the files that follow each other along a dimension of a set.
 
     Parameters
     ----------
-    group : ManifestGroup or None
     dim : str
     root : str
         The url of the set. Files in it are its own copies, and so are rewritten chunks.
     """
-    data = [] if group is None else [v.data for v in group.variables.values() if dim in v.dims]
-    arrays = (array for array in data if isinstance(array, ManifestArray))
-    parts = []
-    for counted in count_sources(f.manifest for array in arrays for f in array.fragments):
-        urls, sizes, mtimes, etags = counted.read_files().take(counted.chunks > 0)
-        # most files of a set have one etag, None
-        tidy = {etag: normalise_etag(etag) for etag in set(etags)}
-        known = np.array([tidy[etag] for etag in etags], object)
-        parts.append(FileColumns(urls, sizes, mtimes, known, np.full(len(urls), np.nan)))
-    found = _take_each_once(FileColumns.join(parts))
-    own = [
-        (url.startswith(root) and lies_under(url, root)) or ("chunks/" in url and is_copy(url))
-        for url in found.urls
-    ]
-    return found.take(~np.array(own, bool))
+
+    def __init__(self, dim: str, root: str) -> None:
+        self.dim, self.root = dim, root
+        self._last: tuple[Any, FileColumns] = None, FileColumns.of(())
+
+    def tabulate(self, group: ManifestGroup | None) -> FileColumns:
+        """Return the files of a set, none without a set.
+
+        As long as a set names the same lists of files, it is the same object.
+        """
+        data = [] if group is None else [v.data for v in group.variables.values() if self._has(v)]
+        arrays = (array for array in data if isinstance(array, ManifestArray))
+        others, *lists = count_sources(f.manifest for array in arrays for f in array.fragments)
+        name = [(part.name, (part.chunks > 0).tobytes()) for part in lists]
+        if name != self._last[0] or others.chunks.size:
+            self._last = name, self._read([others, *lists])
+        return self._last[1]
+
+    def _has(self, variable: ManifestVariable) -> bool:
+        return self.dim in variable.dims
+
+    def _read(self, parts: Sequence[CountedSources]) -> FileColumns:
+        columns = []
+        for part in parts:
+            urls, sizes, mtimes, etags = part.read_files().take(part.chunks > 0)
+            # most files of a set have one etag, None
+            tidy = {etag: normalise_etag(etag) for etag in set(etags)}
+            known = np.array([tidy[etag] for etag in etags], object)
+            columns.append(FileColumns(urls, sizes, mtimes, known, np.full(len(urls), np.nan)))
+        found = _take_each_once(FileColumns.join(columns))
+        own = [
+            (url.startswith(self.root) and lies_under(url, self.root))
+            or ("chunks/" in url and is_copy(url))
+            for url in found.urls
+        ]
+        return found.take(~np.array(own, bool))
 
 
 def _take_each_once(found: FileColumns) -> FileColumns:

@@ -17,7 +17,7 @@ from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions, demand_variables, make_optional
 from virtualds.datasets.source_positions import urls_of
-from virtualds.errors import UnsupportedError, without_secrets
+from virtualds.errors import CombineError, UnsupportedError, without_secrets
 from virtualds.progress import Progress, report_progress
 from virtualds.stores.access_rules import demand_nameable
 
@@ -43,6 +43,7 @@ class FileOpener:
         building = BuildOptions(on_error=options.get("on_error", "raise"))
         self._stops = building.stops
         self._opened: dict[Urls, xr.Dataset | None] = {}
+        self._examples: dict[Urls, Urls] = {}
         self.failed: dict[str, LeftOut] = {}
         self.damaged: tuple[LeftOut, ...] = ()
 
@@ -85,9 +86,11 @@ class FileOpener:
             try:
                 found = open_virtual_mfdataset(list(urls), **{**self._options, "progress": hear})
             except OPEN_ERRORS:
-                if self._stops or not any(_has_failed(report) for report in reports):
+                nothing = any(len(report.left_out) == report.files for report in reports)
+                if self._stops or not nothing:
                     raise
                 found = None
+        self._examples[given] = tuple(schema.first for schema in reports[-1].schemas)
         self.failed |= {lost.url: lost for lost in reports[-1].left_out}
         self.damaged += reports[-1].damaged
         if found is not None:
@@ -105,17 +108,30 @@ class FileOpener:
             return False
         return True
 
-    def list_groups(self, url: str) -> dict[str, set[str]]:
-        """Return the groups of a file that have variables, with their dimensions."""
+    def list_examples(self, urls: Urls) -> Urls:
+        """Return one file of each schema that the opened files have."""
+        found = self._examples.get(urls, urls[:1])
+        return tuple(url for url in found if url in urls)
+
+    def explain_dimensions(self, urls: Urls, opened: xr.Dataset) -> CombineError:
+        """Return the error of files without the dimension, with the groups that have it."""
         names = ("parser", "parser_options", "allow")
         how = {name: self._options[name] for name in names if name in self._options}
-        location = Location.of(url, self._options.get("storage_options"))
-        found = open_group(location, OpenOptions(below=True, **how))
-        return {
-            f"/{path}": {dim for v in part.variables.values() for dim in v.dims}
-            for path, part in found.walk()
+        first = next(url for url in urls if url not in self.failed)
+        location = Location.of(first, self._options.get("storage_options"))
+        groups = {
+            f"/{path}": sorted({dim for v in part.variables.values() for dim in v.dims})
+            for path, part in open_group(location, OpenOptions(below=True, **how)).walk()
             if path and part.variables
         }
+        dim, dims = self._options["concat_dim"], sorted(map(str, opened.dims))
+        having = [path for path, there in groups.items() if dim in there]
+        there, remedy = f"{dims}", "name one of these"
+        if having:
+            there, remedy = f"{dims}, and it in {having}", f"pass group={having[0]!r}"
+        elif groups:
+            there, remedy = f"{dims}, and in groups {groups}", "name one, and its group="
+        return CombineError(f"concat_dim {dim!r}: the files have {there}; {remedy}")
 
 
 def _demand_own_data(found: xr.Dataset, urls: Urls) -> None:
@@ -127,8 +143,3 @@ def _demand_own_data(found: xr.Dataset, urls: Urls) -> None:
             f"as {without_secrets(others[0])}; sync keeps track of files that hold their own data. "
             f"Append these with ds.virtual.to_manifest(..., append_dim=...)"
         )
-
-
-def _has_failed(report: BuildReport) -> bool:
-    """Say whether no file could be opened."""
-    return len(report.left_out) == report.files
