@@ -109,8 +109,8 @@ class Update:
         def change(group: ManifestGroup) -> ManifestGroup:
             nonlocal done, added
             now = self.known.tabulate(group)
-            if before is not None and now is not before:
-                done = changes.still_needed(before, now)
+            if now is not before:
+                done = changes.still_needed(FileColumns.of(()) if before is None else before, now)
             found, added = self._apply(group, done)
             self.opener.demand_loaded(found)
             return found
