@@ -117,10 +117,9 @@ def name_files(left_out: Sequence[Mapping[str, str]]) -> str:
 
 def format_summary(document: Mapping[str, Any], opening: BuildReport) -> str:
     """Format a summary as text; ``-v`` adds how files were read, and how they differ."""
-    from virtualds.combine.file_schemas import describe_schemas
     from virtualds.quantities import format_count
 
-    files, lines = format_count(document["files"], "file"), describe_schemas(opening.schemas)
+    files, lines = format_count(document["files"], "file"), opening.schema_lines
     parts = ((document["cached"], "from the cache"), (len(document["left_out"]), "left out"))
     notes = ", ".join(f"{count:,} {what}" for count, what in parts if count)
     dims = ", ".join(f"{name} {size:,}" for name, size in document["dims"].items())

@@ -14,7 +14,6 @@ from virtualds.combine.batch_job import BatchJob
 from virtualds.combine.build_options import BuildOptions
 from virtualds.combine.concat_stored import FEWEST_FILES, Concatenator
 from virtualds.combine.file_batch import FileBatch, as_batch
-from virtualds.combine.file_schemas import describe_schemas
 from virtualds.combine.open_file import MOST, NumberedFile, Opened, Outcome
 from virtualds.combine.ordering import (
     Extent,
@@ -86,8 +85,8 @@ class Build(Generic[Opened]):
             tell(INFO, f"{report.summary}, {report.seconds:.3f} s")
             if report.read:
                 tell(INFO, f"HDF5 files: {report.read}")
-            if schemas := describe_schemas(report.schemas):
-                tell(INFO, "\n".join(schemas))
+            if report.schema_lines:
+                tell(INFO, "\n".join(report.schema_lines))
         if self.building.on_error == "skip":
             _warn_of_losses(report)
         return sorted(found, key=lambda outcome: outcome.number), report

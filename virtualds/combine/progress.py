@@ -164,6 +164,11 @@ class BuildReport:
             f"{f', {format_count(len(self.damaged), DAMAGED)}' if self.damaged else ''}"
         )
 
+    @property
+    def schema_lines(self) -> list[str]:
+        """A line for each of the first schemas; none if all files are alike."""
+        return describe_schemas(self.schemas)
+
     def __repr__(self) -> str:
         return f"<BuildReport {self.summary}>"
 
@@ -172,7 +177,7 @@ class BuildReport:
 
     def __str__(self) -> str:
         read = [f"  read: {self.read.summary}"] if self.read else []
-        schemas = [f"  {line}" for line in describe_schemas(self.schemas)]
+        schemas = [f"  {line}" for line in self.schema_lines]
         lost = describe_left_out([*self.left_out, *self.damaged])
         return "\n".join([self.summary, *read, *schemas, *lost])
 
