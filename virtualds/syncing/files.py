@@ -54,8 +54,9 @@ class SetFiles:
         arrays = (array for array in data if isinstance(array, ManifestArray))
         others, *lists = count_sources(f.manifest for array in arrays for f in array.fragments)
         name = [(part.name, (part.chunks > 0).tobytes()) for part in lists]
-        if name != self._last[0] or others.chunks.size:
-            self._last = name, self._read([others, *lists])
+        named = name, [column.tolist() for column in others.read_files()]
+        if named != self._last[0]:
+            self._last = named, self._read([others, *lists])
         return self._last[1]
 
     def _has(self, variable: ManifestVariable) -> bool:
