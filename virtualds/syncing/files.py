@@ -32,13 +32,9 @@ Mask = npt.NDArray[np.bool_]
 
 
 class SetFiles:
-    """Finds the files that follow each other along a dimension of a set.
+    """Finds the files that follow each other along a dimension of the set at the url ``root``.
 
-    Parameters
-    ----------
-    dim : str
-    root : str
-        The url of the set. Files in it are its own copies, and so are rewritten chunks.
+    Files in the set are its own copies, and so are rewritten chunks.
     """
 
     def __init__(self, dim: str, root: str) -> None:
@@ -97,22 +93,7 @@ def _take_each_once(found: FileColumns) -> FileColumns:
 def list_files(paths: Any, options: StorageOptions | None, known: FileColumns) -> FileColumns:
     """Return the files of a pattern or a list that are there, with what is told of them.
 
-    Parameters
-    ----------
-    paths : str, path, or sequence of them
-        A string may be a pattern.
-    options : StorageOptions, optional
-    known : FileColumns
-        The files of the set. One of these that is in a list and not there any more is left out.
-
-    Raises
-    ------
-    FileNotFoundError
-        No file is there, or a file of a list is neither there nor in the set.
-    OSError
-        A folder cannot be listed.
-    UnsupportedError
-        A file lies in an archive.
+    A file that the set knows, and that is in a list and not there any more, is left out.
     """
     if isinstance(paths, str) and names_files(paths):
         return _complete(list_states(paths, options), known, options)
@@ -179,17 +160,10 @@ def _complete(
 
 @dataclass(frozen=True)
 class Changes:
-    """How the files that are there differ from those of a set.
+    """How the files that are there differ from those of a set: urls, and how many are unchanged.
 
-    Parameters
-    ----------
-    new, changed, removed, waiting : tuple of str
-        Urls. ``removed`` are those that the set has, and that are not listed; ``waiting`` are new
-        or changed so recently that they may still be written.
-    unchanged : int
-        Number of files that are as the set knows them.
-    repeated : tuple of str
-        Other names of listed files, by links; no other field has them.
+    ``removed`` are those that the set has, and that are not listed; ``waiting`` may still be
+    written; ``repeated`` are other names of listed files, by links, which no other field has.
     """
 
     new: tuple[str, ...] = ()

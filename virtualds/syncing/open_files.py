@@ -25,15 +25,7 @@ Urls = tuple[str, ...]
 
 
 class FileOpener:
-    """Opens files as one dataset, the same files once.
-
-    Parameters
-    ----------
-    dim : str
-        The dimension along which files follow each other.
-    options : mapping
-        Other arguments of `virtualds.open_virtual_mfdataset`.
-    """
+    """Opens files as one dataset, the same files once, as `open_virtual_mfdataset` does."""
 
     def __init__(self, dim: str, options: Mapping[str, Any]) -> None:
         self._loadable = options.get("loadable_variables")
@@ -48,28 +40,17 @@ class FileOpener:
         self.damaged: tuple[LeftOut, ...] = ()
 
     def open(self, urls: Urls) -> xr.Dataset | None:
-        """Return the dataset of some files, None if none of them can be opened.
-
-        Raises
-        ------
-        Exception
-            As `virtualds.open_virtual_mfdataset`, for a single file only if ``on_error`` says so.
-        """
+        """Return the dataset of some files, None if none of them can be opened."""
         if urls and urls not in self._opened:
             self._opened[urls] = self._open(urls)
         return self._opened.get(urls)
 
-    def demand_loaded(self, group: ManifestGroup) -> None:
-        """Refuse names in ``loadable_variables`` that neither the set nor a file has.
-
-        Raises
-        ------
-        ValueError
-            There is no such variable.
-        """
+    def demand_loaded(self, group: ManifestGroup) -> ManifestGroup:
+        """Refuse names in ``loadable_variables`` that neither the set nor a file has."""
         if not self.failed and self._options.get("preprocess") is None:
             dropped = names_of("drop_variables", self._options.get("drop_variables"))
             demand_variables(self._loadable, group.variables, dropped, "the set or its files")
+        return group
 
     def _open(self, given: Urls) -> xr.Dataset | None:
         urls = tuple(url for url in given if self._is_nameable(url))

@@ -24,6 +24,7 @@ from virtualds.datasets.source_positions import (
     find_stretches,
     find_used_along,
     lies_in,
+    list_dims_between,
     urls_of,
 )
 from virtualds.datasets.to_dataset import to_virtual_dataset
@@ -55,22 +56,9 @@ ZARR_V3 = "sync a zarr-v3 set in place of this one (a target that ends in .zarr)
 class Update:
     """How a set is brought up to date.
 
-    Parameters
-    ----------
-    dim : str
-        The dimension along which files follow each other.
-    known : SetFiles
-        Finds the files of the set.
-    opener : FileOpener
-    drops : bool
-        Whether files that are no longer there leave the set.
-    sorts : bool
-        Whether files are put where their coordinate belongs, if the set has one that rises or
-        falls; else they go to the end.
-    overlap : {"error", "first", "last", "keep"}
-        What to do about positions of new files that the set has already.
-    options : StorageOptions, optional
-        Access options of the files.
+    ``drops`` says whether files that are no longer there leave the set; ``sorts``, whether new ones
+    are put where their coordinate belongs, if the set has one that rises or falls; and ``overlap``,
+    what to do about positions that the set has already.
     """
 
     dim: str
@@ -86,20 +74,7 @@ class Update:
     ) -> SyncReport:
         """Make the changes, and return the report.
 
-        Parameters
-        ----------
-        destination : Destination
-            The set.
-        changes : Changes
-        before : FileColumns or None
-            The files that the set had when they were compared; None if there was no set.
-
-        Raises
-        ------
-        CombineError
-            A file does not fit the set.
-        ConflictError
-            Another writer was faster.
+        ``before`` are the files that the set had when they were compared, None if there was no set.
         """
         # files are opened before the set is locked or read again, so that writers seldom meet
         opened = [self.opener.open(urls) for urls in (changes.new, changes.changed)]
@@ -109,18 +84,16 @@ class Update:
         def change(group: ManifestGroup) -> ManifestGroup:
             nonlocal done, added
             now = self.known.tabulate(group)
-            if now is not before:
-                done = changes.still_needed(FileColumns.of(()) if before is None else before, now)
+            known = FileColumns.of(()) if before is None else before
+            done = changes if now is before else changes.still_needed(known, now)
             found, added = self._apply(group, done)
-            self.opener.demand_loaded(found)
-            return found
+            return self.opener.demand_loaded(found)
 
         def begin() -> ManifestGroup:
             nonlocal done, added
             done = changes
             found, added = self._begin_anew(changes)
-            self.opener.demand_loaded(found)
-            return found
+            return self.opener.demand_loaded(found)
 
         is_needed = any(one is not None for one in opened) or bool(drops)
         if is_needed:
@@ -225,8 +198,7 @@ class Update:
         try:
             yield
         except CombineError as error:
-            examples = self.opener.list_examples(urls)
-            for url in examples:
+            for url in self.opener.list_examples(urls):
                 if len(urls) == 1 or self._is_misfit(group, url, on_duplicate):
                     error.locate_file(without_secrets(url))
                     break
@@ -307,9 +279,8 @@ class Update:
         old, new = _index_of(before, self.dim), _index_of(after, self.dim)
         if not self.sorts or old is None or new is None or not old.is_unique:
             return
-        kept = (old.is_monotonic_increasing and new.is_monotonic_increasing) or (
-            old.is_monotonic_decreasing and new.is_monotonic_decreasing
-        )
+        ways = ("is_monotonic_increasing", "is_monotonic_decreasing")
+        kept = any(getattr(old, way) and getattr(new, way) for way in ways)
         if new.is_unique and (kept or not _is_ordered(old)):
             return
         values = [self._list_values(group, index) for group, index in ((before, old), (after, new))]
@@ -317,16 +288,16 @@ class Update:
         moved = [url for url in changed if not had[url].equals(has[url])]
         [first, *others] = moved or changed
         more = f" (and {format_count(len(others), 'other file')})" if others else ""
-        ours, its = had[first], has[first]
-        reason = (
-            f"has other values of {self.dim!r} than before, which overlap those of other files, "
-            f"or come in another order"
-        )
-        crops = self.overlap in CROPPING_OVERLAPS and len(ours) < len(its)
-        if crops and ours.isin(its).all() and its.isin(old).all():
+        ours, its, crops = had[first], has[first], self.overlap in CROPPING_OVERLAPS
+        if crops and len(ours) < len(its) and ours.isin(its).all() and its.isin(old).all():
             reason = (
                 f"the set has only {len(ours)} of its {len(its)} values of {self.dim!r} from it, "
                 f"since other files have the rest"
+            )
+        else:
+            reason = (
+                f"has other values of {self.dim!r} than before, which overlap those of other "
+                f"files, or come in another order"
             )
         raise CombineError(
             f"{first}{more}: it has changed, and {reason}; {ANEW}, or leave the file out of the "
@@ -355,7 +326,7 @@ class Update:
         lent = {
             name: replace(v, data=move_files(v.data, lend))
             for name, v in group.variables.items()
-            if isinstance(v.data, ManifestArray) and self.dim not in v.dims
+            if self.dim not in v.dims and isinstance(v.data, ManifestArray)
         }
         return replace(group, variables={**group.variables, **lent})
 
@@ -366,13 +337,11 @@ class Update:
         """
         replaced = {url for url in changes.changed if url not in self.opener.failed}
         unsound = {*changes.removed, *changes.changed, *changes.waiting} - replaced
+        static = {name: v for name, v in group.variables.items() if self.dim not in v.dims}
         lost = {
             name: v
-            for name, v in group.variables.items()
-            if isinstance(v.data, ManifestArray)
-            and self.dim not in v.dims
-            and unsound
-            and lies_in(v.data, unsound)
+            for name, v in static.items()
+            if unsound and isinstance(v.data, ManifestArray) and lies_in(v.data, unsound)
         }
         if not lost:
             return group
@@ -422,11 +391,6 @@ def demand_dimension(group: ManifestGroup, known: SetFiles, concat_dim: str) -> 
     """Refuse a dimension along which the files of a set do not follow each other.
 
     Of a sound set, two references tell it.
-
-    Raises
-    ------
-    CombineError
-        The set has no such dimension, or each of its files has all of it.
     """
     dims = sorted({dim for v in group.variables.values() for dim in v.dims})
     if concat_dim not in dims:
@@ -434,14 +398,11 @@ def demand_dimension(group: ManifestGroup, known: SetFiles, concat_dim: str) -> 
             f"concat_dim {concat_dim!r}: the set {known.root} has {dims}; name the one along which "
             f"its files follow each other"
         )
-    arrays = [v for v in group.variables.values() if isinstance(v.data, ManifestArray)]
-    if any(_has_two_ends(v, concat_dim) for v in arrays if concat_dim in v.dims):
-        return
     files = known.tabulate(group).urls
-    if len(files) < 2:
+    along = [v for v in group.variables.values() if concat_dim in v.dims]
+    if len(files) < 2 or any(_has_two_ends(v, concat_dim) for v in along):
         return
-    dataset = to_virtual_dataset(group)
-    found = [dim for dim in dims if _splits(dataset, dim, {str(files[0])})]
+    found = list_dims_between(to_virtual_dataset(group), {str(files[0])})
     if found and concat_dim not in found:
         raise CombineError(
             f"concat_dim {concat_dim!r}: the {len(files):,} files of the set {known.root} follow "
@@ -452,15 +413,11 @@ def demand_dimension(group: ManifestGroup, known: SetFiles, concat_dim: str) -> 
 
 def _has_two_ends(variable: ManifestVariable, dim: str) -> bool:
     """Say whether the first and last chunk along a dimension lie in two files."""
-    data: Any = variable.data
-    if 0 in data.shape:
+    data = variable.data
+    if not isinstance(data, ManifestArray) or 0 in data.shape:
         return False
     first = tuple(slice(0, 1) for _ in variable.dims)
     last = tuple(slice(-1, None) if d == dim else slice(0, 1) for d in variable.dims)
-    begin, end = ({file.url for file in data[where].sources} for where in (first, last))
+    ends: Any = (data[first], data[last])
+    begin, end = ({file.url for file in one.sources} for one in ends)
     return bool(begin and end and begin != end)
-
-
-def _splits(dataset: xr.Dataset, dim: str, urls: set[str]) -> bool:
-    met = find_positions(dataset, dim, urls)
-    return bool(met.any() and not met.all())
