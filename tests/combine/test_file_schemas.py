@@ -135,3 +135,18 @@ def test_nothing_is_counted_file_by_file(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(file_schemas.SchemaCounter, "add", add)
     schemas(paths)
     assert len(batches) < 10
+
+
+def test_groups_of_trees_belong_to_the_schema(tmp_path: Path) -> None:
+    paths = []
+    for number in range(6):
+        kind = "f4" if number == 4 else "f8"
+        child = xr.Dataset({"v": ("time", np.zeros(2, kind))}, {"time": np.arange(2) + 2 * number})
+        tree = xr.DataTree.from_dict({"/": xr.Dataset(attrs={"n": 1}), "/a": child})
+        paths.append(tmp_path / f"{number}.nc")
+        tree.to_netcdf(paths[-1], engine="h5netcdf")
+    found = virtualds.open_virtual_mfdatatree(paths, concat_dim="time").virtual.report
+    assert found is not None
+    usual, other = found.schemas
+    assert (usual.files, other.first) == (5, str(paths[4]))
+    assert other.differences[0] == "a/v is float32, not float64"

@@ -77,18 +77,22 @@ class SchemaCounter:
     def __init__(self) -> None:
         self._found: dict[Hashable, tuple[int, int, Facts]] = {}
         """By schema: how many files, the number of the first of them, and the facts."""
-        self._plans: dict[tuple[int, str], tuple[Any, Hashable, Facts]] = {}
+        self._plans: dict[Hashable, tuple[Any, Hashable, Facts]] = {}
 
     def add(self, numbers: Sequence[int], opened: Any) -> None:
         """Count what was opened: a batch of files, or the dataset of one."""
         facts: Facts
         if isinstance(opened, FileBatch):
-            codecs = _list_codecs(opened)
-            key = id(opened.plan), str(codecs)
+            parts = {_name_path(path): part for path, part in opened.walk()}
+            codecs = {path: _list_codecs(part, path) for path, part in parts.items()}
+            key = tuple((path, id(part.plan)) for path, part in parts.items()), str(codecs)
             if key not in self._plans:
-                told = dict(_list_facts(opened)) | codecs
-                # the plan is kept, so that no other one gets its number
-                self._plans[key] = opened.plan, frozenset(told.items()), told
+                told: dict[tuple[str, str], str] = {}
+                for path, part in parts.items():
+                    told |= dict(_list_facts(part, path)) | codecs[path]
+                # the plans are kept, so that no other ones get their numbers
+                plans = [part.plan for part in parts.values()]
+                self._plans[key] = plans, frozenset(told.items()), told
             _, schema, facts = self._plans[key]
         elif isinstance(opened, xr.Dataset):
             facts = dict(_list_facts_of_dataset(opened))
@@ -111,10 +115,15 @@ class SchemaCounter:
         )
 
 
-def _list_facts(batch: FileBatch) -> Iterator[tuple[tuple[str, str], str]]:
+def _name_path(path: str) -> str:
+    """Return what stands before the names of variables of a group."""
+    return f"{path.strip('/')}/" if path.strip("/") else ""
+
+
+def _list_facts(batch: FileBatch, path: str) -> Iterator[tuple[tuple[str, str], str]]:
     """Yield what a decoding plan says of its variables."""
     for stored, part in batch.plan.parts.items():
-        name = str(stored if part.name is None else part.name)
+        name = f"{path}{stored if part.name is None else part.name}"
         attributes = {**part.attributes, **part.encoding, **part.declared}
         role = "coordinate" if part.name in batch.plan.coordinates else "data variable"
         yield (name, ROLE), role
@@ -145,12 +154,13 @@ def _list_units(name: str, attributes: Mapping[str, Any]) -> Iterator[tuple[tupl
         yield (name, UNITS), str(attributes["units"])
 
 
-def _list_codecs(batch: FileBatch) -> dict[tuple[str, str], str]:
-    arrays = ((name, v.data) for name, v in batch.group.variables.items())
+def _list_codecs(batch: FileBatch, path: str) -> dict[tuple[str, str], str]:
+    data = {f"{path}{name}": v.data for name, v in batch.group.variables.items()}
+    arrays = {name: array for name, array in data.items() if isinstance(array, ManifestArray)}
+    codecs = {name: [p.codecs for p in array.pipelines] for name, array in arrays.items()}
     return {
-        (name, CODECS): "; ".join(dict.fromkeys(format_codecs(p.codecs) for p in data.pipelines))
-        for name, data in arrays
-        if isinstance(data, ManifestArray)
+        (name, CODECS): "; ".join(dict.fromkeys(map(format_codecs, some)))
+        for name, some in codecs.items()
     }
 
 

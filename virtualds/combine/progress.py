@@ -123,7 +123,7 @@ class BuildReport:
         Damaged parts of files, such as messages, that were left out of files that were opened.
     schemas : tuple of FileSchema
         How many files have which names, dimensions and types of variables, and the same decoding,
-        that of most files first; and how the others differ from it. Of trees nothing is told.
+        that of most files first; and how the others differ from it.
 
     Raises
     ------
