@@ -734,8 +734,8 @@ def test_a_set_is_kept_up_to_date(folder: Path) -> None:
     Path("2001.nc").unlink()
     refused = run(*line)
     assert refused.exit_code == 1
-    assert "--on-removed" not in refused.output
     assert "not listed any more" in refused.stderr
+    assert "pass --on-removed keep to keep their references" in refused.stderr
     assert said(*line, "--on-removed", "drop")["dropped"] == [f"file://{folder}/2001.nc"]
 
 

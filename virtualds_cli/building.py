@@ -16,7 +16,7 @@ from virtualds_cli.verbose import is_verbose
 if TYPE_CHECKING:
     import xarray as xr
 
-    from virtualds.combine.files_read import FilesRead
+    from virtualds.combine.progress import BuildReport
     from virtualds.datasets.write_modes import Added
 
 DASK = click.option(
@@ -97,6 +97,7 @@ def summarise(
             **asdict(report.read),
             "reasons": [reason._asdict() for reason in report.read.reasons],
         },
+        "schemas": [schema._asdict() for schema in report.schemas],
         "seconds": seconds,
     }
 
@@ -114,18 +115,20 @@ def name_files(left_out: Sequence[Mapping[str, str]]) -> str:
     return name_some(named, MOST_NAMES)
 
 
-def format_summary(document: Mapping[str, Any], read: FilesRead) -> str:
-    """Format a summary as text; ``-v`` adds how files were read."""
+def format_summary(document: Mapping[str, Any], opening: BuildReport) -> str:
+    """Format a summary as text; ``-v`` adds how files were read, and how they differ."""
     from virtualds.quantities import format_count
 
-    files = format_count(document["files"], "file")
+    files, lines = format_count(document["files"], "file"), opening.schema_lines
     parts = ((document["cached"], "from the cache"), (len(document["left_out"]), "left out"))
     notes = ", ".join(f"{count:,} {what}" for count, what in parts if count)
     dims = ", ".join(f"{name} {size:,}" for name, size in document["dims"].items())
     opened = {"files": f"{files} ({notes})" if notes else files}
     opened |= {"left out": name_files(lost)} if (lost := document["left_out"]) else {}
     opened |= {"damaged parts": name_files(lost)} if (lost := document["damaged"]) else {}
-    opened |= {"read": str(read)} if is_verbose() else {}
+    if is_verbose():
+        opened |= {"read": str(opening.read)}
+        opened |= {"files differ": "\n".join(lines)} if lines else {}
     where = f"{document['target']}, {document['format']}"
     if not document["written"]:
         unchanged = {"unchanged": where, "added": "nothing; all data are in the set already"}

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from virtualds_cli.advice import to_command_line
 from virtualds_cli.command import JSON
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def to_records(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 def say_error(error: BaseException, text: str, code: int) -> None:
     """Print an error as the report of a command that ends with an exit code."""
-    notes = [str(note) for note in getattr(error, "__notes__", [])]
+    notes = [to_command_line(str(note)) for note in getattr(error, "__notes__", [])]
     kind = type(error).__name__
     say_json({"error": {"type": kind, "message": text, "notes": notes, "exit_code": code}})
 
@@ -128,8 +129,8 @@ def print_error(error: BaseException) -> None:
     """Print an error with its notes to standard error, and with ``--json`` also as a report."""
     from virtualds.errors import lay_out
 
-    notes = [str(note) for note in getattr(error, "__notes__", [])]
-    text = f"{error}" or type(error).__name__
+    notes = [to_command_line(str(note)) for note in getattr(error, "__notes__", [])]
+    text = to_command_line(f"{error}") or type(error).__name__
     if is_json():
         say_error(error, text, FAILED)
     click.secho("error: ", fg="red", bold=True, nl=False, err=True)
@@ -147,7 +148,7 @@ def plain_warnings() -> Iterator[None]:
 
 def _print_warning(message: Warning | str, *where: Any, **more: Any) -> None:
     click.secho("warning: ", fg="yellow", bold=True, nl=False, err=True)
-    click.echo(str(message), err=True)
+    click.echo(to_command_line(str(message)), err=True)
 
 
 @contextmanager

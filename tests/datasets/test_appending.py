@@ -18,6 +18,8 @@ from daily_files import EPOCH, SUFFIXES, append, content, days, native, opened, 
 from transforms import assert_identical
 
 import virtualds
+from virtualds.arrays.array import ManifestArray
+from virtualds.datasets import source_positions
 
 
 @pytest.fixture(params=SUFFIXES, ids=list(SUFFIXES))
@@ -845,3 +847,81 @@ def test_a_remote_set_of_local_files_grows_if_allow_permits(
     assert_identical(found, native(files[:2]))
     if target.suffix != ".parquet":  # whose records are replaced on local disk alone
         virtualds.drop_sources(url, str(files[0]), dim="time", **allowed)
+
+
+# ---------------------------------------------------------------------- what it costs
+
+
+def halves(tmp_path: Path, count: int) -> list[Path]:
+    """Two files, one of the even days and one of the odd ones, of one chunk a day."""
+    whole = days(0, count)
+    chunks = {"t": {"chunksizes": (1, 4, 6)}, "n": {"chunksizes": (1, 4)}}
+    parts = (whole.isel(time=slice(n, None, 2)) for n in range(2))
+    return [written(tmp_path, f"{n}", part, **chunks) for n, part in enumerate(parts)]
+
+
+def test_many_days_between_others_are_put_in_order_as_parts_of_one_array(
+    tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count, cuts = 160, 0
+    even, odd = halves(tmp_path, count)
+    append(even, target)
+    real = ManifestArray.__getitem__
+
+    def getitem(self: ManifestArray, key: Any) -> Any:
+        nonlocal cuts
+        cuts += 1
+        return real(self, key)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ManifestArray, "__getitem__", getitem)
+        append(odd, target, position="coordinate")
+    assert cuts < count
+    assert_identical(opened(target), native([even, odd]).sortby("time"))
+
+
+@pytest.mark.parametrize("change", ["replace-source", "drop_sources"])
+def test_the_places_of_many_sources_are_found_together(
+    change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, passes = tmp_path / "refs.zarr", []
+    files = [written(tmp_path, f"{n:02}", days(4 * n)) for n in range(12)]
+    real = source_positions.iterate_references
+
+    def iterate(*given: Any) -> Any:
+        passes.append(given)
+        return real(*given)
+
+    costs = []
+    for changed in (files[1:3], files[1:9]):
+        open_all = virtualds.open_virtual_mfdataset
+        nested: dict[str, Any] = {"combine": "nested", "concat_dim": "time"}
+        open_all(files, **nested).virtual.to_manifest(target, mode="w")
+        new = open_all(changed, **nested)
+        with monkeypatch.context() as patch:
+            patch.setattr(source_positions, "iterate_references", iterate)
+            if change == "drop_sources":
+                virtualds.drop_sources(target, changed, dim="time")
+            else:
+                new.virtual.to_manifest(target, mode="replace-source", append_dim="time")
+        costs.append(len(passes))
+        passes.clear()
+        kept = [f for f in files if change != "drop_sources" or f not in changed]
+        assert_identical(opened(target), native(kept))
+    assert costs[0] == costs[1]
+
+
+def test_a_new_file_does_not_write_the_references_of_others_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "refs.zarr"
+    even, _ = halves(tmp_path, 400)
+    virtual(even).virtual.to_manifest(target, manifest="parquet")
+    before = content(target)
+    append(written(tmp_path, "later", days(400)), target, manifest="parquet")
+    new = {path: data for path, data in content(target).items() if path not in before}
+    tables = [len(data) for path, data in new.items() if "/manifest." in path]
+    largest = max(len(data) for path, data in before.items() if "/manifest." in path)
+    assert tables
+    assert max(tables) < largest
+    assert_identical(opened(target), native([even, tmp_path / "later.nc"]))

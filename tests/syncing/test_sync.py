@@ -19,6 +19,7 @@ from daily_files import days, native, opened, written
 
 import virtualds
 from virtualds import CombineError, FormatError, ReadError, SourceFile, SyncReport, UnsupportedError
+from virtualds.syncing.files import SetFiles
 
 TARGETS = ("refs.json", "refs.parquet", "refs.zarr")
 Make = Callable[..., Path]
@@ -927,3 +928,76 @@ def test_what_a_set_cannot_hold_ends_in_what_sync_can_do(suffix: str, make: Make
     assert not any(word in said for word in general)
     run("refs.zarr", on_removed="drop")
     assert_holds("refs.zarr")
+
+
+# ---------------------------------------------------------------------- what does not fit
+
+
+def test_the_new_file_that_does_not_fit_is_named_with_what_sync_takes(make: Make) -> None:
+    for number in range(3):
+        make(number)
+    run()
+    before = bytes_below(Path("refs.zarr"))
+    for number in range(3, 6):
+        make(number)
+    odd = written(Path("data"), "04", days(16).assign(wind=("time", np.zeros(4))))
+    os.utime(odd, (time.time() - 1000,) * 2)
+    with pytest.raises(CombineError, match=r"data/04\.nc: append along 'time'") as raised:
+        run()
+    assert "wind: the set has no such variable (drop_variables= leaves it out)" in f"{raised.value}"
+    assert "new_variables" not in f"{raised.value}"
+    assert bytes_below(Path("refs.zarr")) == before
+    assert len(run(drop_variables="wind").added) == 3
+    assert "wind" not in opened(Path("refs.zarr"))
+    assert opened(Path("refs.zarr")).sizes["time"] == 24
+
+
+def test_a_single_file_with_days_of_the_set_is_named(make: Make) -> None:
+    make(0)
+    run()
+    os.utime(written(Path("data"), "again", days(2)), (time.time() - 1000,) * 2)
+    with pytest.raises(CombineError, match=r"again\.nc: append along 'time': 2 of 4 positions"):
+        run()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_dimension_that_the_files_do_not_follow_is_refused(target: str, make: Make) -> None:
+    for number in range(3):
+        make(number)
+    run(target)
+    before = bytes_below(Path())
+    with pytest.raises(
+        CombineError, match=r"(?s)3 files .*follow each other along 'time'"
+    ) as raised:
+        run(target, concat_dim="lat")
+    assert "pass concat_dim='time'" in f"{raised.value}"
+    with pytest.raises(CombineError, match=r"concat_dim 'tim': the set .* has \['lat', 'lon', 't"):
+        run(target, concat_dim="tim")
+    assert bytes_below(Path()) == before
+    assert run(target).unchanged == 3
+
+
+def test_a_dimension_of_one_chunk_may_still_be_that_of_one_file(make: Make) -> None:
+    make(0, count=2)
+    run()
+    make(1)
+    assert len(run().added) == 1
+    assert_holds("refs.zarr")
+
+
+def test_the_files_of_an_unchanged_set_are_listed_once(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        make(number)
+    run()
+    make(3)
+    read, real = [], SetFiles._read
+
+    def counted(self: SetFiles, parts: Any) -> Any:
+        read.append(parts)
+        return real(self, parts)
+
+    monkeypatch.setattr(SetFiles, "_read", counted)
+    assert len(run().added) == 1
+    assert len(read) == 1

@@ -25,6 +25,9 @@ Box = tuple[tuple[int, int], ...]
 MOST_PIPELINES = np.iinfo(np.uint16).max + 1
 """Pipelines that the column ``pipeline`` of a manifest can number."""
 
+MOST_VIEWS = 64
+"""Most parts of an array in a reference set that are put in order without reading references."""
+
 
 def concatenate(arrays: Sequence[ManifestArray], axis: int = 0) -> ManifestArray:
     """Lay virtual arrays end to end along an axis.
@@ -49,7 +52,7 @@ def concatenate(arrays: Sequence[ManifestArray], axis: int = 0) -> ManifestArray
 
 
 def reorder(array: ManifestArray, axis: int, lengths: Ints, order: Ints) -> ManifestArray:
-    """Return an array whose parts along an axis stand in another order.
+    """Return an array whose parts along an axis stand in another order, or only some of them.
 
     Parameters
     ----------
@@ -57,11 +60,14 @@ def reorder(array: ManifestArray, axis: int, lengths: Ints, order: Ints) -> Mani
     axis : int
     lengths : int array, shape (parts,)
         Elements of each part along the axis.
-    order : int array, shape (parts,)
+    order : int array
         The numbers of the parts, in their new order.
     """
-    if (order == np.arange(len(order))).all():
+    if np.array_equal(order, np.arange(len(lengths))):
         return array
+    if len(order) > MOST_VIEWS and any(f.manifest.is_in_set for f in array.fragments):
+        # so many views of tables would take longer than the references
+        array = _load_references(array, axis)
     begins = np.cumsum(lengths) - lengths
     if len(array.fragments) == 1 and array.fragments[0].shape == array.shape:
         fragment = array.fragments[0].reorder(axis, begins, lengths, order)
@@ -72,10 +78,18 @@ def reorder(array: ManifestArray, axis: int, lengths: Ints, order: Ints) -> Mani
             pipelines = tuple(map(array.pipelines.__getitem__, used.tolist()))
             manifest = fragment.manifest.with_pipelines(numbers.tolist())
             fragments = (replace(fragment, manifest=manifest),)
-            return replace(array, pipelines=pipelines, fragments=fragments)
+            shape = (*array.shape[:axis], int(lengths[order].sum()), *array.shape[axis + 1 :])
+            return replace(array, shape=shape, pipelines=pipelines, fragments=fragments)
     before = (slice(None),) * axis
-    parts = [array[(*before, slice(n, n + size))] for n, size in zip(begins, lengths, strict=True)]
-    return concatenate([parts[n] for n in order.tolist()], axis)
+    ends = begins + lengths
+    parts = [array[(*before, slice(begins[n], ends[n]))] for n in order.tolist()]
+    return concatenate(parts, axis)
+
+
+def _load_references(array: ManifestArray, axis: int) -> ManifestArray:
+    """Return an array with its references in memory, in as few fragments as can be."""
+    loaded = (replace(f, manifest=f.manifest.loaded()) for f in array.fragments)
+    return replace(array, fragments=join_fragments(tuple(loaded), axis))
 
 
 def assemble(

@@ -41,7 +41,7 @@ from virtualds.urls import HELD, normalise_url, scheme_of
 
 def build_source_table(arrays: Iterable[ManifestArray]) -> pd.DataFrame:
     """Return a table with one row for each source file of some arrays."""
-    parts = _count_sources(f.manifest for array in arrays for f in array.fragments)
+    parts = count_sources(f.manifest for array in arrays for f in array.fragments)
     columns = [part.read_files().take(part.chunks > 0) for part in parts]
     urls, sizes, mtimes, etags = map(np.concatenate, zip(*columns, strict=True))
     table = pd.DataFrame(
@@ -58,7 +58,7 @@ def build_source_table(arrays: Iterable[ManifestArray]) -> pd.DataFrame:
     return table if len(set(urls)) == len(urls) else _join_repeated(table)
 
 
-def _count_sources(manifests: Iterable[ChunkManifest]) -> list[CountedSources]:
+def count_sources(manifests: Iterable[ChunkManifest]) -> list[CountedSources]:
     """Count the chunks in each file, together for manifests whose set has one list of files."""
     stored: dict[Hashable, CountedSources] = {}
     others: dict[SourceFile, int] = {}

@@ -85,6 +85,8 @@ class Build(Generic[Opened]):
             tell(INFO, f"{report.summary}, {report.seconds:.3f} s")
             if report.read:
                 tell(INFO, f"HDF5 files: {report.read}")
+            if report.schema_lines:
+                tell(INFO, "\n".join(report.schema_lines))
         if self.building.on_error == "skip":
             _warn_of_losses(report)
         return sorted(found, key=lambda outcome: outcome.number), report

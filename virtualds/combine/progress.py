@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from virtualds.combine.file_schemas import FileSchema, SchemaCounter, describe_schemas
 from virtualds.combine.files_read import FilesRead, WayCounter
 from virtualds.combine.report_page import describe_build
 from virtualds.errors import without_secrets
@@ -25,6 +26,7 @@ class Count:
         self._begin = time.monotonic()
         self.done = self.failed = self.cached = self.references = 0
         self._ways = WayCounter()
+        self._schemas = SchemaCounter()
         self._damaged: dict[int, tuple[LeftOut, ...]] = {}
 
     def add(self, outcome: Any) -> None:
@@ -36,6 +38,7 @@ class Count:
         self._damaged.update(outcome.damaged)
         for number, way in outcome.ways.items():
             self._ways.add(number, way)
+        self._schemas.add(outcome.numbers, outcome.found)
         self._tell(self._measure_progress())
 
     def finish(self, left_out: Any, files: Sequence[Any]) -> BuildReport:
@@ -49,6 +52,7 @@ class Count:
             self.seconds,
             self._ways.finish(files),
             tuple(part for number in sorted(self._damaged) for part in self._damaged[number]),
+            self._schemas.finish(files),
         )
         self._tell(self._measure_progress(report))
         return report
@@ -117,6 +121,9 @@ class BuildReport:
         How many HDF5 files were read in which way, and why some were read through h5py.
     damaged : tuple of LeftOut
         Damaged parts of files, such as messages, that were left out of files that were opened.
+    schemas : tuple of FileSchema
+        How many files have which names, dimensions and types of variables, and the same decoding,
+        that of most files first; and how the others differ from it.
 
     Raises
     ------
@@ -139,6 +146,7 @@ class BuildReport:
     seconds: float = 0.0
     read: FilesRead = field(default_factory=FilesRead)
     damaged: tuple[LeftOut, ...] = ()
+    schemas: tuple[FileSchema, ...] = ()
 
     def __post_init__(self) -> None:
         if self.files != self.opened + self.cached + len(self.left_out):
@@ -156,6 +164,11 @@ class BuildReport:
             f"{f', {format_count(len(self.damaged), DAMAGED)}' if self.damaged else ''}"
         )
 
+    @property
+    def schema_lines(self) -> list[str]:
+        """A line for each of the first schemas; none if all files are alike."""
+        return describe_schemas(self.schemas)
+
     def __repr__(self) -> str:
         return f"<BuildReport {self.summary}>"
 
@@ -164,7 +177,9 @@ class BuildReport:
 
     def __str__(self) -> str:
         read = [f"  read: {self.read.summary}"] if self.read else []
-        return "\n".join([self.summary, *read, *describe_left_out([*self.left_out, *self.damaged])])
+        schemas = [f"  {line}" for line in self.schema_lines]
+        lost = describe_left_out([*self.left_out, *self.damaged])
+        return "\n".join([self.summary, *read, *schemas, *lost])
 
 
 def show_url(url: str) -> str:

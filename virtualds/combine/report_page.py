@@ -28,6 +28,7 @@ def describe_build(report: Any) -> Markup:
             "Chunks": f"{report.references:,}",
             "Time": _format_time(report.files, report.seconds),
             "HDF5 files read": read.summary if read else None,
+            "Schemas": _count_schemas(report.schemas),
         }
     )
     return element(
@@ -36,6 +37,7 @@ def describe_build(report: Any) -> Markup:
         _draw_outcomes(met, report.files),
         key([(shade, f"{count:,} {name}") for shade, name, count in met]),
         rows,
+        _list_schemas(report.schemas),
         _list_left_out("Left out", report.left_out),
         _list_left_out("Damaged parts, left out", report.damaged),
         _list_reasons(read.reasons),
@@ -65,6 +67,24 @@ def _list_left_out(title: str, left_out: Sequence[Any]) -> Markup | None:
     rows = [(without_secrets(f.url), f.error, without_secrets(f.message)) for f in left_out[:20]]
     shown = table(("file", "error", "what happened"), rows, total=len(left_out))
     return section(title, shown, note=f"{len(left_out):,}", is_open=True)
+
+
+def _count_schemas(schemas: Sequence[Any]) -> str | None:
+    if len(schemas) == 1:
+        return "one, of all files"
+    return f"{len(schemas):,}" if schemas else None
+
+
+def _list_schemas(schemas: Sequence[Any]) -> Markup | None:
+    """Return a table of the schemas, if files differ."""
+    if len(schemas) < 2:
+        return None
+    usual = "the schema of most files"
+    rows = [(f"{s.files:,}", s.first, "; ".join(s.differences) or usual) for s in schemas[:20]]
+    shown = table(
+        ("files", "the first of them", "how they differ"), rows, total=len(schemas), numbers=(0,)
+    )
+    return section("Schemas", shown, note=f"{len(schemas):,}", is_open=True)
 
 
 def _list_reasons(reasons: Sequence[Any]) -> Markup | None:

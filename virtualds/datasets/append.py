@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
 
 from virtualds.arrays.array import ManifestArray, has_missing_value
+from virtualds.arrays.concatenate import reorder
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.regions import clear_boxes, find_boxes
 from virtualds.bounds import demand_joinable
@@ -24,16 +26,20 @@ from virtualds.chunks.reference_table import iterate_references
 from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES
 from virtualds.datasets.append_places import (
     POSITIONS,
+    Piece,
     cut_along,
     find_replaced_static,
     pair_stretches,
+    place_pieces,
+    put_between,
 )
 from virtualds.datasets.changed_groups import join_coordinates
 from virtualds.datasets.duplicates import (
     REMEDY,
-    borders_copies,
+    borders,
     check_unchanged,
     duplicates_error,
+    find_copies,
     find_known_positions,
     is_copy,
 )
@@ -43,8 +49,10 @@ from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.reference_systems import check_systems_of_set, list_systems
 from virtualds.datasets.references_behind import replace_variables, restore_references
 from virtualds.datasets.source_positions import (
+    Stretch,
     find_only_dimension,
     find_positions,
+    find_stretches,
     list_arrays_along,
     list_dims_between,
     urls_of,
@@ -71,6 +79,24 @@ CODING_ATTRIBUTES = (
 """Attributes that say how stored numbers encode values."""
 
 
+class Remedies(NamedTuple):
+    """What errors say to do about data that do not fit a set, in the words of the caller.
+
+    ``duplicates`` is about positions that the set has already, ``misfit`` about a dataset that does
+    not fit, and ``leave_out`` about a variable that the set lacks.
+    """
+
+    duplicates: str = REMEDY
+    misfit: str = (
+        "convert variables that differ, or pass new_variables='fill' or missing_variables='fill' "
+        "if one side lacks them"
+    )
+    leave_out: str = "ds.drop_vars leaves it out"
+
+
+OF_APPEND = Remedies()
+
+
 def append_along(
     old: ManifestGroup,
     new: xr.Dataset,
@@ -78,7 +104,7 @@ def append_along(
     position: str = "end",
     on_duplicate: str = "raise",
     lacking: Lacking = LACKING_REFUSED,
-    remedy: str = REMEDY,
+    remedies: Remedies = OF_APPEND,
     root: str = "",
 ) -> ManifestGroup:
     """Return a set with a dataset added along a dimension.
@@ -97,8 +123,8 @@ def append_along(
         What to do about positions that are in the set already.
     lacking : Lacking
         What to do about variables that one side lacks.
-    remedy : str
-        What the error tells the user to do about positions that are in the set already.
+    remedies : Remedies
+        What errors tell the user to do.
     root : str
         Url of the set, which holds values that were in memory when it was written.
 
@@ -119,17 +145,18 @@ def append_along(
     new = restore_references(new)
     present = _open_set(old, new, dim)
     present, new = lacking.complete(present, new, dim)
-    new = _select_comparable(present, _load_index_alike(present, new, dim), dim)
+    new = _select_comparable(present, _load_index_alike(present, new, dim), dim, remedies)
     known = find_known_positions(present, new, dim)
     if known.any() and on_duplicate == "raise":
-        raise duplicates_error(present, new, dim, known, remedy)
+        raise duplicates_error(present, new, dim, known, remedies.duplicates)
     if known.all():
         return old
     check_unchanged(present, new, dim)
     new = _load_unread(new)
     present = _load_alike(present, new, root)
-    added = [cut_along(new, dim, stretch) for stretch in find_runs(np.flatnonzero(~known))]
-    return _to_group(old, _join_pieces(present, POSITIONS[position](present, added, dim), dim))
+    runs = find_runs(np.flatnonzero(~known))
+    pieces = place_pieces(present, new, runs, dim, position)
+    return _to_group(old, _join_pieces(present, new, pieces, dim))
 
 
 def compare_static(
@@ -184,13 +211,8 @@ def replace_sources(
     new = _load_unread(new)
     places = pair_stretches(present, new, dim)
     present = _load_alike(present, new, root)
-    pieces, last = [], 0
-    for (begin, stop), part in sorted(places, key=lambda place: place[0]):
-        pieces += [cut_along(present, dim, (last, begin)), part]
-        last = stop
-    pieces.append(cut_along(present, dim, (last, present.sizes[dim])))
-    joined = _join_pieces(present, [p for p in pieces if p.sizes[dim]], dim)
-    return _to_group(old, joined.assign(static))
+    pieces = put_between(present.sizes[dim], places)
+    return _to_group(old, _join_pieces(present, new, pieces, dim).assign(static))
 
 
 def remove_sources(
@@ -234,9 +256,7 @@ def remove_sources(
         )
     if dim is None:
         dim = find_only_dimension(present, wanted)
-    met = np.zeros(present.sizes[dim], bool)
-    for url in wanted:
-        met |= _find_removed(present, dim, url)
+    met = _find_removed(present, dim, wanted)
     others = {url for url in listed - wanted if not _is_held(url, root)}
     left = met & find_positions(present, dim, others)
     kept = np.flatnonzero(~met | left)
@@ -244,8 +264,8 @@ def remove_sources(
         raise CombineError(
             f"nothing would be left of the set along {dim!r}; remove the set instead"
         )
-    pieces = [cut_along(present, dim, run) for run in find_runs(kept)]
-    rest = _join_pieces(present, pieces, dim)
+    pieces = [Piece(False, *run) for run in find_runs(kept)]
+    rest = _join_pieces(present, present, pieces, dim)
     if left.any():
         gapped = _leave_gaps(rest, wanted, _find_grid(present, dim, others, left), root)
         if gapped is rest and kept.size == met.size:
@@ -254,20 +274,24 @@ def remove_sources(
     return _to_group(old, rest)
 
 
-def _find_removed(present: xr.Dataset, dim: str, url: str) -> npt.NDArray[np.bool_]:
+def _find_removed(present: xr.Dataset, dim: str, urls: set[str]) -> npt.NDArray[np.bool_]:
     """Say for every position whether data there come from a source that shall go."""
-    met = find_positions(present, dim, {url})
-    if not met.any():
-        raise CombineError(
-            f"{url}: the set has no such source along {dim!r}; ds.virtual.sources lists them"
-        )
-    for run in find_runs(np.flatnonzero(met)):
-        if borders_copies(present, dim, *run):
+    met = np.zeros(present.sizes[dim], bool)
+    copies, stretches = find_copies(present, dim), find_stretches(present, dim, urls)
+    for url in sorted(urls):
+        if url not in stretches:
             raise CombineError(
-                f"{url}: positions {run[0]} to {run[1]} along {dim!r} of the set come from this "
-                f"source, and chunks beside them were rewritten or are held in the set, which does "
-                f"not know where those come from; write the set anew without this source"
+                f"{url}: the set has no such source along {dim!r}; ds.virtual.sources lists them"
             )
+        for run in stretches[url]:
+            if borders(copies, run):
+                raise CombineError(
+                    f"{url}: positions {run[0]} to {run[1]} along {dim!r} of the set come from "
+                    f"this source, and chunks beside them were rewritten or are held in the set, "
+                    f"which does not know where those come from; write the set anew without this "
+                    f"source"
+                )
+            met[slice(*run)] = True
     return met
 
 
@@ -358,7 +382,9 @@ def _load_index_alike(present: xr.Dataset, new: xr.Dataset, dim: str) -> xr.Data
     return new.assign_coords({dim: new.variables[dim].compute()})
 
 
-def _select_comparable(present: xr.Dataset, new: xr.Dataset, dim: str) -> xr.Dataset:
+def _select_comparable(
+    present: xr.Dataset, new: xr.Dataset, dim: str, remedies: Remedies = OF_APPEND
+) -> xr.Dataset:
     """Return the variables that grow; refuse a dataset whose variables do not fit the set."""
     check_systems_of_set(list_systems(present), new)
     extra = sorted(str(name) for name in new.variables if name not in present.variables)
@@ -367,9 +393,7 @@ def _select_comparable(present: xr.Dataset, new: xr.Dataset, dim: str) -> xr.Dat
         for name, v in present.variables.items()
         if dim in v.dims and name not in new.variables
     )
-    problems = [
-        f"{name}: the set has no such variable (ds.drop_vars leaves it out)" for name in extra
-    ]
+    problems = [f"{name}: the set has no such variable ({remedies.leave_out})" for name in extra]
     problems += [f"{name}: the new dataset has no such variable" for name in lacking]
     for name, variable in new.variables.items():
         if name in present.variables:
@@ -378,8 +402,7 @@ def _select_comparable(present: xr.Dataset, new: xr.Dataset, dim: str) -> xr.Dat
     if problems:
         said = (
             f"append along {dim!r}: the new dataset does not fit the set, and nothing has been "
-            f"written; convert variables that differ, or pass new_variables='fill' or "
-            f"missing_variables='fill' if one side lacks them"
+            f"written; {remedies.misfit}"
         )
         raise CombineError(list_details(said, problems))
     return new.drop_vars([n for n, v in new.variables.items() if dim not in v.dims])
@@ -467,12 +490,15 @@ def _load_alike(present: xr.Dataset, new: xr.Dataset, root: str) -> xr.Dataset:
 # ---------------------------------------------------------------------- join
 
 
-def _join_pieces(present: xr.Dataset, pieces: Sequence[xr.Dataset], dim: str) -> xr.Dataset:
-    """Concatenate pieces; variables without the dimension are those of the set."""
+def _join_pieces(
+    present: xr.Dataset, new: xr.Dataset, pieces: Sequence[Piece], dim: str
+) -> xr.Dataset:
+    """Put pieces one after the other; variables without the dimension are those of the set."""
     static = present.drop_vars([n for n, v in present.variables.items() if dim in v.dims])
-    along = [piece.drop_vars(list(static.variables), errors="ignore") for piece in pieces]
+    both = {False: present, True: new}
+    used = [kind for kind in both if any(piece.is_new == kind for piece in pieces)]
     joined = xr.concat(
-        along,
+        [both[kind].drop_vars(list(static.variables), errors="ignore") for kind in used],
         dim,
         data_vars="minimal",
         coords="minimal",
@@ -480,6 +506,9 @@ def _join_pieces(present: xr.Dataset, pieces: Sequence[xr.Dataset], dim: str) ->
         join="exact",
         combine_attrs="override",
     )
+    first = {True: present.sizes[dim] if len(used) == 2 else 0, False: 0}
+    stretches = [(first[p.is_new] + p.begin, first[p.is_new] + p.stop) for p in pieces]
+    joined = _order_along(joined, dim, stretches)
     whole = joined.assign_coords(static.coords).assign(static.data_vars)
     ordered = xr.Dataset({name: whole[name] for name in present.data_vars}, whole.coords)
     for name, variable in present.variables.items():
@@ -490,6 +519,27 @@ def _join_pieces(present: xr.Dataset, pieces: Sequence[xr.Dataset], dim: str) ->
             # the dtype of storage does not fit numbers that were promoted
             ordered[name].encoding.pop("dtype", None)
     return ordered
+
+
+def _order_along(dataset: xr.Dataset, dim: str, stretches: Sequence[Stretch]) -> xr.Dataset:
+    """Return a dataset of stretches along a dimension, in their order."""
+    size = dataset.sizes[dim]
+    edges = np.unique([0, size, *chain.from_iterable(stretches)])
+    order = np.searchsorted(edges, [begin for begin, _ in stretches])
+    lengths = np.diff(edges)
+    if np.array_equal(order, np.arange(len(lengths))):
+        return dataset
+    found = ((n, v, get_virtual_array(v)) for n, v in dataset.variables.items())
+    arrays = {n: (v, array) for n, v, array in found if array is not None}
+    ids = np.concatenate([np.arange(*stretch) for stretch in stretches])
+    ordered = dataset.drop_vars(list(arrays)).isel({dim: ids}, missing_dims="ignore")
+    virtual = {}
+    for name, (variable, array) in arrays.items():
+        data: Any = reorder(array, variable.dims.index(dim), lengths, order)
+        virtual[name] = xr.Variable(variable.dims, data, variable.attrs, variable.encoding)
+    coords = {name: v for name, v in virtual.items() if name in dataset.coords}
+    rest = {name: v for name, v in virtual.items() if name not in coords}
+    return ordered.assign_coords(coords).assign(rest)
 
 
 def _to_group(old: ManifestGroup, dataset: xr.Dataset) -> ManifestGroup:

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import xarray as xr
 
-from virtualds.chunks.projection import find_runs
-from virtualds.datasets.duplicates import borders_copies
+from virtualds.datasets.duplicates import borders, find_copies
 from virtualds.datasets.lazy import get_virtual_array
-from virtualds.datasets.source_positions import find_positions, lies_in, urls_of
+from virtualds.datasets.source_positions import Stretch, find_stretches, lies_in, urls_of
 from virtualds.errors import CombineError
 
-Stretch = tuple[int, int]
-"""Start and stop along a dimension."""
 
+class Piece(NamedTuple):
+    """A stretch along a dimension, of the set or of the new data."""
 
-# ---------------------------------------------------------------------- placing new data
+    is_new: bool
+    begin: int
+    stop: int
 
 
 def cut_along(dataset: xr.Dataset, dim: str, stretch: Stretch) -> xr.Dataset:
@@ -29,22 +29,38 @@ def cut_along(dataset: xr.Dataset, dim: str, stretch: Stretch) -> xr.Dataset:
     return dataset.isel({dim: slice(*stretch)})
 
 
-def _place_by_coordinate(
-    present: xr.Dataset, added: Sequence[xr.Dataset], dim: str
-) -> list[xr.Dataset]:
-    """Cut the set and the new data so that the coordinate stays monotonic."""
-    sign = _find_direction(present, dim)
-    index = present.indexes[dim]
-    runs = [run for part in added for run in _find_runs_between(part, index, dim, sign)]
-    runs.sort(key=lambda run: run[1], reverse=sign == -1)
+def put_between(size: int, new: Iterable[tuple[Stretch, Piece]]) -> list[Piece]:
+    """Return the pieces of a set of some size with new ones in place of stretches, which rise."""
     pieces, last = [], 0
-    for place, _, part in runs:
-        pieces += [cut_along(present, dim, (last, place)), part]
-        last = place
-    pieces.append(cut_along(present, dim, (last, index.size)))
-    joined = [piece for piece in pieces if piece.sizes[dim]]
-    _check_order(joined, dim, sign)
-    return joined
+    for (begin, stop), piece in new:
+        pieces += [Piece(False, last, begin), piece]
+        last = stop
+    pieces.append(Piece(False, last, size))
+    return [piece for piece in pieces if piece.stop > piece.begin]
+
+
+# ---------------------------------------------------------------------- placing new data
+
+
+def place_pieces(
+    present: xr.Dataset, new: xr.Dataset, runs: Sequence[Stretch], dim: str, position: str
+) -> list[Piece]:
+    """Return the order of the set and of stretches of new data: at an end, or by coordinate."""
+    size = present.sizes[dim]
+    if position != "coordinate":
+        place = size if position == "end" else 0
+        return put_between(size, (((place, place), Piece(True, *run)) for run in runs))
+    sign = _find_direction(present, dim)
+    index, values = present.indexes[dim], new.indexes[dim]
+    found = [
+        (place, Piece(True, *run))
+        for begin, stop in runs
+        for place, run in _find_runs_between(values[begin:stop], begin, index, sign)
+    ]
+    found.sort(key=lambda item: values[item[1].begin], reverse=sign == -1)
+    pieces = put_between(size, (((place, place), piece) for place, piece in found))
+    _check_order(pieces, index, values, dim, sign)
+    return pieces
 
 
 def _find_direction(present: xr.Dataset, dim: str) -> int:
@@ -65,26 +81,31 @@ def _find_direction(present: xr.Dataset, dim: str) -> int:
 
 
 def _find_runs_between(
-    part: xr.Dataset, index: pd.Index[Any], dim: str, sign: int
-) -> Iterator[tuple[int, Any, xr.Dataset]]:
+    values: pd.Index[Any], begin: int, index: pd.Index[Any], sign: int
+) -> Iterator[tuple[int, Stretch]]:
     """Yield the runs of new data with no data of the set between them.
 
-    Each run comes with the position of the set that it goes before, its first value, and its data.
+    Each run comes behind the position of the set that it goes before; ``begin`` is the position of
+    the first of the values.
     """
-    values = part.indexes[dim]
     place = np.asarray(index[::sign].searchsorted(values))
     place = place if sign == 1 else index.size - place
     before, after = (values[:-1], values[1:])[::sign]
     turns = np.asarray(after < before)
     cuts = [0, *(np.flatnonzero((np.diff(place) != 0) | turns) + 1).tolist(), values.size]
-    for begin, stop in pairwise(cuts):
-        yield int(place[begin]), values[begin], cut_along(part, dim, (begin, stop))
+    for first, last in pairwise(cuts):
+        yield int(place[first]), (begin + first, begin + last)
 
 
-def _check_order(pieces: Sequence[xr.Dataset], dim: str, sign: int) -> None:
+def _check_order(
+    pieces: Sequence[Piece], index: pd.Index[Any], values: pd.Index[Any], dim: str, sign: int
+) -> None:
     """Refuse parts that overlap, because no order of them is monotonic."""
     for left, right in pairwise(pieces):
-        a, b = left.indexes[dim][-1], right.indexes[dim][0]
+        a, b = (
+            (values if left.is_new else index)[left.stop - 1],
+            (values if right.is_new else index)[right.begin],
+        )
         if not (a < b if sign == 1 else a > b):
             raise CombineError(
                 f"position='coordinate': {a} and {b} along {dim!r} overlap; sort the new dataset, "
@@ -92,39 +113,42 @@ def _check_order(pieces: Sequence[xr.Dataset], dim: str, sign: int) -> None:
             )
 
 
-POSITIONS: dict[str, Callable[[xr.Dataset, Sequence[xr.Dataset], str], list[xr.Dataset]]] = {
-    "end": lambda present, added, dim: [present, *added],
-    "start": lambda present, added, dim: [*added, present],
-    "coordinate": _place_by_coordinate,
-}
-"""Functions that order the set and the new data, by ``position``."""
+POSITIONS = ("end", "start", "coordinate")
+"""Where new data may go."""
 
 
-def pair_stretches(
-    present: xr.Dataset, new: xr.Dataset, dim: str
-) -> list[tuple[Stretch, xr.Dataset]]:
-    """Return the stretches of the set to replace, with their replacements."""
+# ---------------------------------------------------------------------- replacing data
+
+
+def pair_stretches(present: xr.Dataset, new: xr.Dataset, dim: str) -> list[tuple[Stretch, Piece]]:
+    """Return the stretches of the set to replace, rising, with their replacements."""
     known = urls_of(present)
     shared = urls_of(new) & known
     if not shared:
-        return [(_find_stretch_of_values(present, new, dim), new)]
+        whole = Piece(True, 0, new.sizes[dim])
+        return [(_find_stretch_of_values(present, new, dim), whole)]
     if unknown := sorted(urls_of(new) - known):
         raise CombineError(
             f"replace-source: {unknown[0]} is not a source of the set; append it "
             f"(append_dim={dim!r})"
         )
-    return [_pair_source(present, new, dim, url) for url in sorted(shared)]
+    now, before = (find_stretches(dataset, dim, shared) for dataset in (new, present))
+    copies = find_copies(present, dim)
+    found = []
+    for url in sorted(shared):
+        run = _demand_one_run(now.get(url, []), url, "the new dataset")
+        there = _demand_one_run(before.get(url, []), url, "the set")
+        if borders(copies, there):
+            there = _find_stretch_with_copies(present, new, dim, url, run, there)
+        found.append((there, Piece(True, *run)))
+    return sorted(found)
 
 
-def _pair_source(
-    present: xr.Dataset, new: xr.Dataset, dim: str, url: str
-) -> tuple[Stretch, xr.Dataset]:
-    run = _find_one_run(find_positions(new, dim, {url}), url, "the new dataset")
-    part = cut_along(new, dim, run)
-    there = _find_one_run(find_positions(present, dim, {url}), url, "the set")
-    if not borders_copies(present, dim, *there):
-        return there, part
-    found = _find_stretch_of_values(present, part, dim)
+def _find_stretch_with_copies(
+    present: xr.Dataset, new: xr.Dataset, dim: str, url: str, run: Stretch, there: Stretch
+) -> Stretch:
+    """Return where the set has the values of a source, of which it may have copies."""
+    found = _find_stretch_of_values(present, cut_along(new, dim, run), dim)
     if found[0] > there[0] or found[1] < there[1]:
         raise CombineError(
             f"replace-source: positions {there[0]} to {there[1]} along {dim!r} of the set come "
@@ -132,11 +156,10 @@ def _pair_source(
             f"new dataset has other values of {dim!r}, so that nothing says what it replaces; "
             f"write the set anew (mode='w')"
         )
-    return found, part
+    return found
 
 
-def _find_one_run(met: npt.NDArray[np.bool_], url: str, where: str) -> Stretch:
-    runs = find_runs(np.flatnonzero(met))
+def _demand_one_run(runs: Sequence[Stretch], url: str, where: str) -> Stretch:
     if len(runs) != 1:
         raise CombineError(
             f"replace-source: {url} has {len(runs)} stretches of {where}; it can be replaced where "

@@ -16,16 +16,18 @@ import pandas as pd
 import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.chunks.columns import INLINE, drop_repeated_tables
+from virtualds.chunks.columns import drop_repeated_tables
 from virtualds.chunks.lazy_manifest import find_listed
 from virtualds.chunks.reference_table import iterate_references
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.source_positions import (
-    find_positions,
+    Stretch,
     find_urls_along,
     find_used_along,
+    iterate_slabs,
     list_arrays_along,
     list_urls_along,
+    mark_slabs,
 )
 from virtualds.errors import CombineError
 from virtualds.source_file import SourceFile
@@ -61,26 +63,26 @@ def is_copy(url: str) -> bool:
     return find_copy_folder(url) is not None or _NATIVE.fullmatch(url) is not None
 
 
-def borders_copies(dataset: xr.Dataset, dim: str, begin: int, stop: int) -> bool:
-    """Say whether a position beside a stretch has copies, and no chunk in a source.
-
-    The copies may be of the source of the stretch, which is longer then than its references show.
-    """
-    sides = ((begin - 1, begin), (stop, stop + 1))
-    inside = [slice(*side) for side in sides if side[0] >= 0 and side[1] <= dataset.sizes[dim]]
-    return any(find_copies(dataset.isel({dim: side}), dim).any() for side in inside)
-
-
 def find_copies(dataset: xr.Dataset, dim: str) -> npt.NDArray[np.bool_]:
     """Say for every position whether there are copies, and no chunk in a source."""
-    urls = list_urls_along(dataset, dim)
-    copies = {url for url in urls if is_copy(url)}
-    found = find_positions(dataset, dim, copies)
-    for _, array in list_arrays_along(dataset, dim):
-        for fragment in array.fragments:
-            for _, part in iterate_references(fragment.manifest):
-                found |= bool((part.file == INLINE).any())
-    return found & ~find_positions(dataset, dim, urls - copies)
+    copied, referred = np.zeros((2, dataset.sizes[dim]), bool)
+    for axis, array in list_arrays_along(dataset, dim):
+        for slabs, part, edges in iterate_slabs(array, axis):
+            # negative codes, of chunks held in the set and of missing ones, count from the end
+            held = np.array([*(is_copy(file.url) for file in part.files), True, False])
+            copies = held[part.file]
+            mark_slabs(copied, edges, slabs[copies])
+            mark_slabs(referred, edges, slabs[~copies & (part.file >= 0)])
+    return copied & ~referred
+
+
+def borders(marked: npt.NDArray[np.bool_], stretch: Stretch) -> bool:
+    """Say whether a position beside a stretch is marked.
+
+    Copies beside a stretch may be of its source, which is longer then than its references show.
+    """
+    begin, stop = stretch
+    return bool(marked[max(begin - 1, 0) : begin].any() or marked[stop : stop + 1].any())
 
 
 # ---------------------------------------------------------------------- duplicates

@@ -6,7 +6,7 @@ read piece by piece.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +17,12 @@ from virtualds.bounds import demand_joinable
 from virtualds.chunks.columns import drop_repeated_tables
 from virtualds.chunks.lazy_manifest import find_listed
 from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.projection import Ints
 from virtualds.chunks.reference_table import iterate_references
 from virtualds.datasets.lazy import get_virtual_array
+
+Stretch = tuple[int, int]
+"""Start and stop along a dimension."""
 
 
 def list_arrays_along(dataset: xr.Dataset, dim: str) -> Iterable[tuple[int, ManifestArray]]:
@@ -84,22 +88,55 @@ def find_positions(dataset: xr.Dataset, dim: str, urls: set[str]) -> npt.NDArray
         return found
     for axis, array in list_arrays_along(dataset, dim):
         if not urls.isdisjoint(file.url for file in array.listed_sources):
-            for fragment in array.fragments:
-                edges = fragment.start[axis] + fragment.axes[axis].slabs().edges
-                hits = np.flatnonzero(_find_slabs(fragment.manifest, axis, urls))
-                for slab in hits.tolist():
-                    found[edges[slab] : edges[slab + 1]] = True
+            for slabs, part, edges in iterate_slabs(array, axis):
+                numbers = [n for n, file in enumerate(part.files) if file.url in urls]
+                mark_slabs(found, edges, slabs[np.isin(part.file, numbers)])
     return found
 
 
-def _find_slabs(manifest: ChunkManifest, axis: int, urls: set[str]) -> npt.NDArray[np.bool_]:
-    """Say for every slab of an axis whether a chunk of it lies in some files."""
-    found = np.zeros(manifest.shape[axis], bool)
-    for ids, part in iterate_references(manifest):
-        numbers = [n for n, file in enumerate(part.files) if file.url in urls]
-        met = ids[np.isin(part.file, numbers)]
-        found[np.unravel_index(met, manifest.shape)[axis]] = True
-    return found
+def iterate_slabs(array: ManifestArray, axis: int) -> Iterator[tuple[Ints, ChunkManifest, Ints]]:
+    """Yield the chunks of an array block by block, behind the slab of an axis that each lies in.
+
+    The last item says where the slabs begin and end along the axis.
+    """
+    for fragment in array.fragments:
+        for ids, part in iterate_references(fragment.manifest):
+            slabs = np.unravel_index(ids, fragment.manifest.shape)[axis]
+            yield np.asarray(slabs, np.int64), part, fragment.edges(axis)
+
+
+def mark_slabs(found: npt.NDArray[np.bool_], edges: Ints, slabs: Ints) -> None:
+    """Mark all positions of some slabs."""
+    met = np.zeros(len(edges) - 1, bool)
+    met[slabs] = True
+    found[edges[0] : edges[-1]] |= np.repeat(met, np.diff(edges))
+
+
+def find_stretches(dataset: xr.Dataset, dim: str, urls: set[str]) -> dict[str, list[Stretch]]:
+    """Return the stretches along a dimension that come from each of some sources.
+
+    Sources without any are not among them.
+    """
+    found: dict[str, set[Stretch]] = {}
+    for axis, array in list_arrays_along(dataset, dim):
+        for slabs, part, edges in iterate_slabs(array, axis):
+            wanted = np.array([*(file.url in urls for file in part.files), False, False])
+            there = np.flatnonzero(wanted[part.file])
+            files, where = np.unique(np.stack([part.file[there], slabs[there]]), axis=1)
+            ends = zip(edges[where].tolist(), edges[where + 1].tolist(), strict=True)
+            for number, stretch in zip(files.tolist(), ends, strict=True):
+                found.setdefault(part.files[number].url, set()).add(stretch)
+    return {url: _join_stretches(some) for url, some in found.items()}
+
+
+def _join_stretches(stretches: Iterable[Stretch]) -> list[Stretch]:
+    joined: list[Stretch] = []
+    for begin, stop in sorted(stretches):
+        if joined and begin <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(stop, joined[-1][1])
+        else:
+            joined.append((begin, stop))
+    return joined
 
 
 def find_only_dimension(present: xr.Dataset, urls: set[str]) -> str:

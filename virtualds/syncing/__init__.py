@@ -22,12 +22,10 @@ from virtualds.options import SETTLE
 from virtualds.source_file import StorageOptions
 from virtualds.stores.access_rules import Allow
 from virtualds.stores.retry import explain_interrupt
-from virtualds.syncing.apply import Update
-from virtualds.syncing.commit import commit
-from virtualds.syncing.compare import Changes, complete
-from virtualds.syncing.list_files import list_files
+from virtualds.syncing.files import Changes, SetFiles, list_files
 from virtualds.syncing.open_files import FileOpener, Urls
 from virtualds.syncing.report import SyncReport
+from virtualds.syncing.update import Update, demand_dimension
 from virtualds.urls import scheme_of
 
 ON_REMOVED = ("error", "keep", "drop")
@@ -148,7 +146,7 @@ def sync(
         _demand_references(destination)
         update = Update(
             dim=concat_dim,
-            root=destination.location.url,
+            known=SetFiles(concat_dim, destination.location.url),
             opener=FileOpener(
                 concat_dim, opening | {"storage_options": storage_options, "allow": allow}
             ),
@@ -159,9 +157,11 @@ def sync(
         )
         with explain_interrupt(lambda: _describe_interrupt(destination.location)):
             before = _read_set(destination)
-            known = update.tabulate(before)
+            if before is not None:
+                demand_dimension(before, update.known, concat_dim)
+            known = update.known.tabulate(before)
             # after the set was read: what others add to it meanwhile is not taken for removed
-            listed = complete(list_files(paths, update.options, known), known, update.options)
+            listed = list_files(paths, update.options, known)
             # these may take values from names, so that two names of one file are two parts
             named = any(opening.get(name) for name in ("preprocess", "coordinates"))
             changes = Changes.between(known, listed, settle, time.time(), every_name=named)
@@ -171,7 +171,7 @@ def sync(
                 )
             if on_removed == "error" and changes.removed:
                 raise _removed_error(changes.removed, len(known), destination.location)
-            done = commit(destination, update, changes, known if before is not None else None)
+            done = update.commit(destination, changes, known if before is not None else None)
     return replace(done, settle=settle, seconds=time.monotonic() - begun)
 
 

@@ -9,29 +9,16 @@ from typing import Any
 from virtualds.arrays.group import ManifestGroup
 from virtualds.combine import open_virtual_mfdataset
 from virtualds.datasets.from_dataset import as_read, group_from_dataset
+from virtualds.datasets.keywords import list_arguments
 from virtualds.syncing import sync
 
-OF_COMBINING = (
-    *("concat_dim", "combine", "preprocess", "parallel", "data_vars", "coords", "compat", "join"),
-    *("combine_attrs", "attrs_file", "coordinates", "sort", "overlap", "loadable_variables"),
-    *("retries", "progress"),
-)
-"""Arguments of `virtualds.open_virtual_mfdataset` that a single file does not have.
-
-``cache`` is not among them: xarray has an argument of this name.
-"""
-OF_EACH = (
-    *("drop_variables", "group", "storage_options", "parser", "parser_options", "on_error"),
-    *("allow", "snapshot"),
-)
-"""Arguments of many files that a single file has, too."""
+OF_FILES = frozenset(list_arguments(open_virtual_mfdataset)) - {"target_options", "snapshot"}
+"""Arguments that say how files are opened and combined; ``cache`` xarray has itself."""
 
 
 def read_archive(files: Any, given: Mapping[str, Any]) -> ManifestGroup:
     """Return the group of many files, as a set of them would hold it."""
-    options = _list_options(given)
-    if "snapshot" in given and given["snapshot"] is not None:
-        options["snapshot"] = given["snapshot"]
+    options = _list_options(given) | {"snapshot": given["snapshot"]}
     return as_read(group_from_dataset(open_virtual_mfdataset(_list_files(files), **options)))
 
 
@@ -74,8 +61,7 @@ def _list_files(files: Any) -> Any:
 
 def _list_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of `open_virtual_mfdataset`."""
-    names = (*OF_COMBINING, *(name for name in OF_EACH if name != "snapshot"))
-    found = {name: given[name] for name in names}
+    found = {name: value for name, value in given.items() if name in OF_FILES}
     if found["combine"] is None:
         found["combine"] = "by_coords" if found["concat_dim"] is None else "nested"
     return found

@@ -17,7 +17,7 @@ from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions, demand_variables, make_optional
 from virtualds.datasets.source_positions import urls_of
-from virtualds.errors import UnsupportedError, without_secrets
+from virtualds.errors import CombineError, UnsupportedError, without_secrets
 from virtualds.progress import Progress, report_progress
 from virtualds.stores.access_rules import demand_nameable
 
@@ -25,15 +25,7 @@ Urls = tuple[str, ...]
 
 
 class FileOpener:
-    """Opens files as one dataset, the same files once.
-
-    Parameters
-    ----------
-    dim : str
-        The dimension along which files follow each other.
-    options : mapping
-        Other arguments of `virtualds.open_virtual_mfdataset`.
-    """
+    """Opens files as one dataset, the same files once, as `open_virtual_mfdataset` does."""
 
     def __init__(self, dim: str, options: Mapping[str, Any]) -> None:
         self._loadable = options.get("loadable_variables")
@@ -43,32 +35,22 @@ class FileOpener:
         building = BuildOptions(on_error=options.get("on_error", "raise"))
         self._stops = building.stops
         self._opened: dict[Urls, xr.Dataset | None] = {}
+        self._examples: dict[Urls, Urls] = {}
         self.failed: dict[str, LeftOut] = {}
         self.damaged: tuple[LeftOut, ...] = ()
 
     def open(self, urls: Urls) -> xr.Dataset | None:
-        """Return the dataset of some files, None if none of them can be opened.
-
-        Raises
-        ------
-        Exception
-            As `virtualds.open_virtual_mfdataset`, for a single file only if ``on_error`` says so.
-        """
+        """Return the dataset of some files, None if none of them can be opened."""
         if urls and urls not in self._opened:
             self._opened[urls] = self._open(urls)
         return self._opened.get(urls)
 
-    def demand_loaded(self, group: ManifestGroup) -> None:
-        """Refuse names in ``loadable_variables`` that neither the set nor a file has.
-
-        Raises
-        ------
-        ValueError
-            There is no such variable.
-        """
+    def demand_loaded(self, group: ManifestGroup) -> ManifestGroup:
+        """Refuse names in ``loadable_variables`` that neither the set nor a file has."""
         if not self.failed and self._options.get("preprocess") is None:
             dropped = names_of("drop_variables", self._options.get("drop_variables"))
             demand_variables(self._loadable, group.variables, dropped, "the set or its files")
+        return group
 
     def _open(self, given: Urls) -> xr.Dataset | None:
         urls = tuple(url for url in given if self._is_nameable(url))
@@ -85,9 +67,11 @@ class FileOpener:
             try:
                 found = open_virtual_mfdataset(list(urls), **{**self._options, "progress": hear})
             except OPEN_ERRORS:
-                if self._stops or not any(_has_failed(report) for report in reports):
+                nothing = any(len(report.left_out) == report.files for report in reports)
+                if self._stops or not nothing:
                     raise
                 found = None
+        self._examples[given] = tuple(schema.first for schema in reports[-1].schemas)
         self.failed |= {lost.url: lost for lost in reports[-1].left_out}
         self.damaged += reports[-1].damaged
         if found is not None:
@@ -105,17 +89,30 @@ class FileOpener:
             return False
         return True
 
-    def list_groups(self, url: str) -> dict[str, set[str]]:
-        """Return the groups of a file that have variables, with their dimensions."""
+    def list_examples(self, urls: Urls) -> Urls:
+        """Return one file of each schema that the opened files have."""
+        found = self._examples.get(urls, urls[:1])
+        return tuple(url for url in found if url in urls)
+
+    def explain_dimensions(self, urls: Urls, opened: xr.Dataset) -> CombineError:
+        """Return the error of files without the dimension, with the groups that have it."""
         names = ("parser", "parser_options", "allow")
         how = {name: self._options[name] for name in names if name in self._options}
-        location = Location.of(url, self._options.get("storage_options"))
-        found = open_group(location, OpenOptions(below=True, **how))
-        return {
-            f"/{path}": {dim for v in part.variables.values() for dim in v.dims}
-            for path, part in found.walk()
+        first = next(url for url in urls if url not in self.failed)
+        location = Location.of(first, self._options.get("storage_options"))
+        groups = {
+            f"/{path}": sorted({dim for v in part.variables.values() for dim in v.dims})
+            for path, part in open_group(location, OpenOptions(below=True, **how)).walk()
             if path and part.variables
         }
+        dim, dims = self._options["concat_dim"], sorted(map(str, opened.dims))
+        having = [path for path, there in groups.items() if dim in there]
+        there, remedy = f"{dims}", "name one of these"
+        if having:
+            there, remedy = f"{dims}, and it in {having}", f"pass group={having[0]!r}"
+        elif groups:
+            there, remedy = f"{dims}, and in groups {groups}", "name one, and its group="
+        return CombineError(f"concat_dim {dim!r}: the files have {there}; {remedy}")
 
 
 def _demand_own_data(found: xr.Dataset, urls: Urls) -> None:
@@ -127,8 +124,3 @@ def _demand_own_data(found: xr.Dataset, urls: Urls) -> None:
             f"as {without_secrets(others[0])}; sync keeps track of files that hold their own data. "
             f"Append these with ds.virtual.to_manifest(..., append_dim=...)"
         )
-
-
-def _has_failed(report: BuildReport) -> bool:
-    """Say whether no file could be opened."""
-    return len(report.left_out) == report.files

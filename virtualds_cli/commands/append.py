@@ -85,4 +85,4 @@ def append(
     grown = added if mode == "a" else None
     seconds = time.perf_counter() - begun
     document = summarise(target, destination.format.name, dataset, seconds, grown)
-    report(document, format_summary(document, dataset.virtual.report.read))
+    report(document, format_summary(document, dataset.virtual.report))

@@ -75,4 +75,4 @@ def scan(
         shown = options["progress"]
         dataset.virtual.to_manifest(output, storage_options=access, progress=shown, **writing)
     document = summarise(output, form, dataset, time.perf_counter() - begun)
-    report(document, format_summary(document, dataset.virtual.report.read))
+    report(document, format_summary(document, dataset.virtual.report))

@@ -82,6 +82,12 @@ def sync(
     import virtualds
 
     paths: Any
+    if not urls and files_from is None:
+        raise click.UsageError(
+            f"{target} is taken for SET, and no files are given; name all files of the set before "
+            f"it, as in: virtualds sync 'data/*.nc' {target} --concat-dim {concat_dim}; or give a "
+            f"list of them with --files-from"
+        )
     if len(urls) == 1 and files_from is None:
         # the library lists a pattern together with sizes and times
         [paths] = urls

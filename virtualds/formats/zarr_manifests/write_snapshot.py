@@ -271,12 +271,18 @@ class SnapshotWriter:
         return {"name": PARQUET_MANIFEST, "configuration": {"parts": said}}
 
     def _join_parts(self, parts: list[ManifestPart]) -> list[ManifestPart]:
-        return join_all_parts(parts) if self.joins_all else join_small_parts(parts, self._is_new)
+        if self.joins_all:
+            return join_all_parts(parts)
+        return join_small_parts(parts, self._is_new, self._is_stored)
 
     def _arrange_layers(self, parts: list[ManifestPart], numbered: bool) -> Iterator[ManifestPart]:
         if self.joins_all:
             return flatten_layers(parts, numbered)
         return arrange_layers(parts, lambda m: self._find_own_table(m) is not None, numbered)
+
+    def _is_stored(self, part: ManifestPart) -> bool:
+        """Say whether a part counts the rows of a table of this very set."""
+        return self._find_own_table(part.manifest) is not None
 
     def _write_table(
         self, path: str, number: int, manifest: ChunkManifest, numbered: bool, advance: Advance

@@ -1,0 +1,284 @@
+"""The files of a set and those that are there now, as columns, and how they differ."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.group import ManifestGroup, ManifestVariable
+from virtualds.arrays.sources import count_sources
+from virtualds.chunks.lazy_manifest import CountedSources
+from virtualds.datasets.duplicates import is_copy
+from virtualds.errors import UnsupportedError, without_secrets
+from virtualds.reading.threads import fetch_many
+from virtualds.source_file import NO_NUMBER, StorageOptions
+from virtualds.stores.access_rules import is_nameable
+from virtualds.stores.listing import FileColumns, FileState, fetch_state, list_states, names_files
+from virtualds.stores.responses import normalise_etag
+from virtualds.urls import ARCHIVES, lies_under, local_path, normalise_url, scheme_of
+
+Mask = npt.NDArray[np.bool_]
+
+
+# ---------------------------------------------------------------------- what a set has
+
+
+class SetFiles:
+    """Finds the files that follow each other along a dimension of the set at the url ``root``.
+
+    Files in the set are its own copies, and so are rewritten chunks.
+    """
+
+    def __init__(self, dim: str, root: str) -> None:
+        self.dim, self.root = dim, root
+        self._last: tuple[Any, FileColumns] = None, FileColumns.of(())
+
+    def tabulate(self, group: ManifestGroup | None) -> FileColumns:
+        """Return the files of a set, none without a set.
+
+        As long as a set names the same lists of files, it is the same object.
+        """
+        data = [] if group is None else [v.data for v in group.variables.values() if self._has(v)]
+        arrays = (array for array in data if isinstance(array, ManifestArray))
+        others, *lists = count_sources(f.manifest for array in arrays for f in array.fragments)
+        name = [(part.name, (part.chunks > 0).tobytes()) for part in lists]
+        named = name, [column.tolist() for column in others.read_files()]
+        if named != self._last[0]:
+            self._last = named, self._read([others, *lists])
+        return self._last[1]
+
+    def _has(self, variable: ManifestVariable) -> bool:
+        return self.dim in variable.dims
+
+    def _read(self, parts: Sequence[CountedSources]) -> FileColumns:
+        columns = []
+        for part in parts:
+            urls, sizes, mtimes, etags = part.read_files().take(part.chunks > 0)
+            # most files of a set have one etag, None
+            tidy = {etag: normalise_etag(etag) for etag in set(etags)}
+            known = np.array([tidy[etag] for etag in etags], object)
+            columns.append(FileColumns(urls, sizes, mtimes, known, np.full(len(urls), np.nan)))
+        found = _take_each_once(FileColumns.join(columns))
+        own = [
+            (url.startswith(self.root) and lies_under(url, self.root))
+            or ("chunks/" in url and is_copy(url))
+            for url in found.urls
+        ]
+        return found.take(~np.array(own, bool))
+
+
+def _take_each_once(found: FileColumns) -> FileColumns:
+    """Return one row for each file, that of the array which knows most of it."""
+    if len(set(found.urls)) == len(found):
+        return found
+    unknown = np.sum(
+        [found.sizes == NO_NUMBER, found.mtimes == NO_NUMBER, found.etags == ""], axis=0
+    )
+    order = np.argsort(unknown, kind="stable")
+    kept = order[~pd.Index(found.urls[order]).duplicated()]
+    return found.take(np.sort(kept))
+
+
+# ---------------------------------------------------------------------- what is there
+
+
+def list_files(paths: Any, options: StorageOptions | None, known: FileColumns) -> FileColumns:
+    """Return the files of a pattern or a list that are there, with what is told of them.
+
+    A file that the set knows, and that is in a list and not there any more, is left out.
+    """
+    if isinstance(paths, str) and names_files(paths):
+        return _complete(list_states(paths, options), known, options)
+    given = [paths] if isinstance(paths, str | os.PathLike) else paths
+    if not isinstance(given, Iterable) or not all(isinstance(p, str | os.PathLike) for p in given):
+        raise TypeError("sync takes a pattern, or a list of paths or urls, without lists in it")
+    urls = list(dict.fromkeys(map(normalise_url, given)))
+    if inside := [url for url in urls if scheme_of(url) in ARCHIVES]:
+        raise UnsupportedError(
+            f"{inside[0]}: sync keeps track of files outside of archives, which have a size and a "
+            f"time of their own; append this one with ds.virtual.to_manifest(..., append_dim=...)"
+        )
+    if not urls:
+        raise FileNotFoundError("sync: the list of files is empty; name some")
+    states = _fetch_states(urls, options)
+    gone = [url for url, state in zip(urls, states, strict=True) if state is None]
+    if strange := sorted(set(gone) - set(known.urls)):
+        raise FileNotFoundError(f"{without_secrets(strange[0])}: there is no such file")
+    found = FileColumns.of(state for state in states if state is not None)
+    if not len(found):
+        raise FileNotFoundError(f"none of the {len(urls)} files is there; check the path")
+    return _complete(found.take(np.argsort(found.urls, kind="stable")), known, options)
+
+
+def _fetch_states(
+    urls: Sequence[str], options: StorageOptions | None
+) -> Sequence[FileState | None]:
+    """Return the present states of files, None for those that are not there; many at a time."""
+
+    def fetch(url: str) -> FileState | None:
+        try:
+            return fetch_state(url, options)
+        except FileNotFoundError:
+            return None
+
+    return fetch_many(urls, lambda url: url, fetch)
+
+
+def _complete(
+    listed: FileColumns, known: FileColumns, options: StorageOptions | None
+) -> FileColumns:
+    """Ask for the state of files of which a listing does not tell what is needed, each once.
+
+    Of a file that a set knows, its size and etag are compared; of any other, the time says whether
+    it may still be written. Files that are gone are left out.
+    """
+    place = _find_places(known, listed)
+    there = place >= 0
+    asked = np.isnan(listed.modified) & ~there
+    of_set, now = known.take(place[there]), listed.take(there)
+    lacks_size = (now.sizes == NO_NUMBER) & (of_set.sizes != NO_NUMBER)
+    lacks_etag = (now.etags == "") & (of_set.etags != "")
+    asked[there] = lacks_size | lacks_etag
+    if not asked.any():
+        return listed
+    states = _fetch_states(listed.urls[asked].tolist(), options)
+    answered = FileColumns.of(state for state in states if state is not None)
+    found = FileColumns.join([listed.take(~asked), answered])
+    return found.take(np.argsort(found.urls, kind="stable"))
+
+
+# ---------------------------------------------------------------------- how they differ
+
+
+@dataclass(frozen=True)
+class Changes:
+    """How the files that are there differ from those of a set: urls, and how many are unchanged.
+
+    ``removed`` are those that the set has, and that are not listed; ``waiting`` may still be
+    written; ``repeated`` are other names of listed files, by links, which no other field has.
+    """
+
+    new: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
+    unchanged: int = 0
+    repeated: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        names = ("new", "changed", "removed", "waiting")
+        counts = ", ".join(f"{len(getattr(self, name)):,} {name}" for name in names)
+        return f"files listed: {counts}, {self.unchanged:,} unchanged"
+
+    @classmethod
+    def between(
+        cls,
+        known: FileColumns,
+        listed: FileColumns,
+        settle: float,
+        now: float,
+        *,
+        every_name: bool = False,
+    ) -> Changes:
+        """Compare the files of a set with the listed ones.
+
+        A file that was modified less than ``settle`` seconds before or after ``now`` waits; the
+        clock of a server may be ahead. Second names of files are left out, unless ``every_name``
+        counts.
+        """
+        place = _find_places(known, listed)
+        there = place >= 0
+        differs = np.zeros(len(listed), bool)
+        differs[there] = _differ(listed.take(there), known.take(place[there]))
+        young = (differs | ~there) & (np.abs(now - listed.modified) < settle)
+        gone = np.ones(len(known), bool)
+        gone[place[there]] = False
+        fresh = ~there & ~young
+        searched = np.zeros_like(fresh) if every_name else fresh
+        repeated = _find_second_names(listed, searched)
+        return cls(
+            new=tuple(listed.urls[fresh & ~repeated]),
+            changed=tuple(listed.urls[differs & ~young]),
+            removed=tuple(known.urls[gone]),
+            waiting=tuple(listed.urls[young]),
+            unchanged=int(np.count_nonzero(there & ~differs)),
+            repeated=tuple(listed.urls[repeated]),
+        )
+
+    def still_needed(self, before: FileColumns, now: FileColumns) -> Changes:
+        """Return what is left to do after another writer has changed the set.
+
+        What the other writer added, replaced or dropped stays as it is: its listing may be newer
+        than ours.
+        """
+        rows, old = (pd.Index(files.urls, dtype=object) for files in (now, before))
+
+        def keep_untouched(urls: Sequence[str]) -> tuple[str, ...]:
+            """Return those that the set has, and knows as it did before."""
+            there = [url for url in urls if url in here]
+            moved = _differ(now.take(rows.get_indexer(there)), before.take(old.get_indexer(there)))
+            return tuple(url for url, is_moved in zip(there, moved, strict=True) if not is_moved)
+
+        here = set(now.urls)
+        new = tuple(url for url in self.new if url not in here)
+        changed = keep_untouched(self.changed)
+        done = len(self.new) + len(self.changed) - len(new) - len(changed)
+        return replace(
+            self,
+            new=new,
+            changed=changed,
+            removed=keep_untouched(self.removed),
+            unchanged=self.unchanged + done,
+        )
+
+
+def _find_second_names(listed: FileColumns, fresh: Mask) -> Mask:
+    """Say for each new file whether it is, by a link, another listed one.
+
+    Of several new names, the first counts that a set may hold and that is no symbolic link.
+    """
+    found = np.zeros(len(listed), bool)
+    # only names of one size and one time are looked at
+    times, sizes = listed.mtimes, listed.sizes
+    alike = (times != NO_NUMBER) & np.isin(times, times[fresh]) & np.isin(sizes, sizes[fresh])
+    rows = np.flatnonzero(alike)
+    repeated = pd.MultiIndex.from_arrays([times[rows], sizes[rows]]).duplicated(keep=False)
+    names: dict[tuple[int, int], list[int]] = {}
+    for row in rows[repeated].tolist():
+        with suppress(OSError):
+            there = os.stat(local_path(listed.urls[row]))
+            names.setdefault((there.st_dev, there.st_ino), []).append(row)
+
+    def rank(row: int) -> tuple[Any, ...]:
+        url = str(listed.urls[row])
+        return fresh[row], not is_nameable(url), os.path.islink(local_path(url)), row
+
+    for same in names.values():
+        if len(same) > 1:
+            found[same] = fresh[same]
+            found[min(same, key=rank)] = False
+    return found
+
+
+def _find_places(known: FileColumns, listed: FileColumns) -> npt.NDArray[np.intp]:
+    """Return the row of every listed file among the known ones, -1 for a new file."""
+    # names need not be UTF-8, as texts of Arrow must be
+    names = (pd.Index(files.urls, dtype=object) for files in (known, listed))
+    return np.asarray(next(names).get_indexer(next(names)))
+
+
+def _differ(some: FileColumns, others: FileColumns) -> Mask:
+    """Say for each pair of states whether what both know differs."""
+    found = np.zeros(len(some), bool)
+    for a, b in ((some.sizes, others.sizes), (some.mtimes, others.mtimes)):
+        found |= (a != b) & (a != NO_NUMBER) & (b != NO_NUMBER)
+    etags = (some.etags != others.etags) & (some.etags != "") & (others.etags != "")
+    return np.asarray(found | etags.astype(bool))

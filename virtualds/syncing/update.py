@@ -1,0 +1,423 @@
+"""Making a set hold what its files hold now, as one change, also while others change it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.group import ManifestGroup, ManifestVariable
+from virtualds.arrays.sources import move_files
+from virtualds.chunks.projection import find_runs
+from virtualds.combine.ordering import CROPPING_OVERLAPS, Overlap
+from virtualds.datasets.append import Remedies, append_along, remove_sources, replace_sources
+from virtualds.datasets.append_places import cut_along
+from virtualds.datasets.duplicates import find_copies
+from virtualds.datasets.from_dataset import as_read, group_from_dataset
+from virtualds.datasets.source_positions import (
+    find_positions,
+    find_stretches,
+    find_used_along,
+    lies_in,
+    list_dims_between,
+    urls_of,
+)
+from virtualds.datasets.to_dataset import to_virtual_dataset
+from virtualds.datasets.write import Destination
+from virtualds.errors import CombineError, without_secrets
+from virtualds.formats.zarr.write_plan import suggest_instead
+from virtualds.quantities import format_count
+from virtualds.source_file import SourceFile, StorageOptions
+from virtualds.stores.listing import FileColumns
+from virtualds.syncing.files import Changes, Mask, SetFiles
+from virtualds.syncing.open_files import FileOpener, Urls
+from virtualds.syncing.report import SyncReport
+from virtualds.urls import scheme_of
+
+ANEW = "write the set anew (delete it, and run again)"
+REMEDIES = Remedies(
+    duplicates="leave one of the files out of the pattern, or pass overlap='first' to leave out of "
+    "new files what the set has already",
+    misfit="leave it out of the pattern; make its variables those of the set with "
+    f"drop_variables= or preprocess=; or {ANEW}",
+    leave_out="drop_variables= leaves it out",
+)
+"""What to do about new files that do not fit: only what `sync` takes."""
+ZARR_V3 = "sync a zarr-v3 set in place of this one (a target that ends in .zarr), or "
+"""What to do about files that only this format can hold."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """How a set is brought up to date.
+
+    ``drops`` says whether files that are no longer there leave the set; ``sorts``, whether new ones
+    are put where their coordinate belongs, if the set has one that rises or falls; and ``overlap``,
+    what to do about positions that the set has already.
+    """
+
+    dim: str
+    known: SetFiles
+    opener: FileOpener
+    drops: bool = False
+    sorts: bool = True
+    overlap: Overlap = "error"
+    options: StorageOptions | None = None
+
+    def commit(
+        self, destination: Destination, changes: Changes, before: FileColumns | None
+    ) -> SyncReport:
+        """Make the changes, and return the report.
+
+        ``before`` are the files that the set had when they were compared, None if there was no set.
+        """
+        # files are opened before the set is locked or read again, so that writers seldom meet
+        opened = [self.opener.open(urls) for urls in (changes.new, changes.changed)]
+        drops = changes.removed if self.drops else ()
+        done, added = changes, Urls()
+
+        def change(group: ManifestGroup) -> ManifestGroup:
+            nonlocal done, added
+            now = self.known.tabulate(group)
+            known = FileColumns.of(()) if before is None else before
+            done = changes if now is before else changes.still_needed(known, now)
+            found, added = self._apply(group, done)
+            return self.opener.demand_loaded(found)
+
+        def begin() -> ManifestGroup:
+            nonlocal done, added
+            done = changes
+            found, added = self._begin_anew(changes)
+            return self.opener.demand_loaded(found)
+
+        is_needed = any(one is not None for one in opened) or bool(drops)
+        if is_needed:
+            # a set that was removed meanwhile would come back with the new files alone
+            with suggest_instead(_suggest(before is None, bool(drops)), ZARR_V3):
+                destination.change(change, begin if before is None else None)
+        failed = self.opener.failed
+        silent = len([url for url in done.new if url not in failed]) - len(added)
+        return SyncReport(
+            target=destination.location.url,
+            added=added,
+            replaced=tuple(url for url in done.changed if url not in failed),
+            dropped=done.removed if self.drops else (),
+            kept=() if self.drops else done.removed,
+            waiting=done.waiting,
+            repeated=done.repeated,
+            failed=tuple(failed.values()),
+            damaged=self.opener.damaged,
+            unchanged=done.unchanged + silent,
+            exists=before is not None or is_needed,
+        )
+
+    def _apply(self, group: ManifestGroup, changes: Changes) -> tuple[ManifestGroup, Urls]:
+        """Drop, replace and add files; return the group, and the files that came into it."""
+        removed = changes.removed if self.drops else ()
+        added, changed = self.opener.open(changes.new), self.opener.open(changes.changed)
+        if removed and len(removed) == len(self.known.tabulate(group)):
+            return self._begin_anew(changes)
+        begun = after = self._mend_static(self._lend_options(group), changes)
+        if removed:
+            found = remove_sources(after, removed, self.dim, self.known.root)
+            after = after if found is after else as_read(found)
+        if changed is not None:
+            with self._name_misfit(after, changes.changed):
+                after = as_read(replace_sources(after, changed, self.dim, self.known.root))
+            self._check_order(group, after, changes.changed)
+        grown = after if added is None else self._add(after, added, changes.new)
+        if grown is begun:
+            # data that the set has, without references to the file, are opened in every run
+            return group, ()
+        if added is None or grown is after:
+            return grown, ()
+        return grown, self._list_added(changes, added, self._find_shared(after, added))
+
+    def _begin_anew(self, changes: Changes) -> tuple[ManifestGroup, Urls]:
+        added = self.opener.open(changes.new)
+        if added is None:
+            raise CombineError(
+                f"{self.known.root}: none of the files of the set is left, and there is no new "
+                f"one, so nothing has been dropped; check the path, or remove the set"
+            )
+        if self.dim not in added.dims:
+            raise self.opener.explain_dimensions(changes.new, added)
+        nothing = np.zeros(added.sizes[self.dim], bool)
+        return group_from_dataset(added), self._list_added(changes, added, nothing)
+
+    def _list_added(self, changes: Changes, added: xr.Dataset, shared: Mask) -> Urls:
+        """Return the new files that came into the set; others may have all that is in a file."""
+        opened = tuple(url for url in changes.new if url not in self.opener.failed)
+        if self.overlap not in CROPPING_OVERLAPS or not self._find_traced(added).all():
+            return opened
+        used = self._find_used(added, ~shared)
+        return tuple(url for url in opened if url in used)
+
+    def _find_traced(self, new: xr.Dataset) -> Mask:
+        """Say for every position whether a chunk in a file tells that the set has it."""
+        return find_positions(new, self.dim, urls_of(new))
+
+    def _find_shared(self, group: ManifestGroup, new: xr.Dataset) -> Mask:
+        """Say for every position of new files whether the set has a value of its coordinate."""
+        there, index = _index_of(group, self.dim), new.indexes.get(self.dim)
+        if there is None or index is None:
+            return np.zeros(new.sizes[self.dim], bool)
+        return np.asarray(index.isin(there) & index.notna())
+
+    def _find_used(self, new: xr.Dataset, where: Mask) -> set[str]:
+        """Return the files of which there are chunks at some positions."""
+        urls = urls_of(new)
+        runs = find_runs(np.flatnonzero(where))
+        parts = (cut_along(new, self.dim, run) for run in runs)
+        return {url for part in parts for url in find_used_along(part, self.dim, urls)}
+
+    # ------------------------------------------------------------------ adding
+
+    def _add(self, group: ManifestGroup, new: xr.Dataset, urls: Urls) -> ManifestGroup:
+        self._demand_traces(group, new)
+        if self.overlap == "last":
+            self._demand_shadowed(group, new)
+        position = "coordinate" if self.sorts and _is_ordered(_index_of(group, self.dim)) else "end"
+        for on_duplicate, part in self._split(new):
+            how = (self.dim, position, on_duplicate)
+            with self._name_misfit(group, urls, on_duplicate):
+                grown = append_along(group, part, *how, remedies=REMEDIES, root=self.known.root)
+            group = group if grown is group else as_read(grown)
+        return group
+
+    @contextmanager
+    def _name_misfit(
+        self, group: ManifestGroup, urls: Urls, on_duplicate: str = "skip"
+    ) -> Iterator[None]:
+        """Name the first file that does not fit the set: one of each schema is looked at."""
+        try:
+            yield
+        except CombineError as error:
+            for url in self.opener.list_examples(urls):
+                if len(urls) == 1 or self._is_misfit(group, url, on_duplicate):
+                    error.locate_file(without_secrets(url))
+                    break
+            raise
+
+    def _is_misfit(self, group: ManifestGroup, url: str, on_duplicate: str) -> bool:
+        try:
+            if (found := self.opener.open((url,))) is not None:
+                append_along(group, found, self.dim, "end", on_duplicate, root=self.known.root)
+        except CombineError:
+            return True
+        return False
+
+    def _demand_traces(self, group: ManifestGroup, new: xr.Dataset) -> None:
+        """Refuse files without a coordinate if the set may have them already, as copies."""
+        if self.dim in new.indexes:
+            return
+        copies = find_copies(to_virtual_dataset(group), self.dim)
+        if copies.any():
+            raise CombineError(
+                f"{self.known.root}: {np.count_nonzero(copies)} positions along {self.dim!r} have "
+                f"chunks that were rewritten or are held in the set, which does not note their "
+                f"sources, and no coordinate, so that nothing tells whether new files are there "
+                f"already; write the set anew as zarr-v3, or give the files a coordinate "
+                f"(coordinates=)"
+            )
+
+    def _demand_shadowed(self, group: ManifestGroup, new: xr.Dataset) -> None:
+        """Refuse new files that would take positions from earlier files of the set.
+
+        A file of which later ones have all positions leaves no trace in the set. It is opened in
+        every run, and the set stays as it is.
+        """
+        shared = self._find_shared(group, new)
+        if not shared.any():
+            return
+        present = to_virtual_dataset(group)
+        # without what the set holds itself
+        there, known = present.indexes[self.dim], self.known.tabulate(group).urls
+        for url in sorted(self._find_used(new, shared)):
+            common = new.indexes[self.dim][shared & find_positions(new, self.dim, {url})]
+            places = np.flatnonzero(there.isin(common))
+            part = cut_along(present, self.dim, (int(places[0]), int(places[-1]) + 1))
+            met = find_positions(part, self.dim, {other for other in known if other < url})
+            if (lost := met & part.indexes[self.dim].isin(common)).any():
+                raise CombineError(
+                    f"{without_secrets(url)}: of its values of {self.dim!r} the set has "
+                    f"{np.count_nonzero(lost)} from earlier files, the first is "
+                    f"{part.indexes[self.dim][lost][0]}; overlap='last' takes them from this file "
+                    f"only in a new set: {ANEW}, or leave the file out of the pattern"
+                )
+
+    def _split(self, new: xr.Dataset) -> list[tuple[str, xr.Dataset]]:
+        """Return the parts to append, and what to do about positions that the set has.
+
+        Data of which no chunk lies in a file leave no trace of the file in the set. It is opened in
+        every run, and its coordinate tells whether the set has it.
+        """
+        traced = self._find_traced(new)
+        how = {True: "skip" if self.overlap in CROPPING_OVERLAPS else "raise", False: "skip"}
+        if traced.all():
+            return [(how[True], new)]
+        if self.dim not in new.indexes:
+            raise CombineError(
+                f"{np.count_nonzero(~traced)} positions along {self.dim!r} have neither a chunk in "
+                f"a file nor a coordinate, so that the next run could not tell whether the set has "
+                f"them; give them a coordinate (coordinates=), or append them yourself with "
+                f"ds.virtual.to_manifest"
+            )
+        return [
+            (how[mark], cut_along(new, self.dim, run))
+            for mark in (True, False)
+            for run in find_runs(np.flatnonzero(traced == mark))
+        ]
+
+    def _check_order(self, before: ManifestGroup, after: ManifestGroup, changed: Urls) -> None:
+        """Refuse changed files that no longer follow each other as the set does."""
+        old, new = _index_of(before, self.dim), _index_of(after, self.dim)
+        if not self.sorts or old is None or new is None or not old.is_unique:
+            return
+        ways = ("is_monotonic_increasing", "is_monotonic_decreasing")
+        kept = any(getattr(old, way) and getattr(new, way) for way in ways)
+        if new.is_unique and (kept or not _is_ordered(old)):
+            return
+        values = [self._list_values(group, index) for group, index in ((before, old), (after, new))]
+        had, has = ({url: found.get(url, old[:0]) for url in changed} for found in values)
+        moved = [url for url in changed if not had[url].equals(has[url])]
+        [first, *others] = moved or changed
+        more = f" (and {format_count(len(others), 'other file')})" if others else ""
+        ours, its, crops = had[first], has[first], self.overlap in CROPPING_OVERLAPS
+        if crops and len(ours) < len(its) and ours.isin(its).all() and its.isin(old).all():
+            reason = (
+                f"the set has only {len(ours)} of its {len(its)} values of {self.dim!r} from it, "
+                f"since other files have the rest"
+            )
+        else:
+            reason = (
+                f"has other values of {self.dim!r} than before, which overlap those of other "
+                f"files, or come in another order"
+            )
+        raise CombineError(
+            f"{first}{more}: it has changed, and {reason}; {ANEW}, or leave the file out of the "
+            f"pattern"
+        )
+
+    def _list_values(self, group: ManifestGroup, index: Any) -> dict[str, Any]:
+        """Return the values along the dimension that come from each file."""
+        dataset = to_virtual_dataset(group)
+        found = find_stretches(dataset, self.dim, urls_of(dataset))
+        return {
+            url: index[np.r_[tuple(slice(*run) for run in runs)]] for url, runs in found.items()
+        }
+
+    # ------------------------------------------------------------------ without the dimension
+
+    def _lend_options(self, group: ManifestGroup) -> ManifestGroup:
+        """Let variables be read that new files are compared with; a set hands on no credentials."""
+        if self.options is None:
+            return group
+
+        def lend(file: SourceFile) -> SourceFile:
+            is_bare = file.options is None and scheme_of(file.url) != "file"
+            return file._replace(options=self.options) if is_bare else file
+
+        lent = {
+            name: replace(v, data=move_files(v.data, lend))
+            for name, v in group.variables.items()
+            if self.dim not in v.dims and isinstance(v.data, ManifestArray)
+        }
+        return replace(group, variables={**group.variables, **lent})
+
+    def _mend_static(self, group: ManifestGroup, changes: Changes) -> ManifestGroup:
+        """Take variables without the dimension from a file that is as the set knows it.
+
+        New files are compared with them, and the file that they came from may be gone.
+        """
+        replaced = {url for url in changes.changed if url not in self.opener.failed}
+        unsound = {*changes.removed, *changes.changed, *changes.waiting} - replaced
+        static = {name: v for name, v in group.variables.items() if self.dim not in v.dims}
+        lost = {
+            name: v
+            for name, v in static.items()
+            if unsound and isinstance(v.data, ManifestArray) and lies_in(v.data, unsound)
+        }
+        if not lost:
+            return group
+        known = self.known.tabulate(group).urls
+        sound = next((url for url in known if url not in unsound | replaced), None)
+        urls = changes.new or tuple(replaced) if sound is None else (str(sound),)
+        found = self.opener.open(urls)
+        others = {} if found is None else group_from_dataset(found).variables
+        mended: dict[str, ManifestVariable] = {}
+        for name, variable in lost.items():
+            other = others.get(name)
+            shape = variable.dims, variable.data.shape
+            if other is None or (other.dims, other.data.shape) != shape:
+                raise CombineError(
+                    f"{name}: it lies in a file that is no longer there, and the other files do "
+                    f"not have it in this shape; write the set anew"
+                )
+            mended[name] = other
+        return as_read(replace(group, variables={**group.variables, **mended}))
+
+
+def _suggest(is_new: bool, drops: bool) -> str:
+    """Return what else to do about files that the format of the set cannot hold."""
+    files = "leave the files that differ out of the pattern"
+    if is_new:
+        return f"{files}, or these variables out (drop_variables=)"
+    if drops:
+        return f"{files}, or keep what the set has of files that are gone (on_removed='keep')"
+    return files
+
+
+def _is_ordered(index: Any) -> bool:
+    return index is not None and bool(
+        index.is_monotonic_increasing or index.is_monotonic_decreasing
+    )
+
+
+def _index_of(group: ManifestGroup, dim: str) -> Any:
+    """Return the index along a dimension of a set, None if it has none."""
+    if dim not in group.variables:
+        return None
+    alone = replace(group, variables={dim: group.variables[dim]}, groups={}, attributes={})
+    return to_virtual_dataset(alone).indexes.get(dim)
+
+
+def demand_dimension(group: ManifestGroup, known: SetFiles, concat_dim: str) -> None:
+    """Refuse a dimension along which the files of a set do not follow each other.
+
+    Of a sound set, two references tell it.
+    """
+    dims = sorted({dim for v in group.variables.values() for dim in v.dims})
+    if concat_dim not in dims:
+        raise CombineError(
+            f"concat_dim {concat_dim!r}: the set {known.root} has {dims}; name the one along which "
+            f"its files follow each other"
+        )
+    files = known.tabulate(group).urls
+    along = [v for v in group.variables.values() if concat_dim in v.dims]
+    if len(files) < 2 or any(_has_two_ends(v, concat_dim) for v in along):
+        return
+    found = list_dims_between(to_virtual_dataset(group), {str(files[0])})
+    if found and concat_dim not in found:
+        raise CombineError(
+            f"concat_dim {concat_dim!r}: the {len(files):,} files of the set {known.root} follow "
+            f"each other along {found[0]!r}, and each has all of {concat_dim!r}; pass "
+            f"concat_dim={found[0]!r}"
+        )
+
+
+def _has_two_ends(variable: ManifestVariable, dim: str) -> bool:
+    """Say whether the first and last chunk along a dimension lie in two files."""
+    data = variable.data
+    if not isinstance(data, ManifestArray) or 0 in data.shape:
+        return False
+    first = tuple(slice(0, 1) for _ in variable.dims)
+    last = tuple(slice(-1, None) if d == dim else slice(0, 1) for d in variable.dims)
+    ends: Any = (data[first], data[last])
+    begin, end = ({file.url for file in one.sources} for one in ends)
+    return bool(begin and end and begin != end)
