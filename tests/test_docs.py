@@ -26,7 +26,7 @@ from virtualds.accessors.dataset import VirtualDatasetAccessor
 from virtualds.accessors.dataset_writer import DatasetWriter
 from virtualds.accessors.tree import VirtualDataTreeAccessor
 from virtualds.codecs.zlib import Zlib
-from virtualds.combine.progress import LeftOut
+from virtualds.combine.report import LeftOut
 from virtualds_cli.program import main as program
 
 ROOT = Path(__file__).parents[1]

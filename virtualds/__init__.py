@@ -49,7 +49,7 @@ if TYPE_CHECKING:
         FromAttribute as FromAttribute,
         FromName as FromName,
     )
-    from virtualds.combine.progress import BuildReport as BuildReport
+    from virtualds.combine.report import BuildReport as BuildReport
     from virtualds.datasets.convert import convert as convert
     from virtualds.datasets.edit import drop_sources as drop_sources
     from virtualds.datasets.edit import edit as edit

@@ -16,7 +16,7 @@ from virtualds_cli.verbose import is_verbose
 if TYPE_CHECKING:
     import xarray as xr
 
-    from virtualds.combine.progress import BuildReport
+    from virtualds.combine.report import BuildReport
     from virtualds.datasets.write_modes import Added
 
 DASK = click.option(

@@ -14,10 +14,9 @@ import virtualds
 from virtualds.checks.diagnose.facts import FactRuns, list_batch_facts
 from virtualds.checks.diagnose.places import find_spans
 from virtualds.combine.alike_files import AlikeOpener
-from virtualds.combine.batch_job import BatchJob
+from virtualds.combine.batch_job import BatchJob, make_job
 from virtualds.combine.build_options import BuildOptions
 from virtualds.combine.file_batch import FileBatch
-from virtualds.combine.open_file import make_job
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.structure import PRESENCE, SIZE, UNITS, Fact, list_facts
 

@@ -23,10 +23,9 @@ from virtualds.arrays.alike_files import ListedFiles
 from virtualds.arrays.group import ManifestGroup
 from virtualds.combine import concat_stored, file_batch
 from virtualds.combine.alike_files import NeedsFullCombineError
-from virtualds.combine.batch_job import BatchJob
+from virtualds.combine.batch_job import BatchJob, OpenJob
 from virtualds.combine.concat_stored import Concatenator
 from virtualds.combine.file_batch import FileBatch, open_stored
-from virtualds.combine.open_file import OpenJob
 from virtualds.combine.xarray_combine import Combination
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import dataset_of, open_group

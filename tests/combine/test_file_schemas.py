@@ -12,7 +12,7 @@ import xarray as xr
 from click.testing import CliRunner
 
 import virtualds
-from virtualds.combine.file_schemas import FileSchema, describe_schemas
+from virtualds.combine.report import FileSchema, describe_schemas
 from virtualds_cli.program import main
 
 PACKED = {"dtype": "i2", "scale_factor": 0.5, "_FillValue": -1}
@@ -124,15 +124,15 @@ def test_nothing_is_counted_file_by_file(tmp_path: Path, monkeypatch: pytest.Mon
     paths = [write(tmp_path / f"{n:02}.nc", n) for n in range(20)]
     batches = []
 
-    from virtualds.combine import file_schemas
+    from virtualds.combine import report
 
-    real = file_schemas.SchemaCounter.add
+    real = report.SchemaCounter.add
 
     def add(self: Any, numbers: Any, opened: Any) -> None:
         batches.append(numbers)
         real(self, numbers, opened)
 
-    monkeypatch.setattr(file_schemas.SchemaCounter, "add", add)
+    monkeypatch.setattr(report.SchemaCounter, "add", add)
     schemas(paths)
     assert len(batches) < 10
 

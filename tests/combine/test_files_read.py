@@ -17,7 +17,7 @@ from unknown_form import UNKNOWN, write_known, write_unknown
 
 import virtualds
 from virtualds.arrays.group import ALONE, LIBRARY, ReadWay
-from virtualds.combine.files_read import FilesRead, LibraryReason, WayCounter
+from virtualds.combine.report import FilesRead, LibraryReason, WayCounter
 
 pytestmark = pytest.mark.usefixtures("_processes_take_part")
 

@@ -18,9 +18,9 @@ from days import CASES, FILES, FilesOf, day, timed
 import virtualds
 from virtualds.combine import file_batch
 from virtualds.combine.build import Build
-from virtualds.combine.files_read import FilesRead
+from virtualds.combine.report import FilesRead
 from virtualds.datasets import to_dataset
-from virtualds.datasets.decoding_cache import DecodingPlans
+from virtualds.datasets.decoding import DecodingPlans
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.registry import PARSERS
 from virtualds.parsers.hdf5.alike_files.read_alike import read_alike

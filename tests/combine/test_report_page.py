@@ -7,8 +7,7 @@ from markup import Tags, parse, text_of
 
 import virtualds
 from virtualds import BuildReport
-from virtualds.combine.files_read import FilesRead, LibraryReason
-from virtualds.combine.progress import LeftOut
+from virtualds.combine.report import FilesRead, LeftOut, LibraryReason
 from virtualds.pictures.html import SHOWN_ROWS
 
 HOSTILE = "<script>alert('&')</script>"

@@ -17,7 +17,7 @@ import virtualds
 from virtualds import ManifestArray
 from virtualds.arrays.group import ManifestGroup
 from virtualds.datasets import to_dataset
-from virtualds.datasets.decoding_cache import DecodingPlans
+from virtualds.datasets.decoding import DecodingPlans
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
 from virtualds.datasets.to_dataset import to_virtual_dataset

@@ -15,7 +15,7 @@ from grib_messages import SMALL, message
 
 import virtualds
 from virtualds import FormatError
-from virtualds.combine.progress import LeftOut
+from virtualds.combine.report import LeftOut
 from virtualds_cli.program import main
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from virtualds.accessors.plots import DatasetPlots
     from virtualds.arrays.array import ManifestArray
     from virtualds.checks.verify.report import Verification
-    from virtualds.combine.progress import BuildReport
+    from virtualds.combine.report import BuildReport
     from virtualds.progress import ProgressOption
 
 

@@ -18,7 +18,7 @@ from virtualds.arrays.display import (
     list_files,
 )
 from virtualds.arrays.survey import Survey, count_files, survey
-from virtualds.combine.report_page import describe_build
+from virtualds.combine.report import describe_build
 from virtualds.datasets.lazy import find_layers, is_unread
 from virtualds.datasets.structure import describe_gaps
 from virtualds.pictures.html import (

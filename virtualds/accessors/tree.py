@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from virtualds.accessors.display import Contents
     from virtualds.arrays.array import ManifestArray
     from virtualds.checks.verify.report import Verification
-    from virtualds.combine.progress import BuildReport
+    from virtualds.combine.report import BuildReport
     from virtualds.progress import ProgressOption
     from virtualds.stores.access_rules import Allow
 

@@ -10,14 +10,13 @@ from typing import Any, Literal, TypeVar
 import xarray as xr
 
 from virtualds.combine.alike_files import AlikeOpener
-from virtualds.combine.batch_job import BatchJob
+from virtualds.combine.batch_job import BatchJob, keep_dataset, list_steps, make_job
 from virtualds.combine.build import Build, DatasetBuilder, describe_build
 from virtualds.combine.build_options import BuildOptions, BuildTarget, Parallel, abandon_on_error
 from virtualds.combine.file_batch import FileBatch
 from virtualds.combine.file_coordinates import Source
-from virtualds.combine.open_file import keep_dataset, list_steps, make_job
 from virtualds.combine.ordering import Arrangement, Files, Overlap, Paths
-from virtualds.combine.progress import BuildReport
+from virtualds.combine.report import BuildReport
 from virtualds.combine.workers import choose_workers, find_client
 from virtualds.combine.xarray_combine import CHOICES, OF_XARRAY, Combination
 from virtualds.datasets.keywords import make_strict

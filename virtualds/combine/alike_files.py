@@ -25,6 +25,7 @@ from virtualds.chunks.projection import Ints
 from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES
 from virtualds.combine.file_batch import FileBatch, are_same, iterate_rows
 from virtualds.datasets.decoding import (
+    DecodingPlan,
     MisfitError,
     VariableDecoding,
     all_decode_alike,
@@ -32,7 +33,6 @@ from virtualds.datasets.decoding import (
     is_dated,
     name_variable_in_errors,
 )
-from virtualds.datasets.decoding_cache import DecodingPlan
 from virtualds.datasets.location import Location, reader_of
 from virtualds.datasets.open import dataset_of
 from virtualds.datasets.open_options import OpenOptions

@@ -10,11 +10,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic
 
 from virtualds.combine.alike_files import NeedsFullCombineError
-from virtualds.combine.batch_job import BatchJob
+from virtualds.combine.batch_job import MOST, BatchJob, NumberedFile, Opened, Outcome
 from virtualds.combine.build_options import BuildOptions
 from virtualds.combine.concat_stored import FEWEST_FILES, Concatenator
 from virtualds.combine.file_batch import FileBatch, as_batch
-from virtualds.combine.open_file import MOST, NumberedFile, Opened, Outcome
 from virtualds.combine.ordering import (
     Extent,
     Files,
@@ -23,7 +22,7 @@ from virtualds.combine.ordering import (
     is_row_wise,
     list_groups,
 )
-from virtualds.combine.progress import DAMAGED, BuildReport, Count, LeftOut, describe_left_out
+from virtualds.combine.report import DAMAGED, BuildReport, Count, LeftOut, describe_left_out
 from virtualds.combine.workers import Workers
 from virtualds.combine.xarray_combine import (
     Combination,

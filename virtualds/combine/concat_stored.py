@@ -30,6 +30,7 @@ from virtualds.combine.alike_files import (
 from virtualds.combine.file_batch import UNPICKLABLE, FileBatch
 from virtualds.combine.xarray_combine import COMBINE_ERRORS, Combination, demand_lengths
 from virtualds.datasets.decoding import (
+    DecodingPlan,
     MisfitError,
     VariableDecoding,
     all_decode_alike,
@@ -37,7 +38,6 @@ from virtualds.datasets.decoding import (
     decode_together,
     has_same_attributes,
 )
-from virtualds.datasets.decoding_cache import DecodingPlan
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.reference_systems import select_system
 

@@ -26,13 +26,14 @@ from virtualds.arrays.alike_files import (
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.datasets.decoding import (
+    DecodingPlan,
+    DecodingPlans,
     MisfitError,
     VariableDecoding,
     build_index,
     decode_together,
     name_variable_in_errors,
 )
-from virtualds.datasets.decoding_cache import DecodingPlan, DecodingPlans
 from virtualds.datasets.lazy import get_virtual_array, is_unread
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import (

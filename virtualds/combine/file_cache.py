@@ -49,8 +49,7 @@ from virtualds.combine.alike_files import (
     find_plan,
 )
 from virtualds.combine.file_batch import FileBatch, OpenedAlone
-from virtualds.datasets.decoding import NO_NAME, encoding_of
-from virtualds.datasets.decoding_cache import DecodingPlan
+from virtualds.datasets.decoding import NO_NAME, DecodingPlan, encoding_of
 from virtualds.datasets.lazy import get_virtual_array, is_unread
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import make_dataset_or_tree

@@ -36,8 +36,7 @@ from multiprocessing.spawn import get_preparation_data
 from types import FrameType
 from typing import Any
 
-from virtualds.combine.batch_job import BatchJob
-from virtualds.combine.open_file import MOST, NumberedFile, Outcome, list_unopened
+from virtualds.combine.batch_job import MOST, BatchJob, NumberedFile, Outcome, list_unopened
 from virtualds.combine.ordering import Files
 from virtualds.options import get_options
 from virtualds.reading.threads import in_turn

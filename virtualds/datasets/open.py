@@ -13,7 +13,7 @@ import xarray as xr
 from virtualds.arrays.group import ManifestGroup
 from virtualds.arrays.parser import Parser
 from virtualds.arrays.sources import resolve_archive_members
-from virtualds.datasets.decoding_cache import DecodingPlan
+from virtualds.datasets.decoding import DecodingPlan
 from virtualds.datasets.keywords import format_suggestion, make_strict
 from virtualds.datasets.location import Found, Location, demand_data, reader_of
 from virtualds.datasets.open_options import (

@@ -26,14 +26,16 @@ from virtualds.datasets.decoding import (
     CHARACTER,
     CHARACTER_AXIS,
     NO_NAME,
+    DecodingPlan,
+    DecodingPlans,
     MisfitError,
     VariableDecoding,
     append_unpacking,
     build_index,
     encoding_of,
+    make_plan_key,
     name_variable_in_errors,
 )
-from virtualds.datasets.decoding_cache import DecodingPlan, DecodingPlans, make_plan_key
 from virtualds.datasets.far_blocks import prefer_far_blocks
 from virtualds.datasets.lazy import get_virtual_array, to_lazy
 from virtualds.datasets.loaded_values import TIME_ATTRIBUTES

@@ -9,9 +9,9 @@ import xarray as xr
 
 from virtualds.arrays.group import ManifestGroup
 from virtualds.combine import open_virtual_mfdataset
+from virtualds.combine.batch_job import OPEN_ERRORS
 from virtualds.combine.build_options import BuildOptions
-from virtualds.combine.open_file import OPEN_ERRORS
-from virtualds.combine.progress import BuildReport, LeftOut
+from virtualds.combine.report import BuildReport, LeftOut
 from virtualds.datasets.keywords import names_of
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from virtualds.combine.progress import SHOWN_FILES, LeftOut, describe_left_out, show_url
+from virtualds.combine.report import SHOWN_FILES, LeftOut, describe_left_out, show_url
 from virtualds.errors import without_secrets
 from virtualds.options import SETTLE
 from virtualds.public import public

@@ -16,10 +16,9 @@ from virtualds.checks.diagnose.report import Diagnosis
 from virtualds.checks.diagnose.trials import TrialCombine
 from virtualds.combine import open_virtual_mfdataset
 from virtualds.combine.alike_files import AlikeOpener
-from virtualds.combine.batch_job import BatchJob
+from virtualds.combine.batch_job import BatchJob, list_steps, make_job
 from virtualds.combine.build_options import BuildOptions
 from virtualds.combine.file_coordinates import Source
-from virtualds.combine.open_file import list_steps, make_job
 from virtualds.combine.ordering import Arrangement, Files, Paths
 from virtualds.combine.workers import choose_workers
 from virtualds.combine.xarray_combine import CHOICES, OF_XARRAY, Combination, check_name

@@ -34,7 +34,7 @@ from virtualds.checks.diagnose.trials import (
     judge_changes,
     list_refusing_formats,
 )
-from virtualds.combine.open_file import OPEN_ERRORS
+from virtualds.combine.batch_job import OPEN_ERRORS
 from virtualds.datasets.reference_systems import (
     CODES,
     KINDS,

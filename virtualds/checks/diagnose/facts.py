@@ -27,10 +27,16 @@ from virtualds.checks.diagnose.trials import describe_error
 from virtualds.chunks.fragment import Fragment
 from virtualds.codecs.encoding_words import FILLS, SCALING
 from virtualds.combine.alike_files import HEEDED_ATTRIBUTES
-from virtualds.combine.batch_job import BatchJob
+from virtualds.combine.batch_job import (
+    MOST,
+    OPEN_ERRORS,
+    BatchJob,
+    Outcome,
+    PrepareStep,
+    make_outcome,
+)
 from virtualds.combine.file_batch import FileBatch
-from virtualds.combine.open_file import MOST, OPEN_ERRORS, Outcome, PrepareStep, make_outcome
-from virtualds.combine.progress import Count, LeftOut
+from virtualds.combine.report import Count, LeftOut
 from virtualds.combine.workers import Workers
 from virtualds.datasets.decoding import MisfitError, build_index, decode_together
 from virtualds.datasets.structure import (

@@ -18,7 +18,7 @@ import xarray as xr
 from virtualds.arrays.group import ManifestGroup
 from virtualds.checks.diagnose.findings import Difference, Verdict
 from virtualds.combine import open_virtual_mfdataset
-from virtualds.combine.open_file import OPEN_ERRORS
+from virtualds.combine.batch_job import OPEN_ERRORS
 from virtualds.combine.xarray_combine import KEEPING as OF_BUILDS
 from virtualds.combine.xarray_combine import write_options
 from virtualds.datasets.from_dataset import group_from_dataset

@@ -1,0 +1,561 @@
+"""What a build says: its progress, how files were read, and which files have which schema.
+
+A schema is what files say apart from their places, sizes and values: names, dimensions, types, and
+what decides how values are decoded. It is known of every batch of files; nothing is opened for it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import xarray as xr
+
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.group import ALONE, LIBRARY, TOGETHER, ReadWay
+from virtualds.codecs.encoding_words import FILLS, SCALING, format_attributes, format_codecs
+from virtualds.combine.file_batch import FileBatch
+from virtualds.datasets.structure import CALENDAR, CODECS, DIMENSIONS, DTYPE, ROLE, STORED, UNITS
+from virtualds.errors import without_secrets
+from virtualds.pictures.html import Markup, cell, element, facts, join, section, table
+from virtualds.pictures.palette import MISSING, NEXT, OK, Shade
+from virtualds.pictures.svg import Span, key, strip
+from virtualds.progress import Progress, ProgressCallback
+from virtualds.public import public
+from virtualds.quantities import format_count, name_some
+from virtualds.stores.access_rules import is_nameable
+
+MOST_REASONS = 10
+"""Most reasons that a report gives."""
+
+
+class LibraryReason(NamedTuple):
+    """Why some files were read through h5py: how many they are, and the first of them."""
+
+    reason: str
+    files: int
+    example: str
+
+    def __str__(self) -> str:
+        return f"{format_count(self.files, 'file')}: {self.reason} ({self.example})"
+
+
+@dataclass(frozen=True)
+class FilesRead:
+    """How many HDF5 files were read in which way.
+
+    Files of other formats, from the cache and that were left out are not counted.
+
+    Parameters
+    ----------
+    together : int
+        Number of files that were read by the structure of another file.
+    alone : int
+        Number of files whose structure virtualds read, each by itself.
+    library : int
+        Number of files whose structure the HDF5 library read, by h5py.
+    reasons : tuple of LibraryReason
+        Why it did, the reasons of most files first; at most ten.
+
+    Raises
+    ------
+    ValueError
+        There are more reasons than files.
+
+    Examples
+    --------
+    >>> unknown = LibraryReason("a superblock of version 9", 1, "file:///data/2.nc")
+    >>> print(FilesRead(together=98, alone=1, library=1, reasons=(unknown,)))
+    98 together, 1 alone, 1 through the HDF5 library
+      1 file: a superblock of version 9 (file:///data/2.nc)
+    """
+
+    together: int = 0
+    alone: int = 0
+    library: int = 0
+    reasons: tuple[LibraryReason, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self._count_explained() > self.library:
+            raise ValueError(f"FilesRead: there are more reasons than files, in {self!r}")
+
+    @property
+    def summary(self) -> str:
+        """The numbers in one line."""
+        return (
+            f"{self.together:,} together, {self.alone:,} alone, "
+            f"{self.library:,} through the HDF5 library"
+        )
+
+    def __bool__(self) -> bool:
+        return bool(self.together or self.alone or self.library)
+
+    def __str__(self) -> str:
+        lines = [self.summary, *(f"  {reason}" for reason in self.reasons)]
+        more = self.library - self._count_explained()
+        return "\n".join([*lines, f"  {more:,} for other reasons"] if more else lines)
+
+    def _count_explained(self) -> int:
+        return sum(reason.files for reason in self.reasons)
+
+
+class WayCounter:
+    """Counts how files were read."""
+
+    def __init__(self) -> None:
+        self._ways = Counter[str]()
+        self._reasons: dict[str, tuple[int, int]] = {}
+        """By reason: how many files, and the number of the first of them."""
+
+    def add(self, number: int, way: ReadWay) -> None:
+        """Count a file by its number."""
+        self._ways[way.name] += 1
+        if way.reason:
+            count, first = self._reasons.get(way.reason, (0, number))
+            self._reasons[way.reason] = count + 1, min(first, number)
+
+    def finish(self, files: Sequence[Any]) -> FilesRead:
+        """Return the counts; ``files`` has the names of all files."""
+        # in the order of the files, whichever worker was faster
+        ordered = sorted(self._reasons.items(), key=lambda item: (-item[1][0], item[1][1]))
+        reasons = tuple(
+            LibraryReason(reason, count, without_secrets(str(files[first])))
+            for reason, (count, first) in ordered[:MOST_REASONS]
+        )
+        together, alone, library = (self._ways[n] for n in (TOGETHER.name, ALONE.name, LIBRARY))
+        return FilesRead(together, alone, library, reasons)
+
+
+MOST_SCHEMAS = 10
+"""Most schemas that a text shows; of the others it gives the number."""
+MOST_DIFFERENCES = 4
+"""Most differences of a schema that a text shows."""
+MOST_NAMES = 3
+"""Most variables that one difference names."""
+SCALE, FILL = "scale and offset", "fill value"
+WORDS = {
+    DTYPE: "{names} {is} {now}, not {usual}",
+    STORED: "{names} {is} stored as {now}, not {usual}",
+    DIMENSIONS: "{names} {has} dimensions ({now}), not ({usual})",
+    ROLE: "{names} {is} a {now}, not a {usual}",
+}
+"""How a difference is said, by aspect; others are said by their name."""
+
+Facts = Mapping[tuple[str, str], str]
+"""A text for each variable and aspect of it."""
+
+
+class FileSchema(NamedTuple):
+    """Files of one schema: how many they are, the first, and how they differ from most files."""
+
+    files: int
+    first: str
+    differences: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        which = f", the first is {self.first}" if self.files > 1 else f", {self.first}"
+        said = "; ".join(self.differences[:MOST_DIFFERENCES])
+        left = len(self.differences) - MOST_DIFFERENCES
+        more = f"; and {format_count(left, 'other difference')}" if left > 0 else ""
+        return f"{format_count(self.files, 'file')}{which}{f': {said}{more}' if said else ''}"
+
+
+def describe_schemas(schemas: Sequence[FileSchema]) -> list[str]:
+    """Return a line for each of the first schemas; none if all files are alike.
+
+    Examples
+    --------
+    >>> few = FileSchema(1, "file:///data/3.nc", ("lacks lat",))
+    >>> describe_schemas([FileSchema(2, "file:///data/1.nc"), few])[2]
+    '  1 file, file:///data/3.nc: lacks lat'
+    """
+    if len(schemas) < 2:
+        return []
+    lines = [f"{format_count(len(schemas), 'schema')}:"]
+    lines += [f"  {schema}" for schema in schemas[:MOST_SCHEMAS]]
+    left = schemas[MOST_SCHEMAS:]
+    files = format_count(sum(schema.files for schema in left), "file")
+    return [*lines, f"  ... and {len(left):,} more, of {files}"] if left else lines
+
+
+class SchemaCounter:
+    """Counts the files of each schema, batch by batch."""
+
+    def __init__(self) -> None:
+        self._found: dict[Hashable, tuple[int, int, Facts]] = {}
+        """By schema: how many files, the number of the first of them, and the facts."""
+        self._plans: dict[Hashable, tuple[Any, Hashable, Facts]] = {}
+
+    def add(self, numbers: Sequence[int], opened: Any) -> None:
+        """Count what was opened: a batch of files, or the dataset of one."""
+        facts: Facts
+        if isinstance(opened, FileBatch):
+            parts = {_name_path(path): part for path, part in opened.walk()}
+            codecs = {path: _list_codecs(part, path) for path, part in parts.items()}
+            key = tuple((path, id(part.plan)) for path, part in parts.items()), str(codecs)
+            if key not in self._plans:
+                told: dict[tuple[str, str], str] = {}
+                for path, part in parts.items():
+                    told |= dict(_list_facts(part, path)) | codecs[path]
+                # the plans are kept, so that no other ones get their numbers
+                plans = [part.plan for part in parts.values()]
+                self._plans[key] = plans, frozenset(told.items()), told
+            _, schema, facts = self._plans[key]
+        elif isinstance(opened, xr.Dataset):
+            facts = dict(_list_facts_of_dataset(opened))
+            schema = frozenset(facts.items())
+        else:
+            return
+        count, first, _ = self._found.get(schema, (0, min(numbers), facts))
+        self._found[schema] = count + len(numbers), min(first, *numbers), facts
+
+    def finish(self, files: Sequence[Any]) -> tuple[FileSchema, ...]:
+        """Return the schemas, that of most files first; ``files`` has the names of all files."""
+        ordered = sorted(self._found.values(), key=lambda found: (-found[0], found[1]))
+        return tuple(
+            FileSchema(
+                count,
+                without_secrets(str(files[first])),
+                tuple(_list_differences(facts, ordered[0][2])),
+            )
+            for count, first, facts in ordered
+        )
+
+
+def _name_path(path: str) -> str:
+    """Return what stands before the names of variables of a group."""
+    return f"{path.strip('/')}/" if path.strip("/") else ""
+
+
+def _list_facts(batch: FileBatch, path: str) -> Iterator[tuple[tuple[str, str], str]]:
+    """Yield what a decoding plan says of its variables."""
+    for stored, part in batch.plan.parts.items():
+        name = f"{path}{stored if part.name is None else part.name}"
+        attributes = {**part.attributes, **part.encoding, **part.declared}
+        role = "coordinate" if part.name in batch.plan.coordinates else "data variable"
+        yield (name, ROLE), role
+        yield (name, DIMENSIONS), ", ".join(map(str, part.decoded[0]))
+        yield (name, DTYPE), str(part.decoded[1])
+        yield (name, STORED), str(part.stored[1].newbyteorder("="))
+        yield (name, SCALE), format_attributes(attributes, SCALING)
+        yield (name, FILL), format_attributes(attributes, FILLS)
+        yield from _list_units(name, attributes)
+
+
+def _list_facts_of_dataset(dataset: xr.Dataset) -> Iterator[tuple[tuple[str, str], str]]:
+    """Yield the same facts of a dataset, whose variables are decoded."""
+    for variable_name, variable in dataset.variables.items():
+        name = str(variable_name)
+        role = "coordinate" if variable_name in dataset.coords else "data variable"
+        yield (name, ROLE), role
+        yield (name, DIMENSIONS), ", ".join(map(str, variable.dims))
+        yield (name, DTYPE), str(variable.dtype)
+        yield from _list_units(name, variable.attrs)
+
+
+def _list_units(name: str, attributes: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], str]]:
+    """Yield units and calendar; the date that times count from says nothing of a schema."""
+    if "calendar" in attributes:
+        yield (name, CALENDAR), str(attributes["calendar"])
+    if "units" in attributes and " since " not in str(attributes["units"]):
+        yield (name, UNITS), str(attributes["units"])
+
+
+def _list_codecs(batch: FileBatch, path: str) -> dict[tuple[str, str], str]:
+    data = {f"{path}{name}": v.data for name, v in batch.group.variables.items()}
+    arrays = {name: array for name, array in data.items() if isinstance(array, ManifestArray)}
+    codecs = {name: [p.codecs for p in array.pipelines] for name, array in arrays.items()}
+    return {
+        (name, CODECS): "; ".join(dict.fromkeys(map(format_codecs, some)))
+        for name, some in codecs.items()
+    }
+
+
+def _list_differences(facts: Facts, usual: Facts) -> Iterator[str]:
+    """Yield in words how files differ from most files: variables that differ alike together."""
+    here, there = ({name: None for name, _ in some} for some in (facts, usual))
+    if lacking := [name for name in there if name not in here]:
+        yield f"lacks {name_some(lacking, MOST_NAMES)}"
+    if added := [name for name in here if name not in there]:
+        yield f"also has {name_some(added, MOST_NAMES)}"
+    alike: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+    for (name, aspect), was in {**dict.fromkeys(facts, "none"), **usual}.items():
+        now = facts.get((name, aspect), "none")
+        # what is decoded otherwise is mostly stored otherwise, too
+        is_told = aspect == STORED and facts.get((name, DTYPE)) != usual.get((name, DTYPE))
+        if name in here and name in there and now != was and not is_told:
+            alike[aspect, now, was].append(name)
+    for (aspect, now, was), names in alike.items():
+        said = WORDS.get(aspect, f"{aspect} of {{names}}: {{now}}, not {{usual}}")
+        single = len(names) == 1
+        yield said.format(
+            names=name_some(names, MOST_NAMES),
+            now=now,
+            usual=was,
+            **{"is": "is" if single else "are", "has": "has" if single else "have"},
+        )
+
+
+class Count:
+    """Counts outcomes of files, and reports them."""
+
+    def __init__(self, total: int, tell: ProgressCallback) -> None:
+        self._total, self._tell = total, tell
+        self._begin = time.monotonic()
+        self.done = self.failed = self.cached = self.references = 0
+        self._ways = WayCounter()
+        self._schemas = SchemaCounter()
+        self._damaged: dict[int, tuple[LeftOut, ...]] = {}
+
+    def add(self, outcome: Any) -> None:
+        """Count the outcome of one or several files."""
+        self.done += len(outcome.numbers)
+        self.failed += outcome.error is not None
+        self.cached += outcome.cached
+        self.references += outcome.references
+        self._damaged.update(outcome.damaged)
+        for number, way in outcome.ways.items():
+            self._ways.add(number, way)
+        self._schemas.add(outcome.numbers, outcome.found)
+        self._tell(self._measure_progress())
+
+    def finish(self, left_out: Any, files: Sequence[Any]) -> BuildReport:
+        """Return the report, and send it to the callback; ``files`` are all files."""
+        report = BuildReport(
+            self._total,
+            self.done - self.failed - self.cached,
+            self.cached,
+            tuple(left_out),
+            self.references,
+            self.seconds,
+            self._ways.finish(files),
+            tuple(part for number in sorted(self._damaged) for part in self._damaged[number]),
+            self._schemas.finish(files),
+        )
+        self._tell(self._measure_progress(report))
+        return report
+
+    @property
+    def seconds(self) -> float:
+        """Time since the first file was begun."""
+        return time.monotonic() - self._begin
+
+    def _measure_progress(self, report: BuildReport | None = None) -> Progress:
+        return Progress(
+            done=self.done,
+            total=self._total,
+            seconds=self.seconds,
+            failed=self.failed,
+            cached=self.cached,
+            references=self.references,
+            report=report,
+        )
+
+
+DAMAGED = "damaged part"
+SHOWN_FILES = 10
+"""Most files that a text names; of the others it gives the number."""
+
+
+class LeftOut(NamedTuple):
+    """A file, or a part of it, that cannot be read: its url, class and message of the error."""
+
+    url: str
+    error: str
+    message: str
+
+    @classmethod
+    def of(cls, file: object, error: BaseException) -> LeftOut:
+        """Return the file that an error is about, with the notes of the error."""
+        notes: list[str] = getattr(error, "__notes__", [])
+        said = without_secrets("; ".join([f"{error}", *notes]))
+        return cls(str(file), type(error).__name__, said)
+
+    def __repr__(self) -> str:
+        shown = without_secrets(self.url)
+        return f"LeftOut(url={shown!r}, error={self.error!r}, message={self.message!r})"
+
+
+@public
+@dataclass(frozen=True, repr=False)
+class BuildReport:
+    """The report of opening files for a dataset.
+
+    Parameters
+    ----------
+    files : int
+        Number of files.
+    opened : int
+        Number of opened files.
+    cached : int
+        Number of files from the cache.
+    left_out : tuple of LeftOut
+        Files that could not be opened, in the order of the files.
+    references : int
+        Number of chunks of all files.
+    seconds : float
+        Time to open the files, without combining them.
+    read : FilesRead
+        How many HDF5 files were read in which way, and why some were read through h5py.
+    damaged : tuple of LeftOut
+        Damaged parts of files, such as messages, that were left out of files that were opened.
+    schemas : tuple of FileSchema
+        How many files have which names, dimensions and types of variables, and the same decoding,
+        that of most files first; and how the others differ from it.
+
+    Raises
+    ------
+    ValueError
+        The numbers do not add up.
+
+    Examples
+    --------
+    >>> lost = LeftOut("file:///data/2.nc", "FormatError", "it is truncated")
+    >>> print(BuildReport(3, opened=2, left_out=(lost,)))
+    3 files: 2 opened, 0 from the cache, 1 left out
+      file:///data/2.nc: FormatError: it is truncated
+    """
+
+    files: int
+    opened: int = 0
+    cached: int = 0
+    left_out: tuple[LeftOut, ...] = ()
+    references: int = 0
+    seconds: float = 0.0
+    read: FilesRead = field(default_factory=FilesRead)
+    damaged: tuple[LeftOut, ...] = ()
+    schemas: tuple[FileSchema, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.files != self.opened + self.cached + len(self.left_out):
+            raise ValueError(
+                f"BuildReport: {self.files} files are not {self.opened} opened, {self.cached} "
+                f"from the cache and {len(self.left_out)} left out; count each once"
+            )
+
+    @property
+    def summary(self) -> str:
+        """The numbers of files in one line."""
+        return (
+            f"{self.files} files: {self.opened} opened, {self.cached} from the cache, "
+            f"{len(self.left_out)} left out"
+            f"{f', {format_count(len(self.damaged), DAMAGED)}' if self.damaged else ''}"
+        )
+
+    @property
+    def schema_lines(self) -> list[str]:
+        """A line for each of the first schemas; none if all files are alike."""
+        return describe_schemas(self.schemas)
+
+    def __repr__(self) -> str:
+        return f"<BuildReport {self.summary}>"
+
+    def _repr_html_(self) -> str:
+        return cell(describe_build(self))
+
+    def __str__(self) -> str:
+        read = [f"  read: {self.read.summary}"] if self.read else []
+        schemas = [f"  {line}" for line in self.schema_lines]
+        lost = describe_left_out([*self.left_out, *self.damaged])
+        return "\n".join([self.summary, *read, *schemas, *lost])
+
+
+def show_url(url: str) -> str:
+    """Return a url as it can be printed: without secrets, on one line, as UTF-8."""
+    plain = without_secrets(url)
+    return plain if is_nameable(plain) else repr(plain)
+
+
+def describe_left_out(left_out: Iterable[LeftOut]) -> list[str]:
+    """Return a line for each of the first files that were left out, and one for the rest."""
+    everything = list(left_out)
+    shown = everything[:SHOWN_FILES]
+    lines = [f"  {show_url(url)}: {error}: {text}" for url, error, text in shown]
+    more = len(everything) - SHOWN_FILES
+    return [*lines, f"  ... and {more} more"] if more > 0 else lines
+
+
+def describe_build(report: Any) -> Markup:
+    """Return a strip of files by outcome, the numbers, and tables of files with problems."""
+    outcomes: tuple[tuple[Shade, str, int], ...] = (
+        (OK, "opened", report.opened),
+        (NEXT, "from the cache", report.cached),
+        (MISSING, "left out", len(report.left_out)),
+    )
+    met = [outcome for outcome in outcomes if outcome[2]]
+    title = format_count(report.files, "file")
+    read = report.read
+    rows = facts(
+        {
+            "Chunks": f"{report.references:,}",
+            "Time": _format_time(report.files, report.seconds),
+            "HDF5 files read": read.summary if read else None,
+            "Schemas": _count_schemas(report.schemas),
+        }
+    )
+    return element(
+        "div",
+        element("div", element("b", title), class_="vds-title"),
+        _draw_outcomes(met, report.files),
+        key([(shade, f"{count:,} {name}") for shade, name, count in met]),
+        rows,
+        _list_schemas(report.schemas),
+        _list_left_out("Left out", report.left_out),
+        _list_left_out("Damaged parts, left out", report.damaged),
+        _list_reasons(read.reasons),
+    )
+
+
+def _draw_outcomes(met: Sequence[tuple[Shade, str, int]], total: int) -> Markup | None:
+    if not met:
+        return None
+    stops = accumulate(count for *_, count in met)
+    spans = [
+        Span(stop - count, stop, shade, f"{count:,} {name}")
+        for (shade, name, count), stop in zip(met, stops, strict=True)
+    ]
+    return strip(spans, total, title=", ".join(f"{count:,} {name}" for _, name, count in met))
+
+
+def _format_time(files: int, seconds: float) -> str | None:
+    if not seconds:
+        return None
+    return f"{seconds:,.1f} s, {files / seconds:,.0f} files per second"
+
+
+def _list_left_out(title: str, left_out: Sequence[Any]) -> Markup | None:
+    if not left_out:
+        return None
+    rows = [(without_secrets(f.url), f.error, without_secrets(f.message)) for f in left_out[:20]]
+    shown = table(("file", "error", "what happened"), rows, total=len(left_out))
+    return section(title, shown, note=f"{len(left_out):,}", is_open=True)
+
+
+def _count_schemas(schemas: Sequence[Any]) -> str | None:
+    if len(schemas) == 1:
+        return "one, of all files"
+    return f"{len(schemas):,}" if schemas else None
+
+
+def _list_schemas(schemas: Sequence[Any]) -> Markup | None:
+    """Return a table of the schemas, if files differ."""
+    if len(schemas) < 2:
+        return None
+    usual = "the schema of most files"
+    rows = [(f"{s.files:,}", s.first, "; ".join(s.differences) or usual) for s in schemas[:20]]
+    shown = table(
+        ("files", "the first of them", "how they differ"), rows, total=len(schemas), numbers=(0,)
+    )
+    return section("Schemas", shown, note=f"{len(schemas):,}", is_open=True)
+
+
+def _list_reasons(reasons: Sequence[Any]) -> Markup | None:
+    if not reasons:
+        return None
+    rows = [(f"{r.files:,}", r.reason, without_secrets(r.example)) for r in reasons]
+    shown = table(("files", "why", "the first of them"), rows, numbers=(0,))
+    return section("Read through the HDF5 library, which takes longer", join(shown))
