@@ -93,7 +93,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "AccessError": "errors",
     "AccessWarning": "errors",
-    "BuildReport": "combine.progress",
+    "BuildReport": "combine.report",
     "ChunkAxis": "chunks.fragment",
     "ChunkManifest": "chunks.manifest",
     "CodecPipeline": "codecs.pipeline",
