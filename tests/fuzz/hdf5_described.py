@@ -15,8 +15,7 @@ from fuzz.outcomes import Failure, Finding, Outcome, Values, failure_of
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
-from virtualds.chunks.columns import COLUMNS
-from virtualds.chunks.projection import compact
+from virtualds.chunks.columns import COLUMNS, compact
 
 PROBLEM = " (problem)"
 """What the names of items end with that are errors."""

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from virtualds.arrays.array import ManifestArray, is_same_scalar
-from virtualds.chunks.columns import MISSING
+from virtualds.chunks.columns import MISSING, find_turn
 from virtualds.chunks.fragment import ChunkAxis, Fragment, join_fragments
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.projection import Ints, find_turn
+from virtualds.chunks.projection import Ints
 from virtualds.chunks.sparse_manifest import SparseManifest
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import CombineError

@@ -13,7 +13,7 @@ import pandas as pd
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.chunks.columns import settle_column
+from virtualds.chunks.columns import compact, settle_column
 from virtualds.chunks.fragment import Fragment
 from virtualds.chunks.lazy_manifest import (
     CountedSources,
@@ -23,7 +23,6 @@ from virtualds.chunks.lazy_manifest import (
     count_stored,
 )
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.projection import compact
 from virtualds.chunks.reference_table import iterate_references
 from virtualds.codecs.zip_member import ZipMember
 from virtualds.errors import UnsupportedError

@@ -12,11 +12,11 @@ from weakref import ref
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.chunks.columns import MISSING
+from virtualds.chunks.columns import MISSING, compact
 from virtualds.chunks.fragment import ChunkAxis, Fragment
 from virtualds.chunks.lazy_manifest import StridedManifest
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.projection import Ints, compact
+from virtualds.chunks.projection import Ints
 from virtualds.chunks.reference_table import iterate_references
 from virtualds.chunks.sparse_manifest import SparseManifest
 from virtualds.source_file import SourceFile

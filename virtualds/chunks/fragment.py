@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from virtualds.chunks.columns import compact, narrow_column
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import (
     EMPTY_PROJECTION,
@@ -21,8 +22,6 @@ from virtualds.chunks.projection import (
     SlabRun,
     Slabs,
     Slices,
-    compact,
-    narrow_column,
     split_by_length,
     to_slice,
 )

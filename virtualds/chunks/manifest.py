@@ -26,9 +26,12 @@ from virtualds.chunks.columns import (
     as_grid_columns,
     check_references,
     column_of_rows,
+    compact,
     concatenate_columns,
     constant_column,
     digest,
+    find_distinct,
+    find_turn,
     is_same_column,
     narrow,
     pack,
@@ -40,7 +43,7 @@ from virtualds.chunks.columns import (
     unpack,
     unpack_table,
 )
-from virtualds.chunks.projection import Ints, compact, find_distinct, find_turn
+from virtualds.chunks.projection import Ints
 from virtualds.public import public
 from virtualds.quantities import format_count
 from virtualds.source_file import SourceFile

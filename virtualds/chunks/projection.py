@@ -136,40 +136,6 @@ def compute_strides(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
-def compact(column: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
-    """Return a column with one element along each broadcast axis, its elements in memory."""
-    return column[tuple(slice(0, 1) if step == 0 else slice(None) for step in column.strides)]
-
-
-def narrow_column(column: Ints) -> npt.NDArray[np.integer]:
-    """Hold a constant column as a broadcast scalar, any other in 32 bits where it fits."""
-    if column.size and (column == column[0]).all():
-        return np.broadcast_to(column[:1].copy(), column.shape)
-    small = column.max(initial=0) < 2**31
-    return column.astype(np.int32) if small else column.copy()
-
-
-def find_distinct(numbers: npt.NDArray[np.integer[Any]], count: int) -> Ints:
-    """Return the distinct numbers, from 0 to below ``count``, rising."""
-    if count > 16 * numbers.size:
-        return np.unique(numbers).astype(np.int64)
-    # many times as fast for a small count
-    met = np.zeros(count, bool)
-    met[numbers] = True
-    return np.flatnonzero(met)
-
-
-def find_turn(numbers: npt.NDArray[np.integer[Any]]) -> Ints:
-    """Return the distinct numbers of a column in the order in which they first come.
-
-    >>> find_turn(np.array([[4, 4], [1, 4], [0, 1]])).tolist()
-    [4, 1, 0]
-    """
-    found, first = np.unique(compact(numbers), return_index=True)
-    in_turn: Ints = found[np.argsort(first, kind="stable")].astype(np.int64)
-    return in_turn
-
-
 def find_runs(positions: Ints) -> list[tuple[int, int]]:
     """Return the stretches ``start, stop`` of consecutive rising positions."""
     if not positions.size:

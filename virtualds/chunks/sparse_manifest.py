@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from virtualds.chunks.columns import MISSING
+from virtualds.chunks.columns import MISSING, compact
 from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.projection import Ints, compact, compute_strides
+from virtualds.chunks.projection import Ints, compute_strides
 from virtualds.chunks.reference_table import MOSTLY_MISSING, TiledReferences, gather_references
 from virtualds.quantities import format_count
 from virtualds.source_file import SourceFile

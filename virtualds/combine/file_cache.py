@@ -38,9 +38,8 @@ from virtualds.arrays.alike_files import ABSENT, Absent, OfEachFile
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.bounds import decode_stream
-from virtualds.chunks.columns import COLUMNS, PackedColumn, SmallColumn, pack, unpack
+from virtualds.chunks.columns import COLUMNS, PackedColumn, SmallColumn, compact, pack, unpack
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.projection import compact
 from virtualds.codecs.codec import Unreadable
 from virtualds.combine.alike_files import (
     JoinableFiles,

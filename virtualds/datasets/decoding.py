@@ -570,6 +570,27 @@ class DecodingPlan:
                 known[one] = part.with_units(one)
         return [known[one] for one in units]
 
+    def decode_variables(
+        self, group: ManifestGroup
+    ) -> tuple[dict[Any, xr.Variable], dict[Any, xr.Index]]:
+        """Return the decoded variables of a group, and the indexes of its dimensions.
+
+        Raises
+        ------
+        MisfitError
+            Values decode to something other than in the plan.
+        """
+        variables: dict[Any, xr.Variable] = {}
+        indexes: dict[Any, xr.Index] = {}
+        for name, part in self.parts.items():
+            stored = group.variables[name]
+            with name_variable_in_errors(part):
+                if part.is_index:
+                    variables[part.name], indexes[part.name] = part.build_index(stored)
+                else:
+                    variables[part.name] = part.decode_variable(stored)
+        return variables, indexes
+
     def load(self, group: ManifestGroup) -> ManifestGroup:
         """Return a group with the stored values of its loaded variables in memory.
 

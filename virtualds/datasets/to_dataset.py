@@ -34,7 +34,6 @@ from virtualds.datasets.decoding import (
     build_index,
     encoding_of,
     make_plan_key,
-    name_variable_in_errors,
 )
 from virtualds.datasets.far_blocks import prefer_far_blocks
 from virtualds.datasets.lazy import get_virtual_array, to_lazy
@@ -183,15 +182,7 @@ def _decode_by_plan(outline: DecodingPlan, group: ManifestGroup) -> xr.Dataset:
     MisfitError
         Values decode to something other than in the plan.
     """
-    variables: dict[Any, xr.Variable] = {}
-    indexes: dict[Any, xr.Index] = {}
-    for name, part in outline.parts.items():
-        stored = group.variables[name]
-        with name_variable_in_errors(part):
-            if part.is_index:
-                variables[part.name], indexes[part.name] = part.build_index(stored)
-            else:
-                variables[part.name] = part.decode_variable(stored)
+    variables, indexes = outline.decode_variables(group)
     attributes = {n: v for n, v in group.attributes.items() if n not in outline.used}
     return _assemble_dataset(variables, indexes, attributes, outline.coordinates, group)
 

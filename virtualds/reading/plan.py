@@ -12,14 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.bounds import demand_chunk
-from virtualds.chunks.columns import INLINE, MISSING
+from virtualds.chunks.columns import INLINE, MISSING, compact
 from virtualds.chunks.fragment import ChunkAxis, Fragment
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import (
     AxisKey,
     Ints,
     Projection,
-    compact,
     count_from_front,
     find_runs,
     to_slice,

@@ -13,10 +13,10 @@ import numpy as np
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.checks.verify.findings import Problem
-from virtualds.chunks.columns import INLINE, MISSING
+from virtualds.chunks.columns import INLINE, MISSING, compact
 from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.projection import Ints, compact
+from virtualds.chunks.projection import Ints
 from virtualds.chunks.reference_table import BLOCK_CHUNKS
 from virtualds.datasets.registry import PARSER_ERRORS
 from virtualds.errors import VirtualdsError

@@ -23,9 +23,9 @@ import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.chunks.columns import COLUMNS, INLINE, digest
+from virtualds.chunks.columns import COLUMNS, INLINE, compact, digest
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.projection import Ints, compact
+from virtualds.chunks.projection import Ints
 from virtualds.datasets.duplicates import SUFFIX, find_copy_folder
 from virtualds.datasets.rewrite.encodings import Mask, grid_of
 from virtualds.datasets.rewrite.plan import VariablePlan

@@ -16,10 +16,9 @@ import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.regions import tile_fragments
-from virtualds.chunks.columns import COLUMNS, MISSING
+from virtualds.chunks.columns import COLUMNS, MISSING, compact
 from virtualds.chunks.fragment import ChunkAxis, Fragment
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.projection import compact
 from virtualds.chunks.reference_table import gather_references
 from virtualds.chunks.sparse_manifest import build_sparse, is_sparse
 from virtualds.codecs import codec_from_zarr_v2

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from virtualds.chunks.columns import INLINE
+from virtualds.chunks.columns import INLINE, find_distinct
 from virtualds.chunks.lazy_manifest import CountedSources
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.projection import Ints, find_distinct
+from virtualds.chunks.projection import Ints
 from virtualds.chunks.record_cache import read_parquet, read_rows
 from virtualds.chunks.reference_table import SourceSummary
 from virtualds.errors import FormatError, VirtualdsError
