@@ -38,9 +38,10 @@ class ReadEach:
         group: str | None,
         skip: Iterable[str],
         heeds: Heeds,
+        below: bool = False,
     ) -> Iterator[Sequence[ListedFiles]]:
         self.asked.append(list(urls))
-        opened = [self._read(url, options, group, tuple(skip)) for url in urls]
+        opened = [self._read(url, options, group, tuple(skip), below) for url in urls]
         kinds: list[list[int]] = []
         for number, read in enumerate(opened):
             alike = [kind for kind in kinds if _are_alike(opened[kind[0]], read, heeds)]
@@ -55,11 +56,12 @@ class ReadEach:
         ]
 
     def _read(
-        self, url: str, options: Any, group: str | None, skip: tuple[str, ...]
+        self, url: str, options: Any, group: str | None, skip: tuple[str, ...], below: bool
     ) -> ManifestGroup | None:
         try:
             source = find_store(url).describe(url, options)
-            found = self.parser.read(source, group, skip)
+            more = {"below": True} if below else {}
+            found = self.parser.read(source, group, skip, **more)
         except (OSError, ValueError, NotImplementedError):
             return None
         held = all(isinstance(v.data, ManifestArray) for v in found.variables.values())

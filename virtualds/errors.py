@@ -261,7 +261,7 @@ def cannot_hold(url: str, form: str, problems: list[str], remedy: str) -> Unsupp
 def exists_already(url: str, remedy: str = "remove anything else") -> FileExistsError:
     """Return the error for a new set whose url exists already; it says what to do."""
     said = (
-        f"{without_secrets(url)}: exists already; to replace a reference set, pass mode='w' "
-        f"(--mode w); to append to it, pass append_dim= (virtualds append); or {remedy}"
+        f"{without_secrets(url)}: exists already; to replace a reference set, pass mode='w'; "
+        f"to append to it, pass append_dim= (virtualds append); or {remedy}"
     )
     return FileExistsError(lay_out(said))

@@ -453,3 +453,40 @@ def test_trees_are_joined_as_xarray_joins_them(
         monkeypatch.setattr(file_batch, "open_group", opened)
         monkeypatch.setattr(Build, "combine", opened)
         xr.testing.assert_identical(build(), expected)
+
+
+def test_trees_of_several_structures_stay_as_given_where_they_fall(tmp_path: Path) -> None:
+    """Files of one element each that fall are kept so, also where batches mix their order."""
+    paths = [tmp_path / f"{number:02}.nc" for number in range(16)]
+    for number, path in enumerate(paths):
+        field = xr.Dataset(
+            {"b": ("time", [number], {"long_name": "ab"[number % 2]})}, {"time": [100.0 - number]}
+        )
+        xr.DataTree.from_dict({"/g": field}).to_netcdf(path, engine="h5netcdf")
+    for options in ({}, {"hdf5": "library"}):
+        with virtualds.set_options(**options), ThreadPoolExecutor(1) as pool:
+            for parallel in (None, pool):
+                found = virtualds.open_virtual_mfdatatree(
+                    paths, concat_dim="time", parallel=parallel, combine_attrs="drop"
+                )
+                np.testing.assert_array_equal(found["/g"]["b"].values, np.arange(16))
+
+
+def test_bounds_have_the_dates_of_the_variable_that_counts_them(tmp_path: Path) -> None:
+    """Another variable may name the same bounds."""
+    paths = [tmp_path / f"{number}.nc" for number in range(FILES)]
+    for number, path in enumerate(paths):
+        made = {
+            "lead": ("time", [1.0, 2.0], {"units": "m", "bounds": "time_bnds"}),
+            "height": ("time", [1.0, 2.0], {"bounds": "time_bnds"}),
+            "time_bnds": (("time", "nv"), np.array([[0, 1], [1, 2]])),
+        }
+        units = f"days since 2001-01-{2 * number + 1:02}"
+        time = ("time", [0, 1], {"units": units, "bounds": "time_bnds"})
+        xr.Dataset(made, {"time": time}).to_netcdf(path, engine="h5netcdf")
+    with xr.open_mfdataset(paths, engine="h5netcdf") as native:
+        found = virtualds.open_virtual_mfdataset(paths)
+        xr.testing.assert_identical(found.load(), native.load())
+    for path in paths:
+        with xr.open_dataset(path) as one:
+            xr.testing.assert_identical(virtualds.open_virtual_dataset(path).load(), one.load())

@@ -436,7 +436,7 @@ def test_convert_of_the_command_line_rewrites(tmp_path: Path) -> None:
     MIXED["codec_changes"].virtual(paths).virtual.to_manifest(tmp_path / "all.zarr")
     pair = (tmp_path / "all.zarr", tmp_path / "refs.json")
     refused = command("convert", *pair, "--on-unsupported", "rewrite", "--rewrite-limit", 9)
-    assert refused.returncode == 1 and "more than rewrite_limit=9" in refused.stderr
+    assert refused.returncode == 1 and "more than --rewrite-limit 9" in refused.stderr
     done = command(
         "convert", *pair, "--on-unsupported", "rewrite", "--main-encoding", 't={"codecs": []}'
     )

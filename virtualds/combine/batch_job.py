@@ -415,9 +415,9 @@ class BatchJob:
                     try:
                         found += self._make_batches(self.together.make_joinable(files, items))
                     except (*OPEN_ERRORS, NeedsFullCombineError, MisfitError):
-                        # opening the files one by one tells which of them has which error
                         continue
-        except OPEN_ERRORS:
+        except (VirtualdsError, OSError):
+            # opening the files one by one tells which of them has which error
             pass
         if self.job.cache is not None:
             for batch in found:

@@ -44,7 +44,7 @@ from virtualds.datasets.reference_systems import select_system
 Array = npt.NDArray[Any]
 
 FEWEST_FILES = 3
-"""Most files of which every file becomes a dataset."""
+"""From how many files on they are joined as they are stored."""
 CERTAIN: dict[str, tuple[str, ...]] = {
     # with other choices, data variables without the dimension are concatenated too
     "data_vars": ("minimal",),
@@ -104,15 +104,16 @@ class Concatenator:
         try:
             for some in groups.values():
                 self._check_structures(some)
-            as_given = np.arange(sum(map(len, batches)))
-            samples = _make_samples(batches, as_given)
+            in_turn = np.arange(sum(map(len, batches)))
+            samples = _make_samples(batches, in_turn)
             dim = self._find_dimension(samples)
             for some in groups.values():
                 self._check_meanings(some, dim)
                 self._check_values(some, dim)
             owner = _find_ordering_group(groups, dim) if self._sorts else ""
-            order = self._find_order(groups[owner], dim)
-            if (order[:2] != as_given[:2]).any():
+            as_given = np.argsort([number for batch in batches for number in batch.numbers])
+            order = self._find_order(groups[owner], dim, as_given)
+            if (order[:2] != in_turn[:2]).any():
                 samples = _make_samples(batches, order)
             demand_lengths(["the first", "the second"], samples, (dim,))
             pattern = self.combination(samples)
@@ -148,9 +149,9 @@ class Concatenator:
         for file in files:
             key: tuple[Any, ...] = ()
             for path, part in file.walk():
-                number = id(part.plan)
+                number = id(part.plan.schema)
                 if number not in keys:
-                    keys[number] = self._make_key(part.plan)
+                    keys[number] = self._make_key(part.plan.schema)
                 key += path, keys[number]
                 if self.heeds_attributes:
                     key += (_write_key(dict(part.group.attributes)) or id(file),)
@@ -241,7 +242,7 @@ class Concatenator:
         lengths = np.array([len(part) for part in parts])
         return find_order(values, lengths, as_given, self.combination.combine == "nested")
 
-    def _find_order(self, batches: Sequence[FileBatch], dim: str) -> Ints:
+    def _find_order(self, batches: Sequence[FileBatch], dim: str, as_given: Ints) -> Ints:
         """Return the places of all files, batch after batch, in the order in which they are joined.
 
         Raises
@@ -249,7 +250,6 @@ class Concatenator:
         NeedsFullCombineError
             They have no order.
         """
-        as_given = np.argsort([number for batch in batches for number in batch.numbers])
         name = batches[0].plan.find_index(dim)
         if name is None or not self._sorts:
             return as_given

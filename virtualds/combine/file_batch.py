@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
@@ -117,10 +118,10 @@ class FileBatch:
     def nchunks(self) -> int:
         """Number of chunks of virtual variables, in all files."""
         return sum(
-            data.nchunks * (1 if batch.dim in variable.dims else len(self))
+            array.nchunks
             for _, batch in self.walk()
-            for variable in batch.group.variables.values()
-            if isinstance(data := variable.data, ManifestArray)
+            for name, variable in batch.group.variables.items()
+            if isinstance(array := batch.stacked.get(name, variable.data), ManifestArray)
         )
 
     def walk(self) -> Iterator[tuple[str, FileBatch]]:
@@ -183,17 +184,21 @@ class FileBatch:
             attributes=select_own("", self.attributes, place, self.group.attributes),
             encoding=select_own("", self.encodings, place, self.group.encoding),
         )
+        plan = None
+        with suppress(MisfitError):
+            plan = self.plan.with_units_of(group)
         return replace(
             self,
             urls=self.urls[own],
             numbers=self.numbers[own],
             group=group,
+            plan=plan or self.plan,
             lengths=self.lengths[own],
             attributes={},
             encodings={},
             stacked={},
             same=frozenset(),
-            is_cut=not self._decode_alike(place, known),
+            is_cut=plan is None or not self._decode_alike(place, known),
             below=self._cut_below(place, known),
         )
 
@@ -207,7 +212,8 @@ class FileBatch:
         if one == other:
             return True
         columns = (*self.attributes.items(), *self.encodings.items())
-        heeded = (values for (owner, key), values in columns if owner and key != "source")
+        dates = {(part.dated, "units") for part in self.plan.parts.values()}
+        heeded = [v for of, v in columns if of[0] and of[1] != "source" and of not in dates]
         return (
             not self._has_gaps
             and (not self.lengths or self.lengths[one] == self.lengths[other])
@@ -258,13 +264,16 @@ class FileBatch:
         if not self.is_aligned:
             raise MisfitError
         for name, part in self.plan.parts.items():
-            if part.is_loaded and len(self) > 1 and name not in self.same:
+            if part.is_loaded:
                 parts, values = self.list_parts(name), self.list_values(name)
                 if self.dim in part.stored[0]:
                     decode_together(parts, values, self.dim)
-                else:
-                    for own, one in zip(parts, values, strict=True):
+                    continue
+                decoded = set[int]()
+                for own, one in zip(parts, values, strict=True):
+                    if name not in self.same or id(own) not in decoded:
                         own.decode_values(one)
+                    decoded.add(id(own))
 
     @property
     def is_aligned(self) -> bool:
@@ -327,7 +336,7 @@ class FileBatch:
 
 @dataclass(frozen=True, eq=False)
 class OpenedAlone:
-    """A file that decodes by itself, or with groups below: the group, and the dataset or tree."""
+    """A file that decodes by itself: its group, and the dataset or tree."""
 
     url: Any
     group: ManifestGroup

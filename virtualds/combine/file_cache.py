@@ -290,7 +290,7 @@ def _join_singles(opened: Sequence[FileBatch]) -> Iterator[FileBatch]:
     singles: dict[Any, list[FileBatch]] = defaultdict(list)
     for one in opened:
         if len(one) == 1 and one.plan is not NO_PLAN:
-            singles[tuple((path, id(part.plan)) for path, part in one.walk())].append(one)
+            singles[tuple((path, id(part.plan.schema)) for path, part in one.walk())].append(one)
         else:
             yield one
     for alike in singles.values():

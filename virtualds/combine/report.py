@@ -196,13 +196,13 @@ class SchemaCounter:
         if isinstance(opened, FileBatch):
             parts = {_name_path(path): part for path, part in opened.walk()}
             codecs = {path: _list_codecs(part, path) for path, part in parts.items()}
-            key = tuple((path, id(part.plan)) for path, part in parts.items()), str(codecs)
+            plans = [part.plan.schema for part in parts.values()]
+            key = tuple(zip(parts, map(id, plans), strict=True)), str(codecs)
             if key not in self._plans:
                 told: dict[tuple[str, str], str] = {}
                 for path, part in parts.items():
                     told |= dict(_list_facts(part, path)) | codecs[path]
                 # the plans are kept, so that no other ones get their numbers
-                plans = [part.plan for part in parts.values()]
                 self._plans[key] = plans, frozenset(told.items()), told
             _, schema, facts = self._plans[key]
         elif isinstance(opened, xr.Dataset):

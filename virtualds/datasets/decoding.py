@@ -360,9 +360,12 @@ def is_dated(units: Any) -> bool:
 
 
 def _find_lender(name: str, group: ManifestGroup) -> str | None:
-    """Return the variable whose bounds a variable has, and whose units therefore (CF, 7.1)."""
-    lenders = (n for n, v in group.variables.items() if v.attributes.get("bounds") == name)
-    return next(lenders, None)
+    """Return the variable whose bounds a variable has, and whose units of dates (CF, 7.1)."""
+    for lender, variable in group.variables.items():
+        attributes = variable.attributes
+        if attributes.get("bounds") == name and is_dated(attributes.get("units")):
+            return lender
+    return None
 
 
 def _is_whole(values: npt.NDArray[Any]) -> bool:
@@ -510,17 +513,25 @@ class DecodingPlan:
 
     Parameters
     ----------
-    parts : dict of str to Part
+    parts : dict of str to VariableDecoding
         By name of the stored variable.
     coordinates : frozenset
         Names of the coordinates.
     used : frozenset of str
         Attributes of the group that decoding consumes.
+    known : DecodingPlan, optional
+        The plan that differs in units of dates only, from which it was made.
     """
 
     parts: Mapping[str, VariableDecoding]
     coordinates: frozenset[Hashable]
     used: frozenset[str]
+    known: DecodingPlan | None = None
+
+    @property
+    def schema(self) -> DecodingPlan:
+        """The plan that stands for all that differ in units of dates only."""
+        return self.known or self
 
     def __reduce__(self) -> tuple[Any, tuple[bytes]]:
         return _unpickle_plan, (self._pickled,)
@@ -537,7 +548,7 @@ class DecodingPlan:
             if part.dated is not None
             and (units := group.variables[part.dated].attributes["units"]) != part.units
         }
-        return replace(self, parts={**self.parts, **parts}) if parts else self
+        return replace(self, parts={**self.parts, **parts}, known=self.schema) if parts else self
 
     def find_index(self, dim: Hashable) -> str | None:
         """Return the variable that is the coordinate of a dimension, None if there is none."""

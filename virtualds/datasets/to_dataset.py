@@ -8,6 +8,7 @@ pipelines.
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -164,7 +165,9 @@ def find_decoding_plan(group: ManifestGroup, opening: OpenOptions) -> DecodingPl
 
 def _get_plan(key: bytes | None, group: ManifestGroup) -> DecodingPlan | None:
     known = DECODING_PLANS.get(key)
-    return None if known is None else known.with_units_of(group)
+    with suppress(MisfitError):
+        return None if known is None else known.with_units_of(group)
+    return None
 
 
 def _make_key(group: ManifestGroup, opening: OpenOptions) -> bytes | None:

@@ -259,7 +259,7 @@ class FactRuns:
 
     Parameters
     ----------
-    runs : mapping of Fact to list of Run
+    runs : mapping of Fact to list of FactRun
         Where each fact changes, in the order in which files first have the facts.
     count : int
         Number of files.

@@ -146,7 +146,7 @@ def parse_header(data: bytes, where: str) -> NetCDF3Header:
 
 _KNOWN: deque[tuple[int, bytes, NetCDF3Header]] = deque(maxlen=4)
 """Headers that were parsed last: the version, the bytes after the number of records, and what they
-say."""
+say. Groups share their attributes, which datasets copy."""
 
 
 def _pad_length(nbytes: int) -> int:
