@@ -1001,3 +1001,39 @@ def test_the_files_of_an_unchanged_set_are_listed_once(
     monkeypatch.setattr(SetFiles, "_read", counted)
     assert len(run().added) == 1
     assert len(read) == 1
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+@pytest.mark.parametrize("suffix", [".zarr", ".json"])
+def test_virtual_dates_of_a_file_that_has_changed_or_is_gone_are_not_asked(
+    suffix: str, which: int, tmp_path: Path
+) -> None:
+    """xarray asks the first and the last value how dates decode."""
+    paths, target = [tmp_path / f"f{number}.nc" for number in range(3)], tmp_path / f"all{suffix}"
+
+    def put(number: int, length: int) -> None:
+        begin = 10.0 * number + np.arange(length)
+        bounds = ("time", "nv"), np.stack([begin, begin + 1], axis=1)
+        attributes = {"units": "days since 2001-01-01", "bounds": "time_bnds"}
+        xr.Dataset(
+            {"v": ("time", begin), "time_bnds": bounds}, {"time": ("time", begin, attributes)}
+        ).to_netcdf(paths[number], engine="h5netcdf")
+
+    def sync(**options: Any) -> SyncReport:
+        pattern = f"{tmp_path}/f*.nc"
+        return virtualds.sync(pattern, target, concat_dim="time", settle=0, **options)
+
+    def check(expected: list[Path]) -> None:
+        with xr.open_mfdataset(expected, engine="h5netcdf") as native:
+            found = xr.open_dataset(target, engine="virtual")
+            xr.testing.assert_identical(found.load(), native.load())
+
+    for number in range(3):
+        put(number, 2)
+    sync()
+    put(which, 3)
+    assert len(sync().replaced) == 1
+    check(paths)
+    paths[which].unlink()
+    assert len(sync(on_removed="drop").dropped) == 1
+    check([path for path in paths if path.exists()])

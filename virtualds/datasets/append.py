@@ -6,9 +6,9 @@ them. This module writes nothing; a format compares the result with the set, and
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +34,7 @@ from virtualds.datasets.append_places import (
     put_between,
 )
 from virtualds.datasets.changed_groups import join_coordinates
+from virtualds.datasets.decoding import is_dated
 from virtualds.datasets.duplicates import (
     REMEDY,
     borders,
@@ -53,6 +54,7 @@ from virtualds.datasets.source_positions import (
     find_only_dimension,
     find_positions,
     find_stretches,
+    lies_in,
     list_arrays_along,
     list_dims_between,
     urls_of,
@@ -67,6 +69,9 @@ TEXT_KINDS = "OUST"
 
 JOINABLE_KINDS = (set(TEXT_KINDS), set("biufc"), {"m"}, {"M"})
 """Kinds of dtypes for which xarray finds a common dtype when it joins arrays."""
+
+MOST_TRIED = 64
+"""Places at which an element is looked for that lies in a file that has not changed."""
 
 CODING_ATTRIBUTES = (
     "units",
@@ -248,8 +253,9 @@ def remove_sources(
     ValueError
         The dimension is unknown, or ``dim`` is None and several dimensions are possible.
     """
-    present = _open_set(old, None, dim)
-    wanted, listed = set(urls), urls_of(present)
+    wanted = set(urls)
+    present = _open_set(old, None, dim, wanted)
+    listed = urls_of(present)
     if unknown := sorted(wanted - listed):
         raise CombineError(
             f"{unknown[0]}: the set has no such source; ds.virtual.sources lists them"
@@ -361,9 +367,19 @@ def _check_choice(name: str, given: str, known: Iterable[str]) -> None:
         raise ValueError(f"{name}={given!r}: give one of {', '.join(map(repr, known))}")
 
 
-def _open_set(old: ManifestGroup, new: xr.Dataset | None, dim: str | None) -> xr.Dataset:
-    """Return the set as a dataset; check that both datasets have the dimension, and its length."""
-    present = decode_group(old, "raise", to_virtual_dataset)
+def _open_set(
+    old: ManifestGroup, new: xr.Dataset | None, dim: str | None, gone: Collection[str] = ()
+) -> xr.Dataset:
+    """Return the set as a dataset; check that both datasets have the dimension, and its length.
+
+    Sources of ``new`` may have changed, and those of ``gone`` may be gone: nothing is read of them.
+    """
+    unsound = {*gone} if new is None else urls_of(new)
+    present = decode_group(
+        old,
+        "raise",
+        lambda group: to_virtual_dataset(group, dates=_find_sound_dates(group, dim, unsound)),
+    )
     for what, dataset in (("the set", present), ("the new dataset", new)):
         if dim is not None and dataset is not None and dim not in dataset.dims:
             raise ValueError(
@@ -373,6 +389,37 @@ def _open_set(old: ManifestGroup, new: xr.Dataset | None, dim: str | None) -> xr
             size = dataset.sizes[dim]
             demand_joinable(size, f"{what}: dimension {dim!r} of {size:,} elements")
     return present
+
+
+def _find_sound_dates(
+    group: ManifestGroup, dim: str | None, unsound: set[str]
+) -> dict[str, ManifestArray]:
+    """Return an element of each variable of dates whose first or last value cannot be read.
+
+    It is repeated, so that the group has its lengths.
+    """
+    found = dict[str, ManifestArray]()
+    dated = {n: v for n, v in group.variables.items() if is_dated(v.attributes.get("units"))}
+    for name in {*dated, *(v.attributes.get("bounds") for v in dated.values())}:
+        variable = group.variables.get(str(name))
+        if variable is None or dim not in variable.dims:
+            continue
+        array, axis = variable.data, variable.dims.index(dim)
+        if not isinstance(array, ManifestArray) or not array.size:
+            continue
+        last = array.shape[axis] - 1
+        tried = np.linspace(0, last, MOST_TRIED).round().astype(int).tolist()
+        elements = [_take_element(array, axis, place) for place in (0, last)]
+        if any(lies_in(one, unsound) for one in elements):
+            others = (_take_element(array, axis, place) for place in tried)
+            sound = (one for one in others if not lies_in(one, unsound))
+            found |= {str(name): one.broadcast_to(array.shape) for one in islice(sound, 1)}
+    return found
+
+
+def _take_element(array: ManifestArray, axis: int, place: int) -> ManifestArray:
+    element: Any = array[(*(slice(None),) * axis, slice(place, place + 1))]
+    return element  # type: ignore[no-any-return]
 
 
 def _load_index_alike(present: xr.Dataset, new: xr.Dataset, dim: str) -> xr.Dataset:

@@ -128,7 +128,11 @@ def _decode_by_chunk(
 
 
 def to_virtual_dataset(
-    group: ManifestGroup, opening: OpenOptions = OPEN_DEFAULTS, plan: DecodingPlan | None = None
+    group: ManifestGroup,
+    opening: OpenOptions = OPEN_DEFAULTS,
+    plan: DecodingPlan | None = None,
+    *,
+    dates: Mapping[str, ManifestArray] | None = None,
 ) -> xr.Dataset:
     """Return a group as a dataset of virtual arrays.
 
@@ -139,12 +143,17 @@ def to_virtual_dataset(
         Which variables to load, and whether to decode CF conventions.
     plan : DecodingPlan, optional
         How the group decodes, if that is known.
+    dates : mapping of str to ManifestArray, optional
+        Parts of variables by which xarray is to see how their dates decode, where their first or
+        last value cannot be read.
 
     Raises
     ------
     UnsupportedError
         A variable that cannot stay virtual is not to be loaded.
     """
+    if dates:
+        return _decode_dataset(group, opening, dates)[1]
     key = _make_key(group, opening)
     if (outline := plan or _get_plan(key, group)) is not None:
         try:
@@ -190,12 +199,18 @@ def _decode_by_plan(outline: DecodingPlan, group: ManifestGroup) -> xr.Dataset:
     return _assemble_dataset(variables, indexes, attributes, outline.coordinates, group)
 
 
-def _decode_dataset(group: ManifestGroup, opening: OpenOptions) -> tuple[DecodingPlan, xr.Dataset]:
+def _decode_dataset(
+    group: ManifestGroup, opening: OpenOptions, dates: Mapping[str, ManifestArray] | None = None
+) -> tuple[DecodingPlan, xr.Dataset]:
     """Return a group as a dataset, all of it decoded by xarray, and how that was done."""
     loadable, decode_cf = opening.loadable_variables, opening.decode_cf
     decoders = {} if decode_cf else dict.fromkeys(DECODERS, False)
     group = _name_arrays(group)
     ahead = read_ahead(group) if loadable is None else group
+    asked = {
+        name: replace(ahead.variables[name], data=part) for name, part in (dates or {}).items()
+    }
+    ahead = replace(ahead, variables={**ahead.variables, **asked})
     variables, attributes, coordinates = _decode_group(ahead, decoders)
     wanted, loaded = make_chooser(loadable, coordinates), set()
     for name, variable in variables.items():
