@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import xarray as xr
 
@@ -19,7 +19,7 @@ from virtualds.combine.ordering import Arrangement, Files, Overlap, Paths
 from virtualds.combine.report import BuildReport
 from virtualds.combine.workers import choose_workers, find_client
 from virtualds.combine.xarray_combine import CHOICES, OF_XARRAY, Combination
-from virtualds.datasets.keywords import make_strict
+from virtualds.datasets.keywords import make_strict, select_fields
 from virtualds.datasets.location import name_both_options
 from virtualds.datasets.open import open_dataset_or_tree
 from virtualds.datasets.open_options import Loadable, OpenOptions, demand_variables
@@ -30,7 +30,6 @@ from virtualds.stores.access_rules import Allow
 from virtualds.stores.retry import explain_interrupt
 
 Preprocess = Callable[[xr.Dataset], xr.Dataset]
-Options = TypeVar("Options", Arrangement, BuildOptions, OpenOptions)
 
 
 @make_strict(more=OF_XARRAY)
@@ -312,12 +311,12 @@ class _Request:
     @classmethod
     def of(cls, given: Mapping[str, Any], *, below: bool = False) -> _Request:
         """Return what the arguments of a call ask for; ``below``: files are opened as trees."""
-        building = _select(BuildOptions, given)
+        building = select_fields(BuildOptions, given)
         omits = not building.stops
         how = {"on_error": building.on_variable_error, "below": below, "omits_damaged": omits}
-        opening = _select(OpenOptions, {**given, **how})
+        opening = select_fields(OpenOptions, {**given, **how})
         merging = {name: given[name] for name in CHOICES} | given.get("kwargs", {})
-        arrangement = _select(Arrangement, given)
+        arrangement = select_fields(Arrangement, given)
         combination = Combination(given["combine"], given["concat_dim"], merging, arrangement)
         preprocess = given["preprocess"]
         steps = list_steps(given["coordinates"], combination, preprocess)
@@ -364,8 +363,3 @@ class _Request:
             f"attrs_file {self.build.files.flat[number]}: this file is left out, since it cannot "
             f"be opened; name another"
         )
-
-
-def _select(kind: type[Options], given: Mapping[str, Any]) -> Options:
-    """Return those of the given options that are of one kind."""
-    return kind(**{field.name: given[field.name] for field in fields(kind) if field.name in given})

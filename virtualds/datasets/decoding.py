@@ -118,7 +118,9 @@ class VariableDecoding:
         }
         virtual = () if loaded or not isinstance(data, ManifestArray) else shown.data.pipelines
         is_date = shown.dtype.kind in "MO" and data.dtype.kind not in "MO"
-        lender = known if "units" in stored.attributes else _find_lender(known, group)
+        dated = None
+        if is_date and is_dated(shown.encoding.get("units")):
+            dated = known if "units" in stored.attributes else _find_lender(known, group)
         return cls(
             name=name,
             stored=(stored.dims, data.dtype),
@@ -130,7 +132,7 @@ class VariableDecoding:
             is_loaded=loaded,
             packing=virtual[0].packing if virtual else None,
             decodes=decodes,
-            dated=lender if is_date and is_dated(shown.encoding.get("units")) else None,
+            dated=dated,
         )
 
     def with_units(self, units: Any) -> VariableDecoding:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
 from difflib import get_close_matches
 from functools import wraps
 from inspect import Parameter, signature
@@ -14,6 +15,7 @@ import numpy as np
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
+Options = TypeVar("Options")
 
 SIMILARITY = 0.7
 """How similar, up to 1, two names must be for one to be a misspelling of the other."""
@@ -152,6 +154,13 @@ def check_types(given: Mapping[str, Any]) -> None:
         types, wanted = KINDS[name]
         if not isinstance(given[name], types):
             raise TypeError(f"{name}={given[name]!r}: give {wanted}")
+
+
+def select_fields(kind: type[Options], given: Mapping[str, Any]) -> Options:
+    """Return a dataclass of options, made of those of the given arguments that are its fields."""
+    known: Any = kind
+    chosen = {one.name: given[one.name] for one in fields(known) if one.name in given}
+    return kind(**chosen)
 
 
 def list_arguments(function: Callable[..., Any]) -> dict[str, Any]:

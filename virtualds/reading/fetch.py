@@ -661,10 +661,7 @@ def read(source: Readable, key: tuple[Any, ...]) -> npt.NDArray[Any]:
         out = np.empty(source.shape, source.dtype)
         execute_batch(source, batch, out)
         return _demand_valid_text(source, out)
-    selection = plan(source, key)
-    out = _allocate(source, selection.shape)
-    execute(source, selection, out)
-    return selection.arrange(_demand_valid_text(source, out))
+    return _read_selection(source, plan(source, key))
 
 
 def read_points(source: Readable, key: tuple[Any, ...]) -> npt.NDArray[Any]:
@@ -681,7 +678,10 @@ def read_points(source: Readable, key: tuple[Any, ...]) -> npt.NDArray[Any]:
     UnsupportedError
         The array cannot be read, or the result is larger than any array.
     """
-    selection = plan_points(source, key)
+    return _read_selection(source, plan_points(source, key))
+
+
+def _read_selection(source: Readable, selection: Selection) -> npt.NDArray[Any]:
     out = _allocate(source, selection.shape)
     execute(source, selection, out)
     return selection.arrange(_demand_valid_text(source, out))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
-from typing import Any, Literal, TypeVar
+from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 import xarray as xr
@@ -22,7 +22,7 @@ from virtualds.combine.file_coordinates import Source
 from virtualds.combine.ordering import Arrangement, Files, Paths
 from virtualds.combine.workers import choose_workers
 from virtualds.combine.xarray_combine import CHOICES, OF_XARRAY, Combination, check_name
-from virtualds.datasets.keywords import list_arguments, make_strict
+from virtualds.datasets.keywords import list_arguments, make_strict, select_fields
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.structure import DIMENSIONS, SIZE, VALUES, Fact
 from virtualds.progress import ProgressOption
@@ -32,9 +32,6 @@ NOT_TRIED = {"paths", "attrs_file", "to", "target_options"}
 OPTIONS = frozenset(list_arguments(open_virtual_mfdataset)) - NOT_TRIED
 MANY_FILE_OPTIONS = {"parallel", "progress"}
 """Arguments for opening many files, which a trial of two files does not need."""
-
-
-Options = TypeVar("Options", Arrangement, BuildOptions, OpenOptions)
 
 
 @make_strict(more=OPTIONS.union(OF_XARRAY))
@@ -97,9 +94,9 @@ def diagnose(
     >>> len(found.eras), found.joined, found.blocks
     (1, ('time',), False)
     """
-    arrangement = _select(Arrangement, options)
-    building = _select(BuildOptions, options)
-    opening = _select(OpenOptions, {**options, "on_error": building.on_variable_error})
+    arrangement = select_fields(Arrangement, options)
+    building = select_fields(BuildOptions, options)
+    opening = select_fields(OpenOptions, {**options, "on_error": building.on_variable_error})
     files = Files.of(urls, options.get("storage_options"))
     chosen = _sample_files(files.flat, sample)
     how: dict[str, Any] | None = None
@@ -144,11 +141,6 @@ def diagnose(
         differences=differences,
         stretches=stretches,
     )
-
-
-def _select(kind: type[Options], given: Mapping[str, Any]) -> Options:
-    """Return those of the given options that are of one kind."""
-    return kind(**{field.name: given[field.name] for field in fields(kind) if field.name in given})
 
 
 def _sample_files(files: Sequence[Any], sample: int | None) -> Sequence[Any]:
