@@ -96,7 +96,7 @@ DOCUMENTS: dict[str, dict[str, Any]] = {
 def test_documents_expand_as_fsspec_expands_them(which: str) -> None:
     pytest.importorskip("jinja2", reason="fsspec renders with it")
     document = json.loads(json.dumps(DOCUMENTS[which]))
-    found, _ = _unfold(copy.deepcopy(document), "refs.json")
+    _, found, _ = _unfold(copy.deepcopy(document), "refs.json")
     expected = ReferenceFileSystem(
         fo=document, simple_templates=False, remote_protocol="memory", skip_instance_cache=True
     ).references
@@ -107,7 +107,7 @@ def test_documents_expand_as_fsspec_expands_them(which: str) -> None:
 
 
 def test_the_example_of_the_specification() -> None:
-    found, _ = _unfold(EXAMPLE, "refs.json")
+    _, found, _ = _unfold(EXAMPLE, "refs.json")
     assert found["key2"] == ["http://server.domain/path", 10000, 100]
     assert found["key3"] == ["http://text", 10000, 100]
     assert found["gen_key4"] == ["http://server.domain/path_4", 5000, 1000]

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.regions import fill_region
 from virtualds.datasets.registry import FORMATS
 from virtualds.datasets.to_dataset import to_virtual_dataset
-from virtualds.formats import Format
+from virtualds.formats import Format, change_set
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import fence, find_store
 from virtualds.stores.fsspec import FsspecStore
@@ -86,7 +87,7 @@ class Target:
     def change(
         self, change: Callable[[xr.Dataset], xr.Dataset], loadable: Any = None, **choices: Any
     ) -> None:
-        update: Any = self.format.update
+        update: Any = partial(change_set, self.format)
 
         def changed(old: ManifestGroup) -> ManifestGroup:
             return group_from_dataset(
@@ -108,7 +109,7 @@ class Target:
             [n for n, v in new.variables.items() if "time" not in v.dims] + ["time"]
         )
         region = {"time": slice(0, new.sizes["time"])}
-        update: Any = self.format.update
+        update: Any = partial(change_set, self.format)
         update(self.url, lambda old: fill_region(old, new, region, "replace"), self.options)
 
     def virtual(self, path: Path) -> xr.Dataset:
@@ -242,7 +243,7 @@ def test_files_that_no_reference_uses_are_forgotten(target: Target, years: list[
 def test_a_change_of_nothing_writes_nothing(target: Target, years: list[Path]) -> None:
     target.write(target.virtual(years[0]))
     before = target.files()
-    target.format.update(target.url, lambda old: old, target.options)
+    change_set(target.format, target.url, lambda old: old, target.options)
     assert target.files() == before
 
 

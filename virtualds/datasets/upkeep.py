@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from virtualds.arrays.sources import PrefixChange, move_file
+from virtualds.arrays.group import ManifestGroup
+from virtualds.arrays.sources import PrefixChange, move_file, move_group
 from virtualds.datasets.conflicts import name_missing_set, retry_on_conflict
 from virtualds.datasets.keywords import make_strict
 from virtualds.datasets.location import Location, format_by_suffix, format_for, format_there
 from virtualds.errors import ReadError, UnsupportedError, without_secrets
-from virtualds.formats import Format, History
-from virtualds.formats.upkeep import GRACE, Expiry, Removal, Upkeep
+from virtualds.formats import Format, History, change_set
+from virtualds.formats.upkeep import GRACE, Expiry, Removal
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.store import explain_write_errors
@@ -78,11 +79,14 @@ def compact(
     False
     """
     location = Location.of_url(url, storage_options)
-    join = _find_upkeep(location).join
+    form = _find_format(location)
 
     def attempt() -> bool:
         with explain_write_errors(location.url):
-            return join is not None and join(location.url, location.options)
+            if form.upkeep is not None:
+                join = form.upkeep.join
+                return join is not None and join(location.url, location.options)
+            return _compact(form, location)
 
     return retry_on_conflict(attempt, conflict)
 
@@ -146,13 +150,16 @@ def rename_paths(
     1
     """
     location = Location.of_url(url, storage_options)
-    upkeep = _find_upkeep(location)
+    form = _find_format(location)
     changed = change if callable(change) else PrefixChange.of(change)
 
     def attempt() -> int:
         moves = _Moves(location.url, changed, sample)
         with explain_write_errors(location.url):
-            upkeep.move(location.url, location.options, moves.move, moves.check)
+            if form.upkeep is not None:
+                form.upkeep.move(location.url, location.options, moves.move, moves.check)
+            else:
+                change_set(form, location.url, moves.move_all, location.options)
         return moves.count
 
     return retry_on_conflict(attempt, conflict)
@@ -236,11 +243,16 @@ def _find_format(location: Location) -> Format:
     return found
 
 
-def _find_upkeep(location: Location) -> Upkeep:
-    form = _find_format(location)
-    if form.upkeep is None:
-        raise UnsupportedError(f"{location.url}: sets of {form.name} are not changed in place")
-    return form.upkeep
+def _compact(form: Format, location: Location) -> bool:
+    """Commit the references of a set once more, if fewer files can hold them."""
+    if form.read_version is None or form.compact is None:
+        return False
+    base = form.read_version(location.url, location.options)
+    choices = form.compact(base)
+    if choices is not None:
+        write: Any = form.write
+        write(base.group, location.url, location.options, base=base, **choices)
+    return choices is not None
 
 
 class _Moves:
@@ -270,6 +282,20 @@ class _Moves:
             return file
         self._seen.add(file.url)
         return move_file(file, self._change)
+
+    def move_all(self, group: ManifestGroup) -> ManifestGroup:
+        """Return a set that refers to moved files."""
+        moved: dict[SourceFile, None] = {}
+
+        def follow(file: SourceFile) -> SourceFile:
+            found = self.move(file)
+            if found.url != file.url:
+                moved[found] = None
+            return found
+
+        after = move_group(group, follow)
+        self.check(list(moved))
+        return after
 
     def check(self, moved: Sequence[SourceFile]) -> None:
         """Refuse a change of no file, new urls with secrets, and files that are not there."""

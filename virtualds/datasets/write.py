@@ -23,7 +23,7 @@ from virtualds.datasets.registry import FORMATS
 from virtualds.datasets.rewrite.fit import RewriteTarget
 from virtualds.datasets.write_options import WriteOptions
 from virtualds.errors import ConflictError, UnsupportedError, exists_already
-from virtualds.formats import Format, Parts
+from virtualds.formats import Format, Parts, change_set
 from virtualds.formats.admission import (
     IsKnown,
     demand_admissible,
@@ -196,11 +196,11 @@ class Destination:
             return found[0].after
 
         where, policy = self.location.target, AccessPolicy.of(self.options.allow)
-        update: Callable[..., None] = self.format.update
         try:
             with explain_write_errors(where), name_missing_set(self.location), counting:
                 chosen = self.options.of_format | self.rewrite.for_writer
-                update(where, prepared, self.location.options, policy, **chosen)
+                access = self.location.options
+                change_set(self.format, where, prepared, access, policy, **chosen)
         except FileNotFoundError:
             if whole is None:
                 raise

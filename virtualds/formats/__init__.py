@@ -13,6 +13,7 @@ from virtualds.formats.read_options import READ_ALL, ReadOptions
 from virtualds.formats.upkeep import Expiry, Removal, Upkeep
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
+from virtualds.stores.fence import explain_vanished_files
 
 
 class ReadSet(Protocol):
@@ -29,8 +30,52 @@ class ReadObject(Protocol):
     ) -> ManifestGroup: ...
 
 
+class SetVersion(Protocol):
+    """A version of a set, as a writer has read it: what a change begins with.
+
+    The class of a format also keeps what the format needs in order to name, in the next version,
+    what stays: a parsed document, names and tokens of files.
+    """
+
+    @property
+    def group(self) -> ManifestGroup:
+        """The whole set. What a change leaves alone stays the same object, or the same rows."""
+
+    def is_current(self) -> bool:
+        """Say whether the set still has this version."""
+
+
+class ReadVersion(Protocol):
+    """Reads the newest version of a set in order to change it.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no set.
+    """
+
+    def __call__(
+        self, url: str, options: StorageOptions | None = None, allow: AccessPolicy = ANYWHERE
+    ) -> SetVersion: ...
+
+
 class WriteSet(Protocol):
-    """Writes a reference set, all of it or nothing."""
+    """Commits a group: all of it, or nothing.
+
+    Without ``base`` it makes a set, or replaces whatever set there is if ``replace`` is true. With
+    ``base``, which `ReadVersion` returned, it makes the next version of that set: it writes what is
+    new in the group, and names what lies in the set already. Choices that are not given are those
+    of ``base``.
+
+    Raises
+    ------
+    FileExistsError
+        There is a set, or something else, and it may not be replaced.
+    ConflictError
+        The set no longer has the version ``base``; nothing has changed.
+    UnsupportedError
+        The format cannot hold the group, or the store cannot change such a set in one step.
+    """
 
     def __call__(
         self,
@@ -39,6 +84,7 @@ class WriteSet(Protocol):
         options: StorageOptions | None = None,
         *,
         replace: bool = True,
+        base: Any = None,
     ) -> None: ...
 
 
@@ -86,7 +132,12 @@ class Parts(NamedTuple):
 
 @dataclass(frozen=True)
 class Format:
-    """A reference format.
+    """A reference format: it reads and it commits.
+
+    Every change of a set is a function from group to group, written once above the formats:
+    `change_set` reads a version (``read_version``), calls the function, and commits the new group
+    onto that version (``write`` with ``base``). How little is written for it is the format's own
+    affair: it compares the group with the version.
 
     Parameters
     ----------
@@ -95,7 +146,17 @@ class Format:
         Ends of file names that choose it for writing.
     detect : callable
         Takes the first bytes of a file and says whether it is of this format.
-    read, write, update : callable
+    read : callable
+        Reads a group of a set, as far as possible lazily, in order to open it.
+    write : callable
+        Commits a group.
+    update : callable, optional
+        Of a format that does not read versions yet: all of `change_set`.
+    read_version : callable, optional
+        Reads the newest version of a set in order to change it.
+    compact : callable, optional
+        Takes a version, and returns the choices with which ``write`` holds the same references in
+        fewer files, None if there is nothing to join.
     markers : tuple of str
         For a format that is a folder: a folder with one of these files is a set. ``detect`` takes
         the whole file.
@@ -111,7 +172,8 @@ class Format:
     history : History, optional
         Of a format that keeps earlier snapshots: lists and expires them.
     upkeep : Upkeep, optional
-        Joins small files of a set, and moves its references to other urls.
+        Of a format that does not read versions yet: joins small files of a set, and moves its
+        references to other urls.
     library : str, optional
         The library that reads and writes it, where it is an extra of that name.
     read_object : callable, optional
@@ -133,7 +195,9 @@ class Format:
     detect: Callable[[bytes], bool]
     read: ReadSet
     write: WriteSet
-    update: UpdateSet
+    update: UpdateSet | None = None
+    read_version: ReadVersion | None = None
+    compact: Callable[[Any], dict[str, Any] | None] | None = None
     markers: tuple[str, ...] = ()
     first_written: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
@@ -147,6 +211,51 @@ class Format:
     to_dict: Callable[..., dict[str, Any]] | None = None
     obstacles: Callable[..., list[str]] | None = None
     takes_in: bool = False
+
+
+def change_set(
+    form: Format,
+    url: str,
+    change: Callable[[ManifestGroup], ManifestGroup],
+    options: StorageOptions | None = None,
+    allow: AccessPolicy = ANYWHERE,
+    **choices: Any,
+) -> None:
+    """Change a set, unless another writer was faster.
+
+    Parameters
+    ----------
+    form : Format
+    url : str
+        Of the set.
+    change : callable
+        Takes the whole set and returns the new one; if it returns the same, nothing is written.
+    options : StorageOptions, optional
+        Access options of the set.
+    allow : AccessPolicy
+        Where the files that it refers to may lie.
+    choices
+        Those of the format; by default as before.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no set.
+    ConflictError
+        Another writer was faster; nothing has changed.
+    UnsupportedError
+        The format cannot hold the new set, or the store cannot change it in one step.
+    """
+    if form.read_version is None:
+        update: Any = form.update
+        update(url, change, options, allow, **choices)
+        return
+    base = form.read_version(url, options, allow)
+    # what lies in the set is read on demand, and gone where another writer has replaced it
+    with explain_vanished_files(base.is_current, url):
+        after = change(base.group)
+    if after is not base.group:
+        form.write(after, url, options, base=base, **choices)
 
 
 def replaces_by(mode: str) -> bool:

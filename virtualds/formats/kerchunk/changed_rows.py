@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.chunks.columns import INLINE
+from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints, compute_strides
@@ -186,19 +186,49 @@ def _is_row_range(
     )
 
 
+class ComparedRows(NamedTuple):
+    """How two tables of references differ, row by row.
+
+    ``one`` and ``other`` are numbers in a list of urls, or negative: -1 is missing, -2 held inline.
+    A row that ``is_moved`` refers to the same place in another file.
+    """
+
+    same: npt.NDArray[np.bool_]
+    is_moved: npt.NDArray[np.bool_]
+    one: npt.NDArray[np.int64]
+    other: npt.NDArray[np.int64]
+    urls: list[str]
+
+
+def compare_rows(one: ChunkManifest, other: ChunkManifest) -> ComparedRows:
+    """Compare two tables of as many references."""
+    if other.files[: len(one.files)] == one.files:
+        # the table of files has grown, as in an append
+        urls, numbers = [file.url for file in other.files], np.arange(len(other.files))
+        tables = [numbers[: len(one.files)], numbers]
+    else:
+        known: dict[str, int] = {}
+        tables = [
+            np.array([known.setdefault(file.url, len(known)) for file in rows.files], np.int64)
+            for rows in (one, other)
+        ]
+        urls = [*known]
+    # negative numbers of rows count from the end
+    first, second = (
+        np.append(table, (INLINE, MISSING))[rows.file]
+        for table, rows in zip(tables, (one, other), strict=True)
+    )
+    where = (one.offset == other.offset) & (one.length == other.length)
+    same = np.asarray((first == second) & (where | (first < 0)), np.bool_)
+    for row in np.flatnonzero(same & (first == INLINE)).tolist():
+        same[row] = one.inline[one.offset[row]] == other.inline[other.offset[row]]
+    is_moved = ~same & where & (first >= 0) & (second >= 0)
+    return ComparedRows(same, is_moved, first, second, urls)
+
+
 def find_same_rows(one: ChunkManifest, other: ChunkManifest) -> npt.NDArray[np.bool_]:
     """Return for every row whether both refer to the same bytes."""
-    urls: dict[str, int] = {}
-    codes = []
-    for rows in (one, other):
-        known = [urls.setdefault(file.url, len(urls)) for file in rows.files]
-        # negative codes count from the end
-        codes.append(np.array([*known, INLINE, -1], np.int64)[rows.file])
-    where = (one.offset == other.offset) & (one.length == other.length)
-    same = (codes[0] == codes[1]) & (where | (codes[0] < 0))
-    for row in np.flatnonzero(same & (codes[0] == INLINE)).tolist():
-        same[row] = one.inline[one.offset[row]] == other.inline[other.offset[row]]
-    return np.asarray(same, np.bool_)
+    return compare_rows(one, other).same
 
 
 # ---------------------------------------------------------------------- values in memory

@@ -1,27 +1,35 @@
-"""Encode a group as one document of kerchunk's JSON, with metadata of Zarr v2 or v3.
+"""Describe a group as a document of kerchunk's JSON, and edit a document so that it holds a group.
 
 kerchunk documentation, "References specification", version 1. With Zarr v3 metadata the keys are
 those of a Zarr v3 store, as VirtualiZarr writes them: ``t/zarr.json``, and ``t/c/0/0`` for a chunk.
+
+A new set is an empty document, edited. What a group has in common with the group that a document
+held is left as it stands there: keys, their order, templates, and what other tools have added.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from math import prod
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.chunks.columns import INLINE
+from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints
 from virtualds.chunks.reference_table import iterate_references
+from virtualds.formats.kerchunk.changed_rows import compare_rows
+from virtualds.formats.kerchunk.templates import Templates
 from virtualds.formats.referenced_files import UNKNOWN
 from virtualds.formats.zarr import v2_write
-from virtualds.formats.zarr.chunk_keys import ChunkKeys, parse_chunk_keys
+from virtualds.formats.zarr.chunk_keys import SeparatedKeys, parse_chunk_keys
 from virtualds.formats.zarr.document import MARKER, consolidate
 from virtualds.formats.zarr.v2_read import NOTES
 from virtualds.formats.zarr.v2_write import RELATIVE, Hierarchy
@@ -41,6 +49,9 @@ COMPACT_JSON: dict[str, Any] = {"separators": (",", ":"), "allow_nan": False}
 FORM = "kerchunk-json"
 GRIDS = ("regular",)
 """Chunk grids of Zarr v3 that readers of references know."""
+GROWING = {"shape", "attributes"}
+"""What of the metadata of an array says nothing about how its chunks are stored and named."""
+Metadata = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -72,24 +83,15 @@ class DocumentForm:
             raise ValueError(f"zarr_format={self.zarr_format!r}: give 2 or 3")
 
     @classmethod
-    def like(cls, document: Mapping[str, Any]) -> DocumentForm:
+    def like(cls, document: Metadata) -> DocumentForm:
         """Return the form of an existing document."""
-        if "version" not in document:
-            return cls(zarr_format=3 if MARKER in document else 2)
         relative = bool((document.get(NOTES) or {}).get(RELATIVE))
         format = 3 if MARKER in document.get("refs", {}) else 2
         return cls(bool(document.get("templates")), relative, format)
 
-    def but(
-        self, templates: bool | None, relative_paths: bool | None, zarr_format: int | None
-    ) -> DocumentForm:
+    def but(self, **given: Any) -> DocumentForm:
         """Return the form with what is not None changed."""
-        given = {
-            "templates": templates,
-            "relative_paths": relative_paths,
-            "zarr_format": zarr_format,
-        }
-        return replace(self, **{k: v for k, v in given.items() if v is not None})  # type: ignore[arg-type]
+        return replace(self, **{name: v for name, v in given.items() if v is not None})
 
 
 def list_obstacles(
@@ -101,8 +103,43 @@ def list_obstacles(
     return v2_write.list_obstacles(variable)
 
 
-def encode_set(group: ManifestGroup, url: str, form: DocumentForm) -> bytes:
-    """Return a group as the content of the file at ``url``.
+# ---------------------------------------------------------------------- what a group is
+
+
+class ArrayReferences(NamedTuple):
+    """The chunks of an array: manifests, and where in the grid each begins; and their keys."""
+
+    parts: Sequence[tuple[tuple[int, ...], ChunkManifest]]
+    key: Callable[[tuple[int, ...]], str]
+
+
+@dataclass(frozen=True)
+class Description:
+    """A group in the words of a document.
+
+    Parameters
+    ----------
+    metadata : mapping
+        By key.
+    arrays : mapping of str to ArrayReferences
+        By path.
+    notes : mapping
+    name : callable
+        Takes the url of a file, and returns it as it is written.
+    """
+
+    metadata: Metadata = field(default_factory=dict)
+    arrays: Mapping[str, ArrayReferences] = field(default_factory=dict)
+    notes: Metadata = field(default_factory=dict)
+    name: Callable[[str], str] = str
+
+    def get_attribute_notes(self, path: str) -> Any:
+        """Return the noted types of the attributes of an array."""
+        return self.notes.get("arrays", {}).get(path, {}).get("attributes")
+
+
+def describe(group: ManifestGroup, url: str, form: DocumentForm) -> Description:
+    """Return a group as the document at ``url`` has it.
 
     Raises
     ------
@@ -110,88 +147,22 @@ def encode_set(group: ManifestGroup, url: str, form: DocumentForm) -> bytes:
         Metadata of that version cannot describe some variables; all of them are named.
     """
     with suggest_zarr_v3(group, url):
-        encode = _describe_v3 if form.zarr_format == 3 else _describe_v2
-        found = encode(group, url, form.relative_paths)
-    return found.encode(form.templates).encode()
+        describe = _describe_v3 if form.zarr_format == 3 else _describe_v2
+        return describe(group, url, form.relative_paths)
 
 
-# ---------------------------------------------------------------------- what is written
-
-
-@dataclass(frozen=True)
-class _Chunks:
-    """Chunks of an array, and how they are named."""
-
-    path: str
-    manifest: ChunkManifest
-    key: Callable[[tuple[int, ...]], str]
-    origin: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class _Document:
-    """A document before it is text.
-
-    Parameters
-    ----------
-    metadata : mapping
-        By key.
-    chunks : list of _Chunks
-    held : iterable of key and bytes
-        Chunks of values in memory.
-    notes : mapping
-    name : callable
-        Takes the url of a file, and returns it as it is written.
-    """
-
-    metadata: Mapping[str, Any]
-    chunks: list[_Chunks]
-    held: Iterable[tuple[str, bytes]]
-    notes: Mapping[str, Any]
-    name: Callable[[str], str]
-
-    def encode(self, templates: bool) -> str:
-        """Return a whole set as strict JSON."""
-        folders = _name_folders(self.notes.get("files", ())) if templates else {}
-        # older readers expect metadata as JSON text inside the JSON
-        members = [
-            f"{json.dumps(key)}:{json.dumps(json.dumps(value, **COMPACT_JSON))}"
-            for key, value in self.metadata.items()
-        ]
-        members += [f'{json.dumps(key)}:"{_encode_base64(data)}"' for key, data in self.held]
-        for chunks in self.chunks:
-            members += _encode_references(chunks, self.name, folders)
-        body = ",\n".join(members)
-        texts = {name: folder for folder, name in folders.items()}
-        named = f'"templates":{json.dumps(texts, **COMPACT_JSON)},' if texts else ""
-        noted = json.dumps(encode_notes(self.notes))
-        return f'{{"version":1,{named}"refs":{{\n{body}\n}},"{NOTES}":{noted}}}\n'
-
-
-def encode_notes(notes: Mapping[str, Any]) -> str:
-    """Return our notes as they stand in a document: as text.
-
-    GDAL takes the members of an object beside ``refs`` for references, and refuses some of them.
-    """
-    return json.dumps(notes, **COMPACT_JSON)
-
-
-def _describe_v2(group: ManifestGroup, url: str, relative: bool) -> _Document:
+def _describe_v2(group: ManifestGroup, url: str, relative: bool) -> Description:
     """Return a group with Zarr v2 metadata."""
     found = Hierarchy.of(group, url, FORM, relative=relative)
-    chunks = [
-        _Chunks(path, manifest, _name_chunk, (0,) * len(manifest.shape))
+    key = SeparatedKeys("v2", ".")
+    arrays = {
+        path: ArrayReferences([((0,) * len(manifest.shape), manifest)], key)
         for path, manifest in found.manifests.items()
-    ]
-    metadata = _consolidate(found.metadata)
-    return _Document(metadata, chunks, (), found.get_notes(), found.name_file)
+    }
+    return Description(found.metadata, arrays, found.get_notes(), found.name_file)
 
 
-def _name_chunk(place: tuple[int, ...]) -> str:
-    return ".".join(map(str, place)) or "0"
-
-
-def _describe_v3(group: ManifestGroup, url: str, relative: bool) -> _Document:
+def _describe_v3(group: ManifestGroup, url: str, relative: bool) -> Description:
     """Return a group with Zarr v3 metadata."""
     planned = plan_writing(group, url, form=FORM, grids=GRIDS)
     nodes = {path: _to_node(node) for path, node in planned.nodes.items()}
@@ -199,12 +170,6 @@ def _describe_v3(group: ManifestGroup, url: str, relative: bool) -> _Document:
     root = {"": nodes[""] | consolidate(below)}
     metadata = {f"{path}/{MARKER}".lstrip("/"): node for path, node in (root | below).items()}
     arrays = {p: node for p, node in planned.nodes.items() if isinstance(node, PlannedArray)}
-    keys = {path: parse_chunk_keys(node.metadata) for path, node in arrays.items()}
-    chunks = [
-        _Chunks(path, part.manifest, keys[path], part.origin)
-        for path, node in arrays.items()
-        for part in node.parts
-    ]
 
     def name(source: str) -> str:
         return make_relative(source, url) if relative else source
@@ -214,82 +179,496 @@ def _describe_v3(group: ManifestGroup, url: str, relative: bool) -> _Document:
     files = names | list_fingerprints(parts, name)
     notes = {"files": files} | {kind: part for kind, part in planned.notes.items() if part}
     notes |= {RELATIVE: True} if relative else {}
-    return _Document(metadata, chunks, _list_values(arrays, keys), notes, name)
+    references = {
+        path: ArrayReferences(
+            [(part.origin, part.manifest) for part in node.parts] or _hold_values(node),
+            parse_chunk_keys(node.metadata),
+        )
+        for path, node in arrays.items()
+    }
+    return Description(metadata, references, notes, name)
 
 
-def _to_node(node: Mapping[str, Any] | PlannedArray) -> dict[str, Any]:
+def _to_node(node: Metadata | PlannedArray) -> dict[str, Any]:
     """Return the metadata of a node without what only manifests need."""
     found = node.metadata if isinstance(node, PlannedArray) else node
     return {name: value for name, value in found.items() if name != "storage_transformers"}
 
 
-def _list_values(
-    arrays: Mapping[str, PlannedArray], keys: Mapping[str, ChunkKeys]
-) -> Iterator[tuple[str, bytes]]:
-    for path, node in arrays.items():
-        for place, data in node.values.chunks if node.values is not None else ():
-            yield f"{path}/{keys[path](place)}", data
+def _hold_values(node: PlannedArray) -> list[tuple[tuple[int, ...], ChunkManifest]]:
+    """Return the chunks of values in memory, each as a part of one chunk."""
+    chunks = node.values.chunks if node.values is not None else ()
+    return [
+        (
+            place,
+            ChunkManifest.build(
+                (1,) * len(place), file=INLINE, length=len(data), inline=(bytes(data),)
+            ),
+        )
+        for place, data in chunks
+    ]
 
 
-def _consolidate(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return metadata with a copy of all in one place, if there are groups below the root.
+# ---------------------------------------------------------------------- documents
+
+
+@dataclass(frozen=True)
+class Document:
+    """A document as it was read, or an empty one.
+
+    Parameters
+    ----------
+    content : dict
+        Of version 1, with our notes as an object.
+    refs : mapping
+        Its references with templates rendered, and those that it generates.
+    generated : set of str
+        The keys of those.
+    metadata : mapping
+        The Zarr metadata by key.
+    resolve : callable
+        Takes a url of a reference, and returns the absolute url that it means.
+    """
+
+    content: dict[str, Any] = field(default_factory=lambda: {"version": 1, "refs": {}})
+    refs: Mapping[str, Any] = field(default_factory=dict)
+    generated: frozenset[str] = frozenset()
+    metadata: Metadata = field(default_factory=dict)
+    resolve: Callable[[str], str] = str
+
+    @property
+    def templates(self) -> dict[str, str]:
+        """Its templates by name."""
+        return self.content.get("templates") or {}
+
+    def rendered(self) -> Document:
+        """Return a document that says the same without templates and generators."""
+        rest = {k: v for k, v in self.content.items() if k not in ("templates", "gen")}
+        return replace(self, content=rest | {"refs": self.refs}, generated=frozenset())
+
+    def emptied(self) -> Document:
+        """Return a document of what stands beside the references."""
+        beside = ("templates", "gen", NOTES)
+        rest = {k: v for k, v in self.content.items() if k not in beside}
+        return Document(rest | {"refs": {}})
+
+
+def edit_document(
+    document: Document, before: Description | None, after: Description, form: DocumentForm
+) -> bytes:
+    """Return a document, as the bytes of a file, that holds another group.
+
+    Parameters
+    ----------
+    document : Document
+    before : Description, optional
+        The group that it holds; by default all references are written anew.
+    after : Description
+        The group that it shall hold.
+    form : DocumentForm
+        Whether new folders get templates.
+    """
+    if before is None:
+        document, before = document.emptied(), Description()
+    found = _Difference.between(document, before, after)
+    # in a set with templates, braces have a meaning
+    templates = form.templates and not any("{{" in name for name in found.list_names(after))
+    # what is generated would hide what is written
+    is_hidden = bool(document.generated) and (
+        bool(found.moves) or not document.generated.isdisjoint(found.list_keys(document))
+    )
+    if is_hidden or (document.templates and not templates):
+        document = document.rendered()
+    return found.apply(document, after, templates)
+
+
+class _Written(NamedTuple):
+    """References to write: of the array at a path, with their keys below it."""
+
+    path: str
+    keys: list[str]
+    rows: ChunkManifest
+
+    def list_keys(self) -> Iterator[str]:
+        """Yield the keys in the document."""
+        return (f"{self.path}/{key}" for key in self.keys)
+
+
+@dataclass(frozen=True)
+class _Difference:
+    """What differs between the group that a document holds and another one.
+
+    Parameters
+    ----------
+    metadata : dict
+        By key, what is new or differs; None is to go.
+    anew : set of str
+        Paths of arrays all of whose references go, since there is no such array, or one that is
+        stored in another way.
+    removed : list of str
+        Keys of other references that go.
+    written : list of _Written
+    moves : dict of str to str
+        The new url of each file that has moved: references to it stay, but for the url.
+    """
+
+    metadata: dict[str, Any]
+    anew: set[str]
+    removed: list[str]
+    written: list[_Written]
+    moves: dict[str, str]
+
+    @classmethod
+    def between(cls, document: Document, before: Description, after: Description) -> _Difference:
+        """Compare what a document holds with another group."""
+        compared = {
+            path: _Comparison.of(before.arrays[path], references, _find_keys(document, path))
+            for path, references in after.arrays.items()
+            if _is_stored_alike(before, after, path)
+        }
+        moves = _find_moves(compared.values())
+        anew = {*before.arrays, *after.arrays} - {*compared}
+        removed, written = list[str](), list[_Written]()
+        for path, references in after.arrays.items():
+            if path in compared:
+                gone, changed = compared[path].settle(path, moves)
+                if document.refs.keys() >= {*gone}:
+                    removed += gone
+                    written += changed
+                    continue
+                # the document names its chunks in a way that its metadata do not say
+                anew.add(path)
+            written += _write_all(path, references)
+        metadata = _edit_metadata(document, before, after, anew)
+        return cls(metadata, anew, removed, written, moves)
+
+    def list_names(self, after: Description) -> set[str]:
+        """Return the urls, as they are written, of the files of references to write."""
+        return {after.name(file.url) for written in self.written for file in written.rows.files}
+
+    def list_keys(self, document: Document) -> Iterator[str]:
+        """Yield the keys of the document that go or change."""
+        yield from self.removed
+        for written in self.written:
+            yield from written.list_keys()
+        yield from _list_below(document.generated, self.anew)
+
+    def apply(self, document: Document, after: Description, templates: bool) -> bytes:
+        """Return the document with the differences."""
+        content, texts = dict(document.content), dict(document.templates)
+        refs = self._take_away(content.get("refs") or {})
+        if self.moves:
+            texts = self._move_files(document, refs, texts, after.name)
+        for key, value in self.metadata.items():
+            if value is None:
+                refs.pop(key, None)
+            else:
+                # older readers expect metadata as JSON text inside the JSON
+                refs[key] = json.dumps(value, **COMPACT_JSON)
+        refs = _consolidate(refs, {**document.metadata, **self.metadata}, bool(self.metadata))
+        folders = {folder: name for name, folder in texts.items() if "{{" not in folder}
+        if templates:
+            folders |= self._name_folders(after, texts, folders)
+        added, replaced = list[str](), dict[str, str]()
+        for written in self.written:
+            urls = [_shorten_url(after.name(f.url), folders) for f in written.rows.files]
+            with count_array(written.rows.size) as advance:
+                members = _encode_rows(written, urls)
+                if written.path in self.anew or refs.keys().isdisjoint(written.list_keys()):
+                    added += members
+                else:
+                    replaced.update(zip(written.list_keys(), members, strict=True))
+                advance(written.rows.size)
+        texts |= {name: folder for folder, name in folders.items()}
+        if texts:
+            rest = {key: value for key, value in content.items() if key != "version"}
+            content = {"version": 1, "templates": texts} | rest | {"templates": texts}
+        content[NOTES] = encode_notes(after.notes)
+        kept = [*_encode_members(refs, replaced)]
+        body = ",\n".join([*kept, *replaced.values(), *added])
+        return _encode_document(content, body).encode()
+
+    def _take_away(self, refs: Metadata) -> dict[str, Any]:
+        """Return references without those that go."""
+        found = dict(refs)
+        for key in self.removed:
+            found.pop(key, None)
+        if self.anew:
+            for key in _list_below([*found], self.anew):
+                del found[key]
+        return found
+
+    def _move_files(
+        self,
+        document: Document,
+        refs: dict[str, Any],
+        templates: dict[str, str],
+        name: Callable[[str], str],
+    ) -> dict[str, str]:
+        """Change the texts of urls of files that have moved, and return templates."""
+        before = Templates(templates)
+        texts = {value[0] for value in refs.values() if _has_url(value)}
+        wanted = {}
+        for text in texts:
+            rendered = before.render_text(text) if templates and "{{" in text else text
+            url = document.resolve(rendered)
+            wanted[text] = name(self.moves[url]) if url in self.moves else rendered
+        moved = {n: _move_template(n, text, wanted) for n, text in templates.items()}
+        after = Templates(moved)
+        changed = {
+            text: said
+            for text, said in wanted.items()
+            if (after.render_text(text) if templates and "{{" in text else text) != said
+        }
+        for key, value in refs.items():
+            if _has_url(value) and value[0] in changed:
+                refs[key] = [changed[value[0]], *value[1:]]
+        return moved
+
+    def _name_folders(
+        self, after: Description, texts: Metadata, known: Mapping[str, str]
+    ) -> dict[str, str]:
+        """Return a name for each new folder that files lie in."""
+        used = self.list_names(after)
+        # readers that use str.format fail on braces beside templates
+        names = (n for n in after.notes["files"] if n in used and not {"{", "}"} & set(n))
+        folders = dict.fromkeys(name.rpartition("/")[0] for name in names)
+        free = (name for number in count() if (name := f"u{number}") not in texts)
+        return {f: next(free) for f in folders if f and f not in known}
+
+
+def _find_keys(document: Document, path: str) -> Callable[[tuple[int, ...]], str]:
+    """Return how the document names the chunks of an array."""
+    node = document.metadata.get(f"{path}/{MARKER}")
+    if node is not None:
+        return parse_chunk_keys(node)
+    found = document.metadata[f"{path}/.zarray"]
+    return SeparatedKeys("v2", found.get("dimension_separator") or ".")
+
+
+def _is_stored_alike(before: Description, after: Description, path: str) -> bool:
+    """Say whether chunks of an array can stay as they are while others come and go."""
+    if path not in before.arrays:
+        return False
+    key = f"{path}/.zarray" if f"{path}/.zarray" in after.metadata else f"{path}/{MARKER}"
+    nodes = [
+        {k: v for k, v in one.metadata[key].items() if k not in GROWING} for one in (before, after)
+    ]
+    parts = [one.arrays[path].parts for one in (before, after)]
+    return (
+        nodes[0] == nodes[1]
+        and [len(p) for p in parts] == [1, 1]
+        and parts[0][0][0] == parts[1][0][0]
+    )
+
+
+def _write_all(path: str, references: ArrayReferences) -> Iterator[_Written]:
+    """Yield all references of an array, in blocks."""
+    for origin, manifest in references.parts:
+        for ids, rows in iterate_references(manifest):
+            yield _Written(path, _list_keys(ids, manifest.shape, origin, references.key), rows)
+
+
+def _list_keys(
+    ids: Ints,
+    grid: tuple[int, ...],
+    origin: tuple[int, ...],
+    key: Callable[[tuple[int, ...]], str],
+) -> list[str]:
+    """Return the keys of chunks by their numbers."""
+    if not grid:
+        return [key(())] * ids.size
+    places = zip(np.unravel_index(ids, grid), origin, strict=True)
+    columns = [(place + first).tolist() for place, first in places]
+    if isinstance(key, SeparatedKeys):
+        # a million calls take longer than all that is done with the keys
+        before = "" if key.name == "v2" else f"c{key.separator}"
+        texts = zip(*(map(str, column) for column in columns), strict=True)
+        return [before + text for text in map(key.separator.join, texts)]
+    return list(map(key, zip(*columns, strict=True)))
+
+
+# ---------------------------------------------------------------------- references that differ
+
+
+class _Block(NamedTuple):
+    """Chunks of an array that are new or differ, and the files of those that may have moved."""
+
+    ids: Ints
+    rows: ChunkManifest
+    moved: npt.NDArray[np.bool_]
+    old: npt.NDArray[np.int64]
+    new: npt.NDArray[np.int64]
+    urls: list[str]
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """The chunks of an array that go, and those that are new or differ."""
+
+    grid: tuple[int, ...]
+    gone: list[str]
+    blocks: list[_Block]
+    stays: list[tuple[Ints, list[str]]]
+    origin: tuple[int, ...]
+    key: Callable[[tuple[int, ...]], str]
+
+    @classmethod
+    def of(
+        cls, old: ArrayReferences, new: ArrayReferences, key: Callable[[tuple[int, ...]], str]
+    ) -> _Comparison:
+        """Compare the chunks of an array, place by place."""
+        (origin, before), (_, after) = old.parts[0], new.parts[0]
+        gone, blocks = list[str](), list[_Block]()
+        stays = list[tuple[Ints, list[str]]]()
+        for ids, _ in iterate_references(before):
+            inside, twins = _find_twins(ids, before.shape, after.shape)
+            there = inside & (after.at(twins).file != MISSING) if after.size else inside
+            gone += _list_keys(ids[~there], before.shape, origin, key)
+        for ids, rows in iterate_references(after):
+            inside, twins = _find_twins(ids, after.shape, before.shape)
+            found = compare_rows(before.at(twins) if before.size else rows, rows)
+            same = found.same & inside
+            stays.append((found.one[same & (found.one >= 0)], found.urls))
+            if not same.all():
+                differs = np.flatnonzero(~same)
+                moved = (found.is_moved & inside)[differs]
+                codes = (found.one[differs], found.other[differs])
+                part = rows.at(differs).pruned()
+                blocks.append(_Block(ids[differs], part, moved, *codes, found.urls))
+        return cls(after.shape, gone, blocks, stays, origin, key)
+
+    def settle(self, path: str, moves: Mapping[str, str]) -> tuple[list[str], list[_Written]]:
+        """Return the keys that go, and what is written, now that moved files are known."""
+        written = []
+        for block in self.blocks:
+            # negative codes count from the end, and are of no file
+            to = [moves.get(url) for url in block.urls]
+            known = {url: code for code, url in enumerate(block.urls)}
+            targets = np.array([known.get(url, -3) if url else -3 for url in to] + [-3, -3])
+            rest = np.flatnonzero(~(block.moved & (targets[block.old] == block.new)))
+            if rest.size:
+                keys = _list_keys(block.ids[rest], self.grid, self.origin, self.key)
+                written.append(_Written(path, keys, block.rows.at(rest)))
+        return self.gone, written
+
+
+def _find_twins(
+    ids: Ints, grid: tuple[int, ...], other: tuple[int, ...]
+) -> tuple[npt.NDArray[np.bool_], Ints]:
+    """Return which chunks of a grid lie in another one, and their numbers there, else 0."""
+    if grid[1:] == other[1:]:
+        inside = ids < prod(other)
+        return inside, np.where(inside, ids, 0)
+    places = np.unravel_index(ids, grid)
+    inside = np.logical_and.reduce([p < n for p, n in zip(places, other, strict=True)])
+    within = tuple(np.where(inside, place, 0) for place in places)
+    return inside, np.ravel_multi_index(within, other) if prod(other) else within[0]
+
+
+def _find_moves(compared: Iterable[_Comparison]) -> dict[str, str]:
+    """Return the new urls of files to which every reference has moved in the same way."""
+    compared = [*compared]
+    if not any(block.moved.any() for one in compared for block in one.blocks):
+        return {}
+    found: dict[str, set[str]] = {}
+    for one in compared:
+        for stay, urls in one.stays:
+            for code in np.unique(stay).tolist():
+                found.setdefault(urls[code], set()).add(urls[code])
+        for block in one.blocks:
+            codes = np.stack([block.old, block.new])[:, block.moved]
+            for old, new in np.unique(codes, axis=1).T.tolist():
+                found.setdefault(block.urls[old], set()).add(block.urls[new])
+    return {url: new for url, (new, *others) in found.items() if not others and new != url}
+
+
+def _move_template(name: str, text: str, wanted: Mapping[str, str]) -> str:
+    """Return the text of a template after a move: another one if that moves all that use it."""
+    head = f"{{{{{name}}}}}"
+    users = {given: said for given, said in wanted.items() if "{{" in given and name in given}
+    ends = {given: given.removeprefix(head) for given in users}
+    simple = all(given.startswith(head) and "{{" not in end for given, end in ends.items())
+    if "{{" in text or not simple or not all(said.endswith(ends[g]) for g, said in users.items()):
+        return text
+    moved = {said[: len(said) - len(ends[given])] for given, said in users.items()}
+    return moved.pop() if len(moved) == 1 else text
+
+
+# ---------------------------------------------------------------------- metadata that differ
+
+
+def _edit_metadata(
+    document: Document, before: Description, after: Description, anew: set[str]
+) -> dict[str, Any]:
+    """Return what differs in the metadata, by key; None is to go."""
+    found: dict[str, Any] = {key: None for key in before.metadata if key not in after.metadata}
+    for key, value in after.metadata.items():
+        there, path = document.metadata.get(key), key.rpartition("/")[0]
+        noted = before.get_attribute_notes(path) == after.get_attribute_notes(path)
+        is_new = path in anew or not noted or key not in before.metadata
+        edited = value if is_new else _edit_node(before.metadata[key], value, there)
+        if edited != there:
+            found[key] = edited
+    return found
+
+
+def _edit_node(before: Any, after: Any, found: Any) -> Any:
+    """Return metadata of a document with what differs between two others."""
+    if before == after:
+        return found
+    if not all(isinstance(one, dict) for one in (before, after, found)):
+        return after
+    if "chunks" in after or "chunk_grid" in after:
+        # what else is in the metadata of an array says together how its chunks are stored
+        nodes = [{k: v for k, v in one.items() if k not in GROWING} for one in (before, after)]
+        if nodes[0] != nodes[1]:
+            return after
+    edited = {key: value for key, value in found.items() if key in after or key not in before}
+    for key, value in after.items():
+        if key not in before or before[key] != value:
+            edited[key] = _edit_node(before.get(key), value, found.get(key))
+    return edited
+
+
+def _consolidate(refs: dict[str, Any], metadata: Metadata, changed: bool) -> dict[str, Any]:
+    """Return references with a copy of all metadata in one place, if there are groups below.
 
     Without the copy zarr-python lists the set, and finds the root alone.
     """
-    if not any(key.endswith("/.zgroup") for key in metadata):
-        return metadata
-    return {CONSOLIDATED: {"zarr_consolidated_format": 1, "metadata": metadata}, **metadata}
+    known = {key: value for key, value in metadata.items() if value is not None}
+    if MARKER in known or not changed:
+        return refs
+    if CONSOLIDATED not in refs and not any(key.endswith("/.zgroup") for key in known):
+        return refs
+    copy = {"zarr_consolidated_format": 1, "metadata": known}
+    text = json.dumps(copy, **COMPACT_JSON)
+    return refs | {CONSOLIDATED: text} if CONSOLIDATED in refs else {CONSOLIDATED: text} | refs
 
 
-# ---------------------------------------------------------------------- references
+# ---------------------------------------------------------------------- text
 
 
-def _name_folders(urls: Iterable[str]) -> dict[str, str]:
-    """Return a name for every folder that files lie in."""
-    urls = list(urls)
-    if any("{{" in url for url in urls):
-        return {}  # in a set with templates, braces have a meaning
-    # readers that use str.format fail on braces beside templates
-    folders = dict.fromkeys(u.rpartition("/")[0] for u in urls if not {"{", "}"} & set(u))
-    return {folder: f"u{number}" for number, folder in enumerate(filter(None, folders))}
+def _is_metadata(key: str) -> bool:
+    name = key.rpartition("/")[2]
+    return name.startswith(".z") or name == MARKER
 
 
-def _encode_references(
-    chunks: _Chunks, name: Callable[[str], str], folders: Mapping[str, str]
-) -> Iterator[str]:
-    """Yield every existing chunk as a JSON member."""
-    with count_array(chunks.manifest.size) as advance:
-        for ids, rows in iterate_references(chunks.manifest):
-            yield from _encode_rows(chunks, ids, rows, name, folders)
-            advance(ids.size)
+def _list_below(keys: Iterable[str], paths: set[str]) -> Iterator[str]:
+    """Yield the keys of chunks of some arrays; they may have slashes."""
+    known: dict[str, bool] = {}
+    for key in keys:
+        folder = key.rpartition("/")[0]
+        if (found := known.get(folder)) is None:
+            parts = folder.split("/")
+            found = any("/".join(parts[:n]) in paths for n in range(1, len(parts) + 1))
+            known[folder] = found
+        if found and not _is_metadata(key):
+            yield key
 
 
-def _encode_rows(
-    chunks: _Chunks,
-    ids: Ints,
-    rows: ChunkManifest,
-    name: Callable[[str], str],
-    folders: Mapping[str, str],
-) -> Iterator[str]:
-    prefix = json.dumps(chunks.path)[:-1] + "/"
-    heads = [f"[{json.dumps(_shorten_url(name(file.url), folders))}," for file in rows.files]
-    places = _list_places(ids, chunks.manifest.shape, chunks.origin)
-    columns = (column.tolist() for column in (rows.file, rows.offset, rows.length))
-    for key, file, offset, length in zip(map(chunks.key, places), *columns, strict=True):
-        if file == INLINE:
-            yield f'{prefix}{key}":"{_encode_base64(rows.inline[offset])}"'
-        else:
-            yield f'{prefix}{key}":{heads[file]}{offset},{length}]'
-
-
-def _list_places(
-    ids: Ints, grid: tuple[int, ...], origin: tuple[int, ...]
-) -> Iterable[tuple[int, ...]]:
-    """Return the places of chunks by their numbers."""
-    if not grid:
-        return [()] * ids.size
-    places = zip(np.unravel_index(ids, grid), origin, strict=True)
-    return zip(*((place + first).tolist() for place, first in places), strict=True)
+def _has_url(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], str)
 
 
 def _shorten_url(url: str, folders: Mapping[str, str]) -> str:
@@ -299,5 +678,55 @@ def _shorten_url(url: str, folders: Mapping[str, str]) -> str:
     return url if plain else f"{{{{{folders[folder]}}}}}/{name}"
 
 
-def _encode_base64(data: bytes) -> str:
-    return "base64:" + base64.b64encode(data).decode()
+def _encode_rows(written: _Written, urls: Sequence[str]) -> Iterator[str]:
+    """Yield references as members of an object."""
+    prefix, rows = json.dumps(f"{written.path}/")[:-1], written.rows
+    heads = [f"[{json.dumps(url)}," for url in urls]
+    columns = (column.tolist() for column in (rows.file, rows.offset, rows.length))
+    for key, file, offset, length in zip(written.keys, *columns, strict=True):
+        if file == INLINE:
+            data = base64.b64encode(rows.inline[offset]).decode()
+            yield f'{prefix}{key}":"base64:{data}"'
+        else:
+            yield f'{prefix}{key}":{heads[file]}{offset},{length}]'
+
+
+def encode_notes(notes: Metadata) -> str:
+    """Return our notes as they stand in a document: as text.
+
+    GDAL takes the members of an object beside ``refs`` for references, and refuses some of them.
+    """
+    return json.dumps(notes, **COMPACT_JSON)
+
+
+def _encode_document(content: Metadata, references: str) -> str:
+    """Return a document with a reference in each line."""
+    whole = {key: _encode(value) for key, value in content.items() if key != "refs"}
+    whole = dict.fromkeys(content, f"{{\n{references}\n}}") | whole
+    return f"{{{','.join(f'{_encode(key)}:{text}' for key, text in whole.items())}}}\n"
+
+
+def _encode_members(refs: Metadata, replaced: dict[str, str]) -> Iterator[str]:
+    """Yield the members of an object; almost all are references to ranges of bytes.
+
+    Some are given as text, and taken out of ``replaced``.
+    """
+    heads: dict[str, str] = {}
+    # JSON has no line breaks in texts, so that each of these is one between two keys
+    texts = json.dumps([*refs], separators=(",\n", ":"))[1:-1].split(",\n")
+    for text, (key, value) in zip(texts, refs.items(), strict=False):
+        if replaced and (member := replaced.pop(key, None)) is not None:
+            yield member
+            continue
+        if type(value) is list and len(value) == 3:
+            url, offset, length = value
+            if type(url) is str and type(offset) is int and type(length) is int:
+                if (head := heads.get(url)) is None:
+                    head = heads[url] = _encode(url)
+                yield f"{text}:[{head},{offset},{length}]"
+                continue
+        yield f"{text}:{_encode(value)}"
+
+
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+"""Encodes what stands beside references; other tools may have written NaN there."""

@@ -47,6 +47,7 @@ class Entries:
         noted: Mapping[str, Any],
         allow: AccessPolicy,
     ) -> None:
+        self.source = source
         self.files = ReferencedFiles(source, noted, allow)
         self.metadata: dict[str, Any] = {}
         self.chunks: dict[str, list[tuple[str, Any]]] = {}

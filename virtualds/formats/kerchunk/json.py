@@ -8,12 +8,19 @@ JSON object: keys of the store to text, ``base64:`` text, JSON values, ``[url]``
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from virtualds.arrays.group import ManifestGroup
-from virtualds.errors import FormatError, VirtualdsError
-from virtualds.formats.kerchunk.encode_json import DocumentForm, encode_set
+from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
+from virtualds.formats.kerchunk.encode_json import (
+    Document,
+    DocumentForm,
+    describe,
+    edit_document,
+)
 from virtualds.formats.kerchunk.entries import (
     Entries,
     compress_for,
@@ -77,7 +84,7 @@ def read(source: SourceFile, how: ReadOptions = READ_ALL) -> ManifestGroup:
         It refers to files that it may not name.
     """
     raw = find_store(source.url).read_all(source.url, source.options)
-    return _build_tree(parse_document(raw, source.url), source, how)
+    return _build_tree(*_parse(parse_document(raw, source.url), source, how.allow), how)
 
 
 def parse_document(raw: bytes, url: str) -> Any:
@@ -90,17 +97,28 @@ def parse_document(raw: bytes, url: str) -> Any:
     return document
 
 
-def _build_tree(document: Any, source: SourceFile, how: ReadOptions) -> ManifestGroup:
-    """Return a group of a document with everything below it."""
+def _parse(content: Any, source: SourceFile, allow: AccessPolicy) -> tuple[Document, Entries]:
+    """Return the references of a document, sorted by array."""
     with pause_garbage_collection():
         try:
-            refs, notes = _unfold(document, source.url)
-            refs = _prefix_root_array(refs)
-            entries = Entries(source, refs, notes.get("files", {}), how.allow)
+            content, refs, generated = _unfold(content, source.url)
+            notes = content.get(NOTES) or {}
+            entries = Entries(source, refs, notes.get("files", {}), allow)
         except MALFORMED_ERRORS as error:
             if isinstance(error, VirtualdsError):
                 raise
             raise malformed_error(source.url, error) from error
+
+    def resolve(url: str) -> str:
+        return entries.files.get_file(url).url
+
+    return Document(content, refs, generated, entries.metadata, resolve), entries
+
+
+def _build_tree(document: Document, entries: Entries, how: ReadOptions) -> ManifestGroup:
+    """Return a group of a document with everything below it."""
+    source, notes = entries.source, document.content.get(NOTES) or {}
+    with pause_garbage_collection():
         if entries.nodes:
             return _make_v3_reader(entries, source.url, notes, how.skip).read_group(how.group)
         known = (source, entries.metadata, notes, entries.build_manifest)
@@ -121,37 +139,36 @@ def _make_v3_reader(
     return NodesReader(url, entries.nodes, notes, parts_of, skip)
 
 
-def _unfold(document: Any, url: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Return the references of a document of either version, rendered, and our notes."""
-    if not isinstance(document, dict):
+def _unfold(content: Any, url: str) -> tuple[dict[str, Any], dict[str, Any], frozenset[str]]:
+    """Return a document as one of version 1, its references, rendered, and the generated keys."""
+    if not isinstance(content, dict):
         raise FormatError(
-            f"{url}: a reference set is a JSON object, found {type(document).__name__}"
+            f"{url}: a reference set is a JSON object, found {type(content).__name__}"
         )
-    if "version" not in document:
-        return document, {}
-    refs = document.get("refs", {})
-    whole = isinstance(refs, dict) and ("refs" in document or "gen" in document)
-    if document["version"] not in (0, 1) or not whole:
+    if "version" not in content:
+        content = {"version": 1, "refs": content}
+    refs = content.get("refs", {})
+    whole = isinstance(refs, dict) and ("refs" in content or "gen" in content)
+    if content["version"] not in (0, 1) or not whole:
         raise FormatError(
-            f"{url}: references of version {document['version']!r} with keys {sorted(document)}; "
+            f"{url}: references of version {content['version']!r} with keys {sorted(content)}; "
             f"write them anew in version 1, with 'refs'"
         )
+    if ".zarray" in refs and ".zgroup" not in refs:
+        # an array without a group gets a name, and a group
+        refs = {f"{ROOT_ARRAY_NAME}/{key}": value for key, value in refs.items()}
+        content = content | {"refs": {".zgroup": '{"zarr_format":2}'} | refs}
+        refs = content["refs"]
+    generated: dict[str, list[Any]] = {}
     try:
-        templates = Templates(document.get("templates") or {})
+        templates = Templates(content.get("templates") or {})
         if templates.texts:
             refs = _render(refs, templates)
-        refs = refs | generate_references(document.get("gen") or (), templates)
+        generated = generate_references(content.get("gen") or (), templates)
     except FormatError as error:
         error.add_note(f"templates and generators of {url}")
         raise
-    return refs, document.get(NOTES) or {}
-
-
-def _prefix_root_array(refs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Put a name before the references of an array without a group."""
-    if ".zarray" not in refs or ".zgroup" in refs:
-        return refs
-    return {f"{ROOT_ARRAY_NAME}/{key}": value for key, value in refs.items()}
+    return content, refs | generated if generated else refs, frozenset(generated)
 
 
 def _render(refs: Mapping[str, Any], templates: Templates) -> dict[str, Any]:
@@ -170,15 +187,60 @@ def _render(refs: Mapping[str, Any], templates: Templates) -> dict[str, Any]:
 # ---------------------------------------------------------------------- writing
 
 
+@dataclass(frozen=True)
+class JsonVersion:
+    """A set as a writer has read it.
+
+    Parameters
+    ----------
+    file : SourceFile
+        The JSON file.
+    raw : bytes
+        Its content.
+    version : str
+        The name of that content.
+    document : Document
+    group : ManifestGroup
+    """
+
+    file: SourceFile
+    raw: bytes
+    version: str
+    document: Document
+    group: ManifestGroup
+
+    def is_current(self) -> bool:
+        """Say whether the file still has this content."""
+        url, options = self.file.url, self.file.options
+        return find_store(url).find_version(url, options) == self.version
+
+
+def read_version(
+    url: str, options: StorageOptions | None = None, allow: AccessPolicy = ANYWHERE
+) -> JsonVersion:
+    """Read a set in order to change it.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no set.
+    """
+    raw, version = find_store(url).read_version(url, options)
+    file = SourceFile(url, options=options)
+    document, entries = _parse(parse_document(raw, url), file, allow)
+    return JsonVersion(file, raw, version, document, _build_tree(document, entries, ReadOptions()))
+
+
 def write(
     group: ManifestGroup,
     url: str,
     options: StorageOptions | None = None,
     *,
     replace: bool = True,
-    templates: bool = False,
-    relative_paths: bool = False,
-    zarr_format: int = 2,
+    base: JsonVersion | None = None,
+    templates: bool | None = None,
+    relative_paths: bool | None = None,
+    zarr_format: int | None = None,
 ) -> None:
     """Write a reference set: all of it, or nothing.
 
@@ -191,19 +253,41 @@ def write(
         Access options of the target.
     replace : bool
         Whether an existing file may be replaced.
-    templates, relative_paths, zarr_format
-        As in `DocumentForm`.
+    base : JsonVersion, optional
+        The version to change: only entries that differ from it are edited. The file stays
+        compressed as it is.
+    templates, relative_paths, zarr_format : optional
+        As in `DocumentForm`; by default as before.
 
     Raises
     ------
     UnsupportedError
-        Metadata of that version of Zarr cannot describe some variables; all of them are named.
+        Metadata of that version of Zarr cannot describe some variables; all of them are named. Or
+        the store has no conditional writes.
     FileExistsError
         The file exists and may not be replaced.
+    ConflictError
+        Another writer was faster; nothing has changed.
     """
-    form = DocumentForm(templates, relative_paths, zarr_format)
-    data = compress_for(encode_set(group, url, form), url)
-    find_store(url).write_all(url, data, options, replace=replace)
+    document = Document() if base is None else base.document
+    was = DocumentForm.like(document.content)
+    form = was.but(templates=templates, relative_paths=relative_paths, zarr_format=zarr_format)
+    after = describe(group, url, form)
+    before = None
+    if base is not None and form == was:
+        # what cannot be described, though it could be read, is written anew
+        with suppress(UnsupportedError):
+            before = describe(base.group, url, form)
+    with pause_garbage_collection():
+        data = edit_document(document, before, after, form)
+    store = find_store(url)
+    if base is None:
+        store.write_all(url, compress_for(data, url), options, replace=replace)
+        return
+    try:
+        store.write_version(url, compress_like(base.raw, data), options, base.version)
+    except ChangedError as error:
+        raise outrun_error(url) from error
 
 
 def to_dict(
@@ -223,53 +307,6 @@ def to_dict(
     if relative_paths:
         raise ValueError("relative_paths: a dict lies in no folder that urls could start from")
     form = DocumentForm(templates, zarr_format=zarr_format)
-    found: dict[str, Any] = json.loads(encode_set(group, "a dict of references", form))
+    data = edit_document(Document(), None, describe(group, "a dict of references", form), form)
+    found: dict[str, Any] = json.loads(data)
     return found
-
-
-def update(
-    url: str,
-    change: Callable[[ManifestGroup], ManifestGroup],
-    options: StorageOptions | None = None,
-    allow: AccessPolicy = ANYWHERE,
-    *,
-    templates: bool | None = None,
-    relative_paths: bool | None = None,
-    zarr_format: int | None = None,
-) -> None:
-    """Change a set, unless another writer was faster.
-
-    Parameters
-    ----------
-    url : str
-        Of the JSON file; it stays compressed as it is.
-    change : callable
-        Takes the whole set and returns the new one.
-    options : StorageOptions, optional
-        Access options of the set.
-    allow : AccessPolicy
-        Where the files that it refers to may lie.
-    templates, relative_paths, zarr_format : optional
-        As in `DocumentForm`; by default as before.
-
-    Raises
-    ------
-    FileNotFoundError
-        There is no set.
-    ConflictError
-        Another writer was faster; nothing has changed.
-    UnsupportedError
-        The metadata cannot describe the new set, or the store has no conditional writes.
-    """
-    store = find_store(url)
-    raw, version = store.read_version(url, options)
-    document = parse_document(raw, url)
-    before = _build_tree(document, SourceFile(url, options=options), ReadOptions(allow=allow))
-    if (after := change(before)) is before:
-        return
-    form = DocumentForm.like(document).but(templates, relative_paths, zarr_format)
-    data = compress_like(raw, encode_set(after, url, form))
-    try:
-        store.write_version(url, data, options, version)
-    except ChangedError as error:
-        raise outrun_error(url) from error

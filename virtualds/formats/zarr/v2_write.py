@@ -68,6 +68,7 @@ class Hierarchy:
         default_factory=lambda: {"files": {}, "groups": {}, "arrays": {}}
     )
     base: str | None = None
+    _noted: tuple[SourceFile, ...] = ()
 
     @classmethod
     def of(
@@ -144,8 +145,12 @@ class Hierarchy:
             metadata, manifest = _describe_array(variable.data, attributes)
         else:
             metadata, manifest = _describe_values(variable.read())
-        for file in sources(manifest):
-            self.note(file._replace(url=self.name_file(file.url)))
+        files = tuple(sources(manifest))
+        # the variables of an archive mostly lie in the same files
+        if files != self._noted:
+            for file in files:
+                self.note(file._replace(url=self.name_file(file.url)))
+            self._noted = files
         fill = attributes.get("_FillValue")
         dtype = dtype_from_zarr_v2(metadata["dtype"])
         settled = fill is not None and metadata["fill_value"] is None and is_exact(fill, dtype)
