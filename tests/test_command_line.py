@@ -94,7 +94,6 @@ SIGNATURES: dict[str, tuple[Signature, ...]] = {
     "compact": (virtualds.compact,),
     "clean-up": (virtualds.clean_up,),
     "rename-paths": (virtualds.rename_paths,),
-    "upgrade": (virtualds.upgrade,),
     "demo": (run_demo,),
     "completion": (),
 }
@@ -470,18 +469,6 @@ def test_an_append_of_known_files_says_that_nothing_was_written() -> None:
     assert "unchanged" in told and "in the set already" in told
     assert "written" not in told and "references" not in told
     assert len(said("snapshots", "refs.zarr")["snapshots"]) == 1
-
-
-def test_a_set_of_an_earlier_version_is_brought_up_to_date() -> None:
-    done("scan", "20*.nc", "-o", "refs.zarr", "--concat-dim", "time")
-    root = json.loads(Path("refs.zarr/zarr.json").read_text())
-    nodes = root["consolidated_metadata"]["metadata"]
-    nodes["t"]["chunk_key_encoding"] = nodes["lat"]["chunk_key_encoding"]
-    Path("refs.zarr/zarr.json").write_text(json.dumps(root))
-    assert said("upgrade", "refs.zarr")["upgraded"] is True
-    assert said("upgrade", "refs.zarr")["upgraded"] is False
-    assert "already up to date" in done("upgrade", "refs.zarr").stdout
-    assert_identical(opened("refs.zarr"), native())
 
 
 def test_a_source_is_replaced() -> None:

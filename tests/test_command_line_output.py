@@ -58,7 +58,6 @@ CALLS: dict[str, tuple[str, ...]] = {
     "compact": ("refs.zarr",),
     "clean-up": ("refs.zarr", "--dry-run"),
     "rename-paths": ("refs.zarr", "file:///", "s3://bucket/", "--sample", "0"),
-    "upgrade": ("refs.zarr",),
     "demo": ("--folder", "demo"),
     "completion": ("bash",),
 }

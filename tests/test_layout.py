@@ -93,7 +93,6 @@ PUBLIC = {
     "snapshots",
     "sync",
     "template",
-    "upgrade",
     "zarr_store",
 }
 

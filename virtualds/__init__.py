@@ -63,7 +63,6 @@ if TYPE_CHECKING:
         snapshots as snapshots,
     )
     from virtualds.datasets.template import template as template
-    from virtualds.datasets.upkeep import upgrade as upgrade
     from virtualds.datasets.upkeep import (
         clean_up as clean_up,
         compact as compact,
@@ -139,7 +138,6 @@ _HOMES = {
     "snapshots": "datasets.upkeep",
     "sync": "syncing",
     "template": "datasets.template",
-    "upgrade": "datasets.upkeep",
     "zarr_store": "datasets.zarr_store",
 }
 """The module of each public name."""

@@ -18,10 +18,8 @@ import xarray as xr
 import zarr
 
 import virtualds
-from virtualds import ConflictError, FormatError, ManifestArray, UnsupportedError
-from virtualds.formats import zarr_manifests
+from virtualds import FormatError, ManifestArray, UnsupportedError
 from virtualds.formats.zarr import chunk_keys
-from virtualds.formats.zarr_manifests import snapshots, write_snapshot
 
 LAT = np.array([-45.0, 0.0, 45.0])
 VALUES = np.arange(12.0).reshape(4, 3)
@@ -74,7 +72,7 @@ def of_copies(folder: Path) -> Path:
 
 def of_an_earlier_version(folder: Path) -> Path:
     path = formerly(written(source(folder), folder))
-    assert virtualds.upgrade(path)
+    virtualds.edit(path, attributes={"title": "corrected"})
     return path
 
 
@@ -89,7 +87,7 @@ SETS: dict[str, Callable[[Path], Path]] = {
     "all chunks of a store": of_a_store,
     "values written again": of_values_written_again,
     "copies by their content": of_copies,
-    "upgraded": of_an_earlier_version,
+    "of an earlier version": of_an_earlier_version,
 }
 """Sets with a virtual array ``t`` and a native one ``lat``, perhaps."""
 
@@ -276,12 +274,14 @@ def test_a_base_encoding_is_optional(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["inline", "json", "parquet"])
-def test_a_set_of_an_earlier_version_is_read_and_upgraded(form: str, tmp_path: Path) -> None:
+def test_a_set_of_an_earlier_version_is_read_and_corrected_by_a_change(
+    form: str, tmp_path: Path
+) -> None:
     path = formerly(written(source(tmp_path), tmp_path, manifest=form))
     before = everything(path)
     [first] = virtualds.snapshots(path)["snapshot"]
     np.testing.assert_array_equal(ours(path), VALUES)
-    assert virtualds.upgrade(path) is True
+    virtualds.edit(path, attributes={"title": "corrected"})
     # one snapshot more, and no manifest is written again
     [earlier, now] = virtualds.snapshots(path)["snapshot"]
     assert earlier == first
@@ -291,52 +291,15 @@ def test_a_set_of_an_earlier_version_is_read_and_upgraded(form: str, tmp_path: P
         np.testing.assert_array_equal(ours(path, snapshot=snapshot), VALUES)
 
 
-def test_a_current_set_is_not_changed_by_an_upgrade(tmp_path: Path) -> None:
-    path = written(source(tmp_path), tmp_path)
-    before = everything(path)
-    assert virtualds.upgrade(path) is False
-    assert everything(path) == before
-    virtualds.convert(path, tmp_path / "refs.json")
-    assert virtualds.upgrade(tmp_path / "refs.json") is False
-
-
-def test_only_sets_are_upgraded(tmp_path: Path) -> None:
-    xr.Dataset({"a": ("x", LAT)}).to_zarr(tmp_path / "plain.zarr", zarr_format=3)
-    for name in ("plain.zarr", "none.zarr"):
-        with pytest.raises(FileNotFoundError, match="no reference set"):
-            virtualds.upgrade(tmp_path / name)
-
-
-def test_a_set_that_is_not_consolidated_is_upgraded(tmp_path: Path) -> None:
+def test_a_set_that_is_not_consolidated_is_corrected_by_a_change(tmp_path: Path) -> None:
     path = formerly(written(source(tmp_path), tmp_path))
     document = root_of(path)
     del document["consolidated_metadata"]
     (path / "zarr.json").write_text(json.dumps(document))
-    assert virtualds.upgrade(path)
+    virtualds.edit(path, attributes={"title": "corrected"})
     np.testing.assert_array_equal(ours(path), VALUES)
     with pytest.raises(ValueError, match="virtualds"):
         WAYS["an array of a group"](str(path))
-
-
-def test_an_upgrade_that_another_writer_outruns_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = formerly(written(source(tmp_path), tmp_path))
-    swap, outrun = snapshots.swap, []
-
-    def late(*args: Any) -> None:
-        if not outrun:
-            outrun.append(None)
-            source(tmp_path, "more.bin").virtual.to_manifest(path, append_dim="y")
-        swap(*args)
-
-    monkeypatch.setattr(zarr_manifests, "swap", late)
-    with pytest.raises(ConflictError):
-        virtualds.upgrade(path)
-    # the other writer has brought it up to date, and nothing of it is lost
-    np.testing.assert_array_equal(ours(path), np.concatenate([VALUES, VALUES]))
-    assert len(virtualds.snapshots(path)) == 2
-    assert virtualds.upgrade(path, conflict="retry") is False
 
 
 def test_every_change_of_a_set_marks_all_of_its_virtual_arrays(tmp_path: Path) -> None:
@@ -350,18 +313,3 @@ def test_every_change_of_a_set_marks_all_of_its_virtual_arrays(tmp_path: Path) -
         "u": "virtualds.manifest",
         "lat": "default",
     }
-
-
-def test_a_killed_upgrade_is_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = formerly(written(source(tmp_path), tmp_path))
-
-    def killed(*args: Any) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(write_snapshot.SnapshotWriter, "put", killed)
-        with pytest.raises(KeyboardInterrupt):
-            virtualds.upgrade(path)
-    assert virtualds.upgrade(path)
-    with pytest.raises(ValueError, match="virtualds"):
-        WAYS["an array of a group"](str(path))

@@ -151,7 +151,6 @@ FORMATS: tuple[Format, ...] = (
         markers=(SET_MARKER,),
         first_written=(SET_FOLDER,),
         choices=("manifest", "relative_paths", *CHANGES),
-        upgrade=Late("virtualds.formats.zarr_manifests:upgrade"),
         history=History(
             Late("virtualds.formats.zarr_manifests:history"),
             Late("virtualds.formats.zarr_manifests:expire"),

@@ -166,9 +166,6 @@ class Format:
         Keyword arguments that ``write`` takes beyond those of every format.
     parts : Parts, optional
         Of a format that many processes can write together.
-    upgrade : callable, optional
-        Of a format that has changed: takes url and access options, writes the metadata in their
-        present form, and says whether they had another form.
     history : History, optional
         Of a format that keeps earlier snapshots: lists and expires them.
     upkeep : Upkeep, optional
@@ -201,7 +198,6 @@ class Format:
     markers: tuple[str, ...] = ()
     first_written: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
-    upgrade: Callable[[str, StorageOptions | None], bool] | None = None
     history: History | None = None
     parts: Parts | None = None
     upkeep: Upkeep | None = None

@@ -16,7 +16,6 @@ from virtualds_cli.commands.rename_paths import rename_paths
 from virtualds_cli.commands.scan import scan
 from virtualds_cli.commands.snapshots import snapshots
 from virtualds_cli.commands.sync import sync
-from virtualds_cli.commands.upgrade import upgrade
 from virtualds_cli.commands.verify import verify
 
 COMMANDS: tuple[Command, ...] = (
@@ -34,7 +33,6 @@ COMMANDS: tuple[Command, ...] = (
     compact,
     clean_up,
     rename_paths,
-    upgrade,
     demo,
     completion,
 )

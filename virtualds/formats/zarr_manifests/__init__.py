@@ -14,7 +14,6 @@ from virtualds.arrays.group import ManifestGroup
 from virtualds.formats.read_options import ReadOptions
 from virtualds.formats.same_references import demand_same_parts
 from virtualds.formats.upkeep import CheckMoved, Expiry, MoveFile, Removal
-from virtualds.formats.zarr.chunk_keys import add_manifest_keys
 from virtualds.formats.zarr.document import Document, join_snapshot_path, name_snapshot
 from virtualds.formats.zarr.write_plan import list_references, plan_writing
 from virtualds.formats.zarr_manifests.join_parts import join_all_parts
@@ -185,34 +184,12 @@ def update(
     """
     root = url.rstrip("/")
     found = FoundSet(*open_newest(root, options))
+    found.document.nodes.update(read_all_nodes(root, options, found.document))
     reader = SetReader(root, options, found.document, ReadOptions(allow=allow))
     relative = found.is_relative if relative_paths is None else relative_paths
     before = reader.read_group()
     if (after := change(before)) is not before:
         _commit(_make_document_writer(after), root, options, found, manifest, relative)
-
-
-def upgrade(url: str, options: StorageOptions | None = None) -> bool:
-    """Write the metadata of a set in their present form; say whether they had another form.
-
-    Raises
-    ------
-    FileNotFoundError
-        There is no set.
-    ConflictError
-        Another writer was faster; nothing has changed.
-    """
-    root = url.rstrip("/")
-    found = FoundSet(*open_newest(root, options))
-    before = read_all_nodes(root, options, found.document)
-    nodes = {path: add_manifest_keys(node) for path, node in before.items()}
-    if nodes == before:
-        return False
-    document = Document(nodes, dict(found.document.notes))
-    # the copies come first: after the commit, a killed writer would leave them old for ever
-    write_nodes(root, options, document, found.document)
-    _commit(lambda writer: document, root, options, found)
-    return True
 
 
 def _make_document_writer(group: ManifestGroup) -> Callable[[SnapshotWriter], Document]:
