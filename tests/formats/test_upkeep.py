@@ -379,7 +379,9 @@ def test_relative_urls_stay_relative(
     xr.testing.assert_equal(opened(Path(shutil.move(target, elsewhere))), expected)
 
 
-def test_a_template_above_the_moved_folder_is_left_alone(moved: Path, tmp_path: Path) -> None:
+def test_a_set_with_a_template_above_the_moved_folder_keeps_templates(
+    moved: Path, tmp_path: Path
+) -> None:
     target = tmp_path / "refs.json"
     expected = write_and_move(target, moved, templates=True)
     document = json.loads(target.read_bytes())
@@ -387,8 +389,23 @@ def test_a_template_above_the_moved_folder_is_left_alone(moved: Path, tmp_path: 
     text = json.dumps(document).replace("{{u0}}/", "{{u0}}/old/deep/")
     target.write_text(text)
     virtualds.rename_paths(target, {str(tmp_path / "old"): str(tmp_path / "new")})
-    assert json.loads(target.read_bytes())["templates"] == {"u0": f"file://{tmp_path}"}
+    after = json.loads(target.read_bytes())
+    assert after["templates"] == {"u0": f"file://{moved}"}
+    assert after["refs"]["t/0.0.0"][0].startswith("{{u0}}/")
     xr.testing.assert_equal(opened(target), expected)
+
+
+def test_a_variable_that_cannot_be_read_cannot_move(moved: Path, tmp_path: Path) -> None:
+    target = tmp_path / "refs.json"
+    write_and_move(target, moved)
+    document = json.loads(target.read_bytes())
+    metadata = json.loads(document["refs"]["t/.zarray"])
+    document["refs"]["t/.zarray"] = json.dumps(metadata | {"compressor": {"id": "unknown"}})
+    target.write_text(json.dumps(document))
+    before = target.read_bytes()
+    with pytest.raises(virtualds.UnsupportedError, match=r"'t' of .*codec 'unknown'"):
+        virtualds.rename_paths(target, {str(tmp_path / "old"): str(tmp_path / "new")})
+    assert target.read_bytes() == before
 
 
 def test_tables_of_references_stay_and_earlier_snapshots_keep_their_urls(

@@ -16,7 +16,6 @@ from virtualds.formats.markers import (
     STORE_MARKERS,
     ZMETADATA,
 )
-from virtualds.formats.upkeep import Upkeep
 from virtualds.formats.zarr.document import FOLDER as SET_FOLDER
 from virtualds.formats.zarr.document import MARKER as SET_MARKER
 from virtualds.importing import Late, LateTable
@@ -135,10 +134,7 @@ FORMATS: tuple[Format, ...] = (
         Late("virtualds.formats.kerchunk.parquet_append:update"),
         markers=(ZMETADATA,),
         choices=("record_size", "relative_paths", *CHANGES),
-        upkeep=Upkeep(
-            Late("virtualds.formats.kerchunk.parquet_upkeep:join_records"),
-            Late("virtualds.formats.kerchunk.parquet_upkeep:move_sources"),
-        ),
+        join=Late("virtualds.formats.kerchunk.parquet_upkeep:join_records"),
         obstacles=Late("virtualds.formats.kerchunk.encode_json:list_obstacles"),
     ),
     Format(
@@ -162,10 +158,8 @@ FORMATS: tuple[Format, ...] = (
             Late("virtualds.formats.zarr_manifests:abandon_parts"),
             Late("virtualds.formats.zarr_manifests.parallel_write:is_table_inside"),
         ),
-        upkeep=Upkeep(
-            Late("virtualds.formats.zarr_manifests:join_tables"),
-            Late("virtualds.formats.zarr_manifests:move_sources"),
-        ),
+        join=Late("virtualds.formats.zarr_manifests:join_tables"),
+        move=Late("virtualds.formats.zarr_manifests:move_sources"),
     ),
     Format(
         "icechunk",
@@ -183,10 +177,7 @@ FORMATS: tuple[Format, ...] = (
         history=History(
             Late("virtualds.formats.icechunk:history"), Late("virtualds.formats.icechunk:expire")
         ),
-        upkeep=Upkeep(
-            Late("virtualds.formats.icechunk.upkeep:rewrite_manifests"),
-            Late("virtualds.formats.icechunk.upkeep:move_sources"),
-        ),
+        join=Late("virtualds.formats.icechunk.upkeep:rewrite_manifests"),
         library="icechunk",
         read_object=Late("virtualds.formats.icechunk:read_object"),
         holds=Late("virtualds.formats.icechunk.target:is_occupied"),

@@ -83,9 +83,8 @@ def compact(
 
     def attempt() -> bool:
         with explain_write_errors(location.url):
-            if form.upkeep is not None:
-                join = form.upkeep.join
-                return join is not None and join(location.url, location.options)
+            if form.join is not None:
+                return form.join(location.url, location.options)
             return _compact(form, location)
 
     return retry_on_conflict(attempt, conflict)
@@ -103,9 +102,8 @@ def rename_paths(
     """Give the sources of a reference set other urls, in place and in one commit.
 
     The archive was moved or copied: the references stay as they are, and only the urls change. A
-    zarr-v3 set gets a new table of files, kerchunk JSON other texts of urls and templates, kerchunk
-    Parquet another list of urls in each record. Icechunk has a url in each reference, and writes
-    all of them anew.
+    zarr-v3 set gets a new table of files; the other formats have a url in each reference, and write
+    them anew.
 
     Parameters
     ----------
@@ -156,8 +154,8 @@ def rename_paths(
     def attempt() -> int:
         moves = _Moves(location.url, changed, sample)
         with explain_write_errors(location.url):
-            if form.upkeep is not None:
-                form.upkeep.move(location.url, location.options, moves.move, moves.check)
+            if form.move is not None:
+                form.move(location.url, location.options, moves.move, moves.check)
             else:
                 change_set(form, location.url, moves.move_all, location.options)
         return moves.count
@@ -284,7 +282,11 @@ class _Moves:
         return move_file(file, self._change)
 
     def move_all(self, group: ManifestGroup) -> ManifestGroup:
-        """Return a set that refers to moved files."""
+        """Return a set that refers to the moved files."""
+        for _, part in group.walk():
+            if part.problems:
+                # its references are unknown, and cannot move
+                raise next(iter(part.problems.values()))
         moved: dict[SourceFile, None] = {}
 
         def follow(file: SourceFile) -> SourceFile:

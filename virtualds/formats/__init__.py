@@ -10,7 +10,7 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.reference_table import ReferenceTable
 from virtualds.formats.read_options import READ_ALL, ReadOptions
-from virtualds.formats.upkeep import Expiry, Removal, Upkeep
+from virtualds.formats.upkeep import CheckMoved, Expiry, MoveFile, Removal
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
 from virtualds.stores.fence import explain_vanished_files
@@ -168,9 +168,12 @@ class Format:
         Of a format that many processes can write together.
     history : History, optional
         Of a format that keeps earlier snapshots: lists and expires them.
-    upkeep : Upkeep, optional
-        Of a format that does not read versions yet: joins small files of a set, and moves its
-        references to other urls.
+    join : callable, optional
+        Of a format whose sets are many files: takes url and access options, joins small files of a
+        set in one commit, and says whether there were any.
+    move : callable, optional
+        Of a format that refers to moved files without reading its references: takes url, access
+        options, a `MoveFile` and a `CheckMoved`. By default, moved files are an update like any.
     library : str, optional
         The library that reads and writes it, where it is an extra of that name.
     read_object : callable, optional
@@ -200,7 +203,8 @@ class Format:
     choices: tuple[str, ...] = ()
     history: History | None = None
     parts: Parts | None = None
-    upkeep: Upkeep | None = None
+    join: Callable[[str, StorageOptions | None], bool] | None = None
+    move: Callable[[str, StorageOptions | None, MoveFile, CheckMoved], None] | None = None
     library: str | None = None
     read_object: ReadObject | None = None
     holds: Callable[..., bool] | None = None

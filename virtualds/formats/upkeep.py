@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import NamedTuple
 
 from virtualds.public import public
-from virtualds.source_file import SourceFile, StorageOptions
+from virtualds.source_file import SourceFile
 from virtualds.stores.store import ListedFile
 
 GRACE = timedelta(days=1)
@@ -18,19 +17,6 @@ MoveFile = Callable[[SourceFile], SourceFile]
 """Takes a source file, and returns it with its new url, or unchanged."""
 CheckMoved = Callable[[Sequence[SourceFile]], None]
 """Takes the files that have moved, and raises an error if they must not be committed."""
-
-
-class Upkeep(NamedTuple):
-    """Keeps the sets of a format in order.
-
-    ``join`` takes a url and access options, joins the small files of a set in one commit, and says
-    whether there were any; None where a set is one file. ``move`` takes a url, access options, a
-    `MoveFile` and a `CheckMoved`, and commits references to the moved files, without reading one
-    reference after the other where the format allows that.
-    """
-
-    join: Callable[[str, StorageOptions | None], bool] | None
-    move: Callable[[str, StorageOptions | None, MoveFile, CheckMoved], None]
 
 
 @dataclass(frozen=True)
