@@ -34,10 +34,7 @@ PACKAGES = (ROOT / "virtualds", ROOT / "virtualds_cli")
 LIBRARIES = {
     "docs/reference/formats/icechunk.md": "icechunk",
     "docs/how-to/from-virtualizarr.md": "icechunk",
-    "virtualds.formats.icechunk.configuration": "icechunk",
     "virtualds.formats.icechunk.library": "icechunk",
-    "virtualds.formats.icechunk.library_errors": "icechunk",
-    "virtualds.formats.icechunk.nodes": "icechunk",
 }
 """Pages and modules that need a library which not every Python has."""
 WITH_BUCKET = {"buckets.md", "where-to-keep.md"}

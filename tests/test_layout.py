@@ -103,7 +103,7 @@ COROUTINES |= {"stores.conditional.azure", "stores.google_files"}
 
 # Modules for zarr-python and for Icechunk, whose stores are those of zarr-python. They are imported
 # only when a user asks for them. There, stores answer and wait in coroutines.
-ADAPTERS = {"datasets.zarr_adapter", "formats.icechunk.library", "formats.icechunk.nodes"}
+ADAPTERS = {"datasets.zarr_adapter", "formats.icechunk.library"}
 
 VAGUE = {"base", "common", "helper", "helpers", "manager", "managers", "misc", "types", "utils"}
 

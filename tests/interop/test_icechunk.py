@@ -366,7 +366,7 @@ def test_the_slower_of_two_sessions_gets_an_error(tmp_path: Path) -> None:
     zarr.open_group(fast.store, mode="a").attrs["fast"] = True
     fast.commit("fast")
     with pytest.raises(ConflictError):
-        library.commit(slow.store, "slow", None, str(target))
+        library.OpenStore(slow.store, str(target)).commit("slow", None)
 
 
 def test_a_folder_that_is_no_repository_is_left_alone(tmp_path: Path) -> None:
@@ -701,7 +701,7 @@ def test_damaged_metadata_of_a_repository_are_named(metadata: bytes, tmp_path: P
 
     store.__class__ = Damaged
     with pytest.raises(FormatError, match="metadata of 'the root'"):
-        library.read_documents(store, "r")
+        library.OpenStore(store, "r").read_documents()
 
 
 def test_writing_counts_chunks_array_by_array(tmp_path: Path) -> None:

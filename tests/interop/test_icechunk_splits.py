@@ -14,7 +14,8 @@ from peers import peer
 
 import virtualds
 from virtualds.arrays.sources import move_files
-from virtualds.formats.icechunk import known_chunks, needs
+from virtualds.formats.icechunk import references
+from virtualds.formats.icechunk import target as targets
 
 icechunk: Any = peer("icechunk")
 
@@ -42,7 +43,7 @@ def splitting(target: Path) -> Any:
 @pytest.fixture
 def small_splits(monkeypatch: pytest.MonkeyPatch) -> int:
     """Manifests of ten steps."""
-    monkeypatch.setattr(needs, "SPLIT_REFERENCES", 10_000)
+    monkeypatch.setattr(targets, "SPLIT_REFERENCES", 10_000)
     return 10
 
 
@@ -80,14 +81,14 @@ def test_an_append_reads_no_reference_of_the_set(
     first, second = part(range(1)), part(range(1, 2))
     first.virtual.to_manifest(target)
 
-    read = known_chunks.KnownChunks.read_manifest
+    read = references.KnownChunks.read_manifest
 
     def refuse(known: Any, path: str, grid: tuple[int, ...]) -> Any:
         assert path == "time", "references of the set are read"
         return read(known, path, grid)
 
     with monkeypatch.context() as patch:
-        patch.setattr(known_chunks.KnownChunks, "read_manifest", refuse)
+        patch.setattr(references.KnownChunks, "read_manifest", refuse)
         second.virtual.to_manifest(target, append_dim="time")
     check(target, first, second)
 
@@ -115,7 +116,7 @@ def test_a_repository_without_splits_gets_them_with_an_append(
     target = tmp_path / "refs.icechunk"
     parts = [part(range(n, n + 1)) for n in range(4)]
     with monkeypatch.context() as patch:
-        patch.setattr(needs, "_list_splits", lambda *arguments: ())
+        patch.setattr(targets, "_list_splits", lambda *arguments: ())
         parts[0].virtual.to_manifest(target)
     assert not splitting(target)
     parts[1].virtual.to_manifest(target, append_dim="time")
@@ -141,9 +142,9 @@ def test_a_splitting_of_the_owner_stays(tmp_path: Path) -> None:
 def test_one_commit_writes_a_bounded_number_of_manifests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(needs, "SPLIT_REFERENCES", 1)
+    monkeypatch.setattr(targets, "SPLIT_REFERENCES", 1)
     part(range(FILES)).virtual.to_manifest(tmp_path / "refs.icechunk")
-    assert len(manifests(tmp_path / "refs.icechunk")) <= needs.MOST_SPLITS
+    assert len(manifests(tmp_path / "refs.icechunk")) <= targets.MOST_SPLITS
 
 
 def test_commits_of_others_are_read_again(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ import virtualds
 from virtualds import UnsupportedError
 from virtualds.errors import VirtualdsError
 from virtualds.formats.icechunk.locations import ObjectLocation
-from virtualds.formats.icechunk.writers import exclude_other_writers
+from virtualds.formats.icechunk.target import exclude_other_writers
 from virtualds.source_file import StorageOptions
 
 peer("icechunk")

@@ -177,7 +177,7 @@ FORMATS: tuple[Format, ...] = (
         history=History(
             Late("virtualds.formats.icechunk:history"), Late("virtualds.formats.icechunk:expire")
         ),
-        join=Late("virtualds.formats.icechunk.upkeep:rewrite_manifests"),
+        join=Late("virtualds.formats.icechunk:rewrite_manifests"),
         library="icechunk",
         read_object=Late("virtualds.formats.icechunk:read_object"),
         holds=Late("virtualds.formats.icechunk.target:is_occupied"),

@@ -10,19 +10,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from virtualds.arrays.group import ManifestGroup
-from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.errors import UnsupportedError
 from virtualds.formats.icechunk.locations import find_storage
 from virtualds.formats.icechunk.references import (
     NOTES,
+    OpenedStore,
     RepositoryReferences,
-    RepositoryTable,
     import_adapter,
     read_noted_sources,
 )
-from virtualds.formats.icechunk.session import OpenedStore, OpenedTable
-from virtualds.formats.icechunk.target import MAIN
+from virtualds.formats.icechunk.target import MAIN, exclude_other_writers
 from virtualds.formats.read_options import READ_ALL, ReadOptions
 from virtualds.formats.upkeep import Expiry, Removal
 from virtualds.formats.zarr.v3_arrays import ManifestPart
@@ -58,16 +56,15 @@ def read(source: SourceFile, how: ReadOptions = READ_ALL) -> ManifestGroup:
     UnsupportedError
         Icechunk is not installed, or does not know an option.
     """
-    root = source.url.rstrip("/")
-    repository = import_adapter().open_repository(find_storage(root, source.options), root)
-    session = import_adapter().open_snapshot(repository, how.snapshot, root)
-    references = RepositoryReferences(root, source.options, session.snapshot_id, how.allow)
-    references.keep(repository, session.store)
-
-    def manifest(path: str, grid: tuple[int, ...]) -> ChunkManifest:
-        return LazyManifest(RepositoryTable(references, path, grid), grid)
-
-    return make_reader(references.store, root, manifest, how.skip).read_group(how.group)
+    root, adapter = source.url.rstrip("/"), import_adapter()
+    repository = adapter.open_repository(find_storage(root, source.options), root)
+    name = how.snapshot
+    found = None if name is None else adapter.find_snapshot(repository, name, root)
+    store = adapter.open_snapshot(repository, found, root)
+    references = RepositoryReferences(
+        root, source.options, how.allow, store.snapshot, (repository, store)
+    )
+    return make_reader(store, references.find_manifest, how.skip).read_group(how.group)
 
 
 def read_object(
@@ -94,26 +91,20 @@ def read_object(
     """
     name = f"{type(opened).__name__} of Icechunk"
     store, is_after = import_adapter().open_readable_store(opened, how.snapshot, name)
-    noted = read_noted_sources(store, name, is_after) if is_after else {}
-    references = OpenedStore(store, name, options, noted, how.allow)
-
-    def manifest(path: str, grid: tuple[int, ...]) -> ChunkManifest:
-        return LazyManifest(OpenedTable(references, path, grid), grid)
-
-    return make_reader(store, name, manifest, how.skip).read_group(how.group)
+    noted = read_noted_sources(store, is_after) if is_after else {}
+    references = OpenedStore(store, options, noted, how.allow)
+    return make_reader(store, references.find_manifest, how.skip).read_group(how.group)
 
 
 Lookup = Callable[[str, tuple[int, ...]], ChunkManifest]
 """Returns the references of an array by its path and grid."""
 
 
-def make_reader(
-    store: Any, root: str, manifest: Lookup, skip: frozenset[str] = frozenset()
-) -> NodesReader:
+def make_reader(store: Any, manifest: Lookup, skip: frozenset[str] = frozenset()) -> NodesReader:
     """Return the reader of the nodes of a store."""
-    nodes = import_adapter().read_documents(store, root)
+    nodes = store.read_documents()
     if "" not in nodes:
-        raise FileNotFoundError(f"{root}: nothing has been written to this snapshot")
+        raise FileNotFoundError(f"{store.url}: nothing has been written to this snapshot")
     notes: dict[str, dict[str, Any]] = {"arrays": {}, "groups": {}}
     for path, node in nodes.items():
         noted = node.get(NOTES)
@@ -127,10 +118,10 @@ def make_reader(
 
         return parts
 
-    return NodesReader(root, nodes, notes, parts_of, skip)
+    return NodesReader(store.url, nodes, notes, parts_of, skip)
 
 
-# ---------------------------------------------------------------------- history
+# ---------------------------------------------------------------------- upkeep
 
 
 def history(url: str, options: StorageOptions | None = None) -> list[tuple[str, str]]:
@@ -147,3 +138,21 @@ def expire(url: str, options: StorageOptions | None, expiry: Expiry) -> Removal:
         f"{url}: snapshots of Icechunk are let go of by Icechunk, which knows its branches and "
         f"tags; use Repository.expire_snapshots and Repository.garbage_collect"
     )
+
+
+def rewrite_manifests(url: str, options: StorageOptions | None = None) -> bool:
+    """Have Icechunk write the manifests of the branch ``main`` anew, as its configuration says.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no repository.
+    ConflictError
+        Another writer was faster; nothing has changed.
+    """
+    root = url.rstrip("/")
+    place = find_storage(root, options)
+    with exclude_other_writers(place, root, options):
+        repository = import_adapter().open_repository(place, root)
+        import_adapter().rewrite_manifests(repository, MAIN, root)
+    return True

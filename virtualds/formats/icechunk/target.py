@@ -2,18 +2,144 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from math import prod
+from typing import Any, NamedTuple
 
 from virtualds.errors import ConflictError, cannot_hold
-from virtualds.formats.icechunk.locations import ObjectLocation, find_storage
-from virtualds.formats.icechunk.needs import NOTHING_NEEDED, Needs
+from virtualds.formats.icechunk.locations import ObjectLocation, find_containers, find_storage
 from virtualds.formats.icechunk.references import CHUNKS, import_adapter
+from virtualds.formats.zarr.v3_metadata import axes_from_v3
+from virtualds.formats.zarr.write_plan import PlannedArray, WritePlan
 from virtualds.source_file import StorageOptions
+from virtualds.stores import find_store
+from virtualds.stores.file_lock import hold_lock
+from virtualds.stores.local import lock_of
 
 MAIN = "main"
+SPLIT_REFERENCES = 2**15
+"""References of one manifest of an array, about: an append writes no more than these again."""
+MOST_SPLITS = 32
+"""Manifests of an array that one commit writes: Icechunk looks through all references for each."""
+
+
+# ---------------------------------------------------------------------- what a plan needs
+
+
+class Split(NamedTuple):
+    """Along which axis the manifests of an array are split, and every how many chunks."""
+
+    axis: int
+    chunks: int
+
+
+class Needs(NamedTuple):
+    """What the configuration of a repository has to say before references are written.
+
+    Places of files by the prefix of their urls, and splits by the path of an array.
+    """
+
+    containers: Mapping[str, ObjectLocation]
+    splits: Mapping[str, Split]
+
+
+NOTHING_NEEDED = Needs({}, {})
+
+
+def list_needs(
+    planned: WritePlan,
+    is_own: Callable[[str], bool],
+    is_there: Callable[[Any], bool],
+    nodes: Mapping[str, Any] | None = None,
+) -> Needs:
+    """Return what a plan needs.
+
+    Parameters
+    ----------
+    planned : WritePlan
+    is_own : callable
+        Takes a url; says whether the file belongs to the repository.
+    is_there : callable
+        Takes a manifest; says whether the repository has its references already.
+    nodes : mapping, optional
+        The metadata of what is there, by path.
+    """
+    arrays = {p: n for p, n in planned.nodes.items() if isinstance(n, PlannedArray)}
+    parts = (part for node in arrays.values() for part in node.parts)
+    files = (file for p in parts if not is_there(p.manifest) for file in p.manifest.sources)
+    outside = dict.fromkeys(file for file in files if not is_own(file.url))
+    places = find_containers((file.url, file.options) for file in outside)
+    return Needs(places, dict(_list_splits(planned, arrays, nodes or {})))
+
+
+def _list_splits(
+    planned: WritePlan, arrays: Mapping[str, PlannedArray], nodes: Mapping[str, Any]
+) -> Iterator[tuple[str, Split]]:
+    for path, node in arrays.items():
+        grid = count_chunks(node.metadata)
+        if not grid or not node.parts:
+            continue
+        group = planned.notes.get("groups", {}).get(path.rpartition("/")[0], {})
+        axis = _find_growing(grid, node.metadata, nodes.get(path), group)
+        around = max(prod(grid) // max(grid[axis], 1), 1)
+        # rounded up, so that there are no more than these
+        few = -(-grid[axis] // MOST_SPLITS)
+        yield path, Split(axis, max(1, SPLIT_REFERENCES // around, few))
+
+
+def _find_growing(
+    grid: tuple[int, ...], metadata: Mapping[str, Any], there: Any, group: Mapping[str, Any]
+) -> int:
+    """Return the axis that grows: now, or later where a file says so; else the first one."""
+    if there is not None and "chunk_grid" in there:
+        before = count_chunks(there)
+        grown = [i for i, (n, m) in enumerate(zip(before, grid, strict=False)) if n < m]
+        if grown:
+            return grown[0]
+    unlimited = group.get("unlimited_dims", ())
+    names = metadata.get("dimension_names") or ()
+    return next((axis for axis, name in enumerate(names) if name in unlimited), 0)
+
+
+def count_chunks(metadata: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the chunks per axis of an array."""
+    axes = axes_from_v3(metadata["shape"], metadata["chunk_grid"])
+    return tuple(axis.nchunks for axis in axes)
+
+
+# ---------------------------------------------------------------------- other writers
+
+
+@contextmanager
+def exclude_other_writers(
+    place: ObjectLocation | None, url: str, options: StorageOptions | None
+) -> Iterator[None]:
+    """Exclude unnoticed commits of other writers of one repository during the block.
+
+    Icechunk commits by a conditional write. Local disk has none, so a lock keeps our own writers
+    apart. A server of an object store may ignore conditions, so it must first prove that it keeps
+    them. The place of an object of Icechunk is unknown; its owner is responsible.
+
+    Raises
+    ------
+    UnsupportedError
+        The server ignores conditional writes, or the filesystem has no locks.
+    """
+    if place is not None and place.kind == "local":
+        path = os.path.realpath(place.arguments["path"])
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with hold_lock(lock_of(path)):
+            yield
+        return
+    if place is not None and place.kind in ("s3", "gcs", "azure"):
+        find_store(url).demand_conditions(url, options)
+    yield
+
+
+# ---------------------------------------------------------------------- the target
 
 
 def is_occupied(
@@ -34,15 +160,13 @@ def is_occupied(
     if target.place is not None and not target.exists():
         return False
     with target.whole_branch(keep=False):
-        store = target.open_store()
-        if import_adapter().read_documents(store, target.name):
-            raise occupied_error(target, store)
+        if nodes := target.open_store().read_documents():
+            raise occupied_error(target, nodes)
     return False
 
 
-def occupied_error(target: Target, store: Any) -> FileExistsError:
+def occupied_error(target: Target, nodes: Mapping[str, Any]) -> FileExistsError:
     """Return the error that lists the existing arrays, which a write would remove."""
-    nodes = import_adapter().read_documents(store, target.name)
     arrays = sorted(path for path, node in nodes.items() if node.get("node_type") == "array")
     named = ", ".join(arrays[:5]) + (", ..." if len(arrays) > 5 else "")
     return FileExistsError(
@@ -129,8 +253,13 @@ class Target:
             done = True
         finally:
             if self.begun and not (done and keep):
-                _remove_branch(self.given, self.branch, self.name)
+                import_adapter().remove_branch(self.given, self.branch, self.name)
                 self.begun = False
+
+    @property
+    def committed(self) -> Any:
+        """The repository that virtualds commits to; None for a session, which its owner commits."""
+        return self.given if import_adapter().is_committed_here(self.given) else None
 
     def exists(self) -> bool:
         """Say whether there is a repository."""
@@ -142,26 +271,25 @@ class Target:
         Parameters
         ----------
         needed : Needs
-        before : IcechunkStore, optional
+        before : OpenStore, optional
             A store opened before: the new one must begin with the same snapshot.
         """
         if self.place is not None:
             if self.exists():
                 repository = import_adapter().open_repository(self.place, self.name, self.config)
-                repository = import_adapter().configure(repository, self.name, *needed)
+                self.given = import_adapter().configure(repository, self.name, needed)
             else:
-                repository = import_adapter().create_repository(
-                    self.place, self.name, *needed, self.config
+                self.given = import_adapter().create_repository(
+                    self.place, self.name, needed, self.config
                 )
-            self.given = repository
         else:
             self._check(needed.containers)
             if before is not None:
                 return before
-        if self.create_branch and import_adapter().is_committed_here(self.given):
-            self.begun |= _begin_branch(self.given, self.branch, MAIN, self.name)
+        if self.create_branch and self.committed is not None:
+            self.begun |= import_adapter().begin_branch(self.given, self.branch, MAIN, self.name)
         store = import_adapter().open_writable_store(self.given, self.branch, self.name)
-        if before is not None and store.session.snapshot_id != before.session.snapshot_id:
+        if before is not None and store.snapshot != before.snapshot:
             raise ConflictError(
                 f"{self.name}: another writer has committed meanwhile; write again to what is "
                 f"there now"
@@ -187,8 +315,8 @@ class Target:
 
     def commit(self, store: Any, message: str, metadata: Mapping[str, Any] | None) -> None:
         """Commit the changes, unless the owner of the session does."""
-        if self.place is not None or import_adapter().is_committed_here(self.given):
-            import_adapter().commit(store, message, metadata, self.name)
+        if self.committed is not None:
+            store.commit(message, metadata)
 
     def is_own(self, url: str) -> bool:
         """Say whether a file is a chunk of the repository itself, or is to become one."""
@@ -196,18 +324,3 @@ class Target:
             [f"{self.takes_in}/"] if self.takes_in else []
         )
         return any(url.startswith(folder) for folder in folders)
-
-
-def _begin_branch(repository: Any, branch: str, before: str, url: str) -> bool:
-    """Make a branch that begins where another one is; return False if there is one already."""
-    with import_adapter().describe_errors(url):
-        if branch in repository.list_branches():
-            return False
-        repository.create_branch(branch, repository.lookup_branch(before))
-        return True
-
-
-def _remove_branch(repository: Any, branch: str, url: str) -> None:
-    """Remove a branch."""
-    with import_adapter().describe_errors(url):
-        repository.delete_branch(branch)

@@ -16,16 +16,19 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints
 from virtualds.chunks.reference_table import gather_references
 from virtualds.formats.icechunk import make_reader
-from virtualds.formats.icechunk.known_chunks import KnownChunks, find_new_parts, is_known
 from virtualds.formats.icechunk.locations import quote_url
-from virtualds.formats.icechunk.needs import list_needs
-from virtualds.formats.icechunk.references import NOTES, import_adapter
-from virtualds.formats.icechunk.target import MAIN, Target, occupied_error
-from virtualds.formats.icechunk.writers import exclude_other_writers
+from virtualds.formats.icechunk.references import NOTES, KnownChunks, list_places
+from virtualds.formats.icechunk.target import (
+    MAIN,
+    Target,
+    count_chunks,
+    exclude_other_writers,
+    list_needs,
+    occupied_error,
+)
 from virtualds.formats.referenced_files import fetch_chunk
 from virtualds.formats.zarr.chunk_keys import parse_chunk_keys
 from virtualds.formats.zarr.v3_arrays import ManifestPart
-from virtualds.formats.zarr.v3_metadata import axes_from_v3
 from virtualds.formats.zarr.write_plan import (
     PlannedArray,
     WritePlan,
@@ -105,15 +108,14 @@ def write(
     target = Target.of(
         url, options, branch, config=config, create_branch=create_branch, takes_in=takes_in
     )
-    with suggest_zarr_v3(group, target.name):
-        planned = plan_writing(group, target.name, form="icechunk", grids=GRIDS[: 1 + rectilinear])
+    planned = _plan(group, target, rectilinear)
     with exclude_other_writers(target.place, target.name, options), target.whole_branch():
-        store = target.open_store(list_needs(planned, target.is_own, is_known))
-        there = bool(import_adapter().read_documents(store, target.name))
+        store = target.open_store(list_needs(planned, target.is_own, lambda manifest: False))
+        there = store.read_documents()
         if there and not replace:
-            raise occupied_error(target, store)
+            raise occupied_error(target, there)
         if there:
-            import_adapter().clear_store(store, target.name)
+            store.clear()
         NodeWriter(store, target).write_all(planned)
         target.commit(store, message or "Written by virtualds", metadata)
 
@@ -155,38 +157,27 @@ def update(
     )
     if not target.exists():
         raise FileNotFoundError(f"{target.name}: there is no Icechunk repository")
-
-    def commit(store: Any) -> None:
+    with exclude_other_writers(target.place, target.name, options), target.whole_branch():
+        store = target.open_store()
+        known = KnownChunks(store, target.committed, target.root, options, allow)
+        before = make_reader(store, known.find_manifest).read_group(None)
+        if (after := change(before)) is before:
+            return
+        nodes = store.read_documents()
+        if rectilinear is None:
+            there = [node["chunk_grid"]["name"] for node in nodes.values() if "chunk_grid" in node]
+            rectilinear = "rectilinear" in there
+        planned = _plan(after, target, rectilinear)
+        needed = list_needs(planned, target.is_own, known.is_known, nodes)
+        store = target.open_store(needed, store)
+        store.remove(path for path in nodes if path and path not in planned.nodes)
+        NodeWriter(store, target, known, nodes).write_all(planned)
         target.commit(store, message or "Changed by virtualds", metadata)
 
-    with exclude_other_writers(target.place, target.name, options), target.whole_branch():
-        _commit_change(target, change, allow, commit, rectilinear)
 
-
-def _commit_change(
-    target: Target,
-    change: Callable[[ManifestGroup], ManifestGroup],
-    allow: AccessPolicy,
-    commit: Callable[[Any], None],
-    rectilinear: bool | None,
-) -> None:
-    store = target.open_store()
-    known = KnownChunks(store, target, allow)
-    before = make_reader(store, target.name, known.find_manifest).read_group(None)
-    if (after := change(before)) is before:
-        return
-    nodes = import_adapter().read_documents(store, target.name)
-    if rectilinear is None:
-        there = [node["chunk_grid"]["name"] for node in nodes.values() if "chunk_grid" in node]
-        rectilinear = "rectilinear" in there
-    with suggest_zarr_v3(after, target.name):
-        planned = plan_writing(after, target.name, form="icechunk", grids=GRIDS[: 1 + rectilinear])
-    needed = list_needs(planned, target.is_own, is_known, nodes)
-    store = target.open_store(needed, store)
-    gone = [path for path in nodes if path and path not in planned.nodes]
-    import_adapter().remove_paths(store, gone, target.name)
-    NodeWriter(store, target, known, nodes).write_all(planned)
-    commit(store)
+def _plan(group: ManifestGroup, target: Target, rectilinear: bool) -> WritePlan:
+    with suggest_zarr_v3(group, target.name):
+        return plan_writing(group, target.name, form="icechunk", grids=GRIDS[: 1 + rectilinear])
 
 
 @dataclass
@@ -203,7 +194,7 @@ class NodeWriter:
         sources = self._list_sources(planned)
         sources = {url: known for url, known in sources.items() if not self.target.is_own(url)}
         if sources:
-            noted = {"after": self.store.session.snapshot_id, "sources": sources, "all": True}
+            noted = {"after": self.store.snapshot, "sources": sources, "all": True}
             planned.notes["groups"][""] = planned.notes["groups"].get("", {}) | noted
         for path, node in planned.nodes.items():
             self.write(path, node, planned.notes)
@@ -243,28 +234,24 @@ class NodeWriter:
             self._remove(path)
             self._put_document(path, metadata, notes["arrays"].get(path))
             chunks = ((f"{path}/{key(place)}", data) for place, data in node.values.chunks)
-            import_adapter().put_documents(self.store, chunks, self.target.name)
+            self.store.put(chunks)
             return
-        axes = axes_from_v3(metadata["shape"], metadata["chunk_grid"])
-        placed = self._place_changed(path, metadata, node, tuple(axis.nchunks for axis in axes))
+        placed = self._place_changed(path, metadata, node, count_chunks(metadata))
         self._put_document(path, metadata, notes["arrays"].get(path))
         with count_array(math.prod(placed.grid)):
-            self._put_held(path, placed, key)
-            self._refer(path, placed)
+            self._put_chunks(path, placed, key)
 
     def _put_document(self, path: str, node: Mapping[str, Any], noted: Any) -> None:
         extra = {NOTES: {"must_understand": False, **noted}} if noted else {}
         text = json.dumps({**node, **extra}, allow_nan=False).encode()
-        import_adapter().put_documents(
-            self.store, [(f"{path}/zarr.json".lstrip("/"), text)], self.target.name
-        )
+        self.store.put([(f"{path}/zarr.json".lstrip("/"), text)])
 
     def _remove(self, path: str) -> None:
         if self.nodes is not None and path in self.nodes:
-            import_adapter().remove_paths(self.store, [path], self.target.name)
+            self.store.remove([path])
 
     def _find_new_parts(self, path: str, parts: list[ManifestPart]) -> list[ManifestPart] | None:
-        return None if self.known is None else find_new_parts(parts, path, self.known)
+        return None if self.known is None else self.known.find_new_parts(parts, path)
 
     def _place_changed(
         self, path: str, metadata: Mapping[str, Any], node: PlannedArray, grid: tuple[int, ...]
@@ -291,8 +278,7 @@ class NodeWriter:
         grids = [node["chunk_grid"]["name"] for node in (there, metadata)]
         if any(there.get(n) != metadata.get(n) for n in same) or grids[0] != grids[1]:
             return None
-        axes = axes_from_v3(there["shape"], there["chunk_grid"])
-        before = tuple(axis.nchunks for axis in axes)
+        before = count_chunks(there)
         if len(before) != len(grid) or any(n > m for n, m in zip(before, grid, strict=True)):
             return None
         return before
@@ -313,30 +299,24 @@ class NodeWriter:
         changed[row] = (before != after[:, row]).any(0)
         return np.flatnonzero(changed)
 
-    def _put_held(self, path: str, chunks: _PlacedChunks, key: Any) -> None:
-        """Write the chunks that the repository holds itself."""
-        rows = chunks.rows
-        own = [n for n, file in enumerate(rows.files) if self.target.is_own(file.url)]
-        held = np.flatnonzero(np.isin(rows.file, [INLINE, *own]))
-        places = chunks.at(held).list_places()
-        files = (
+    def _put_chunks(self, path: str, chunks: _PlacedChunks, key: Any) -> None:
+        """Write the chunks that the repository holds itself, and references to all others."""
+        rows, files = chunks.rows, chunks.rows.files
+        own = [n for n, file in enumerate(files) if self.target.is_own(file.url)]
+        is_held = np.isin(rows.file, [INLINE, *own])
+        held = np.flatnonzero(is_held)
+        places = list_places(chunks.numbers[held], chunks.grid)
+        self.store.put(
             (f"{path}/{key(tuple(place))}", fetch_chunk(rows, (row,)))
             for row, place in zip(held.tolist(), places, strict=True)
         )
-        import_adapter().put_documents(self.store, files, self.target.name)
-
-    def _refer(self, path: str, chunks: _PlacedChunks) -> None:
-        files = chunks.rows.files
-        own = [n for n, file in enumerate(files) if self.target.is_own(file.url)]
-        virtual = chunks.at(np.flatnonzero(~np.isin(chunks.rows.file, [INLINE, *own])))
-        import_adapter().write_references(
-            self.store,
+        virtual = chunks.at(np.flatnonzero(~is_held))
+        self.store.refer(
             path,
             (virtual.grid, virtual.numbers),
             files,
             [quote_url(source.url) for source in files],
             (virtual.rows.file, virtual.rows.offset, virtual.rows.length),
-            self.target.name,
         )
 
 
@@ -362,13 +342,6 @@ class _PlacedChunks(NamedTuple):
     def at(self, rows: Ints) -> _PlacedChunks:
         """Return some of the chunks."""
         return _PlacedChunks(self.grid, self.numbers[rows], self.rows.at(rows))
-
-    def list_places(self) -> list[list[int]]:
-        """Return the place of each chunk in the grid."""
-        if not self.grid:
-            return [[]] * self.numbers.size
-        places: list[list[int]] = np.stack(np.unravel_index(self.numbers, self.grid), 1).tolist()
-        return places
 
     def number_in(self, grid: tuple[int, ...]) -> Ints:
         """Return the numbers of the chunks in a larger grid."""
