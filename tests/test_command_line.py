@@ -28,7 +28,7 @@ from virtualds.accessors.dataset import VirtualDatasetAccessor
 from virtualds.accessors.tree import VirtualDataTreeAccessor
 from virtualds.checks.describe import describe
 from virtualds.datasets.registry import FORMATS
-from virtualds.datasets.write_options import OF_ALL
+from virtualds.datasets.write import OF_ALL
 from virtualds.syncing import OF_OPENING
 from virtualds_cli import options
 from virtualds_cli.commands import COMMANDS

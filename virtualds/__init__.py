@@ -62,7 +62,7 @@ if TYPE_CHECKING:
         expire_snapshots as expire_snapshots,
         snapshots as snapshots,
     )
-    from virtualds.datasets.template import template as template
+    from virtualds.datasets.regions import template as template
     from virtualds.datasets.upkeep import (
         clean_up as clean_up,
         compact as compact,
@@ -81,7 +81,7 @@ if TYPE_CHECKING:
         UnsupportedError as UnsupportedError,
         VirtualdsError as VirtualdsError,
     )
-    from virtualds.formats.upkeep import Removal as Removal
+    from virtualds.formats import Removal as Removal
     from virtualds.options import set_options as set_options
     from virtualds.progress import Progress as Progress
     from virtualds.source_file import SourceFile as SourceFile
@@ -113,7 +113,7 @@ _HOMES = {
     "Parser": "arrays.parser",
     "Progress": "progress",
     "ReadError": "errors",
-    "Removal": "formats.upkeep",
+    "Removal": "formats",
     "SourceFile": "source_file",
     "SyncReport": "syncing.report",
     "UnsupportedError": "errors",
@@ -137,7 +137,7 @@ _HOMES = {
     "set_options": "options",
     "snapshots": "datasets.upkeep",
     "sync": "syncing",
-    "template": "datasets.template",
+    "template": "datasets.regions",
     "zarr_store": "datasets.zarr_store",
 }
 """The module of each public name."""

@@ -201,7 +201,7 @@ class VirtualDatasetAccessor(DatasetWriter, FamiliarNames):
         (6, 6)
         """
         with importing:
-            from virtualds.datasets.to_lazy import to_lazy_copy
+            from virtualds.datasets.references_behind import to_lazy_copy
 
         return to_lazy_copy(self._dataset, self.arrays, chunks)
 

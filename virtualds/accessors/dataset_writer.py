@@ -148,10 +148,8 @@ class DatasetWriter:
         with importing:
             from virtualds.datasets.from_dataset import group_from_dataset
             from virtualds.datasets.location import Location
-            from virtualds.datasets.to_dict import make_dict
-            from virtualds.datasets.write import Destination
+            from virtualds.datasets.write import Destination, WriteOptions, make_dict
             from virtualds.datasets.write_modes import write_dataset
-            from virtualds.datasets.write_options import WriteOptions
 
         options = WriteOptions.of_call(given)
         if url is None:

@@ -252,11 +252,9 @@ class VirtualDataTreeAccessor(FamiliarNames):
         given = dict(locals())
         with importing:
             from virtualds.datasets.location import Location
-            from virtualds.datasets.to_dict import make_dict
             from virtualds.datasets.tree import group_from_tree
-            from virtualds.datasets.write import Destination
+            from virtualds.datasets.write import Destination, WriteOptions, make_dict
             from virtualds.datasets.write_modes import write_tree
-            from virtualds.datasets.write_options import WriteOptions
 
         options = WriteOptions.of_call(given)
         if url is None:

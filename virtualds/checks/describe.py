@@ -22,7 +22,6 @@ from virtualds.datasets.open import demand_loadable, open_group
 from virtualds.datasets.open_options import Loadable, OpenOptions
 from virtualds.datasets.references_behind import replace_variables
 from virtualds.datasets.tree import to_virtual_tree
-from virtualds.datasets.upkeep import build_snapshot_table
 from virtualds.errors import without_secrets
 from virtualds.formats import Format
 from virtualds.source_file import SourceFile
@@ -112,17 +111,16 @@ def describe(
         demand_loadable([part for _, part in whole.walk()], opening, location.url)
         tree = to_virtual_tree(whole, opening)
     manifests = list(_list_manifests(whole))
-    is_set = isinstance(reader, Format)
-    history = reader.history if isinstance(reader, Format) else None
+    is_set, snapshots = isinstance(reader, Format), None
+    if isinstance(reader, Format) and reader.history is not None:
+        snapshots = reader.list_snapshots(source.url, location.options)
     return Description(
         location.url,
         reader.name,
         tree,
         sum(manifest.size for manifest in manifests),
         _find_sources(manifests, f"{location.url.rstrip('/')}/" if is_set else None),
-        build_snapshot_table(history, source.url, location.options)
-        if history is not None
-        else None,
+        snapshots,
     )
 
 

@@ -15,8 +15,7 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.datasets.from_dataset import group_from_dataset
 from virtualds.datasets.keywords import check_choice
 from virtualds.datasets.location import Location
-from virtualds.datasets.write import Destination
-from virtualds.datasets.write_options import WriteOptions
+from virtualds.datasets.write import Destination, WriteOptions
 from virtualds.errors import VirtualdsError
 from virtualds.formats.admission import KEEP_QUERY, demand_unsigned
 from virtualds.options import FILE_RETRIES

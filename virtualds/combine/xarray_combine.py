@@ -26,8 +26,12 @@ from virtualds.combine.ordering import (
     list_places,
 )
 from virtualds.datasets.keywords import check_choice, guess_name
-from virtualds.datasets.renamed import find_renamed, write_rename
-from virtualds.datasets.structure import digest_values, find_first_difference
+from virtualds.datasets.structure import (
+    digest_values,
+    find_first_difference,
+    find_renamed,
+    write_rename,
+)
 from virtualds.errors import (
     CombineError,
     CombineWarning,

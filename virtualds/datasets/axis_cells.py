@@ -11,8 +11,7 @@ import numpy.typing as npt
 import xarray as xr
 
 from virtualds.datasets.lazy import get_virtual_array, is_unread
-from virtualds.datasets.regular_axis import GAP_FACTOR, find_gaps_among
-from virtualds.datasets.structure import text_of
+from virtualds.datasets.structure import GAP_FACTOR, find_gaps_among, text_of
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

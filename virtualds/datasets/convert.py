@@ -10,14 +10,13 @@ import pandas as pd
 
 from virtualds.arrays.group import ManifestGroup
 from virtualds.datasets.decoding import settle_left_out
+from virtualds.datasets.edit import load_own_values
 from virtualds.datasets.keywords import check_choice, check_types
 from virtualds.datasets.location import Location, name_both_options, reader_of
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
-from virtualds.datasets.own_values import load_own_values
 from virtualds.datasets.rewrite.fit import estimate_cost
-from virtualds.datasets.write import Destination
-from virtualds.datasets.write_options import WriteOptions
+from virtualds.datasets.write import Destination, WriteOptions
 from virtualds.formats import Format, replaces_by
 from virtualds.stores.access_rules import Allow
 from virtualds.stores.store import explain_open_errors

@@ -23,8 +23,7 @@ from virtualds.chunks.projection import Ints
 from virtualds.chunks.reference_table import iterate_references
 from virtualds.datasets.copy_plain_zarr import ManifestChunks, copy_as_plain_zarr
 from virtualds.datasets.location import Location
-from virtualds.formats import replaces_by, zarr_manifests
-from virtualds.formats.upkeep import GRACE
+from virtualds.formats import GRACE, replaces_by, zarr_manifests
 from virtualds.formats.zarr.document import CHUNKS
 from virtualds.formats.zarr_manifests.snapshots import list_needed_files, read_snapshot
 from virtualds.progress import Advance, ProgressOption, count_progress, is_shown

@@ -9,7 +9,7 @@ from typing import Any
 
 from virtualds.arrays.parser import NativeReader, Parser
 from virtualds.errors import LIBRARY_ERRORS
-from virtualds.formats import Format, History, Parts
+from virtualds.formats import Format, Parts
 from virtualds.formats.markers import (
     ICECHUNK_FOLDERS,
     ICECHUNK_MARKERS,
@@ -147,10 +147,8 @@ FORMATS: tuple[Format, ...] = (
         markers=(SET_MARKER,),
         first_written=(SET_FOLDER,),
         choices=("manifest", "relative_paths", *CHANGES),
-        history=History(
-            Late("virtualds.formats.zarr_manifests:history"),
-            Late("virtualds.formats.zarr_manifests:expire"),
-        ),
+        history=Late("virtualds.formats.zarr_manifests:history"),
+        expire=Late("virtualds.formats.zarr_manifests:expire"),
         parts=Parts(
             Late("virtualds.formats.zarr_manifests:begin_parts"),
             Late("virtualds.formats.zarr_manifests.parallel_write:write_parts"),
@@ -174,9 +172,8 @@ FORMATS: tuple[Format, ...] = (
             *("message", "metadata", "branch", "create_branch", "config"),
             *("rectilinear", SUBCHUNK),
         ),
-        history=History(
-            Late("virtualds.formats.icechunk:history"), Late("virtualds.formats.icechunk:expire")
-        ),
+        history=Late("virtualds.formats.icechunk:history"),
+        expire=Late("virtualds.formats.icechunk:expire"),
         join=Late("virtualds.formats.icechunk:rewrite_manifests"),
         library="icechunk",
         read_object=Late("virtualds.formats.icechunk:read_object"),

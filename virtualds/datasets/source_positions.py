@@ -1,4 +1,4 @@
-"""The sources of a dataset, and their positions along a dimension.
+"""Where data of sources lie along a dimension: which of them a set has, and where new ones go.
 
 Tables in a set may list files without chunks of an array; where that matters, the references are
 read piece by piece.
@@ -6,10 +6,14 @@ read piece by piece.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+import re
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
@@ -20,6 +24,8 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints
 from virtualds.chunks.reference_table import iterate_references
 from virtualds.datasets.lazy import get_virtual_array
+from virtualds.errors import CombineError
+from virtualds.source_file import SourceFile
 
 Stretch = tuple[int, int]
 """Start and stop along a dimension."""
@@ -154,3 +160,399 @@ def list_dims_between(present: xr.Dataset, urls: set[str]) -> list[str]:
     """Return the dimensions along which some sources have only a part of the positions."""
     met = {str(dim): find_positions(present, str(dim), urls) for dim in present.dims}
     return [dim for dim, there in met.items() if there.any() and not there.all()]
+
+
+# ---------------------------------------------------------------------- duplicates
+
+# ---------------------------------------------------------------------- copies
+# Chunks of a set that name no source: rewritten ones in files of the set, and bytes held in it.
+#
+# A set does not note which source such a chunk was made of.
+
+
+SUFFIX = ".chunks"
+"""What the name of the folder of rewritten chunks has behind the name of the set."""
+_NATIVE = re.compile(r".*/chunks/[0-9A-HJKMNP-TV-Z]{20}")
+"""Chunks that an Icechunk repository holds itself: https://icechunk.io/en/latest/reference/spec/."""
+_FILE = re.compile(rf"(?P<folder>.*{re.escape(SUFFIX)}/.+/[0-9a-f]{{16}})/[^/]+")
+
+
+def find_copy_folder(url: str) -> str | None:
+    """Return the folder of the rewritten chunks that a file holds; None if it holds none.
+
+    Examples
+    --------
+    >>> find_copy_folder("file:///refs.json.chunks/t/96aab4ec04814378/2-4.0-0")
+    'file:///refs.json.chunks/t/96aab4ec04814378'
+    >>> find_copy_folder("file:///2001.nc")
+    """
+    found = _FILE.fullmatch(url)
+    return None if found is None else found["folder"]
+
+
+def is_copy(url: str) -> bool:
+    """Say whether a file holds chunks that a set made itself."""
+    return find_copy_folder(url) is not None or _NATIVE.fullmatch(url) is not None
+
+
+def find_copies(dataset: xr.Dataset, dim: str) -> npt.NDArray[np.bool_]:
+    """Say for every position whether there are copies, and no chunk in a source."""
+    copied, referred = np.zeros((2, dataset.sizes[dim]), bool)
+    for axis, array in list_arrays_along(dataset, dim):
+        for slabs, part, edges in iterate_slabs(array, axis):
+            # negative codes, of chunks held in the set and of missing ones, count from the end
+            held = np.array([*(is_copy(file.url) for file in part.files), True, False])
+            copies = held[part.file]
+            mark_slabs(copied, edges, slabs[copies])
+            mark_slabs(referred, edges, slabs[~copies & (part.file >= 0)])
+    return copied & ~referred
+
+
+def borders(marked: npt.NDArray[np.bool_], stretch: Stretch) -> bool:
+    """Say whether a position beside a stretch is marked.
+
+    Copies beside a stretch may be of its source, which is longer then than its references show.
+    """
+    begin, stop = stretch
+    return bool(marked[max(begin - 1, 0) : begin].any() or marked[stop : stop + 1].any())
+
+
+# ---------------------------------------------------------------------- duplicates
+
+
+STRETCH_COLUMNS = ("url", "offset", "begin", "stop", "place")
+"""A stretch of a stored chunk: the location of the chunk, its elements ``begin`` to ``stop`` along
+the dimension, and the ``place`` in the dimension where they appear."""
+
+
+def find_known_positions(present: xr.Dataset, new: xr.Dataset, dim: str) -> npt.NDArray[np.bool_]:
+    """Say for every position of a dataset whether the set already has it."""
+    if dim not in present.indexes or dim not in new.indexes:
+        return _find_same_elements(present, new, dim)
+    index = new.indexes[dim]
+    known = np.asarray(index.isin(present.indexes[dim]) & index.notna())
+    # two missing values are not the same place
+    return (
+        known
+        if index.notna().all()
+        else known | index.isna() & _find_same_elements(present, new, dim)
+    )
+
+
+def _find_same_elements(present: xr.Dataset, new: xr.Dataset, dim: str) -> npt.NDArray[np.bool_]:
+    """Say for every position whether the set refers to the same elements."""
+    found = np.zeros(new.sizes[dim], bool)
+    urls = find_urls_along(present, dim, list_urls_along(new, dim))
+    if not urls:
+        return found
+    for name, variable in new.variables.items():
+        array = get_virtual_array(variable)
+        known = get_virtual_array(present.variables[name])
+        if array is None or known is None or dim not in variable.dims:
+            continue
+        axis = variable.dims.index(dim)
+        both = _list_stretches(array, axis, urls).merge(
+            _list_stretches(known, axis, urls), on=["url", "offset"], suffixes=("", "_known")
+        )
+        begin = np.maximum(both["begin"], both["begin_known"])
+        stop = np.minimum(both["stop"], both["stop_known"])
+        shift = both["place"] - both["begin"]
+        for first, last in zip(begin + shift, stop + shift, strict=True):
+            found[first : max(first, last)] = True
+    return found
+
+
+def _list_stretches(array: ManifestArray, axis: int, urls: set[str]) -> Any:
+    """Return the stretches of chunks in some files that an array shows along an axis."""
+    found = [
+        _list_stretches_of(array, number, axis, urls) for number in range(len(array.fragments))
+    ]
+    return pd.concat([pd.DataFrame(columns=list(STRETCH_COLUMNS)), *found]).drop_duplicates()
+
+
+def _list_stretches_of(array: ManifestArray, number: int, axis: int, urls: set[str]) -> Any:
+    """Return the stretches of one fragment."""
+    fragment = array.fragments[number]
+    slabs = fragment.axes[axis].slabs()
+    parts = []
+    for ids, part in iterate_references(fragment.manifest):
+        names = np.array([file.url if file.url in urls else "" for file in part.files] + [""])
+        met = np.flatnonzero((part.file.ravel() >= 0) & (names[part.file.ravel()] != ""))
+        slab = np.unravel_index(ids.ravel()[met], fragment.manifest.shape)[axis]
+        begin, place = slabs.inset[slab], slabs.edges[slab]
+        parts.append(
+            pd.DataFrame(
+                {
+                    "url": names[part.file.ravel()[met]].astype(object),
+                    "offset": part.offset.ravel()[met],
+                    "begin": begin,
+                    "stop": begin + slabs.edges[slab + 1] - place,
+                    "place": place + fragment.start[axis],
+                }
+            ).drop_duplicates()
+        )
+    return pd.concat(parts) if parts else pd.DataFrame(columns=list(STRETCH_COLUMNS))
+
+
+def _describe_copy(present: xr.Dataset, there: xr.Dataset, dim: str) -> str:
+    """Say that the set has copies at the positions of a coordinate, if it has."""
+    if dim not in present.indexes or dim not in there.indexes:
+        return ""
+    place = np.flatnonzero(present.indexes[dim].isin(there.indexes[dim]))
+    if not find_copies(present.isel({dim: place[:1]}), dim).any():
+        return ""
+    return (
+        ", in chunks that were rewritten or are held in the set: it does not note their sources, "
+        "and sync cannot follow them (it can without on_unsupported='rewrite' and inline_threshold)"
+    )
+
+
+def check_unchanged(present: xr.Dataset, new: xr.Dataset, dim: str) -> None:
+    """Refuse sources that have changed since the set was written.
+
+    Raises
+    ------
+    CombineError
+        A source has another size, time or etag.
+    """
+    now = {file.url: file for file in _list_files_along(new, dim)}
+    changed = {
+        file.url
+        for _, array in list_arrays_along(present, dim)
+        for fragment in array.fragments
+        for file in find_listed(fragment.manifest, now.keys())
+        if now[file.url].joined_with(file) is None
+    }
+    for url in sorted(find_used_along(present, dim, changed)):
+        raise CombineError(
+            f"append along {dim!r}: {url} has changed since the set was written, so that the set "
+            f"cannot hold parts of both; put the whole source in place of what the set has of it "
+            f"(mode='replace-source')"
+        )
+
+
+def _list_files_along(dataset: xr.Dataset, dim: str) -> Iterator[SourceFile]:
+    listed = (
+        f.manifest.listed for _, array in list_arrays_along(dataset, dim) for f in array.fragments
+    )
+    return (file for table in drop_repeated_tables(listed) for file in table)
+
+
+REMEDY = (
+    "pass on_duplicate='skip' to leave them out, or mode='replace-source' if a source was "
+    "processed again"
+)
+"""What to do about positions that the set has already."""
+
+
+def duplicates_error(
+    present: xr.Dataset,
+    new: xr.Dataset,
+    dim: str,
+    known: npt.NDArray[np.bool_],
+    remedy: str = REMEDY,
+) -> CombineError:
+    """Return the error that lists positions that the set already has."""
+    first = int(np.flatnonzero(known)[0])
+    at = f", {dim} {new.indexes[dim][first]}" if dim in new.indexes else ""
+    there = new.isel({dim: slice(first, first + 1)})
+    urls = sorted(find_used_along(present, dim, list_urls_along(there, dim)))
+    source = f", of the source {urls[0]}" if urls else _describe_copy(present, there, dim)
+    return CombineError(
+        f"append along {dim!r}: {np.count_nonzero(known)} of {known.size} positions are in the "
+        f"set already, the first is number {first}{at}{source}; {remedy}"
+    )
+
+
+# ---------------------------------------------------------------------- append places
+
+
+class Piece(NamedTuple):
+    """A stretch along a dimension, of the set or of the new data."""
+
+    is_new: bool
+    begin: int
+    stop: int
+
+
+def cut_along(dataset: xr.Dataset, dim: str, stretch: Stretch) -> xr.Dataset:
+    """Return the part of a dataset that a stretch along a dimension covers."""
+    return dataset.isel({dim: slice(*stretch)})
+
+
+def put_between(size: int, new: Iterable[tuple[Stretch, Piece]]) -> list[Piece]:
+    """Return the pieces of a set of some size with new ones in place of stretches, which rise."""
+    pieces, last = [], 0
+    for (begin, stop), piece in new:
+        pieces += [Piece(False, last, begin), piece]
+        last = stop
+    pieces.append(Piece(False, last, size))
+    return [piece for piece in pieces if piece.stop > piece.begin]
+
+
+# ---------------------------------------------------------------------- placing new data
+
+
+def place_pieces(
+    present: xr.Dataset, new: xr.Dataset, runs: Sequence[Stretch], dim: str, position: str
+) -> list[Piece]:
+    """Return the order of the set and of stretches of new data: at an end, or by coordinate."""
+    size = present.sizes[dim]
+    if position != "coordinate":
+        place = size if position == "end" else 0
+        return put_between(size, (((place, place), Piece(True, *run)) for run in runs))
+    sign = _find_direction(present, dim)
+    index, values = present.indexes[dim], new.indexes[dim]
+    found = [
+        (place, Piece(True, *run))
+        for begin, stop in runs
+        for place, run in _find_runs_between(values[begin:stop], begin, index, sign)
+    ]
+    found.sort(key=lambda item: values[item[1].begin], reverse=sign == -1)
+    pieces = put_between(size, (((place, place), piece) for place, piece in found))
+    _check_order(pieces, index, values, dim, sign)
+    return pieces
+
+
+def _find_direction(present: xr.Dataset, dim: str) -> int:
+    """Return 1 if the coordinate of the set increases, -1 if it decreases."""
+    if dim not in present.indexes:
+        raise CombineError(
+            f"position='coordinate': the set has no index along {dim!r}; append at an end"
+        )
+    index = present.indexes[dim]
+    if index.is_monotonic_increasing:
+        return 1
+    if index.is_monotonic_decreasing:
+        return -1
+    raise CombineError(
+        f"position='coordinate': the coordinate {dim!r} of the set is not monotonic; append "
+        f"at an end"
+    )
+
+
+def _find_runs_between(
+    values: pd.Index[Any], begin: int, index: pd.Index[Any], sign: int
+) -> Iterator[tuple[int, Stretch]]:
+    """Yield the runs of new data with no data of the set between them.
+
+    Each run comes behind the position of the set that it goes before; ``begin`` is the position of
+    the first of the values.
+    """
+    place = np.asarray(index[::sign].searchsorted(values))
+    place = place if sign == 1 else index.size - place
+    before, after = (values[:-1], values[1:])[::sign]
+    turns = np.asarray(after < before)
+    cuts = [0, *(np.flatnonzero((np.diff(place) != 0) | turns) + 1).tolist(), values.size]
+    for first, last in pairwise(cuts):
+        yield int(place[first]), (begin + first, begin + last)
+
+
+def _check_order(
+    pieces: Sequence[Piece], index: pd.Index[Any], values: pd.Index[Any], dim: str, sign: int
+) -> None:
+    """Refuse parts that overlap, because no order of them is monotonic."""
+    for left, right in pairwise(pieces):
+        a, b = (
+            (values if left.is_new else index)[left.stop - 1],
+            (values if right.is_new else index)[right.begin],
+        )
+        if not (a < b if sign == 1 else a > b):
+            raise CombineError(
+                f"position='coordinate': {a} and {b} along {dim!r} overlap; sort the new dataset, "
+                f"or leave out what overlaps"
+            )
+
+
+POSITIONS = ("end", "start", "coordinate")
+"""Where new data may go."""
+
+
+# ---------------------------------------------------------------------- replacing data
+
+
+def pair_stretches(present: xr.Dataset, new: xr.Dataset, dim: str) -> list[tuple[Stretch, Piece]]:
+    """Return the stretches of the set to replace, rising, with their replacements."""
+    known = urls_of(present)
+    shared = urls_of(new) & known
+    if not shared:
+        whole = Piece(True, 0, new.sizes[dim])
+        return [(_find_stretch_of_values(present, new, dim), whole)]
+    if unknown := sorted(urls_of(new) - known):
+        raise CombineError(
+            f"replace-source: {unknown[0]} is not a source of the set; append it "
+            f"(append_dim={dim!r})"
+        )
+    now, before = (find_stretches(dataset, dim, shared) for dataset in (new, present))
+    copies = find_copies(present, dim)
+    found = []
+    for url in sorted(shared):
+        run = _demand_one_run(now.get(url, []), url, "the new dataset")
+        there = _demand_one_run(before.get(url, []), url, "the set")
+        if borders(copies, there):
+            there = _find_stretch_with_copies(present, new, dim, url, run, there)
+        found.append((there, Piece(True, *run)))
+    return sorted(found)
+
+
+def _find_stretch_with_copies(
+    present: xr.Dataset, new: xr.Dataset, dim: str, url: str, run: Stretch, there: Stretch
+) -> Stretch:
+    """Return where the set has the values of a source, of which it may have copies."""
+    found = _find_stretch_of_values(present, cut_along(new, dim, run), dim)
+    if found[0] > there[0] or found[1] < there[1]:
+        raise CombineError(
+            f"replace-source: positions {there[0]} to {there[1]} along {dim!r} of the set come "
+            f"from {url}, and chunks beside them were rewritten or are held in the set, but the "
+            f"new dataset has other values of {dim!r}, so that nothing says what it replaces; "
+            f"write the set anew (mode='w')"
+        )
+    return found
+
+
+def _demand_one_run(runs: Sequence[Stretch], url: str, where: str) -> Stretch:
+    if len(runs) != 1:
+        raise CombineError(
+            f"replace-source: {url} has {len(runs)} stretches of {where}; it can be replaced where "
+            f"it has one"
+        )
+    return runs[0]
+
+
+def _find_stretch_of_values(present: xr.Dataset, new: xr.Dataset, dim: str) -> Stretch:
+    """Return where the set has the values of the new coordinate."""
+    if dim in present.indexes and dim in new.indexes and present.indexes[dim].is_unique:
+        found = present.indexes[dim].get_indexer(new.indexes[dim])
+        if found.size and found[0] >= 0 and (np.diff(found) == 1).all():
+            return int(found[0]), int(found[-1]) + 1
+    raise CombineError(
+        f"replace-source: the set has neither the sources of the new dataset nor its values "
+        f"along {dim!r} as one stretch; append it (append_dim={dim!r})"
+    )
+
+
+def find_replaced_static(
+    present: xr.Dataset, new: xr.Dataset, dim: str | None
+) -> dict[Hashable, Any]:
+    """Return variables without the dimension whose source in the set is replaced."""
+    urls = urls_of(new)
+    static = {
+        name: variable
+        for name, variable in new.variables.items()
+        if dim not in variable.dims
+        and name in present.variables
+        and (array := get_virtual_array(present.variables[name])) is not None
+        and lies_in(array, urls)
+    }
+    for name, variable in static.items():
+        _check_sizes(present.drop_vars(list(static)), name, variable)
+    return static
+
+
+def _check_sizes(others: xr.Dataset, name: Hashable, variable: xr.Variable) -> None:
+    for dim, size in variable.sizes.items():
+        if others.sizes.get(dim, size) != size:
+            raise CombineError(
+                f"replace-source: {name!r} has {size} elements along {dim!r} now, other variables "
+                f"of the set have {others.sizes[dim]}; write the set anew (mode='w')"
+            )

@@ -6,11 +6,13 @@ same structure. No value of a virtual array is read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import xarray as xr
 
@@ -18,7 +20,111 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.codecs.encoding_words import FILLS, SCALING, format_attributes, format_codecs
 from virtualds.datasets.lazy import get_virtual_array, is_unread
 from virtualds.datasets.reference_systems import list_system_names
-from virtualds.datasets.regular_axis import find_gaps
+
+REGULAR_TOLERANCE = 0.12
+"""Tolerance for steps, as a fraction of the usual step: months have 28 to 31 days."""
+GAP_FACTOR = 1.5
+"""Fewest usual steps in a gap."""
+FEWEST = 2
+"""Fewest usual steps that make an axis regular."""
+
+
+def compute_steps(values: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Return the steps between times, in seconds.
+
+    >>> compute_steps(np.array(["2001-01-01", "2001-01-03"], "M8[ns]"))
+    array([172800.])
+    """
+    if values.dtype.kind == "M":
+        return np.diff(values).astype("m8[ns]").astype(np.float64) / 1e9
+    return np.array([step.total_seconds() for step in np.diff(values)], np.float64)
+
+
+def find_gaps_among(steps: npt.NDArray[np.float64] | Sequence[float]) -> list[int]:
+    """Return which steps are gaps; none if the other steps are irregular.
+
+    >>> find_gaps_among([31, 28, 61, 31, 30])
+    [2]
+    >>> find_gaps_among([1, 2, 4, 8])
+    []
+    """
+    steps = np.asarray(steps, np.float64)
+    usual = float(np.median(steps)) if steps.size else 0.0
+    if not usual > 0:
+        return []
+    wide = steps >= GAP_FACTOR * usual
+    regular = np.abs(steps - usual) <= REGULAR_TOLERANCE * usual
+    known = (wide | regular).all() and regular.sum() >= max(FEWEST, wide.sum())
+    return np.flatnonzero(wide).tolist() if known else []
+
+
+def find_gaps(index: pd.Index[Any]) -> list[tuple[Any, Any]]:
+    """Return the times before and after each gap of a time index; other indexes have none.
+
+    >>> find_gaps(pd.DatetimeIndex(["2001-01-01", "2001-01-02", "2001-01-03", "2001-01-07"]))
+    [(Timestamp('2001-01-03 00:00:00'), Timestamp('2001-01-07 00:00:00'))]
+    """
+    is_time = isinstance(index, pd.DatetimeIndex) or hasattr(index, "calendar")
+    if not is_time or index.size <= FEWEST or index.hasnans:
+        return []
+    ordered = index if index.is_monotonic_increasing else index[::-1]
+    if not ordered.is_monotonic_increasing:
+        return []
+    return [
+        (ordered[n], ordered[n + 1]) for n in find_gaps_among(compute_steps(ordered.to_numpy()))
+    ]
+
+
+# ---------------------------------------------------------------------- renamed
+
+
+def find_renamed(
+    usual: Sequence[str], other: Sequence[str], taken: Collection[str] = ()
+) -> dict[str, str]:
+    """Return how to rename the dimensions of a variable to make them the usual ones.
+
+    Parameters
+    ----------
+    usual, other : sequence of str
+        The dimensions of one variable, in order.
+    taken : collection of str
+        Variables beside the other one, whose names its dimensions cannot get.
+
+    Returns
+    -------
+    dict of str to str
+        The usual names by the other ones; empty if the dimensions differ in more than names.
+
+    Examples
+    --------
+    >>> find_renamed(("time", "lat", "lon"), ("time", "latitude", "lon"))
+    {'latitude': 'lat'}
+    >>> find_renamed(("time", "lat"), ("lat", "time"))
+    {}
+    """
+    if len(usual) != len(other):
+        return {}
+    found = {new: old for old, new in zip(usual, other, strict=True) if old != new}
+    free = found.keys().isdisjoint(usual) and set(found.values()).isdisjoint({*other, *taken})
+    return found if free else {}
+
+
+def write_rename(names: Mapping[str, str]) -> str:
+    """Return the function, as code, that renames dimensions in the files that have them.
+
+    Examples
+    --------
+    >>> write_rename({"latitude": "lat"})
+    'lambda ds: ds.rename({"latitude": "lat"} if "latitude" in ds.dims else {})'
+    """
+    text = {json.dumps(new): json.dumps(old) for new, old in names.items()}
+    found = "{" + ", ".join(f"{new}: {old}" for new, old in text.items()) + "}"
+    if len(text) == 1:
+        return f"lambda ds: ds.rename({found} if {next(iter(text))} in ds.dims else {{}})"
+    return f"lambda ds: ds.rename({{n: m for n, m in {found}.items() if n in ds.dims}})"
+
+
+# ---------------------------------------------------------------------- structure
 
 PRESENCE, SIZE, DIMENSIONS, DTYPE, ROLE, VALUES = (
     "presence",

@@ -7,25 +7,30 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
 
 from virtualds.arrays.group import ManifestGroup
 from virtualds.arrays.sources import PrefixChange, move_file, move_group
-from virtualds.datasets.conflicts import name_missing_set, retry_on_conflict
 from virtualds.datasets.keywords import make_strict
 from virtualds.datasets.location import Location, format_by_suffix, format_for, format_there
+from virtualds.datasets.write import (
+    Destination,
+    WriteOptions,
+    name_missing_set,
+    retry_on_conflict,
+)
 from virtualds.errors import ReadError, UnsupportedError, without_secrets
-from virtualds.formats import Format, History, change_set
-from virtualds.formats.upkeep import GRACE, Expiry, Removal
-from virtualds.source_file import SourceFile, StorageOptions
+from virtualds.formats import GRACE, Expiry, Format, Removal
+from virtualds.source_file import SourceFile
 from virtualds.stores import find_store
 from virtualds.stores.store import explain_write_errors
 from virtualds.stores.temporary import list_left_over, remove_paths
 from virtualds.urls import local_path, normalise_url, scheme_of
 
+Result = TypeVar("Result")
 SAMPLE = 20
 """Moved files that are looked at before a set is changed."""
 
@@ -80,14 +85,9 @@ def compact(
     """
     location = Location.of_url(url, storage_options)
     form = _find_format(location)
-
-    def attempt() -> bool:
-        with explain_write_errors(location.url):
-            if form.join is not None:
-                return form.join(location.url, location.options)
-            return _compact(form, location)
-
-    return retry_on_conflict(attempt, conflict)
+    if form.join is None:
+        return _settle(location, conflict, partial(_compact, form, location))
+    return _settle(location, conflict, partial(form.join, location.url, location.options))
 
 
 @make_strict()
@@ -149,18 +149,13 @@ def rename_paths(
     """
     location = Location.of_url(url, storage_options)
     form = _find_format(location)
-    changed = change if callable(change) else PrefixChange.of(change)
-
-    def attempt() -> int:
-        moves = _Moves(location.url, changed, sample)
-        with explain_write_errors(location.url):
-            if form.move is not None:
-                form.move(location.url, location.options, moves.move, moves.check)
-            else:
-                change_set(form, location.url, moves.move_all, location.options)
+    moves = _Moves(location.url, change if callable(change) else PrefixChange.of(change), sample)
+    if form.move is None:
+        Destination(location, form, WriteOptions(mode="r+", conflict=conflict)).change(moves.apply)
         return moves.count
-
-    return retry_on_conflict(attempt, conflict)
+    given = location.url, location.options, moves.move, moves.check
+    _settle(location, conflict, partial(form.move, *given))
+    return moves.count
 
 
 @make_strict()
@@ -208,8 +203,12 @@ def clean_up(
     Removal of 0 snapshots and 0 files of 0 bytes
     """
     location = Location.of_url(url, storage_options)
-    form = _find_format(location)
-    found = _sweep(location, form, older_than, dry_run, conflict)
+    form, found = _find_format(location), Removal([], [], 0)
+    # the library of a format keeps its own files in order
+    if form.expire is not None and form.library is None:
+        expiry = Expiry(sys.maxsize, grace=older_than, dry_run=dry_run)
+        expire = partial(form.expire, location.url, location.options, expiry)
+        found = _settle(location, conflict, expire)
     if scheme_of(location.url) == "file":
         path = os.path.realpath(local_path(location.url))
         left = list_left_over(path, older_than.total_seconds())
@@ -219,19 +218,6 @@ def clean_up(
         nbytes = found.nbytes + sum(one.nbytes for one in left)
         found = Removal([], sorted({*found.files, *urls}), nbytes)
     return found
-
-
-def _sweep(
-    location: Location, form: Format, older_than: timedelta, dry_run: bool, conflict: str
-) -> Removal:
-    """Remove the files of a set that belong to no snapshot."""
-    # the library of a format keeps its own files in order
-    if form.history is None or form.library is not None:
-        return Removal([], [], 0)
-    expiry = Expiry(sys.maxsize, grace=older_than, dry_run=dry_run)
-    with explain_write_errors(location.url), name_missing_set(location):
-        sweep = partial(form.history.expire, location.url, location.options, expiry)
-        return retry_on_conflict(sweep, conflict)
 
 
 def _find_format(location: Location) -> Format:
@@ -281,12 +267,8 @@ class _Moves:
         self._seen.add(file.url)
         return move_file(file, self._change)
 
-    def move_all(self, group: ManifestGroup) -> ManifestGroup:
+    def apply(self, group: ManifestGroup) -> ManifestGroup:
         """Return a set that refers to the moved files."""
-        for _, part in group.walk():
-            if part.problems:
-                # its references are unknown, and cannot move
-                raise next(iter(part.problems.values()))
         moved: dict[SourceFile, None] = {}
 
         def follow(file: SourceFile) -> SourceFile:
@@ -380,7 +362,7 @@ def snapshots(
     """
     location = Location.of_url(url, storage_options)
     with name_missing_set(location):
-        return build_snapshot_table(_history_of(location), location.target, location.options)
+        return _find_keeper(location).list_snapshots(location.target, location.options)
 
 
 @make_strict()
@@ -440,30 +422,27 @@ def expire_snapshots(
     if keep < 1:
         raise ValueError(f"keep {keep!r}: the newest snapshot is the set; keep at least 1")
     location = Location.of(url, storage_options)
-    history = _history_of(location)
-
     expiry = Expiry(keep, older_than, dry_run=dry_run)
-
-    def attempt() -> Removal:
-        with explain_write_errors(location.target), name_missing_set(location):
-            return history.expire(location.target, location.options, expiry)
-
-    return retry_on_conflict(attempt, conflict)
+    expire = partial(_find_keeper(location).expire_snapshots, location.target, location.options)
+    return _settle(location, conflict, partial(expire, expiry))
 
 
-def _history_of(location: Location) -> History:
+def _find_keeper(location: Location) -> Format:
+    """Return the format of a set that keeps snapshots."""
     # only existing snapshots count, whatever their names
     target = format_for(location, asked=(format_there, format_by_suffix))
     if target.history is None:
         raise UnsupportedError(
             f"{location.target}: {target.name} keeps no snapshots; zarr-v3 does (virtualds.convert)"
         )
-    return target.history
+    return target
 
 
-def build_snapshot_table(
-    history: History, url: str, options: StorageOptions | None
-) -> pd.DataFrame:
-    """Return a row for each snapshot of a set."""
-    table = pd.DataFrame(history.listed(url, options), columns=["snapshot", "time"])
-    return table.assign(time=pd.to_datetime(table["time"]).dt.tz_localize(None))
+def _settle(location: Location, conflict: str, change: Callable[[], Result]) -> Result:
+    """Make a change to a set, and settle conflicts with other writers."""
+
+    def attempt() -> Result:
+        with explain_write_errors(location.target), name_missing_set(location):
+            return change()
+
+    return retry_on_conflict(attempt, conflict)

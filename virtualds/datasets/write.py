@@ -7,24 +7,33 @@ groups that a set may not hold, write all or nothing, and settle conflicts with 
 
 from __future__ import annotations
 
+import random
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.reference_table import ReferenceTable
-from virtualds.datasets.conflicts import name_missing_set, retry_on_conflict
+from virtualds.datasets.changed_groups import EMPTY, add_group, normalise_path
+from virtualds.datasets.keywords import (
+    check_choice,
+    check_types,
+    format_suggestion,
+    list_arguments,
+)
 from virtualds.datasets.location import Location, format_for, format_there
-from virtualds.datasets.registry import FORMATS
+from virtualds.datasets.reference_changes import ReferenceChanges
+from virtualds.datasets.registry import CHANGES, FORMATS
 from virtualds.datasets.rewrite.fit import RewriteTarget
-from virtualds.datasets.write_options import WriteOptions
+from virtualds.datasets.rewrite.options import Rewriting
 from virtualds.errors import ConflictError, UnsupportedError, exists_already
 from virtualds.formats import Format, Parts, change_set
 from virtualds.formats.admission import (
+    KEEP_QUERY,
     IsKnown,
     demand_admissible,
     know_nothing,
@@ -36,8 +45,216 @@ from virtualds.formats.admission import (
 from virtualds.formats.undecodable import ON_ERROR
 from virtualds.log import INFO, tell, tells
 from virtualds.progress import count_writing
-from virtualds.stores.access_rules import AccessPolicy, is_own
+from virtualds.stores.access_rules import AccessPolicy, Allow, is_own
 from virtualds.stores.store import explain_write_errors
+
+Result = TypeVar("Result")
+
+ATTEMPTS = 30
+"""How often a change is made again because another writer was faster."""
+
+
+PAUSE = 0.05
+"""Seconds that are waited at first, on average; twice as long after every attempt."""
+
+
+@contextmanager
+def name_missing_set(location: Location) -> Iterator[None]:
+    """Say of a set that is not there what could be done."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        # the system says no more than that
+        said = f" ({error})" if error.errno is None else ""
+        raise FileNotFoundError(
+            f"{location.target}: there is no reference set{said}; check the path, or write one "
+            f"with "
+            f"ds.virtual.to_manifest"
+        ) from None
+
+
+def check_conflict(conflict: str) -> None:
+    """Raise an error if there is no such way to settle conflicts."""
+    if conflict not in ("raise", "retry"):
+        raise ValueError(f"conflict={conflict!r}: give 'raise' or 'retry'")
+
+
+def retry_on_conflict(attempt: Callable[[], Result], conflict: str) -> Result:
+    """Make a change to a set, again if wanted and another writer was faster."""
+    check_conflict(conflict)
+    left = ATTEMPTS if conflict == "retry" else 1
+    pause = PAUSE
+    while True:
+        try:
+            return attempt()
+        except ConflictError:
+            left -= 1
+            if not left:
+                raise
+        # of writers that wait equally long, the same one would lose again
+        time.sleep(random.uniform(0, 2 * pause))
+        pause = min(2 * pause, 5.0)
+
+
+# ---------------------------------------------------------------------- write options
+
+MODES = ("w-", "w", "a", "r+", "replace-source")
+CREATING = ("w-", "w")
+NEW_VARIABLES = ("error", "fill", "drop")
+MISSING_VARIABLES = ("error", "fill")
+REWRITING = tuple(one.name for one in fields(Rewriting))
+OF_ALL = (KEEP_QUERY, *REWRITING)
+"""Choices of every format."""
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """How a set is written. The options agree with each other.
+
+    Parameters
+    ----------
+    format, mode, append_dim, position, on_duplicate, conflict, allow, region
+        As for ``ds.virtual.to_manifest``.
+    group, new_variables, missing_variables
+        As for ``ds.virtual.to_manifest``.
+    choices : mapping
+        What the format lets one choose, and what every format has: ``keep_query``, and the
+        fields of `Rewriting`.
+
+    Raises
+    ------
+    ValueError
+        There is no such mode or way to settle conflicts, or options exclude each other.
+    """
+
+    format: str | None = None
+    mode: str | None = None
+    append_dim: str | None = None
+    position: str = "end"
+    on_duplicate: str = "raise"
+    conflict: str = "raise"
+    allow: Allow = None
+    choices: Mapping[str, Any] = field(default_factory=dict)
+    group: str | None = None
+    new_variables: str = "error"
+    missing_variables: str = "error"
+    region: Any = None
+
+    @classmethod
+    def of_call(cls, given: Mapping[str, Any]) -> WriteOptions:
+        """Pick the options out of the arguments of a call."""
+        return cls(**{one.name: given[one.name] for one in fields(cls) if one.name in given})
+
+    def __post_init__(self) -> None:
+        if self.mode is None:
+            default = "w-" if self.append_dim is None else "a"
+            object.__setattr__(self, "mode", default if self.region is None else "r+")
+        self._check_mode()
+        check_choice("new_variables", self.new_variables, NEW_VARIABLES)
+        check_choice("missing_variables", self.missing_variables, MISSING_VARIABLES)
+        check_conflict(self.conflict)
+        self._check_appending()
+        AccessPolicy.of(self.allow)
+        normalise_path(self.group)
+        _ = self.rewriting
+
+    def _check_mode(self) -> None:
+        """Refuse an unknown mode, and a region or a dimension that it does not take."""
+        mode, dim = self.mode, self.append_dim
+        if mode not in MODES:
+            raise ValueError(
+                f"mode={mode!r}: give one of 'w-' (create), 'w' (create or replace), 'a' (add "
+                f"variables, or append along append_dim), 'r+' (fill a region, or replace "
+                f"variables), or 'replace-source'"
+            )
+        if self.region is not None and (mode != "r+" or dim is not None):
+            raise ValueError(
+                f"mode={mode!r} with region={self.region!r} and append_dim={dim!r}: mode 'r+' "
+                f"fills a region of a set, and nothing else does"
+            )
+        if dim is not None and mode not in ("a", "replace-source"):
+            raise ValueError(
+                f"mode={mode!r} with append_dim={dim!r}: name the dimension to append along, and "
+                f"nothing else to create a set"
+            )
+
+    def _check_appending(self) -> None:
+        """Refuse options of appends where nothing is appended."""
+        given = {
+            "position": (self.position, "end"),
+            "on_duplicate": (self.on_duplicate, "raise"),
+            "new_variables": (self.new_variables, "error"),
+            "missing_variables": (self.missing_variables, "error"),
+        }
+        others = {name: value for name, (value, default) in given.items() if value != default}
+        if self.region is not None or (self.mode == "a" and self.append_dim is None):
+            check_choice("on_duplicate", self.on_duplicate, ("raise", "skip", "replace"))
+            others.pop("on_duplicate", None)
+        elif self.is_append:
+            return
+        if others:
+            listed = ", ".join(f"{name}={value!r}" for name, value in others.items())
+            raise ValueError(
+                f"mode={self.mode!r} with {listed}: these are for appending; name the dimension "
+                f"with append_dim, or leave them out"
+            )
+
+    @property
+    def is_append(self) -> bool:
+        """Whether the data are appended along a dimension."""
+        return self.mode == "a" and self.append_dim is not None
+
+    @property
+    def path(self) -> str:
+        """The path of the group that is written, ``""`` for the root."""
+        return normalise_path(self.group)
+
+    @property
+    def creates_set(self) -> bool:
+        """Whether the data become the whole set."""
+        return self.mode in CREATING and not self.path
+
+    @property
+    def replaces_set(self) -> bool:
+        """Whether the data may replace another set."""
+        return self.mode == "w" and not self.path
+
+    @property
+    def rewriting(self) -> Rewriting:
+        """What to do about chunks that the format cannot hold."""
+        return Rewriting(**{n: v for n, v in self.choices.items() if n in REWRITING})
+
+    @property
+    def keep_query(self) -> bool:
+        """Whether urls are written that hold a secret."""
+        return bool(self.choices.get(KEEP_QUERY, False))
+
+    @property
+    def changes(self) -> ReferenceChanges:
+        """How chunks are cut and held before the format gets them."""
+        return ReferenceChanges.of(self.choices)
+
+    @property
+    def of_format(self) -> dict[str, Any]:
+        """The choices that the format alone knows."""
+        shared = (*OF_ALL, *CHANGES)
+        return {name: value for name, value in self.choices.items() if name not in shared}
+
+    def check_choices(self, target: Format, call: Callable[..., Any] | None) -> None:
+        """Refuse choices that a format does not have; ``call`` is what a user has called."""
+        known = [*target.choices, *OF_ALL]
+        others = list_arguments(WriteOptions if call is None else call)
+        listed = ", ".join(known)
+        for name in sorted(self.choices.keys() - set(known)):
+            remedy = format_suggestion(name, {*known, *others} - {name})
+            if name in {one.name for one in fields(self)}:
+                remedy = "; ds.virtual.to_manifest has it, and this call does not"
+            raise TypeError(f"{target.name} has no option {name!r}{remedy or f'; it has {listed}'}")
+        check_types(self.choices)
+        ReferenceChanges.of(self.choices)
+
+
+# ---------------------------------------------------------------------- write
 
 Whole = Callable[[], ManifestGroup]
 """Returns the group of a new set."""
@@ -282,3 +499,66 @@ def prepare_write(
     choices = {name: value for name, value in given.items() if name not in names}
     options = WriteOptions.of_call(given | {"choices": choices})
     return Destination.of(Location.of(url, storage_options), options).demand_free()
+
+
+# ---------------------------------------------------------------------- to dict
+
+WHERE = "a dict of references"
+"""The name of the target in errors."""
+
+
+def make_dict(
+    whole: Callable[[], ManifestGroup],
+    options: WriteOptions,
+    storage_options: Mapping[str, Any] | None,
+    call: Callable[..., Any],
+) -> dict[str, Any]:
+    """Return a group as a dict of references, as the format of ``options`` would write it.
+
+    Raises
+    ------
+    UnsupportedError
+        The format is none of one document, or cannot hold the group.
+    ValueError
+        An option is for sets that are written.
+    """
+    form, to_dict = _find_format(options.format)
+    options.check_choices(form, call)
+    _demand_new(options, storage_options)
+    whole_set = add_group(EMPTY, options.path, whole())
+    group = options.changes.apply(whole_set, know_nothing)
+    demand_admissible(group, WHERE, keep_query=options.keep_query)
+    return to_dict(group, **options.of_format)
+
+
+def _demand_new(options: WriteOptions, storage_options: Mapping[str, Any] | None) -> None:
+    """Refuse options that have a meaning for files alone."""
+    if options.rewriting.rewrites:
+        raise UnsupportedError(
+            "on_unsupported='rewrite' with url None: rewritten chunks lie in files beside a set, "
+            "and a dict has no place; name a file"
+        )
+    given = {
+        "mode": options.mode != "w-",
+        "conflict": options.conflict != "raise",
+        "allow": options.allow is not None,
+        "storage_options": bool(storage_options),
+    }
+    if found := [name for name, is_given in given.items() if is_given]:
+        raise ValueError(
+            f"{', '.join(found)} with url None: a dict is always new and nothing is written; "
+            f"leave out mode, append_dim, region, conflict, allow and storage_options, or name a "
+            f"file"
+        )
+
+
+def _find_format(name: str | None) -> tuple[Format, Callable[..., dict[str, Any]]]:
+    """Return the format of one document that a name means, and what makes a dict."""
+    for form in FORMATS:
+        if form.to_dict is not None and name in (None, form.name):
+            return form, form.to_dict
+    able = " or ".join(repr(form.name) for form in FORMATS if form.to_dict is not None)
+    raise UnsupportedError(
+        f"url None with format {name!r}: only format={able} is one document, which a dict can be; "
+        f"name a file or folder"
+    )

@@ -1,19 +1,92 @@
-"""Reference formats: the interface that each of them implements."""
+"""Reference formats: the interface that each of them implements, and the words of their upkeep."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.reference_table import ReferenceTable
 from virtualds.formats.read_options import READ_ALL, ReadOptions
-from virtualds.formats.upkeep import CheckMoved, Expiry, MoveFile, Removal
+from virtualds.public import public
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
 from virtualds.stores.fence import explain_vanished_files
+from virtualds.stores.store import ListedFile
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+GRACE = timedelta(days=1)
+"""Files of writers younger than this stay: a writer may be about to commit them."""
+
+MoveFile = Callable[[SourceFile], SourceFile]
+"""Takes a source file, and returns it with its new url, or unchanged."""
+CheckMoved = Callable[[Sequence[SourceFile]], None]
+"""Takes the files that have moved, and raises an error if they must not be committed."""
+
+
+@dataclass(frozen=True)
+class Expiry:
+    """Which snapshots of a set go.
+
+    Parameters
+    ----------
+    keep : int
+        How many of the newest stay, at least 1.
+    older_than : timedelta, optional
+        Only snapshots of at least this age go.
+    grace : timedelta
+        Files that belong to no snapshot, old or new, go from this age on.
+    dry_run : bool
+        Whether everything stays, and is only listed.
+    """
+
+    keep: int
+    older_than: timedelta | None = None
+    grace: timedelta = GRACE
+    dry_run: bool = False
+
+
+@public
+@dataclass(frozen=True)
+class Removal:
+    """What a cleaning removed from a set, or would remove.
+
+    Parameters
+    ----------
+    snapshots : list of str
+        Ids of snapshots, the oldest first.
+    files : list of str
+        Urls of files.
+    nbytes : int
+        Bytes of these files.
+
+    Examples
+    --------
+    >>> Removal(["20260101T000000000000-00000000"], [], 0)
+    Removal of 1 snapshot and 0 files of 0 bytes
+    """
+
+    snapshots: list[str]
+    files: list[str]
+    nbytes: int
+
+    @classmethod
+    def of(cls, snapshots: list[str], listed: Sequence[ListedFile]) -> Removal:
+        """Return the removal of files that a store has listed."""
+        urls = [one.file.url for one in listed]
+        return cls(snapshots, urls, sum(one.file.size or 0 for one in listed))
+
+    def __repr__(self) -> str:
+        many = "" if len(self.snapshots) == 1 else "s"
+        return (
+            f"Removal of {len(self.snapshots)} snapshot{many} and {len(self.files)} files of "
+            f"{self.nbytes} bytes"
+        )
 
 
 class ReadSet(Protocol):
@@ -106,13 +179,6 @@ class UpdateSet(Protocol):
     ) -> None: ...
 
 
-class History(NamedTuple):
-    """Lists and expires the earlier snapshots of a set."""
-
-    listed: Callable[[str, StorageOptions | None], list[tuple[str, str]]]
-    expire: Callable[[str, StorageOptions | None, Expiry], Removal]
-
-
 class Parts(NamedTuple):
     """How many processes write a set together: one begins, all write, and one commits.
 
@@ -166,8 +232,11 @@ class Format:
         Keyword arguments that ``write`` takes beyond those of every format.
     parts : Parts, optional
         Of a format that many processes can write together.
-    history : History, optional
-        Of a format that keeps earlier snapshots: lists and expires them.
+    history : callable, optional
+        Of a format that keeps earlier snapshots: takes url and access options, and returns the ids
+        and times of all, the newest last.
+    expire : callable, optional
+        Of such a format: takes url, access options and an `Expiry`, and returns a `Removal`.
     join : callable, optional
         Of a format whose sets are many files: takes url and access options, joins small files of a
         set in one commit, and says whether there were any.
@@ -201,7 +270,8 @@ class Format:
     markers: tuple[str, ...] = ()
     first_written: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
-    history: History | None = None
+    history: Callable[[str, StorageOptions | None], list[tuple[str, str]]] | None = None
+    expire: Callable[[str, StorageOptions | None, Expiry], Removal] | None = None
     parts: Parts | None = None
     join: Callable[[str, StorageOptions | None], bool] | None = None
     move: Callable[[str, StorageOptions | None, MoveFile, CheckMoved], None] | None = None
@@ -211,6 +281,18 @@ class Format:
     to_dict: Callable[..., dict[str, Any]] | None = None
     obstacles: Callable[..., list[str]] | None = None
     takes_in: bool = False
+
+    def list_snapshots(self, url: str, options: StorageOptions | None) -> pd.DataFrame:
+        """Return a row for each snapshot of a set, none if the format keeps none."""
+        import pandas as pd
+
+        found = [] if self.history is None else self.history(url, options)
+        table = pd.DataFrame(found, columns=["snapshot", "time"])
+        return table.assign(time=pd.to_datetime(table["time"]).dt.tz_localize(None))
+
+    def expire_snapshots(self, url: str, options: StorageOptions | None, which: Expiry) -> Removal:
+        """Remove snapshots of a set, and files of none; nothing if the format keeps none."""
+        return Removal([], [], 0) if self.expire is None else self.expire(url, options, which)
 
 
 def change_set(

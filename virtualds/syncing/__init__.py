@@ -14,8 +14,7 @@ from virtualds.datasets.keywords import check_choice, check_types, list_argument
 from virtualds.datasets.location import Location, name_both_options
 from virtualds.datasets.open import open_group
 from virtualds.datasets.open_options import OpenOptions
-from virtualds.datasets.write import Destination
-from virtualds.datasets.write_options import WriteOptions
+from virtualds.datasets.write import Destination, WriteOptions
 from virtualds.errors import UnsupportedError, lay_out, without_secrets
 from virtualds.log import INFO, tell, tells
 from virtualds.options import SETTLE

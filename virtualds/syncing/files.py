@@ -16,7 +16,7 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.sources import count_sources
 from virtualds.chunks.lazy_manifest import CountedSources
-from virtualds.datasets.duplicates import is_copy
+from virtualds.datasets.source_positions import is_copy
 from virtualds.errors import UnsupportedError, without_secrets
 from virtualds.reading.threads import fetch_many
 from virtualds.source_file import NO_NUMBER, StorageOptions

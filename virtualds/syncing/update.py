@@ -16,10 +16,10 @@ from virtualds.arrays.sources import move_files
 from virtualds.chunks.projection import find_runs
 from virtualds.combine.ordering import CROPPING_OVERLAPS, Overlap
 from virtualds.datasets.append import Remedies, append_along, remove_sources, replace_sources
-from virtualds.datasets.append_places import cut_along
-from virtualds.datasets.duplicates import find_copies
 from virtualds.datasets.from_dataset import as_read, group_from_dataset
 from virtualds.datasets.source_positions import (
+    cut_along,
+    find_copies,
     find_positions,
     find_stretches,
     find_used_along,

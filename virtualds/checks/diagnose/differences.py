@@ -44,7 +44,6 @@ from virtualds.datasets.reference_systems import (
     find_code,
     list_differing,
 )
-from virtualds.datasets.renamed import find_renamed
 from virtualds.datasets.structure import (
     ABSENT,
     ATTRIBUTE,
@@ -62,6 +61,7 @@ from virtualds.datasets.structure import (
     UNITS,
     VALUES,
     Fact,
+    find_renamed,
     text_of,
 )
 from virtualds.quantities import name_some

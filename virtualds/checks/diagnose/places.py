@@ -13,8 +13,7 @@ import xarray as xr
 from virtualds.checks.diagnose.findings import EraStretch
 from virtualds.datasets.axis_cells import count_values
 from virtualds.datasets.lazy import get_virtual_array, is_unread
-from virtualds.datasets.regular_axis import compute_steps, find_gaps_among
-from virtualds.datasets.structure import text_of
+from virtualds.datasets.structure import compute_steps, find_gaps_among, text_of
 
 Floats = npt.NDArray[np.float64]
 TOUCHING = 1e-9

@@ -21,8 +21,16 @@ from virtualds.checks.diagnose.trials import (
     TOGETHER,
 )
 from virtualds.datasets.keywords import names_of
-from virtualds.datasets.renamed import write_rename
-from virtualds.datasets.structure import CALENDAR, DIMENSIONS, PRESENCE, ROLE, SIZE, SYSTEM, VALUES
+from virtualds.datasets.structure import (
+    CALENDAR,
+    DIMENSIONS,
+    PRESENCE,
+    ROLE,
+    SIZE,
+    SYSTEM,
+    VALUES,
+    write_rename,
+)
 from virtualds.errors import without_secrets
 
 REPEATED = (

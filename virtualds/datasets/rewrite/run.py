@@ -26,9 +26,9 @@ from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.chunks.columns import COLUMNS, INLINE, compact, digest
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints
-from virtualds.datasets.duplicates import SUFFIX, find_copy_folder
 from virtualds.datasets.rewrite.encodings import Mask, grid_of
 from virtualds.datasets.rewrite.plan import VariablePlan
+from virtualds.datasets.source_positions import SUFFIX, find_copy_folder
 from virtualds.errors import AccessError, UnsupportedError, VirtualdsError
 from virtualds.formats import zarr_manifests
 from virtualds.formats.read_options import ReadOptions

@@ -12,6 +12,7 @@ from typing import Any
 from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.errors import UnsupportedError
+from virtualds.formats import Expiry, Removal
 from virtualds.formats.icechunk.locations import find_storage
 from virtualds.formats.icechunk.references import (
     NOTES,
@@ -22,7 +23,6 @@ from virtualds.formats.icechunk.references import (
 )
 from virtualds.formats.icechunk.target import MAIN, exclude_other_writers
 from virtualds.formats.read_options import READ_ALL, ReadOptions
-from virtualds.formats.upkeep import Expiry, Removal
 from virtualds.formats.zarr.v3_arrays import ManifestPart
 from virtualds.formats.zarr.v3_groups import NodesReader
 from virtualds.source_file import SourceFile, StorageOptions

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from virtualds.arrays.group import ManifestGroup
+from virtualds.formats import CheckMoved, Expiry, MoveFile, Removal
 from virtualds.formats.read_options import ReadOptions
 from virtualds.formats.same_references import demand_same_parts
-from virtualds.formats.upkeep import CheckMoved, Expiry, MoveFile, Removal
 from virtualds.formats.zarr.document import Document, join_snapshot_path, name_snapshot
 from virtualds.formats.zarr.write_plan import list_references, plan_writing
 from virtualds.formats.zarr_manifests.join_parts import join_all_parts

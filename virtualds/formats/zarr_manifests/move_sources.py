@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from virtualds.formats import MoveFile
 from virtualds.formats.referenced_files import UNKNOWN
-from virtualds.formats.upkeep import MoveFile
 from virtualds.formats.zarr.document import FOLDER
 from virtualds.formats.zarr_manifests.json_rows import Fingerprint
 from virtualds.formats.zarr_manifests.manifest_files import encode_source_rows

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from virtualds.errors import FormatError
-from virtualds.formats.upkeep import Expiry, Removal
+from virtualds.formats import Expiry, Removal
 from virtualds.formats.zarr.document import (
     CHUNKS,
     MARKER,
