@@ -32,7 +32,7 @@ from virtualds.datasets.write import OF_ALL
 from virtualds.syncing import OF_OPENING
 from virtualds_cli import options
 from virtualds_cli.commands import COMMANDS
-from virtualds_cli.commands.diagnose import DIAGNOSING
+from virtualds_cli.commands.check import DIAGNOSING
 from virtualds_cli.demo import run_demo
 from virtualds_cli.program import EXIT_CODES, main
 

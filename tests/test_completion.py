@@ -17,7 +17,7 @@ import pytest
 import virtualds
 from virtualds.datasets.registry import FORMATS, PARSERS
 from virtualds_cli import options
-from virtualds_cli.commands.completion import SHELLS
+from virtualds_cli.commands.start import SHELLS
 from virtualds_cli.names import list_names, list_nodes
 
 PROGRAM = [sys.executable, "-m", "virtualds_cli"]

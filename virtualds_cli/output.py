@@ -14,6 +14,7 @@ import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -171,3 +172,34 @@ def _to_strict_json(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return value
+
+
+# ---------------------------------------------------------------------- web pages
+
+
+def _check_folder(ctx: click.Context, param: click.Parameter, value: str | None) -> Path | None:
+    """Refuse a file in a folder that does not exist before the work begins."""
+    if value is None:
+        return None
+    path = Path(value)
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise click.BadParameter(f"{value!r}: give a file in a folder that exists", ctx, param)
+    return path
+
+
+HTML = click.option(
+    "--html",
+    metavar="FILE",
+    callback=_check_folder,
+    help="Also write the report to FILE, as a web page with pictures.",
+)
+
+
+def write_page(path: Path | None, make: Callable[[], str]) -> None:
+    """Write a page, if a file for it was given.
+
+    Commands do so before they print their report: if it fails, the error is all that they print.
+    """
+    if path is not None:
+        path.write_text(make(), encoding="utf-8")
+        click.echo(f"written: {path}", err=True)

@@ -1,0 +1,331 @@
+"""Commands that make and grow sets: ``scan``, ``append``, ``sync`` and ``convert``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import IO, Any
+
+import click
+
+from virtualds_cli.building import DASK, format_summary, make_keywords, open_files, summarise
+from virtualds_cli.command import command
+from virtualds_cli.inputs import files, list_files
+from virtualds_cli.names import Name
+from virtualds_cli.options import CHOICES, MANY_FILES, READING, given, select_given
+from virtualds_cli.output import (
+    exit_by,
+    format_facts,
+    report,
+    to_records,
+)
+from virtualds_cli.parameter_types import Url
+
+WRITING = ("format", "mode", "conflict", *CHOICES)
+"""The options of ``ds.virtual.to_manifest``."""
+
+
+@command(
+    "scan",
+    examples=(
+        (
+            "Concatenate the files of a year along time",
+            "virtualds scan 'data/2001-*.nc' --concat-dim time -o refs.parquet",
+        ),
+        (
+            "Read the urls from a list, and order the files by their coordinates",
+            "find data -name '*.nc' | virtualds scan -f - -o refs.zarr",
+        ),
+        (
+            "Take the date from the file names",
+            r"virtualds scan 'sst_*.nc' --concat-dim time --coordinates 'time:%Y%m%d=_(\d{8})' "
+            "-o sst.zarr",
+        ),
+        (
+            "Scan files in a public bucket",
+            "virtualds scan 's3://bucket/*.nc' --storage-options anon=true -o refs.json",
+        ),
+    ),
+)
+@files
+@click.option("-o", "--output", required=True, type=Url(), help="Reference set to write.")
+@given(*MANY_FILES, *WRITING, "target_options")
+@DASK
+def scan(
+    urls: Sequence[str],
+    files_from: IO[str] | None,
+    output: str,
+    dask: str | None,
+    **options: Any,
+) -> None:
+    """Combine files into a reference set.
+
+    The set stores where each chunk of the combined dataset lies in the files. URLS are paths, urls
+    or patterns. Quote a pattern to let the program expand it, also in object stores.
+
+    The suffix of the target chooses the format: .json, .parquet, .zarr or .icechunk. The target is
+    checked before any file is opened, and is written completely or not at all.
+    """
+    from virtualds.datasets.write import prepare_write
+
+    begun = time.perf_counter()
+    writing = select_given(options, WRITING)
+    access = options["target_options"]
+    form = prepare_write(output, storage_options=access, **writing).format.name
+    found = list_files(urls, files_from, options["storage_options"])
+    if dask is not None and form == "zarr-v3" and not writing.keys() - {"mode"}:
+        # the workers write their references, so that no process holds all of them
+        dataset = open_files(found, dask, options, to=output, target_options=access, **writing)
+    else:
+        dataset = open_files(found, dask, options)
+        shown = options["progress"]
+        dataset.virtual.to_manifest(output, storage_options=access, progress=shown, **writing)
+    document = summarise(output, form, dataset, time.perf_counter() - begun)
+    report(document, format_summary(document, dataset.virtual.report))
+
+
+# ---------------------------------------------------------------------- append
+
+TO_APPEND = tuple(name for name in MANY_FILES if name not in ("combine", "concat_dim"))
+APPENDING = (
+    *("format", "position", "on_duplicate", "new_variables", "missing_variables", "conflict"),
+    *CHOICES,
+)
+"""The options of ``ds.virtual.to_manifest``."""
+
+
+@command(
+    "append",
+    examples=(
+        (
+            "Add new files, and skip files that are already in the set",
+            "virtualds append refs.zarr new/*.nc --dim time --on-duplicate skip",
+        ),
+        (
+            "Insert late files at their position in time",
+            "virtualds append refs.zarr late/*.nc --dim time --position coordinate",
+        ),
+        (
+            "Replace files that were processed again",
+            "virtualds append refs.zarr data/2001-07.nc --dim time --mode replace-source",
+        ),
+    ),
+)
+@click.argument("target", metavar="SET", type=Url())
+@files
+@click.option(
+    "--dim",
+    required=True,
+    type=Name("dimension"),
+    help="Dimension to append and concatenate along.",
+)
+@click.option(
+    "--mode",
+    type=click.Choice(["a", "replace-source"]),
+    default="a",
+    help="Append the files (a), or replace sources by them (replace-source). [default: a]",
+)
+@given(*TO_APPEND, *APPENDING, "target_options")
+@DASK
+def append(
+    target: str,
+    urls: Sequence[str],
+    files_from: IO[str] | None,
+    dim: str,
+    mode: str,
+    dask: str | None,
+    **options: Any,
+) -> None:
+    """Add files to a reference set.
+
+    The files of SET are not scanned again. If SET does not exist, it is created.
+    """
+    from virtualds.datasets.write import prepare_write
+    from virtualds.datasets.write_modes import write_dataset
+
+    begun = time.perf_counter()
+    writing = select_given(options, APPENDING) | {"mode": mode, "append_dim": dim}
+    if options["allow"] is not None:
+        writing["allow"] = options["allow"]
+    writing["progress"] = options["progress"]
+    destination = prepare_write(target, storage_options=options["target_options"], **writing)
+    found = list_files(urls, files_from, options["storage_options"])
+    dataset = open_files(found, dask, {**options, "concat_dim": [dim]})
+    added = write_dataset(dataset, destination)
+    grown = added if mode == "a" else None
+    seconds = time.perf_counter() - begun
+    document = summarise(target, destination.format.name, dataset, seconds, grown)
+    report(document, format_summary(document, dataset.virtual.report))
+
+
+# ---------------------------------------------------------------------- sync
+
+TO_SYNC = tuple(name for name in MANY_FILES if name not in ("concat_dim", "decode_cf"))
+LOST = ("failed", "damaged")
+"""What a report lists of files that are not, or not wholly, in the set."""
+SYNCING = ("format", "target_options", *CHOICES)
+
+
+@command(
+    "sync",
+    examples=(
+        (
+            "Create the set, or add new files and replace changed ones",
+            "virtualds sync 'data/*.nc' refs.zarr --concat-dim time",
+        ),
+        (
+            "Every night, from a bucket; broken files are reported",
+            "virtualds sync 's3://bucket/*.nc' refs.zarr --concat-dim time --on-error collect",
+        ),
+        (
+            "Also drop files that were deleted",
+            "virtualds sync 'data/*.nc' refs.zarr --concat-dim time --on-removed drop",
+        ),
+    ),
+)
+@files
+@click.argument("target", metavar="SET", type=Url())
+@click.option(
+    "--concat-dim",
+    required=True,
+    type=Name("dimension"),
+    help="Dimension along which files follow each other.",
+)
+@click.option(
+    "--on-removed",
+    type=click.Choice(["error", "keep", "drop"]),
+    help="What to do about files of SET that are not listed: stop (error), keep their references "
+    "(keep), or remove what comes from them (drop). [default: error]",
+)
+@click.option(
+    "--settle",
+    type=click.FloatRange(0),
+    help="Leave new and changed files alone that were modified less than so many seconds ago; "
+    "they may still be written. [default: 60.0]",
+)
+@click.option(
+    "--conflict",
+    type=click.Choice(["raise", "retry"]),
+    help="What to do if another writer changes the set at the same time: stop, or compare again "
+    "and go on. [default: retry]",
+)
+@given(*TO_SYNC, *SYNCING)
+def sync(
+    urls: Sequence[str],
+    target: str,
+    files_from: IO[str] | None,
+    concat_dim: str,
+    **options: Any,
+) -> None:
+    """Make a reference set hold what its files hold now.
+
+    URLS name all files of SET: quote a pattern to let the program list them. Only new and changed
+    files are opened. SET is created if there is none. Readers see all changes of a run at once; if
+    nothing has changed, nothing is written.
+    """
+    import virtualds
+
+    paths: Any
+    if not urls and files_from is None:
+        raise click.UsageError(
+            f"{target} is taken for SET, and no files are given; name all files of the set before "
+            f"it, as in: virtualds sync 'data/*.nc' {target} --concat-dim {concat_dim}; or give a "
+            f"list of them with --files-from"
+        )
+    if len(urls) == 1 and files_from is None:
+        # the library lists a pattern together with sizes and times
+        [paths] = urls
+    else:
+        paths = list_files(urls, files_from, options["storage_options"])
+    own = select_given(options, ("on_removed", "settle", "conflict", *SYNCING))
+    done = virtualds.sync(
+        paths, target, concat_dim=concat_dim, **own, **make_keywords(options, TO_SYNC)
+    )
+    lost = {name: [part._asdict() for part in getattr(done, name)] for name in LOST}
+    report(asdict(done) | lost, str(done))
+    exit_by(not any(lost.values()))
+
+
+# ---------------------------------------------------------------------- convert
+
+SOURCE = ("drop_variables", *READING)
+"""How the source is opened."""
+CONVERTING = ("format", "mode", *SOURCE, "target_options", "progress", *CHOICES)
+"""The options of `virtualds.convert`."""
+
+
+@command(
+    "convert",
+    examples=(
+        ("Convert kerchunk JSON to Zarr v3", "virtualds convert refs.json refs.zarr"),
+        ("Convert all groups of one file", "virtualds convert granule.h5 granule.parquet"),
+        (
+            "Cut uncompressed chunks, and hold small ones in the set",
+            "virtualds convert refs.json days.json --subchunk time=1 --inline-threshold 500",
+        ),
+        (
+            "Show which chunks kerchunk cannot hold as they are",
+            "virtualds convert refs.zarr refs.json --dry-run",
+        ),
+    ),
+)
+@click.argument("source", type=Url())
+@click.argument("target", type=Url())
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Write nothing; show per variable which chunks would be rewritten, and why.",
+)
+@click.option(
+    "--on-error",
+    type=click.Choice(["raise", "skip"]),
+    help="What to do about a variable that cannot be read: stop, or leave it out with a warning. "
+    "[default: raise]",
+)
+@given(*CONVERTING)
+def convert(source: str, target: str, dry_run: bool, **options: Any) -> None:
+    """Convert a set or a source file to another format.
+
+    The command converts all groups of SOURCE and reads no chunk data, except small chunks with
+    --inline-threshold. If the target format cannot hold a variable, the error names the variable,
+    and nothing is written. With --on-unsupported rewrite, chunks that the format cannot hold are
+    encoded anew; an interrupted command, started again, goes on where it stopped.
+    """
+    import virtualds
+    from virtualds.datasets.write import prepare_write
+
+    begun = time.perf_counter()
+    chosen = select_given(options, ("on_error", *CONVERTING))
+    checked = {name: chosen[name] for name in ("format", "mode", *CHOICES) if name in chosen}
+    if dry_run:
+        checked |= {"mode": "w"}
+    form = prepare_write(target, storage_options=options["target_options"], **checked).format
+    if dry_run:
+        of_format = ("main_encoding", *form.choices)
+        show_cost(source, target, form.name, chosen, of_format)
+        return
+    virtualds.convert(source, target, **chosen)
+    seconds = time.perf_counter() - begun
+    report(
+        {"source": source, "target": target, "format": form.name, "seconds": seconds},
+        format_facts({target: f"{form.name}, {seconds:.1f} s"}),
+    )
+
+
+def show_cost(
+    source: str, target: str, form: str, chosen: Mapping[str, Any], of_format: Iterable[str]
+) -> None:
+    """Print what would be rewritten, with the options of a format that are given."""
+    from virtualds.datasets.convert import estimate_conversion
+
+    found = estimate_conversion(
+        source, form, **select_given(chosen, ("on_error", *SOURCE, *of_format))
+    )
+    total = int(found["bytes"].sum())
+    document = {"source": source, "target": target, "format": form, "bytes": total}
+    report(
+        document | {"variables": to_records(found)},
+        str(found),
+        format_facts({target: f"{form}; nothing has been written"}),
+    )

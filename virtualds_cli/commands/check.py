@@ -1,0 +1,224 @@
+"""Commands that look at sets and files: ``info``, ``verify`` and ``diagnose``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from virtualds_cli.building import make_keywords
+from virtualds_cli.command import command
+from virtualds_cli.inputs import files, list_files
+from virtualds_cli.options import MANY_FILES, READING, given, select_given
+from virtualds_cli.output import HTML, exit_by, format_facts, report, to_records, write_page
+from virtualds_cli.parameter_types import Part, Url
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from virtualds.checks.describe import Description
+
+
+@command(
+    "info",
+    examples=(
+        ("Show the variables and sources of a set", "virtualds info refs.parquet"),
+        ("Count the references", "virtualds info refs.zarr --json | jq .references"),
+        ("Show a source file", "virtualds info data/2001.nc"),
+        ("Make a web page of it, with pictures", "virtualds info refs.zarr --html set.html"),
+    ),
+)
+@click.argument("url", metavar="SET", type=Url())
+@given("group", "loadable_variables", "snapshot", *READING)
+@HTML
+def info(url: str, html: Path | None, **options: Any) -> None:
+    """Show the contents of a reference set.
+
+    The command prints the dataset of SET, or of a source file, as xarray shows it, its sources and
+    its snapshots. It does not read references, so large sets take no longer. It reads the values
+    of coordinates, unless you give --loadable-variables ''. With --html it also reads references,
+    up to two million, to draw where the chunks lie.
+    """
+    from virtualds.importing import importing
+
+    with importing:
+        from virtualds.checks.describe import describe
+
+    found = describe(url, **select_given(options, options))
+    write_page(html, partial(_make_page, found))
+    report(_document(found), _content(found.tree), "", format_facts(_facts(found)))
+
+
+def _content(tree: xr.DataTree) -> str:
+    """Return what xarray prints; a tree without groups is printed as a dataset."""
+    return repr(tree if tree.children else tree.to_dataset())
+
+
+def _make_page(found: Description) -> str:
+    """Return a page of what notebooks show: facts, pictures of the chunks, and the dataset."""
+    from virtualds.accessors.coverage_strip import draw_strips
+    from virtualds.checks.describe import load_references
+    from virtualds.errors import without_secrets
+    from virtualds.pictures.html import Markup, facts, page, section
+
+    tree = load_references(found)
+    shown = tree if tree.children else tree.to_dataset()
+    parts = (node.to_dataset(inherit=True) for node in tree.subtree)
+    strips = [strip for part in parts for strip in draw_strips(part, part.virtual.arrays)]
+    drawn = page(
+        found.url,
+        facts(_facts(found)),
+        *strips,
+        Markup(shown.virtual._repr_html_()),
+        section("As xarray shows it", Markup(shown._repr_html_())),
+    )
+    return without_secrets(drawn)
+
+
+def _facts(found: Description) -> dict[str, str]:
+    from virtualds.quantities import format_bytes, format_count
+
+    rows = {"url": found.url, "format": found.format, "references": f"{found.references:,}"}
+    if found.sources is None:
+        rows["sources"] = "not listed by the set"
+    else:
+        files, nbytes, first = found.sources
+        rows["sources"] = format_count(files, "file") + (
+            "" if nbytes is None else f", {format_bytes(nbytes)}"
+        )
+        rows |= {"first source": first} if first else {}
+    if found.snapshots is not None and len(found.snapshots):
+        newest = found.snapshots.iloc[-1]
+        count = format_count(len(found.snapshots), "snapshot")
+        rows["snapshots"] = f"{count}, the newest is {newest['snapshot']} of {newest['time']} UTC"
+    return rows
+
+
+def _document(found: Description) -> Mapping[str, Any]:
+    return {
+        "url": found.url,
+        "format": found.format,
+        "groups": {
+            node.path: node.to_dataset(inherit=False).to_dict(data=False)
+            for node in found.tree.subtree
+        },
+        "references": found.references,
+        "sources": found.sources
+        and dict(zip(("count", "bytes", "first"), found.sources, strict=True)),
+        "snapshots": None if found.snapshots is None else to_records(found.snapshots),
+    }
+
+
+# ---------------------------------------------------------------------- verify
+
+OPENING = ("group", "drop_variables", "snapshot", *READING)
+"""The options of `virtualds.open_virtual_datatree`."""
+
+
+@command(
+    "verify",
+    examples=(
+        (
+            "Check that no file has changed since the scan",
+            "virtualds verify refs.zarr",
+        ),
+        (
+            "Compare 1000 chunks with netCDF4 or h5py",
+            "virtualds verify refs.zarr --against native --sample 1000",
+        ),
+    ),
+)
+@click.argument("url", metavar="SET", type=Url())
+@click.option(
+    "--against",
+    type=click.Choice(["fingerprint", "range", "native"]),
+    help="What to check: size, time and etag of every file (fingerprint); also that references "
+    "lie within the files (range); also that chunks equal what the native library of their format "
+    "reads (native). [default: fingerprint]",
+)
+@click.option(
+    "--sample",
+    type=Part(),
+    help="Number of chunks to read, a fraction of them (0.01), or all. [default: 100]",
+)
+@click.option("--seed", type=int, help="Random seed of the sample. [default: 0]")
+@HTML
+@given("progress", *OPENING)
+def verify(url: str, html: Path | None, **options: Any) -> None:
+    """Check that a reference set is still valid.
+
+    The command lists source files that are missing or changed, and chunks that cannot be read. The
+    exit code is 1 if it finds any, or if a check was not possible. With --against native it is also
+    1 if there was no chunk to compare.
+    """
+    import virtualds
+
+    opened = partial(virtualds.open_virtual_datatree, url, on_error="keep")
+    opening = select_given(options, OPENING)
+    try:
+        tree = opened(**opening)
+    except virtualds.ReadError:
+        # values of coordinates may be unreadable, too
+        tree = opened(loadable_variables=[], **opening)
+    found = tree.virtual.verify(**select_given(options, ("sample", "against", "seed", "progress")))
+    write_page(html, found.to_html)
+    report(found.to_dict(), str(found))
+    exit_by(found.ok)
+
+
+# ---------------------------------------------------------------------- diagnose
+
+DIAGNOSING = tuple(name for name in MANY_FILES if name != "attrs_file")
+"""The options of `virtualds.open_virtual_mfdataset` that change the diagnosis."""
+
+
+@command(
+    "diagnose",
+    examples=(
+        ("Show how the files of an archive differ", "virtualds diagnose 'data/*.nc'"),
+        (
+            "Make a web page of it, with pictures",
+            "virtualds diagnose 'data/*.nc' --html report.html",
+        ),
+        (
+            "Check a sample of a large archive",
+            "virtualds diagnose -f list.txt --sample 500 --concat-dim time",
+        ),
+        (
+            "Check files whose date is only in their names",
+            r"virtualds diagnose 'sst_*.nc' --concat-dim time --coordinates "
+            r"'time:%Y%m%d=_(\d{8})'",
+        ),
+    ),
+)
+@files
+@click.option(
+    "--sample",
+    type=click.IntRange(1),
+    help="Number of files to check, evenly spread. By default all.",
+)
+@HTML
+@given(*DIAGNOSING)
+def diagnose(
+    urls: Sequence[str],
+    files_from: IO[str] | None,
+    sample: int | None,
+    html: Path | None,
+    **options: Any,
+) -> None:
+    """Show how files differ, and whether they combine.
+
+    The command reads only the structure of the files, not their data. It takes the options of
+    scan. Without --concat-dim it finds the dimension to concatenate along. The exit code is 1 if
+    the files do not combine.
+    """
+    import virtualds
+
+    found = list_files(urls, files_from, options["storage_options"])
+    diagnosis = virtualds.diagnose(found, sample=sample, **make_keywords(options, DIAGNOSING))
+    write_page(html, diagnosis.to_html)
+    report(diagnosis.to_dict(), str(diagnosis))
+    exit_by(not diagnosis.blocks)

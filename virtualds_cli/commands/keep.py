@@ -1,0 +1,229 @@
+"""Commands that change sets in place and keep them in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from virtualds_cli.command import command
+from virtualds_cli.inputs import files, list_files
+from virtualds_cli.names import Name
+from virtualds_cli.options import given, select_given
+from virtualds_cli.output import format_facts, format_table, report, to_records
+from virtualds_cli.parameter_types import Age, Url
+
+if TYPE_CHECKING:
+    import virtualds
+
+DROPPING = ("format", "conflict", "allow", "storage_options")
+"""The options of `virtualds.drop_sources`."""
+
+
+@command(
+    "drop-sources",
+    examples=(("Remove one file", "virtualds drop-sources refs.zarr data/2001-07.nc"),),
+)
+@click.argument("target", metavar="SET", type=Url())
+@files
+@click.option(
+    "--dim", type=Name("dimension"), help="Dimension along which the sources are concatenated."
+)
+@given(*DROPPING)
+def drop_sources(
+    target: str, urls: Sequence[str], files_from: IO[str] | None, dim: str | None, **options: Any
+) -> None:
+    """Remove source files from a reference set.
+
+    The command removes everything that SET refers to in the files of URLS. Give the urls as SET
+    stores them. The files need not exist any more, but patterns match only existing files.
+    """
+    import virtualds
+    from virtualds.quantities import format_count
+
+    found = list_files(urls, files_from, options["storage_options"])
+    virtualds.drop_sources(target, found, dim=dim, **select_given(options, DROPPING))
+    report(
+        {"target": target, "dropped": found},
+        format_facts({target: f"{format_count(len(found), 'file')} removed"}),
+    )
+
+
+# ---------------------------------------------------------------------- edit
+
+CHANGES = ("rename", "drop_variables", "drop_groups", "attributes")
+EDITING = (*CHANGES, "group", "format", "conflict", "allow", "storage_options")
+"""The options of `virtualds.edit`."""
+
+
+@command(
+    "edit",
+    examples=(
+        (
+            "Rename a variable, and give it other units",
+            "virtualds edit refs.zarr --rename t=temperature --attributes temperature:units=K",
+        ),
+        ("Leave out a group", "virtualds edit refs.zarr --drop-groups /model/daily"),
+    ),
+)
+@click.argument("target", metavar="SET", type=Url())
+@click.option("--group", help="Group to change. By default the root.")
+@given(*(name for name in EDITING if name != "group"))
+def edit(target: str, **options: Any) -> None:
+    """Change names and attributes in a reference set, and leave out variables and groups.
+
+    No source file is opened. Variables and groups are dropped first, then renamed, and attributes
+    are changed last.
+    """
+    import virtualds
+
+    virtualds.edit(target, **select_given(options, EDITING))
+    changed = {name: options[name] for name in CHANGES if options[name]}
+    report({"target": target, "changed": changed}, format_facts({target: "changed"}))
+
+
+# ---------------------------------------------------------------------- snapshots
+
+
+@command(
+    "snapshots",
+    examples=(
+        ("List the snapshots of a set", "virtualds snapshots refs.zarr"),
+        ("Show one snapshot", "virtualds info refs.zarr --snapshot ID"),
+    ),
+)
+@click.argument("url", metavar="SET", type=Url())
+@given("storage_options")
+def snapshots(url: str, **options: Any) -> None:
+    """List the snapshots of a set, the newest last."""
+    import virtualds
+
+    rows = to_records(virtualds.snapshots(url, **select_given(options, options)))
+    report(
+        {"snapshots": rows}, format_table(("snapshot", "time (UTC)"), [[*r.values()] for r in rows])
+    )
+
+
+# ---------------------------------------------------------------------- expire snapshots
+
+
+@command(
+    "expire-snapshots",
+    examples=(
+        ("Keep only the newest snapshot", "virtualds expire-snapshots refs.zarr"),
+        (
+            "Keep the last ten snapshots, and all from the last 30 days",
+            "virtualds expire-snapshots refs.zarr --keep 10 --older-than 30d",
+        ),
+        ("List what would go", "virtualds expire-snapshots refs.zarr --dry-run"),
+    ),
+)
+@click.argument("url", metavar="SET", type=Url())
+@given("keep", "older_than", "dry_run", "conflict", "storage_options")
+def expire_snapshots(url: str, **options: Any) -> None:
+    """Delete old snapshots of a set.
+
+    Data that only these snapshots use are deleted too. A reader that still has one of them open
+    gets an error that says so.
+    """
+    import virtualds
+
+    gone = virtualds.expire_snapshots(url, **select_given(options, options))
+    _report_removal(gone, url, bool(options["dry_run"]))
+
+
+# ---------------------------------------------------------------------- compact
+
+
+@command(
+    "compact",
+    examples=(("Join what many appends have left", "virtualds compact refs.parquet"),),
+)
+@click.argument("url", metavar="SET", type=Url())
+@given("conflict", "storage_options")
+def compact(url: str, **options: Any) -> None:
+    """Join the small files that many appends have left in a set.
+
+    The references stay as they are. Source files are not opened.
+    """
+    import virtualds
+
+    joined = virtualds.compact(url, **select_given(options, options))
+    said = "small files were joined" if joined else "there was nothing to join"
+    report({"target": url, "changed": joined}, format_facts({url: said}))
+
+
+# ---------------------------------------------------------------------- clean up
+
+
+@command(
+    "clean-up",
+    examples=(
+        ("List what killed writers have left", "virtualds clean-up refs.zarr --dry-run"),
+        ("Remove it", "virtualds clean-up refs.zarr"),
+    ),
+)
+@click.argument("url", metavar="SET", type=Url())
+@click.option("--older-than", type=Age(), help="Remove only files at least this old. [default: 1d]")
+@given("dry_run", "conflict", "storage_options")
+def clean_up(url: str, **options: Any) -> None:
+    """Remove the temporary files that killed writers have left in and beside a set."""
+    import virtualds
+
+    removal = virtualds.clean_up(url, **select_given(options, options))
+    _report_removal(removal, url, bool(options["dry_run"]))
+
+
+# ---------------------------------------------------------------------- rename paths
+
+
+@command(
+    "rename-paths",
+    examples=(
+        ("The archive has moved", "virtualds rename-paths refs.zarr /old/data s3://bucket/data"),
+    ),
+)
+@click.argument("url", metavar="SET", type=Url())
+@click.argument("old", type=Url())
+@click.argument("new", type=Url())
+@click.option(
+    "--sample",
+    type=click.IntRange(0),
+    help="Number of moved files to look at before the set changes. [default: 20]",
+)
+@given("conflict", "storage_options")
+def rename_paths(url: str, old: str, new: str, **options: Any) -> None:
+    """Give the sources of a set other urls: NEW in place of the prefix OLD.
+
+    The references stay as they are. Moved files of a sample must exist, with the size that the set
+    notes; else the set does not change.
+    """
+    import virtualds
+    from virtualds.quantities import format_count
+
+    count = virtualds.rename_paths(url, {old: new}, **select_given(options, options))
+    report(
+        {"target": url, "renamed": count},
+        format_facts({url: f"{format_count(count, 'file')} moved to {new}"}),
+    )
+
+
+def _report_removal(removal: virtualds.Removal, url: str, dry_run: bool) -> None:
+    """Print snapshots, files and bytes; of a dry run, every name."""
+    from virtualds.quantities import format_bytes, format_count
+
+    counts = (
+        f"{format_count(len(removal.snapshots), 'snapshot')}, "
+        f"{format_count(len(removal.files), 'file')}, {format_bytes(removal.nbytes)}"
+    )
+    rows = {url: f"{counts} {'would be deleted' if dry_run else 'deleted'}"}
+    if dry_run:
+        rows |= dict.fromkeys(removal.snapshots, "snapshot") | dict.fromkeys(removal.files, "file")
+    document = {
+        "expired": removal.snapshots,
+        "files": removal.files,
+        "bytes": removal.nbytes,
+        "dry_run": dry_run,
+    }
+    report(document, format_facts(rows))
