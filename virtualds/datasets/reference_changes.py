@@ -23,8 +23,8 @@ from virtualds.chunks.columns import INLINE, settle_column
 from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints
-from virtualds.datasets.copy_plain_zarr import ManifestChunks
 from virtualds.datasets.keywords import format_suggestion
+from virtualds.datasets.materialize import ManifestChunks
 from virtualds.datasets.registry import INLINE_THRESHOLD, SUBCHUNK
 from virtualds.errors import UnsupportedError, VirtualdsError
 from virtualds.formats.admission import IsKnown

@@ -28,8 +28,7 @@ from virtualds.datasets.keywords import (
 from virtualds.datasets.location import Location, format_for, format_there
 from virtualds.datasets.reference_changes import ReferenceChanges
 from virtualds.datasets.registry import CHANGES, FORMATS
-from virtualds.datasets.rewrite.fit import RewriteTarget
-from virtualds.datasets.rewrite.options import Rewriting
+from virtualds.datasets.rewrite.fit import RewriteTarget, Rewriting
 from virtualds.errors import ConflictError, UnsupportedError, exists_already
 from virtualds.formats import Format, Parts, change_set
 from virtualds.formats.admission import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Container, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -10,9 +10,8 @@ from typing import NamedTuple
 import xarray as xr
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.arrays.group import ManifestGroup
+from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.datasets.append import (
-    LACKING_REFUSED,
     Lacking,
     append_along,
     compare_static,
@@ -26,6 +25,7 @@ from virtualds.datasets.changed_groups import (
     join_coordinates,
     list_inherited,
     naming_group,
+    normalise_path,
     put_group,
     put_variables,
     sizes_of,
@@ -37,7 +37,7 @@ from virtualds.datasets.reference_systems import Systems, check_systems_of_set, 
 from virtualds.datasets.regions import fill_region
 from virtualds.datasets.to_dataset import to_virtual_dataset
 from virtualds.datasets.tree import group_from_tree
-from virtualds.datasets.write import CREATING, Destination, Whole, Written
+from virtualds.datasets.write import CREATING, Destination, Whole, WriteOptions, Written
 from virtualds.errors import CombineError, UnsupportedError, list_details
 from virtualds.formats.undecodable import decode_group
 
@@ -93,7 +93,7 @@ def add_variables(
     return result
 
 
-def overwrite_variables(old: ManifestGroup | None, new: xr.Dataset) -> ManifestGroup:
+def overwrite_variables(old: ManifestGroup, new: xr.Dataset) -> ManifestGroup:
     """Return a group in which the variables of a dataset replace those of the same names.
 
     Raises
@@ -101,8 +101,6 @@ def overwrite_variables(old: ManifestGroup | None, new: xr.Dataset) -> ManifestG
     CombineError
         The group has no such variable, or one of another shape.
     """
-    if old is None:
-        raise CombineError("the set has no such group; mode='a' adds it")
     check_systems_of_set(_find_systems_besides(old, new.data_vars), new)
     shared = _find_equal_coordinates(old, new)
     stored = group_from_dataset(new)
@@ -197,122 +195,9 @@ def _other_values_error(old: ManifestGroup, new: xr.Dataset, name: str) -> Combi
     )
 
 
-# ---------------------------------------------------------------------- append groups
+# ---------------------------------------------------------------------- groups of a set
 
-NOTHING = xr.Dataset()
-
-Datasets = Mapping[str, xr.Dataset]
-"""Datasets by the paths of their groups, with the coordinates that they inherit."""
-
-
-@dataclass(frozen=True)
-class Append:
-    """How data are appended to a set; as for ``ds.virtual.to_manifest``."""
-
-    dim: str
-    position: str = "end"
-    on_duplicate: str = "raise"
-    lacking: Lacking = LACKING_REFUSED
-    root: str = ""
-
-    def extend(self, old: ManifestGroup, new: xr.Dataset) -> ManifestGroup:
-        """Return a group with a dataset added to it, or ``old`` if nothing is added."""
-        if self.dim not in sizes_of(old) and self.dim not in new.dims:
-            return compare_static(old, new, self.dim, self.lacking)
-        how = (self.position, self.on_duplicate, self.lacking)
-        return append_along(old, new, self.dim, *how, root=self.root)
-
-
-def append_datasets(old: ManifestGroup, new: Datasets, how: Append) -> ManifestGroup:
-    """Return a set with datasets added to its groups.
-
-    Returns
-    -------
-    ManifestGroup
-        ``old`` itself if the set has all of it already.
-
-    Raises
-    ------
-    CombineError
-        A dataset does not fit its group, or the set has some of its data already.
-    ValueError
-        There is no such dimension.
-    """
-    if not any(how.dim in dataset.dims for dataset in new.values()):
-        dims = {str(dim) for dataset in new.values() for dim in dataset.dims}
-        raise ValueError(
-            f"dimension {how.dim!r}: the new dataset has {sorted(dims)}; name one of them"
-        )
-    found = old
-    for path, dataset in new.items():
-        with naming_group(path):
-            found = _append_group(old, found, path, dataset, how)
-    return found if found is old else demand_aligned(old, found)
-
-
-def append_tree(old: ManifestGroup, new: Datasets, how: Append) -> ManifestGroup:
-    """Return a set with the datasets of a whole tree added to its groups.
-
-    Parameters, results and errors are those of `append_datasets`. No group of the set that has the
-    dimension may be missing in the tree.
-    """
-    return append_datasets(old, {**new, **dict(_complete_groups(old, new, how))}, how)
-
-
-def _append_group(
-    old: ManifestGroup, found: ManifestGroup, path: str, new: xr.Dataset, how: Append
-) -> ManifestGroup:
-    """Return the set ``found`` with a dataset added to a group as it is in the set ``old``."""
-    before = find_group(old, path)
-    inherited = list_inherited(old, path, map(str, new.variables))
-    own = [str(name) for name in new.variables if name not in inherited]
-    # a group without variables is there for the groups below it alone
-    if before is None or (own and not before.variables):
-        if how.lacking.new == "error":
-            raise CombineError(
-                "the set has no such group; new_variables='fill' adds it, with missing values "
-                "where the set has data already, and 'drop' leaves it out"
-            )
-        if how.lacking.new == "drop":
-            return found
-        if how.dim not in inherited:
-            return put_variables(found, path, group_from_dataset(new[own]))
-    whole = replace(before or EMPTY, variables={**inherited, **(before or EMPTY).variables})
-    after = how.extend(whole, new)
-    if after is whole:
-        return found
-    stored = {name: v for name, v in after.variables.items() if name not in inherited}
-    return put_variables(found, path, replace(after, variables=stored))
-
-
-def _complete_groups(
-    old: ManifestGroup, new: Datasets, how: Append
-) -> Iterator[tuple[str, xr.Dataset]]:
-    """Yield datasets without data for groups of the set that a tree lacks."""
-    [*_, top] = sorted(new, key=len, reverse=True)
-    for path, group in (find_group(old, top) or EMPTY).walk(top):
-        if path in new or how.dim not in sizes_of(group):
-            continue
-        above = [p for p in _list_paths_above(path) if how.dim in new.get(p, NOTHING).coords]
-        if how.lacking.missing == "error" or not above:
-            raise CombineError(
-                f"group /{path}: the new tree has no such group, which has the dimension "
-                f"{how.dim!r} in the set; missing_variables='fill' fills it with missing values "
-                f"if its coordinate lies in a group above it"
-            )
-        yield path, xr.Dataset(coords={how.dim: new[above[-1]].variables[how.dim]})
-
-
-def _list_paths_above(path: str) -> list[str]:
-    """Return the paths of the groups above a path, the root first."""
-    names = path.split("/")
-    return ["/".join(names[:depth]) for depth in range(len(names))]
-
-
-# ---------------------------------------------------------------------- write modes
-
-ChangeGroup = Callable[[ManifestGroup | None, xr.Dataset], ManifestGroup]
-"""Takes a group of a set, None if there is none, and a dataset; returns the new group."""
+ADDS_GROUPS = "the set has no such group; mode='a' adds it"
 
 
 class Added(NamedTuple):
@@ -353,7 +238,7 @@ def write_dataset(dataset: xr.Dataset, destination: Destination) -> Added:
     options = destination.options
     path, dim = options.path, options.append_dim
     make = partial(group_from_dataset, dataset)
-    written = _write(destination, {path: dataset}, make, append_datasets)
+    written = _Writing(destination, {path: dataset}, make).write()
     before = None if written.before is None else find_group(written.before, path)
     after = find_group(written.after, path)
     if not options.is_append or before is None or after is None:
@@ -372,136 +257,199 @@ def write_tree(tree: xr.DataTree, inherited: bool, destination: Destination) -> 
     # an append compares groups together with the coordinates that they have from above
     whole = inherited or options.is_append
     nodes = {
-        _join(options.path, path): node.to_dataset(inherit=whole or node is tree)
+        normalise_path(f"{options.path}/{'' if path == '.' else path}"): node.to_dataset(
+            inherit=whole or node is tree
+        )
         for path, node in tree.subtree_with_keys
     }
-    _write(destination, nodes, partial(group_from_tree, tree, inherited), append_tree)
+    _Writing(destination, nodes, partial(group_from_tree, tree, inherited), is_tree=True).write()
 
 
-def _join(path: str, below: str) -> str:
-    return "/".join(part for part in (path, below) if part not in ("", ".", "/"))
+@dataclass(frozen=True)
+class _Writing:
+    """Datasets that are written to groups of a set, as the mode says.
 
+    In a tree, groups share the coordinates of the groups above them. So a group is compared and
+    changed together with the coordinates that it has from there, which it does not store.
 
-def _write(
-    destination: Destination,
-    datasets: Mapping[str, xr.Dataset],
-    make: Whole,
-    append: Callable[[ManifestGroup, Mapping[str, xr.Dataset], Append], ManifestGroup],
-) -> Written:
-    """Write datasets to their groups as the mode says; ``make`` returns the top one as stored."""
-    options = destination.options
-    whole = partial(_begin, EMPTY, datasets, make, destination)
-    if options.creates_set:
-        return destination.create(whole)
-    if options.is_append:
-        lacking = Lacking(options.new_variables, options.missing_variables)
-        place, url = (options.position, options.on_duplicate), destination.location.url
-        how = Append(str(options.append_dim), *place, lacking, url)
+    Parameters
+    ----------
+    destination : Destination
+    datasets : mapping
+        By the paths of their groups, with the coordinates that they inherit.
+    make : callable
+        Returns the top one, with those below it, as stored.
+    is_tree : bool
+        Whether groups may not be missing that grow.
+    """
 
-        def grow(old: ManifestGroup) -> ManifestGroup:
-            there = [find_group(old, path) for path in datasets]
-            if not any(group.variables for group in there if group is not None):
-                return _begin(old, datasets, make, destination)
-            return append(old, datasets, how)
+    destination: Destination
+    datasets: Mapping[str, xr.Dataset]
+    make: Whole
+    is_tree: bool = False
 
-        return destination.change(grow, whole)
-    if options.mode in CREATING:
-        return destination.change(partial(_create_group, make=make, destination=destination), whole)
-    change = partial(_change_groups, new=datasets, change=CHANGES[str(options.mode)](destination))
-    return destination.change(change, whole if options.mode == "a" else None)
+    @property
+    def options(self) -> WriteOptions:
+        return self.destination.options
 
-
-def _begin(
-    old: ManifestGroup,
-    datasets: Mapping[str, xr.Dataset],
-    make: Whole,
-    destination: Destination,
-) -> ManifestGroup:
-    """Return a set with the first content of a group."""
-    dim, dims = destination.options.append_dim, {d for ds in datasets.values() for d in ds.dims}
-    if dim is not None and dim not in dims:
-        raise ValueError(
-            f"append_dim {dim!r}: the dataset, which would be the first of "
-            f"{destination.location.target}, has {sorted(map(str, dims))}"
-            f"{format_suggestion(dim, dims)}"
+    def write(self) -> Written:
+        """Create or change the set."""
+        if self.options.creates_set:
+            return self.destination.create(self._begin)
+        creates = self.options.mode in CREATING
+        change = self._append if self.options.is_append else self._change_groups
+        may_begin = creates or self.options.mode == "a"
+        return self.destination.change(
+            self._create_group if creates else change, self._begin if may_begin else None
         )
-    return add_group(old, destination.options.path, make())
 
-
-# ---------------------------------------------------------------------- set -> set
-
-
-def _create_group(old: ManifestGroup, make: Whole, destination: Destination) -> ManifestGroup:
-    """Return a set with a new group, which may replace one in mode ``"w"``."""
-    path, new = destination.options.path, make()
-    if destination.options.mode == "w":
-        return demand_aligned(old, put_group(old, path, new))
-    for below, part in new.walk(path):
-        there = find_group(old, below)
-        if there is not None and there.variables and part.variables:
-            raise FileExistsError(
-                f"{destination.location.target}: group /{below} exists already; mode='w' replaces "
-                f"it, mode='a' adds variables to it, and append_dim= appends to it"
+    def _begin(self, old: ManifestGroup = EMPTY) -> ManifestGroup:
+        """Return a set with the first content of a group."""
+        dim, dims = self.options.append_dim, {d for ds in self.datasets.values() for d in ds.dims}
+        if dim is not None and dim not in dims:
+            raise ValueError(
+                f"append_dim {dim!r}: the dataset, which would be the first of "
+                f"{self.destination.location.target}, has {sorted(map(str, dims))}"
+                f"{format_suggestion(dim, dims)}"
             )
-    return demand_aligned(old, add_group(old, path, new))
+        return add_group(old, self.options.path, self.make())
 
+    def _create_group(self, old: ManifestGroup) -> ManifestGroup:
+        """Return a set with a new group, which may replace one in mode ``"w"``."""
+        path, new = self.options.path, self.make()
+        if self.options.mode == "w":
+            return demand_aligned(old, put_group(old, path, new))
+        for below, part in new.walk(path):
+            there = find_group(old, below)
+            if there is not None and there.variables and part.variables:
+                raise FileExistsError(
+                    f"{self.destination.location.target}: group /{below} exists already; mode='w' "
+                    f"replaces it, mode='a' adds variables to it, and append_dim= appends to it"
+                )
+        return demand_aligned(old, add_group(old, path, new))
 
-def _change_groups(
-    old: ManifestGroup, new: Mapping[str, xr.Dataset], change: ChangeGroup
-) -> ManifestGroup:
-    """Return a set in which some groups have changed, or ``old`` if none has."""
-    found = old
-    for path, dataset in new.items():
-        with naming_group(path):
-            found = _change_group(found, path, dataset, change)
-    return found if found is old else demand_aligned(old, found)
+    # ------------------------------------------------------------------ changing groups
 
+    def _change_groups(self, old: ManifestGroup) -> ManifestGroup:
+        """Return a set in which groups have changed, or ``old`` if none has."""
+        found = old
+        for path, dataset in self.datasets.items():
+            with naming_group(path):
+                found = self._change_group(found, path, dataset)
+        return found if found is old else demand_aligned(old, found)
 
-def _change_group(
-    root: ManifestGroup, path: str, new: xr.Dataset, change: ChangeGroup
-) -> ManifestGroup:
-    before = find_group(root, path)
-    if before is None or not before.variables:
+    def _change_group(self, root: ManifestGroup, path: str, new: xr.Dataset) -> ManifestGroup:
+        before = find_group(root, path)
+        if before is None or not before.variables:
+            # a group without variables is there for the groups below it alone
+            return put_variables(root, path, self._change(None, new))
+        whole, inherited = _join_inherited(root, path, new)
+        after = self._change(whole, new)
+        if after is whole:
+            return root
+        if changed := [name for name, v in inherited.items() if after.variables[name] is not v]:
+            raise CombineError(
+                f"{changed[0]}: group /{path} has this coordinate from a group above it; replace "
+                f"it there, or leave it out (ds.drop_vars)"
+            )
+        return _put_own(root, path, after, inherited)
+
+    def _change(self, old: ManifestGroup | None, new: xr.Dataset) -> ManifestGroup:
+        """Return a group with a dataset in it; ``old`` is None if the set has none there."""
+        options, root = self.options, self.destination.location.url
+        if options.mode == "a":
+            return add_variables(old, new, options.on_duplicate)
+        if old is None and options.region is not None:
+            raise CombineError("the set has no such group, so it has no region; mode='a' adds it")
+        if old is None:
+            raise CombineError(ADDS_GROUPS)
+        if options.mode == "replace-source":
+            return replace_sources(old, new, options.append_dim, root)
+        if options.region is None:
+            return overwrite_variables(old, new)
+        return fill_region(old, new, options.region, options.on_duplicate, root)
+
+    # ------------------------------------------------------------------ appending
+
+    def _append(self, old: ManifestGroup) -> ManifestGroup:
+        """Return a set with datasets added to groups, or ``old`` if the set has all of them."""
+        there = [find_group(old, path) for path in self.datasets]
+        if not any(group.variables for group in there if group is not None):
+            return self._begin(old)
+        dim, new = str(self.options.append_dim), dict(self.datasets)
+        if self.is_tree:
+            new |= self._complete_groups(old, dim)
+        if not any(dim in dataset.dims for dataset in new.values()):
+            dims = {str(dim) for dataset in new.values() for dim in dataset.dims}
+            raise ValueError(
+                f"dimension {dim!r}: the new dataset has {sorted(dims)}; name one of them"
+            )
+        found = old
+        for path, dataset in new.items():
+            with naming_group(path):
+                found = self._append_group(old, found, path, dataset, dim)
+        return found if found is old else demand_aligned(old, found)
+
+    def _append_group(
+        self, old: ManifestGroup, found: ManifestGroup, path: str, new: xr.Dataset, dim: str
+    ) -> ManifestGroup:
+        """Return the set ``found`` with a dataset added to a group as it is in the set ``old``."""
+        options = self.options
+        lacking = Lacking(options.new_variables, options.missing_variables)
+        before = find_group(old, path)
+        whole, inherited = _join_inherited(old, path, new)
+        own = [str(name) for name in new.variables if name not in inherited]
         # a group without variables is there for the groups below it alone
-        return put_variables(root, path, change(None, new))
+        if before is None or (own and not before.variables):
+            if lacking.new == "error":
+                raise CombineError(
+                    "the set has no such group; new_variables='fill' adds it, with missing values "
+                    "where the set has data already, and 'drop' leaves it out"
+                )
+            if lacking.new == "drop":
+                return found
+            if dim not in inherited:
+                return put_variables(found, path, group_from_dataset(new[own]))
+        if dim not in sizes_of(whole) and dim not in new.dims:
+            after = compare_static(whole, new, dim, lacking)
+        else:
+            how = (options.position, options.on_duplicate, lacking)
+            after = append_along(whole, new, dim, *how, root=self.destination.location.url)
+        return found if after is whole else _put_own(found, path, after, inherited)
+
+    def _complete_groups(self, old: ManifestGroup, dim: str) -> dict[str, xr.Dataset]:
+        """Return datasets without data for groups of the set that a tree lacks."""
+        found = dict[str, xr.Dataset]()
+        top = min(self.datasets, key=len)
+        for path, group in (find_group(old, top) or EMPTY).walk(top):
+            if path in self.datasets or dim not in sizes_of(group):
+                continue
+            names = path.split("/")
+            above = ["/".join(names[:depth]) for depth in reversed(range(len(names)))]
+            lent = [self.datasets[p] for p in above if p in self.datasets]
+            coordinate = next((ds.variables[dim] for ds in lent if dim in ds.coords), None)
+            if self.options.missing_variables == "error" or coordinate is None:
+                raise CombineError(
+                    f"group /{path}: the new tree has no such group, which has the dimension "
+                    f"{dim!r} in the set; missing_variables='fill' fills it with missing values "
+                    f"if its coordinate lies in a group above it"
+                )
+            found[path] = xr.Dataset(coords={dim: coordinate})
+        return found
+
+
+def _join_inherited(
+    root: ManifestGroup, path: str, new: xr.Dataset
+) -> tuple[ManifestGroup, dict[str, ManifestVariable]]:
+    """Return a group with the coordinates of a dataset that it has from above, and these."""
     inherited = list_inherited(root, path, map(str, new.variables))
-    whole = replace(before, variables={**inherited, **before.variables})
-    after = change(whole, new)
-    if after is whole:
-        return root
-    if changed := [name for name, v in inherited.items() if after.variables[name] is not v]:
-        raise CombineError(
-            f"{changed[0]}: group /{path} has this coordinate from a group above it; replace it "
-            f"there, or leave it out (ds.drop_vars)"
-        )
-    own = {name: v for name, v in after.variables.items() if name not in inherited}
-    return put_variables(root, path, replace(after, variables=own))
+    group = find_group(root, path) or EMPTY
+    return replace(group, variables={**inherited, **group.variables}), inherited
 
 
-def _replace_sources(
-    old: ManifestGroup | None, new: xr.Dataset, where: Destination
+def _put_own(
+    root: ManifestGroup, path: str, group: ManifestGroup, inherited: Container[str]
 ) -> ManifestGroup:
-    if old is None:
-        raise CombineError("the set has no such group; mode='a' adds it")
-    return replace_sources(old, new, where.options.append_dim, where.location.url)
-
-
-def _fill_region(old: ManifestGroup | None, new: xr.Dataset, where: Destination) -> ManifestGroup:
-    if old is None:
-        raise CombineError("the set has no such group, so it has no region; mode='a' adds it")
-    options = where.options
-    return fill_region(old, new, options.region, options.on_duplicate, where.location.url)
-
-
-def _overwrite(where: Destination) -> ChangeGroup:
-    return (
-        overwrite_variables if where.options.region is None else partial(_fill_region, where=where)
-    )
-
-
-CHANGES: Mapping[str, Callable[[Destination], ChangeGroup]] = {
-    "a": lambda where: partial(add_variables, on_duplicate=where.options.on_duplicate),
-    "r+": _overwrite,
-    "replace-source": lambda where: partial(_replace_sources, where=where),
-}
-"""How the modes that change groups change each of them."""
+    """Return a set with a group at a path, without the coordinates that it has from above."""
+    own = {name: v for name, v in group.variables.items() if name not in inherited}
+    return put_variables(root, path, replace(group, variables=own))

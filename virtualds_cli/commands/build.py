@@ -11,9 +11,16 @@ import click
 
 from virtualds_cli.building import DASK, format_summary, make_keywords, open_files, summarise
 from virtualds_cli.command import command
-from virtualds_cli.inputs import files, list_files
 from virtualds_cli.names import Name
-from virtualds_cli.options import CHOICES, MANY_FILES, READING, given, select_given
+from virtualds_cli.options import (
+    CHOICES,
+    MANY_FILES,
+    READING,
+    files,
+    given,
+    list_files,
+    select_given,
+)
 from virtualds_cli.output import (
     exit_by,
     format_facts,

@@ -11,8 +11,7 @@ import click
 
 from virtualds_cli.building import make_keywords
 from virtualds_cli.command import command
-from virtualds_cli.inputs import files, list_files
-from virtualds_cli.options import MANY_FILES, READING, given, select_given
+from virtualds_cli.options import MANY_FILES, READING, files, given, list_files, select_given
 from virtualds_cli.output import HTML, exit_by, format_facts, report, to_records, write_page
 from virtualds_cli.parameter_types import Part, Url
 

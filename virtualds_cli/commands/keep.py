@@ -8,9 +8,8 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from virtualds_cli.command import command
-from virtualds_cli.inputs import files, list_files
 from virtualds_cli.names import Name
-from virtualds_cli.options import given, select_given
+from virtualds_cli.options import files, given, list_files, select_given
 from virtualds_cli.output import format_facts, format_table, report, to_records
 from virtualds_cli.parameter_types import Age, Url
 
