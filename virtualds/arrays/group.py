@@ -263,6 +263,32 @@ class ManifestGroup:
         for name, child in self.groups.items():
             yield from child.walk(f"{path}/{name}" if path else name)
 
+    def walk_variables(self) -> Iterator[tuple[str, ManifestVariable]]:
+        """Yield the variables of this group and of all below it, with their paths."""
+        for path, part in self.walk():
+            for name, variable in part.variables.items():
+                yield f"{path}/{name}" if path else name, variable
+
+    def list_arrays(self) -> list[ManifestArray]:
+        """Return the virtual arrays of this group and of all below it."""
+        data = (variable.data for _, variable in self.walk_variables())
+        return [one for one in data if isinstance(one, ManifestArray)]
+
+    def map_variables(
+        self, change: Callable[[str, ManifestVariable], ManifestVariable], path: str = ""
+    ) -> ManifestGroup:
+        """Return the group with other variables, also below it; itself if all stay.
+
+        ``change`` takes the path of a variable, and the variable.
+        """
+        prefix = f"{path}/" if path else ""
+        variables = {name: change(prefix + name, v) for name, v in self.variables.items()}
+        groups = {n: child.map_variables(change, prefix + n) for n, child in self.groups.items()}
+        same = all(variables[name] is v for name, v in self.variables.items())
+        if same and all(groups[name] is child for name, child in self.groups.items()):
+            return self
+        return replace(self, variables=variables, groups=groups)
+
     def all_problems(self, below: bool = True) -> dict[str, VirtualdsError]:
         """Return all that is wrong with this group and those below it, named by their paths."""
         return {

@@ -135,17 +135,13 @@ def move_files(array: ManifestArray, move: Callable[[SourceFile], SourceFile]) -
 def move_group(group: ManifestGroup, move: Callable[[SourceFile], SourceFile]) -> ManifestGroup:
     """Return a group, with all below it, whose arrays refer to other files."""
 
-    def moved(variable: ManifestVariable) -> ManifestVariable:
+    def moved(path: str, variable: ManifestVariable) -> ManifestVariable:
         data = variable.data
         if not isinstance(data, ManifestArray):
             return variable
         return replace(variable, data=move_files(data, move))
 
-    return replace(
-        group,
-        variables={name: moved(variable) for name, variable in group.variables.items()},
-        groups={name: move_group(child, move) for name, child in group.groups.items()},
-    )
+    return group.map_variables(moved)
 
 
 def make_prefix_changer(

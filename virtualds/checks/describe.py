@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import pandas as pd
 import xarray as xr
 
-from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
@@ -151,10 +150,7 @@ def _hold_references(dataset: xr.Dataset) -> xr.Dataset:
 
 
 def _list_manifests(group: ManifestGroup) -> Iterable[ChunkManifest]:
-    for _, part in group.walk():
-        for variable in part.variables.values():
-            if isinstance(variable.data, ManifestArray):
-                yield from (fragment.manifest for fragment in variable.data.fragments)
+    return (fragment.manifest for array in group.list_arrays() for fragment in array.fragments)
 
 
 def _find_sources(manifests: Iterable[ChunkManifest], own: str | None) -> Sources | None:

@@ -27,6 +27,7 @@ from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES
 from virtualds.datasets.changed_groups import join_coordinates
 from virtualds.datasets.decoding import is_dated
 from virtualds.datasets.from_dataset import check_loading, group_from_dataset, warn_of_values
+from virtualds.datasets.keywords import check_choice
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.reference_systems import check_systems_of_set, list_systems
 from virtualds.datasets.references_behind import replace_variables, restore_references
@@ -231,8 +232,8 @@ def append_along(
     ValueError
         The dimension, ``position`` or ``on_duplicate`` is unknown.
     """
-    _check_choice("position", position, POSITIONS)
-    _check_choice("on_duplicate", on_duplicate, ("raise", "skip"))
+    check_choice("position", position, POSITIONS)
+    check_choice("on_duplicate", on_duplicate, ("raise", "skip"))
     new = restore_references(new)
     present = _open_set(old, new, dim)
     present, new = lacking.complete(present, new, dim)
@@ -446,11 +447,6 @@ def _check_gap(url: str, name: Hashable, array: ManifestArray, root: str) -> Non
 
 
 # ---------------------------------------------------------------------- check and compare
-
-
-def _check_choice(name: str, given: str, known: Iterable[str]) -> None:
-    if given not in known:
-        raise ValueError(f"{name}={given!r}: give one of {', '.join(map(repr, known))}")
 
 
 def _open_set(

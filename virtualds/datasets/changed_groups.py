@@ -99,19 +99,13 @@ def list_inherited(
     """Return the dimension coordinates that a group has from the groups above it, by name."""
     found: dict[str, ManifestVariable] = {}
     wanted = set(names)
-    for above in _list_above(root, path):
+    parts = path.split("/") if path else []
+    for depth in range(len(parts)):
+        above = find_group(root, "/".join(parts[:depth])) or EMPTY
         # the nearest group counts
         found |= {n: v for n, v in above.variables.items() if v.dims == (n,) and n in wanted}
     here = find_group(root, path) or EMPTY
     return {name: variable for name, variable in found.items() if name not in here.variables}
-
-
-def _list_above(root: ManifestGroup, path: str) -> Iterator[ManifestGroup]:
-    """Yield the groups above a path that exist, the root first."""
-    names = path.split("/") if path else []
-    for depth in range(len(names)):
-        if (found := find_group(root, "/".join(names[:depth]))) is not None:
-            yield found
 
 
 def demand_aligned(before: ManifestGroup, after: ManifestGroup) -> ManifestGroup:

@@ -179,16 +179,12 @@ def _exists_error(root: str) -> FileExistsError:
 
 def _check_plain(root: str, group: ManifestGroup, nodes: Mapping[str, Any]) -> None:
     """Refuse arrays that readers of plain Zarr cannot decode, naming all of them."""
-    arrays = {
-        f"{path}/{name}" if path else name: variable.data
-        for path, part in group.walk()
-        for name, variable in part.variables.items()
-    }
+    variables = dict(group.walk_variables())
     problems = [
         f"{path}: {reason}"
         for path, node in nodes.items()
         if isinstance(node, PlannedArray) and node.values is None
-        for reason in _find_reasons_not_plain(node.metadata, arrays[path])
+        for reason in _find_reasons_not_plain(node.metadata, variables[path].data)
     ]
     if problems:
         raise cannot_hold(
@@ -298,11 +294,9 @@ def materialize(
 
 def _count_bytes(group: ManifestGroup) -> int:
     """Return how many bytes of files all references of a group name."""
-    arrays = (v.data for _, part in group.walk() for v in part.variables.values())
     return sum(
         int(rows.length[rows.file >= 0].sum())
-        for array in arrays
-        if isinstance(array, ManifestArray)
+        for array in group.list_arrays()
         for fragment in array.fragments
         for _, rows in iterate_references(fragment.manifest)
     )
@@ -340,14 +334,8 @@ class _ContentCopier:
         self._advance = advance
         self._present = _list_present_chunks(root, options)
 
-    def copy_group(self, group: ManifestGroup, path: str = "") -> ManifestGroup:
-        """Copy the chunks of a group, and return a group that refers to the copies."""
-        prefix = f"{path}/" if path else ""
-        variables = {n: self._copy_variable(prefix + n, v) for n, v in group.variables.items()}
-        groups = {n: self.copy_group(g, prefix + n) for n, g in group.groups.items()}
-        return replace(group, variables=variables, groups=groups)
-
-    def _copy_variable(self, path: str, variable: ManifestVariable) -> ManifestVariable:
+    def copy(self, path: str, variable: ManifestVariable) -> ManifestVariable:
+        """Copy the chunks of a variable, and return one that refers to the copies."""
         array = variable.data
         if not isinstance(array, ManifestArray):
             return variable
@@ -432,7 +420,7 @@ def _copy_by_content(
 ) -> None:
     """Write a zarr-v3 set of a group that holds all chunks."""
     zarr_manifests.check_writable(group, root, options, replace=replaces)
-    copied = _ContentCopier(root, options, checksums, advance).copy_group(group)
+    copied = group.map_variables(_ContentCopier(root, options, checksums, advance).copy)
     zarr_manifests.write(copied, root, options, replace=replaces)
 
 

@@ -67,7 +67,8 @@ def _read_chunks(chunks: ManifestChunks, ids: Ints) -> list[bytes]:
     found: dict[int, bytes] = {}
     batches = list(chunks.split_batches(ids))
     # a local disk is read by as many threads as there are cores
-    width = _count_threads(chunks, batches[0])
+    file = chunks.manifest.files[int(chunks.file[batches[0][0]])]
+    width = find_store(file.url).reach.at_once or cores()
     with ThreadPoolExecutor(min(width, len(batches)), thread_name_prefix="virtualds") as pool:
         try:
             turns = in_turn(pool, lambda batch: _fetch(chunks, batch), batches, 2 * width)
@@ -77,11 +78,6 @@ def _read_chunks(chunks: ManifestChunks, ids: Ints) -> list[bytes]:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return [found[one] for one in ids.tolist()]
-
-
-def _count_threads(chunks: ManifestChunks, batch: Ints) -> int:
-    file = chunks.manifest.files[int(chunks.file[batch[0]])]
-    return find_store(file.url).reach.at_once or cores()
 
 
 def _fetch(chunks: ManifestChunks, batch: Ints) -> Sequence[bytes]:
@@ -212,25 +208,20 @@ def _check_subchunk(given: Any) -> None:
             raise ValueError(f"subchunk {name}={length!r}: give a number of elements, at least 1")
 
 
-def _change_arrays(group: ManifestGroup, change: ChangeArray, path: str = "") -> ManifestGroup:
+def _change_arrays(group: ManifestGroup, change: ChangeArray) -> ManifestGroup:
     """Return a group, and those below it, with other virtual arrays."""
-    prefix = f"{path}/" if path else ""
-    variables = {}
-    for name, variable in group.variables.items():
-        variables[name] = variable
-        if isinstance(variable.data, ManifestArray):
-            try:
-                array = change(prefix + name, variable, variable.data)
-            except VirtualdsError as error:
-                error.locate(f"variable {prefix + name!r}")
-                raise
-            if array is not variable.data:
-                variables[name] = replace(variable, data=array)
-    groups = {n: _change_arrays(g, change, prefix + n) for n, g in group.groups.items()}
-    same = all(variables[n] is v for n, v in group.variables.items())
-    if same and all(groups[n] is g for n, g in group.groups.items()):
-        return group
-    return replace(group, variables=variables, groups=groups)
+
+    def changed(path: str, variable: ManifestVariable) -> ManifestVariable:
+        if not isinstance(variable.data, ManifestArray):
+            return variable
+        try:
+            array = change(path, variable, variable.data)
+        except VirtualdsError as error:
+            error.locate(f"variable {path!r}")
+            raise
+        return variable if array is variable.data else replace(variable, data=array)
+
+    return group.map_variables(changed)
 
 
 # ---------------------------------------------------------------------- cutting
@@ -282,8 +273,8 @@ class _Cutter:
         UnsupportedError
             The chunks are compressed.
         """
-        variables = [(n, v) for _, part in group.walk() for n, v in part.variables.items()]
-        names = {name for name, _ in variables} | {dim for _, v in variables for dim in v.dims}
+        names = {name for _, part in group.walk() for name in part.variables}
+        names |= {dim for _, variable in group.walk_variables() for dim in variable.dims}
         for name in self.subchunk:
             if name.rpartition("/")[2] not in names:
                 raise ValueError(

@@ -42,12 +42,12 @@ def list_arrays_along(dataset: xr.Dataset, dim: str) -> Iterable[tuple[int, Mani
 def urls_of(dataset: xr.Dataset) -> set[str]:
     """Return the urls of all sources, including unused ones in stored tables."""
     arrays = map(get_virtual_array, dataset.variables.values())
-    return _list_urls(array for array in arrays if array is not None)
+    return {file.url for file in _list_files(array for array in arrays if array is not None)}
 
 
 def list_urls_along(dataset: xr.Dataset, dim: str) -> set[str]:
     """Return the urls of sources that follow each other along a dimension."""
-    return _list_urls(array for _, array in list_arrays_along(dataset, dim))
+    return {file.url for file in _list_files(array for _, array in list_arrays_along(dataset, dim))}
 
 
 def find_urls_along(dataset: xr.Dataset, dim: str, urls: Collection[str]) -> set[str]:
@@ -56,10 +56,10 @@ def find_urls_along(dataset: xr.Dataset, dim: str, urls: Collection[str]) -> set
     return {file.url for f in fragments for file in find_listed(f.manifest, urls)}
 
 
-def _list_urls(arrays: Iterable[ManifestArray]) -> set[str]:
-    """Return the urls in the tables of arrays; most arrays of a dataset share one table."""
+def _list_files(arrays: Iterable[ManifestArray]) -> Iterator[SourceFile]:
+    """Yield the files in the tables of arrays; most arrays of a dataset share one table."""
     listed = (f.manifest.listed for array in arrays for f in array.fragments)
-    return {file.url for table in drop_repeated_tables(listed) for file in table}
+    return (file for table in drop_repeated_tables(listed) for file in table)
 
 
 def find_used_along(dataset: xr.Dataset, dim: str, urls: set[str]) -> set[str]:
@@ -315,7 +315,9 @@ def check_unchanged(present: xr.Dataset, new: xr.Dataset, dim: str) -> None:
     CombineError
         A source has another size, time or etag.
     """
-    now = {file.url: file for file in _list_files_along(new, dim)}
+    now = {
+        file.url: file for file in _list_files(array for _, array in list_arrays_along(new, dim))
+    }
     changed = {
         file.url
         for _, array in list_arrays_along(present, dim)
@@ -329,13 +331,6 @@ def check_unchanged(present: xr.Dataset, new: xr.Dataset, dim: str) -> None:
             f"cannot hold parts of both; put the whole source in place of what the set has of it "
             f"(mode='replace-source')"
         )
-
-
-def _list_files_along(dataset: xr.Dataset, dim: str) -> Iterator[SourceFile]:
-    listed = (
-        f.manifest.listed for _, array in list_arrays_along(dataset, dim) for f in array.fragments
-    )
-    return (file for table in drop_repeated_tables(listed) for file in table)
 
 
 REMEDY = (

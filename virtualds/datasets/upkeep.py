@@ -294,8 +294,10 @@ class _Moves:
                     f"query; give plain urls, and storage_options to read them"
                 )
         self.count = len(moved)
-        for file in _spread(moved, self._sample):
-            self._check_present(file)
+        most = len(moved) if self._sample is None else min(self._sample, len(moved))
+        # the first and the last among them
+        for place in np.unique(np.linspace(0, len(moved) - 1, most).astype(int)).tolist():
+            self._check_present(moved[place])
 
     def _check_present(self, file: SourceFile) -> None:
         try:
@@ -316,14 +318,6 @@ class _Moves:
                     f"file "
                     f"again"
                 )
-
-
-def _spread(files: Sequence[SourceFile], most: int | None) -> Sequence[SourceFile]:
-    """Return as many files, spread evenly, the first and the last among them."""
-    if most is None or most >= len(files):
-        return files
-    places = np.unique(np.linspace(0, len(files) - 1, most).astype(int))
-    return [files[place] for place in places.tolist()]
 
 
 # ---------------------------------------------------------------------- snapshots

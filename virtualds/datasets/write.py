@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.reference_table import ReferenceTable
 from virtualds.datasets.changed_groups import EMPTY, add_group, normalise_path
@@ -449,7 +448,7 @@ class Destination:
             ) from error
 
     def _count_writing(self, group: ManifestGroup) -> AbstractContextManager[None]:
-        total = sum(array.nchunks for array in _list_arrays(group))
+        total = sum(array.nchunks for array in group.list_arrays())
         return count_writing(self.options.rewriting.progress, total)
 
     def _fit(self, group: ManifestGroup, is_known: IsKnown) -> ManifestGroup:
@@ -466,11 +465,6 @@ class Destination:
     def _is_part(self, table: ReferenceTable) -> bool:
         """Say whether a worker has written a table to the set: workers check what they write."""
         return self.parts.holds(table, self.place)
-
-
-def _list_arrays(group: ManifestGroup) -> list[ManifestArray]:
-    found = (variable.data for _, part in group.walk() for variable in part.variables.values())
-    return [data for data in found if isinstance(data, ManifestArray)]
 
 
 def prepare_write(

@@ -169,17 +169,14 @@ def _find_equal_coordinates(old: ManifestGroup, new: xr.Dataset) -> set[str]:
     """Return the names of coordinates that a group and a dataset have both, with equal values."""
     names = [str(name) for name in new.coords if name is not None and name in old.variables]
     present = _decode_some(old, names)
-    return {name for name in names if _is_equal(present.variables[name], new.variables[name])}
+    pairs = ((name, present.variables[name], new.variables[name]) for name in names)
+    return {name for name, one, other in pairs if one.equals(other)}  # type: ignore[no-untyped-call]
 
 
 def _decode_some(group: ManifestGroup, names: Iterable[str]) -> xr.Dataset:
     """Return some variables of a group as a dataset, without decoding the others."""
     some = group.leave_out(group.variables.keys() - set(names))
     return decode_group(some, "raise", to_virtual_dataset)
-
-
-def _is_equal(one: xr.Variable, other: xr.Variable) -> bool:
-    return bool(one.equals(other))  # type: ignore[no-untyped-call]
 
 
 def _other_values_error(old: ManifestGroup, new: xr.Dataset, name: str) -> CombineError:

@@ -55,7 +55,7 @@ def demand_admissible(
     UnsupportedError
         A url holds a secret, or bytes exist in this process alone.
     """
-    arrays = _list_data(group)
+    arrays = group.list_arrays()
     demand_lasting(_list_files(arrays, is_known), target)
     if not keep_query:
         demand_unsigned(arrays, target, is_known)
@@ -122,21 +122,17 @@ def _is_refused(
 
 def list_new_files(group: ManifestGroup, is_known: IsKnown) -> Iterator[SourceFile]:
     """Yield the files that a group refers to, besides those of known tables."""
-    return _list_files(_list_data(group), is_known)
+    return _list_files(group.list_arrays(), is_known)
 
 
 def list_first_files(group: ManifestGroup) -> Iterator[SourceFile]:
     """Yield the files of the first table alone: workers wrote many, which would all be read."""
-    yield from (file for m in islice(_list_manifests(_list_data(group)), 1) for file in m.listed)
-
-
-def _list_data(group: ManifestGroup) -> list[Any]:
-    return [v.data for _, part in group.walk() for v in part.variables.values()]
+    yield from (file for m in islice(_list_manifests(group.list_arrays()), 1) for file in m.listed)
 
 
 def make_known_check(group: ManifestGroup) -> IsKnown:
     """Return a check for the tables of a group that was read from the target set."""
-    manifests = _list_manifests(v.data for _, part in group.walk() for v in part.variables.values())
+    manifests = _list_manifests(group.list_arrays())
     known = {id(table): table for manifest in manifests for table in _list_tables(manifest)}
     return lambda table: id(table) in known
 

@@ -173,9 +173,8 @@ class RewriteTarget:
             return
         waiting = [
             file.url
-            for _, part in group.walk()
-            for variable in part.variables.values()
-            for file in getattr(variable.data, "sources", ())
+            for array in group.list_arrays()
+            for file in array.sources
             if file.url.startswith(f"{self.root}/")
         ]
         if waiting:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import prod
@@ -433,7 +433,7 @@ def plan_rewriting(
     ValueError
         An encoding is wanted of a variable that does not exist.
     """
-    variables = dict(_list_variables(group))
+    variables = dict(group.walk_variables())
     if unknown := set(main_encoding) - variables.keys():
         raise ValueError(f"main_encoding of {sorted(unknown)}: give names of {sorted(variables)}")
     plans, problems = {}, []
@@ -454,7 +454,7 @@ def plan_rewriting(
 
 def build_cost_table(group: ManifestGroup, plans: Mapping[str, VariablePlan]) -> CostTable:
     """Return a row for each virtual variable: what rewriting it costs, and why."""
-    rows = [_describe(path, v, plans.get(path)) for path, v in _list_variables(group)
+    rows = [_describe(path, v, plans.get(path)) for path, v in group.walk_variables()
             if isinstance(v.data, ManifestArray)]  # fmt: skip
     return CostTable(rows, columns=COLUMNS)
 
@@ -466,9 +466,3 @@ def _describe(path: str, variable: ManifestVariable, plan: VariablePlan | None) 
     chunks = int(np.prod(grid_of(array.shape, plan.main.chunks)))
     reason = "; ".join(plan.reasons) or "main_encoding says so"
     return path, chunks, plan.nchunks, plan.nbytes, plan.main.describe(), reason
-
-
-def _list_variables(group: ManifestGroup) -> Iterable[tuple[str, ManifestVariable]]:
-    for path, part in group.walk():
-        prefix = f"{path}/" if path else ""
-        yield from ((prefix + name, variable) for name, variable in part.variables.items())

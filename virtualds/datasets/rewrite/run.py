@@ -13,7 +13,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import product
 from math import prod
 from typing import Any
@@ -381,33 +381,19 @@ def rewrite_group(
     keep : bool
         Whether the chunks stay in the folder, and `verify` is to know what they were made of.
     """
+    said = f"the chunks that are done stay in {root}; the same call goes on from there"
     done: dict[str, ManifestVariable] = {}
     for path, plan in plans.items():
         writer = _ChunkWriter(plan, ChunkFiles.of(root, plan, options), tell)
         try:
-            with explain_interrupt(lambda: _describe_interrupt(root)):
+            with explain_interrupt(lambda: said):
                 done[path] = plan.finish(writer.write_all())
                 if keep and writer.has_files:
                     keep_original(plan, writer.files)
         except VirtualdsError as error:
             error.locate(f"variable {path!r}")
             raise
-    return _replace_variables(group, done)
-
-
-def _describe_interrupt(root: str) -> str:
-    return f"the chunks that are done stay in {root}; the same call goes on from there"
-
-
-def _replace_variables(
-    group: ManifestGroup, done: Mapping[str, ManifestVariable], path: str = ""
-) -> ManifestGroup:
-    prefix = f"{path}/" if path else ""
-    return replace(
-        group,
-        variables={name: done.get(prefix + name, v) for name, v in group.variables.items()},
-        groups={n: _replace_variables(g, done, prefix + n) for n, g in group.groups.items()},
-    )
+    return group.map_variables(lambda path, variable: done.get(path, variable))
 
 
 @dataclass

@@ -142,13 +142,7 @@ def exclude_other_writers(
 # ---------------------------------------------------------------------- the target
 
 
-def is_occupied(
-    url: Any,
-    options: StorageOptions | None = None,
-    *,
-    branch: str = MAIN,
-    create_branch: bool = False,
-) -> bool:
+def is_occupied(url: Any, options: StorageOptions | None = None, **where: Any) -> bool:
     """Refuse a branch or session that holds nodes; return False if it is empty.
 
     Raises
@@ -156,7 +150,7 @@ def is_occupied(
     FileExistsError
         It holds nodes, which the error lists.
     """
-    target = Target.of(url, options, branch, create_branch=create_branch)
+    target = Target.of(url, options, **where)
     if target.place is not None and not target.exists():
         return False
     with target.whole_branch(keep=False):
@@ -196,7 +190,9 @@ class Target:
     config : icechunk.RepositoryConfig, optional
         Is saved in the repository.
     create_branch : bool
-        Whether a branch that does not exist begins where ``main`` is.
+        Whether a branch that does not exist begins where ``main`` is; it goes if writing fails.
+    takes_in : str, optional
+        Url of a folder whose chunks become chunks of the repository.
     """
 
     place: ObjectLocation | None
@@ -212,14 +208,7 @@ class Target:
 
     @classmethod
     def of(
-        cls,
-        url: Any,
-        options: StorageOptions | None,
-        branch: str,
-        *,
-        config: Any = None,
-        create_branch: bool = False,
-        takes_in: str | None = None,
+        cls, url: Any, options: StorageOptions | None, branch: str = MAIN, **more: Any
     ) -> Target:
         """Return the target that a user names.
 
@@ -230,19 +219,22 @@ class Target:
         TypeError
             The configuration is none of Icechunk's.
         """
+        config = more.get("config")
         import_adapter().check_config(config)
-        if not isinstance(url, str):
-            if branch != MAIN and not import_adapter().is_committed_here(url):
-                raise ValueError(f"branch {branch!r}: a session has its own; leave it out")
-            if config is not None:
-                raise ValueError("config: an open repository has its own; leave it out")
-            name = f"{type(url).__name__} of Icechunk"
-            return cls(
-                None, url, None, name, branch, create_branch=create_branch, takes_in=takes_in
-            )
-        root = url.rstrip("/")
-        place = find_storage(root, options)
-        return cls(place, None, root, root, branch, options, config, create_branch, takes_in)
+        if isinstance(url, str):
+            root = url.rstrip("/")
+            return cls(find_storage(root, options), None, root, root, branch, options, **more)
+        if branch != MAIN and not import_adapter().is_committed_here(url):
+            raise ValueError(f"branch {branch!r}: a session has its own; leave it out")
+        if config is not None:
+            raise ValueError("config: an open repository has its own; leave it out")
+        return cls(None, url, None, f"{type(url).__name__} of Icechunk", branch, **more)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Exclude other writers in the block, and keep a branch that began in it if it succeeds."""
+        with exclude_other_writers(self.place, self.name, self.options), self.whole_branch():
+            yield
 
     @contextmanager
     def whole_branch(self, *, keep: bool = True) -> Iterator[None]:

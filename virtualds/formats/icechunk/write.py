@@ -19,10 +19,8 @@ from virtualds.formats.icechunk import make_reader
 from virtualds.formats.icechunk.locations import quote_url
 from virtualds.formats.icechunk.references import NOTES, KnownChunks, list_places
 from virtualds.formats.icechunk.target import (
-    MAIN,
     Target,
     count_chunks,
-    exclude_other_writers,
     list_needs,
     occupied_error,
 )
@@ -63,11 +61,8 @@ def write(
     replace: bool = True,
     message: str | None = None,
     metadata: Mapping[str, Any] | None = None,
-    branch: str = MAIN,
-    create_branch: bool = False,
-    config: Any = None,
     rectilinear: bool = False,
-    takes_in: str | None = None,
+    **where: Any,
 ) -> None:
     """Write a snapshot, all of it or nothing.
 
@@ -84,17 +79,11 @@ def write(
         Of the commit.
     metadata : mapping, optional
         Of the commit.
-    branch : str
-        That the snapshot goes to.
-    create_branch : bool
-        Whether a branch that does not exist begins where ``main`` is; it goes if writing fails.
-    config : icechunk.RepositoryConfig, optional
-        Is saved in the repository at a url.
     rectilinear : bool
         Whether chunks may differ in length along an axis: zarr-python has that as an experiment,
         which readers turn on.
-    takes_in : str, optional
-        Url of a folder whose chunks become chunks of the repository.
+    **where
+        ``branch``, ``create_branch``, ``config`` and ``takes_in`` of `Target`.
 
     Raises
     ------
@@ -105,11 +94,9 @@ def write(
     ConflictError
         Another writer was faster; nothing has changed.
     """
-    target = Target.of(
-        url, options, branch, config=config, create_branch=create_branch, takes_in=takes_in
-    )
+    target = Target.of(url, options, **where)
     planned = _plan(group, target, rectilinear)
-    with exclude_other_writers(target.place, target.name, options), target.whole_branch():
+    with target.alone():
         store = target.open_store(list_needs(planned, target.is_own, lambda manifest: False))
         there = store.read_documents()
         if there and not replace:
@@ -128,17 +115,14 @@ def update(
     *,
     message: str | None = None,
     metadata: Mapping[str, Any] | None = None,
-    branch: str = MAIN,
-    create_branch: bool = False,
-    config: Any = None,
     rectilinear: bool | None = None,
-    takes_in: str | None = None,
+    **where: Any,
 ) -> None:
     """Commit the changes of a branch; unchanged chunks are not written again.
 
     Parameters
     ----------
-    url, options, message, metadata, branch, create_branch, config, rectilinear, takes_in
+    url, options, message, metadata, rectilinear, where
         As in `write`; by default chunks may differ in length where some do already.
     change : callable
         Takes the whole set and returns the new one.
@@ -152,14 +136,12 @@ def update(
     ConflictError
         Another writer was faster; nothing has changed.
     """
-    target = Target.of(
-        url, options, branch, config=config, create_branch=create_branch, takes_in=takes_in
-    )
+    target = Target.of(url, options, **where)
     if not target.exists():
         raise FileNotFoundError(f"{target.name}: there is no Icechunk repository")
-    with exclude_other_writers(target.place, target.name, options), target.whole_branch():
+    with target.alone():
         store = target.open_store()
-        known = KnownChunks(store, target.committed, target.root, options, allow)
+        known = KnownChunks(store, target.committed, target.root, target.options, allow)
         before = make_reader(store, known.find_manifest).read_group(None)
         if (after := change(before)) is before:
             return
