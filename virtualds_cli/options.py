@@ -53,287 +53,217 @@ def _names(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -
     return [name for name in value if name] if value else None
 
 
-def _several(name: str, text: str, kind: Any = None) -> Decorator:
-    return click.option(
-        name,
-        multiple=True,
-        callback=_names,
-        type=kind,
-        help=f"{text} Repeat the option for several.",
+def _option(
+    help: str, flag: str | None = None, many: Callable[..., Any] | None = None, **how: Any
+) -> Callable[[str], Decorator]:
+    """Return what makes an option of a name; ``flag`` is "" or the prefix of the name that denies.
+
+    ``many`` is the callback of an option that may be repeated.
+    """
+    if flag is not None:
+        how |= {"default": None} | ({} if flag else {"is_flag": True})
+    if many is not None:
+        how |= {"multiple": True, "callback": many}
+    return lambda name: click.option(
+        f"--{name}{flag}{name}" if flag else f"--{name}", help=help, **how
     )
 
 
-def _chosen(name: str, choices: Iterable[str], default: str | None, text: str) -> Decorator:
+def _several(text: str, kind: Any = None) -> Callable[[str], Decorator]:
+    return _option(f"{text} Repeat the option for several.", many=_names, type=kind)
+
+
+def _chosen(choices: Iterable[str], default: str | None, text: str) -> Callable[[str], Decorator]:
     shown = f"{text} [default: {default}]" if default else text
-    return click.option(name, type=click.Choice([*choices]), help=shown)
+    return _option(shown, type=click.Choice([*choices]))
 
 
-def _access(name: str, text: str) -> Decorator:
-    return click.option(name, multiple=True, type=Access(), callback=_merged, help=text)
+def _access(text: str) -> Callable[[str], Decorator]:
+    return _option(text, many=_merged, type=Access())
 
 
-OPTIONS: dict[str, Decorator] = {
+ROWS: dict[str, Callable[[str], Decorator]] = {
     "combine": _chosen(
-        "--combine",
         ("by_coords", "nested"),
         None,
         "Order the files by their coordinates (by_coords), or join them in the given order "
         "(nested). With --concat-dim the default is nested, otherwise by_coords.",
     ),
-    "concat_dim": _several(
-        "--concat-dim", "Dimension to concatenate files along.", Name("dimension")
-    ),
-    "coordinates": click.option(
-        "--coordinates",
-        multiple=True,
+    "concat_dim": _several("Dimension to concatenate files along.", Name("dimension")),
+    "coordinates": _option(
+        many=_by_name,
         type=Origin(),
-        callback=_by_name,
         help="A coordinate that the files do not hold. NAME=PATTERN takes it from the file name, "
         "by a regular expression with one group, or with groups named year, month, ...; "
         "NAME@ATTRIBUTE takes it from an attribute. NAME:int, NAME:float and NAME:%Y%m%d parse "
         "the text as a number or a date. Repeat the option for several coordinates.",
     ),
-    "sort": click.option(
-        "--sort/--no-sort",
-        default=None,
+    "sort": _option(
+        flag="/--no-",
         help="Order files by their coordinate, or keep the given order. [default: sort]",
     ),
     "overlap": _chosen(
-        "--overlap",
         ("error", "first", "last", "keep"),
         "error",
         "What to do if several files hold the same coordinate value: stop with an error, take "
         "the first file, take the last file, or keep all.",
     ),
-    "data_vars": click.option(
-        "--data-vars",
+    "data_vars": _option(
         metavar="minimal|all|different",
         help="Data variables to concatenate along the dimension. [default: minimal]",
     ),
-    "coords": click.option(
-        "--coords",
+    "coords": _option(
         metavar="minimal|all|different",
         help="Coordinates to concatenate along the dimension. [default: minimal]",
     ),
-    "compat": _chosen(
-        "--compat", COMPAT, "equals", "How to compare variables that are not concatenated."
-    ),
-    "join": _chosen("--join", JOINS, "outer", "How to align coordinates that differ."),
-    "combine_attrs": _chosen(
-        "--combine-attrs", ATTRIBUTES, "override", "How to merge attributes that differ."
-    ),
-    "attrs_file": click.option(
-        "--attrs-file", type=Url(), help="File to take the global attributes from."
-    ),
+    "compat": _chosen(COMPAT, "equals", "How to compare variables that are not concatenated."),
+    "join": _chosen(JOINS, "outer", "How to align coordinates that differ."),
+    "combine_attrs": _chosen(ATTRIBUTES, "override", "How to merge attributes that differ."),
+    "attrs_file": _option(type=Url(), help="File to take the global attributes from."),
     "loadable_variables": _several(
-        "--loadable-variables",
         "Names or patterns of variables to load; the set stores their values. '' loads none. By "
         "default coordinates and other small variables are loaded.",
         Name(),
     ),
-    "drop_variables": _several("--drop-variables", "Variables to leave out.", Name()),
-    "group": click.option("--group", type=Name("group"), help="Group to open in every file."),
+    "drop_variables": _several("Variables to leave out.", Name()),
+    "group": _option(type=Name("group"), help="Group to open in every file."),
     "storage_options": _access(
-        "--storage-options",
-        "Options for fsspec to read the input: a JSON object, or one option as key=value.",
+        "Options for fsspec to read the input: a JSON object, or one option as key=value."
     ),
-    "target_options": _access(
-        "--target-options", "Options for fsspec to write the target, like --storage-options."
+    "target_options": _access("Options for fsspec to write the target, like --storage-options."),
+    "decode_cf": _option(
+        flag="/--no-", help="Decode by the CF conventions, or not. [default: decode-cf]"
     ),
-    "decode_cf": click.option(
-        "--decode-cf/--no-decode-cf",
-        default=None,
-        help="Decode by the CF conventions, or not. [default: decode-cf]",
-    ),
-    "parser": click.option(
-        "--parser",
-        type=OpenChoice(PARSERS),
-        help="Format of the files. By default their first bytes decide.",
+    "parser": _option(
+        type=OpenChoice(PARSERS), help="Format of the files. By default their first bytes decide."
     ),
     "parser_options": _access(
-        "--parser-options",
         "Options of the format, such as filter_by_keys of GRIB: a JSON object, or one option as "
-        "key=value, whose value is JSON or text. Repeat the option for several.",
+        "key=value, whose value is JSON or text. Repeat the option for several."
     ),
     "on_error": _chosen(
-        "--on-error",
         ("raise", "skip", "collect", "keep"),
         "raise",
         "What to do about a file that cannot be read: stop (raise); leave it out with a warning "
         "(skip) or with an entry in the report (collect); or keep it, and raise an error when an "
         "unreadable variable is read (keep).",
     ),
-    "parallel": click.option(
-        "--parallel",
+    "parallel": _option(
         type=click.IntRange(1),
         help="Number of processes that open files; threads for remote files.",
     ),
-    "retries": click.option(
-        "--retries",
+    "retries": _option(
         type=click.IntRange(0),
         help="How often to retry a file that failed with a transient error. [default: 2]",
     ),
-    "cache": click.option(
-        "--cache",
+    "cache": _option(
         type=Url(),
         help="Folder that caches opened files. An interrupted job resumes, and a daily job opens "
         "only new files.",
     ),
-    "progress": click.option(
-        "--progress/--no-progress",
-        default=None,
+    "progress": _option(
+        flag="/--no-",
         help="Show a progress bar, or not. By default on a terminal, after one second.",
     ),
-    "allow": _several("--allow", "Folder that references may point into.", Url()),
-    "snapshot": click.option("--snapshot", help="Id of the snapshot to open."),
-    "format": _chosen(
-        "--format", FORMATS, None, "Format of the target. By default its suffix decides."
-    ),
-    "mode": _chosen(
-        "--mode", ("w-", "w"), "w-", "Create the target (w-), or create or replace it (w)."
-    ),
+    "allow": _several("Folder that references may point into.", Url()),
+    "snapshot": _option(help="Id of the snapshot to open."),
+    "format": _chosen(FORMATS, None, "Format of the target. By default its suffix decides."),
+    "mode": _chosen(("w-", "w"), "w-", "Create the target (w-), or create or replace it (w)."),
     "position": _chosen(
-        "--position",
         ("end", "start", "coordinate"),
         "end",
         "Where to put the files: at the end, at the start, or where their coordinate belongs.",
     ),
     "on_duplicate": _chosen(
-        "--on-duplicate",
-        ("raise", "skip"),
-        "raise",
-        "What to do about positions that are already in the set.",
+        ("raise", "skip"), "raise", "What to do about positions that are already in the set."
     ),
     "new_variables": _chosen(
-        "--new-variables",
         ("error", "fill", "drop"),
         "error",
         "What to do about variables that the set lacks: stop (error), add them with missing values "
         "where the set has data already (fill), or leave them out (drop).",
     ),
     "missing_variables": _chosen(
-        "--missing-variables",
         ("error", "fill"),
         "error",
         "What to do if variables of the set are missing: stop, or fill them with missing values.",
     ),
     "conflict": _chosen(
-        "--conflict",
         ("raise", "retry"),
         "raise",
         "What to do if another writer changes the set at the same time.",
     ),
-    "rename": click.option(
-        "--rename",
-        multiple=True,
+    "rename": _option(
+        many=_merged,
         type=Renaming(),
-        callback=_merged,
         help="Old and new name of a variable or dimension. Repeat the option for several.",
     ),
-    "drop_groups": _several("--drop-groups", "Path of a group to leave out.", Name("group")),
-    "attributes": click.option(
-        "--attributes",
-        multiple=True,
+    "drop_groups": _several("Path of a group to leave out.", Name("group")),
+    "attributes": _option(
+        many=_merged,
         type=Access(),
-        callback=_merged,
         help="An attribute: title=TEXT of the group, or t:units=TEXT of a variable. Values are "
         "JSON or text; null removes the attribute. Repeat the option for several.",
     ),
-    "keep": click.option(
-        "--keep",
-        type=click.IntRange(1),
-        help="Number of newest snapshots to keep. [default: 1]",
+    "keep": _option(
+        type=click.IntRange(1), help="Number of newest snapshots to keep. [default: 1]"
     ),
-    "older_than": click.option(
-        "--older-than", type=Age(), help="Delete only snapshots at least this old: 30d, 12h."
-    ),
-    "dry_run": click.option(
-        "--dry-run",
-        is_flag=True,
-        default=None,
-        help="Change nothing; list what would be deleted, and its bytes.",
-    ),
-    "keep_query": click.option(
-        "--keep-query",
-        is_flag=True,
-        default=None,
+    "older_than": _option(type=Age(), help="Delete only snapshots at least this old: 30d, 12h."),
+    "dry_run": _option(flag="", help="Change nothing; list what would be deleted, and its bytes."),
+    "keep_query": _option(
+        flag="",
         help="Also write urls that contain a password, signature or token. Everyone who can read "
         "the set can use them. Without this option they are refused.",
     ),
-    "subchunk": click.option(
-        "--subchunk",
-        multiple=True,
+    "subchunk": _option(
+        many=_join_pieces,
         type=Piece(),
-        callback=_join_pieces,
         help="Cut uncompressed chunks: time=1, or t:time=1 for one variable. Repeat the option.",
     ),
     "on_unsupported": _chosen(
-        "--on-unsupported",
         ("error", "rewrite"),
         None,
         "What to do about chunks that the format cannot hold: stop with an error, as by default, "
         "or encode them anew, in the main encoding of their variable. All others stay references.",
     ),
-    "main_encoding": click.option(
-        "--main-encoding",
-        multiple=True,
+    "main_encoding": _option(
+        many=_merged,
         type=Access(),
-        callback=_merged,
         help="Main encoding of a variable, as NAME=JSON with the keys chunks, codecs and dtype. By "
         "default the one that leaves the fewest bytes to rewrite.",
     ),
-    "rewrite_limit": click.option(
-        "--rewrite-limit", type=click.IntRange(0), help="Most bytes to rewrite, decoded."
-    ),
+    "rewrite_limit": _option(type=click.IntRange(0), help="Most bytes to rewrite, decoded."),
     # format-specific options
-    "inline_threshold": click.option(
-        "--inline-threshold",
+    "inline_threshold": _option(
         type=click.IntRange(0),
         help="kerchunk, zarr-v3: bytes up to which a chunk is read and held in the set.",
     ),
-    "zarr_format": click.option(
-        "--zarr-format",
+    "zarr_format": _option(
         type=click.IntRange(2, 3),
         help="kerchunk-json: version of the Zarr metadata, 2 unless given.",
     ),
-    "templates": click.option(
-        "--templates",
-        is_flag=True,
-        default=None,
-        help="kerchunk-json: write each source folder once, as a template.",
+    "templates": _option(
+        flag="", help="kerchunk-json: write each source folder once, as a template."
     ),
-    "record_size": click.option(
-        "--record-size", type=click.IntRange(1), help="kerchunk-parquet: references per record."
-    ),
-    "manifest": click.option(
-        "--manifest",
+    "record_size": _option(type=click.IntRange(1), help="kerchunk-parquet: references per record."),
+    "manifest": _option(
         type=click.Choice(["inline", "json", "parquet"]),
         help="zarr-v3: how to store manifests. By default their size decides.",
     ),
-    "relative_paths": click.option(
-        "--relative-paths",
-        is_flag=True,
-        default=None,
-        help="kerchunk, zarr-v3: write source paths relative to the set.",
+    "relative_paths": _option(
+        flag="", help="kerchunk, zarr-v3: write source paths relative to the set."
     ),
-    "message": click.option("--message", help="icechunk: commit message."),
+    "message": _option(help="icechunk: commit message."),
     "metadata": _access(
-        "--metadata", "icechunk: metadata of the commit: a JSON object, or one entry as key=value."
+        "icechunk: metadata of the commit: a JSON object, or one entry as key=value."
     ),
-    "branch": click.option("--branch", help="icechunk: branch to commit to."),
-    "create_branch": click.option(
-        "--create-branch",
-        is_flag=True,
-        default=None,
-        help="icechunk: make the branch if there is none; it begins where main is.",
+    "branch": _option(help="icechunk: branch to commit to."),
+    "create_branch": _option(
+        flag="", help="icechunk: make the branch if there is none; it begins where main is."
     ),
-    "rectilinear": click.option(
-        "--rectilinear",
-        is_flag=True,
-        default=None,
-        help="icechunk: allow chunks of different lengths.",
-    ),
+    "rectilinear": _option(flag="", help="icechunk: allow chunks of different lengths."),
 }
+OPTIONS = {name: make(name.replace("_", "-")) for name, make in ROWS.items()}
 """All options, by the Python keyword that they set."""
 
 REWRITING = ("on_unsupported", "main_encoding", "rewrite_limit")
