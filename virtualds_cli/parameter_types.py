@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -44,123 +45,104 @@ class OpenChoice(click.ParamType):  # type: ignore[type-arg]  # older click has 
         return [CompletionItem(word) for word in self.choices if word.startswith(incomplete)]
 
 
-class Access(click.ParamType):  # type: ignore[type-arg]  # older click has none
+class _Parsed(click.ParamType):  # type: ignore[type-arg]  # older click has none
+    """Text that `parse` turns into a value; its ValueError says what is wrong with the text."""
+
+    def parse(self, text: str) -> Any:
+        """Return what a text means."""
+        raise NotImplementedError
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the value of an option; what is no text is a value already."""
+        try:
+            return self.parse(value) if isinstance(value, str) else value
+        except ValueError as error:
+            self.fail(f"{error}", param, ctx)
+
+
+class Access(_Parsed):
     """Access options: a JSON object, or one option as ``key=value``."""
 
     name = "json or key=value"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> dict[str, Any]:
+    def parse(self, text: str) -> dict[str, Any]:
         """Return the options as a dictionary."""
-        if not isinstance(value, str):
-            return dict(value)
-        if value.lstrip().startswith("{"):
-            return self._object(value, param, ctx)
-        key, sign, text = value.partition("=")
+        if text.lstrip().startswith("{"):
+            try:
+                return dict(json.loads(text))
+            except json.JSONDecodeError as error:
+                raise ValueError(f"{text!r} is not valid JSON: {error}") from error
+        key, sign, value = text.partition("=")
         if not key or not sign:
-            self.fail(f"{value!r} is neither a JSON object nor key=value", param, ctx)
+            raise ValueError(f"{text!r} is neither a JSON object nor key=value")
         try:
-            return {key: json.loads(text)}
+            return {key: json.loads(value)}
         except json.JSONDecodeError:
-            return {key: text}
-
-    def _object(
-        self, value: str, param: click.Parameter | None, ctx: click.Context | None
-    ) -> dict[str, Any]:
-        try:
-            found: dict[str, Any] = json.loads(value)
-        except json.JSONDecodeError as error:
-            self.fail(f"{value!r} is not valid JSON: {error}", param, ctx)
-        return found
+            return {key: value}
 
 
-class Renaming(click.ParamType):  # type: ignore[type-arg]  # older click has none
+class Renaming(_Parsed):
     """An old name and a new one: ``old=new``."""
 
     name = "old=new"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> dict[str, str]:
+    def parse(self, text: str) -> dict[str, str]:
         """Return the new name by the old one."""
-        if not isinstance(value, str):
-            return dict(value)
-        old, _, new = value.partition("=")
+        old, _, new = text.partition("=")
         if not old or not new:
-            self.fail(f"{value!r} is not old=new", param, ctx)
+            raise ValueError(f"{text!r} is not old=new")
         return {old: new}
 
 
-class Piece(click.ParamType):  # type: ignore[type-arg]  # older click has none
+class Piece(_Parsed):
     """Elements of a chunk along a dimension, of all variables or of one."""
 
     name = "[variable:]dim=n"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, str, int]:
+    def parse(self, text: str) -> tuple[str, str, int]:
         """Return the variable, or "", the dimension, and the number."""
-        if not isinstance(value, str):
-            return tuple(value)
-        found = re.fullmatch(r"(?:([^:=]+):)?([^:=]+)=([1-9]\d*)", value)
+        found = re.fullmatch(r"(?:([^:=]+):)?([^:=]+)=([1-9]\d*)", text)
         if not found:
-            self.fail(f"{value!r} is neither DIM=N nor VARIABLE:DIM=N", param, ctx)
+            raise ValueError(f"{text!r} is neither DIM=N nor VARIABLE:DIM=N")
         return found[1] or "", found[2], int(found[3])
 
 
-class Age(click.ParamType):  # type: ignore[type-arg]  # older click has none
+class Age(_Parsed):
     """A duration: a number with a unit."""
 
     name = "age"
     UNITS = ("weeks", "days", "hours", "minutes", "seconds")
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> timedelta:
+    def parse(self, text: str) -> timedelta:
         """Return the duration that ``30d`` or ``12 hours`` means."""
-        if isinstance(value, timedelta):
-            return value
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]+)", value)
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]+)", text)
         units = [unit for unit in self.UNITS if found and unit.startswith(found[2])]
         if not found or not units:
-            self.fail(f"{value!r} is not an age; write 30d, 12h or 90minutes", param, ctx)
+            raise ValueError(f"{text!r} is not an age; write 30d, 12h or 90minutes")
         return timedelta(**{units[0]: float(found[1])})
 
 
-class Part(click.ParamType):  # type: ignore[type-arg]  # older click has none
+class Part(_Parsed):
     """A sample size: a number, a fraction below 1, or all."""
 
     name = "number|fraction|all"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int | float:
+    def parse(self, text: str) -> int | float:
         """Return a number as an integer, and a fraction as a float; 1.0 means all."""
-        if value == "all":
-            return 1.0
-        try:
-            return int(value)
-        except ValueError:
-            pass
-        try:
-            return float(value)
-        except ValueError:
-            self.fail(f"{value!r} is not a number, a fraction (0.01) or 'all'", param, ctx)
+        for kind in (int, float):
+            with suppress(ValueError):
+                return 1.0 if text == "all" else kind(text)
+        raise ValueError(f"{text!r} is not a number, a fraction (0.01) or 'all'")
 
 
-class Origin(click.ParamType):  # type: ignore[type-arg]  # older click has none
+class Origin(_Parsed):
     """Source of a coordinate: ``NAME[:FORMAT]=PATTERN`` or ``NAME[:FORMAT]@ATTRIBUTE``."""
 
     name = "name=pattern"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, str | None, str, str]:
+    def parse(self, text: str) -> tuple[str, str | None, str, str]:
         """Return name, format, "=" or "@", and the pattern or attribute."""
-        if not isinstance(value, str):
-            return tuple(value)
-        found = re.fullmatch(r"([^:=@]+)(?::([^=@]+))?([=@])(.+)", value)
+        found = re.fullmatch(r"([^:=@]+)(?::([^=@]+))?([=@])(.+)", text)
         if not found:
-            self.fail(f"{value!r} is neither NAME=PATTERN nor NAME@ATTRIBUTE", param, ctx)
+            raise ValueError(f"{text!r} is neither NAME=PATTERN nor NAME@ATTRIBUTE")
         return found[1], found[2], found[3], found[4]
