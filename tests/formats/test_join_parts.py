@@ -2,44 +2,72 @@
 
 from __future__ import annotations
 
+import math
 import random
+from collections.abc import Callable
 from itertools import accumulate
+
+import pytest
 
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.formats.zarr.v3_arrays import ManifestPart
-from virtualds.formats.zarr_manifests.join_parts import MOST_JSON, MOST_SMALL, join_small_parts
+from virtualds.formats.zarr_manifests.join_parts import (
+    MOST_INLINE,
+    MOST_JSON,
+    MOST_SMALL,
+    TIER,
+    join_small_parts,
+)
 
 
 class Tables:
-    """The tables of an array along one axis: their sizes, and how many rows were written."""
+    """The tables of an array along one axis: their sizes, and how many rows were written.
+
+    ``names`` are those of the tables; parts that stand in the metadata have none.
+    """
 
     def __init__(self, size: int) -> None:
-        self.sizes, self.written = [size], size
+        self.sizes, self.written, self.names = [size], size, [self._name(size)]
 
-    def put(self, sizes: list[int], stored: list[bool]) -> None:
+    def _name(self, size: int) -> int | None:
+        self.count = getattr(self, "count", 0) + 1
+        return self.count if size > MOST_INLINE else None
+
+    def put(self, sizes: list[int], names: list[int | None]) -> None:
         begins = accumulate(sizes, initial=0)
         parts = [
             ManifestPart(0, (begin,), ChunkManifest.missing((size,)))
             for begin, size in zip(begins, sizes, strict=False)
         ]
-        known = {id(part.manifest) for part, there in zip(parts, stored, strict=True) if there}
-        found = join_small_parts(parts, lambda _: False, lambda part: id(part.manifest) in known)
+        known = {id(part.manifest): name for part, name in zip(parts, names, strict=True)}
+        found = join_small_parts(parts, lambda _: False, lambda part: known.get(id(part.manifest)))
         assert sum(part.manifest.size for part in found) == sum(sizes)
-        self.written += sum(p.manifest.size for p in found if id(p.manifest) not in known)
         self.sizes = [part.manifest.size for part in found]
+        kept = [known.get(id(part.manifest)) for part in found]
+        self.written += sum(
+            size for size, name in zip(self.sizes, kept, strict=True) if name is None
+        )
+        self.names = [
+            self._name(size) if name is None else name
+            for size, name in zip(self.sizes, kept, strict=True)
+        ]
 
     def append(self, count: int) -> None:
-        self.put([*self.sizes, count], [True] * len(self.sizes) + [False])
+        self.put([*self.sizes, count], [*self.names, None])
+
+    def prepend(self, count: int) -> None:
+        self.put([count, *self.sizes], [None, *self.names])
 
     def insert(self, place: int) -> None:
         sizes: list[int] = []
-        stored: list[bool] = []
-        for size in self.sizes:
+        names: list[int | None] = []
+        for size, name in zip(self.sizes, self.names, strict=True):
             cut = [place, 1, size - place] if 0 <= place < size else [size]
+            found = [name, None, name] if len(cut) == 3 else [name]
             sizes += [n for n in cut if n]
-            stored += [len(cut) == 1 or n != 1 for n, k in zip(cut, range(3), strict=False) if n]
+            names += [one for n, one in zip(cut, found, strict=True) if n]
             place -= size
-        self.put(sizes, stored)
+        self.put(sizes, names)
 
 
 def test_a_large_table_is_not_written_again_for_one_reference() -> None:
@@ -49,12 +77,28 @@ def test_a_large_table_is_not_written_again_for_one_reference() -> None:
     assert tables.written == 50_001
 
 
-def test_many_small_additions_leave_few_tables_and_write_each_reference_a_few_times() -> None:
-    tables = Tables(1)
+@pytest.mark.parametrize("add", [Tables.append, Tables.prepend])
+@pytest.mark.parametrize(("size", "rewritten"), [(1, 12), (24, 5), (500, 5)])
+def test_many_additions_leave_few_tables_and_write_each_reference_a_few_times(
+    add: Callable[[Tables, int], None], size: int, rewritten: int
+) -> None:
+    tables = Tables(size)
     for _ in range(2000):
-        tables.append(1)
-    assert len(tables.sizes) < 8
-    assert tables.written < 2000 * 12
+        add(tables, size)
+        # of each tier of sizes fewer than make one of the next, and one part in the metadata
+        tiers = math.log(sum(tables.sizes) / min(size, MOST_INLINE) + 1, TIER) + 1
+        assert len(tables.sizes) <= (TIER - 1) * tiers + 1
+    # what stands in the metadata is written with each of them
+    assert tables.written < 2000 * size * rewritten
+
+
+def test_small_and_large_additions_in_turn_leave_few_tables() -> None:
+    tables = Tables(1000)
+    for _ in range(300):
+        tables.append(20)
+        tables.append(1000)
+    assert len(tables.sizes) < 20
+    assert tables.written < 300 * 1020 * 8
 
 
 def test_additions_between_others_leave_few_tables() -> None:
@@ -68,5 +112,5 @@ def test_additions_between_others_leave_few_tables() -> None:
 
 def test_what_has_to_be_written_anyway_is_written_as_one_table() -> None:
     tables = Tables(50_000)
-    tables.put([50_000, 1, 3, 2], [False] * 4)
+    tables.put([50_000, 1, 3, 2], [None] * 4)
     assert tables.sizes == [50_006]

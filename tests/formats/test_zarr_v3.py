@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 import os
 import pickle
@@ -224,7 +225,7 @@ def test_a_set_consists_of_the_files_that_the_page_lists(
     assert set(without_ids(names)) == {
         "zarr.json", "v/zarr.json", "w/zarr.json", "name/zarr.json", "w/c/0", "name/c/0",
         "v/manifest.<id>.0/0.parquet", "v/manifest.<id>.0/1.parquet",
-        "__virtualds__/<id>/zarr.json", "__virtualds__/<id>/begun",
+        "__virtualds__/<id>/zarr.json.gz", "__virtualds__/<id>/begun",
         "__virtualds__/<id>/sources/0.parquet",
     }  # fmt: skip
     root = root_of(tmp_path / "refs.zarr")
@@ -232,14 +233,11 @@ def test_a_set_consists_of_the_files_that_the_page_lists(
     for name in ("v", "w", "name"):
         copy = json.loads((tmp_path / "refs.zarr" / name / "zarr.json").read_bytes())
         assert copy == nodes[name]
-    # only the root repeats what chunks hold
-    root["attributes"]["virtualds"].pop("copies")
-    assert json.loads(
-        (
-            tmp_path / f"refs.zarr/__virtualds__/{root['attributes']['virtualds']['snapshot']}"
-            "/zarr.json"
-        ).read_bytes()
-    ) == root  # fmt: skip
+    # only the root repeats what chunks hold, and lists earlier snapshots
+    notes = root["attributes"]["virtualds"]
+    assert (notes.pop("history"), len(notes.pop("copies"))) == ([], 2)
+    kept = tmp_path / f"refs.zarr/__virtualds__/{notes['snapshot']}/zarr.json.gz"
+    assert json.loads(gzip.decompress(kept.read_bytes())) == root
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import json
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from virtualds.errors import FormatError
 from virtualds.json_values import parse_json
@@ -29,6 +30,8 @@ CONSOLIDATED = "consolidated_metadata"
 """The key in the root group with the metadata of all other nodes."""
 COPIES = "copies"
 """The note with the content of small chunks of native arrays, by its hash."""
+HISTORY = "history"
+"""The note with the earlier snapshots."""
 NOTED_KEYS = ("arrays", "groups", "sources", "values", COPIES)
 """Kinds of notes that are mappings, all but the last by paths, of nodes or of tables of files."""
 
@@ -42,8 +45,9 @@ class Document:
     nodes : dict of str to dict
         Metadata of every group and array by path; that of the root is under ``""``.
     notes : dict
-        ``snapshot``, its id; ``history``, pairs of the ids and times of earlier snapshots, oldest
-        first; ``arrays`` and ``groups``, notes by path; ``values``, the chunks of native arrays;
+        ``snapshot``, its id; ``history``, the earlier snapshots, oldest first: pairs of an id and a
+        time, and files of such pairs (`virtualds.formats.zarr_manifests.snapshots`);
+        ``arrays`` and ``groups``, notes by path; ``values``, the chunks of native arrays;
         ``copies``, what small ones of them hold; ``sources``, the first and last paths of the
         records of tables of files, by folder.
 
@@ -94,15 +98,13 @@ class Document:
         """The id of its snapshot."""
         return self.notes.get("snapshot")
 
-    @property
-    def history(self) -> list[tuple[str, str]]:
-        """Ids and times of all snapshots that can be opened, this one last."""
-        earlier = [(name, time) for name, time in self.notes.get("history", ())]
-        return [*earlier, (self.notes["snapshot"], self.notes["time"])] if self.snapshot else []
+    def to_kept(self) -> bytes:
+        """Return the content of the file that keeps it as a snapshot.
 
-    def without_copies(self) -> Document:
-        """Return the document as it is kept of a snapshot: its chunks are files of the set."""
-        return replace(self, notes={name: n for name, n in self.notes.items() if name != COPIES})
+        The set has the chunks that it copies as files, and its root has the history.
+        """
+        notes = {n: noted for n, noted in self.notes.items() if n not in (COPIES, HISTORY)}
+        return gzip.compress(replace(self, notes=notes).to_bytes(), mtime=0)
 
     def to_bytes(self) -> bytes:
         """Return the content of the file."""
@@ -161,21 +163,45 @@ def _demand_mapping(parent: Mapping[str, Any], key: str, url: str) -> Mapping[st
     return found
 
 
-def values_folder_of(path: str, noted: Mapping[str, Any]) -> str:
-    """Return the folder of the chunks of a native array, from its note in ``values``."""
-    return f"{path}/{noted['folder']}".rstrip("/")
+class ValueChunk(NamedTuple):
+    """A chunk of a native array: its key, its bytes, their SHA-256, and its folder in the array's.
+
+    The folder is ``""`` where plain Zarr looks for the chunk.
+    """
+
+    key: str
+    nbytes: int
+    digest: str
+    folder: str
+
+    def get_path(self, array: str) -> str:
+        """Return the path of the chunk of an array, in the set."""
+        return "/".join(part for part in (array, self.folder, self.key) if part)
+
+
+def list_value_chunks(noted: Mapping[str, Any] | None) -> list[ValueChunk]:
+    """Return the chunks of a native array, from its note in ``values``.
+
+    Chunks that an append has left where they were name a folder of their own.
+    """
+    return [ValueChunk(*(*one, noted["folder"])[:4]) for one in noted["chunks"]] if noted else []
+
+
+def note_value_chunks(chunks: Sequence[ValueChunk]) -> dict[str, Any]:
+    """Return the note of the chunks of a native array."""
+    folder = max((chunk.folder for chunk in chunks), default="")
+    return {"folder": folder, "chunks": [[*one[: 3 + (one.folder != folder)]] for one in chunks]}
 
 
 def build_value_entries(path: str, noted: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the chunks of a native array as entries of a manifest."""
-    folder = values_folder_of(path, noted)
     return {
-        ".".join(name.split("/")[1:]) or "0": {
-            "path": f"./{folder}/{name}",
+        ".".join(chunk.key.split("/")[1:]) or "0": {
+            "path": f"./{chunk.get_path(path)}",
             "offset": 0,
-            "length": length,
+            "length": chunk.nbytes,
         }
-        for name, length, _ in noted["chunks"]
+        for chunk in list_value_chunks(noted)
     }
 
 
@@ -193,12 +219,11 @@ def read_copies(
     """
     if not noted or not copies:
         return
-    folder = values_folder_of(path, noted)
-    for name, _, digest in noted["chunks"]:
+    for chunk in list_value_chunks(noted):
         with suppress(TypeError, ValueError):
-            data = base64.b64decode(copies.get(digest, ""))
-            if hashlib.sha256(data).hexdigest() == digest:
-                yield f"{folder}/{name}", data
+            data = base64.b64decode(copies.get(chunk.digest, ""))
+            if hashlib.sha256(data).hexdigest() == chunk.digest:
+                yield chunk.get_path(path), data
 
 
 def name_snapshot() -> tuple[str, str]:
@@ -209,4 +234,4 @@ def name_snapshot() -> tuple[str, str]:
 
 def join_snapshot_path(name: str) -> str:
     """Return the path of a snapshot in the set."""
-    return f"{FOLDER}/{name}/{MARKER}"
+    return f"{FOLDER}/{name}/{MARKER}.gz"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -16,6 +16,10 @@ TEXT = "string"
 """The data type of strings of any length (zarr-extensions, ``data-types/string``)."""
 COMPRESSED_FROM = 4096
 """Chunks of arrays of at least so many bytes are compressed."""
+CHUNK_GROWTH = 8
+"""A chunk is written again with the values behind it if it is at most so many times as long."""
+MOST_GROWING = 3
+"""Most chunks of values that grow; far away each costs a request to open the set."""
 CHUNK_BYTES = 2**26
 """Most bytes of a chunk, unless one row is longer."""
 ZSTD = {"name": "zstd", "configuration": {"level": 3, "checksum": False}}
@@ -28,8 +32,15 @@ class NativeArray(NamedTuple):
     chunks: Iterator[tuple[tuple[int, ...], bytes]]
 
 
-def values_to_v3(values: npt.NDArray[Any]) -> NativeArray | None:
+def values_to_v3(values: npt.NDArray[Any], known: Sequence[int] = ()) -> NativeArray | None:
     """Describe values in memory; None if plain Zarr has no form for them.
+
+    Parameters
+    ----------
+    values : ndarray
+    known : sequence of int
+        Lengths of the chunks, along the first axis, of what a set has of these values: what is
+        new behind them becomes chunks of its own, so that the others may stay.
 
     Raises
     ------
@@ -44,8 +55,15 @@ def values_to_v3(values: npt.NDArray[Any]) -> NativeArray | None:
         values = to_text_objects(values)
     rows = max(values.nbytes // max(len(values), 1), 1) if values.ndim else 1
     shape = [max(n, 1) for n in values.shape]
+    lengths: Sequence[int] = ()
     if shape:
         shape[0] = min(shape[0], max(CHUNK_BYTES // rows, 1))
+    if values.nbytes >= COMPRESSED_FROM and not text:
+        lengths = _grow_chunks(known, len(values), shape[0])
+    grid: dict[str, Any] = {"name": "regular", "configuration": {"chunk_shape": shape}}
+    if lengths:
+        cuts = {"kind": "inline", "chunk_shapes": [list(lengths), *shape[1:]]}
+        grid = {"name": "rectilinear", "configuration": cuts}
     codecs: list[dict[str, Any]] = [_bytes_codec(values.dtype)]
     if values.nbytes >= COMPRESSED_FROM:
         codecs.append(ZSTD)
@@ -54,12 +72,34 @@ def values_to_v3(values: npt.NDArray[Any]) -> NativeArray | None:
         "node_type": "array",
         "shape": list(values.shape),
         "data_type": kind,
-        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": shape}},
+        "chunk_grid": grid,
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
         "fill_value": "" if text else fill_value_to_v3(_zero_of(values.dtype), values.dtype),
         "codecs": codecs,
     }
-    return NativeArray(metadata, _encode_chunks(values, tuple(shape), len(codecs) > 1))
+    compress = len(codecs) > 1
+    if not lengths:
+        return NativeArray(metadata, _encode_chunks(values, tuple(shape), compress))
+    blocks = np.split(values, np.cumsum(lengths)[:-1])
+    encoded = (next(_encode_chunks(block, block.shape, compress))[1] for block in blocks)
+    places = ((number, *(0,) * (values.ndim - 1)) for number in range(len(blocks)))
+    return NativeArray(metadata, zip(places, encoded, strict=False))
+
+
+def _grow_chunks(known: Sequence[int], size: int, most: int) -> Sequence[int]:
+    """Return the lengths of chunks, of which all but the last few stay as they were.
+
+    A chunk is written again with what is behind it once that is not much shorter: so each value is
+    written a few times, and few chunks are left. Nothing is returned where they are regular.
+    """
+    if not known or not 0 < sum(known) < size or max(known) > most:
+        return ()
+    found = [*known, size - sum(known)]
+    while len(found) > 1 and (found[-2] <= CHUNK_GROWTH * found[-1] or len(found) > MOST_GROWING):
+        if found[-2] + found[-1] > most:
+            return ()
+        found[-2:] = [found[-2] + found[-1]]
+    return found if len(found) > 1 else ()
 
 
 def _zero_of(dtype: np.dtype[Any]) -> Any:

@@ -11,11 +11,12 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.subchunks import to_regular_chunks
 from virtualds.errors import LOAD_OR_LEAVE_OUT, UnsupportedError, VirtualdsError, cannot_hold
-from virtualds.formats.zarr.document import Document, is_node_path, values_folder_of
+from virtualds.formats.zarr.document import Document, is_node_path, list_value_chunks
 from virtualds.formats.zarr.encoding_notes import list_declared
 from virtualds.formats.zarr.v2_obstacles import unsupported_reasons
 from virtualds.formats.zarr.v2_types import fill_to_attribute, is_exact
 from virtualds.formats.zarr.v3_arrays import ManifestPart, array_to_v3
+from virtualds.formats.zarr.v3_metadata import axes_from_v3
 from virtualds.formats.zarr.values import NativeArray, values_to_v3
 from virtualds.json_values import to_json
 
@@ -164,7 +165,7 @@ class _Planner:
         values, parts = None, list[ManifestPart]()
         if data is None:
             read = variable.read()
-            values = values_to_v3(read)
+            values = values_to_v3(read, self._find_lengths(path))
             if values is None and read.dtype.hasobject:
                 raise UnsupportedError(
                     f"its members {read.dtype} hold strings or arrays of varying length, for which "
@@ -191,16 +192,24 @@ class _Planner:
         }
         return PlannedArray(metadata, parts, values, bool(known))
 
+    def _find_lengths(self, path: str) -> tuple[int, ...]:
+        """Return the lengths of the chunks, along the first axis, of values that the set has."""
+        node = self.before.nodes.get(path) if self.before else None
+        if node is None or not node["shape"] or path not in self.before.notes.get("values", {}):  # type: ignore[union-attr]
+            return ()
+        return tuple(axes_from_v3(node["shape"], node["chunk_grid"])[0].lengths.tolist())
+
     def _has_known_values(self, path: str, array: ManifestArray) -> bool:
         """Say whether an array consists of the values that the set already has at its path."""
         noted = self.before.notes.get("values", {}).get(path) if self.before else None
         if noted is None or self.before is None or len(array.fragments) != 1:
             return False
         same = list(array.shape) == self.before.nodes[path]["shape"]
-        folder = f"{self.root}/{values_folder_of(path, noted)}"
         manifest = array.manifest.loaded()
         urls = [manifest.files[n].url for n in manifest.file.ravel().tolist() if n >= 0]
-        return same and urls == [f"{folder}/{name}" for name, _, _ in noted["chunks"]]
+        return same and urls == [
+            f"{self.root}/{c.get_path(path)}" for c in list_value_chunks(noted)
+        ]
 
     def _encode_attributes(
         self, variable: ManifestVariable, data: ManifestArray | None, *, is_held: bool

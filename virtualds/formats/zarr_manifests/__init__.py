@@ -24,6 +24,8 @@ from virtualds.formats.zarr_manifests.parallel_write import PartsFolder, check_p
 from virtualds.formats.zarr_manifests.read import FoundSet, SetReader, find_replaceable, find_set
 from virtualds.formats.zarr_manifests.snapshots import (
     expire_snapshots_of,
+    extend_history,
+    list_snapshots,
     open_newest,
     read_all_nodes,
     swap,
@@ -133,7 +135,9 @@ def commit_parts(group: ManifestGroup, place: PartsFolder, *, replace: bool = Tr
 def abandon_parts(place: PartsFolder) -> None:
     """Remove the parts written for a snapshot, unless the snapshot exists."""
     found = find_set(place.root, place.options)
-    known = [] if found is None else [name for name, _ in found.document.history]
+    known = []
+    if found is not None:
+        known = [n for n, _ in list_snapshots(place.root, place.options, found.document)]
     # an error may have come after the commit, or instead of its answer
     if place.snapshot not in known:
         remove_parts(place, is_set=found is not None)
@@ -216,8 +220,9 @@ def _commit(
     try:
         document = made(writer)
         waste = check_parts(parts, document) if parts else []
-        document.notes.update(snapshot=name, time=time, history=before.history if before else [])
-        writer.put(join_snapshot_path(name), document.without_copies().to_bytes())
+        history = extend_history(root, options, before, writer.put) if before else []
+        document.notes.update(snapshot=name, time=time, history=history)
+        writer.put(join_snapshot_path(name), document.to_kept())
         swap(root, options, document, found.version if found else None)
     except BaseException:
         writer.undo()
@@ -297,7 +302,8 @@ def move_sources(
 
 def history(url: str, options: StorageOptions | None = None) -> list[tuple[str, str]]:
     """Return the ids and times of all snapshots, the newest last."""
-    return open_newest(url.rstrip("/"), options)[0].history
+    root = url.rstrip("/")
+    return list_snapshots(root, options, open_newest(root, options)[0])
 
 
 def expire(url: str, options: StorageOptions | None, expiry: Expiry) -> Removal:

@@ -5,10 +5,10 @@ Opening a set loads its small coordinates. Far away each of them would cost a re
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from virtualds.formats.zarr.document import COPIES, Document, copy_chunk
+from virtualds.formats.zarr.document import COPIES, Document, copy_chunk, list_value_chunks
 
 MOST_OF_COORDINATE = 2**16
 """Bytes of a chunk of a coordinate or scalar that is repeated: every commit writes it again."""
@@ -36,9 +36,9 @@ class ChunkCopies:
         if len(data) <= MOST_OF_COORDINATE:
             self._found.setdefault(path, {})[digest] = copy_chunk(data)
 
-    def keep(self, path: str, chunks: Iterable[Sequence[Any]]) -> None:
+    def keep(self, path: str, noted: Mapping[str, Any]) -> None:
         """Keep the copies of an array whose chunks are those of the snapshot before."""
-        digests = (digest for _, _, digest in chunks)
+        digests = (chunk.digest for chunk in list_value_chunks(noted))
         self._found[path] = {d: self._known[d] for d in digests if d in self._known}
 
     def choose(self, nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import groupby, pairwise
 from math import prod
 
@@ -14,42 +14,53 @@ from virtualds.chunks.reference_table import TiledReferences
 from virtualds.formats.zarr.v3_arrays import ManifestPart
 from virtualds.formats.zarr_manifests.source_table import RECORD_SIZE
 
+MOST_INLINE = 16
+"""Most chunks that stand in the metadata: of an array, or of the newest part of one."""
 MOST_JSON = 4096
 """Most chunks of an array whose manifest goes into JSON, and of a part that is small."""
+TIER = 4
+"""So many tables of like size are written as one, so that a set of any age has few of them."""
+MOST_JOINED = 2**23
+"""References of a table that is joined of others: they are in memory meanwhile."""
 MOST_GROWTH = 4
-"""A table is written again, joined with a neighbour, if it is at most so many times as large."""
+"""A table that is larger than so many times all its neighbours is not written again with them."""
 MOST_SMALL = 16
 """Most neighbouring tables that could be joined, and are left apart."""
 
+TableOf = Callable[[ManifestPart], Hashable | None]
+"""Takes a part, and returns what names the table of the set that it lies in, None for none."""
+
 
 def join_small_parts(
-    parts: list[ManifestPart],
-    is_new: Callable[[ManifestPart], bool],
-    is_stored: Callable[[ManifestPart], bool],
+    parts: list[ManifestPart], is_new: Callable[[ManifestPart], bool], table_of: TableOf
 ) -> list[ManifestPart]:
     """Join neighbours that are small, so that small additions do not leave many small tables.
 
-    A large table that the set has is not written again for a few references: each reference is
-    written a few times, not with every addition. What workers have just written is left to them:
-    to join it, all of it would be read again here.
+    References that lie in no table yet become one part. Tables are joined as in a log-structured
+    merge tree (O'Neil et al. 1996, with tiers): `TIER` of one size make one of the next size, so
+    that each reference is written a few times in the life of a set, not with every addition. What
+    workers have just written is left to them: to join it, all of it would be read again here.
     """
-    found: list[_Run] = []
+    runs: list[_Run] = []
     for part in parts:
-        found.append(_Run(part, is_new(part), is_stored(part)))
-        while len(found) > 1 and (axis := found[-2].find_paying_joint(found[-1])) is not None:
-            right = found.pop()
-            found[-1].append(right, axis)
+        run = _Run(part, is_new(part), table_of(part))
+        if runs and runs[-1].is_unwritten and run.is_unwritten and runs[-1].fits(run):
+            runs[-1].append(run)
+        else:
+            runs.append(run)
+    while tier := _find_tier(runs):
+        runs[tier] = [_join_runs(runs[tier])]
     # data that are put between others cut tables
     while True:
         joints = [
-            (left.size + right.size, place, axis)
-            for place, (left, right) in enumerate(pairwise(found))
-            if (axis := left.find_joint(right)) is not None
+            (left.size + right.size, place)
+            for place, (left, right) in enumerate(pairwise(runs))
+            if left.fits(right)
         ]
         if len(joints) < MOST_SMALL:
-            return [run.merge() for run in found]
-        _, place, axis = min(joints)
-        found[place].append(found.pop(place + 1), axis)
+            return [run.merge() for run in runs]
+        _, place = min(joints)
+        runs[place : place + 2] = [_join_runs(runs[place : place + 2])]
 
 
 class _Run:
@@ -61,13 +72,13 @@ class _Run:
         The first of them.
     is_new : bool
         Whether another process has just written it, so that it stays alone.
-    is_stored : bool
-        Whether the set has it already.
+    table : hashable or None
+        The table of the set that it lies in already.
     """
 
-    def __init__(self, part: ManifestPart, is_new: bool, is_stored: bool) -> None:
+    def __init__(self, part: ManifestPart, is_new: bool, table: Hashable | None) -> None:
         self.parts, self.shape = [part], part.manifest.shape
-        self.is_new, self.is_stored = is_new, is_stored
+        self.is_new, self.table = is_new, table
         self._axis: int | None = None
 
     @property
@@ -75,32 +86,44 @@ class _Run:
         """Number of chunks."""
         return prod(self.shape)
 
-    def find_joint(self, right: _Run) -> int | None:
-        """Return the axis along which two runs, one of them small, fit into a record, or None."""
-        small, large = sorted((self.size, right.size))
+    @property
+    def is_unwritten(self) -> bool:
+        """Whether it lies in no table of the set, so that it has to be written anyway."""
+        return self.table is None
+
+    @property
+    def tier(self) -> int:
+        """The tier of its size; -1 if it is so small that it may stand in the metadata."""
+        return ((self.size // (MOST_INLINE + 1)).bit_length() - 1) // (TIER.bit_length() - 1)
+
+    def find_axis(self, right: _Run) -> int | None:
+        """Return the axis along which another run lies behind this one, None if it does not."""
         one, other = self.parts[0], right.parts[0]
-        fits = one.fragment == other.fragment and small + large <= RECORD_SIZE
-        if not fits or small > MOST_JSON or self.is_new or right.is_new:
+        if one.fragment != other.fragment:
             return None
         sides = zip(one.origin, self.shape, other.origin, right.shape, strict=True)
         axes = [(axis, a + n == b) for axis, (a, n, b, m) in enumerate(sides) if (a, n) != (b, m)]
         return axes[0][0] if len(axes) == 1 and axes[0][1] else None
 
-    def find_paying_joint(self, right: _Run) -> int | None:
-        """Return the axis of a joint if no table is written again that is much larger; or None."""
-        small, large = sorted((self, right), key=lambda run: run.size)
-        pays = not large.is_stored or large.size <= MOST_GROWTH * small.size
-        return self.find_joint(right) if pays else None
+    def fits(self, right: _Run) -> bool:
+        """Say whether two neighbours, one of them small, fit into a record."""
+        small, large = sorted((self.size, right.size))
+        if small > MOST_JSON or small + large > RECORD_SIZE or self.is_new or right.is_new:
+            return False
+        return self.find_axis(right) is not None
 
-    def append(self, right: _Run, axis: int) -> None:
-        """Take in the neighbour behind it along an axis."""
+    def append(self, right: _Run) -> None:
+        """Take in the neighbour behind it."""
+        axis = self.find_axis(right)
+        if axis is None:
+            raise ValueError(f"{right.parts[0].origin} is no neighbour of {self.parts[0].origin}")
         if {self._axis, right._axis} <= {None, axis}:
             self.parts += right.parts
         else:
             self.parts = [self.merge(), right.merge()]
         length = self.shape[axis] + right.shape[axis]
         self.shape = (*self.shape[:axis], length, *self.shape[axis + 1 :])
-        self.is_stored, self._axis = False, axis
+        self.table, self._axis = None, axis
 
     def merge(self) -> ManifestPart:
         """Return the parts as one."""
@@ -112,8 +135,41 @@ class _Run:
         )
 
 
+def _join_runs(runs: Sequence[_Run]) -> _Run:
+    first, *others = runs
+    for run in others:
+        first.append(run)
+    return first
+
+
+def _find_tier(runs: Sequence[_Run]) -> slice | None:
+    """Return neighbours to be joined: of the lowest tier that is full, with lower ones in it."""
+    for tier in sorted({run.tier for run in runs} - {-1}):
+        for begin, stop in _list_windows(runs, tier):
+            of_tier = [n for n in range(begin, stop) if runs[n].tier == tier]
+            # parts of one table have been cut by what lies between them
+            tables = {runs[n].table or n for n in of_tier}
+            if len(tables) >= TIER:
+                return slice(of_tier[0], of_tier[-1] + 1)
+    return None
+
+
+def _list_windows(runs: Sequence[_Run], tier: int) -> Iterator[tuple[int, int]]:
+    """Yield the ends of stretches of neighbours along one axis, none of a higher tier."""
+    begin, along = 0, None
+    for n in range(1, len(runs) + 1):
+        axis = runs[n - 1].find_axis(runs[n]) if n < len(runs) else None
+        high = n < len(runs) and (runs[n].tier > tier or runs[n].is_new)
+        high = high or sum(run.size for run in runs[begin : n + 1]) > MOST_JOINED
+        if axis is None or high or runs[n - 1].tier > tier or along not in (None, axis):
+            yield begin, n
+            begin, along = n, None
+        else:
+            along = axis
+
+
 def join_all_parts(parts: list[ManifestPart]) -> list[ManifestPart]:
-    """Join all neighbours, of any size, until no two of them make a box."""
+    """Join neighbours until no two of them make a box; much larger tables than all others stay."""
     found, before = list(parts), len(parts) + 1
     while len(found) < before:
         before = len(found)
@@ -141,27 +197,34 @@ def _join_along(parts: list[ManifestPart], axis: int) -> list[ManifestPart]:
         run: list[ManifestPart] = []
         for part in alike:
             if run and run[-1].origin[axis] + run[-1].manifest.shape[axis] != part.origin[axis]:
-                found.append(_join_run(run, axis))
+                found += _join_run(run, axis)
                 run = []
             run.append(part)
-        found.append(_join_run(run, axis))
+        found += _join_run(run, axis)
     return found
 
 
-def _join_run(run: Sequence[ManifestPart], axis: int) -> ManifestPart:
-    """Return neighbours as one part, whose references are read when they are written."""
-    first = run[0]
-    if len(run) == 1:
-        return first
-    manifests = [part.manifest for part in run]
+def _join_run(run: Sequence[ManifestPart], axis: int) -> list[ManifestPart]:
+    """Return neighbours as one part, whose references are read when they are written.
+
+    A part that is much larger than all others stays, and parts its neighbours.
+    """
+    if len(run) < 2:
+        return list(run)
+    sizes = [part.manifest.size for part in run]
+    place, total = int(np.argmax(sizes)), sum(sizes)
+    if sizes[place] > max(MOST_GROWTH * (total - sizes[place]), RECORD_SIZE - 1):
+        before, behind = run[:place], run[place + 1 :]
+        return [*_join_run(before, axis), run[place], *_join_run(behind, axis)]
+    first, manifests = run[0], [part.manifest for part in run]
     if any(map(_has_pipelines, manifests)):
         # a table of tiles has none
-        return first._replace(manifest=ChunkManifest.concatenate(manifests, axis))
+        return [first._replace(manifest=ChunkManifest.concatenate(manifests, axis))]
     length = sum(manifest.shape[axis] for manifest in manifests)
     grid = (*first.manifest.shape[:axis], length, *first.manifest.shape[axis + 1 :])
     places = (tuple(np.subtract(part.origin, first.origin).tolist()) for part in run)
     table = TiledReferences(grid, tuple(zip(places, manifests, strict=True)))
-    return first._replace(manifest=LazyManifest(table, grid))
+    return [first._replace(manifest=LazyManifest(table, grid))]
 
 
 def _has_pipelines(manifest: ChunkManifest) -> bool:

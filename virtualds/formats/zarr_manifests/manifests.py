@@ -34,6 +34,8 @@ from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
 JSON_MANIFEST, PARQUET_MANIFEST = "chunk-manifest-json", "chunk-manifest-parquet"
 """Names of the storage transformers."""
 PART = ("fragment", "origin", "shape", "first", "strides", "pipelines", "table")
+ENTRIES = ("fragment", "origin", "shape", "manifest", "sources")
+"""Keys of a part whose references stand in the metadata."""
 TABLE = ("path", "rows", "chunks", "begins", "sources", "pipelines", "counts")
 """Keys of a part of a manifest, and of its table: readers know all of them."""
 KEPT_RECORDS = 24
@@ -188,7 +190,7 @@ class StoredManifests:
         name, said = transformer.get("name"), transformer.get("configuration", {})
         if name == PARQUET_MANIFEST:
             check_extras(said, {"parts"})
-            found = [self._read_table_part(folder, part, grids, numbered) for part in said["parts"]]
+            found = [self._read_part(folder, part, grids, numbered, key) for part in said["parts"]]
             return lay_parts(found, grids, max(numbered, 1))
         if name != JSON_MANIFEST:
             raise UnsupportedError(
@@ -217,15 +219,16 @@ class StoredManifests:
         )
         return [ManifestPart(n, (0,) * len(t.grid), t.to_manifest()) for n, t in enumerate(tables)]
 
-    def _read_table_part(
+    def _read_part(
         self,
         folder: str,
         part: Mapping[str, Any],
         grids: list[tuple[int, ...]],
         numbered: int,
+        key: ChunkKeys,
     ) -> ManifestPart:
-        check_extras(part, PART)
-        check_extras(part["table"], TABLE)
+        is_table = "table" in part
+        check_extras(part, PART if is_table else ENTRIES)
         fragment = _demand_naturals([part.get("fragment", 0)])[0]
         shape, origin = _demand_naturals(part["shape"]), _demand_naturals(part["origin"])
         if fragment >= len(grids):
@@ -238,7 +241,12 @@ class StoredManifests:
             o + n > g for o, n, g in zip(origin, shape, grid, strict=True)
         ):
             raise FormatError(f"{folder}: chunks {shape} at {origin} lie outside the grid {grid}")
+        if not is_table:
+            most, known = max(numbered, 1), part.get("sources")
+            listed = JsonTable(self, part["manifest"], shape, "", key, known, bool(numbered), most)
+            return ManifestPart(fragment, origin, listed.to_manifest())
         said = part["table"]
+        check_extras(said, TABLE)
         renumbered = part.get("pipelines")
         numbers = None if renumbered is None else _demand_naturals(renumbered)
         if (numbers and max(numbers) >= numbered) or (said.get("pipelines") and not numbered):

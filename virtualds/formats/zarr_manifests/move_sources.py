@@ -62,6 +62,9 @@ class SourceMoving:
     # ------------------------------------------------------------------ tables of files
 
     def _move_part(self, folder: str, part: Mapping[str, Any]) -> dict[str, Any]:
+        if "table" not in part:
+            kept = {name: part[name] for name in part if name not in ("manifest", "sources")}
+            return {**kept, **self._move_entries(folder, part)}
         table = read_source_table(folder, part["table"]["sources"])
         if table not in self._tables:
             self._tables[table] = self._move_table(table)

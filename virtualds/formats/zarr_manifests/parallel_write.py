@@ -208,7 +208,8 @@ def _list_needed(document: Document) -> Iterator[str]:
             if transformer["name"] != PARQUET_MANIFEST:
                 continue
             for part in transformer["configuration"]["parts"]:
-                table = part["table"]
+                if (table := part.get("table")) is None:
+                    continue
                 folder, sources = (
                     to_set_path(path, table["path"]),
                     read_source_table(path, table["sources"]),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,11 +18,14 @@ from virtualds.errors import FormatError
 from virtualds.formats import Expiry, Removal
 from virtualds.formats.zarr.document import (
     CHUNKS,
+    FOLDER,
+    HISTORY,
     MARKER,
     Document,
     check_node,
     join_snapshot_path,
-    values_folder_of,
+    list_value_chunks,
+    name_snapshot,
 )
 from virtualds.formats.zarr_manifests.manifests import (
     JSON_MANIFEST,
@@ -33,6 +39,12 @@ from virtualds.stores import find_store
 from virtualds.stores.fence import outrun_error
 from virtualds.stores.store import ChangedError, ListedFile
 
+MOST_LISTED = 64
+"""Earlier snapshots that the root lists itself."""
+Snapshots = list[tuple[str, str]]
+"""Ids and times of snapshots, the oldest first."""
+Put = Callable[[str, bytes], None]
+"""Writes a file of the set, of a path that no other writer uses."""
 SNAPSHOT_ID = re.compile(r"\d{8}T\d{12}-[0-9a-f]{8}")
 """Ids of `virtualds.formats.zarr.document.name_snapshot`."""
 
@@ -56,7 +68,7 @@ def read_snapshot(root: str, options: StorageOptions | None, snapshot: str | Non
     document = Document.parse(find_store(url).read_all(url, options), url)
     if snapshot is None or snapshot == document.snapshot:
         return document
-    names = [name for name, _ in document.history]
+    names = [name for name, _ in list_snapshots(root, options, document)]
     if snapshot not in names:
         raise FileNotFoundError(f"{root}: there is no snapshot {snapshot!r}; there are {names}")
     return _open_kept(root, options, snapshot)
@@ -65,7 +77,15 @@ def read_snapshot(root: str, options: StorageOptions | None, snapshot: str | Non
 def _open_kept(root: str, options: StorageOptions | None, snapshot: str) -> Document:
     """Return the document of a snapshot of the history."""
     url = f"{root}/{join_snapshot_path(snapshot)}"
-    return Document.parse(find_store(url).read_all(url, options), url)
+    store = find_store(url)
+    try:
+        return Document.parse(gzip.decompress(store.read_all(url, options)), url)
+    except FileNotFoundError:
+        # as versions 0.x of the package have kept it
+        plain = url.removesuffix(".gz")
+        return Document.parse(store.read_all(plain, options), plain)
+    except (OSError, EOFError, zlib.error) as error:
+        raise FormatError(f"{url}: it is not a snapshot ({error}); the set is damaged") from error
 
 
 def read_all_nodes(
@@ -94,19 +114,65 @@ def swap(
         find_store(url).write_version(url, document.to_bytes(), options, version)
     except ChangedError as error:
         # the store may have kept a first request whose answer was lost, and refused the second
-        if not _continues(open_newest(root, options)[0], document):
+        both = (open_newest(root, options)[0], document)
+        if not _continues(*(list_snapshots(root, options, one) for one in both)):
             raise outrun_error(root) from error
 
 
-def _continues(newest: Document, document: Document) -> bool:
-    """Say whether a document has been the newest: others may have committed on top of it.
+def _continues(newest: Snapshots, ours: Snapshots) -> bool:
+    """Say whether a snapshot has been the newest: others may have committed on top of it.
 
-    The newest has its snapshot then, and before that none that the document has let go of.
+    The newest has it in its history then, and before it none that it has let go of.
     """
-    names, ours = ([name for name, _ in one.history] for one in (newest, document))
-    if document.snapshot not in names:
-        return False
-    return set(names[: names.index(document.snapshot)]) <= set(ours)
+    names, own = ([name for name, _ in one] for one in (newest, ours))
+    return own[-1] in names and set(names[: names.index(own[-1])]) <= set(own)
+
+
+# ---------------------------------------------------------------------- history
+
+
+def list_snapshots(root: str, options: StorageOptions | None, document: Document) -> Snapshots:
+    """Return the ids and times of all snapshots that can be opened, that of the document last."""
+    found = Snapshots()
+    for item in document.notes.get(HISTORY, ()):
+        found += [(item[0], item[1])] if len(item) == 2 else _read_history(root, options, item[0])
+    if document.snapshot:
+        found.append((document.snapshot, document.notes["time"]))
+    return found
+
+
+def _read_history(root: str, options: StorageOptions | None, path: str) -> Snapshots:
+    url = f"{root}/{to_set_path('', path)}"
+    found = parse_json(find_store(url).read_all(url, options), url)
+    try:
+        return [(str(name), str(time)) for name, time in found]
+    except (TypeError, ValueError) as error:
+        raise FormatError(f"{url}: it is no list of snapshots; the set is damaged") from error
+
+
+def extend_history(root: str, options: StorageOptions | None, before: Document, put: Put) -> Any:
+    """Return the history of the snapshot that follows another.
+
+    The root has the newest snapshots itself. When there are many, a file takes them, together with
+    files of as few: so an append to a set of any age writes about as much.
+    """
+    listed = [*before.notes.get(HISTORY, ())]
+    if before.snapshot:
+        listed.append((before.snapshot, before.notes["time"]))
+    pairs = [item for item in listed if len(item) == 2]
+    if len(pairs) < MOST_LISTED:
+        return listed
+    files = listed[: -len(pairs)]
+    while files and files[-1][1] <= len(pairs):
+        pairs = [*_read_history(root, options, files.pop()[0]), *pairs]
+    return [*files, _put_history(pairs, put)]
+
+
+def _put_history(pairs: Sequence[Any], put: Put) -> tuple[str, int, str]:
+    """Write a file of snapshots; return what the history says of it, with the time of the last."""
+    path = f"{FOLDER}/{name_snapshot()[0]}/history.json"
+    put(path, json.dumps(pairs, separators=(",", ":")).encode())
+    return path, len(pairs), pairs[-1][1]
 
 
 def write_nodes(
@@ -141,15 +207,19 @@ def expire_snapshots_of(root: str, options: StorageOptions | None, expiry: Expir
         find_store(root).demand_conditions(root, options)
     document, version = open_newest(root, options)
     now = datetime.now(UTC)
-    going = _list_expired(document, expiry, now)
-    staying = [(name, time) for name, time in document.history[:-1] if name not in going]
     with _noticing_others(root, options, version):
+        known = list_snapshots(root, options, document)
+        going = _list_expired(known, expiry, now)
+        staying = [(name, time) for name, time in known[:-1] if name not in going]
         lost = [_open_kept(root, options, name) for name in going]
         kept = [document, *(_open_kept(root, options, name) for name, _ in staying)]
         needed = {path for one in kept for path in list_needed_files(root, options, one)}
     if not expiry.dry_run:
         if going:
-            document.notes["history"] = staying
+            document.notes[HISTORY] = staying
+            if len(staying) > MOST_LISTED:
+                put = partial(_put_file, root, options)
+                document.notes[HISTORY] = [_put_history(staying, put)]
             swap(root, options, document, version)
         write_nodes(root, options, document, None)
     unneeded = list(_list_unneeded(root, options, needed, lost, set(going), now - expiry.grace))
@@ -172,11 +242,15 @@ def _noticing_others(root: str, options: StorageOptions | None, version: str) ->
         ) from error
 
 
-def _list_expired(document: Document, expiry: Expiry, now: datetime) -> list[str]:
+def _put_file(root: str, options: StorageOptions | None, path: str, data: bytes) -> None:
+    find_store(root).write_file(f"{root}/{path}", data, options)
+
+
+def _list_expired(known: Snapshots, expiry: Expiry, now: datetime) -> list[str]:
     """Return the ids of the snapshots that go."""
     return [
         name
-        for name, time in document.history[:-1][: len(document.history) - expiry.keep]
+        for name, time in known[:-1][: len(known) - expiry.keep]
         if expiry.older_than is None or now - datetime.fromisoformat(time) >= expiry.older_than
     ]
 
@@ -210,8 +284,7 @@ def _list_unneeded(
 def _list_chunks(document: Document) -> Iterator[str]:
     """Yield the paths of the chunks of values."""
     for path, noted in document.notes.get("values", {}).items():
-        folder = values_folder_of(path, noted)
-        yield from (f"{folder}/{name}" for name, _, _ in noted["chunks"])
+        yield from (chunk.get_path(path) for chunk in list_value_chunks(noted))
 
 
 def list_needed_files(
@@ -219,7 +292,9 @@ def list_needed_files(
 ) -> Iterator[str]:
     """Yield the paths of files and, ending in a slash, of folders that a snapshot needs."""
     if document.snapshot is not None:
-        yield join_snapshot_path(document.snapshot)
+        path = join_snapshot_path(document.snapshot)
+        yield from (path, path.removesuffix(".gz"))
+    yield from (item[0] for item in document.notes.get(HISTORY, ()) if len(item) == 3)
     yield from _list_chunks(document)
     for path, node in document.nodes.items():
         for transformer in node.get("storage_transformers") or ():
@@ -241,8 +316,11 @@ def _list_needed_by(
             manifest = manifests.read_document(to_set_path(folder, manifest))
         yield from _select_own(entry.get("path") for entry in manifest.values())
         return
-    tables = {read_source_table(folder, part["table"]["sources"]) for part in said["parts"]}
-    for part in said["parts"]:
+    tabled = [part for part in said["parts"] if "table" in part]
+    tables = {read_source_table(folder, part["table"]["sources"]) for part in tabled}
+    listed = (part["manifest"].values() for part in said["parts"] if "table" not in part)
+    yield from _select_own(entry.get("path") for entries in listed for entry in entries)
+    for part in tabled:
         yield to_set_path(folder, part["table"]["path"]) + "/"
     for table in tables:
         yield f"{table.folder}/"

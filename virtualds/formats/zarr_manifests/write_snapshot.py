@@ -15,14 +15,27 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import compute_strides
 from virtualds.chunks.sparse_manifest import SparseManifest, split_layers
 from virtualds.formats.zarr.chunk_keys import add_manifest_keys, parse_chunk_keys
-from virtualds.formats.zarr.document import COPIES, FOLDER, Document, build_value_entries
+from virtualds.formats.zarr.document import (
+    COPIES,
+    FOLDER,
+    Document,
+    ValueChunk,
+    build_value_entries,
+    list_value_chunks,
+    note_value_chunks,
+)
 from virtualds.formats.zarr.v3_arrays import ManifestPart, is_extended
 from virtualds.formats.zarr.v3_metadata import axes_from_v3
 from virtualds.formats.zarr.values import NativeArray
 from virtualds.formats.zarr.write_plan import PlannedArray, plan_writing
 from virtualds.formats.zarr_manifests.chunk_copies import ChunkCopies
 from virtualds.formats.zarr_manifests.counts import describe_counts
-from virtualds.formats.zarr_manifests.join_parts import MOST_JSON, join_all_parts, join_small_parts
+from virtualds.formats.zarr_manifests.join_parts import (
+    MOST_INLINE,
+    MOST_JSON,
+    join_all_parts,
+    join_small_parts,
+)
 from virtualds.formats.zarr_manifests.json_rows import Fingerprint
 from virtualds.formats.zarr_manifests.json_table import JsonTable
 from virtualds.formats.zarr_manifests.layers import arrange_layers, flatten_layers
@@ -50,9 +63,6 @@ from virtualds.source_file import StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.store import ChangedError
 from virtualds.urls import scheme_of
-
-MOST_INLINE = 16
-"""Most chunks of an array whose manifest goes into the metadata."""
 
 
 @dataclass
@@ -139,7 +149,7 @@ class SnapshotWriter:
             return dict(node)
         if node.known and self.before is not None:
             self._values[path] = self.before.notes["values"][path]
-            self._copies.keep(path, self._values[path]["chunks"])
+            self._copies.keep(path, self._values[path])
             return node.metadata
         if node.values is not None:
             transformer = self._write_values(path, node.values)
@@ -161,22 +171,19 @@ class SnapshotWriter:
         """
         key = parse_chunk_keys(values.metadata)
         chunks = [(key(place), data) for place, data in values.chunks]
-        now: list[list[Any]] = [
-            [name, len(data), hashlib.sha256(data).hexdigest()] for name, data in chunks
-        ]
-        for (_, data), (_, _, digest) in zip(chunks, now, strict=True):
+        noted = self.before.notes.get("values", {}).get(path) if self.before else None
+        known = {chunk[:3]: chunk for chunk in list_value_chunks(noted)}
+        is_plain = noted is None and self._put_plain(path, chunks)
+        found = []
+        for name, data in chunks:
+            digest = hashlib.sha256(data).hexdigest()
             self._copies.add(path, digest, data)
-        known = self.before.notes.get("values", {}).get(path) if self.before else None
-        if known is not None and known["chunks"] == now:
-            folder = known["folder"]
-        elif known is None and self._put_plain(path, chunks):
-            folder = ""
-        else:
-            folder = f"values.{self.name}"
-            for name, data in chunks:
-                self.put(f"{path}/{folder}/{name}", data)
-        noted = self._values[path] = {"folder": folder, "chunks": now}
-        return build_json_manifest(build_value_entries(path, noted)) if folder else None
+            new = ValueChunk(name, len(data), digest, "" if is_plain else f"values.{self.name}")
+            found.append(known.get(new[:3], new))
+            if found[-1] is new and not is_plain:
+                self.put(new.get_path(path), data)
+        now = self._values[path] = note_value_chunks(found)
+        return build_json_manifest(build_value_entries(path, now)) if now["folder"] else None
 
     def _put_plain(self, path: str, chunks: list[tuple[str, bytes]]) -> bool:
         """Write chunks where plain Zarr looks for them, unless something is there."""
@@ -197,13 +204,14 @@ class SnapshotWriter:
 
     def _write_manifest(self, path: str, node: PlannedArray, advance: Advance) -> dict[str, Any]:
         numbered = is_extended(node.metadata)
+        form = self._choose_form(node.parts)
         parts = self._join_parts(node.parts)
         forms: dict[str, Callable[..., dict[str, Any]]] = {
             "inline": self._encode_inline,
             "json": self._encode_json,
             "parquet": partial(self._write_parquet, advance),
         }
-        return forms[self._choose_form(parts)](path, parts, numbered)
+        return forms[form](path, parts, numbered)
 
     def _write_prefixes(self, path: str, table: JsonTable) -> dict[str, Any]:
         """Write the entries of a manifest as they are: chunks behind a prefix are not listed."""
@@ -228,7 +236,8 @@ class SnapshotWriter:
         if self.manifest is not None:
             return self.manifest
         layers = (layer for part in parts for _, layer in split_layers(part.manifest))
-        if any(self._find_own_table(layer) is not None for layer in layers):
+        if any(self._find_own_table(layer) or self._is_own_json(layer) for layer in layers):
+            # it grows: what the set has stays, and what is new goes beside it
             return "parquet"
         count = sum(part.manifest.size for part in parts)
         return "inline" if count <= MOST_INLINE else "json" if count <= MOST_JSON else "parquet"
@@ -262,9 +271,13 @@ class SnapshotWriter:
         self, advance: Advance, path: str, parts: list[ManifestPart], numbered: bool
     ) -> dict[str, Any]:
         said = []
-        for number, part in enumerate(self._arrange_layers(parts, numbered)):
+        arranged = list(self._arrange_layers(parts, numbered))
+        grows = self.manifest is None and len(arranged) > 1
+        for number, part in enumerate(arranged):
             table = self._find_stored(path, part.manifest)
-            if table is None:
+            if table is None and grows and _is_small(part.manifest):
+                table = self._encode_part(part)
+            elif table is None:
                 table = self._write_table(path, number, part.manifest, numbered, advance)
             place = {"origin": list(part.origin), "shape": list(part.manifest.shape)}
             said.append(({"fragment": part.fragment} if numbered else {}) | place | table)
@@ -273,16 +286,19 @@ class SnapshotWriter:
     def _join_parts(self, parts: list[ManifestPart]) -> list[ManifestPart]:
         if self.joins_all:
             return join_all_parts(parts)
-        return join_small_parts(parts, self._is_new, self._is_stored)
+        return join_small_parts(parts, self._is_new, lambda p: self._find_own_table(p.manifest))
 
     def _arrange_layers(self, parts: list[ManifestPart], numbered: bool) -> Iterator[ManifestPart]:
         if self.joins_all:
             return flatten_layers(parts, numbered)
         return arrange_layers(parts, lambda m: self._find_own_table(m) is not None, numbered)
 
-    def _is_stored(self, part: ManifestPart) -> bool:
-        """Say whether a part counts the rows of a table of this very set."""
-        return self._find_own_table(part.manifest) is not None
+    def _encode_part(self, part: ManifestPart) -> dict[str, Any]:
+        """Return the references of a small part as entries; later ones become a table."""
+        alone = [ManifestPart(0, (0,) * len(part.origin), part.manifest)]
+        known = list_fingerprints(alone, self.make_path)
+        entries = encode_entries(alone, self.make_path, numbered=False)
+        return {"manifest": entries} | ({"sources": known} if known else {})
 
     def _write_table(
         self, path: str, number: int, manifest: ChunkManifest, numbered: bool, advance: Advance
@@ -342,6 +358,11 @@ class SnapshotWriter:
             return table
         return None
 
+    def _is_own_json(self, manifest: ChunkManifest) -> bool:
+        """Say whether a manifest lies in a JSON file of this very set."""
+        table = manifest.counting.table if isinstance(manifest, LazyManifest) else None
+        return isinstance(table, JsonTable) and getattr(table.store, "root", None) == self.root
+
     def _is_new(self, part: ManifestPart) -> bool:
         """Say whether a part was just written by another process, for this very snapshot."""
         table = self._find_own_table(part.manifest)
@@ -384,6 +405,11 @@ def _find_prefix_table(node: PlannedArray) -> JsonTable | None:
     same = tuple(axis.nchunks for axis in axes) == table.grid
     same = same and counted == LazyManifest(table, table.grid).counting
     return table if same and table.has_prefixes and not table.prefix else None
+
+
+def _is_small(manifest: ChunkManifest) -> bool:
+    """Say whether the references of a part may stand in the metadata."""
+    return manifest.size <= MOST_INLINE and not isinstance(manifest, SparseManifest)
 
 
 def _to_metadata(manifest: Mapping[str, Any], known: Mapping[str, Fingerprint]) -> dict[str, Any]:
