@@ -150,7 +150,8 @@ def test_growing_costs_what_is_new(name: str, position: str, target: Path) -> No
     grown = virtualds.open_virtual_dataset(target)["v"]
     assert grown.sizes["time"] == FILES * STEPS + 3
     added = slice(None, 3) if position == "start" else slice(-3, None)
-    urls = [f.url for f in grown.isel(time=added).variable.data.manifest.loaded().files]
+    fragments = grown.isel(time=added).variable.data.fragments
+    urls = [f.url for fragment in fragments for f in fragment.manifest.loaded().files]
     assert sorted(int(url[-9:-3]) for url in urls) == [101, 102, 103]
 
 
