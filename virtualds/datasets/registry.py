@@ -143,7 +143,8 @@ FORMATS: tuple[Format, ...] = (
         Late("virtualds.formats.zarr_manifests.read:detect"),
         Late("virtualds.formats.zarr_manifests.read:read"),
         Late("virtualds.formats.zarr_manifests:write"),
-        Late("virtualds.formats.zarr_manifests:update"),
+        read_version=Late("virtualds.formats.zarr_manifests:read_version"),
+        compact=Late("virtualds.formats.zarr_manifests:compact"),
         markers=(SET_MARKER,),
         first_written=(SET_FOLDER,),
         choices=("manifest", "relative_paths", *CHANGES),
@@ -156,7 +157,6 @@ FORMATS: tuple[Format, ...] = (
             Late("virtualds.formats.zarr_manifests:abandon_parts"),
             Late("virtualds.formats.zarr_manifests.parallel_write:is_table_inside"),
         ),
-        join=Late("virtualds.formats.zarr_manifests:join_tables"),
         move=Late("virtualds.formats.zarr_manifests:move_sources"),
     ),
     Format(

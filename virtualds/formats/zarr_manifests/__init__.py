@@ -9,12 +9,14 @@ snapshot. Other files that a snapshot needs are never written twice.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from virtualds.arrays.group import ManifestGroup
 from virtualds.formats import CheckMoved, Expiry, MoveFile, Removal
 from virtualds.formats.read_options import ReadOptions
 from virtualds.formats.same_references import demand_same_parts
 from virtualds.formats.zarr.document import Document, join_snapshot_path, name_snapshot
+from virtualds.formats.zarr.v3_arrays import ManifestPart
 from virtualds.formats.zarr.write_plan import list_references, plan_writing
 from virtualds.formats.zarr_manifests.join_parts import join_all_parts
 from virtualds.formats.zarr_manifests.layers import count_layers
@@ -46,10 +48,14 @@ def write(
     options: StorageOptions | None = None,
     *,
     replace: bool = True,
+    base: FoundSet | None = None,
     manifest: str | None = None,
-    relative_paths: bool = False,
+    relative_paths: bool | None = None,
+    joins_all: bool = False,
 ) -> None:
     """Write a reference set, or a new snapshot of one: all of it, or nothing.
+
+    References and values that the set holds already are not written again.
 
     Parameters
     ----------
@@ -60,10 +66,15 @@ def write(
         Access options of the target.
     replace : bool
         Whether an existing set may be replaced. Anything else of this name is left alone.
+    base : FoundSet, optional
+        The snapshot that the group was made of, and that it follows; by default the newest.
     manifest : {"inline", "json", "parquet"}, optional
         The form of chunk manifests; by default by the number of chunks.
     relative_paths : bool
-        Whether paths of sources are written relative to the set, where they can be.
+        Whether paths of sources are written relative to the set, where they can be; by default as
+        in ``base``.
+    joins_all : bool
+        Whether small tables of the set are written again, joined with their neighbours.
 
     Raises
     ------
@@ -79,8 +90,33 @@ def write(
     root = url.rstrip("/")
     if manifest not in (None, *MANIFESTS):
         raise ValueError(f"manifest={manifest!r}: give one of {', '.join(map(repr, MANIFESTS))}")
-    found = find_replaceable(root, options, replace)
-    _commit(_make_document_writer(group), root, options, found, manifest, relative_paths)
+    found = base if base is not None else find_replaceable(root, options, replace)
+    if relative_paths is None:
+        relative_paths = base is not None and base.is_relative
+
+    def made(writer: SnapshotWriter) -> Document:
+        document = writer.write(group)
+        if joins_all and base is not None:
+            after = SetReader(root, options, document, ReadOptions()).read_group()
+            demand_same_parts(_list_joined(base.group, base), _list_joined(after, base), root)
+        return document
+
+    _commit(made, root, options, found, manifest, relative_paths, joins_all=joins_all)
+
+
+def compact(base: FoundSet) -> dict[str, Any] | None:
+    """Return the choices with which `write` joins the tables that many additions have left."""
+    arrays = list_references(base.group, base.root, base.document)
+    joined = {path: join_all_parts(parts) for path, parts in arrays.items()}
+    if all(len(joined[path]) == sum(map(count_layers, parts)) for path, parts in arrays.items()):
+        return None
+    return {"joins_all": True}
+
+
+def _list_joined(group: ManifestGroup, base: FoundSet) -> dict[str, list[ManifestPart]]:
+    """Return the parts of all arrays, joined as far as they can be."""
+    arrays = list_references(group, base.root, base.document)
+    return {path: join_all_parts(parts) for path, parts in arrays.items()}
 
 
 def begin_parts(
@@ -128,8 +164,15 @@ def commit_parts(group: ManifestGroup, place: PartsFolder, *, replace: bool = Tr
         A part is gone.
     """
     found = find_replaceable(place.root, place.options, replace)
-    made = _make_document_writer(group)
-    _commit(made, place.root, place.options, found, None, place.relative_paths, place)
+    _commit(
+        lambda writer: writer.write(group),
+        place.root,
+        place.options,
+        found,
+        None,
+        place.relative_paths,
+        place,
+    )
 
 
 def abandon_parts(place: PartsFolder) -> None:
@@ -159,46 +202,18 @@ def check_writable(
     plan_writing(group, root, found.document if found else None)
 
 
-def update(
-    url: str,
-    change: Callable[[ManifestGroup], ManifestGroup],
-    options: StorageOptions | None = None,
-    allow: AccessPolicy = ANYWHERE,
-    *,
-    manifest: str | None = None,
-    relative_paths: bool | None = None,
-) -> None:
-    """Write the changes of a set as a new snapshot; unchanged references are not written again.
-
-    Parameters
-    ----------
-    url, options, manifest, relative_paths
-        As in `write`; by default paths are written as they were.
-    change : callable
-        Takes the whole set and returns the new one.
-    allow : AccessPolicy
-        Where the files that it refers to may lie.
+def read_version(
+    url: str, options: StorageOptions | None = None, allow: AccessPolicy = ANYWHERE
+) -> FoundSet:
+    """Read the newest snapshot of a set in order to change it.
 
     Raises
     ------
     FileNotFoundError
         There is no set.
-    ConflictError
-        Another writer was faster; nothing has changed.
     """
     root = url.rstrip("/")
-    found = FoundSet(*open_newest(root, options))
-    found.document.nodes.update(read_all_nodes(root, options, found.document))
-    reader = SetReader(root, options, found.document, ReadOptions(allow=allow))
-    relative = found.is_relative if relative_paths is None else relative_paths
-    before = reader.read_group()
-    if (after := change(before)) is not before:
-        _commit(_make_document_writer(after), root, options, found, manifest, relative)
-
-
-def _make_document_writer(group: ManifestGroup) -> Callable[[SnapshotWriter], Document]:
-    """Return a function that writes the files of a group and returns its document."""
-    return lambda writer: writer.write(group)
+    return FoundSet(root, options, *open_newest(root, options), allow)
 
 
 def _commit(
@@ -234,41 +249,6 @@ def _commit(
 # ---------------------------------------------------------------------- upkeep
 
 
-def join_tables(url: str, options: StorageOptions | None = None) -> bool:
-    """Join the tables that many additions have left; say whether there were any.
-
-    Earlier snapshots need the old tables, which stay until they expire.
-
-    Raises
-    ------
-    FileNotFoundError
-        There is no set.
-    ConflictError
-        Another writer was faster; nothing has changed.
-    """
-    root = url.rstrip("/")
-    found = FoundSet(*open_newest(root, options))
-
-    def read(document: Document) -> ManifestGroup:
-        return SetReader(root, options, document, ReadOptions()).read_group()
-
-    group = read(found.document)
-    arrays = list_references(group, root, found.document)
-    joined = {path: join_all_parts(parts) for path, parts in arrays.items()}
-    if all(len(joined[path]) == sum(map(count_layers, parts)) for path, parts in arrays.items()):
-        return False
-
-    def made(writer: SnapshotWriter) -> Document:
-        document = writer.write(group)
-        written = list_references(read(document), root, document)
-        after = {path: join_all_parts(parts) for path, parts in written.items()}
-        demand_same_parts(joined, after, root)
-        return document
-
-    _commit(made, root, options, found, None, found.is_relative, joins_all=True)
-    return True
-
-
 def move_sources(
     url: str, options: StorageOptions | None, move: MoveFile, check: CheckMoved
 ) -> None:
@@ -282,7 +262,7 @@ def move_sources(
         Another writer was faster; nothing has changed.
     """
     root = url.rstrip("/")
-    found = FoundSet(*open_newest(root, options))
+    found = FoundSet(root, options, *open_newest(root, options))
     nodes = read_all_nodes(root, options, found.document)
 
     def made(writer: SnapshotWriter) -> Document:

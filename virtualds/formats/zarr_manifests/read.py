@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from virtualds.arrays.group import ManifestGroup
@@ -25,6 +26,7 @@ from virtualds.formats.zarr_manifests.manifests import StoredManifests, build_js
 from virtualds.formats.zarr_manifests.snapshots import read_all_nodes, read_snapshot
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
+from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
 from virtualds.stores.scan_cache import hold_files
 
 
@@ -130,10 +132,36 @@ class SetReader:
 
 @dataclass(frozen=True)
 class FoundSet:
-    """The snapshot that a writer has read, and the version of its file."""
+    """The snapshot that a writer has read, and the version of its file.
 
+    Parameters
+    ----------
+    root : str
+        Url of the folder.
+    options : StorageOptions, optional
+    document : Document
+    version : str
+        That of the root ``zarr.json``.
+    allow : AccessPolicy
+        Where the files that the set refers to may lie.
+    """
+
+    root: str
+    options: StorageOptions | None
     document: Document
     version: str
+    allow: AccessPolicy = ANYWHERE
+
+    @cached_property
+    def group(self) -> ManifestGroup:
+        """The whole set."""
+        how = ReadOptions(allow=self.allow)
+        return SetReader(self.root, self.options, self.document, how).read_group()
+
+    def is_current(self) -> bool:
+        """Say whether the snapshot is still the newest."""
+        url = f"{self.root}/{MARKER}"
+        return find_store(url).find_version(url, self.options) == self.version
 
     @property
     def is_relative(self) -> bool:
@@ -171,7 +199,7 @@ def find_set(root: str, options: StorageOptions | None) -> FoundSet | None:
             f"{root}: there is something of this name that is not a reference set; remove it, or "
             f"choose another name"
         )
-    return FoundSet(Document.parse(data, url), version)
+    return FoundSet(root, options, Document.parse(data, url), version)
 
 
 def _is_left_over(files: list[str]) -> bool:
