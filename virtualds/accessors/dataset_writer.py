@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import xarray as xr
 
-from virtualds.datasets.keywords import make_strict
+from virtualds.datasets.keywords import make_strict, select_fields
 from virtualds.importing import importing
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ class DatasetWriter:
             from virtualds.datasets.write import Destination, WriteOptions, make_dict
             from virtualds.datasets.write_modes import write_dataset
 
-        options = WriteOptions.of_call(given)
+        options = select_fields(WriteOptions, given)
         if url is None:
             whole = partial(group_from_dataset, self._dataset)
             return make_dict(whole, options, storage_options, type(self).to_manifest)

@@ -12,7 +12,7 @@ import xarray as xr
 
 from virtualds.accessors.dataset import VirtualDatasetAccessor
 from virtualds.chunks.manifest import OF_DATASETS, FamiliarNames
-from virtualds.datasets.keywords import make_strict
+from virtualds.datasets.keywords import make_strict, select_fields
 from virtualds.errors import VirtualdsError
 from virtualds.importing import importing
 
@@ -256,7 +256,7 @@ class VirtualDataTreeAccessor(FamiliarNames):
             from virtualds.datasets.write import Destination, WriteOptions, make_dict
             from virtualds.datasets.write_modes import write_tree
 
-        options = WriteOptions.of_call(given)
+        options = select_fields(WriteOptions, given)
         if url is None:
             whole = partial(group_from_tree, self._tree, write_inherited_coords)
             return make_dict(whole, options, storage_options, type(self).to_manifest)

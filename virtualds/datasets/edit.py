@@ -42,7 +42,7 @@ def load_own_values(group: ManifestGroup, own: str) -> ManifestGroup:
     return group.map_variables(read)
 
 
-# ---------------------------------------------------------------------- edited groups
+# ---------------------------------------------------------------------- what a group becomes
 
 NAMING_ATTRIBUTES = (
     "coordinates",
@@ -242,7 +242,7 @@ def _change_word(word: str, change: Words, attribute: str) -> str | None:
     return f"{change(word[:-1])}:" if attribute == "grid_mapping" else word
 
 
-# ---------------------------------------------------------------------- edit
+# ---------------------------------------------------------------------- the calls
 
 MOST_OWN_CHUNKS = 64
 """Values that a set holds itself have few chunks: large ones, or one."""

@@ -25,7 +25,6 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints
 from virtualds.datasets.keywords import format_suggestion
 from virtualds.datasets.materialize import ManifestChunks
-from virtualds.datasets.registry import INLINE_THRESHOLD, SUBCHUNK
 from virtualds.errors import UnsupportedError, VirtualdsError
 from virtualds.formats.admission import IsKnown
 from virtualds.reading.fetch import join_ranges
@@ -124,7 +123,7 @@ def _place_inline(
     ).pruned()
 
 
-# ---------------------------------------------------------------------- reference changes
+# ---------------------------------------------------------------------- what a user asks for
 
 Subchunk = Mapping[str, int | Mapping[str, int]]
 ChangeArray = Callable[[str, ManifestVariable, ManifestArray], ManifestArray]
@@ -157,11 +156,6 @@ class ReferenceChanges:
             raise ValueError(f"inline_threshold={most!r}: give a number of bytes, at least 0")
         if self.subchunk is not None:
             _check_subchunk(self.subchunk)
-
-    @classmethod
-    def of(cls, choices: Mapping[str, Any]) -> ReferenceChanges:
-        """Return what the choices of a user say."""
-        return cls(choices.get(SUBCHUNK), choices.get(INLINE_THRESHOLD))
 
     def apply(self, group: ManifestGroup, is_known: IsKnown) -> ManifestGroup:
         """Return a group with its chunks cut and held.

@@ -197,7 +197,7 @@ def find_virtual(variable: xr.Variable) -> ManifestArray | None:
         return None
 
 
-# ---------------------------------------------------------------------- to lazy
+# ---------------------------------------------------------------------- lazy arrays in place of virtual ones
 
 
 def to_lazy_copy(

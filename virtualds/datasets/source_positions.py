@@ -162,8 +162,6 @@ def list_dims_between(present: xr.Dataset, urls: set[str]) -> list[str]:
     return [dim for dim, there in met.items() if there.any() and not there.all()]
 
 
-# ---------------------------------------------------------------------- duplicates
-
 # ---------------------------------------------------------------------- copies
 # Chunks of a set that name no source: rewritten ones in files of the set, and bytes held in it.
 #
@@ -264,34 +262,24 @@ def _find_same_elements(present: xr.Dataset, new: xr.Dataset, dim: str) -> npt.N
 
 def _list_stretches(array: ManifestArray, axis: int, urls: set[str]) -> Any:
     """Return the stretches of chunks in some files that an array shows along an axis."""
-    found = [
-        _list_stretches_of(array, number, axis, urls) for number in range(len(array.fragments))
-    ]
-    return pd.concat([pd.DataFrame(columns=list(STRETCH_COLUMNS)), *found]).drop_duplicates()
-
-
-def _list_stretches_of(array: ManifestArray, number: int, axis: int, urls: set[str]) -> Any:
-    """Return the stretches of one fragment."""
-    fragment = array.fragments[number]
-    slabs = fragment.axes[axis].slabs()
-    parts = []
-    for ids, part in iterate_references(fragment.manifest):
-        names = np.array([file.url if file.url in urls else "" for file in part.files] + [""])
-        met = np.flatnonzero((part.file.ravel() >= 0) & (names[part.file.ravel()] != ""))
-        slab = np.unravel_index(ids.ravel()[met], fragment.manifest.shape)[axis]
-        begin, place = slabs.inset[slab], slabs.edges[slab]
-        parts.append(
-            pd.DataFrame(
-                {
-                    "url": names[part.file.ravel()[met]].astype(object),
-                    "offset": part.offset.ravel()[met],
-                    "begin": begin,
-                    "stop": begin + slabs.edges[slab + 1] - place,
-                    "place": place + fragment.start[axis],
-                }
-            ).drop_duplicates()
-        )
-    return pd.concat(parts) if parts else pd.DataFrame(columns=list(STRETCH_COLUMNS))
+    found = [pd.DataFrame(columns=list(STRETCH_COLUMNS))]
+    for fragment in array.fragments:
+        slabs = fragment.axes[axis].slabs()
+        for ids, part in iterate_references(fragment.manifest):
+            file = part.file.ravel()
+            names = np.array([file.url if file.url in urls else "" for file in part.files] + [""])
+            met = np.flatnonzero((file >= 0) & (names[file] != ""))
+            slab = np.unravel_index(ids.ravel()[met], fragment.manifest.shape)[axis]
+            begin, place = slabs.inset[slab], slabs.edges[slab]
+            columns = {
+                "url": names[file[met]].astype(object),
+                "offset": part.offset.ravel()[met],
+                "begin": begin,
+                "stop": begin + slabs.edges[slab + 1] - place,
+                "place": place + fragment.start[axis],
+            }
+            found.append(pd.DataFrame(columns).drop_duplicates())
+    return pd.concat(found).drop_duplicates()
 
 
 def _describe_copy(present: xr.Dataset, there: xr.Dataset, dim: str) -> str:
@@ -359,7 +347,7 @@ def duplicates_error(
     )
 
 
-# ---------------------------------------------------------------------- append places
+# ---------------------------------------------------------------------- pieces of a set and of new data
 
 
 class Piece(NamedTuple):

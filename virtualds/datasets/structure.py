@@ -75,7 +75,7 @@ def find_gaps(index: pd.Index[Any]) -> list[tuple[Any, Any]]:
     ]
 
 
-# ---------------------------------------------------------------------- renamed
+# ---------------------------------------------------------------------- dimensions of other names
 
 
 def find_renamed(
@@ -124,7 +124,7 @@ def write_rename(names: Mapping[str, str]) -> str:
     return f"lambda ds: ds.rename({{n: m for n, m in {found}.items() if n in ds.dims}})"
 
 
-# ---------------------------------------------------------------------- structure
+# ---------------------------------------------------------------------- facts
 
 PRESENCE, SIZE, DIMENSIONS, DTYPE, ROLE, VALUES = (
     "presence",

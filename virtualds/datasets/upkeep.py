@@ -103,7 +103,7 @@ def rename_paths(
 
     The archive was moved or copied: the references stay as they are, and only the urls change. A
     zarr-v3 set gets a new table of files; the other formats have a url in each reference, and write
-    them anew.
+    those that differ.
 
     Parameters
     ----------

@@ -23,6 +23,7 @@ from virtualds.datasets.keywords import (
     check_types,
     format_suggestion,
     list_arguments,
+    select_fields,
 )
 from virtualds.datasets.location import Location, format_for, format_there
 from virtualds.datasets.reference_changes import ReferenceChanges
@@ -94,7 +95,7 @@ def retry_on_conflict(attempt: Callable[[], Result], conflict: str) -> Result:
         pause = min(2 * pause, 5.0)
 
 
-# ---------------------------------------------------------------------- write options
+# ---------------------------------------------------------------------- how a set is written
 
 MODES = ("w-", "w", "a", "r+", "replace-source")
 CREATING = ("w-", "w")
@@ -138,11 +139,6 @@ class WriteOptions:
     missing_variables: str = "error"
     region: Any = None
 
-    @classmethod
-    def of_call(cls, given: Mapping[str, Any]) -> WriteOptions:
-        """Pick the options out of the arguments of a call."""
-        return cls(**{one.name: given[one.name] for one in fields(cls) if one.name in given})
-
     def __post_init__(self) -> None:
         if self.mode is None:
             default = "w-" if self.append_dim is None else "a"
@@ -178,13 +174,9 @@ class WriteOptions:
 
     def _check_appending(self) -> None:
         """Refuse options of appends where nothing is appended."""
-        given = {
-            "position": (self.position, "end"),
-            "on_duplicate": (self.on_duplicate, "raise"),
-            "new_variables": (self.new_variables, "error"),
-            "missing_variables": (self.missing_variables, "error"),
-        }
-        others = {name: value for name, (value, default) in given.items() if value != default}
+        names = ("position", "on_duplicate", "new_variables", "missing_variables")
+        given = {name: getattr(self, name) for name in names}
+        others = {n: value for n, value in given.items() if value != getattr(WriteOptions, n)}
         if self.region is not None or (self.mode == "a" and self.append_dim is None):
             check_choice("on_duplicate", self.on_duplicate, ("raise", "skip", "replace"))
             others.pop("on_duplicate", None)
@@ -220,7 +212,7 @@ class WriteOptions:
     @property
     def rewriting(self) -> Rewriting:
         """What to do about chunks that the format cannot hold."""
-        return Rewriting(**{n: v for n, v in self.choices.items() if n in REWRITING})
+        return select_fields(Rewriting, self.choices)
 
     @property
     def keep_query(self) -> bool:
@@ -230,7 +222,7 @@ class WriteOptions:
     @property
     def changes(self) -> ReferenceChanges:
         """How chunks are cut and held before the format gets them."""
-        return ReferenceChanges.of(self.choices)
+        return select_fields(ReferenceChanges, self.choices)
 
     @property
     def of_format(self) -> dict[str, Any]:
@@ -249,10 +241,10 @@ class WriteOptions:
                 remedy = "; ds.virtual.to_manifest has it, and this call does not"
             raise TypeError(f"{target.name} has no option {name!r}{remedy or f'; it has {listed}'}")
         check_types(self.choices)
-        ReferenceChanges.of(self.choices)
+        _ = self.changes
 
 
-# ---------------------------------------------------------------------- write
+# ---------------------------------------------------------------------- where a set is written
 
 Whole = Callable[[], ManifestGroup]
 """Returns the group of a new set."""
@@ -490,11 +482,11 @@ def prepare_write(
     """
     names = {one.name for one in fields(WriteOptions)}
     choices = {name: value for name, value in given.items() if name not in names}
-    options = WriteOptions.of_call(given | {"choices": choices})
+    options = select_fields(WriteOptions, given | {"choices": choices})
     return Destination.of(Location.of(url, storage_options), options).demand_free()
 
 
-# ---------------------------------------------------------------------- to dict
+# ---------------------------------------------------------------------- sets that stay in memory
 
 WHERE = "a dict of references"
 """The name of the target in errors."""

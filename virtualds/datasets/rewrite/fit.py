@@ -100,7 +100,7 @@ class Rewriting:
         raise UnsupportedError(list_details(said, details))
 
 
-# ---------------------------------------------------------------------- fit
+# ---------------------------------------------------------------------- the target of rewriting
 
 
 @dataclass(frozen=True)
