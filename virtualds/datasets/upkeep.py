@@ -102,8 +102,9 @@ def rename_paths(
     """Give the sources of a reference set other urls, in place and in one commit.
 
     The archive was moved or copied: the references stay as they are, and only the urls change. A
-    zarr-v3 set gets a new table of files; the other formats have a url in each reference, and write
-    them anew.
+    zarr-v3 set gets a new table of files, kerchunk JSON other texts of urls and templates, kerchunk
+    Parquet other records where they refer to moved files. Icechunk has a url in each reference, and
+    writes all of them anew.
 
     Parameters
     ----------
