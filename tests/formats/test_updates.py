@@ -411,6 +411,93 @@ def test_records_that_stay_are_not_touched(target: Target, years: list[Path]) ->
 
 
 @parquet
+def test_records_whose_rows_change_are_written_and_no_others(
+    target: Target, tmp_path: Path
+) -> None:
+    """The folder is exchanged, and the others have the same files in both."""
+    target.write(joined([target.counted(0, 6), target.counted(6, 40)]))
+    reader, folder = target.open(), tmp_path / "refs.parquet"
+
+    def seen() -> dict[str, int]:
+        return {p.name: p.stat().st_ino for p in folder.glob("v/*.parq")}
+
+    def change(make: Callable[[xr.Dataset], list[xr.Dataset]]) -> set[int]:
+        """Make a change, and return the numbers of the records that are other files."""
+        before = seen()
+        target.change(lambda old: joined(make(old)))
+        after = seen()
+        return {int(n.split(".")[1]) for n in before | after if before.get(n) != after.get(n)}
+
+    part = xr.Dataset.isel
+    new = [target.counted(100 + n, 103 + n) for n in range(0, 30, 3)]
+    # from the middle of a record to the middle of the next
+    assert change(
+        lambda old: [part(old, time=slice(13)), new[0], part(old, time=slice(16, None))]
+    ) == {2, 3}
+    values = [*range(13), 100, 101, 102, *range(16, 40)]
+    assert target.open()["v"].values.tolist() == values
+    # a reader goes on with what has not changed, and is told of what has
+    assert reader["v"][:10].values.tolist() == [*range(10)]
+    assert reader["v"][20:].values.tolist() == [*range(20, 40)]
+    with pytest.raises(ReadError, match="open it again"):
+        reader["v"][10:20].load()
+    # all rows move behind the place of insertion
+    assert change(lambda old: [part(old, time=slice(31)), new[1], part(old, time=slice(31, None))])
+    values[31:31] = [103, 104, 105]
+    assert target.open()["v"].values.tolist() == values
+    # the end is cut off, and the last record goes
+    assert change(lambda old: [part(old, time=slice(38))]) == {8}
+    assert target.open()["v"].values.tolist() == values[:38]
+    # then it grows in place
+    inode = folder.stat().st_ino
+    assert change(lambda old: [old, new[2]]) == {7, 8}
+    assert folder.stat().st_ino == inode
+    assert target.open()["v"].values.tolist() == [*values[:38], *range(106, 109)]
+
+
+@parquet
+def test_a_set_that_is_replaced_often_is_written_anew_at_times(
+    target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("virtualds.formats.kerchunk.parquet.MOST_EARLIER", 2)
+    target.write(target.counted(0, 10))
+    kept = []
+    for number in range(6):
+        before = (tmp_path / "refs.parquet/v/refs.1.parq").stat().st_ino
+        new = target.counted(100 * number, 100 * number + 5)
+        target.change(lambda old, new=new: joined([new, old.isel(time=slice(5, None))]))
+        kept.append((tmp_path / "refs.parquet/v/refs.1.parq").stat().st_ino == before)
+        found = target.open()["v"].values.tolist()
+        assert found == [*range(100 * number, 100 * number + 5), *range(5, 10)]
+    assert kept == [True, True, False, True, True, False]
+
+
+@parquet
+def test_where_files_have_one_name_records_are_copied(
+    target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: Any) -> None:
+        raise PermissionError("no links here")
+
+    target.write(target.counted(0, 10))
+    monkeypatch.setattr("os.link", refuse)
+    new = target.counted(100, 105)
+    target.change(lambda old: joined([new, old.isel(time=slice(5, None))]))
+    assert target.open()["v"].values.tolist() == [*range(100, 105), *range(5, 10)]
+
+
+@parquet
+def test_a_set_that_lacks_a_record_is_damaged_and_stays(target: Target, tmp_path: Path) -> None:
+    target.write(target.counted(0, 10))
+    (tmp_path / "refs.parquet/v/refs.1.parq").unlink()
+    before = target.files()
+    new = target.counted(100, 105)
+    with pytest.raises(ReadError, match="it is gone"):
+        target.change(lambda old: joined([new, old.isel(time=slice(5, None))]))
+    assert target.files() == before
+
+
+@parquet
 def test_new_variables_are_added_beside_the_old(target: Target, tmp_path: Path) -> None:
     target.write(target.counted(0, 12))
     before = target.files()
@@ -606,7 +693,7 @@ def test_a_file_that_changed_is_not_appended_under_its_old_fingerprint(
     assert target.files() == before
 
 
-OTHERS = ["the same place", "missing chunks", "attributes", "less", "more"]
+OTHERS = ["the same place", "missing chunks", "attributes", "less", "more", "replaced", "inserted"]
 
 
 @pytest.mark.product(times=3)
@@ -635,6 +722,9 @@ def test_a_slow_writer_overwrites_nothing(
             return old.assign_attrs(by="other")
         if other == "missing chunks":
             return old.pad(time=(0, 7), constant_values=0)
+        if other in ("replaced", "inserted"):
+            rest = old.isel(time=slice(5 if other == "replaced" else 0, None))
+            return joined([target.counted(50, 55), rest])
         return joined([old, target.counted(12, more[other])])
 
     def slow(self: Any, *args: Any) -> str:
@@ -642,8 +732,13 @@ def test_a_slow_writer_overwrites_nothing(
             target.change(competing)
         return put(self, *args)
 
-    expected = {"attributes": [], "missing chunks": [0] * 7}.get(other)
-    values = [*range(12), *(range(12, more[other]) if expected is None else expected)]
+    values = {
+        "attributes": [*range(12)],
+        "missing chunks": [*range(12), *[0] * 7],
+        # records that do not change are those of the old set
+        "replaced": [*range(50, 55), *range(5, 12)],
+        "inserted": [*range(50, 55), *range(12)],
+    }.get(other) or [*range(more[other])]
     monkeypatch.setattr(type(target.store), "write_version", slow)
     monkeypatch.setattr(fence, "PATIENCE", 0)
     new = target.counted(100, 109)

@@ -131,10 +131,10 @@ FORMATS: tuple[Format, ...] = (
         Late("virtualds.formats.kerchunk.parquet:detect"),
         Late("virtualds.formats.kerchunk.parquet:read"),
         Late("virtualds.formats.kerchunk.parquet:write"),
-        Late("virtualds.formats.kerchunk.parquet_append:update"),
+        read_version=Late("virtualds.formats.kerchunk.parquet:read_version"),
+        compact=Late("virtualds.formats.kerchunk.parquet:compact"),
         markers=(ZMETADATA,),
         choices=("record_size", "relative_paths", *CHANGES),
-        join=Late("virtualds.formats.kerchunk.parquet_upkeep:join_records"),
         obstacles=Late("virtualds.formats.kerchunk.encode_json:list_obstacles"),
     ),
     Format(

@@ -434,7 +434,7 @@ class FsspecStore:
     def write_folder(
         self,
         url: str,
-        files: Iterable[tuple[str, bytes]],
+        files: Iterable[tuple[str, bytes | None]],
         options: StorageOptions | None,
         *,
         replace: bool,

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.errors import exists_already
+from virtualds.errors import ReadError, exists_already
 from virtualds.options import get_options
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores.file_lock import hold_lock
@@ -243,6 +243,19 @@ def link_new(temporary: str, path: str) -> None:
     except FileExistsError as error:
         raise ChangedError(f"{path}: was created by another writer") from error
     os.unlink(temporary)
+
+
+def link_or_copy(path: str, target: str) -> None:
+    """Give a file a second name, or, where the filesystem cannot do that, copy it."""
+    try:
+        os.link(path, target)
+    except FileNotFoundError as error:
+        raise ReadError(f"{path}: it is gone; open the set again") from error
+    except OSError:
+        with open(target, "xb") as handle, open(path, "rb") as source:
+            shutil.copyfileobj(source, handle)
+            handle.flush()
+            os.fsync(handle.fileno())
 
 
 def sync_folder(path: str) -> None:
@@ -509,7 +522,7 @@ class LocalStore:
     def write_folder(
         self,
         url: str,
-        files: Iterable[tuple[str, bytes]],
+        files: Iterable[tuple[str, bytes | None]],
         options: StorageOptions | None,
         *,
         replace: bool,
@@ -524,6 +537,9 @@ class LocalStore:
             for inside, data in files:
                 target = os.path.join(temporary, *inside.split("/"))
                 os.makedirs(os.path.dirname(target), exist_ok=True)
+                if data is None:
+                    link_or_copy(os.path.join(path, *inside.split("/")), target)
+                    continue
                 with open(target, "xb") as handle:
                     handle.write(data)
                     handle.flush()

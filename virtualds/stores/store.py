@@ -152,13 +152,15 @@ class Store(Protocol):
     def write_folder(
         self,
         url: str,
-        files: Iterable[tuple[str, bytes]],
+        files: Iterable[tuple[str, bytes | None]],
         options: StorageOptions | None,
         *,
         replace: bool,
         expected: str | None = None,
     ) -> None:
         """Create or replace a folder in one step; ``files`` are paths inside it, and bytes.
+
+        None in place of bytes is the file at this path in the folder that is replaced.
 
         The last file is the one that readers open first. Readers see the old folder or the new one.
         If writing fails, the store removes what it has written.
@@ -277,7 +279,7 @@ class ReadOnlyStore(ABC):
     def write_folder(
         self,
         url: str,
-        files: Iterable[tuple[str, bytes]],
+        files: Iterable[tuple[str, bytes | None]],
         options: StorageOptions | None,
         *,
         replace: bool,

@@ -1,4 +1,4 @@
-"""The first row of an array's references that differs from the set.
+"""What differs between two tables of references, and which records of a set that concerns.
 
 Unchanged rows need not be written. Rows of a set need not even be read: a lazy manifest says which
 rows of which table it counts.
@@ -22,7 +22,6 @@ from virtualds.chunks.reference_table import (
     BLOCK_CHUNKS,
     ReferenceTable,
     TiledReferences,
-    iterate_blocks,
 )
 from virtualds.codecs.vlen_text import decode_text, encode_text
 from virtualds.formats.zarr.v2_metadata import read_chunk_grid
@@ -48,29 +47,41 @@ class ArrayChunks:
     manifest: ChunkManifest
 
 
-def find_first_changed_row(before: ArrayChunks, after: ArrayChunks) -> int | None:
-    """Return the number of the first row that is new or holds more than before.
+class RecordChanges(NamedTuple):
+    """What a change does to the records of an array.
 
-    None if old rows change: they are numbered differently, there are fewer, or a reference differs.
-    Elements past the end of an array do not count, so a chunk that reaches past it may grow.
+    ``records`` are the numbers of those that hold other rows than before. ``keeps`` says whether
+    every old row stays as readers use it: elements past the end of an array do not count, so a
+    chunk that reaches past it may grow.
+    """
+
+    records: set[int]
+    keeps: bool
+
+
+def find_changed_records(before: ArrayChunks, after: ArrayChunks, size: int) -> RecordChanges:
+    """Compare the rows of an array with those of a set, record by record.
+
+    Rows of the set itself, at their old numbers, are not read.
     """
     old, new = before.manifest, after.manifest
-    if not old.size:
-        return 0
     shapes = [tuple(a.metadata["shape"]) for a in (before, after)]
     numbered_alike = len(shapes[0]) == len(shapes[1]) and old.shape[1:] == new.shape[1:]
     # longer chunks are fewer, of an array of the same shape
     shrinks = shapes[0] > shapes[1] or new.size < old.size
-    if not numbered_alike or shapes[0][1:] != shapes[1][1:] or shrinks:
-        return None
-    first = old.size
-    for ids, rows in _list_rows(old, new):
-        for place in np.flatnonzero(~find_same_rows(rows, new.at(ids))).tolist():
-            row = int(ids[place])
-            if not _has_grown(before, after, row):
-                return None
-            first = min(first, row)
-    return first
+    keeps = numbered_alike and shapes[0][1:] == shapes[1][1:] and not shrinks
+    if not old.size:
+        keeps, old = True, ChunkManifest.missing((0,))
+    both = min(old.size, new.size)
+    # a record with a new row is written even if that chunk is missing
+    changed = set(range(both // size, -(-new.size // size))) if both < new.size else set[int]()
+    for ids in _list_rows(old, new, both):
+        for part in np.split(ids, np.flatnonzero(np.diff(ids // size)) + 1):
+            same = find_same_rows(old.at(part), new.at(part))
+            if not same.all():
+                changed.add(int(part[0]) // size)
+                keeps = keeps and all(_has_grown(before, after, int(row)) for row in part[~same])
+    return RecordChanges(changed, keeps)
 
 
 def cut_alike(before: ArrayChunks, after: ArrayChunks) -> ArrayChunks:
@@ -129,33 +140,32 @@ def list_other_tables(
 # ---------------------------------------------------------------------- rows that stay
 
 
-def _list_rows(old: ChunkManifest, new: ChunkManifest) -> Iterator[tuple[Ints, ChunkManifest]]:
-    """Yield the numbers and chunks of the old rows that may differ, block by block."""
-    kept, before, after = _count_kept_rows(old, new), old.find_existing(), new.find_existing()
-    if before is None or after is None:
-        yield from iterate_blocks(old, kept)
-        return
+def _list_rows(old: ChunkManifest, new: ChunkManifest, both: int) -> Iterator[Ints]:
+    """Yield the numbers of rows below ``both`` that may differ, in blocks."""
+    runs, before, after = _find_kept_rows(old, new), old.find_existing(), new.find_existing()
+    ends = [*(edge for run in runs for edge in run), both]
     # rows that exist in neither are missing in both
-    numbers = np.union1d(before, after)
-    numbers = numbers[(numbers >= kept) & (numbers < old.size)]
-    for begin in range(0, numbers.size, BLOCK_CHUNKS):
-        ids = numbers[begin : begin + BLOCK_CHUNKS]
-        yield ids, old.at(ids)
+    listed = None if before is None or after is None else np.union1d(before, after)
+    for begin, end in zip([0, *ends[1::2]], ends[::2], strict=True):
+        known = listed[(listed >= begin) & (listed < end)] if listed is not None else None
+        count = end - begin if known is None else known.size
+        for first in range(0, count, BLOCK_CHUNKS):
+            ids = np.arange(first, min(first + BLOCK_CHUNKS, count))
+            yield begin + ids if known is None else known[ids]
 
 
-def _count_kept_rows(old: ChunkManifest, new: ChunkManifest) -> int:
-    """Return how many leading rows are the same rows of the set, without reading them."""
+def _find_kept_rows(old: ChunkManifest, new: ChunkManifest) -> list[tuple[int, int]]:
+    """Return runs of rows that are the same rows of the set, without reading them."""
     if not isinstance(old, LazyManifest):
-        return 0
-    row, table = 0, old.counting.table
+        return []
+    found, table = list[tuple[int, int]](), old.counting.table
     for origin, part in _list_parts(new):
-        if not part.size:
-            continue
-        begin = np.ravel_multi_index(origin, new.shape) if origin else 0
-        if begin != row or part.shape[1:] != new.shape[1:] or not _is_row_range(part, table, row):
-            break
-        row += part.size
-    return min(row, old.size)
+        begin = int(np.ravel_multi_index(origin, new.shape)) if origin and part.size else 0
+        end = min(begin + part.size, old.size)
+        is_run = part.shape[1:] == new.shape[1:] and _is_row_range(part, table, begin)
+        if begin < end and is_run:
+            found.append((begin, end))
+    return found
 
 
 def _list_parts(manifest: ChunkManifest) -> Iterable[tuple[tuple[int, ...], ChunkManifest]]:

@@ -12,7 +12,8 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from math import prod
 from typing import Any
 
@@ -24,8 +25,14 @@ from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import find_runs
 from virtualds.chunks.reference_table import ReferenceTable
 from virtualds.errors import FormatError, UnsupportedError, exists_already
-from virtualds.formats.kerchunk.changed_rows import ArrayChunks
+from virtualds.formats.kerchunk.changed_rows import (
+    ArrayChunks,
+    cut_alike,
+    find_changed_records,
+    list_other_sources,
+)
 from virtualds.formats.kerchunk.records import (
+    EARLIER,
     WRITTEN,
     Records,
     RecordTable,
@@ -36,22 +43,35 @@ from virtualds.formats.kerchunk.write_record import encode_record
 from virtualds.formats.markers import ZMETADATA
 from virtualds.formats.read_options import READ_ALL, ReadOptions
 from virtualds.formats.referenced_files import MALFORMED_ERRORS, malformed_error
+from virtualds.formats.same_references import demand_same_rows
 from virtualds.formats.zarr.v2_metadata import read_chunk_grid
 from virtualds.formats.zarr.v2_read import NOTES, HierarchyReader
-from virtualds.formats.zarr.v2_write import Hierarchy
+from virtualds.formats.zarr.v2_write import RELATIVE, Hierarchy
 from virtualds.formats.zarr.write_plan import suggest_zarr_v3
 from virtualds.json_values import parse_json
 from virtualds.progress import count_array
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
-from virtualds.stores.access_rules import AccessPolicy
-from virtualds.stores.fence import create_folder, is_claim, outrun_error
+from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
+from virtualds.stores.fence import (
+    WriteLease,
+    create_folder,
+    explain_vanished_files,
+    is_claim,
+    outrun_error,
+    read_marker,
+)
+from virtualds.stores.store import ChangedError
 from virtualds.urls import scheme_of
 
 RECORD_SIZE = 100_000
 """References in a record, unless every array has fewer chunks."""
 DISPLACED = "displaced"
 """Key among our notes of a fence: how many fences in a row it displaced."""
+MOST_EARLIER = 64
+"""Most names of records of a set; then all of them are written anew."""
+ROOM = 10_000
+"""References in a record, at least, after records were joined: more will follow."""
 MOST_EMPTY = 16
 """Records without any chunk that are written all the same, for readers that list all keys."""
 
@@ -109,13 +129,18 @@ def demand_no_claim(marker: bytes, url: str) -> None:
 
 @dataclass(frozen=True)
 class ParquetSet:
-    """The content of the ``.zmetadata`` of a set."""
+    """The content of the ``.zmetadata`` of a set.
+
+    A writer has also read its ``version``, and knows how many fences its own one displaces.
+    """
 
     source: SourceFile
     document: Mapping[str, Any]
     metadata: Mapping[str, Any]
     notes: Mapping[str, Any]
     records: Records
+    version: str = ""
+    displaced: int = 0
 
     @classmethod
     def parse(cls, raw: bytes, source: SourceFile, allow: AccessPolicy) -> ParquetSet:
@@ -136,6 +161,22 @@ class ParquetSet:
             if isinstance(error, FormatError):
                 raise
             raise malformed_error(source.url, error) from error
+
+    @cached_property
+    def group(self) -> ManifestGroup:
+        """The whole set."""
+        return self.read_tree()
+
+    @property
+    def is_relative(self) -> bool:
+        """Whether urls of sources are written relative to the set."""
+        return bool(self.notes.get(RELATIVE))
+
+    def is_current(self) -> bool:
+        """Say whether the set still has the version that was read."""
+        marker = f"{self.source.url}/{ZMETADATA}"
+        found = find_store(marker).find_version(marker, self.source.options)
+        return found == self.version
 
     def read_manifest(self, path: str, grid: tuple[int, ...]) -> ChunkManifest:
         """Return where the chunks of an array lie."""
@@ -184,14 +225,32 @@ def _parse_metadata(value: Any, where: str) -> Any:
 # ---------------------------------------------------------------------- writing
 
 
+def read_version(
+    url: str, options: StorageOptions | None = None, allow: AccessPolicy = ANYWHERE
+) -> ParquetSet:
+    """Read a set in order to change it.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no set.
+    """
+    url = url.rstrip("/")
+    raw, version, displaced = read_marker(f"{url}/{ZMETADATA}", options, count_displaced)
+    demand_no_claim(raw, url)
+    found = ParquetSet.parse(raw, SourceFile(url, options=options), allow)
+    return replace(found, version=version, displaced=displaced)
+
+
 def write(
     group: ManifestGroup,
     url: str,
     options: StorageOptions | None = None,
     *,
     replace: bool = True,
+    base: ParquetSet | None = None,
     record_size: int | None = None,
-    relative_paths: bool = False,
+    relative_paths: bool | None = None,
 ) -> None:
     """Write a reference set record by record: all of it, or nothing.
 
@@ -204,16 +263,20 @@ def write(
         Access options of the target.
     replace : bool
         Whether an existing set may be replaced. Anything else of this name is left alone.
+    base : ParquetSet, optional
+        The version to change: only records are written whose rows differ from it.
     record_size : int, optional
-        References in a record; by default `RECORD_SIZE`, or fewer if no array has as many chunks.
-    relative_paths : bool
-        Whether urls of sources are written relative to the folder that the set lies in.
+        References in a record; by default as before, and in a new set `RECORD_SIZE`, or fewer if no
+        array has as many chunks.
+    relative_paths : bool, optional
+        Whether urls of sources are written relative to the folder that the set lies in; by default
+        as before, and in a new set not.
 
     Raises
     ------
     UnsupportedError
-        Zarr v2 metadata cannot describe some variables; all of them are named. Or an existing set
-        is not on local disk.
+        Zarr v2 metadata cannot describe some variables; all of them are named. Or rows of an
+        existing set would change that is not on local disk, or the store has no conditional writes.
     FileExistsError
         There is something of this name, and it is no set or may not be replaced.
     ConflictError
@@ -223,13 +286,64 @@ def write(
     """
     check_size(record_size)
     url = url.rstrip("/")
-    hierarchy = hierarchy_of(group, url, relative=relative_paths)
+    if base is None:
+        _create(group, url, options, replace, record_size, bool(relative_paths))
+        return
+    size = record_size or base.records.size
+    relative = base.is_relative if relative_paths is None else relative_paths
+    is_alike = (size, relative) == (base.records.size, base.is_relative)
+    with explain_vanished_files(base.is_current, url):
+        growth = _SetGrowth.between(base, group) if is_alike else None
+        if growth is None:
+            demand_exchange(url)
+            hierarchy = hierarchy_of(group, url, relative=relative)
+            replaced = _Replacement.of(base, hierarchy, size, is_alike)
+            check = partial(_check_record, base) if group is base.group else None
+            files = replaced.yield_files(check)
+            try:
+                find_store(url).write_folder(
+                    url, files, options, replace=True, expected=base.version
+                )
+            except ChangedError as error:
+                raise outrun_error(url) from error
+            return
+    growth.write()
+
+
+def compact(found: ParquetSet) -> dict[str, Any] | None:
+    """Return the size of records with which a set has fewer of them, None if there is none."""
+    counts = [array.manifest.size for array in found.read_arrays().values()]
+    size = min(RECORD_SIZE, max([ROOM, *counts]))
+    fewer = _count_records(counts, size) < _count_records(counts, found.records.size)
+    return {"record_size": size} if fewer else None
+
+
+def _count_records(counts: list[int], size: int) -> int:
+    return sum(-(-count // size) for count in counts)
+
+
+def _check_record(found: ParquetSet, rows: ChunkManifest, data: bytes) -> None:
+    """Prove that a record holds the references of its rows."""
+    url = found.source.url
+    demand_same_rows(rows, found.records.parse(data, url).take(0, slice(0, rows.size)), url)
+
+
+def _create(
+    group: ManifestGroup,
+    url: str,
+    options: StorageOptions | None,
+    replace: bool,
+    size: int | None,
+    relative: bool,
+) -> None:
+    """Write a new set, or replace whatever set there is."""
+    hierarchy = hierarchy_of(group, url, relative=relative)
     replaces = _is_set(url, options)
     if replaces and not replace:
         raise exists_already(url)
     if replaces:
         demand_exchange(url)
-    files = files_of(hierarchy, record_size or _choose_record_size(hierarchy))
+    files = files_of(hierarchy, size or _choose_record_size(hierarchy))
     try:
         if scheme_of(url) != "file":
             create_folder(url, ZMETADATA, files, options)
@@ -286,30 +400,88 @@ def demand_exchange(url: str) -> None:
     """Refuse to replace references where no store can do that in one step."""
     if scheme_of(url) != "file":
         raise UnsupportedError(
-            f"{url}: references of an existing set can be replaced in one step on local disk only; "
-            f"write to another url, remove the set first, or use format='zarr-v3', which replaces "
-            f"sets in any store"
+            f"{url}: in a store a kerchunk Parquet set can only grow, at the end of the first axis "
+            f"of its arrays, since its records have fixed names, and no store replaces several "
+            f"files in one step; write to another url, change a copy on local disk, remove the set "
+            f"first, or use format='zarr-v3', which changes sets in any store"
         )
 
 
-def files_of(
-    hierarchy: Hierarchy, size: int, check: Callable[[ChunkManifest, bytes], None] | None = None
-) -> Iterator[tuple[str, bytes]]:
-    """Yield the files of a set, the one that makes it a set last.
+def files_of(hierarchy: Hierarchy, size: int) -> Iterator[tuple[str, bytes]]:
+    """Yield the files of a new set, the one that makes it a set last."""
+    new = _Replacement(hierarchy, size, secrets.token_hex(8), {}, ())
+    return ((path, data) for path, data in new.yield_files() if data is not None)
 
-    ``check`` takes the rows of a record and its bytes, before the record is written.
+
+@dataclass(frozen=True)
+class _Replacement:
+    """A set in a new folder.
+
+    Parameters
+    ----------
+    hierarchy : Hierarchy
+    size : int
+        References in a record.
+    token : str
+        The name of the set, which its new records have.
+    kept : dict of str to set of int
+        By array: records of the old folder that are the same in the new one.
+    earlier : sequence of str
+        The names that those have.
     """
-    token = secrets.token_hex(8)
-    for path, manifest in hierarchy.manifests.items():
-        with count_array(manifest.size) as advance:
-            for number in list_records(manifest, size):
-                rows = rows_of_record(manifest, number, size)
-                data = encode_record(rows, hierarchy.name_file, size, token)
-                if check is not None:
-                    check(rows, data)
-                yield join_record_path(path, number), data
-                advance(rows.size)
-    yield ZMETADATA, to_document(hierarchy, size, {"set": token})
+
+    hierarchy: Hierarchy
+    size: int
+    token: str
+    kept: Mapping[str, set[int]]
+    earlier: Sequence[str]
+
+    @classmethod
+    def of(cls, base: ParquetSet, hierarchy: Hierarchy, size: int, alike: bool) -> _Replacement:
+        """Return a set that keeps what it can of an older version."""
+        records, token = base.records, secrets.token_hex(8)
+        names = [] if records.token is None else [records.token, *records.earlier]
+        # records of other tools have no name: nobody could tell them from others at their place
+        if not (alike and names and len(names) <= MOST_EARLIER):
+            return cls(hierarchy, size, token, {}, ())
+        kept = {}
+        for path, then in base.read_arrays().items():
+            if path in hierarchy.manifests:
+                now = _cut_like(then, hierarchy, path)
+                there = {*list_records(then.manifest, size)}
+                kept[path] = there - find_changed_records(then, now, size).records
+        return cls(hierarchy, size, token, kept, names if any(kept.values()) else ())
+
+    def yield_files(
+        self, check: Callable[[ChunkManifest, bytes], None] | None = None
+    ) -> Iterator[tuple[str, bytes | None]]:
+        """Yield the files, the one that makes it a set last; None stands for the old file.
+
+        ``check`` takes the rows of a record and its bytes, before the record is written.
+        """
+        hierarchy, size = self.hierarchy, self.size
+        for path, manifest in hierarchy.manifests.items():
+            kept = self.kept.get(path, ())
+            with count_array(manifest.size) as advance:
+                for number in list_records(manifest, size):
+                    data = None
+                    if number not in kept:
+                        rows = rows_of_record(manifest, number, size)
+                        data = encode_record(rows, hierarchy.name_file, size, self.token)
+                        if check is not None:
+                            check(rows, data)
+                    yield join_record_path(path, number), data
+                    advance(min(size, manifest.size - number * size))
+        earlier = {EARLIER: [*self.earlier]} if self.earlier else {}
+        yield ZMETADATA, to_document(hierarchy, size, {"set": self.token} | earlier)
+
+
+def _cut_like(before: ArrayChunks, hierarchy: Hierarchy, path: str) -> ArrayChunks:
+    """Cut the values in memory of a new array as the set does, and return the array."""
+    key = f"{path}/.zarray"
+    found = cut_alike(before, ArrayChunks(hierarchy.metadata[key], hierarchy.manifests[path]))
+    hierarchy.metadata[key], hierarchy.manifests[path] = found.metadata, found.manifest
+    return found
 
 
 def list_records(manifest: ChunkManifest, size: int) -> Sequence[int]:
@@ -330,7 +502,7 @@ def rows_of_record(manifest: ChunkManifest, number: int, size: int) -> ChunkMani
     return manifest.at(np.arange(number * size, min(number * size + size, manifest.size)))
 
 
-def to_document(hierarchy: Hierarchy, size: int, names: Mapping[str, str | None]) -> bytes:
+def to_document(hierarchy: Hierarchy, size: int, names: Mapping[str, Any]) -> bytes:
     """Return the file that makes a folder a set."""
     known = {key: name for key, name in names.items() if name is not None}
     written = {path: list_records(m, size) for path, m in hierarchy.manifests.items()}
@@ -341,3 +513,83 @@ def to_document(hierarchy: Hierarchy, size: int, names: Mapping[str, str | None]
         NOTES: known | hierarchy.get_notes() | ({WRITTEN: some} if some else {}),
     }
     return json.dumps(document, allow_nan=False).encode()
+
+
+# ---------------------------------------------------------------------- growing in place
+
+
+@dataclass(frozen=True)
+class _SetGrowth:
+    """The growth of a set whose existing references all stay.
+
+    Parameters
+    ----------
+    found : ParquetSet
+    hierarchy : Hierarchy
+        Of the new set.
+    grown : dict of str to list of int
+        By array: the records that get new rows.
+    """
+
+    found: ParquetSet
+    hierarchy: Hierarchy
+    grown: dict[str, list[int]]
+
+    @classmethod
+    def between(cls, found: ParquetSet, after: ManifestGroup) -> _SetGrowth | None:
+        """Return the growth of a set, None if existing references change."""
+        url, size = found.source.url, found.records.size
+        hierarchy = hierarchy_of(
+            after,
+            url,
+            sources=lambda m: list_other_sources(m, found.holds),
+            relative=found.is_relative,
+        )
+        before = found.read_arrays()
+        if before.keys() - hierarchy.manifests.keys():
+            # readers of the old array would read another array of the same name
+            return None
+        noted, new = found.notes.get("files", {}), hierarchy.notes["files"]
+        if any(new[name] != noted[name] for name in new.keys() & noted.keys()):
+            # the file of this name has changed, though its chunks lie where they did
+            return None
+        grown = {}
+        for path, manifest in hierarchy.manifests.items():
+            records = list_records(manifest, size)
+            if path in before:
+                changes = find_changed_records(
+                    before[path], _cut_like(before[path], hierarchy, path), size
+                )
+                if not changes.keeps:
+                    return None
+                records = [
+                    n for n in list_records(hierarchy.manifests[path], size) if n in changes.records
+                ]
+            grown[path] = [*records]
+        # kept, since only reading all records could tell whether they are still used
+        hierarchy.notes["files"] = {**noted, **new}
+        return cls(found, hierarchy, grown)
+
+    def write(self) -> None:
+        """Write records, then, in one step, the metadata that make them valid."""
+        found, writer = self.found, secrets.token_hex(8)
+        source, records = found.source, found.records
+        paths = [join_record_path(path, n) for path, numbers in self.grown.items() for n in numbers]
+        fence = WriteLease(source.url, ZMETADATA, source.options, found.version, paths)
+        fence.replace_marker(found.to_fence(writer, found.displaced))
+        with explain_vanished_files(fence.is_current, source.url):
+            for path, numbers in self.grown.items():
+                self._write_array(path, numbers, fence, writer)
+        names: dict[str, Any] = {"set": records.token, "writer": writer}
+        names |= {EARLIER: [*records.earlier]} if records.earlier else {}
+        fence.replace_marker(to_document(self.hierarchy, records.size, names))
+
+    def _write_array(self, path: str, numbers: list[int], fence: WriteLease, writer: str) -> None:
+        records, manifest = self.found.records, self.hierarchy.manifests[path]
+        name = self.hierarchy.name_file
+        with count_array(manifest.size) as advance:
+            for number in numbers:
+                rows = rows_of_record(manifest, number, records.size)
+                data = encode_record(rows, name, records.size, records.token, writer)
+                fence.put(join_record_path(path, number), data)
+                advance(rows.size)

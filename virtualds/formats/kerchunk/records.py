@@ -8,7 +8,7 @@ chunks ``n * record_size`` and on, in C order over the chunk grid, in columns ``
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -40,6 +40,7 @@ from virtualds.source_file import SourceFile
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import AccessPolicy
 from virtualds.stores.store import version_of
+from virtualds.urls import make_relative
 
 FENCED = "virtualds"
 """Key of our notes in a marker, where writers also put their fence."""
@@ -48,6 +49,8 @@ WRITTEN = "records"
 since all their chunks are missing."""
 TOKEN = b"virtualds"
 """Key in the metadata of a record with the name of its set."""
+EARLIER = "earlier"
+"""Key in our notes: names that the set had before, of which records have stayed."""
 WRITER = b"virtualds-writer"
 """Key in the metadata of a record with the name of its writer, so that no two records are equal."""
 
@@ -94,6 +97,7 @@ class Records:
         self.source = source
         self.size = size
         self.token: str | None = notes.get("set")
+        self.earlier: Sequence[str] = notes.get(EARLIER, ())
         self.allow = allow
         self._noted = notes.get("files", {})
         self.written: Mapping[str, Any] = notes.get(WRITTEN, {})
@@ -135,7 +139,17 @@ class Records:
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle where the records lie, not what is kept of them."""
-        names = ("source", "size", "token", "allow", "written", "_marker", "_meaning", "_opening")
+        names = (
+            "source",
+            "size",
+            "token",
+            "earlier",
+            "allow",
+            "written",
+            "_marker",
+            "_meaning",
+            "_opening",
+        )
         kept = {name: getattr(self, name) for name in names}
         return kept | {"_noted": pack_table(self._noted)}
 
@@ -151,6 +165,16 @@ class Records:
         if self.token is None:
             return None
         return tuple(self._files.get_file(url) for url in self._noted)
+
+    def find_noted_files(self, urls: Collection[str]) -> tuple[SourceFile, ...] | None:
+        """Return those of the noted files that have one of some urls; None as `get_noted_files`."""
+        if self.token is None or self.allow.protocol is not None:
+            noted = self.get_noted_files()
+            return None if noted is None else tuple(f for f in noted if f.url in urls)
+        # we write absolute urls, or urls relative to the set
+        texts = (text for url in urls for text in (url, make_relative(url, self.source.url)))
+        found = {self._files.get_file(text) for text in texts if text in self._noted}
+        return tuple(file for file in found if file.url in urls)
 
     @cached_property
     def catalogue(self) -> SourceSummary | None:
@@ -224,7 +248,7 @@ class Records:
             raise unreachable_error(url, error) from error
         table = read_parquet(data, url, ["path"])
         token = (table.schema.metadata or {}).get(TOKEN, b"").decode("utf-8", "replace")
-        if self.token is not None and token != self.token:
+        if self.token is not None and token not in (self.token, *self.earlier):
             raise ReadError(
                 f"{url}: it belongs to another writing of the set, which was replaced after it was "
                 f"opened; open it again"
@@ -348,6 +372,11 @@ class RecordTable:
         if (noted := self._records.get_noted_files()) is not None:
             return noted
         return LazyManifest(self, (self._count,)).sources
+
+    def find_sources(self, urls: Collection[str]) -> tuple[SourceFile, ...]:
+        """Return those of its files that have one of the urls, without a look at all others."""
+        found = self._records.find_noted_files(urls)
+        return tuple(f for f in self.list_sources() if f.url in urls) if found is None else found
 
     def summarize_sources(self) -> SourceSummary | None:
         """Return a summary of the files that the set has noted."""
