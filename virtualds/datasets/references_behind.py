@@ -197,7 +197,7 @@ def find_virtual(variable: xr.Variable) -> ManifestArray | None:
         return None
 
 
-# ---------------------------------------------------------------------- lazy arrays in place of virtual ones
+# ---------------------------------------------------------------------- lazy arrays
 
 
 def to_lazy_copy(
