@@ -1,6 +1,6 @@
 """Append a day of four variables night after night; measure each append, the set, and opening it.
 
-    python tests/benchmarks/nightly.py --nights 1000 --format .zarr --format .icechunk
+python tests/benchmarks/nightly.py --nights 1000 --format .zarr --format .icechunk
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +53,30 @@ def open_set(target: Path) -> xr.Dataset:
     return xr.open_dataset(target, engine="virtual")
 
 
+def append(day: xr.Dataset, target: Path, is_first: bool) -> None:
+    day.virtual.to_manifest(target, **({} if is_first else {"append_dim": "time"}))
+
+
+def measure_format(suffix: str, nights: int, folder: Path | None) -> None:
+    """Print rows of what a set of a format costs as it grows."""
+    root = Path(tempfile.mkdtemp(dir=folder))
+    target = root / f"refs{suffix}"
+    print(f"{suffix}: nights, MB, files, ms of an append (mean since the last row), ms to open")
+    spent, since = 0.0, 0
+    for night, day in enumerate(yield_days(root, nights), 1):
+        spent += measure(partial(append, day, target, night == 1))
+        since += 1
+        if night in MEASURED or night == nights:
+            files = [p for p in target.rglob("*") if p.is_file()]
+            size = sum(p.stat().st_size for p in files) / 1e6
+            opened = measure(partial(open_set, target), 5)
+            print(f"{night:6} {size:8.2f} {len(files):6} {spent / since:7.1f} {opened:7.1f}")
+            spent, since = 0.0, 0
+    print(f"compact: {measure(partial(virtualds.compact, target)):.0f} ms")
+    print(f"then to open: {measure(partial(open_set, target), 5):.1f} ms", flush=True)
+    shutil.rmtree(root)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--nights", type=int, default=1000)
@@ -59,23 +84,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where to write; by default a temporary one")
     given = parser.parse_args()
     for suffix in given.format or [".zarr"]:
-        root = Path(tempfile.mkdtemp(dir=given.folder))
-        target = root / f"refs{suffix}"
-        print(f"{suffix}: nights, MB, files, ms of an append (mean since the last row), ms to open")
-        spent, since = 0.0, 0
-        for night, day in enumerate(yield_days(root, given.nights), 1):
-            how = {"append_dim": "time"} if night > 1 else {}
-            spent += measure(lambda day=day, how=how: day.virtual.to_manifest(target, **how))
-            since += 1
-            if night in MEASURED or night == given.nights:
-                files = [p for p in target.rglob("*") if p.is_file()]
-                size = sum(p.stat().st_size for p in files) / 1e6
-                opened = measure(lambda: open_set(target), 5)
-                print(f"{night:6} {size:8.2f} {len(files):6} {spent / since:7.1f} {opened:7.1f}")
-                spent, since = 0.0, 0
-        print(f"compact: {measure(lambda: virtualds.compact(target)):.0f} ms")
-        print(f"then to open: {measure(lambda: open_set(target), 5):.1f} ms", flush=True)
-        shutil.rmtree(root)
+        measure_format(suffix, given.nights, given.folder)
 
 
 if __name__ == "__main__":

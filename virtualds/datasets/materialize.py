@@ -34,7 +34,7 @@ from virtualds.formats.zarr.document import CHUNKS, MARKER, consolidate
 from virtualds.formats.zarr.v2_obstacles import unsupported_reasons
 from virtualds.formats.zarr.v3_arrays import is_extended
 from virtualds.formats.zarr.write_plan import PlannedArray, plan_writing
-from virtualds.formats.zarr_manifests.snapshots import list_needed_files, read_snapshot
+from virtualds.formats.zarr_manifests.snapshots import collect_needed_files, read_snapshot
 from virtualds.progress import Advance, ProgressOption, count_progress, is_shown
 from virtualds.reading.threads import cores, run_all
 from virtualds.source_file import SourceFile, StorageOptions, checksum_of, find_mismatch
@@ -401,7 +401,7 @@ def _list_present_chunks(root: str, options: StorageOptions | None) -> dict[str,
         document = read_snapshot(root, options, None)
     except (FileNotFoundError, NotADirectoryError):
         return {path: one.file.size for path, one in found.items()}
-    needed = set(list_needed_files(root, options, document))
+    needed = collect_needed_files(root, options, [document])
     recent = time.time() - GRACE.total_seconds() / 2
     return {
         path: one.file.size

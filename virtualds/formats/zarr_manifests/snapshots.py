@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from virtualds.formats.zarr_manifests.manifests import (
     read_source_table,
     to_set_path,
 )
+from virtualds.formats.zarr_manifests.source_table import SourceTable
 from virtualds.json_values import parse_json
 from virtualds.source_file import StorageOptions
 from virtualds.stores import find_store
@@ -212,8 +214,8 @@ def expire_snapshots_of(root: str, options: StorageOptions | None, expiry: Expir
         going = _list_expired(known, expiry, now)
         staying = [(name, time) for name, time in known[:-1] if name not in going]
         lost = [_open_kept(root, options, name) for name in going]
-        kept = [document, *(_open_kept(root, options, name) for name, _ in staying)]
-        needed = {path for one in kept for path in list_needed_files(root, options, one)}
+        kept = (_open_kept(root, options, name) for name, _ in staying)
+        needed = collect_needed_files(root, options, chain([document], kept))
     if not expiry.dry_run:
         if going:
             document.notes[HISTORY] = staying
@@ -287,45 +289,57 @@ def _list_chunks(document: Document) -> Iterator[str]:
         yield from (chunk.get_path(path) for chunk in list_value_chunks(noted))
 
 
-def list_needed_files(
-    root: str, options: StorageOptions | None, document: Document
-) -> Iterator[str]:
-    """Yield the paths of files and, ending in a slash, of folders that a snapshot needs."""
-    if document.snapshot is not None:
-        path = join_snapshot_path(document.snapshot)
-        yield from (path, path.removesuffix(".gz"))
-    yield from (item[0] for item in document.notes.get(HISTORY, ()) if len(item) == 3)
-    yield from _list_chunks(document)
-    for path, node in document.nodes.items():
-        for transformer in node.get("storage_transformers") or ():
-            yield from _list_needed_by(root, options, path, transformer)
+def collect_needed_files(
+    root: str, options: StorageOptions | None, documents: Iterable[Document]
+) -> set[str]:
+    """Return the paths of files and, ending in a slash, of folders that snapshots need.
 
-
-def _list_needed_by(
-    root: str, options: StorageOptions | None, folder: str, transformer: Mapping[str, Any]
-) -> Iterator[str]:
-    """Yield the files that a manifest needs: its own, and those of the set that it refers to."""
-    said = transformer["configuration"]
+    Snapshots share most of their tables: each is looked at once.
+    """
+    found, tables = set[str](), set[SourceTable]()
     manifests = StoredManifests(root, options)
-    if transformer["name"] == JSON_MANIFEST:
-        manifest = said["manifest"]
-        for path in (manifest, said.get("sources")):
-            if isinstance(path, str):
-                yield to_set_path(folder, path)
-        if isinstance(manifest, str):
-            manifest = manifests.read_document(to_set_path(folder, manifest))
-        yield from _select_own(entry.get("path") for entry in manifest.values())
+    for document in documents:
+        if document.snapshot is not None:
+            path = join_snapshot_path(document.snapshot)
+            found |= {path, path.removesuffix(".gz")}
+        found.update(item[0] for item in document.notes.get(HISTORY, ()) if len(item) == 3)
+        found.update(_list_chunks(document))
+        for folder, node in document.nodes.items():
+            for transformer in node.get("storage_transformers") or ():
+                said = transformer["configuration"]
+                is_json = transformer["name"] == JSON_MANIFEST
+                parts = [said] if is_json else said["parts"]
+                for part in parts:
+                    _add_needed(folder, part, manifests, found, tables)
+    return found
+
+
+def _add_needed(
+    folder: str,
+    part: Mapping[str, Any],
+    manifests: StoredManifests,
+    found: set[str],
+    tables: set[SourceTable],
+) -> None:
+    """Add the files that a part of a manifest needs: its own, and those that it refers to."""
+    if (said := part.get("table")) is not None:
+        found.add(to_set_path(folder, said["path"]) + "/")
+        table = read_source_table(folder, said["sources"])
+        if table not in tables:
+            tables.add(table)
+            found.add(f"{table.folder}/")
+            known = table.read_fingerprints(manifests, np.arange(table.rows))
+            found.update(_select_own(path for path, _ in known))
         return
-    tabled = [part for part in said["parts"] if "table" in part]
-    tables = {read_source_table(folder, part["table"]["sources"]) for part in tabled}
-    listed = (part["manifest"].values() for part in said["parts"] if "table" not in part)
-    yield from _select_own(entry.get("path") for entries in listed for entry in entries)
-    for part in tabled:
-        yield to_set_path(folder, part["table"]["path"]) + "/"
-    for table in tables:
-        yield f"{table.folder}/"
-        known = table.read_fingerprints(manifests, np.arange(table.rows))
-        yield from _select_own(path for path, _ in known)
+    entries = part["manifest"]
+    files = (one for one in (entries, part.get("sources")) if isinstance(one, str))
+    paths = [to_set_path(folder, one) for one in files]
+    if isinstance(entries, str):
+        if paths[0] in found:
+            return
+        entries = manifests.read_document(paths[0])
+    found.update(paths)
+    found.update(_select_own(entry.get("path") for entry in entries.values()))
 
 
 def _select_own(paths: Iterable[str | None]) -> Iterator[str]:
