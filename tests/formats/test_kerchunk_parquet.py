@@ -40,7 +40,7 @@ from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.write import prepare_write
 from virtualds.formats.kerchunk import json as kerchunk_json
 from virtualds.formats.kerchunk import parquet as kerchunk_parquet
-from virtualds.formats.kerchunk import record_columns, write_record
+from virtualds.formats.kerchunk import record_files
 from virtualds.formats.kerchunk import records as kerchunk_records
 from virtualds.source_file import SourceFile
 from virtualds.stores.local import LocalStore
@@ -370,7 +370,7 @@ def test_a_failing_write_leaves_the_old_set(
     ds, _ = grid_of_chunks(tmp_path)
     before = sorted(os.listdir(tmp_path))
     count = iter(range(99))
-    record = write_record.encode_record
+    record = record_files.encode_record
 
     def failing(*args: Any) -> bytes:
         if next(count) == at:
@@ -604,7 +604,7 @@ def test_a_row_of_a_url_that_there_is_not_is_damage() -> None:
     numbers = pa.array([0, 5], pa.int32())
     column = pa.DictionaryArray.from_arrays(numbers, pa.array(["data.bin"]), safe=False)
     with pytest.raises(FormatError, match="column path has 1 texts"):
-        record_columns.read_urls(pa.table({"path": column}))
+        record_files.read_urls(pa.table({"path": column}))
 
 
 def test_a_record_whose_token_is_no_text_is_of_another_writing(tmp_path: Path) -> None:
@@ -654,7 +654,7 @@ def test_a_new_set_that_fails_in_a_store_is_not_there_and_can_be_created_again(
 ) -> None:
     ds, values = grid_of_chunks(tmp_path)
     url = "memory://bucket/refs.parquet"
-    record, calls = write_record.encode_record, io.StringIO()
+    record, calls = record_files.encode_record, io.StringIO()
 
     def failing(*args: Any) -> bytes:
         if calls.write("x") and calls.tell() > 2:

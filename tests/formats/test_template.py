@@ -11,15 +11,14 @@ import pytest
 from fsspec.implementations.reference import ReferenceFileSystem
 
 from virtualds import FormatError
-from virtualds.formats.kerchunk import generators
 from virtualds.formats.kerchunk import templates as template
-from virtualds.formats.kerchunk.generators import generate_references
 from virtualds.formats.kerchunk.json import _unfold
 from virtualds.formats.kerchunk.templates import (
     MOST_CHARACTERS,
     MOST_DEPTH,
     MOST_REFERENCES,
     Templates,
+    generate_references,
 )
 
 EXAMPLE = {
@@ -206,7 +205,7 @@ def test_hostile_generators_are_format_errors(which: str, monkeypatch: pytest.Mo
 
 
 def test_all_generators_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generators, "MOST_REFERENCES", 1000)
+    monkeypatch.setattr(template, "MOST_REFERENCES", 1000)
     half = gen(dimensions={"i": {"stop": 600}})
     assert len(generate_references([half], Templates({}))) == 600
     with pytest.raises(FormatError, match="600"):

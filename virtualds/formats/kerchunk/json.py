@@ -28,8 +28,7 @@ from virtualds.formats.kerchunk.entries import (
     decompress,
     find_beginning,
 )
-from virtualds.formats.kerchunk.generators import generate_references
-from virtualds.formats.kerchunk.templates import Templates
+from virtualds.formats.kerchunk.templates import Templates, generate_references
 from virtualds.formats.read_options import READ_ALL, ReadOptions
 from virtualds.formats.referenced_files import MALFORMED_ERRORS, malformed_error
 from virtualds.formats.zarr.v2_read import NOTES, HierarchyReader

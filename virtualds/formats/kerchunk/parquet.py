@@ -27,10 +27,12 @@ from virtualds.chunks.reference_table import ReferenceTable
 from virtualds.errors import FormatError, UnsupportedError, exists_already
 from virtualds.formats.kerchunk.changed_rows import (
     ArrayChunks,
+    RecordChanges,
     cut_alike,
     find_changed_records,
     list_other_sources,
 )
+from virtualds.formats.kerchunk.record_files import encode_record
 from virtualds.formats.kerchunk.records import (
     EARLIER,
     WRITTEN,
@@ -39,7 +41,6 @@ from virtualds.formats.kerchunk.records import (
     hash_document,
     join_record_path,
 )
-from virtualds.formats.kerchunk.write_record import encode_record
 from virtualds.formats.markers import ZMETADATA
 from virtualds.formats.read_options import READ_ALL, ReadOptions
 from virtualds.formats.referenced_files import MALFORMED_ERRORS, malformed_error
@@ -293,21 +294,14 @@ def write(
     relative = base.is_relative if relative_paths is None else relative_paths
     is_alike = (size, relative) == (base.records.size, base.is_relative)
     with explain_vanished_files(base.is_current, url):
-        growth = _SetGrowth.between(base, group) if is_alike else None
-        if growth is None:
+        grown = _NextVersion.grown(base, group) if is_alike else None
+        if grown is None:
             demand_exchange(url)
             hierarchy = hierarchy_of(group, url, relative=relative)
-            replaced = _Replacement.of(base, hierarchy, size, is_alike)
             check = partial(_check_record, base) if group is base.group else None
-            files = replaced.yield_files(check)
-            try:
-                find_store(url).write_folder(
-                    url, files, options, replace=True, expected=base.version
-                )
-            except ChangedError as error:
-                raise outrun_error(url) from error
+            _NextVersion.replaced(base, hierarchy, size, is_alike).exchange(base, check)
             return
-    growth.write()
+    grown.write_in_place(base)
 
 
 def compact(found: ParquetSet) -> dict[str, Any] | None:
@@ -343,7 +337,8 @@ def _create(
         raise exists_already(url)
     if replaces:
         demand_exchange(url)
-    files = files_of(hierarchy, size or _choose_record_size(hierarchy))
+    new = _NextVersion.new(hierarchy, size or _choose_record_size(hierarchy))
+    files = ((path, data) for path, data in new.yield_files() if data is not None)
     try:
         if scheme_of(url) != "file":
             create_folder(url, ZMETADATA, files, options)
@@ -407,81 +402,137 @@ def demand_exchange(url: str) -> None:
         )
 
 
-def files_of(hierarchy: Hierarchy, size: int) -> Iterator[tuple[str, bytes]]:
-    """Yield the files of a new set, the one that makes it a set last."""
-    new = _Replacement(hierarchy, size, secrets.token_hex(8), {}, ())
-    return ((path, data) for path, data in new.yield_files() if data is not None)
-
-
 @dataclass(frozen=True)
-class _Replacement:
-    """A set in a new folder.
+class _NextVersion:
+    """A set as it is written.
 
     Parameters
     ----------
     hierarchy : Hierarchy
     size : int
         References in a record.
-    token : str
-        The name of the set, which its new records have.
-    kept : dict of str to set of int
-        By array: records of the old folder that are the same in the new one.
-    earlier : sequence of str
-        The names that those have.
+    names : mapping
+        The notes ``set``, its name, which new records have, and ``earlier``, those of other ones.
+    changed : mapping of str to set of int
+        By array: the records to write. The others stay; of an array that is not here, none do.
     """
 
     hierarchy: Hierarchy
     size: int
-    token: str
-    kept: Mapping[str, set[int]]
-    earlier: Sequence[str]
+    names: Mapping[str, Any]
+    changed: Mapping[str, set[int]]
 
     @classmethod
-    def of(cls, base: ParquetSet, hierarchy: Hierarchy, size: int, alike: bool) -> _Replacement:
-        """Return a set that keeps what it can of an older version."""
-        records, token = base.records, secrets.token_hex(8)
-        names = [] if records.token is None else [records.token, *records.earlier]
+    def new(cls, hierarchy: Hierarchy, size: int) -> _NextVersion:
+        """Return a set of which nothing is there."""
+        return cls(hierarchy, size, {"set": secrets.token_hex(8)}, {})
+
+    @classmethod
+    def grown(cls, base: ParquetSet, group: ManifestGroup) -> _NextVersion | None:
+        """Return a set all of whose old rows stay as they are, None if they do not."""
+        new, size = partial(list_other_sources, is_known=base.holds), base.records.size
+        hierarchy = hierarchy_of(group, base.source.url, sources=new, relative=base.is_relative)
+        before = base.read_arrays()
+        noted, files = base.notes.get("files", {}), hierarchy.notes["files"]
+        # readers of an old array would read another one of its name; or a file of this name has
+        # changed, though its chunks lie where they did
+        if before.keys() - hierarchy.manifests.keys() or any(
+            files[name] != noted[name] for name in files.keys() & noted.keys()
+        ):
+            return None
+        changed = {}
+        for path, then in before.items():
+            found = _compare(then, hierarchy, path, size)
+            if not found.keeps:
+                return None
+            changed[path] = found.records
+        # kept, since only reading all records could tell whether they are still used
+        hierarchy.notes["files"] = {**noted, **files}
+        names = {key: base.notes.get(key) for key in ("set", EARLIER)}
+        return cls(hierarchy, size, names, changed)
+
+    @classmethod
+    def replaced(
+        cls, base: ParquetSet, hierarchy: Hierarchy, size: int, is_alike: bool
+    ) -> _NextVersion:
+        """Return a set that keeps the records whose rows do not change."""
+        token = base.records.token
+        new, earlier = cls.new(hierarchy, size), [token, *base.records.earlier]
         # records of other tools have no name: nobody could tell them from others at their place
-        if not (alike and names and len(names) <= MOST_EARLIER):
-            return cls(hierarchy, size, token, {}, ())
-        kept = {}
-        for path, then in base.read_arrays().items():
-            if path in hierarchy.manifests:
-                now = _cut_like(then, hierarchy, path)
-                there = {*list_records(then.manifest, size)}
-                kept[path] = there - find_changed_records(then, now, size).records
-        return cls(hierarchy, size, token, kept, names if any(kept.values()) else ())
+        if token is None or not is_alike or len(earlier) > MOST_EARLIER:
+            return new
+        changed = {
+            path: _compare(then, hierarchy, path, size).records
+            for path, then in base.read_arrays().items()
+            if path in hierarchy.manifests
+        }
+        return replace(new, names={**new.names, EARLIER: earlier}, changed=changed)
+
+    def _is_written(self, path: str, number: int) -> bool:
+        return path not in self.changed or number in self.changed[path]
 
     def yield_files(
-        self, check: Callable[[ChunkManifest, bytes], None] | None = None
+        self,
+        writer: str | None = None,
+        check: Callable[[ChunkManifest, bytes], None] | None = None,
     ) -> Iterator[tuple[str, bytes | None]]:
-        """Yield the files, the one that makes it a set last; None stands for the old file.
+        """Yield the files, the one that makes it a set last; None stands for one that stays.
 
         ``check`` takes the rows of a record and its bytes, before the record is written.
         """
         hierarchy, size = self.hierarchy, self.size
         for path, manifest in hierarchy.manifests.items():
-            kept = self.kept.get(path, ())
             with count_array(manifest.size) as advance:
                 for number in list_records(manifest, size):
                     data = None
-                    if number not in kept:
+                    if self._is_written(path, number):
                         rows = rows_of_record(manifest, number, size)
-                        data = encode_record(rows, hierarchy.name_file, size, self.token)
+                        name, token = hierarchy.name_file, self.names["set"]
+                        data = encode_record(rows, name, size, token, writer)
                         if check is not None:
                             check(rows, data)
                     yield join_record_path(path, number), data
                     advance(min(size, manifest.size - number * size))
-        earlier = {EARLIER: [*self.earlier]} if self.earlier else {}
-        yield ZMETADATA, to_document(hierarchy, size, {"set": self.token} | earlier)
+        yield ZMETADATA, to_document(hierarchy, size, {**self.names, "writer": writer})
+
+    def exchange(
+        self, base: ParquetSet, check: Callable[[ChunkManifest, bytes], None] | None
+    ) -> None:
+        """Put the set in place of an older version."""
+        url, options, version = base.source.url, base.source.options, base.version
+        files = self.yield_files(check=check)
+        try:
+            find_store(url).write_folder(url, files, options, replace=True, expected=version)
+        except ChangedError as error:
+            raise outrun_error(url) from error
+
+    def write_in_place(self, base: ParquetSet) -> None:
+        """Write records, then, in one step, the metadata that make them valid."""
+        source, writer = base.source, secrets.token_hex(8)
+        paths = [
+            join_record_path(path, number)
+            for path, manifest in self.hierarchy.manifests.items()
+            for number in list_records(manifest, self.size)
+            if self._is_written(path, number)
+        ]
+        fence = WriteLease(source.url, ZMETADATA, source.options, base.version, paths)
+        fence.replace_marker(base.to_fence(writer, base.displaced))
+        with explain_vanished_files(fence.is_current, source.url):
+            for path, data in self.yield_files(writer):
+                if path == ZMETADATA and data is not None:
+                    fence.replace_marker(data)
+                elif data is not None:
+                    fence.put(path, data)
 
 
-def _cut_like(before: ArrayChunks, hierarchy: Hierarchy, path: str) -> ArrayChunks:
-    """Cut the values in memory of a new array as the set does, and return the array."""
+def _compare(before: ArrayChunks, hierarchy: Hierarchy, path: str, size: int) -> RecordChanges:
+    """Compare an array of a set with a new one, whose values in memory are cut as the set does."""
     key = f"{path}/.zarray"
-    found = cut_alike(before, ArrayChunks(hierarchy.metadata[key], hierarchy.manifests[path]))
-    hierarchy.metadata[key], hierarchy.manifests[path] = found.metadata, found.manifest
-    return found
+    after = cut_alike(before, ArrayChunks(hierarchy.metadata[key], hierarchy.manifests[path]))
+    hierarchy.metadata[key], hierarchy.manifests[path] = after.metadata, after.manifest
+    found = find_changed_records(before, after, size)
+    old, new = ({*list_records(a.manifest, size)} for a in (before, after))
+    return found._replace(records=found.records | (new - old))
 
 
 def list_records(manifest: ChunkManifest, size: int) -> Sequence[int]:
@@ -504,7 +555,7 @@ def rows_of_record(manifest: ChunkManifest, number: int, size: int) -> ChunkMani
 
 def to_document(hierarchy: Hierarchy, size: int, names: Mapping[str, Any]) -> bytes:
     """Return the file that makes a folder a set."""
-    known = {key: name for key, name in names.items() if name is not None}
+    known = {key: name for key, name in names.items() if name}
     written = {path: list_records(m, size) for path, m in hierarchy.manifests.items()}
     some = {path: find_runs(np.array(n)) for path, n in written.items() if not isinstance(n, range)}
     document = {
@@ -513,83 +564,3 @@ def to_document(hierarchy: Hierarchy, size: int, names: Mapping[str, Any]) -> by
         NOTES: known | hierarchy.get_notes() | ({WRITTEN: some} if some else {}),
     }
     return json.dumps(document, allow_nan=False).encode()
-
-
-# ---------------------------------------------------------------------- growing in place
-
-
-@dataclass(frozen=True)
-class _SetGrowth:
-    """The growth of a set whose existing references all stay.
-
-    Parameters
-    ----------
-    found : ParquetSet
-    hierarchy : Hierarchy
-        Of the new set.
-    grown : dict of str to list of int
-        By array: the records that get new rows.
-    """
-
-    found: ParquetSet
-    hierarchy: Hierarchy
-    grown: dict[str, list[int]]
-
-    @classmethod
-    def between(cls, found: ParquetSet, after: ManifestGroup) -> _SetGrowth | None:
-        """Return the growth of a set, None if existing references change."""
-        url, size = found.source.url, found.records.size
-        hierarchy = hierarchy_of(
-            after,
-            url,
-            sources=lambda m: list_other_sources(m, found.holds),
-            relative=found.is_relative,
-        )
-        before = found.read_arrays()
-        if before.keys() - hierarchy.manifests.keys():
-            # readers of the old array would read another array of the same name
-            return None
-        noted, new = found.notes.get("files", {}), hierarchy.notes["files"]
-        if any(new[name] != noted[name] for name in new.keys() & noted.keys()):
-            # the file of this name has changed, though its chunks lie where they did
-            return None
-        grown = {}
-        for path, manifest in hierarchy.manifests.items():
-            records = list_records(manifest, size)
-            if path in before:
-                changes = find_changed_records(
-                    before[path], _cut_like(before[path], hierarchy, path), size
-                )
-                if not changes.keeps:
-                    return None
-                records = [
-                    n for n in list_records(hierarchy.manifests[path], size) if n in changes.records
-                ]
-            grown[path] = [*records]
-        # kept, since only reading all records could tell whether they are still used
-        hierarchy.notes["files"] = {**noted, **new}
-        return cls(found, hierarchy, grown)
-
-    def write(self) -> None:
-        """Write records, then, in one step, the metadata that make them valid."""
-        found, writer = self.found, secrets.token_hex(8)
-        source, records = found.source, found.records
-        paths = [join_record_path(path, n) for path, numbers in self.grown.items() for n in numbers]
-        fence = WriteLease(source.url, ZMETADATA, source.options, found.version, paths)
-        fence.replace_marker(found.to_fence(writer, found.displaced))
-        with explain_vanished_files(fence.is_current, source.url):
-            for path, numbers in self.grown.items():
-                self._write_array(path, numbers, fence, writer)
-        names: dict[str, Any] = {"set": records.token, "writer": writer}
-        names |= {EARLIER: [*records.earlier]} if records.earlier else {}
-        fence.replace_marker(to_document(self.hierarchy, records.size, names))
-
-    def _write_array(self, path: str, numbers: list[int], fence: WriteLease, writer: str) -> None:
-        records, manifest = self.found.records, self.hierarchy.manifests[path]
-        name = self.hierarchy.name_file
-        with count_array(manifest.size) as advance:
-            for number in numbers:
-                rows = rows_of_record(manifest, number, records.size)
-                data = encode_record(rows, name, records.size, records.token, writer)
-                fence.put(join_record_path(path, number), data)
-                advance(rows.size)

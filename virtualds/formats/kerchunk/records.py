@@ -28,7 +28,7 @@ from virtualds.chunks.record_cache import (
 )
 from virtualds.chunks.reference_table import SourceSummary
 from virtualds.errors import AccessError, FormatError, ReadError
-from virtualds.formats.kerchunk.record_columns import read_inline, read_integers, read_urls
+from virtualds.formats.kerchunk.record_files import TOKEN, read_inline, read_integers, read_urls
 from virtualds.formats.markers import ZMETADATA
 from virtualds.formats.referenced_files import (
     MALFORMED_ERRORS,
@@ -47,12 +47,8 @@ FENCED = "virtualds"
 WRITTEN = "records"
 """Key in our notes: by array, the stretches of records that were written. Others were left out,
 since all their chunks are missing."""
-TOKEN = b"virtualds"
-"""Key in the metadata of a record with the name of its set."""
 EARLIER = "earlier"
 """Key in our notes: names that the set had before, of which records have stayed."""
-WRITER = b"virtualds-writer"
-"""Key in the metadata of a record with the name of its writer, so that no two records are equal."""
 
 
 def join_record_path(path: str, number: int) -> str:
