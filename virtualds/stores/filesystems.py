@@ -9,72 +9,17 @@ from base64 import b64encode
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from datetime import UTC, datetime
 from functools import partial
+from importlib import import_module
 from typing import Any, NamedTuple, TypeVar
 
-from virtualds.errors import AccessError
+from virtualds.errors import AccessError, UnsupportedError
 from virtualds.extras import say_install
 from virtualds.importing import import_named
-from virtualds.options import get_options
 from virtualds.source_file import StorageOptions
 from virtualds.stores.responses import is_about_expiry
 from virtualds.stores.retry import CONNECT_TIMEOUT, READ_TIMEOUT, list_store_errors
 from virtualds.stores.store import StoreError
-from virtualds.urls import kind_of, scheme_of
-
-# ---------------------------------------------------------------------- Google Cloud Storage
-# Finds gcsfs's filesystem of Google Cloud Storage, and reads its options.
-
-
-FILES = "virtualds.stores.google_files:GoogleFiles"
-"""The filesystem; its module needs gcsfs."""
-
-GENERATION = "X-Goog-Generation"
-"""The header that holds the version of an object.
-
-The JSON API, which gcsfs speaks, and the XML API, which obstore speaks, send different etags of one
-object (https://docs.cloud.google.com/storage/docs/hashes-etags), and the same generation.
-"""
-
-
-def name_anonymous(given: dict[str, Any]) -> dict[str, Any]:
-    """Return options of gcsfs in which ``anon``, as s3fs and adlfs call it, has gcsfs's name.
-
-    Examples
-    --------
-    >>> name_anonymous({"anon": True, "project": "p"})
-    {'project': 'p', 'token': 'anon'}
-    """
-    left = {name: value for name, value in given.items() if name != "anon"}
-    if given.get("anon") and left.setdefault("token", "anon") != "anon":
-        raise ValueError("anon=True and a token contradict each other; give one of them")
-    return left
-
-
-def make_google_filesystem(url: str, options: dict[str, Any], *, retries: bool) -> tuple[Any, str]:
-    """Return the filesystem of a url, and the path in it.
-
-    ``retries`` says whether gcsfs repeats requests that fail.
-
-    Raises
-    ------
-    ImportError
-        gcsfs is not installed.
-    PermissionError
-        gcsfs finds no credentials, or cannot use those that it got.
-    """
-    # first, so that its absence is named before that of the libraries below it
-    import_named("gcsfs:GCSFileSystem")
-    google_auth_error = import_named("google.auth.exceptions:GoogleAuthError")
-    kind = import_named(FILES)
-    settings = {**kind._get_kwargs_from_urls(url), **name_anonymous(options)}
-    try:
-        return kind(**settings, repeats=retries), kind._strip_protocol(url)
-    except google_auth_error as error:
-        raise PermissionError(
-            f"{url}: gcsfs found no credentials that it can use ({error}); log in with gcloud, or "
-            f"give a token, or anon=True for a public bucket, in storage_options"
-        ) from error
-
+from virtualds.urls import kind_of
 
 # ---------------------------------------------------------------------- credentials
 # Credentials that expire: a function gives them, and gives new ones when they are needed.
@@ -371,6 +316,9 @@ def _tell_trusted_hosts(trusted: tuple[str, ...], secrets: dict[str, str]) -> An
 
 T = TypeVar("T")
 
+FILESYSTEM, STORE = "filesystem", "store"
+"""Options that hold an object which serves the urls: a filesystem of fsspec, a store of obstore."""
+
 
 def find_filesystem(url: str, options: StorageOptions | None) -> tuple[Any, str]:
     """Return the fsspec filesystem of a url, and the path in it.
@@ -379,19 +327,15 @@ def find_filesystem(url: str, options: StorageOptions | None) -> tuple[Any, str]
     ------
     StoreError
         fsspec has no filesystem for the url, or not with these options.
+    UnsupportedError
+        An option has no meaning for these urls.
     """
     return _find_filesystem(url, dict(resolve_options(options) or {}))
 
 
 def find_reading_filesystem(url: str, options: StorageOptions | None) -> tuple[Any, str]:
     """Return a filesystem for many requests at a time, without its own retries."""
-    settings = _SETTINGS.get(kind_of(url), dict)
-    present = dict(resolve_options(options) or {})
-    filesystem, path = _find_filesystem(url, settings(present), retries=False)
-    if speaks(filesystem, "s3", "call_s3"):
-        # its retries would multiply ours; no other part of virtualds has this instance
-        filesystem.retries = 1
-    return filesystem, path
+    return _find_filesystem(url, dict(resolve_options(options) or {}), retries=False)
 
 
 def use_filesystem(
@@ -420,49 +364,41 @@ def use_filesystem(
 
 
 def _find_filesystem(url: str, options: dict[str, Any], *, retries: bool = True) -> tuple[Any, str]:
-    # imported here: it takes as long as importing the rest of virtualds
-    import fsspec
-
-    options = _SESSIONS.get(scheme_of(url), dict)(options)
+    if (given := options.pop(FILESYSTEM, None)) is not None:
+        if options:
+            raise UnsupportedError(
+                f"{url}: storage_options have a filesystem, and {min(options)!r} beside it; give "
+                f"that to the filesystem"
+            )
+        return given, given._strip_protocol(url)
+    kind = kind_of(url)
     try:
-        if kind_of(url) == "gs" and "::" not in url:
-            return make_google_filesystem(url, options, retries=retries)
+        if kind in _OURS and "::" not in url:
+            if kind == "gs":
+                # first, so that its absence is named before that of the libraries below it
+                import_module("gcsfs")
+            return import_named(_OURS[kind])(url, options, retries=retries)  # type: ignore[no-any-return]
+        # imported here: it takes as long as importing the rest of virtualds
+        import fsspec
+
+        options = add_own_session(options) if kind in ("http", "https") else options
         return fsspec.core.url_to_fs(url, **options)  # type: ignore[no-any-return]
+    except UnsupportedError:
+        raise
     except (ImportError, TypeError, ValueError) as error:
-        install = _INSTALLS.get(kind_of(url)) if isinstance(error, ImportError) else None
+        install = _INSTALLS.get(kind) if isinstance(error, ImportError) else None
         advice = f"; {install}" if install else ""
         raise StoreError(f"{error}{advice}") from error
 
 
-def speaks(filesystem: Any, protocol: str, needs: str) -> bool:
-    """Say whether a filesystem has a protocol, and an inner method that is used here."""
-    spoken = filesystem.protocol
-    return protocol in ((spoken,) if isinstance(spoken, str) else spoken) and hasattr(
-        filesystem, needs
-    )
+_OURS = {
+    "gs": "virtualds.stores.google_files:make_google_files",
+    **dict.fromkeys(("s3", "az"), "virtualds.stores.objects:make_objects"),
+}
+"""The function that makes the filesystem of a kind of store."""
 
-
-def _enlarge_pool(given: dict[str, Any]) -> dict[str, Any]:
-    """Return S3 options without botocore's limit of 10 connections, and without its retries."""
-    ours = {
-        "max_pool_connections": get_options().max_requests,
-        "retries": {"total_max_attempts": 1},
-    }
-    return {**given, "config_kwargs": {**ours, **given.get("config_kwargs", {})}}
-
-
-_OF_WEB = "pip install aiohttp obstore"
 _INSTALLS = {
-    **dict.fromkeys(("http", "https"), _OF_WEB),
+    **dict.fromkeys(("http", "https"), "pip install aiohttp"),
     **{kind: say_install(extra) for kind, extra in (("s3", "s3"), ("gs", "gcs"), ("az", "azure"))},
 }
-"""The command that installs the filesystem, by kind of store."""
-
-_SETTINGS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {"s3": _enlarge_pool}
-"""Changes of options for reading, by kind of store."""
-
-_SESSIONS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    "http": add_own_session,
-    "https": add_own_session,
-}
-"""Changes of options for all requests, by scheme."""
+"""The command that installs the library, by kind of store."""

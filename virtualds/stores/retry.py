@@ -84,8 +84,6 @@ PASSING_ERRORS = frozenset(
     {"TimeoutError", "ConnectionError", "BrokenAnswer", "IncompleteRead", "ResponseParserError"}
     | {"ClientPayloadError", "ClientConnectionError", "HTTPClientError"}
     | {"ServiceRequestError", "ServiceResponseError", "IncompleteReadError"}
-    # botocore compares bytes with the checksum of the server
-    | {"FlexibleChecksumError"}
 )
 """Names of temporary errors, or of their base classes: their libraries are optional."""
 LASTING_ERRORS = frozenset(
