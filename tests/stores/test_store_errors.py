@@ -19,7 +19,7 @@ from products import few_quick
 
 import virtualds
 from virtualds import AccessError, FormatError, ReadError, UnsupportedError
-from virtualds.stores.objects import S3Files
+from virtualds.stores import filesystems
 from virtualds.stores.temporary import make_temporary_name, remove_left_over
 
 SETS = ["refs.json", "refs.parquet", "refs.zarr"]
@@ -43,7 +43,7 @@ def no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
         monkeypatch.setenv(name, str(tmp_path / "none"))
-    S3Files.clear_instance_cache()
+    filesystems._make_filesystem.cache_clear()
 
 
 def opened(url: str, **options: Any) -> Any:

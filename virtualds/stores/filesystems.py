@@ -8,7 +8,7 @@ import time
 from base64 import b64encode
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from datetime import UTC, datetime
-from functools import partial
+from functools import lru_cache, partial
 from importlib import import_module
 from typing import Any, NamedTuple, TypeVar
 
@@ -19,7 +19,7 @@ from virtualds.source_file import StorageOptions
 from virtualds.stores.responses import is_about_expiry
 from virtualds.stores.retry import CONNECT_TIMEOUT, READ_TIMEOUT, list_store_errors
 from virtualds.stores.store import StoreError
-from virtualds.urls import kind_of
+from virtualds.urls import host_of, kind_of, scheme_of
 
 # ---------------------------------------------------------------------- credentials
 # Credentials that expire: a function gives them, and gives new ones when they are needed.
@@ -330,12 +330,12 @@ def find_filesystem(url: str, options: StorageOptions | None) -> tuple[Any, str]
     UnsupportedError
         An option has no meaning for these urls.
     """
-    return _find_filesystem(url, dict(resolve_options(options) or {}))
+    return _find_filesystem(url, resolve_options(options))
 
 
 def find_reading_filesystem(url: str, options: StorageOptions | None) -> tuple[Any, str]:
     """Return a filesystem for many requests at a time, without its own retries."""
-    return _find_filesystem(url, dict(resolve_options(options) or {}), retries=False)
+    return _find_filesystem(url, resolve_options(options), retries=False)
 
 
 def use_filesystem(
@@ -363,39 +363,65 @@ def use_filesystem(
         raise
 
 
-def _find_filesystem(url: str, options: dict[str, Any], *, retries: bool = True) -> tuple[Any, str]:
-    if (given := options.pop(FILESYSTEM, None)) is not None:
-        if options:
+def _find_filesystem(
+    url: str, options: StorageOptions | None, *, retries: bool = True
+) -> tuple[Any, str]:
+    if options and FILESYSTEM in options:
+        if len(options) > 1:
+            other = min(options.keys() - {FILESYSTEM})
             raise UnsupportedError(
-                f"{url}: storage_options have a filesystem, and {min(options)!r} beside it; give "
-                f"that to the filesystem"
+                f"{url}: storage_options have a filesystem, and {other!r} beside it; give that to "
+                f"the filesystem"
             )
-        return given, given._strip_protocol(url)
+        found = options[FILESYSTEM]
+        return found, found._strip_protocol(url)
     kind = kind_of(url)
     try:
         if kind in _OURS and "::" not in url:
-            if kind == "gs":
-                # first, so that its absence is named before that of the libraries below it
-                import_module("gcsfs")
-            return import_named(_OURS[kind])(url, options, retries=retries)  # type: ignore[no-any-return]
+            found = _make_filesystem(os.getpid(), host_of(url), options, retries)
+            return found, found._strip_protocol(url)
         # imported here: it takes as long as importing the rest of virtualds
         import fsspec
 
-        options = add_own_session(options) if kind in ("http", "https") else options
-        return fsspec.core.url_to_fs(url, **options)  # type: ignore[no-any-return]
-    except UnsupportedError:
-        raise
+        return fsspec.core.url_to_fs(url, **dict(options or {}))  # type: ignore[no-any-return]
     except (ImportError, TypeError, ValueError) as error:
         install = _INSTALLS.get(kind) if isinstance(error, ImportError) else None
         advice = f"; {install}" if install else ""
         raise StoreError(f"{error}{advice}") from error
 
 
-_OURS = {
-    "gs": "virtualds.stores.google_files:make_google_files",
-    **dict.fromkeys(("s3", "az"), "virtualds.stores.objects:make_objects"),
+@lru_cache(maxsize=256)
+def _make_filesystem(
+    process: int, place: str, options: StorageOptions | None, retries: bool
+) -> Any:
+    """Return the filesystem of a host or bucket; each process has its own."""
+    return _OURS[kind_of(place)](place, dict(options or {}), retries)
+
+
+def _make_web_files(place: str, options: dict[str, Any], retries: bool) -> Any:
+    import fsspec
+
+    return fsspec.filesystem(scheme_of(place), **add_own_session(options))
+
+
+def _make_google_files(place: str, options: dict[str, Any], retries: bool) -> Any:
+    # first, so that its absence is named before that of the libraries below it
+    import_module("gcsfs")
+    make = import_named("virtualds.stores.google_files:make_google_files")
+    return make(place, options, retries=retries)
+
+
+def _make_object_files(place: str, options: dict[str, Any], retries: bool) -> Any:
+    make = import_named("virtualds.stores.objects:make_object_files")
+    return make(place, options, retries=retries)
+
+
+_OURS: dict[str, Callable[[str, dict[str, Any], bool], Any]] = {
+    **dict.fromkeys(("http", "https"), _make_web_files),
+    **dict.fromkeys(("s3", "az"), _make_object_files),
+    "gs": _make_google_files,
 }
-"""The function that makes the filesystem of a kind of store."""
+"""The function that makes the filesystem of a kind of store, of which each has one library."""
 
 _INSTALLS = {
     **dict.fromkeys(("http", "https"), "pip install aiohttp"),

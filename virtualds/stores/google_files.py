@@ -236,8 +236,8 @@ class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
         return await getattr(repeated, "__wrapped__", repeated)(self, *asked, **how)
 
 
-def make_google_files(url: str, options: dict[str, Any], *, retries: bool) -> tuple[Any, str]:
-    """Return the filesystem of a url, and the path in it.
+def make_google_files(url: str, options: dict[str, Any], *, retries: bool) -> GoogleFiles:
+    """Return the filesystem of a url.
 
     ``retries`` says whether it repeats requests that fail.
 
@@ -248,7 +248,7 @@ def make_google_files(url: str, options: dict[str, Any], *, retries: bool) -> tu
     """
     settings = {**GoogleFiles._get_kwargs_from_urls(url), **name_anonymous(options)}
     try:
-        return GoogleFiles(**settings, repeats=retries), GoogleFiles._strip_protocol(url)
+        return GoogleFiles(**settings, repeats=retries)
     except GoogleAuthError as error:
         raise PermissionError(
             f"{url}: gcsfs found no credentials that it can use ({error}); log in with gcloud, or "

@@ -378,7 +378,7 @@ class NoCredentialsError(PermissionError):
 
 
 class Provider:
-    """Gives obstore credentials whenever it needs some; ``error`` is why it could not."""
+    """Gives obstore credentials whenever it needs some; ``error`` is why it could not last time."""
 
     def __init__(self, find: Callable[[], dict[str, Any]]) -> None:
         self._find = find
@@ -387,7 +387,8 @@ class Provider:
     def __call__(self) -> dict[str, Any]:
         """Return credentials as obstore takes them."""
         try:
-            return self._find()
+            found, self.error = self._find(), None
+            return found
         except Exception as error:
             self.error = error
             raise

@@ -277,6 +277,7 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         Options of s3fs or adlfs.
     """
 
+    cachable = False
     conditions = ("If-None-Match: *", "If-Match")
     """What the protocol calls the conditions to create an object, and to replace a version."""
 
@@ -284,6 +285,8 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         self, place: str, *, repeats: bool = True, store: Any = None, **options: Any
     ) -> None:
         super().__init__()
+        # first, so that its absence is named before anything else
+        load_library()
         self.place, self.repeats = place, repeats
         access = None if store is not None else translate_options(place, options)
         self.bucket = access.place if access else place.partition("://")[2].partition("@")[0]
@@ -349,7 +352,6 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
     def _explain(self, error: BaseException) -> BaseException:
         provider = self._client.provider
         if provider is not None and (cause := provider.error) is not None:
-            provider.error = None
             told = NoCredentialsError(str(cause))
             told.__cause__ = cause
             return told
@@ -636,8 +638,8 @@ class _ObjectFile(AbstractBufferedFile):  # type: ignore[misc]
         return found
 
 
-def make_objects(url: str, options: dict[str, Any], *, retries: bool) -> tuple[Any, str]:
-    """Return the filesystem of a url, and the path in it.
+def make_object_files(place: str, options: dict[str, Any], *, retries: bool) -> ObjectFiles:
+    """Return the filesystem of a bucket or container, by the beginning of its urls.
 
     Raises
     ------
@@ -646,7 +648,5 @@ def make_objects(url: str, options: dict[str, Any], *, retries: bool) -> tuple[A
     UnsupportedError
         obstore has no word for an option.
     """
-    kind = {"s3": S3Files, "az": AzureFiles}[kind_of(url)]
-    scheme, _, rest = url.partition("://")
-    place = f"{scheme.lower()}://{rest.partition('/')[0]}"
-    return kind(place, repeats=retries, **options), kind._strip_protocol(url)
+    kind = {"s3": S3Files, "az": AzureFiles}[kind_of(place)]
+    return kind(place, repeats=retries, **options)
