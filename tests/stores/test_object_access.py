@@ -322,6 +322,30 @@ def test_the_region_of_a_bucket_is_asked_for_once_without_credentials(
     find_bucket_region.cache_clear()
 
 
+def test_a_redirect_to_another_host_gets_no_signature() -> None:
+    """Of a session token it gets what says nothing without the key."""
+
+    class Elsewhere(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            server: Any = self.server
+            server.asked.append(dict(self.headers))
+            self.send_response(307 if server.to else 404)
+            if server.to:
+                self.send_header("Location", f"{server.to}/x")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    with running(Elsewhere, asked=[], to="") as other, running(Elsewhere, asked=[], to="") as first:
+        first.to = other.url
+        with pytest.raises(FileNotFoundError):
+            read("s3://bucket/x", key="me", secret="hunter2", endpoint_url=first.url)
+    assert "Credential=me" in str(first.asked) and "Credential" not in str(other.asked)
+    assert "hunter2" not in str((first.asked, other.asked))
+
+
 # ---------------------------------------------------------------------- objects that serve urls
 
 
@@ -339,6 +363,16 @@ def test_a_filesystem_of_the_user_reads(s3_server: dict[str, Any], s3_bucket: st
         day(1).virtual.to_manifest(f"{s3_bucket}/new.zarr", storage_options=options)
     with pytest.raises(UnsupportedError, match="'anon' beside it"):
         find_store(s3_bucket).read_all(f"{s3_bucket}/x", StorageOptions(options | {"anon": True}))
+
+
+def test_a_mapper_of_a_filesystem_with_other_options_is_opened(
+    s3_server: dict[str, Any], s3_bucket: str
+) -> None:
+    day(0).virtual.to_manifest(f"{s3_bucket}/refs.zarr", storage_options=s3_server)
+    for more in ({}, {"version_aware": True}):
+        filesystem = fsspec.filesystem("s3", **s3_server, **more)
+        mapper = filesystem.get_mapper(f"{s3_bucket}/refs.zarr")
+        xr.testing.assert_equal(virtualds.open_virtual_dataset(mapper).load(), day(0))
 
 
 def test_a_store_of_obstore_reads_and_writes(s3_server: dict[str, Any], s3_bucket: str) -> None:

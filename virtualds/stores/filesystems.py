@@ -16,6 +16,7 @@ from virtualds.errors import AccessError, UnsupportedError
 from virtualds.extras import say_install
 from virtualds.importing import import_named
 from virtualds.source_file import StorageOptions
+from virtualds.stores.object_access import translate_options
 from virtualds.stores.responses import is_about_expiry
 from virtualds.stores.retry import CONNECT_TIMEOUT, READ_TIMEOUT, list_store_errors
 from virtualds.stores.store import StoreError
@@ -361,6 +362,17 @@ def use_filesystem(
     except list_store_errors() as error:
         note_refusal(options, newer, error)
         raise
+
+
+def find_options(filesystem: Any, url: str) -> StorageOptions | None:
+    """Return options by which a url leads to where it does in a filesystem of the user."""
+    options = StorageOptions.of(filesystem.storage_options)
+    if kind_of(url) in ("s3", "az"):
+        try:
+            translate_options(host_of(url), options)
+        except (UnsupportedError, ValueError):
+            return StorageOptions({FILESYSTEM: filesystem})
+    return options
 
 
 def _find_filesystem(

@@ -442,23 +442,24 @@ class _Session:
 def _complete_s3(access: Access) -> tuple[dict[str, Any], Provider | None]:
     """Return the settings and credentials of a bucket, with those that have to be looked up."""
     config, environment = dict(access.config), os.environ
-    named = {"AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"} & set(environment)
-    is_named = "endpoint" in config or bool(named)
+    named = (environment.get(name) for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"))
+    endpoint = config.get("endpoint") or next(filter(None, named), None)
     files = os.path.expanduser(environment.get("AWS_CONFIG_FILE", "~/.aws/config"))
     session = None
     if access.login or not (access.is_anonymous or access.secrets):
         session = _Session(access.login.get("profile"))
-    elif not is_named and os.path.exists(files):
+    elif not endpoint and os.path.exists(files):
         with suppress(ImportError):
             session = _Session(None)
     try:
-        if session and not is_named and (endpoint := session.find_endpoint()):
-            config["endpoint"], is_named = endpoint, True
+        endpoint = endpoint or (session.find_endpoint() if session else None)
         region = config.get("region") or (session.find_region() if session else None)
     except list_store_errors() as error:
         raise NoCredentialsError(str(error)) from error
     region = region or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
-    if not is_named and "region" not in config and not (region or "").startswith(_APART):
+    if endpoint:
+        config["endpoint"] = endpoint
+    elif "region" not in config and not (region or "").startswith(_APART):
         region = find_bucket_region(access.place) or region
     config["region"] = region or "us-east-1"
     if access.is_anonymous:

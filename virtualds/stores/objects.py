@@ -198,8 +198,9 @@ class _Client:
         self._made: dict[float, Any] = {}
         self.access, self._store = access, store
         self.provider: Provider | None = None
+        self.config: dict[str, Any] = {}
         if access is not None:
-            self._config, self.provider = complete(access)
+            self.config, self.provider = complete(access)
 
     def store_for(self, nbytes: int) -> Any:
         """Return a store whose requests may take as long as an answer of so many bytes."""
@@ -211,7 +212,7 @@ class _Client:
             make = getattr(self._library.store, kinds[self.access.kind])
             found = self._made[seconds] = make(
                 self.access.place,
-                config=self._config,
+                config=self.config,
                 client_options={**self.access.client, "timeout": f"{seconds}s"},
                 retry_config=NO_RETRIES,
                 credential_provider=self.provider,
@@ -296,7 +297,6 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
                 f"filesystem of fsspec, in storage_options"
             )
         self._client = _Client(access, store)
-        self._endpoint = access.config.get("endpoint", "AWS") if access else repr(store)
 
     @classmethod
     def _strip_protocol(cls, path: str) -> str:
@@ -557,7 +557,7 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
 
     def find_bucket(self, path: str) -> tuple[str, str]:
         """Return the endpoint of the server, and the bucket."""
-        return self._endpoint, self.bucket
+        return self._client.config.get("endpoint", "Amazon S3 or a given store"), self.bucket
 
     def list_times(self, prefix: str) -> dict[str, float]:
         """Return the paths that begin with a prefix, and when they were written, since 1970."""
