@@ -20,7 +20,7 @@ from products import few_quick
 import virtualds
 from virtualds import AccessError, FormatError, ReadError, UnsupportedError
 from virtualds.stores import filesystems
-from virtualds.stores.temporary import make_temporary_name, remove_left_over
+from virtualds.stores.local import make_temporary_name, remove_left_over
 
 SETS = ["refs.json", "refs.parquet", "refs.zarr"]
 UNREACHABLE = {

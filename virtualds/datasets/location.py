@@ -33,7 +33,7 @@ from virtualds.reading.threads import fetch_many
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
-from virtualds.stores.archive_index import demand_uncompressed, is_tar, is_zip
+from virtualds.stores.archive import demand_uncompressed, is_tar, is_zip
 from virtualds.stores.block_cache import FIRST_PAGES, PAGE
 from virtualds.stores.fence import is_claim
 from virtualds.stores.filesystems import find_options

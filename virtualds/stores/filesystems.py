@@ -419,14 +419,16 @@ def _make_web_files(place: str, options: dict[str, Any], retries: bool) -> Any:
 def _make_google_files(place: str, options: dict[str, Any], retries: bool) -> Any:
     # first, so that its absence is named before that of the libraries below it
     import_module("gcsfs")
-    make = import_named("virtualds.stores.google_files:make_google_files")
-    return make(place, options, retries=retries)
+    return import_named(_GOOGLE_FILES)(place, options, retries=retries)
 
 
 def _make_object_files(place: str, options: dict[str, Any], retries: bool) -> Any:
-    make = import_named("virtualds.stores.objects:make_object_files")
-    return make(place, options, retries=retries)
+    return import_named(_OBJECT_FILES)(place, options, retries=retries)
 
+
+_GOOGLE_FILES = "virtualds.stores.google_files:make_google_files"
+_OBJECT_FILES = "virtualds.stores.objects:make_object_files"
+"""What makes the filesystems of modules that need a library of an extra, or fsspec at once."""
 
 _OURS: dict[str, Callable[[str, dict[str, Any], bool], Any]] = {
     **dict.fromkeys(("http", "https"), _make_web_files),
