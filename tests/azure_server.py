@@ -106,6 +106,8 @@ def make_certificate(folder: Path) -> Path:
             *(needed("openssl"), "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
             *("-keyout", str(folder / "key.pem"), "-out", str(made)),
             *("-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"),
+            # obstore takes no certificate of an authority for that of a server
+            *("-addext", "basicConstraints=critical,CA:FALSE"),
         ],
         check=True,
         capture_output=True,

@@ -105,7 +105,7 @@ class ProxyHandler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.pass_on(self.server.behind)  # type: ignore[attr-defined]
 
-    do_HEAD = do_PUT = do_DELETE = do_GET
+    do_HEAD = do_PUT = do_POST = do_DELETE = do_GET
 
     def log_message(self, format: str, *args: Any) -> None:
         pass

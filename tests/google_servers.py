@@ -25,9 +25,6 @@ from other_s3_servers import wait_for
 from virtualds.source_file import StorageOptions
 from virtualds.stores.filesystems import find_filesystem
 
-WITHOUT_OBSTORE = {"requests_timeout": 600}
-"""An option that changes nothing here, and that obstore has no word for: gcsfs asks instead."""
-
 _LINE = re.compile(r'"(?:\\")?([A-Z]+ \S+) HTTP/1\.1')
 
 
@@ -64,7 +61,6 @@ def google_server(folder: Path) -> Iterator[GoogleServer]:
     port = free_port()
     here = f"127.0.0.1:{port}"
     how = {"scheme": "http", "host": "127.0.0.1", "port": port, "backend": "memory"}
-    # obstore speaks the XML API, which the server has for its public host alone
     how |= {"external-url": f"http://{here}", "public-host": here, "log-level": "info"}
     command = [str(program), *(f"-{name}={value}" for name, value in how.items())]
     with running(command, port, folder) as server:

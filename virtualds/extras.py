@@ -12,18 +12,18 @@ from virtualds.errors import UnsupportedError
 from virtualds.importing import importing
 
 EXTRAS = {
-    "azure": ("adlfs", "aiohttp", "obstore"),
+    "azure": ("azure-identity", "obstore"),
     "demo": ("matplotlib", "netCDF4"),
     "distributed": ("distributed",),
     "filters": ("blosc2", "cast-value-rs", "fastcrc", "imagecodecs", "pcodec"),
     "fits": ("astropy", "imagecodecs"),
-    "gcs": ("aiohttp", "gcsfs", "obstore"),
+    "gcs": ("aiohttp", "gcsfs"),
     "grib": ("eccodes",),
     "icechunk": ("icechunk",),
     "images": ("imagecodecs", "pyproj", "tifffile"),
     "plot": ("matplotlib",),
-    "remote": ("adlfs", "aiohttp", "gcsfs", "obstore", "s3fs"),
-    "s3": ("aiohttp", "obstore", "s3fs"),
+    "remote": ("aiohttp", "azure-identity", "botocore", "gcsfs", "obstore"),
+    "s3": ("botocore", "obstore"),
     "zarr": ("zarr",),
 }
 """The packages of each extra, as in pyproject.toml.
@@ -39,7 +39,7 @@ def say_install(extra: str) -> str:
     Examples
     --------
     >>> say_install("s3")
-    'pip install aiohttp obstore s3fs'
+    'pip install botocore obstore'
     """
     return f"pip install {' '.join(EXTRAS[extra])}"
 

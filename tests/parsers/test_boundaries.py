@@ -21,7 +21,7 @@ from products import few_quick
 import virtualds
 from virtualds import FormatError
 from virtualds.datasets.location import HEAD_BYTES
-from virtualds.stores.archive_index import AHEAD, Index, read_tar_index, read_zip_index
+from virtualds.stores.archive import AHEAD, Index, read_tar_index, read_zip_index
 from virtualds.stores.block_cache import FIRST_PAGES, PAGE
 
 EDGES = (HEAD_BYTES, PAGE, FIRST_PAGES * PAGE)

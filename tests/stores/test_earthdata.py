@@ -46,26 +46,21 @@ def is_shown(text: str, asked: list[dict[str, str]]) -> list[bool]:
     return [text in str(headers) for headers in asked]
 
 
-WAYS: dict[str, dict[str, Any]] = {"obstore": {}, "fsspec": {"client_kwargs": {"cookies": {}}}}
-
-
-@pytest.mark.parametrize("way", WAYS)
 def test_a_token_opens_an_archive_and_goes_to_no_other_host(
-    way: str, service: Earthdata, archive_files: list[Path], tmp_path: Path
+    service: Earthdata, archive_files: list[Path], tmp_path: Path
 ) -> None:
-    ds = opened(service, token(service) | WAYS[way], tmp_path)
+    ds = opened(service, token(service), tmp_path)
     xr.testing.assert_identical(ds.load(), xr.load_dataset(archive_files[0]))
     assert all(is_shown("right", service.asked["archive"]))
     assert service.asked["storage"] and not any(is_shown("right", service.asked["storage"]))
     assert "login" not in service.asked
 
 
-@pytest.mark.parametrize("way", WAYS)
 def test_a_signed_url_that_expired_is_asked_for_again(
-    way: str, service: Earthdata, archive_files: list[Path], tmp_path: Path
+    service: Earthdata, archive_files: list[Path], tmp_path: Path
 ) -> None:
     service.uses = 1
-    ds = opened(service, token(service) | WAYS[way], tmp_path)
+    ds = opened(service, token(service), tmp_path)
     service.stale = 1
     xr.testing.assert_identical(ds.load(), xr.load_dataset(archive_files[0]))
     assert service.stale < 0
@@ -132,11 +127,10 @@ def give_token(service: Earthdata) -> dict[str, Any]:
     return {"headers": {"Authorization": f"Bearer {service.token}"}}
 
 
-@pytest.mark.parametrize("way", WAYS)
 def test_a_token_that_is_renewed_is_asked_for_again(
-    way: str, service: Earthdata, archive_files: list[Path], tmp_path: Path
+    service: Earthdata, archive_files: list[Path], tmp_path: Path
 ) -> None:
-    options = {"credentials": lambda: give_token(service), **WAYS[way]}
+    options = {"credentials": lambda: give_token(service)}
     ds = opened(service, options, tmp_path)
     service.token = "newer"
     xr.testing.assert_identical(ds.load(), xr.load_dataset(archive_files[0]))

@@ -21,7 +21,7 @@ import virtualds
 from virtualds.errors import FormatError, ReadError, UnsupportedError
 from virtualds.source_file import SourceFile
 from virtualds.stores import find_store
-from virtualds.stores.archive_index import AHEAD, Read, read_tar_index, read_zip_index
+from virtualds.stores.archive import AHEAD, Read, read_tar_index, read_zip_index
 
 VALUES = np.random.default_rng(1).normal(size=(6, 40, 50)).astype("f4")
 

@@ -1,4 +1,4 @@
-"""Google Cloud Storage, by gcsfs and by obstore: one answer, one version, few requests."""
+"""Google Cloud Storage: one version of an object, however it is asked for, and few requests."""
 
 from __future__ import annotations
 
@@ -15,18 +15,16 @@ import numpy as np
 import pytest
 import xarray as xr
 from click.testing import CliRunner
-from google_servers import WITHOUT_OBSTORE, GoogleServer, ignorant_google_server
+from google_servers import GoogleServer, ignorant_google_server
 from products import few_quick
 from range_server import running
 
 import virtualds
 from virtualds import AccessError, ConflictError, ReadError, UnsupportedError
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.stores import find_store, obstore
-from virtualds.stores.conditional import objects
-from virtualds.stores.conditional.google import InGoogle
+from virtualds.stores import conditional, filesystems, find_store
 from virtualds.stores.filesystems import find_filesystem
-from virtualds.stores.listing import fetch_state, list_states
+from virtualds.stores.listing import fetch_state, find_names, list_states
 from virtualds.stores.store import ChangedError
 from virtualds_cli.program import main
 
@@ -36,19 +34,12 @@ from gcsfs.retry import HttpError
 from virtualds.stores.google_files import GoogleFiles
 
 SETS = ["refs.json", "refs.parquet", "refs.zarr"]
-WAYS: dict[str, dict[str, Any]] = {"obstore": {}, "gcsfs": WITHOUT_OBSTORE}
-"""Who reads ranges, by an option that keeps the other one out."""
 SCHEMES = ["gs", "gcs"]
 
 
-@pytest.fixture(params=WAYS)
-def way(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 @pytest.fixture
-def options(google: GoogleServer, way: str) -> dict[str, Any]:
-    return {**google.options, **WAYS[way]}
+def options(google: GoogleServer) -> dict[str, Any]:
+    return google.options
 
 
 @pytest.fixture
@@ -78,7 +69,7 @@ def test_a_scan_of_one_file_takes_one_request(
 
 
 def test_a_range_takes_one_request_and_comes_with_the_version(
-    google: GoogleServer, bucket: str, options: dict[str, Any], way: str
+    google: GoogleServer, bucket: str, options: dict[str, Any]
 ) -> None:
     url = f"{bucket}/a b/ü#1.bin"
     put(url, bytes(range(200)), options)
@@ -88,9 +79,7 @@ def test_a_range_takes_one_request_and_comes_with_the_version(
     [found] = find_store(url).get_ranges(file, [(10, 20)])
     assert found == bytes(range(10, 30))
     [asked] = google.requests()[before:]
-    assert asked.startswith("GET /download/") == (way == "gcsfs")
-    answer = obstore.get_range(file, 10, 20, again=False)
-    assert (None if answer is None else answer.etag) == (file.etag if way == "obstore" else None)
+    assert asked.startswith("GET /download/")
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -100,21 +89,15 @@ def test_all_ways_of_asking_call_a_version_the_same(
     """Google has an etag for each of its two protocols, and one generation."""
     url = f"{scheme}{bucket[2:]}/a.bin"
     put(url, b"0123", google.options)
-    found = set()
-    for name in WAYS:
-        given = StorageOptions({**google.options, **WAYS[name]})
-        store = find_store(url)
-        [listed] = store.list_files(url.rpartition("/")[0], given)
-        [state] = list_states(f"{url[:-5]}*.bin", given).etags
-        head, _ = store.read_head(url, given, 2)
-        found |= {listed.file.etag, state, head.etag, fetch_state(url, given).etag}
-        found |= {store.describe(url, given).etag, store.find_version(url, given)}
-        found.add(store.read_version(url, given)[1])
-        store.get_ranges(head, [(1, 2)])
-        if name == "obstore":
-            answer = obstore.get_range(head, 1, 2, again=False)
-            assert answer is not None
-            found.add(answer.etag)
+    given = StorageOptions(google.options)
+    store = find_store(url)
+    [listed] = store.list_files(url.rpartition("/")[0], given)
+    [state] = list_states(f"{url[:-5]}*.bin", given).etags
+    head, _ = store.read_head(url, given, 2)
+    found = {listed.file.etag, state, head.etag, fetch_state(url, given).etag}
+    found |= {store.describe(url, given).etag, store.find_version(url, given)}
+    found.add(store.read_version(url, given)[1])
+    assert store.get_ranges(head, [(1, 2)]) == [b"12"]
     assert len(found) == 1
     assert int(found.pop())
 
@@ -155,14 +138,14 @@ def test_bytes_that_gcsfs_would_cut_are_written_whole(bucket: str, options: dict
     assert find_store(bucket).read_all(f"{bucket}/x", StorageOptions(options)) == data
 
 
-def test_an_emulator_that_the_environment_names_is_asked_by_gcsfs_alone(
+def test_an_emulator_that_the_environment_names_is_asked(
     google: GoogleServer, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(f"{bucket}/x", b"0123", google.options)
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", google.options["endpoint_url"])
-    obstore._get_client.cache_clear()
+    GoogleFiles.clear_instance_cache()
+    filesystems._make_filesystem.cache_clear()
     file = SourceFile(f"{bucket}/x", 4, options=StorageOptions(token="anon"))
-    assert obstore.get_range(file, 0, 2, again=False) is None
     assert find_store(file.url).get_ranges(file, [(0, 2)]) == [b"01"]
 
 
@@ -214,14 +197,14 @@ def test_a_conflict_of_two_writers_is_told(
 ) -> None:
     url, how = f"{bucket}/{name}", {"storage_options": google.options, "append_dim": "time"}
     dataset(0, 3).virtual.to_manifest(url, storage_options=google.options)
-    write, others = objects.InObjectStore.write, [dataset(3, 5)]
+    write, others = conditional.InObjectStore.write, [dataset(3, 5)]
 
     def write_second(self: Any, filesystem: Any, path: str, *given: Any) -> str:
         if others and path.rpartition("/")[2] in (name, ".zmetadata", "zarr.json"):
             others.pop().virtual.to_manifest(url, **how)
         return write(self, filesystem, path, *given)
 
-    monkeypatch.setattr(objects.InObjectStore, "write", write_second)
+    monkeypatch.setattr(conditional.InObjectStore, "write", write_second)
     with pytest.raises(ConflictError):
         dataset(5, 6).virtual.to_manifest(url, conflict="raise", **how)
     assert not others
@@ -377,21 +360,16 @@ def read_three(teller: Any, **options: Any) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("given", [{"token": "anon"}, {"anon": True}], ids=str)
-@pytest.mark.parametrize("name", WAYS)
-def test_who_needs_no_credentials_sends_none(teller: Any, name: str, given: Any) -> None:
-    asked = read_three(teller, **given, **WAYS[name])
+def test_who_needs_no_credentials_sends_none(teller: Any, given: Any) -> None:
+    asked = read_three(teller, **given)
     assert "authorization" not in asked
-    assert asked["path"].startswith("/download/") == (name == "gcsfs")
+    assert asked["path"].startswith("/download/")
 
 
-@pytest.mark.parametrize("name", WAYS)
-def test_the_project_that_pays_is_sent_along(teller: Any, name: str) -> None:
+def test_the_project_that_pays_is_sent_along(teller: Any) -> None:
     for payer in ({"requester_pays": True, "project": "payer"}, {"requester_pays": "payer"}):
-        asked = read_three(teller, token="anon", **payer, **WAYS[name])
-        if name == "obstore":
-            assert asked["x-goog-user-project"] == "payer"
-        else:
-            assert "userProject=payer" in asked["path"]
+        asked = read_three(teller, token="anon", **payer)
+        assert "userProject=payer" in asked["path"]
 
 
 def test_credentials_of_google_auth_are_sent(teller: Any) -> None:
@@ -432,16 +410,13 @@ def test_a_service_account_signs_in(teller: Any, form: str, tmp_path: Path) -> N
     token = account if form == "mapping" else str(tmp_path / "key.json")
     granted = json.dumps({"access_token": "hunter2", "expires_in": 3600}).encode()
     teller.answers = (200, granted)
-    given = StorageOptions({"endpoint_url": teller.url, "token": token, **WITHOUT_OBSTORE})
+    given = StorageOptions({"endpoint_url": teller.url, "token": token})
     filesystem, _ = find_filesystem("gs://bucket/a.bin", given)
     filesystem.credentials.maybe_refresh()
     teller.answers = (206, b"abc")
     found, _ = find_filesystem("gs://bucket/a.bin", given)
     assert found is filesystem
     assert found.kwargs["headers"]["authorization"] == "Bearer hunter2"
-    # obstore signs each request by itself
-    if form == "mapping":
-        assert read_three(teller, token=account)["authorization"].startswith("Bearer ey")
 
 
 REFUSED = {
@@ -475,9 +450,9 @@ def test_each_request_is_repeated_as_often_as_the_setting_says(
 ) -> None:
     """gcsfs, which would repeat requests itself, leaves that to us."""
     monkeypatch.setattr("virtualds.stores.retry.FIRST_WAIT", 0.001)
-    options = StorageOptions({"endpoint_url": teller.url, "token": "anon", **WITHOUT_OBSTORE})
+    options = StorageOptions({"endpoint_url": teller.url, "token": "anon"})
     url = "gs://bucket/a.bin"
-    monkeypatch.setattr(InGoogle, "find_unsafe_reason", lambda *_: "")
+    monkeypatch.setattr(conditional.InObjectStore, "find_unsafe_reason", lambda *_: "")
     store, file = find_store(url), SourceFile(url, 3, None, "7", options)
     use = {
         "describe": lambda: store.describe(url, options),
@@ -533,3 +508,12 @@ def test_a_token_that_cannot_be_used_is_no_wrong_format(
         virtualds.open_virtual_dataset(
             "gs://bucket/a.nc", storage_options={"token": "google_default"}
         )
+
+
+def test_the_names_of_a_folder_are_listed(google: GoogleServer, bucket: str) -> None:
+    names = {"a", "b", "c"}
+    for name in names:
+        put(f"{bucket}/x/{name}", b"", google.options)
+    put(f"{bucket}/x/deep/d", b"", google.options)
+    assert find_names(f"{bucket}/x", StorageOptions(google.options)) == {*names, "deep"}
+    assert find_names(f"{bucket}/none", StorageOptions(google.options)) == set()

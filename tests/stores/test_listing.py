@@ -16,7 +16,6 @@ from counting_server import counting_server
 from range_server import running
 
 from virtualds.source_file import NO_NUMBER, StorageOptions
-from virtualds.stores import obstore
 from virtualds.stores.listing import fetch_state, find_matching, list_states
 from virtualds.urls import normalise_url
 
@@ -179,22 +178,3 @@ def test_an_object_with_the_name_of_its_folder_is_no_file(
     filesystem.call_s3("put_object", Bucket=s3_bucket[5:], Key="data/", Body=b"")
     filesystem.pipe_file(f"{s3_bucket}/data/a", b"1")
     assert sizes(s3_bucket, "data/*", s3_server) == {"data/a": 1}
-
-
-@pytest.mark.parametrize("pattern", PATTERNS)
-def test_fsspec_lists_a_bucket_where_obstore_does_not(
-    pattern: str, s3_bucket: str, s3_server: dict[str, Any]
-) -> None:
-    filesystem = fsspec.filesystem("s3", **s3_server)
-    for name, data in FILES.items():
-        filesystem.pipe_file(f"{s3_bucket}/{name}", data)
-    # obstore knows no such option
-    options = {**s3_server, "config_kwargs": {"connect_timeout": 5}}
-    quick, slow = (
-        list_states(f"{s3_bucket}/{pattern}", StorageOptions.of(given))
-        for given in (s3_server, options)
-    )
-    assert obstore.list_folder(s3_bucket, StorageOptions.of(s3_server))
-    assert obstore.list_folder(s3_bucket, StorageOptions.of(options)) is None
-    for name in ("urls", "sizes", "mtimes", "etags", "modified"):
-        assert getattr(quick, name).tolist() == getattr(slow, name).tolist()

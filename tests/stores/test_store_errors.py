@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import numpy as np
 import pytest
 import xarray as xr
@@ -20,7 +19,8 @@ from products import few_quick
 
 import virtualds
 from virtualds import AccessError, FormatError, ReadError, UnsupportedError
-from virtualds.stores.temporary import make_temporary_name, remove_left_over
+from virtualds.stores import filesystems
+from virtualds.stores.local import make_temporary_name, remove_left_over
 
 SETS = ["refs.json", "refs.parquet", "refs.zarr"]
 UNREACHABLE = {
@@ -43,7 +43,7 @@ def no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
         monkeypatch.setenv(name, str(tmp_path / "none"))
-    fsspec.filesystem("s3").clear_instance_cache()
+    filesystems._make_filesystem.cache_clear()
 
 
 def opened(url: str, **options: Any) -> Any:
@@ -98,7 +98,6 @@ def test_it_is_said_which_options_are_for_the_files_and_which_for_the_set(
 @pytest.mark.parametrize("use", [opened, written])
 @pytest.mark.parametrize("name", SETS)
 def test_a_host_that_does_not_answer_is_named(use: Callable[..., Any], name: str) -> None:
-    fsspec.filesystem("s3", **UNREACHABLE).retries = 1
     with virtualds.set_options(retries=0), pytest.raises(ReadError) as caught:
         use(f"s3://bucket/{name}", **UNREACHABLE)
     assert not isinstance(caught.value, FormatError)
@@ -112,10 +111,10 @@ def test_a_web_server_that_does_not_answer_is_named() -> None:
 
 
 LIBRARIES = {
-    **dict.fromkeys(("http", "https"), ("aiohttp", "aiohttp obstore")),
-    **dict.fromkeys(("s3", "s3a"), ("s3fs", "aiohttp obstore s3fs")),
-    **dict.fromkeys(("gs", "gcs"), ("gcsfs", "aiohttp gcsfs obstore")),
-    **dict.fromkeys(("az", "abfs", "abfss"), ("adlfs", "adlfs aiohttp obstore")),
+    **dict.fromkeys(("http", "https"), ("aiohttp", "aiohttp")),
+    **dict.fromkeys(("s3", "s3a"), ("obstore", "botocore obstore")),
+    **dict.fromkeys(("gs", "gcs"), ("gcsfs", "aiohttp gcsfs")),
+    **dict.fromkeys(("az", "abfs", "abfss"), ("obstore", "azure-identity obstore")),
 }
 """The library that speaks with servers, and what to install, by scheme."""
 
@@ -124,7 +123,7 @@ WITHOUT_LIBRARIES = """
 import sys
 from virtualds.stores.filesystems import find_filesystem
 
-sys.modules |= dict.fromkeys(("aiohttp", "s3fs", "gcsfs", "adlfs"))
+sys.modules |= dict.fromkeys(("aiohttp", "gcsfs", "obstore"))
 for scheme in sys.argv[1:]:
     try:
         find_filesystem(f"{scheme}://bucket/x", None)

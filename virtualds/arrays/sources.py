@@ -33,8 +33,7 @@ from virtualds.stores import (
     is_in_archive,
     locate_outside_archives,
 )
-from virtualds.stores.archive import Entry
-from virtualds.stores.archive_index import make_member_error
+from virtualds.stores.archive import Entry, make_member_error
 from virtualds.urls import HELD, normalise_url, scheme_of
 
 

@@ -33,9 +33,10 @@ from virtualds.reading.threads import fetch_many
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
 from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
-from virtualds.stores.archive_index import demand_uncompressed, is_tar, is_zip
+from virtualds.stores.archive import demand_uncompressed, is_tar, is_zip
 from virtualds.stores.block_cache import FIRST_PAGES, PAGE
 from virtualds.stores.fence import is_claim
+from virtualds.stores.filesystems import find_options
 from virtualds.stores.held import HeldBytes, HeldFile, HeldObject, make_options
 from virtualds.stores.listing import find_names
 from virtualds.stores.scan_cache import hold_scan
@@ -200,7 +201,7 @@ def _find_url(given: Any, filesystem: Any, path: Any) -> Meant | None:
         return None
     if again != filesystem:
         return None
-    return Meant(normalise_url(url), StorageOptions.of(options))
+    return Meant(normalise_url(url), find_options(filesystem, url))
 
 
 # ---------------------------------------------------------------------- references

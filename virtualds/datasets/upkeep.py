@@ -26,8 +26,8 @@ from virtualds.errors import ReadError, UnsupportedError, without_secrets
 from virtualds.formats import GRACE, Expiry, Format, Removal
 from virtualds.source_file import SourceFile
 from virtualds.stores import find_store
+from virtualds.stores.local import list_left_over, remove_paths
 from virtualds.stores.store import explain_write_errors
-from virtualds.stores.temporary import list_left_over, remove_paths
 from virtualds.urls import local_path, normalise_url, scheme_of
 
 Result = TypeVar("Result")

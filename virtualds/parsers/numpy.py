@@ -33,7 +33,7 @@ from virtualds.stores import (
     find_store,
     read_heads,
 )
-from virtualds.stores.archive_index import LOCAL_HEADER, LOCAL_MAGIC
+from virtualds.stores.archive import LOCAL_HEADER, LOCAL_MAGIC
 from virtualds.stores.scan_cache import fetch_ahead
 from virtualds.stores.store import StoreError
 

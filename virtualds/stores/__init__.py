@@ -7,8 +7,7 @@ from contextvars import ContextVar
 from typing import Protocol
 
 from virtualds.source_file import SourceFile
-from virtualds.stores.archive import ArchiveStore, Entry
-from virtualds.stores.archive_index import read_tar_index, read_zip_index
+from virtualds.stores.archive import ArchiveStore, Entry, read_tar_index, read_zip_index
 from virtualds.stores.fsspec import FsspecStore
 from virtualds.stores.held import HeldStore
 from virtualds.stores.local import LocalStore

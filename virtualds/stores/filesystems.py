@@ -8,73 +8,19 @@ import time
 from base64 import b64encode
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from datetime import UTC, datetime
-from functools import partial
+from functools import lru_cache, partial
+from importlib import import_module
 from typing import Any, NamedTuple, TypeVar
 
-from virtualds.errors import AccessError
+from virtualds.errors import AccessError, UnsupportedError
 from virtualds.extras import say_install
 from virtualds.importing import import_named
-from virtualds.options import get_options
 from virtualds.source_file import StorageOptions
+from virtualds.stores.object_access import translate_options
 from virtualds.stores.responses import is_about_expiry
 from virtualds.stores.retry import CONNECT_TIMEOUT, READ_TIMEOUT, list_store_errors
 from virtualds.stores.store import StoreError
-from virtualds.urls import kind_of, scheme_of
-
-# ---------------------------------------------------------------------- Google Cloud Storage
-# Finds gcsfs's filesystem of Google Cloud Storage, and reads its options.
-
-
-FILES = "virtualds.stores.google_files:GoogleFiles"
-"""The filesystem; its module needs gcsfs."""
-
-GENERATION = "X-Goog-Generation"
-"""The header that holds the version of an object.
-
-The JSON API, which gcsfs speaks, and the XML API, which obstore speaks, send different etags of one
-object (https://docs.cloud.google.com/storage/docs/hashes-etags), and the same generation.
-"""
-
-
-def name_anonymous(given: dict[str, Any]) -> dict[str, Any]:
-    """Return options of gcsfs in which ``anon``, as s3fs and adlfs call it, has gcsfs's name.
-
-    Examples
-    --------
-    >>> name_anonymous({"anon": True, "project": "p"})
-    {'project': 'p', 'token': 'anon'}
-    """
-    left = {name: value for name, value in given.items() if name != "anon"}
-    if given.get("anon") and left.setdefault("token", "anon") != "anon":
-        raise ValueError("anon=True and a token contradict each other; give one of them")
-    return left
-
-
-def make_google_filesystem(url: str, options: dict[str, Any], *, retries: bool) -> tuple[Any, str]:
-    """Return the filesystem of a url, and the path in it.
-
-    ``retries`` says whether gcsfs repeats requests that fail.
-
-    Raises
-    ------
-    ImportError
-        gcsfs is not installed.
-    PermissionError
-        gcsfs finds no credentials, or cannot use those that it got.
-    """
-    # first, so that its absence is named before that of the libraries below it
-    import_named("gcsfs:GCSFileSystem")
-    google_auth_error = import_named("google.auth.exceptions:GoogleAuthError")
-    kind = import_named(FILES)
-    settings = {**kind._get_kwargs_from_urls(url), **name_anonymous(options)}
-    try:
-        return kind(**settings, repeats=retries), kind._strip_protocol(url)
-    except google_auth_error as error:
-        raise PermissionError(
-            f"{url}: gcsfs found no credentials that it can use ({error}); log in with gcloud, or "
-            f"give a token, or anon=True for a public bucket, in storage_options"
-        ) from error
-
+from virtualds.urls import host_of, kind_of, scheme_of
 
 # ---------------------------------------------------------------------- credentials
 # Credentials that expire: a function gives them, and gives new ones when they are needed.
@@ -371,6 +317,9 @@ def _tell_trusted_hosts(trusted: tuple[str, ...], secrets: dict[str, str]) -> An
 
 T = TypeVar("T")
 
+FILESYSTEM, STORE = "filesystem", "store"
+"""Options that hold an object which serves the urls: a filesystem of fsspec, a store of obstore."""
+
 
 def find_filesystem(url: str, options: StorageOptions | None) -> tuple[Any, str]:
     """Return the fsspec filesystem of a url, and the path in it.
@@ -379,19 +328,15 @@ def find_filesystem(url: str, options: StorageOptions | None) -> tuple[Any, str]
     ------
     StoreError
         fsspec has no filesystem for the url, or not with these options.
+    UnsupportedError
+        An option has no meaning for these urls.
     """
-    return _find_filesystem(url, dict(resolve_options(options) or {}))
+    return _find_filesystem(url, resolve_options(options))
 
 
 def find_reading_filesystem(url: str, options: StorageOptions | None) -> tuple[Any, str]:
     """Return a filesystem for many requests at a time, without its own retries."""
-    settings = _SETTINGS.get(kind_of(url), dict)
-    present = dict(resolve_options(options) or {})
-    filesystem, path = _find_filesystem(url, settings(present), retries=False)
-    if speaks(filesystem, "s3", "call_s3"):
-        # its retries would multiply ours; no other part of virtualds has this instance
-        filesystem.retries = 1
-    return filesystem, path
+    return _find_filesystem(url, resolve_options(options), retries=False)
 
 
 def use_filesystem(
@@ -419,50 +364,81 @@ def use_filesystem(
         raise
 
 
-def _find_filesystem(url: str, options: dict[str, Any], *, retries: bool = True) -> tuple[Any, str]:
-    # imported here: it takes as long as importing the rest of virtualds
-    import fsspec
+def find_options(filesystem: Any, url: str) -> StorageOptions | None:
+    """Return options by which a url leads to where it does in a filesystem of the user."""
+    options = StorageOptions.of(filesystem.storage_options)
+    if kind_of(url) in ("s3", "az"):
+        try:
+            translate_options(host_of(url), options)
+        except (UnsupportedError, ValueError):
+            return StorageOptions({FILESYSTEM: filesystem})
+    return options
 
-    options = _SESSIONS.get(scheme_of(url), dict)(options)
+
+def _find_filesystem(
+    url: str, options: StorageOptions | None, *, retries: bool = True
+) -> tuple[Any, str]:
+    if options and FILESYSTEM in options:
+        if len(options) > 1:
+            other = min(options.keys() - {FILESYSTEM})
+            raise UnsupportedError(
+                f"{url}: storage_options have a filesystem, and {other!r} beside it; give that to "
+                f"the filesystem"
+            )
+        found = options[FILESYSTEM]
+        return found, found._strip_protocol(url)
+    kind = kind_of(url)
     try:
-        if kind_of(url) == "gs" and "::" not in url:
-            return make_google_filesystem(url, options, retries=retries)
-        return fsspec.core.url_to_fs(url, **options)  # type: ignore[no-any-return]
+        if kind in _OURS and "::" not in url:
+            found = _make_filesystem(os.getpid(), host_of(url), options, retries)
+            return found, found._strip_protocol(url)
+        # imported here: it takes as long as importing the rest of virtualds
+        import fsspec
+
+        return fsspec.core.url_to_fs(url, **dict(options or {}))  # type: ignore[no-any-return]
     except (ImportError, TypeError, ValueError) as error:
-        install = _INSTALLS.get(kind_of(url)) if isinstance(error, ImportError) else None
+        install = _INSTALLS.get(kind) if isinstance(error, ImportError) else None
         advice = f"; {install}" if install else ""
         raise StoreError(f"{error}{advice}") from error
 
 
-def speaks(filesystem: Any, protocol: str, needs: str) -> bool:
-    """Say whether a filesystem has a protocol, and an inner method that is used here."""
-    spoken = filesystem.protocol
-    return protocol in ((spoken,) if isinstance(spoken, str) else spoken) and hasattr(
-        filesystem, needs
-    )
+@lru_cache(maxsize=256)
+def _make_filesystem(
+    process: int, place: str, options: StorageOptions | None, retries: bool
+) -> Any:
+    """Return the filesystem of a host or bucket; each process has its own."""
+    return _OURS[kind_of(place)](place, dict(options or {}), retries)
 
 
-def _enlarge_pool(given: dict[str, Any]) -> dict[str, Any]:
-    """Return S3 options without botocore's limit of 10 connections, and without its retries."""
-    ours = {
-        "max_pool_connections": get_options().max_requests,
-        "retries": {"total_max_attempts": 1},
-    }
-    return {**given, "config_kwargs": {**ours, **given.get("config_kwargs", {})}}
+def _make_web_files(place: str, options: dict[str, Any], retries: bool) -> Any:
+    import fsspec
+
+    return fsspec.filesystem(scheme_of(place), **add_own_session(options))
 
 
-_OF_WEB = "pip install aiohttp obstore"
+def _make_google_files(place: str, options: dict[str, Any], retries: bool) -> Any:
+    # first, so that its absence is named before that of the libraries below it
+    import_module("gcsfs")
+    return import_named(_GOOGLE_FILES)(place, options, retries=retries)
+
+
+def _make_object_files(place: str, options: dict[str, Any], retries: bool) -> Any:
+    return import_named(_OBJECT_FILES)(place, options, retries=retries)
+
+
+_GOOGLE_FILES = "virtualds.stores.google_files:make_google_files"
+_OBJECT_FILES = "virtualds.stores.objects:make_object_files"
+"""What makes the filesystems of modules that need a library of an extra, or fsspec at once."""
+
+_OURS: dict[str, Callable[[str, dict[str, Any], bool], Any]] = {
+    **dict.fromkeys(("http", "https"), _make_web_files),
+    **dict.fromkeys(("s3", "az"), _make_object_files),
+    "gs": _make_google_files,
+}
+"""The function that makes the filesystem of a kind of store, of which each has one library."""
+
 _INSTALLS = {
-    **dict.fromkeys(("http", "https"), _OF_WEB),
+    **dict.fromkeys(("http", "https"), "pip install aiohttp"),
     **{kind: say_install(extra) for kind, extra in (("s3", "s3"), ("gs", "gcs"), ("az", "azure"))},
 }
-"""The command that installs the filesystem, by kind of store."""
-
-_SETTINGS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {"s3": _enlarge_pool}
-"""Changes of options for reading, by kind of store."""
-
-_SESSIONS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    "http": add_own_session,
-    "https": add_own_session,
-}
-"""Changes of options for all requests, by scheme."""
+"""The command that installs the library, by kind of store."""

@@ -6,7 +6,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -20,20 +20,17 @@ from virtualds.errors import UnsupportedError, exists_already, without_secrets
 from virtualds.log import DEBUG, tell, tells
 from virtualds.options import get_options
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.stores import obstore
-from virtualds.stores.conditional import azure, find_versioning
-from virtualds.stores.conditional.by_content import create
-from virtualds.stores.conditional.objects import PROOF
+from virtualds.stores.conditional import PROOF, create, find_versioning
 from virtualds.stores.filesystems import (
     demand_no_login,
     find_filesystem,
     find_reading_filesystem,
-    speaks,
     use_filesystem,
 )
 from virtualds.stores.responses import (
     Answer,
     cause_of,
+    demand_small,
     demand_whole_answer,
     find_refusal,
     to_os_error,
@@ -64,14 +61,6 @@ from virtualds.urls import host_of
 # with the session of their filesystem; other filesystems are asked through that method.
 
 
-F = TypeVar("F")
-
-WHOLE = 64 * 2**20
-"""Bytes of the largest file that is read as a whole from a server without ranges."""
-
-PIECE = 2**18
-"""Bytes of an object that are read at a time."""
-
 Judge = Callable[[Any], int | None]
 """Takes the headers of a response: refuses it, or returns the number of bytes to read at most."""
 
@@ -80,8 +69,11 @@ _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 
 def get_range(filesystem: Any, path: str, offset: int, length: int) -> Answer:
     """Ask for a range of a file, by one request."""
-    if (ask := _find_function(_RANGE_FETCHERS, filesystem)) is not None:
-        return ask(filesystem, path, offset, length)
+    if hasattr(filesystem, "fetch_range"):
+        found: Answer = filesystem.fetch_range(path, offset, length)
+        return found
+    if hasattr(filesystem, "encode_url"):
+        return _fetch_http(filesystem, path, offset, length)
     [data] = filesystem.cat_ranges([path], [offset], [offset + length], on_error="return")
     if isinstance(data, list_store_errors()):
         raise data
@@ -95,23 +87,18 @@ def get_beginning(filesystem: Any, path: str, length: int) -> Answer | None:
 
     The size is None where the server sends no parts of the file.
     """
-    ask = _find_function(_BEGINNINGS, filesystem)
-    return None if ask is None else ask(filesystem, path, length)
+    if hasattr(filesystem, "fetch_range"):
+        return get_range(filesystem, path, 0, length)
+    if hasattr(filesystem, "encode_url"):
+        return _fetch_http_beginning(filesystem, path, length)
+    return None
 
 
 def get_whole(filesystem: Any, path: str) -> bytes:
     """Ask for a whole file, by one request."""
-    if (ask := _find_function(_WHOLES, filesystem)) is not None:
-        return ask(filesystem, path)
+    if hasattr(filesystem, "encode_url"):
+        return _fetch_http_whole(filesystem, path)
     return bytes(call_in_time(filesystem, "cat_file", path))
-
-
-def get_info(filesystem: Any, path: str) -> dict[str, Any]:
-    """Ask what a filesystem says of a file or folder."""
-    if (ask := _find_function(_INFOS, filesystem)) is not None:
-        return ask(filesystem, path)
-    found: dict[str, Any] = call_in_time(filesystem, "info", path)
-    return found
 
 
 def call_in_time(filesystem: Any, verb: str, path: str) -> Any:
@@ -128,22 +115,13 @@ def call_in_time(filesystem: Any, verb: str, path: str) -> Any:
     return sync(filesystem.loop, done)
 
 
-def _find_function(table: Mapping[tuple[str, str], F], filesystem: Any) -> F | None:
-    """Return the function of a table for a filesystem."""
-    fitting = (ask for key, ask in table.items() if speaks(filesystem, *key))
-    return next(fitting, None)
-
-
 def _demand_soundness(told: str | None, size: int | None, offset: int) -> None:
     """Refuse a response by its Content-Range, before its body comes (RFC 9110, section 14.4).
 
     Without Content-Range the body is the whole file, from a server without ranges.
     """
-    if told is None and (size is None or size > WHOLE):
-        raise StoreError(
-            f"the server knows no ranges and sends the whole file, of {size or 'unknown'} bytes; "
-            f"copy the file to a server with ranges"
-        )
+    if told is None:
+        demand_small(size)
     if told is not None and (
         (found := _CONTENT_RANGE.match(told)) is None or int(found[1]) != offset
     ):
@@ -270,81 +248,6 @@ def _content_range_of(response: Any) -> str | None:
     return found
 
 
-# ---------------------------------------------------------------------- S3
-
-
-async def _ask_s3(
-    filesystem: Any, path: str, wanted: dict[str, str], judge: Judge
-) -> tuple[Any, bytes]:
-    """Ask for an object, and return the response and the bytes."""
-    bucket, key, version = filesystem.split_path(path)
-    asked = {"Bucket": bucket, "Key": key, **wanted, **({"VersionId": version} if version else {})}
-    async with limit_time() as pace:
-        answer = await filesystem._call_s3("get_object", **asked)
-        body = answer["Body"]
-
-        async def parts() -> AsyncIterator[bytes]:
-            while part := await body.read(PIECE):
-                yield part
-
-        try:
-            return answer, await pace.gather(parts(), judge(answer))
-        finally:
-            body.close()
-
-
-def _fetch_s3(filesystem: Any, path: str, offset: int, length: int) -> Answer:
-    from fsspec.asyn import sync
-
-    def judge(answer: Any) -> None:
-        _demand_soundness(answer.get("ContentRange"), answer.get("ContentLength"), offset)
-
-    wanted = {"Range": f"bytes={offset}-{offset + length - 1}"}
-    answer, data = sync(filesystem.loop, _ask_s3, filesystem, path, wanted, judge)
-    return _build_answer(data, answer.get("ETag"), answer.get("ContentRange"), offset, length)
-
-
-def _fetch_s3_whole(filesystem: Any, path: str) -> bytes:
-    from fsspec.asyn import sync
-
-    answer, data = sync(filesystem.loop, _ask_s3, filesystem, path, {}, lambda _: None)
-    if len(data) != answer.get("ContentLength", len(data)):
-        raise BrokenAnswer(f"the server sent {len(data)} of {answer['ContentLength']} bytes")
-    return bytes(data)
-
-
-_RANGE_FETCHERS: dict[tuple[str, str], Callable[[Any, str, int, int], Answer]] = {
-    ("http", "encode_url"): _fetch_http,
-    ("gs", "encode_url"): _fetch_http,
-    ("s3", "_call_s3"): _fetch_s3,
-    ("abfs", "service_client"): azure.fetch_range,
-}
-"""Functions that get a range, by protocol and a method that the filesystem must have."""
-
-_BEGINNINGS: dict[tuple[str, str], Callable[[Any, str, int], Answer]] = {
-    ("http", "encode_url"): _fetch_http_beginning,
-    ("gs", "encode_url"): _fetch_http_beginning,
-    ("s3", "_call_s3"): lambda filesystem, path, length: _fetch_s3(filesystem, path, 0, length),
-    ("abfs", "service_client"): lambda filesystem, path, length: azure.fetch_range(
-        filesystem, path, 0, length
-    ),
-}
-"""Functions that get the first bytes with the size, likewise."""
-
-_WHOLES: dict[tuple[str, str], Callable[[Any, str], bytes]] = {
-    ("http", "encode_url"): _fetch_http_whole,
-    ("gs", "encode_url"): _fetch_http_whole,
-    ("s3", "_call_s3"): _fetch_s3_whole,
-    ("abfs", "service_client"): azure.fetch_whole,
-}
-"""Functions that get a whole file, likewise."""
-
-_INFOS: dict[tuple[str, str], Callable[[Any, str], dict[str, Any]]] = {
-    ("abfs", "service_client"): azure.describe,
-}
-"""Functions that describe a file, likewise."""
-
-
 # ---------------------------------------------------------------------- the store
 
 
@@ -380,7 +283,7 @@ class FsspecStore:
         return make_far_limits()
 
     def get_ranges(self, file: SourceFile, ranges: Sequence[Range]) -> Sequence[bytes]:
-        """Return the bytes of every range, through obstore or fsspec, with retries."""
+        """Return the bytes of every range, with retries."""
         if len(ranges) == 1:
             return [_get_range(file, 0, ranges[0])]
         with ThreadPoolExecutor(min(len(ranges) or 1, get_options().max_requests)) as pool:
@@ -539,7 +442,8 @@ def fetch_info(url: str, options: StorageOptions | None) -> dict[str, Any]:
     def ask(filesystem: Any, path: str) -> dict[str, Any]:
         # the current state, not that of an earlier listing
         filesystem.invalidate_cache(path)
-        return get_info(filesystem, path)
+        found: dict[str, Any] = call_in_time(filesystem, "info", path)
+        return found
 
     with describe_errors(url):
         found = retry_request(lambda _: use_filesystem(url, options, ask), Request("HEAD", url))
@@ -560,16 +464,14 @@ def folder_error(url: str) -> IsADirectoryError:
 
 
 def _get_range(file: SourceFile, item: int, wanted: Range) -> bytes:
-    """Return the bytes of one range; obstore makes the first attempt where possible."""
+    """Return the bytes of one range."""
     offset, length = wanted
     if not length:
         return b""
 
-    def ask(attempt: int) -> bytes:
-        again = attempt < get_options().retries
+    def ask(_: int) -> bytes:
         with _get_turns(host_of(file.url), get_options().max_requests):
-            fast = None if attempt else obstore.get_range(file, offset, length, again=again)
-            answer = fast or use_filesystem(
+            answer = use_filesystem(
                 file.url,
                 file.options,
                 lambda fs, path: get_range(fs, path, offset, length),

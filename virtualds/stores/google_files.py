@@ -10,7 +10,10 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import datetime
 from io import BytesIO
 from itertools import count
 from typing import Any
@@ -19,17 +22,29 @@ from aiohttp import ClientResponseError, ClientTimeout
 from fsspec.asyn import sync_wrapper
 from gcsfs.core import GCSFileSystem
 from gcsfs.retry import HttpError
+from google.auth.exceptions import GoogleAuthError
 from yarl import URL
 
 from virtualds.options import get_options
-from virtualds.stores.filesystems import GENERATION
+from virtualds.stores.conditional import WRITER, RefusedError, UnknownConditionError
+from virtualds.stores.object_access import name_anonymous
 from virtualds.stores.retry import (
     CONNECT_TIMEOUT,
     READ_TIMEOUT,
     choose_wait,
     list_store_errors,
     may_pass,
+    status_of,
 )
+
+GENERATION = "X-Goog-Generation"
+"""The header that holds the version of an object."""
+
+REMOVED_AT_ONCE = 32
+"""How many requests to remove an object run at the same time: each removes one."""
+
+OBJECT = "b/{}/o/{}"
+"""The path of an object below the url of the JSON API; gcsfs quotes bucket and name."""
 
 WORDY_ERRORS: tuple[type[BaseException], ...] = (ValueError,)
 """Errors of gcsfs that say in words alone why the server refused a request."""
@@ -52,6 +67,7 @@ class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
     """
 
     version_header = GENERATION
+    conditions = ("ifGenerationMatch=0", "ifGenerationMatch")
 
     def __init__(self, *, repeats: bool = True, **options: Any) -> None:
         super().__init__(**options)
@@ -102,6 +118,88 @@ class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
 
     upload_object = sync_wrapper(_upload_object)
 
+    # ------------------------------------------------------------------ versions
+
+    def read_version(self, path: str) -> tuple[bytes, str]:
+        """Return the bytes of an object and its generation."""
+        headers, data = self.call("GET", self.url(path))
+        if (found := headers.get(GENERATION)) is not None:
+            return bytes(data), str(found)
+        # Some servers do not send it. If a writer comes in between, a version that is older than
+        # the bytes only lets a write be refused.
+        version = self.find_version(path)
+        return bytes(self.call("GET", self.url(path))[1]), version
+
+    def find_version(self, path: str) -> str:
+        """Return the generation of an object."""
+        return self.find_writer(path)[1]
+
+    def find_writer(self, path: str) -> tuple[str | None, str]:
+        """Return the writer and the generation of an object, past all caches."""
+        found = self.call("GET", OBJECT, *self.split_path(path)[:2], json_out=True)
+        return found.get("metadata", {}).get(WRITER), str(found["generation"])
+
+    def find_bucket(self, path: str) -> tuple[str, str]:
+        """Return the url of the server, and the bucket."""
+        return self.server, self.split_path(path)[0]
+
+    def put_if(self, path: str, data: bytes, expected: str | None, writer: str) -> str:
+        """Write an object with ``ifGenerationMatch``; generation 0 stands for no object.
+
+        See https://docs.cloud.google.com/storage/docs/request-preconditions.
+        """
+        condition = {"ifGenerationMatch": expected or "0"}
+        try:
+            return str(self.upload_object(path, data, {WRITER: writer}, condition))
+        except (FileExistsError, HttpError) as error:
+            # gcsfs raises the first one for 412; versions before 2025 raised the second
+            status = 412 if isinstance(error, FileExistsError) else status_of(error)
+            if status == 412:
+                url = self.unstrip_protocol(path)
+                raise RefusedError(f"{url}: was changed by another writer") from error
+            if status == 501:
+                raise UnknownConditionError(str(error)) from error
+            raise
+
+    def put_object(self, path: str, data: bytes) -> str:
+        """Write an object, and return its generation."""
+        return str(self.upload_object(path, data, {}, {}))
+
+    def list_times(self, prefix: str) -> dict[str, float]:
+        """Return the first objects, at most 1000, by one request."""
+        bucket, beginning, _ = self.split_path(prefix)
+        asked = {"prefix": beginning, "maxResults": 1000}
+        found = self.call("GET", "b/{}/o", bucket, json_out=True, **asked)
+        return {
+            f"{bucket}/{item['name']}": datetime.fromisoformat(item["updated"]).timestamp()
+            for item in found.get("items", [])
+        }
+
+    def list_names(self, path: str) -> set[str]:
+        """Return the names in a folder, a thousand by one request; none if there is no folder."""
+        bucket, key, _ = self.split_path(path.rstrip("/"))
+        folder = f"{key}/" if key else ""
+        asked: dict[str, Any] = {"prefix": folder, "delimiter": "/", "maxResults": 1000}
+        names: set[str] = set()
+        while asked:
+            found = self.call("GET", "b/{}/o", bucket, json_out=True, **asked)
+            names.update(found.get("prefixes", []), (one["name"] for one in found.get("items", [])))
+            token = found.get("nextPageToken")
+            asked = {**asked, "pageToken": token} if token else {}
+        return {name.removeprefix(folder).rstrip("/") for name in names} - {""}
+
+    def remove(self, paths: Sequence[str]) -> None:
+        """Remove objects, several at the same time."""
+
+        def remove_one(path: str) -> None:
+            with suppress(FileNotFoundError):
+                self.call("DELETE", OBJECT, *self.split_path(path)[:2])
+
+        with ThreadPoolExecutor(REMOVED_AT_ONCE) as pool:
+            list(pool.map(remove_one, paths))
+
+    # ------------------------------------------------------------------ requests
+
     async def _pipe_file(self, path: str, data: bytes, **how: Any) -> None:
         # what gcsfs puts between the parts of an upload may stand in the data, and would end them
         await self._upload_object(path, data, {}, {})
@@ -136,6 +234,26 @@ class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
         # gcsfs repeats requests six times, and takes half a minute to refuse wrong credentials
         repeated = GCSFileSystem._request
         return await getattr(repeated, "__wrapped__", repeated)(self, *asked, **how)
+
+
+def make_google_files(url: str, options: dict[str, Any], *, retries: bool) -> GoogleFiles:
+    """Return the filesystem of a url.
+
+    ``retries`` says whether it repeats requests that fail.
+
+    Raises
+    ------
+    PermissionError
+        gcsfs finds no credentials, or cannot use those that it got.
+    """
+    settings = {**GoogleFiles._get_kwargs_from_urls(url), **name_anonymous(options)}
+    try:
+        return GoogleFiles(**settings, repeats=retries)
+    except GoogleAuthError as error:
+        raise PermissionError(
+            f"{url}: gcsfs found no credentials that it can use ({error}); log in with gcloud, or "
+            f"give a token, or anon=True for a public bucket, in storage_options"
+        ) from error
 
 
 class _Body(BytesIO):

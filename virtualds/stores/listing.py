@@ -13,6 +13,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from stat import S_ISDIR
@@ -22,16 +23,15 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.errors import without_secrets
-from virtualds.log import DEBUG, INFO, tell, tells
+from virtualds.log import INFO, tell, tells
 from virtualds.source_file import NO_NUMBER, StorageOptions
-from virtualds.stores import obstore
 from virtualds.stores.access_rules import BUCKETS
 from virtualds.stores.filesystems import find_filesystem, use_filesystem
 from virtualds.stores.fsspec import describe_errors, etag_of, fetch_info, folder_error, modified_of
 from virtualds.stores.responses import normalise_etag
 from virtualds.stores.retry import Request, retry_request
 from virtualds.stores.store import explain_open_errors
-from virtualds.urls import ARCHIVES, host_of, local_path, normalise_url, scheme_of
+from virtualds.urls import ARCHIVES, KINDS, host_of, kind_of, local_path, normalise_url, scheme_of
 
 # ---------------------------------------------------------------------- patterns
 
@@ -102,13 +102,10 @@ def _glob_local(pattern: str) -> list[str]:
 
 
 def _glob_remote(pattern: str, options: StorageOptions | None) -> list[str]:
-    def list_matching(filesystem: Any, path: str) -> list[str]:
-        filesystem.invalidate_cache()
-        return sorted(spell_like(pattern, filesystem, name) for name in filesystem.glob(path))
-
-    asked = Request("LIST", pattern)
-    with explain_open_errors(pattern), describe_errors(pattern):
-        return retry_request(lambda _: use_filesystem(pattern, options, list_matching), asked)
+    try:
+        return sorted({state.url for state in _walk_remote(pattern, options)})
+    except FileNotFoundError:
+        return []
 
 
 def spell_like(url: str, filesystem: Any, path: str) -> str:
@@ -230,20 +227,20 @@ def fetch_state(url: str, options: StorageOptions | None) -> FileState:
 
 
 def find_names(url: str, options: StorageOptions | None) -> set[str] | None:
-    """Return the names in a folder of an object store; None where no quick listing tells them."""
-    if scheme_of(url) == "file" or "::" in url:
+    """Return the names in a folder of an object store; None where no quick listing tells them.
+
+    Reading and listing are two permissions, so a refusal says nothing about later requests.
+    """
+    if kind_of(url) not in KINDS or "::" in url:
         return None
-    return _ask_obstore(obstore.list_names, url, options)
 
+    def ask(filesystem: Any, path: str) -> set[str] | None:
+        known = hasattr(filesystem, "list_names")
+        return filesystem.list_names(path) if known else None
 
-def _ask_obstore(
-    ask: Callable[[str, StorageOptions | None], T | None], url: str, options: StorageOptions | None
-) -> T | None:
-    """Return a list of obstore's, and tell of the request; None if obstore cannot list."""
-    begun = time.monotonic()
-    if (found := ask(url, options)) is not None and tells(DEBUG):
-        tell(DEBUG, f"{Request('LIST', url)}: {time.monotonic() - begun:.3f} s")
-    return found
+    with suppress(OSError), describe_errors(url, "LIST"):
+        return use_filesystem(url, options, ask)
+    return None
 
 
 # ---------------------------------------------------------------------- local
@@ -301,11 +298,12 @@ def _local_state(url: str, found: os.stat_result) -> FileState:
 
 
 def _walk_remote(pattern: str, options: StorageOptions | None) -> Iterator[FileState]:
-    filesystem, path = find_filesystem(pattern, options)
+    with explain_open_errors(pattern), describe_errors(pattern):
+        filesystem, path = find_filesystem(pattern, options)
     filesystem.invalidate_cache()
     scheme = scheme_of(pattern)
     root, parts = _split_pattern(path, scheme)
-    list_folder = partial(_list_folder, filesystem, pattern, options)
+    list_folder = partial(_list_folder, filesystem, pattern, options, root)
     match = partial(_match_remote, scheme)
     beginning = spell_like(pattern, filesystem, root).rstrip("/")
     for name, info in _walk(root, parts, list_folder, match):
@@ -314,17 +312,15 @@ def _walk_remote(pattern: str, options: StorageOptions | None) -> Iterator[FileS
 
 
 def _list_folder(
-    filesystem: Any, pattern: str, options: StorageOptions | None, folder: str
+    filesystem: Any, pattern: str, options: StorageOptions | None, root: str, folder: str
 ) -> Iterator[tuple[str, Any, Callable[[], bool]]]:
     url = spell_like(pattern, filesystem, folder)
-    if (quick := _ask_obstore(obstore.list_folder, url, options)) is not None:
-        yield from ((info["name"], info, partial(_is_folder, info)) for info in quick)
-        return
+    named = pattern if folder == root else url
 
     def ask(filesystem: Any, _: str) -> Any:
         return filesystem.ls(folder, detail=True)
 
-    with explain_open_errors(url), describe_errors(url):
+    with explain_open_errors(named), describe_errors(named):
         found = retry_request(
             lambda _: use_filesystem(url, options, ask, find_filesystem), Request("LIST", url)
         )

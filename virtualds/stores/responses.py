@@ -130,13 +130,6 @@ BUSY = Refusal(
     "the server is busy",
     "try again later, or with fewer requests at a time: virtualds.set_options(max_requests=8)",
 )
-CHECKSUM = Refusal(
-    None,
-    "the bytes do not fit the checksum that the server sent with them",
-    "if they never do, the server sends wrong checksums: turn these off in storage_options, "
-    "{'config_kwargs': {'response_checksum_validation': 'when_required'}}",
-)
-
 CODES = {
     # https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
     **dict.fromkeys(("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"), EXPIRED),
@@ -166,7 +159,6 @@ ERRORS = {
     **dict.fromkeys(("CredentialRetrievalError", "ProfileNotFound"), UNKNOWN_USER),
     **dict.fromkeys(("TokenRetrievalError", "SSOTokenLoadError"), UNKNOWN_USER),
     "UnauthorizedSSOTokenError": UNKNOWN_USER,
-    "FlexibleChecksumError": CHECKSUM,
     # google-auth, azure-identity
     **dict.fromkeys(("DefaultCredentialsError", "RefreshError"), UNKNOWN_USER),
     "CredentialUnavailableError": UNKNOWN_USER,
@@ -243,6 +235,24 @@ class Answer(NamedTuple):
     data: bytes
     etag: str | None = None
     size: int | None = None
+
+
+WHOLE = 64 * 2**20
+"""Bytes of the largest file that is read as a whole from a server without ranges."""
+
+
+def demand_small(size: int | None) -> None:
+    """Refuse a whole file, in answer to a request for a range, if it is large.
+
+    Raises
+    ------
+    StoreError
+    """
+    if size is None or size > WHOLE:
+        raise StoreError(
+            f"the server knows no ranges and sends the whole file, of {size or 'unknown'} bytes; "
+            f"copy the file to a server with ranges"
+        )
 
 
 def demand_whole_answer(answer: Answer, file: SourceFile, length: int) -> bytes:

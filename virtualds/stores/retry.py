@@ -16,8 +16,8 @@ from concurrent.futures import thread as futures
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from itertools import chain, count
-from typing import Any, NamedTuple, TypeVar
+from itertools import count
+from typing import NamedTuple, TypeVar
 
 from virtualds.log import DEBUG, INFO, tell, tells
 from virtualds.options import get_options
@@ -84,8 +84,6 @@ PASSING_ERRORS = frozenset(
     {"TimeoutError", "ConnectionError", "BrokenAnswer", "IncompleteRead", "ResponseParserError"}
     | {"ClientPayloadError", "ClientConnectionError", "HTTPClientError"}
     | {"ServiceRequestError", "ServiceResponseError", "IncompleteReadError"}
-    # botocore compares bytes with the checksum of the server
-    | {"FlexibleChecksumError"}
 )
 """Names of temporary errors, or of their base classes: their libraries are optional."""
 LASTING_ERRORS = frozenset(
@@ -251,37 +249,26 @@ def list_causes(error: BaseException) -> Iterator[BaseException]:
         if found is None:
             return
         yield found
-        # errors of botocore hold their causes
-        held = getattr(found, "kwargs", None)
-        within = held.get("error") if isinstance(held, Mapping) else None
-        found = found.__cause__ or (within if isinstance(within, BaseException) else None)
+        found = found.__cause__
 
 
 def status_of(error: BaseException) -> int | None:
-    """Return the HTTP status of an error of aiohttp, azure, gcsfs or botocore, if it has one."""
-    answer = _answer_of(error).get("ResponseMetadata", {}).get("HTTPStatusCode")
+    """Return the HTTP status of an error of a library, if it has one."""
     # lazily, one after the other: aiohttp warns when its ``code`` is read
-    given = chain([answer], (getattr(error, name, None) for name in _STATUS_NAMES))
+    given = (getattr(error, name, None) for name in _STATUS_NAMES)
     return next((value for value in given if isinstance(value, int) and value), None)
 
 
 def code_of(error: BaseException) -> str | None:
-    """Return the code of an error of botocore or azure, if the server gave one."""
-    given = _answer_of(error).get("Error", {}).get("Code") or getattr(error, "error_code", None)
+    """Return the code that a server gave with an error, if it gave one."""
+    given = getattr(error, "error_code", None)
     # that of azure is an enumeration of strings
     return str(getattr(given, "value", given)) if isinstance(given, str) else None
-
-
-def _answer_of(error: BaseException) -> Mapping[str, Any]:
-    answer = getattr(error, "response", None)
-    return answer if isinstance(answer, Mapping) else {}
 
 
 def _retry_after(error: BaseException) -> float:
     """Return the seconds of the header Retry-After, 0 without one (RFC 9110, section 10.2.3)."""
     headers = getattr(error, "headers", None)
-    if headers is None:
-        headers = _answer_of(error).get("ResponseMetadata", {}).get("HTTPHeaders")
     names = headers.items() if isinstance(headers, Mapping) else ()
     text = next((str(value) for name, value in names if str(name).lower() == "retry-after"), "")
     if text.strip().isdecimal():

@@ -15,7 +15,7 @@ from virtualds.checks.verify.sources import HEAD_BYTES
 from virtualds.errors import VirtualdsError
 from virtualds.source_file import PRESENT, SourceFile
 from virtualds.stores import find_store
-from virtualds.stores.archive_index import (
+from virtualds.stores.archive import (
     LOCAL_HEADER,
     ArchiveMember,
     is_zip,

@@ -24,7 +24,7 @@ from virtualds.progress import ProgressOption, count_progress
 from virtualds.reading.threads import HostSlot, Prefetcher
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
-from virtualds.stores.archive_index import is_zip
+from virtualds.stores.archive import is_zip
 from virtualds.stores.responses import normalise_etag
 from virtualds.urls import KINDS, kind_of
 

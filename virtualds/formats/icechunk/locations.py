@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from virtualds.errors import UnsupportedError
-from virtualds.stores.filesystems import name_anonymous, resolve_options
-from virtualds.stores.obstore import translate_options
+from virtualds.stores.filesystems import resolve_options
+from virtualds.stores.object_access import name_anonymous, translate_options
 from virtualds.urls import local_path, scheme_of
 
 VERBATIM = ("http", "https")
@@ -36,12 +36,6 @@ S3_SECRETS = ("access_key_id", "secret_access_key", "session_token", "anonymous"
 """Credentials, which are no part of how a repository describes a bucket."""
 AZURE_SECRETS = frozenset({"account_key", "sas_token", "connection_string", "credential"})
 """Options of adlfs that hold credentials."""
-AZURE_NAMES = {
-    "azure_storage_account_name": "account",
-    "azure_storage_account_key": "access_key",
-    "azure_storage_sas_key": "sas_token",
-}
-"""Names of Icechunk for options of obstore."""
 
 
 class ObjectLocation(NamedTuple):
@@ -212,17 +206,17 @@ def _locate_azure(url: str, options: dict[str, Any]) -> ObjectLocation:
     is_public = bool(options.get("anon"))
     # Icechunk looks for a login of this machine where obstore, which is asked here, looks for none
     needs_login = not is_public and not AZURE_SECRETS & options.keys()
-    found = translate_options(f"{scheme}://{box}", options | {"anon": is_public or needs_login})
-    if found is None:
-        _demand_nothing_left(url, {n: v for n, v in options.items() if n != "account_name"})
-        raise UnsupportedError(f"{url}: name the account: give account_name in storage_options")
-    told = dict(found.config)
-    access: dict[str, Any] = {
-        AZURE_NAMES[name]: value for name, value in told.items() if name in AZURE_NAMES
-    }
+    try:
+        found = translate_options(f"{scheme}://{box}", options | {"anon": is_public or needs_login})
+    except ValueError as error:
+        raise UnsupportedError(str(error)) from error
+    # Icechunk takes no objects that give tokens, and no secrets of applications
+    _demand_nothing_left(url, found.login)
+    account = found.config["account_name"]
+    access: dict[str, Any] = {"account": account, **found.secrets}
     access |= {"from_env": True} if needs_login else {"anonymous": True} if is_public else {}
     place: dict[str, Any] = {"container": found.place, "prefix": prefix, "config": {}}
-    if (endpoint := told.get("azure_storage_endpoint")) is not None:
+    if (endpoint := found.config["endpoint"]) != f"https://{account}.blob.core.windows.net":
         is_plain = endpoint.startswith("http://")
         place["config"] = {"endpoint": endpoint, "allow_http": str(is_plain).lower()}
     return ObjectLocation("azure", place | access)

@@ -22,7 +22,7 @@ from virtualds.parsers.grib.messages import scan_messages
 from virtualds.parsers.grib.sections import find_message
 from virtualds.source_file import SourceFile, StorageOptions
 from virtualds.stores import find_store
-from virtualds.stores.archive_index import is_tar, is_zip
+from virtualds.stores.archive import is_tar, is_zip
 from virtualds.stores.block_cache import PAGE
 from virtualds.stores.scan_cache import describe_damage, fetch_ahead, open_source
 from virtualds.urls import scheme_of

@@ -1,0 +1,374 @@
+"""Versions of files in fsspec filesystems, and conditional writes, which expect a version.
+
+Object stores and the memory of this process have conditional writes. A filesystem of objects has
+the requests as methods (`ConditionalFiles`); what is the same for all of them is here. A server
+must first prove that it refuses a write whose condition is false, also of writes that come at the
+same time: some servers ignore conditions, and the work of another writer would silently be lost.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import chain
+from typing import Any, Protocol
+
+from virtualds.errors import UnsupportedError
+from virtualds.options import get_options
+from virtualds.stores.local import make_temporary_name
+from virtualds.stores.retry import list_store_errors
+from virtualds.stores.store import ChangedError, version_of
+from virtualds.urls import KINDS
+
+# ---------------------------------------------------------------------- any filesystem
+
+
+WITHOUT_FOLDERS = {"memory", *chain.from_iterable(KINDS.values())}
+"""Filesystems without folders, whose files show once they are whole."""
+
+
+class ByContent:
+    """Versions in any filesystem: a hash of the bytes is the version."""
+
+    def read(self, filesystem: Any, path: str) -> tuple[bytes, str]:
+        """Return the bytes of a file and their version."""
+        data = bytes(filesystem.cat_file(path))
+        return data, version_of(data)
+
+    def find_version(self, filesystem: Any, path: str) -> str:
+        """Return the version of a file."""
+        return self.read(filesystem, path)[1]
+
+    def find_unsafe_reason(self, filesystem: Any, path: str) -> str:
+        """Return why conditional writes beside a path are unsafe, an empty text if they are not."""
+        spoken = "/".join(sorted(list_protocols(filesystem)))
+        return (
+            f"conditional writes are known for local disk, memory, S3, Google Cloud and Azure, "
+            f"not for {spoken}"
+        )
+
+    def demand_conditions(self, filesystem: Any, path: str) -> None:
+        """Refuse a filesystem on which writers would not notice each other.
+
+        Raises
+        ------
+        UnsupportedError
+            Conditional writes are unsafe, and the setting ``only_writer`` is off.
+        """
+        reason = self.find_unsafe_reason(filesystem, path)
+        if reason and not get_options().only_writer:
+            raise UnsupportedError(
+                f"{filesystem.unstrip_protocol(path)}: {reason}; write to a store whose "
+                f"conditional writes keep several writers apart, or, if this is the only writer, "
+                f"set virtualds.set_options(only_writer=True)"
+            )
+
+    def write(self, filesystem: Any, path: str, data: bytes, expected: str | None) -> str:
+        """Write a file if its version is the expected one, and return the new version."""
+        self.demand_conditions(filesystem, path)
+        return self.check_and_write(filesystem, path, data, expected)
+
+    def check_and_write(self, filesystem: Any, path: str, data: bytes, expected: str | None) -> str:
+        """Check the version, then write: a write of another writer in between goes unnoticed."""
+        filesystem.invalidate_cache()
+        found = self.find_version(filesystem, path) if filesystem.isfile(path) else None
+        if found != expected:
+            raise ChangedError(f"{path}: was changed by another writer")
+        put(filesystem, path, data)
+        return version_of(data)
+
+    def remove(self, filesystem: Any, paths: Sequence[str]) -> None:
+        """Remove files; a file that is gone already is no error."""
+        for path in paths:
+            with suppress(FileNotFoundError):
+                filesystem.rm_file(path)
+        filesystem.invalidate_cache()
+
+
+class InMemory(ByContent):
+    """Versions of files in the memory of this process."""
+
+    lock = threading.Lock()
+
+    def find_unsafe_reason(self, filesystem: Any, path: str) -> str:
+        """Return an empty text: a lock keeps writers apart."""
+        return ""
+
+    def write(self, filesystem: Any, path: str, data: bytes, expected: str | None) -> str:
+        """Write a file under the lock."""
+        with self.lock:
+            return self.check_and_write(filesystem, path, data, expected)
+
+
+def put(filesystem: Any, path: str, data: bytes) -> None:
+    """Write a file; make the folders above it, in filesystems that have folders."""
+    if _has_folders(filesystem):
+        filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
+    filesystem.pipe_file(path, data)
+
+
+def create(filesystem: Any, path: str, data: bytes) -> None:
+    """Write a file that shows whole or not at all.
+
+    If writing fails, what has the name already stays: another writer may have made it.
+    """
+    if not _has_folders(filesystem):
+        filesystem.pipe_file(path, data)
+        return
+    name = path.rpartition("/")[2]
+    temporary = path.removesuffix(name) + make_temporary_name(name)
+    try:
+        put(filesystem, temporary, data)
+        _rename(filesystem, temporary, path)
+    except BaseException:
+        with suppress(*list_store_errors(), NotImplementedError):
+            filesystem.rm_file(temporary)
+        raise
+
+
+def _rename(filesystem: Any, path: str, new: str) -> None:
+    """Rename a file, and replace the file that has the new name."""
+    # of a name that is taken, some filesystems say so, and some do nothing
+    with suppress(*list_store_errors()):
+        filesystem.mv(path, new)
+    if filesystem.exists(path):
+        with suppress(FileNotFoundError):
+            filesystem.rm_file(new)
+        filesystem.mv(path, new)
+
+
+def _has_folders(filesystem: Any) -> bool:
+    return not list_protocols(filesystem) & WITHOUT_FOLDERS
+
+
+def list_protocols(filesystem: Any) -> set[str]:
+    """Return the protocols that a filesystem implements."""
+    protocol = filesystem.protocol
+    return {protocol} if isinstance(protocol, str) else set(protocol)
+
+
+# ---------------------------------------------------------------------- object stores
+
+
+RACERS = 4
+"""How many writes with one condition are tried at a time: the server must make one of them."""
+
+WRITER = "virtualds_writer"
+"""The name of the metadata that says which write made an object: one that every store takes."""
+
+PROOF = ".virtualds-proof-"
+"""The prefix of the names of objects with which this module tries conditional writes."""
+GRACE = 24 * 3600.0
+"""Seconds after which such an object belongs to a process that was killed."""
+
+_PROVED: dict[tuple[str, str], str] = {}
+"""By endpoint and bucket: why conditional writes are unsafe there, empty if they are safe."""
+_PROVING: dict[tuple[int, str, str], threading.Lock] = {}
+
+
+class RefusedError(ChangedError):
+    """The server refused a write, since its condition was false when the request came."""
+
+
+class UnknownConditionError(OSError):
+    """The server does not know conditional writes."""
+
+
+class ConditionalFiles(Protocol):
+    """A filesystem of objects: each method is one request, past all caches.
+
+    Methods raise an error of the table `list_store_errors`, and `FileNotFoundError` for an object
+    that does not exist.
+    """
+
+    conditions: tuple[str, str]
+    """What the protocol calls the conditions to create an object, and to replace a version."""
+
+    def find_bucket(self, path: str) -> tuple[str, str]:
+        """Return the endpoint of the server, and the bucket (or container) of a path."""
+
+    def read_version(self, path: str) -> tuple[bytes, str]:
+        """Return the bytes of an object, and its version."""
+
+    def find_version(self, path: str) -> str:
+        """Return the version of an object."""
+
+    def put_if(self, path: str, data: bytes, expected: str | None, writer: str) -> str:
+        """Write an object by one conditional request, with `WRITER` in its metadata.
+
+        ``expected`` is the version that the object must have, None if it must not exist.
+
+        Raises
+        ------
+        RefusedError
+            The server says that the condition is false.
+        UnknownConditionError
+            The server says that it does not know conditions.
+        """
+
+    def put_object(self, path: str, data: bytes) -> str:
+        """Write an object whatever is there, and return the new version."""
+
+    def find_writer(self, path: str) -> tuple[str | None, str]:
+        """Return the `WRITER` of an object, None if it has none, and the version."""
+
+    def list_times(self, prefix: str) -> dict[str, float]:
+        """Return the paths that begin with a prefix, and when they were written, since 1970."""
+
+    def remove(self, paths: Sequence[str]) -> None:
+        """Remove objects; one that is gone already is no error."""
+
+
+class InObjectStore(ByContent):
+    """Versions of objects, as their store names them, in `ConditionalFiles`."""
+
+    def read(self, filesystem: Any, path: str) -> tuple[bytes, str]:
+        """Return the bytes of an object and its version."""
+        found: tuple[bytes, str] = filesystem.read_version(path)
+        return found
+
+    def find_version(self, filesystem: Any, path: str) -> str:
+        """Return the version of an object."""
+        return str(filesystem.find_version(path))
+
+    def remove(self, filesystem: Any, paths: Sequence[str]) -> None:
+        """Remove objects, many at a time."""
+        try:
+            filesystem.remove(paths)
+        finally:
+            filesystem.invalidate_cache()
+
+    def find_unsafe_reason(self, filesystem: Any, path: str) -> str:
+        """Return why conditional writes are unsafe; a process tries each bucket once."""
+        endpoint, bucket = filesystem.find_bucket(path)
+        # by process: a forked child never gets a lock that its parent held
+        with _PROVING.setdefault((os.getpid(), endpoint, bucket), threading.Lock()):
+            if (endpoint, bucket) not in _PROVED:
+                broken = self._find_broken_condition(filesystem, _parent_folder_of(path, bucket))
+                reason = f"the server at {endpoint} does not keep conditional writes: {broken}"
+                _PROVED[endpoint, bucket] = reason if broken else ""
+        return _PROVED[endpoint, bucket]
+
+    def _find_broken_condition(self, filesystem: Any, folder: str) -> str:
+        """Try conditional writes of new objects in a folder; return what went wrong, if any."""
+        self._remove_old_trials(filesystem, folder)
+        paths = [f"{folder}{PROOF}{secrets.token_hex(16)}" for _ in range(2)]
+        try:
+            return self._find_false_write(filesystem, *paths)
+        except UnknownConditionError as error:
+            return f"it does not know them ({error})"
+        finally:
+            # the user may have the right to write, and not the right to remove
+            with suppress(*list_store_errors()):
+                self.remove(filesystem, paths)
+
+    def _find_false_write(self, filesystem: Any, path: str, other: str) -> str:
+        """Return which write of two new objects went wrong, if any."""
+        create, replace = filesystem.conditions
+        refuses = "it refused a write whose condition was true"
+        [first] = self._write_at_once(filesystem, [(path, None)])
+        if first is None:
+            return refuses
+        again, missing = self._write_at_once(filesystem, [(path, None), (other, first)])
+        if again:
+            return f"it replaced an object in spite of {create}"
+        if missing:
+            return f"it wrote an object that did not exist, in spite of {replace}"
+        raced = self._write_at_once(filesystem, [(other, None), (path, first)] * RACERS)
+        for made, condition in ((raced[::2], create), (raced[1::2], replace)):
+            if made.count(None) != RACERS - 1:
+                several = f"of writes at the same time it made several, in spite of {condition}"
+                return several if any(made) else refuses
+        [late] = self._write_at_once(filesystem, [(path, first)])
+        return f"it replaced an object that had changed, in spite of {replace}" if late else ""
+
+    def _remove_old_trials(self, filesystem: Any, folder: str) -> None:
+        """Remove what killed processes left, if the user may list and remove objects."""
+        with suppress(*list_store_errors()):
+            times = filesystem.list_times(folder + PROOF)
+            old = [path for path, written in times.items() if written < time.time() - GRACE]
+            self.remove(filesystem, old)
+
+    def _write_at_once(
+        self, filesystem: Any, writes: Sequence[tuple[str, str | None]]
+    ) -> list[str | None]:
+        """Write objects that are expected to have versions; return the new ones, None if refused.
+
+        The requests are sent at the same time, since some servers check a condition when a request
+        begins, and write when it ends.
+        """
+
+        def write(aim: tuple[str, str | None]) -> str | BaseException | None:
+            try:
+                # equal sizes: the server must not tell versions by size and time
+                return self._write_if(filesystem, aim[0], secrets.token_bytes(32), aim[1])
+            except ChangedError:
+                return None
+            except list_store_errors() as error:
+                return error
+
+        with ThreadPoolExecutor(len(writes)) as pool:
+            answers = dict(enumerate(pool.map(write, writes)))
+        written = {writes[number][0] for number, new in answers.items() if isinstance(new, str)}
+        for number, answer in answers.items():
+            # a server that is busy with one write of an object may put off the others
+            if isinstance(answer, BaseException) and writes[number][0] not in written:
+                raise answer
+        return [answer if isinstance(answer, str) else None for answer in answers.values()]
+
+    def write(self, filesystem: Any, path: str, data: bytes, expected: str | None) -> str:
+        """Write an object by one conditional request."""
+        if self.find_unsafe_reason(filesystem, path):
+            return super().write(filesystem, path, data, expected)
+        return self._write_if(filesystem, path, data, expected)
+
+    def _write_if(self, filesystem: Any, path: str, data: bytes, expected: str | None) -> str:
+        writer = secrets.token_hex(16)
+        try:
+            return str(filesystem.put_if(path, data, expected, writer))
+        except RefusedError:
+            # a request without answer is repeated: the first may have been this very write
+            with suppress(FileNotFoundError):
+                found, version = filesystem.find_writer(path)
+                if found == writer:
+                    return str(version)
+            raise
+        finally:
+            filesystem.invalidate_cache(path)
+
+    def check_and_write(self, filesystem: Any, path: str, data: bytes, expected: str | None) -> str:
+        """Check the version, then write: a write of another writer in between goes unnoticed."""
+        try:
+            found = self.find_version(filesystem, path)
+        except FileNotFoundError:
+            found = None
+        if found != expected:
+            url = filesystem.unstrip_protocol(path)
+            raise ChangedError(f"{url}: was changed by another writer")
+        try:
+            return str(filesystem.put_object(path, data))
+        finally:
+            filesystem.invalidate_cache(path)
+
+
+def _parent_folder_of(path: str, bucket: str) -> str:
+    """Return the folder of a path, or the bucket, with a slash at the end."""
+    above = path.rstrip("/").rpartition("/")[0]
+    return f"{above or bucket}/"
+
+
+# ---------------------------------------------------------------------- which of them
+
+_ANY_OTHER, _IN_MEMORY, _IN_OBJECTS = ByContent(), InMemory(), InObjectStore()
+
+
+def find_versioning(filesystem: Any) -> ByContent:
+    """Return the versioning of the files of a filesystem."""
+    if hasattr(filesystem, "put_if"):
+        return _IN_OBJECTS
+    return _IN_MEMORY if "memory" in list_protocols(filesystem) else _ANY_OTHER

@@ -1,0 +1,548 @@
+"""How obstore gets at a bucket of S3 or a container of Azure: its settings and credentials.
+
+Options are those of fsspec's filesystems, s3fs and adlfs. One that is not in the tables here is an
+error that names it: it is never left out, and never guessed. Credentials that are not given are
+found as the libraries of these clouds find them: botocore looks for those of AWS (environment,
+profiles, SSO, roles, machines), azure-identity for those of Azure.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from virtualds.errors import UnsupportedError
+from virtualds.stores.retry import CONNECT_TIMEOUT, READ_TIMEOUT, list_store_errors
+from virtualds.urls import kind_of
+
+IGNORED = frozenset(
+    {"block_size", "cache_type", "cache_options", "skip_instance_cache", "use_listings_cache"}
+    | {"listings_expiry_time", "max_paths", "default_block_size", "default_fill_cache"}
+    | {"default_cache_type", "cache_regions", "max_concurrency", "fixed_upload_size"}
+    | {"local_expiry_check", "blocksize", "assume_container_exists", "asynchronous", "loop"}
+)
+"""Options of caches, listings and large uploads, none of which is used here."""
+
+REMEDY = (
+    "leave it out, or pass an object that knows it: {'store': ...}, a store of obstore for this "
+    "bucket, or {'filesystem': ...}, a filesystem of fsspec"
+)
+
+
+@dataclass(frozen=True)
+class Access:
+    """How obstore gets at a bucket or container.
+
+    Parameters
+    ----------
+    kind : str
+        ``"s3"`` or ``"az"``.
+    place : str
+        The bucket or container.
+    config : dict
+        Settings of obstore's store, without credentials.
+    client : dict
+        Settings of its HTTP client.
+    secrets : dict
+        Credentials, as a provider of obstore returns them. Empty where they must be looked up.
+    login : dict
+        Where to look: the profile of AWS, or an object of ``azure.identity``.
+    """
+
+    kind: str
+    place: str
+    config: dict[str, Any] = field(default_factory=dict)
+    client: dict[str, Any] = field(default_factory=dict, repr=False)
+    secrets: dict[str, Any] = field(default_factory=dict, repr=False)
+    login: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def is_anonymous(self) -> bool:
+        """Whether requests are not signed."""
+        return bool(self.config["skip_signature"])
+
+
+def translate_options(place: str, options: Mapping[str, Any] | None) -> Access:
+    """Return how obstore gets at a bucket, from the options that a user gives fsspec for it.
+
+    Parameters
+    ----------
+    place : str
+        The beginning of a url, up to the bucket.
+    options : mapping, optional
+
+    Raises
+    ------
+    UnsupportedError
+        obstore has no word for an option.
+    ValueError
+        Two options contradict each other.
+
+    Examples
+    --------
+    >>> options = {"anon": True, "client_kwargs": {"region_name": "eu-west-1"}}
+    >>> translate_options("s3://bucket", options).config["region"]
+    'eu-west-1'
+    >>> translate_options("s3://bucket", {"profile": "mine"}).login
+    {'profile': 'mine'}
+    """
+    given = _Words(place, {n: v for n, v in (options or {}).items() if n not in IGNORED})
+    found = _TRANSLATIONS[kind_of(place)](place.partition("://")[2], given)
+    given.demand_nothing_left()
+    return found
+
+
+def name_anonymous(given: dict[str, Any]) -> dict[str, Any]:
+    """Return options of gcsfs in which ``anon``, as s3fs and adlfs call it, has gcsfs's name.
+
+    Examples
+    --------
+    >>> name_anonymous({"anon": True, "project": "p"})
+    {'project': 'p', 'token': 'anon'}
+    """
+    left = {name: value for name, value in given.items() if name != "anon"}
+    if given.get("anon") and left.setdefault("token", "anon") != "anon":
+        raise ValueError("anon=True and a token contradict each other; give one of them")
+    return left
+
+
+class _Words:
+    """Options, from which a translation takes those that it knows."""
+
+    def __init__(self, place: str, left: dict[str, Any], within: str = "") -> None:
+        self.place, self.left, self.within = place, left, within
+        self.inner: list[_Words] = []
+
+    def take(self, name: str, default: Any = None) -> Any:
+        value = self.left.pop(name, None)
+        return default if value is None else value
+
+    def drop(self, name: str, *without_effect: Any) -> None:
+        """Take an option out if its value has no effect."""
+        if self.left.get(name) in (None, *without_effect):
+            self.left.pop(name, None)
+
+    def take_inner(self, name: str) -> _Words:
+        """Return the options within an option, which are demanded to be known as well."""
+        value = self.take(name, {})
+        if not isinstance(value, Mapping):
+            raise ValueError(f"{name}: got {type(value).__name__}; give a dict")
+        self.inner.append(_Words(self.place, dict(value), f"{self.within}{name}."))
+        return self.inner[-1]
+
+    def take_one(self, what: str, *places: tuple[_Words, str]) -> Any:
+        """Return the value of one thing that several options may name."""
+        values = [value for words, name in places if (value := words.take(name, "")) != ""]
+        if any(value != values[0] for value in values):
+            raise ValueError(f"{self.place}: storage_options name two values of {what}; give one")
+        return values[0] if values else None
+
+    def demand_nothing_left(self) -> None:
+        """Refuse options that nobody has taken.
+
+        Raises
+        ------
+        UnsupportedError
+        """
+        names = [f"{self.within}{name}" for name in self.left]
+        if names:
+            raise UnsupportedError(
+                f"{self.place}: storage_options have {min(names)!r}, which has no meaning here; "
+                f"{REMEDY}"
+            )
+        for words in self.inner:
+            words.demand_nothing_left()
+
+
+# ---------------------------------------------------------------------- S3
+
+
+_S3_ADDITIONAL = {
+    "ServerSideEncryption": "server_side_encryption",
+    "SSEKMSKeyId": "sse_kms_key_id",
+    "BucketKeyEnabled": "sse_bucket_key_enabled",
+}
+"""obstore's names of arguments of S3's requests to write."""
+
+_S3_TUNING = (
+    *("max_pool_connections", "retries", "tcp_keepalive", "user_agent_extra"),
+    *("request_checksum_calculation", "response_checksum_validation"),
+    *("parameter_validation", "disable_request_compression", "inject_host_prefix"),
+)
+"""Settings of botocore's own requests: connections and repetitions are ours to count."""
+
+
+def _translate_s3(bucket: str, given: _Words) -> Access:
+    client, settings = given.take_inner("client_kwargs"), given.take_inner("config_kwargs")
+    for name in _S3_TUNING:
+        settings.take(name)
+    session = [(client, "aws_session_token"), (given, "token")]
+    secrets = {
+        "access_key_id": given.take_one(
+            "the key", (given, "key"), (given, "username"), (client, "aws_access_key_id")
+        ),
+        "secret_access_key": given.take_one(
+            "the secret", (given, "secret"), (given, "password"), (client, "aws_secret_access_key")
+        ),
+        "token": given.take_one("the token", *session),
+    }
+    unsigned = str(settings.take("signature_version", "s3v4")).lower().find("unsigned") >= 0
+    anonymous = bool(given.take("anon", False)) or unsigned
+    known = bool(secrets["access_key_id"] and secrets["secret_access_key"])
+    config = {
+        "skip_signature": anonymous,
+        "region": given.take_one("the region", (client, "region_name"), (settings, "region_name")),
+        "endpoint": given.take_one(
+            "the endpoint", (given, "endpoint_url"), (client, "endpoint_url")
+        ),
+        "virtual_hosted_style_request": _take_addressing(settings.take_inner("s3")),
+    }
+    secure = given.take_one("use_ssl", (given, "use_ssl"), (client, "use_ssl"))
+    if secure is False and not config["endpoint"]:
+        config["endpoint"] = "http://s3.amazonaws.com"
+    if config["endpoint"] and "://" not in config["endpoint"]:
+        config["endpoint"] = f"http{'' if secure is False else 's'}://{config['endpoint']}"
+    additional = given.take_inner("s3_additional_kwargs")
+    config |= {new: additional.take(name) for name, new in _S3_ADDITIONAL.items()}
+    payer = additional.take("RequestPayer")
+    config["request_payer"] = bool(given.take("requester_pays", False) or payer) or None
+    given.drop("version_aware", False)
+    profile = given.take("profile")
+    return Access(
+        "s3",
+        bucket,
+        {name: value for name, value in config.items() if value is not None},
+        _take_client(client.take("verify"), settings, "connect_timeout"),
+        secrets if known and not anonymous else {},
+        {"profile": profile} if profile else {},
+    )
+
+
+def _take_addressing(style: _Words) -> bool:
+    """Say whether the bucket is a part of the name of the host."""
+    if style.left.get("addressing_style") == "virtual":
+        style.take("addressing_style")
+        return True
+    style.drop("addressing_style", "path", "auto")
+    return False
+
+
+def _take_client(verify: Any, settings: _Words, connect: str) -> dict[str, Any]:
+    """Return the settings of an HTTP client: certificates, proxies and time limits."""
+    found: dict[str, Any] = {
+        "connect_timeout": f"{settings.take(connect, CONNECT_TIMEOUT)}s",
+        "read_timeout": f"{settings.take('read_timeout', READ_TIMEOUT)}s",
+        "allow_http": True,
+    }
+    if verify is False:
+        found["allow_invalid_certificates"] = True
+    bundle = verify if isinstance(verify, str | os.PathLike) else os.environ.get("AWS_CA_BUNDLE")
+    if verify is not False and bundle:
+        with open(bundle, "rb") as file:
+            found["root_certificate"] = file.read()
+    proxies = settings.take("proxies", {})
+    if proxy := proxies.get("https", proxies.get("http")):
+        found["proxy_url"] = proxy if "://" in proxy else f"http://{proxy}"
+    if agent := settings.take("user_agent"):
+        found["user_agent"] = agent
+    return found
+
+
+# ---------------------------------------------------------------------- Azure
+
+
+_AZURE_BOX = re.compile(r"([^@]+)@([a-z0-9]{3,24})\.(?:dfs|blob)\.core\.windows\.net")
+_AZURE_ENVIRONMENT = {
+    "account_name": "AZURE_STORAGE_ACCOUNT_NAME",
+    "account_key": "AZURE_STORAGE_ACCOUNT_KEY",
+    "connection_string": "AZURE_STORAGE_CONNECTION_STRING",
+    "sas_token": "AZURE_STORAGE_SAS_TOKEN",
+    "client_id": "AZURE_STORAGE_CLIENT_ID",
+    "client_secret": "AZURE_STORAGE_CLIENT_SECRET",
+    "tenant_id": "AZURE_STORAGE_TENANT_ID",
+}
+"""Where adlfs looks for options that are not given."""
+
+_EMULATED = (
+    "AccountName=devstoreaccount1;AccountKey=Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErC"
+    "z4I6tq/K1SZFPTOtr/KBHBeksoGMGw==;BlobEndpoint=http://127.0.0.1:10000/devstoreaccount1"
+)
+"""What ``UseDevelopmentStorage=true`` stands for: the emulator's account, which is no secret.
+
+See https://learn.microsoft.com/azure/storage/common/storage-use-azurite.
+"""
+_ENDPOINTS_OF_OTHERS = ("queueendpoint", "tableendpoint", "fileendpoint", "dfsendpoint")
+
+
+def _translate_azure(box: str, given: _Words) -> Access:
+    found = _AZURE_BOX.fullmatch(box)
+    anonymous = given.take("anon")
+    if anonymous is None:
+        anonymous = os.environ.get("AZURE_STORAGE_ANON", "false").lower() in ("true", "1", "yes")
+    told = {name: given.take(name) for name in _AZURE_ENVIRONMENT}
+    named = any(told[name] for name in ("account_key", "connection_string", "sas_token"))
+    credential, host = given.take("credential"), given.take("account_host")
+    named = named or credential is not None
+    if not anonymous:
+        # secrets of the environment do not stand beside those of the options
+        places = ("account_name",) if named else tuple(_AZURE_ENVIRONMENT)
+        told |= {n: told[n] or os.environ.get(_AZURE_ENVIRONMENT[n]) for n in places}
+    account = told["account_name"] or (found[2] if found else None)
+    if found and account != found[2]:
+        raise ValueError(f"{given.place}: account_name is {account!r}; give the one of the url")
+    given.drop("location_mode", "primary")
+    given.drop("version_aware", False)
+    given.take("timeout")
+    given.take("socket_timeout")
+    endpoint, secrets = f"https://{host}" if host else None, _read_secret(credential)
+    if text := told["connection_string"]:
+        # nothing else counts then
+        account, endpoint, secrets = _split_connection_string(given, text)
+        anonymous = anonymous or not secrets
+    elif told["account_key"]:
+        secrets = {"access_key": told["account_key"]}
+    elif told["sas_token"]:
+        secrets = {"sas_token": told["sas_token"].removeprefix("?")}
+    if not account:
+        raise ValueError(f"{given.place}: give account_name in storage_options")
+    login = {"credential": credential} if credential is not None else {}
+    if not secrets and told["client_id"] and told["client_secret"]:
+        login = {name: told[name] for name in ("tenant_id", "client_id", "client_secret")}
+    config = {
+        "account_name": account,
+        "endpoint": (endpoint or f"https://{account}.blob.core.windows.net").rstrip("/"),
+        "skip_signature": bool(anonymous),
+        # the environment may name an emulator, for other programs
+        "use_emulator": False,
+    }
+    client = _take_client(given.take("connection_verify"), given, "connection_timeout")
+    place = found[1] if found else box
+    return Access("az", place, config, client, {} if anonymous else secrets, login)
+
+
+def _read_secret(credential: Any) -> dict[str, Any]:
+    """Return the key or signature of an object, an empty dict if it gives tokens."""
+    if isinstance(credential, str):
+        return {"sas_token" if "sig=" in credential else "access_key": credential}
+    if (pair := getattr(credential, "named_key", None)) is not None:
+        return {"access_key": pair.key}
+    if (signature := getattr(credential, "signature", None)) is not None:
+        return {"sas_token": signature.removeprefix("?")}
+    return {}
+
+
+def _split_connection_string(given: _Words, text: str) -> tuple[str, str, dict[str, Any]]:
+    """Return the account, the endpoint and the secrets of a connection string."""
+    if "usedevelopmentstorage=true" in text.lower():
+        text = _EMULATED
+    pairs = [part.partition("=") for part in text.rstrip(";").split(";")]
+    told = {name.strip().lower(): value for name, _, value in pairs}
+    account, key = told.pop("accountname", ""), told.pop("accountkey", "")
+    signature = told.pop("sharedaccesssignature", "").removeprefix("?")
+    protocol = told.pop("defaultendpointsprotocol", "https")
+    suffix = told.pop("endpointsuffix", "core.windows.net")
+    endpoint = told.pop("blobendpoint", "") or f"{protocol}://{account}.blob.{suffix}"
+    for name in _ENDPOINTS_OF_OTHERS:
+        told.pop(name, None)
+    if told or not account:
+        raise ValueError(
+            f"{given.place}: connection_string has no AccountName, or parts that have no meaning "
+            f"here; {REMEDY}"
+        )
+    secrets = {"access_key": key} if key else {"sas_token": signature} if signature else {}
+    return account, endpoint, secrets
+
+
+_TRANSLATIONS: dict[str, Callable[[str, _Words], Access]] = {
+    "s3": _translate_s3,
+    "az": _translate_azure,
+}
+"""Translations by kind of store; each takes the options that it knows out of those given."""
+
+
+# ---------------------------------------------------------------------- credentials and regions
+
+
+class NoCredentialsError(PermissionError):
+    """No credentials were found, or they cannot be used; the cause says why."""
+
+
+class Provider:
+    """Gives obstore credentials whenever it needs some; ``error`` is why it could not last time."""
+
+    def __init__(self, find: Callable[[], dict[str, Any]]) -> None:
+        self._find = find
+        self.error: Exception | None = None
+
+    def __call__(self) -> dict[str, Any]:
+        """Return credentials as obstore takes them."""
+        try:
+            found, self.error = self._find(), None
+            return found
+        except Exception as error:
+            self.error = error
+            raise
+
+
+ASKED_AGAIN = timedelta(minutes=10)
+"""After at most so long botocore is asked again: it renews credentials, and does not say when."""
+
+
+class _Session:
+    """Settings and credentials of AWS, as botocore finds them in files and on machines."""
+
+    def __init__(self, profile: str | None) -> None:
+        try:
+            botocore = import_module("botocore.session")
+        except ImportError as error:
+            raise ImportError(f"{error}, which looks for the credentials of AWS") from error
+        self._session = botocore.Session(profile=profile)
+
+    def find_region(self) -> str | None:
+        found: str | None = self._session.get_config_variable("region")
+        return found
+
+    def find_endpoint(self) -> str | None:
+        """Return the endpoint of S3 in the settings file."""
+        settings = self._session.get_scoped_config()
+        services = self._session.full_config.get("services", {})
+        service = services.get(settings.get("services"), {}).get("s3", {})
+        found: str | None = service.get("endpoint_url") or settings.get("endpoint_url")
+        return found
+
+    def make_provider(self) -> Provider:
+        held: list[Any] = []
+
+        def find() -> dict[str, Any]:
+            if not held:
+                held.append(self._session.get_credentials())
+            if held[0] is None:
+                raise NoCredentialsError("botocore finds none")
+            frozen = held[0].get_frozen_credentials()
+            return {
+                "access_key_id": frozen.access_key,
+                "secret_access_key": frozen.secret_key,
+                "token": frozen.token,
+                "expires_at": datetime.now(UTC) + ASKED_AGAIN,
+            }
+
+        return Provider(find)
+
+
+def _complete_s3(access: Access) -> tuple[dict[str, Any], Provider | None]:
+    """Return the settings and credentials of a bucket, with those that have to be looked up."""
+    config, environment = dict(access.config), os.environ
+    named = (environment.get(name) for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"))
+    endpoint = config.get("endpoint") or next(filter(None, named), None)
+    files = os.path.expanduser(environment.get("AWS_CONFIG_FILE", "~/.aws/config"))
+    session = None
+    if access.login or not (access.is_anonymous or access.secrets):
+        session = _Session(access.login.get("profile"))
+    elif not endpoint and os.path.exists(files):
+        with suppress(ImportError):
+            session = _Session(None)
+    try:
+        endpoint = endpoint or (session.find_endpoint() if session else None)
+        region = config.get("region") or (session.find_region() if session else None)
+    except list_store_errors() as error:
+        raise NoCredentialsError(str(error)) from error
+    region = region or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
+    if endpoint:
+        config["endpoint"] = endpoint
+    elif "region" not in config and not (region or "").startswith(_APART):
+        region = find_bucket_region(access.place) or region
+    config["region"] = region or "us-east-1"
+    if access.is_anonymous:
+        return config, None
+    if access.secrets:
+        return config, _make_constant(access.secrets)
+    return config, session.make_provider() if session else None
+
+
+_APART = ("cn-", "us-gov-", "us-iso", "eusc-")
+"""Beginnings of the names of regions that are not reached through the public endpoint."""
+
+REGIONS = "https://s3.amazonaws.com"
+"""The server that says in which region a bucket is."""
+
+
+class _Stay(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *given: Any) -> None:
+        """Follow no redirect: its headers are what is asked for."""
+
+
+@cache
+def find_bucket_region(bucket: str) -> str | None:
+    """Return the region of a bucket of AWS, None if nobody says.
+
+    S3 names it in answers to anybody, even to those who may not read
+    (https://docs.aws.amazon.com/AmazonS3/latest/API/API_HeadBucket.html). No credentials are sent.
+    """
+    asked = urllib.request.Request(f"{REGIONS}/{bucket}", method="HEAD")
+    try:
+        with urllib.request.build_opener(_Stay).open(asked, timeout=10) as answer:
+            return answer.headers.get("x-amz-bucket-region")  # type: ignore[no-any-return]
+    except urllib.error.HTTPError as error:
+        return error.headers.get("x-amz-bucket-region")
+    except OSError:
+        return None
+
+
+AZURE_SCOPE = "https://storage.azure.com/.default"
+
+
+def _complete_azure(access: Access) -> tuple[dict[str, Any], Provider | None]:
+    """Return the settings and credentials of a container, with those that have to be looked up."""
+    if access.is_anonymous:
+        return access.config, None
+    if access.secrets:
+        return access.config, _make_constant(access.secrets)
+    credential = access.login.get("credential")
+    if credential is None:
+        try:
+            identity = import_module("azure.identity")
+        except ImportError as error:
+            raise ImportError(f"{error}, which looks for a login of Azure") from error
+        make = identity.ClientSecretCredential if access.login else identity.DefaultAzureCredential
+        credential = make(**access.login)
+
+    def find() -> dict[str, Any]:
+        token = credential.get_token(AZURE_SCOPE)
+        if inspect.isawaitable(token):
+            from fsspec.asyn import get_loop, sync
+
+            token = sync(get_loop(), _wait_for, token)
+        return {"token": token.token, "expires_at": datetime.fromtimestamp(token.expires_on, UTC)}
+
+    return access.config, Provider(find)
+
+
+async def _wait_for(given: Any) -> Any:
+    return await given
+
+
+def complete(access: Access) -> tuple[dict[str, Any], Provider | None]:
+    """Return the settings and credentials of a bucket, with those that have to be looked up.
+
+    Raises
+    ------
+    ImportError
+        The library that looks for them is not installed.
+    NoCredentialsError
+        The settings of this machine cannot be used.
+    """
+    return {"s3": _complete_s3, "az": _complete_azure}[access.kind](access)
+
+
+def _make_constant(secrets: Mapping[str, Any]) -> Provider:
+    return Provider(lambda: {**secrets, "expires_at": None})

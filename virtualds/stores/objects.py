@@ -1,0 +1,652 @@
+"""Files in S3 and in Azure, through obstore, as a filesystem of fsspec."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from importlib import import_module
+from importlib.machinery import ExtensionFileLoader, ModuleSpec
+from importlib.util import module_from_spec
+from itertools import count
+from typing import Any, NoReturn, TypeVar
+from urllib.parse import quote
+
+from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
+
+from virtualds.errors import UnsupportedError
+from virtualds.options import get_options
+from virtualds.stores.conditional import WRITER, RefusedError, UnknownConditionError
+from virtualds.stores.object_access import (
+    Access,
+    NoCredentialsError,
+    Provider,
+    complete,
+    translate_options,
+)
+from virtualds.stores.responses import Answer, demand_small
+from virtualds.stores.retry import (
+    READ_TIMEOUT,
+    BrokenAnswer,
+    TooSlowError,
+    choose_wait,
+    is_abandoned,
+    join_parts,
+    may_pass,
+    pause,
+    seconds_for,
+)
+from virtualds.stores.store import StoreError
+from virtualds.urls import kind_of
+
+# ---------------------------------------------------------------------- the library
+
+T = TypeVar("T")
+
+LONG_ANSWER = 2**23
+"""Bytes: requests up to this length share one client, and so one time limit."""
+
+NO_RETRIES = {
+    "max_retries": 0,
+    "retry_timeout": timedelta(0),
+    "backoff": {"init_backoff": timedelta(0), "max_backoff": timedelta(0), "base": 2},
+}
+"""The settings that turn the retries of obstore off: `stores.retry` repeats requests."""
+
+_used_by: set[int] = set()
+"""Processes in which obstore has made requests."""
+_LOADING: dict[int, threading.Lock] = {}
+
+
+def load_library() -> Any:
+    """Return the module obstore, as it can be used in this process.
+
+    obstore makes requests in threads of its own. In a process that was forked after the first
+    request these do not exist: it would wait for them for ever, and confuse those of its parent. So
+    such a child loads its own copy of the library, which starts its own threads.
+
+    Raises
+    ------
+    ImportError
+        It is not installed.
+    """
+    me = os.getpid()
+    if me in _used_by:
+        return sys.modules["obstore"]
+    with _LOADING.setdefault(me, threading.Lock()):
+        if me not in _used_by:
+            if _used_by:
+                _load_anew()
+            import_module("obstore.store")
+            _used_by.add(me)
+    return sys.modules["obstore"]
+
+
+def _load_anew() -> None:
+    """Replace obstore by a copy of it, which shares no state with the one of the parent."""
+    old = {name: sys.modules.pop(name) for name in _list_modules("obstore")}
+    compiled = {
+        name: file
+        for name, module in old.items()
+        if (file := getattr(module, "__file__", None)) and file.endswith((".so", ".pyd"))
+    }
+    for name, file in compiled.items():
+        # the system loads one file once, so this must be another one; it exists in memory alone
+        copy = os.memfd_create("obstore")
+        with open(file, "rb") as source:
+            size = os.fstat(source.fileno()).st_size
+            while (done := os.lseek(copy, 0, os.SEEK_CUR)) < size:
+                os.sendfile(copy, source.fileno(), done, size - done)
+        place = f"/proc/self/fd/{copy}"
+        loader = ExtensionFileLoader(name, place)
+        module = module_from_spec(ModuleSpec(name, loader, origin=place))
+        sys.modules[name] = module
+        loader.exec_module(module)
+
+
+def _list_modules(package: str) -> list[str]:
+    return [name for name in sys.modules if name == package or name.startswith(f"{package}.")]
+
+
+# ---------------------------------------------------------------------- errors
+
+
+class ObjectError(OSError):
+    """A server refused a request; ``status`` is that of HTTP, ``error_code`` the server's own."""
+
+    def __init__(self, said: str, status: int | None = None, code: str | None = None) -> None:
+        super().__init__(said)
+        self.status, self.error_code = status, code
+
+
+class NoSuchObject(ObjectError, FileNotFoundError):
+    """There is no such object, or no such bucket."""
+
+
+class ClientConnectorDNSError(ConnectionError):
+    """The name of a host is not known: as aiohttp calls it."""
+
+
+class SSLError(ConnectionError):
+    """No secure connection comes about: as botocore calls it."""
+
+
+_STATUS = re.compile(r"status code: (\d{3})([^:\n]*)(?:: (.*))?", re.DOTALL)
+_SOURCE = "\n\nDebug source:"
+"""What obstore's messages have behind what they say."""
+_WORDY = re.compile(
+    r"Generic \w+ error: |Error performing (?:list request: )?| in [\d.]+\s?[mµn]?s\b"
+)
+"""What obstore's messages say beside what was asked for, and why that failed."""
+_REGION = "Received redirect without LOCATION"
+_WITHOUT_RANGES = "Received non-partial response"
+
+
+def _to_plain_error(error: BaseException) -> BaseException:
+    """Return an error of obstore as one that others understand: status, code, or kind of failure.
+
+    obstore has few classes of errors, so its message is read.
+    """
+    said, _, source = str(error).partition(_SOURCE)
+    if (found := _STATUS.search(said)) is not None:
+        status, body = int(found[1]), found[3] or ""
+        code = _find_element("Code", body)
+        message = _find_element("Message", body).partition("\n")[0].partition("&#xA;")[0]
+        told = message or code or f"{status}{found[2]}"
+        kind = NoSuchObject if status == 404 else ObjectError
+        return kind(told, status, code or str(status))
+    if isinstance(error, FileNotFoundError):
+        return NoSuchObject(said.partition("\n")[0], 404, "404")
+    told = _WORDY.sub("", said.partition("\n")[0])
+    if _REGION in said:
+        return ObjectError(told, 301, "PermanentRedirect")
+    if "dns error" in source:
+        return ClientConnectorDNSError(told)
+    if "ertificate" in source or "InvalidContentType" in source or "InvalidMessage" in source:
+        return SSLError(told)
+    if "kind: Timeout" in source:
+        return TimeoutError(told)
+    if "HttpError" in source:
+        return ConnectionError(told)
+    return StoreError(told)
+
+
+def _find_element(name: str, body: str) -> str:
+    """Return the text of an element in the body of an error, which S3 and Azure write in XML."""
+    found = re.search(rf"<{name}>(.*?)</{name}>", body, re.DOTALL)
+    return found[1].strip() if found else ""
+
+
+# ---------------------------------------------------------------------- requests
+
+
+class _Client:
+    """A bucket of obstore, for requests that may take different times."""
+
+    def __init__(self, access: Access | None, store: Any) -> None:
+        self._library = load_library()
+        self.errors = (self._library.exceptions.BaseError, OSError, ValueError, RuntimeError)
+        self._made: dict[float, Any] = {}
+        self.access, self._store = access, store
+        self.provider: Provider | None = None
+        self.config: dict[str, Any] = {}
+        if access is not None:
+            self.config, self.provider = complete(access)
+
+    def store_for(self, nbytes: int) -> Any:
+        """Return a store whose requests may take as long as an answer of so many bytes."""
+        if self.access is None:
+            return self._store
+        seconds = _seconds_for(nbytes)
+        if (found := self._made.get(seconds)) is None:
+            kinds = {"s3": "S3Store", "az": "AzureStore"}
+            make = getattr(self._library.store, kinds[self.access.kind])
+            found = self._made[seconds] = make(
+                self.access.place,
+                config=self.config,
+                client_options={**self.access.client, "timeout": f"{seconds}s"},
+                retry_config=NO_RETRIES,
+                credential_provider=self.provider,
+            )
+        return found
+
+
+def run_apart(work: Callable[[], T], errors: tuple[type[BaseException], ...]) -> T:
+    """Do work, in the main thread so that an interrupt is noticed: obstore does not notice it."""
+    if threading.current_thread() is not threading.main_thread():
+        return work()
+    done: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except errors as error:
+            done.set_exception(error)
+        finally:
+            if not done.done():
+                done.set_exception(RuntimeError("a request ended in an error of Python, see above"))
+
+    # nobody waits for it where the main thread is interrupted
+    threading.Thread(target=run, daemon=True).start()
+    return done.result()
+
+
+def is_late(nbytes: int, begun: float) -> bool:
+    """Say whether a request has taken all the time that one of so many bytes may take."""
+    return time.monotonic() - begun > 0.9 * _seconds_for(nbytes)
+
+
+def _seconds_for(nbytes: int) -> float:
+    # few different times, since each needs a client with connections of its own
+    return seconds_for(max(LONG_ANSWER, 1 << nbytes.bit_length()))
+
+
+# ---------------------------------------------------------------------- the filesystem
+
+
+_BUCKET = re.compile(r"[A-Za-z0-9$][A-Za-z0-9._$-]*")
+_NO_KEY = re.compile(r"^/|//|(^|/)\.\.?(/|$)|[\x00-\x1f\x7f]")
+_VERSION = re.compile(r"\?(versionId|versionid)=(?P<version>[^?/]+)$")
+
+REMOVED_AT_ONCE = 1000
+"""How many objects of S3 are removed by one request."""
+
+
+class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
+    """The objects of one bucket of S3, or of one container of Azure.
+
+    Paths begin with the bucket, as those of s3fs and adlfs do.
+
+    Parameters
+    ----------
+    place : str
+        The beginning of urls: scheme and bucket, and the account if the url names it.
+    repeats : bool
+        Repeat requests that fail; if not, who asks for them does so.
+    store : optional
+        A store of obstore, in place of options.
+    **options
+        Options of s3fs or adlfs.
+    """
+
+    cachable = False
+    conditions = ("If-None-Match: *", "If-Match")
+    """What the protocol calls the conditions to create an object, and to replace a version."""
+
+    def __init__(
+        self, place: str, *, repeats: bool = True, store: Any = None, **options: Any
+    ) -> None:
+        super().__init__()
+        # first, so that its absence is named before anything else
+        load_library()
+        self.place, self.repeats = place, repeats
+        access = None if store is not None else translate_options(place, options)
+        self.bucket = access.place if access else place.partition("://")[2].partition("@")[0]
+        if not _BUCKET.fullmatch(self.bucket):
+            raise UnsupportedError(
+                f"{place}: obstore knows no bucket of such a name; pass {{'filesystem': ...}}, a "
+                f"filesystem of fsspec, in storage_options"
+            )
+        self._client = _Client(access, store)
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        bucket, slash, key = str(path).partition("://")[2].partition("/")
+        if "://" not in path:
+            return str(path)
+        return f"{bucket.partition('@')[0]}{slash}{key}"
+
+    def unstrip_protocol(self, name: str) -> str:
+        """Return the url of a path."""
+        key = name.partition("/")[2]
+        return f"{self.place}/{key}" if key else self.place
+
+    def _find_key(self, path: str) -> tuple[str, dict[str, Any]]:
+        """Return the key of a path, and the options of requests that name its version."""
+        bucket, _, key = self._strip_protocol(path).partition("/")
+        version = _VERSION.search(key)
+        key = key[: version.start()] if version else key
+        if _NO_KEY.search(key) or bucket != self.bucket:
+            raise UnsupportedError(
+                f"{self.unstrip_protocol(path)}: obstore reaches no object of such a name; pass "
+                f"{{'filesystem': ...}}, a filesystem of fsspec, in storage_options"
+            )
+        return key.rstrip("/"), {"version": version["version"]} if version else {}
+
+    def _find_object(self, path: str) -> tuple[str, dict[str, Any]]:
+        """Return the same of an object, which is no bucket."""
+        key, version = self._find_key(path)
+        if not key:
+            raise IsADirectoryError(f"{self.unstrip_protocol(path)}: this is a bucket")
+        return key, version
+
+    def _ask(self, work: Callable[[Any, Any], T], nbytes: int = 0) -> T:
+        """Return what a request returns; ``work`` takes the library, and a store of it."""
+        for attempt in count():
+            begun = time.monotonic()
+            try:
+                store = self._client.store_for(nbytes)
+                do = partial(work, load_library(), store)
+                return run_apart(do, self._client.errors)
+            except (UnsupportedError, BrokenAnswer, StoreError) as error:
+                plain: BaseException = error
+            except self._client.errors as error:
+                plain = self._explain(error)
+                if isinstance(plain, TimeoutError) and is_late(nbytes, begun):
+                    plain = TooSlowError(0)
+            again = attempt < (get_options().retries if self.repeats else 0)
+            if not again or is_abandoned() or not may_pass(plain):
+                raise plain
+            pause(choose_wait(attempt + 1, plain))
+        raise AssertionError("attempts are counted without end")
+
+    def _explain(self, error: BaseException) -> BaseException:
+        provider = self._client.provider
+        if provider is not None and (cause := provider.error) is not None:
+            told = NoCredentialsError(str(cause))
+            told.__cause__ = cause
+            return told
+        return _to_plain_error(error)
+
+    def _etag(self, meta: Mapping[str, Any]) -> str | None:
+        """Return an etag with its quotes, which lists of Azure leave out."""
+        found = meta["e_tag"]
+        return found if not found or found.endswith('"') else f'"{found}"'
+
+    # ------------------------------------------------------------------ reading
+
+    def fetch_range(self, path: str, offset: int, length: int) -> Answer:
+        """Return a range of an object, with the etag and size that it has now."""
+        return self._fetch(path, length, {"range": (offset, offset + length)}, offset)
+
+    def fetch_whole(self, path: str) -> bytes:
+        """Return all bytes of an object."""
+        return self._fetch(path, 0, {}, 0).data
+
+    def _fetch(self, path: str, nbytes: int, how: dict[str, Any], offset: int) -> Answer:
+        key, version = self._find_object(path)
+
+        def get(library: Any, store: Any) -> Answer:
+            begun = time.monotonic()
+            try:
+                found = library.get(store, key, options={**how, **version})
+            except self._client.errors as error:
+                if _WITHOUT_RANGES not in str(error):
+                    raise
+                found = library.get(store, key, options=version)
+                demand_small(found.meta["size"])
+            first, end = found.range
+            data = join_parts((bytes(part) for part in found.stream(1)), begun)
+            if first > offset or len(data) != end - first:
+                raise BrokenAnswer("the body is not the range that was announced")
+            data = data[offset - first : offset - first + nbytes] if how else data
+            return Answer(data, self._etag(found.meta), found.meta["size"])
+
+        return self._ask(get, nbytes)
+
+    def cat_file(
+        self, path: str, start: int | None = None, end: int | None = None, **how: Any
+    ) -> bytes:
+        """Return the bytes of an object."""
+        if start is None and end is None:
+            return self.fetch_whole(path)
+        data: bytes = super().cat_file(path, start, end, **how)
+        return data
+
+    def _head(self, path: str) -> tuple[dict[str, Any], dict[str, str]]:
+        """Return what the server says of an object, and its metadata."""
+        key, version = self._find_object(path)
+
+        def head(library: Any, store: Any) -> tuple[dict[str, Any], dict[str, str]]:
+            found = library.get(store, key, options={"head": True, **version})
+            return found.meta, found.attributes
+
+        return self._ask(head)
+
+    def info(self, path: str, **how: Any) -> dict[str, Any]:
+        """Return what is said of an object or folder; of an object that is there by one request."""
+        path = self._strip_protocol(path)
+        key, _ = self._find_key(path)
+        folder = {"name": path.rstrip("/"), "size": 0, "type": "directory"}
+        if not key:
+            return folder
+        try:
+            meta, marks = self._head(path)
+        except NoSuchObject:
+            if next(self._list(key, delimited=False), None) is not None:
+                return folder
+            raise
+        except ObjectError as error:
+            # the answer to HEAD has no body, and so does not say why
+            self.fetch_range(path, 0, 1)
+            raise error
+        true = {name.lower() for name, value in marks.items() if value.lower() == "true"}
+        return folder if true & _FOLDERS else self._describe(path, meta)
+
+    def _describe(self, path: str, meta: Mapping[str, Any]) -> dict[str, Any]:
+        told = {"ETag": self._etag(meta), "LastModified": meta["last_modified"]}
+        return {"name": path, "size": meta["size"], "type": "file", **told}
+
+    def _list(self, key: str, *, delimited: bool) -> Iterator[dict[str, Any]]:
+        """Yield what lies in a folder, and, if it is not ``delimited``, in its folders."""
+        prefix = key or None
+        if delimited:
+            found = self._ask(lambda library, store: library.list_with_delimiter(store, prefix))
+            folders = {one.rstrip("/") for one in found["common_prefixes"]}
+            for one in sorted(folders):
+                yield {"name": f"{self.bucket}/{one}", "size": 0, "type": "directory"}
+        else:
+            pages = self._ask(lambda library, store: iter(library.list(store, prefix)))
+            found = {"objects": self._turn(pages)}
+            folders = set()
+        for one in found["objects"]:
+            # some tools write an empty object with the name of a folder
+            if one["path"] != key and not (one["path"] in folders and not one["size"]):
+                yield self._describe(f"{self.bucket}/{one['path']}", one)
+
+    def _turn(self, pages: Iterator[Any]) -> Iterator[Any]:
+        while (page := self._ask(lambda *_: next(pages, None))) is not None:
+            yield from page
+
+    def ls(self, path: str, detail: bool = True, **how: Any) -> list[Any]:
+        """Return what lies directly in a folder."""
+        key, _ = self._find_key(path)
+        found = list(self._list(key, delimited=True))
+        if not found:
+            path = self._strip_protocol(path)
+            found = [self._describe(path, self._head(path)[0])] if key else []
+        return found if detail else [one["name"] for one in found]
+
+    def list_names(self, path: str) -> set[str]:
+        """Return the names in a folder, by one request; none if there is no such folder."""
+        found = self._list(self._find_key(path)[0], delimited=True)
+        return {one["name"].rpartition("/")[2] for one in found}
+
+    def find(
+        self,
+        path: str,
+        maxdepth: int | None = None,
+        withdirs: bool = False,
+        detail: bool = False,
+        **how: Any,
+    ) -> Any:
+        """Return all files below a folder."""
+        if maxdepth is not None or withdirs:
+            return super().find(path, maxdepth, withdirs, detail, on_error="raise", **how)
+        key, _ = self._find_key(path)
+        found = {one["name"]: one for one in self._list(key, delimited=False)}
+        return found if detail else sorted(found)
+
+    def _open(self, path: str, mode: str = "rb", **how: Any) -> Any:
+        return _ObjectFile(self, path, mode, **how)
+
+    # ------------------------------------------------------------------ writing
+
+    def _put(self, path: str, data: bytes, **how: Any) -> str:
+        key, _ = self._find_object(path)
+        # a write in parts has no conditions
+        how |= {"use_multipart": False}
+        made = self._ask(lambda library, store: library.put(store, key, data, **how), len(data))
+        return str(self._etag(made))
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **how: Any) -> None:
+        """Write an object."""
+        self._put(path, value)
+
+    def put_object(self, path: str, data: bytes) -> str:
+        """Write an object whatever is there, and return its etag."""
+        return self._put(path, data)
+
+    def put_if(self, path: str, data: bytes, expected: str | None, writer: str) -> str:
+        """Write an object by one conditional request, with its writer in its metadata."""
+        mode: Any = "create" if expected is None else {"e_tag": expected}
+        try:
+            return self._put(path, data, mode=mode, attributes={WRITER: writer})
+        except ObjectError as error:
+            self._judge(path, error, expected)
+
+    def _judge(self, path: str, error: ObjectError, expected: str | None) -> NoReturn:
+        """Raise the error of a refused or of an unknown condition, if an error says that."""
+        missing = expected is not None and error.error_code in ("NoSuchKey", "BlobNotFound", "404")
+        if error.status == 412 or error.error_code in _REFUSED_CODES or missing:
+            url = self.unstrip_protocol(path)
+            raise RefusedError(f"{url}: was changed by another writer") from error
+        if error.error_code in _UNKNOWN_CODES:
+            raise UnknownConditionError(str(error)) from error
+        raise error
+
+    def rm_file(self, path: str) -> None:
+        """Remove an object."""
+        self.remove([path])
+
+    _rm = rm_file
+
+    def remove(self, paths: Sequence[str]) -> None:
+        """Remove objects; one that is gone already is no error."""
+        keys = [self._find_object(path)[0] for path in paths]
+        for begin in range(0, len(keys), REMOVED_AT_ONCE):
+            self._remove(keys[begin : begin + REMOVED_AT_ONCE])
+
+    def _remove(self, keys: list[str]) -> None:
+        self._ask(lambda library, store: library.delete(store, keys))
+
+    # ------------------------------------------------------------------ versions
+
+    def read_version(self, path: str) -> tuple[bytes, str]:
+        """Return the bytes of an object and its etag."""
+        found = self._fetch(path, 0, {}, 0)
+        return found.data, str(found.etag)
+
+    def find_version(self, path: str) -> str:
+        """Return the etag of an object."""
+        return self.find_writer(path)[1]
+
+    def find_writer(self, path: str) -> tuple[str | None, str]:
+        """Return the writer of an object, None if it has none, and its etag."""
+        meta, marks = self._head(path)
+        return marks.get(WRITER), str(self._etag(meta))
+
+    def find_bucket(self, path: str) -> tuple[str, str]:
+        """Return the endpoint of the server, and the bucket."""
+        return self._client.config.get("endpoint", "Amazon S3 or a given store"), self.bucket
+
+    def list_times(self, prefix: str) -> dict[str, float]:
+        """Return the paths that begin with a prefix, and when they were written, since 1970."""
+        key, _ = self._find_object(prefix)
+        folder = key.rpartition("/")[0] or None
+        pages = self._ask(lambda library, store: iter(library.list(store, folder, offset=key)))
+        return {
+            f"{self.bucket}/{one['path']}": one["last_modified"].timestamp()
+            for one in self._ask(lambda *_: next(pages, ()))
+            if one["path"].startswith(key)
+        }
+
+
+_FOLDERS = frozenset({"hdi_isfolder", "is_directory"})
+"""Metadata of the empty blobs that stand for folders in accounts with a hierarchical namespace."""
+_REFUSED_CODES = frozenset(
+    {"PreconditionFailed", "ConditionalRequestConflict", "OperationAborted", "409"}
+    | {"ConditionNotMet", "TargetConditionNotMet", "BlobAlreadyExists"}
+)
+"""Codes with which S3 and Azure refuse a write whose condition is false."""
+_UNKNOWN_CODES = frozenset(
+    {"NotImplemented", "501", "InvalidArgument", "InvalidRequest", "400", "UnsupportedHeader"}
+)
+"""Codes with which servers answer that do not support conditional writes."""
+
+
+class S3Files(ObjectFiles):
+    """The objects of one bucket of S3."""
+
+    protocol = ("s3", "s3a")
+
+
+class AzureFiles(ObjectFiles):
+    """The blobs of one container of Azure."""
+
+    protocol = ("az", "abfs", "abfss")
+
+    def _remove(self, keys: list[str]) -> None:
+        alone, access = self._remove_one, self._client.access
+        if access is not None and "sas_token" in access.secrets:
+            # obstore removes by batches, which signatures of single containers do not allow
+            alone = partial(self._remove_signed, access)
+        else:
+            try:
+                super()._remove(keys)
+                return
+            except NoSuchObject:
+                # it stops there, so the others may still be there
+                pass
+        with ThreadPoolExecutor(get_options().max_requests) as pool:
+            list(pool.map(alone, keys))
+
+    def _remove_one(self, key: str) -> None:
+        with suppress(NoSuchObject):
+            super()._remove([key])
+
+    def _remove_signed(self, access: Access, key: str) -> None:
+        """Remove a blob by a request of our own, whose url bears the signature."""
+        url = f"{access.config['endpoint']}/{self.bucket}/{quote(key)}"
+        asked = urllib.request.Request(f"{url}?{access.secrets['sas_token']}", method="DELETE")
+
+        def send(*_: Any) -> None:
+            try:
+                urllib.request.urlopen(asked, timeout=READ_TIMEOUT).close()
+            except urllib.error.HTTPError as error:
+                code = error.headers.get("x-ms-error-code")
+                if error.code != 404:
+                    raise ObjectError(code or error.reason, error.code, code) from None
+
+        self._ask(send)
+
+
+class _ObjectFile(AbstractBufferedFile):  # type: ignore[misc]
+    """An object that is read as a file."""
+
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        found: bytes = self.fs.fetch_range(self.path, start, end - start).data
+        return found
+
+
+def make_object_files(place: str, options: dict[str, Any], *, retries: bool) -> ObjectFiles:
+    """Return the filesystem of a bucket or container, by the beginning of its urls.
+
+    Raises
+    ------
+    ImportError
+        obstore is not installed, or the library that looks for credentials.
+    UnsupportedError
+        obstore has no word for an option.
+    """
+    kind = {"s3": S3Files, "az": AzureFiles}[kind_of(place)]
+    return kind(place, repeats=retries, **options)
