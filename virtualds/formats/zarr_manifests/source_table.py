@@ -110,9 +110,6 @@ class SourceTable(NamedTuple):
 
         Arrays that share the table share the answer.
         """
-        if self.rows < SHARED_TABLES:
-            files = self.read_files(store, np.arange(self.rows))
-            return tuple(file for file in files if file.url in urls)
         name = ("found", self.folder, frozenset(urls))
         found: tuple[SourceFile, ...] = store.get_cached(name, lambda: self._search(store, urls))
         return found
