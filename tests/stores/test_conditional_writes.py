@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pytest
 from object_stores import OBJECT_STORES, make_bucket
 from other_s3_servers import S3_SERVERS
@@ -26,6 +25,7 @@ from virtualds.stores import find_store
 from virtualds.stores.file_lock import hold_lock
 from virtualds.stores.filesystems import find_filesystem
 from virtualds.stores.fsspec import FsspecStore
+from virtualds.stores.objects import ObjectFiles
 from virtualds.stores.store import ChangedError, Store, StoreError
 
 NAMES = ["plain.json", "with space", "a#b", "100%", "a%20b", "T00:00:00", "ü–ñ", "a+b&c=d;e",
@@ -351,24 +351,49 @@ def test_an_error_within_a_lock_ends_it(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- S3
 
 
-@pytest.mark.parametrize("place", S3_SERVERS, indirect=True)
-def test_a_request_that_is_sent_again_is_no_other_writer(place: Place) -> None:
+THROUGH_OBSTORE = [name for name in OBJECT_STORES if name != "google"]
+
+
+@pytest.mark.parametrize("place", THROUGH_OBSTORE, indirect=True)
+def test_a_request_that_is_sent_again_is_no_other_writer(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first answer was lost: the second says that there is such an object, which is our own."""
-    filesystem = fsspec.filesystem("s3", **(place.options or {}))
-    once = filesystem.call_s3
+    place.write("before", b"so that conditions are proved", None)
+    once, sent = ObjectFiles._put, []
 
-    def twice(method: str, **request: Any) -> Any:
-        if method == "put_object":
-            once(method, **request)
-        return once(method, **request)
+    def twice(self: Any, *given: Any, **how: Any) -> str:
+        sent.append(once(self, *given, **how))
+        return once(self, *given, **how)
 
-    filesystem.call_s3 = twice
-    try:
-        first = place.write("x", b"one", None)
-        second = place.write("x", b"two", first)
-    finally:
-        del filesystem.call_s3
+    monkeypatch.setattr(ObjectFiles, "_put", twice)
+    first = place.write("x", b"one", None)
+    second = place.write("x", b"two", first)
+    assert sent == [first, second]
     assert place.read("x") == (b"two", second)
+
+
+@pytest.mark.parametrize("place", THROUGH_OBSTORE, indirect=True)
+def test_a_write_that_another_has_built_upon_was_made(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answer was lost, and its version is gone, so its writer cannot write upon it."""
+    place.write("before", b"so that conditions are proved", None)
+    once, others = ObjectFiles._put, [b"other"]
+
+    def outrun(self: Any, *given: Any, **how: Any) -> str:
+        made = once(self, *given, **how)
+        if not others:
+            return made
+        other = others.pop()
+        place.write("x", other, place.read("x")[1])
+        return once(self, *given, **how)
+
+    monkeypatch.setattr(ObjectFiles, "_put", outrun)
+    version = place.write("x", b"ours", None)
+    assert place.read("x")[0] == b"other"
+    with pytest.raises(ChangedError, match="x"):
+        place.write("x", b"next", version)
 
 
 @pytest.mark.parametrize("place", S3_SERVERS, indirect=True)
@@ -399,8 +424,6 @@ def test_an_unreachable_server_is_an_os_error() -> None:
     options = {"endpoint_url": "http://127.0.0.1:9", "key": "a", "secret": "b"}
     options |= {"config_kwargs": {"retries": {"max_attempts": 0}}}  # type: ignore[dict-item]
     place = Place("s3://bucket", StorageOptions(options))
-    filesystem = fsspec.filesystem("s3", **options)
-    filesystem.retries = 1
     for use in (lambda: place.read("x"), lambda: place.write("x", b"", None)):
         with pytest.raises(OSError) as caught:
             use()

@@ -127,6 +127,7 @@ UNKNOWN: list[tuple[str, dict[str, Any], str]] = [
 CONTRADICTING: list[tuple[str, dict[str, Any]]] = [
     ("s3://bucket", {**HERE, "client_kwargs": {"endpoint_url": "http://y"}}),
     ("s3://bucket", {"key": "k", "username": "other"}),
+    ("s3://bucket", {"key": "k"}),
     ("az://box", {"account_key": "k"}),
     ("az://box", {"connection_string": "c"}),
     ("az://box@acc.dfs.core.windows.net", {"account_name": "other", "account_key": "k"}),
@@ -169,6 +170,13 @@ def test_options_that_contradict_each_other_are_refused(
 def test_names_that_obstore_does_not_reach_are_refused(url: str) -> None:
     with pytest.raises(UnsupportedError, match="filesystem"):
         find_store(url).read_all(url, StorageOptions(anon=True, endpoint_url="http://127.0.0.1:9"))
+
+
+def test_a_bucket_may_be_a_part_of_the_host() -> None:
+    options = {"key": "k", "secret": "s", "endpoint_url": "https://host:9"}
+    options |= {"config_kwargs": {"s3": {"addressing_style": "virtual"}}}
+    config, _ = object_access.complete(translate_options("s3://bucket", options))
+    assert config["endpoint"] == "https://bucket.host:9"
 
 
 # ---------------------------------------------------------------------- logins

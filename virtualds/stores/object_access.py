@@ -198,7 +198,9 @@ def _translate_s3(bucket: str, given: _Words) -> Access:
     }
     unsigned = str(settings.take("signature_version", "s3v4")).lower().find("unsigned") >= 0
     anonymous = bool(given.take("anon", False)) or unsigned
-    known = bool(secrets["access_key_id"] and secrets["secret_access_key"])
+    known = bool(secrets["access_key_id"])
+    if known != bool(secrets["secret_access_key"]) and not anonymous:
+        raise ValueError(f"{given.place}: storage_options have half a key; give key and secret")
     config = {
         "skip_signature": anonymous,
         "region": given.take_one("the region", (client, "region_name"), (settings, "region_name")),
@@ -287,12 +289,12 @@ _ENDPOINTS_OF_OTHERS = ("queueendpoint", "tableendpoint", "fileendpoint", "dfsen
 def _translate_azure(box: str, given: _Words) -> Access:
     found = _AZURE_BOX.fullmatch(box)
     anonymous = given.take("anon")
-    if anonymous is None:
-        anonymous = os.environ.get("AZURE_STORAGE_ANON", "false").lower() in ("true", "1", "yes")
     told = {name: given.take(name) for name in _AZURE_ENVIRONMENT}
     named = any(told[name] for name in ("account_key", "connection_string", "sas_token"))
     credential, host = given.take("credential"), given.take("account_host")
     named = named or credential is not None
+    if anonymous is None and not named:
+        anonymous = os.environ.get("AZURE_STORAGE_ANON", "false").lower() in ("true", "1", "yes")
     if not anonymous:
         # secrets of the environment do not stand beside those of the options
         places = ("account_name",) if named else tuple(_AZURE_ENVIRONMENT)
@@ -457,6 +459,9 @@ def _complete_s3(access: Access) -> tuple[dict[str, Any], Provider | None]:
     except list_store_errors() as error:
         raise NoCredentialsError(str(error)) from error
     region = region or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
+    if endpoint and config["virtual_hosted_style_request"]:
+        # the bucket is a part of the host then, also for obstore
+        endpoint = endpoint.replace("://", f"://{access.place}.", 1)
     if endpoint:
         config["endpoint"] = endpoint
     elif "region" not in config and not (region or "").startswith(_APART):

@@ -25,7 +25,12 @@ from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
 from virtualds.errors import UnsupportedError
 from virtualds.options import get_options
-from virtualds.stores.conditional import WRITER, RefusedError, UnknownConditionError
+from virtualds.stores.conditional import (
+    WRITER,
+    RefusedError,
+    UnknownConditionError,
+    Version,
+)
 from virtualds.stores.object_access import (
     Access,
     NoCredentialsError,
@@ -281,6 +286,8 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
     cachable = False
     conditions = ("If-None-Match: *", "If-Match")
     """What the protocol calls the conditions to create an object, and to replace a version."""
+    writer_name = WRITER
+    """What `WRITER` is called: servers before S3 may leave out names with underscores."""
 
     def __init__(
         self, place: str, *, repeats: bool = True, store: Any = None, **options: Any
@@ -510,7 +517,7 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         """Write an object by one conditional request, with its writer in its metadata."""
         mode: Any = "create" if expected is None else {"e_tag": expected}
         try:
-            return self._put(path, data, mode=mode, attributes={WRITER: writer})
+            return self._put(path, data, mode=mode, attributes={self.writer_name: writer})
         except ObjectError as error:
             self._judge(path, error, expected)
 
@@ -543,8 +550,18 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
 
     def read_version(self, path: str) -> tuple[bytes, str]:
         """Return the bytes of an object and its etag."""
-        found = self._fetch(path, 0, {}, 0)
-        return found.data, str(found.etag)
+        key, version = self._find_object(path)
+
+        def get(library: Any, store: Any) -> tuple[bytes, str]:
+            begun = time.monotonic()
+            found = library.get(store, key, options=version)
+            data = join_parts((bytes(part) for part in found.stream(1)), begun)
+            if len(data) != found.meta["size"]:
+                raise BrokenAnswer("the body is not as long as was announced")
+            known = found.attributes.get(self.writer_name)
+            return data, Version.of(str(self._etag(found.meta)), known)
+
+        return self._ask(get)
 
     def find_version(self, path: str) -> str:
         """Return the etag of an object."""
@@ -553,7 +570,7 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
     def find_writer(self, path: str) -> tuple[str | None, str]:
         """Return the writer of an object, None if it has none, and its etag."""
         meta, marks = self._head(path)
-        return marks.get(WRITER), str(self._etag(meta))
+        return marks.get(self.writer_name), str(self._etag(meta))
 
     def find_bucket(self, path: str) -> tuple[str, str]:
         """Return the endpoint of the server, and the bucket."""
@@ -594,6 +611,8 @@ class AzureFiles(ObjectFiles):
     """The blobs of one container of Azure."""
 
     protocol = ("az", "abfs", "abfss")
+    # there it has to be an identifier of C#
+    writer_name = WRITER.replace("-", "_")
 
     def _remove(self, keys: list[str]) -> None:
         alone, access = self._remove_one, self._client.access
