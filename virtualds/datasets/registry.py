@@ -165,7 +165,8 @@ FORMATS: tuple[Format, ...] = (
         Late("virtualds.formats.icechunk:detect"),
         Late("virtualds.formats.icechunk:read"),
         Late("virtualds.formats.icechunk.write:write"),
-        Late("virtualds.formats.icechunk.write:update"),
+        read_version=Late("virtualds.formats.icechunk.write:read_version"),
+        compact=Late("virtualds.formats.icechunk.write:compact"),
         markers=ICECHUNK_MARKERS,
         first_written=ICECHUNK_FOLDERS,
         choices=(
@@ -174,12 +175,11 @@ FORMATS: tuple[Format, ...] = (
         ),
         history=Late("virtualds.formats.icechunk:history"),
         expire=Late("virtualds.formats.icechunk:expire"),
-        join=Late("virtualds.formats.icechunk:rewrite_manifests"),
+        places=("branch", "create_branch", "config", "takes_in"),
         library="icechunk",
         read_object=Late("virtualds.formats.icechunk:read_object"),
         holds=Late("virtualds.formats.icechunk.target:is_occupied"),
         obstacles=Late("virtualds.formats.icechunk.write:list_obstacles"),
-        takes_in=True,
     ),
 )
 

@@ -85,9 +85,7 @@ def compact(
     """
     location = Location.of_url(url, storage_options)
     form = _find_format(location)
-    if form.join is None:
-        return _settle(location, conflict, partial(_compact, form, location))
-    return _settle(location, conflict, partial(form.join, location.url, location.options))
+    return _settle(location, conflict, partial(_compact, form, location))
 
 
 @make_strict()
@@ -229,7 +227,7 @@ def _find_format(location: Location) -> Format:
 
 def _compact(form: Format, location: Location) -> bool:
     """Commit the references of a set once more, if fewer files can hold them."""
-    if form.read_version is None or form.compact is None:
+    if form.compact is None:
         return False
     base = form.read_version(location.url, location.options)
     choices = form.compact(base)

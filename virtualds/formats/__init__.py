@@ -161,24 +161,6 @@ class WriteSet(Protocol):
     ) -> None: ...
 
 
-class UpdateSet(Protocol):
-    """Changes a set, unless another writer has changed it meanwhile.
-
-    Raises
-    ------
-    ConflictError
-        Another writer was faster; nothing has changed.
-    """
-
-    def __call__(
-        self,
-        url: str,
-        change: Callable[[ManifestGroup], ManifestGroup],
-        options: StorageOptions | None = None,
-        allow: AccessPolicy = ANYWHERE,
-    ) -> None: ...
-
-
 class Parts(NamedTuple):
     """How many processes write a set together: one begins, all write, and one commits.
 
@@ -216,9 +198,7 @@ class Format:
         Reads a group of a set, as far as possible lazily, in order to open it.
     write : callable
         Commits a group.
-    update : callable, optional
-        Of a format that does not read versions yet: all of `change_set`.
-    read_version : callable, optional
+    read_version : callable
         Reads the newest version of a set in order to change it.
     compact : callable, optional
         Takes a version, and returns the choices with which ``write`` holds the same references in
@@ -230,6 +210,8 @@ class Format:
         For such a format: folders in it that a writer may make before it writes a marker.
     choices : tuple of str
         Keyword arguments that ``write`` takes beyond those of every format.
+    places : tuple of str
+        Those of them that ``read_version`` takes, too: they say which version that is.
     parts : Parts, optional
         Of a format that many processes can write together.
     history : callable, optional
@@ -237,9 +219,6 @@ class Format:
         and times of all, the newest last.
     expire : callable, optional
         Of such a format: takes url, access options and an `Expiry`, and returns a `Removal`.
-    join : callable, optional
-        Of a format whose sets are many files: takes url and access options, joins small files of a
-        set in one commit, and says whether there were any.
     move : callable, optional
         Of a format that refers to moved files without reading its references: takes url, access
         options, a `MoveFile` and a `CheckMoved`. By default, moved files are an update like any.
@@ -254,9 +233,6 @@ class Format:
     obstacles : callable, optional
         Of a format that cannot hold every array: takes a virtual variable, and its choices, and
         returns why it cannot hold the variable.
-    takes_in : bool
-        Whether ``write`` and ``update`` take the url of a folder, ``takes_in``, whose chunks they
-        hold in the set itself.
     """
 
     name: str
@@ -264,23 +240,26 @@ class Format:
     detect: Callable[[bytes], bool]
     read: ReadSet
     write: WriteSet
-    update: UpdateSet | None = None
-    read_version: ReadVersion | None = None
+    read_version: ReadVersion
     compact: Callable[[Any], dict[str, Any] | None] | None = None
     markers: tuple[str, ...] = ()
     first_written: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
+    places: tuple[str, ...] = ()
     history: Callable[[str, StorageOptions | None], list[tuple[str, str]]] | None = None
     expire: Callable[[str, StorageOptions | None, Expiry], Removal] | None = None
     parts: Parts | None = None
-    join: Callable[[str, StorageOptions | None], bool] | None = None
     move: Callable[[str, StorageOptions | None, MoveFile, CheckMoved], None] | None = None
     library: str | None = None
     read_object: ReadObject | None = None
     holds: Callable[..., bool] | None = None
     to_dict: Callable[..., dict[str, Any]] | None = None
     obstacles: Callable[..., list[str]] | None = None
-    takes_in: bool = False
+
+    @property
+    def takes_in(self) -> bool:
+        """Whether it takes the url of a folder whose chunks it is to hold in the set itself."""
+        return "takes_in" in self.places
 
     def list_snapshots(self, url: str, options: StorageOptions | None) -> pd.DataFrame:
         """Return a row for each snapshot of a set, none if the format keeps none."""
@@ -328,11 +307,8 @@ def change_set(
     UnsupportedError
         The format cannot hold the new set, or the store cannot change it in one step.
     """
-    if form.read_version is None:
-        update: Any = form.update
-        update(url, change, options, allow, **choices)
-        return
-    base = form.read_version(url, options, allow)
+    read: Callable[..., SetVersion] = form.read_version
+    base = read(url, options, allow, **{n: choices[n] for n in form.places if n in choices})
     # what lies in the set is read on demand, and gone where another writer has replaced it
     with explain_vanished_files(base.is_current, url):
         after = change(base.group)

@@ -21,7 +21,7 @@ from virtualds.formats.icechunk.references import (
     import_adapter,
     read_noted_sources,
 )
-from virtualds.formats.icechunk.target import MAIN, exclude_other_writers
+from virtualds.formats.icechunk.target import MAIN
 from virtualds.formats.read_options import READ_ALL, ReadOptions
 from virtualds.formats.zarr.v3_arrays import ManifestPart
 from virtualds.formats.zarr.v3_groups import NodesReader
@@ -121,7 +121,7 @@ def make_reader(store: Any, manifest: Lookup, skip: frozenset[str] = frozenset()
     return NodesReader(store.url, nodes, notes, parts_of, skip)
 
 
-# ---------------------------------------------------------------------- upkeep
+# ---------------------------------------------------------------------- history
 
 
 def history(url: str, options: StorageOptions | None = None) -> list[tuple[str, str]]:
@@ -138,21 +138,3 @@ def expire(url: str, options: StorageOptions | None, expiry: Expiry) -> Removal:
         f"{url}: snapshots of Icechunk are let go of by Icechunk, which knows its branches and "
         f"tags; use Repository.expire_snapshots and Repository.garbage_collect"
     )
-
-
-def rewrite_manifests(url: str, options: StorageOptions | None = None) -> bool:
-    """Have Icechunk write the manifests of the branch ``main`` anew, as its configuration says.
-
-    Raises
-    ------
-    FileNotFoundError
-        There is no repository.
-    ConflictError
-        Another writer was faster; nothing has changed.
-    """
-    root = url.rstrip("/")
-    place = find_storage(root, options)
-    with exclude_other_writers(place, root, options):
-        repository = import_adapter().open_repository(place, root)
-        import_adapter().rewrite_manifests(repository, MAIN, root)
-    return True

@@ -241,10 +241,16 @@ def find_parent(repository: Any, snapshot: str, url: str) -> str | None:
         return found
 
 
+def has_branch(repository: Any, branch: str, url: str) -> bool:
+    """Say whether there is a branch."""
+    with describe_errors(url):
+        return branch in repository.list_branches()
+
+
 def begin_branch(repository: Any, branch: str, before: str, url: str) -> bool:
     """Make a branch that begins where another one is; return False if there is one already."""
     with describe_errors(url):
-        if branch in repository.list_branches():
+        if has_branch(repository, branch, url):
             return False
         repository.create_branch(branch, repository.lookup_branch(before))
         return True

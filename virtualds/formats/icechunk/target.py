@@ -257,7 +257,9 @@ class Target:
         """Say whether there is a repository."""
         return self.place is None or bool(import_adapter().is_repository(self.place, self.name))
 
-    def open_store(self, needed: Needs = NOTHING_NEEDED, before: Any = None) -> Any:
+    def open_store(
+        self, needed: Needs = NOTHING_NEEDED, before: Any = None, *, begins: bool = True
+    ) -> Any:
         """Return a store to write to, of a repository whose configuration has what is needed.
 
         Parameters
@@ -265,6 +267,8 @@ class Target:
         needed : Needs
         before : OpenStore, optional
             A store opened before: the new one must begin with the same snapshot.
+        begins : bool
+            Whether a branch that is to be created is; if not, the store is that of ``main``.
         """
         if self.place is not None:
             if self.exists():
@@ -278,9 +282,13 @@ class Target:
             self._check(needed.containers)
             if before is not None:
                 return before
+        branch, adapter = self.branch, import_adapter()
         if self.create_branch and self.committed is not None:
-            self.begun |= import_adapter().begin_branch(self.given, self.branch, MAIN, self.name)
-        store = import_adapter().open_writable_store(self.given, self.branch, self.name)
+            if begins:
+                self.begun |= adapter.begin_branch(self.given, branch, MAIN, self.name)
+            elif not adapter.has_branch(self.given, branch, self.name):
+                branch = MAIN
+        store = adapter.open_writable_store(self.given, branch, self.name)
         if before is not None and store.snapshot != before.snapshot:
             raise ConflictError(
                 f"{self.name}: another writer has committed meanwhile; write again to what is "

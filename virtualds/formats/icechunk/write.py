@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,7 +17,12 @@ from virtualds.chunks.projection import Ints
 from virtualds.chunks.reference_table import gather_references
 from virtualds.formats.icechunk import make_reader
 from virtualds.formats.icechunk.locations import quote_url
-from virtualds.formats.icechunk.references import NOTES, KnownChunks, list_places
+from virtualds.formats.icechunk.references import (
+    NOTES,
+    KnownChunks,
+    import_adapter,
+    list_places,
+)
 from virtualds.formats.icechunk.target import (
     Target,
     count_chunks,
@@ -53,18 +58,68 @@ def list_obstacles(
 # ---------------------------------------------------------------------- writing
 
 
+@dataclass(frozen=True)
+class RepositoryVersion:
+    """What a change begins with: a branch as it was read, or a session that the user opened."""
+
+    target: Target
+    known: KnownChunks
+    group: ManifestGroup
+
+    def is_current(self) -> bool:
+        """Say whether nobody has committed to the branch since."""
+        return bool(self.target.open_store(begins=False).snapshot == self.known.store.snapshot)
+
+
+def read_version(
+    url: Any,
+    options: StorageOptions | None = None,
+    allow: AccessPolicy = ANYWHERE,
+    **where: Any,
+) -> RepositoryVersion:
+    """Read a branch in order to change it.
+
+    Parameters
+    ----------
+    url, options, where
+        As in `write`.
+    allow : AccessPolicy
+        Where the files that it refers to may lie.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no repository, or nothing on the branch.
+    """
+    target = Target.of(url, options, **where)
+    if not target.exists():
+        raise FileNotFoundError(f"{target.name}: there is no Icechunk repository")
+    store = target.open_store(begins=False)
+    known = KnownChunks(store, target.committed, target.root, target.options, allow)
+    return RepositoryVersion(
+        target, known, make_reader(store, known.find_manifest).read_group(None)
+    )
+
+
+def compact(base: RepositoryVersion) -> dict[str, Any]:
+    """Return the choice with which `write` has Icechunk write the manifests anew."""
+    return {"joins": True}
+
+
 def write(
     group: ManifestGroup,
     url: Any,
     options: StorageOptions | None = None,
     *,
     replace: bool = True,
+    base: RepositoryVersion | None = None,
     message: str | None = None,
     metadata: Mapping[str, Any] | None = None,
-    rectilinear: bool = False,
+    rectilinear: bool | None = None,
+    joins: bool = False,
     **where: Any,
 ) -> None:
-    """Write a snapshot, all of it or nothing.
+    """Commit a snapshot, all of it or nothing.
 
     Parameters
     ----------
@@ -75,15 +130,19 @@ def write(
         Access options of the target.
     replace : bool
         Whether the branch may hold nodes, which are replaced; earlier snapshots stay.
+    base : RepositoryVersion, optional
+        What the group was made of: chunks that it has already are not written again.
     message : str, optional
         Of the commit.
     metadata : mapping, optional
         Of the commit.
-    rectilinear : bool
+    rectilinear : bool, optional
         Whether chunks may differ in length along an axis: zarr-python has that as an experiment,
-        which readers turn on.
+        which readers turn on. By default only where some of ``base`` do.
+    joins : bool
+        Whether Icechunk is to write the manifests of ``base`` anew, as its configuration says.
     **where
-        ``branch``, ``create_branch``, ``config`` and ``takes_in`` of `Target`.
+        ``branch``, ``create_branch``, ``config`` and ``takes_in`` of `Target`; not with ``base``.
 
     Raises
     ------
@@ -94,64 +153,32 @@ def write(
     ConflictError
         Another writer was faster; nothing has changed.
     """
-    target = Target.of(url, options, **where)
+    if base is None:
+        target = Target.of(url, options, **where)
+        planned = _plan(group, target, bool(rectilinear))
+        with target.alone():
+            store = target.open_store(list_needs(planned, target.is_own, lambda manifest: False))
+            there = store.read_documents()
+            if there and not replace:
+                raise occupied_error(target, there)
+            if there:
+                store.clear()
+            NodeWriter(store, target).write_all(planned)
+            target.commit(store, message or "Written by virtualds", metadata)
+        return
+    target, known = base.target, base.known
+    if joins:
+        with target.alone():
+            import_adapter().rewrite_manifests(target.given, target.branch, target.name)
+        return
+    nodes = known.store.read_documents()
+    if rectilinear is None:
+        grids = [node["chunk_grid"]["name"] for node in nodes.values() if "chunk_grid" in node]
+        rectilinear = "rectilinear" in grids
     planned = _plan(group, target, rectilinear)
+    needed = list_needs(planned, target.is_own, known.is_known, nodes)
     with target.alone():
-        store = target.open_store(list_needs(planned, target.is_own, lambda manifest: False))
-        there = store.read_documents()
-        if there and not replace:
-            raise occupied_error(target, there)
-        if there:
-            store.clear()
-        NodeWriter(store, target).write_all(planned)
-        target.commit(store, message or "Written by virtualds", metadata)
-
-
-def update(
-    url: Any,
-    change: Callable[[ManifestGroup], ManifestGroup],
-    options: StorageOptions | None = None,
-    allow: AccessPolicy = ANYWHERE,
-    *,
-    message: str | None = None,
-    metadata: Mapping[str, Any] | None = None,
-    rectilinear: bool | None = None,
-    **where: Any,
-) -> None:
-    """Commit the changes of a branch; unchanged chunks are not written again.
-
-    Parameters
-    ----------
-    url, options, message, metadata, rectilinear, where
-        As in `write`; by default chunks may differ in length where some do already.
-    change : callable
-        Takes the whole set and returns the new one.
-    allow : AccessPolicy
-        Where the files that it refers to may lie.
-
-    Raises
-    ------
-    FileNotFoundError
-        There is no repository, or nothing on the branch.
-    ConflictError
-        Another writer was faster; nothing has changed.
-    """
-    target = Target.of(url, options, **where)
-    if not target.exists():
-        raise FileNotFoundError(f"{target.name}: there is no Icechunk repository")
-    with target.alone():
-        store = target.open_store()
-        known = KnownChunks(store, target.committed, target.root, target.options, allow)
-        before = make_reader(store, known.find_manifest).read_group(None)
-        if (after := change(before)) is before:
-            return
-        nodes = store.read_documents()
-        if rectilinear is None:
-            there = [node["chunk_grid"]["name"] for node in nodes.values() if "chunk_grid" in node]
-            rectilinear = "rectilinear" in there
-        planned = _plan(after, target, rectilinear)
-        needed = list_needs(planned, target.is_own, known.is_known, nodes)
-        store = target.open_store(needed, store)
+        store = target.open_store(needed, known.store)
         store.remove(path for path in nodes if path and path not in planned.nodes)
         NodeWriter(store, target, known, nodes).write_all(planned)
         target.commit(store, message or "Changed by virtualds", metadata)
