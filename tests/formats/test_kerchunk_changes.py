@@ -12,6 +12,9 @@ import xarray as xr
 
 import virtualds
 from virtualds import ManifestArray
+from virtualds.datasets.from_dataset import group_from_dataset
+from virtualds.datasets.registry import FORMATS
+from virtualds.formats import change_set
 
 
 def numbers(folder: Path, begin: int, end: int, width: int = 3) -> xr.Dataset:
@@ -94,6 +97,20 @@ def test_an_append_along_another_axis_leaves_entries_too(tmp_path: Path) -> None
     after = json.loads(target.read_bytes())["refs"]
     changed = [key for key in document["refs"] if after[key] != document["refs"][key]]
     assert changed == ["v/.zarray"]
+
+
+def test_chunks_named_otherwise_than_their_metadata_say_are_named_anew(tmp_path: Path) -> None:
+    target, folder = tmp_path / "refs.json", tmp_path / "in"
+    document = foreign(folder, "/")
+    del document["refs"]["v/.zarray"]["dimension_separator"]
+    target.write_text(json.dumps(document))
+    new = numbers(tmp_path / "other", 3, 6).isel(time=slice(1, 3))
+    change_set(FORMATS[0], f"file://{target}", lambda old: group_from_dataset(new))
+    assert opened(target) == expected(6)[4:]
+    after = json.loads(target.read_bytes())["refs"]
+    assert {key for key, value in after.items() if isinstance(value, list)} == {
+        f"v/{i}.{j}" for i in range(2) for j in range(3)
+    }
 
 
 def test_attributes_are_edited_alone_and_variables_go_with_their_keys(tmp_path: Path) -> None:

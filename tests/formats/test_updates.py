@@ -27,11 +27,13 @@ import pytest
 import xarray as xr
 from conftest import write_year
 from fsspec.implementations.memory import MemoryFileSystem
+from large_sets import METADATA, counted
 from object_stores import OBJECT_STORES, make_bucket
 
 import virtualds
-from virtualds import ConflictError, ManifestArray, ReadError, UnsupportedError
+from virtualds import ChunkManifest, ConflictError, ManifestArray, ReadError, UnsupportedError
 from virtualds.arrays.group import ManifestGroup
+from virtualds.chunks.reference_table import TiledReferences
 from virtualds.datasets.from_dataset import group_from_dataset
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.regions import fill_region
@@ -390,6 +392,34 @@ def test_appending_reads_and_writes_only_new_records(
     after = target.files()
     changed = {name for name in after if after[name] != before.get(name)}
     assert changed == {".zmetadata", *(f"v/refs.{n}.parq" for n in (90, 91, 92))}
+
+
+@parquet
+def test_an_append_lists_no_chunks_of_the_set(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A set and what is appended to it are all chunks: to list them took longer than to write."""
+    target.write(target.counted(0, 40), record_size=10)
+    listed: list[Any] = []
+    method = TiledReferences.list_numbers
+
+    def noted(self: TiledReferences) -> Any:
+        listed.append(method(self))
+        return listed[-1]
+
+    monkeypatch.setattr(TiledReferences, "list_numbers", noted)
+    with counted(Path(target.url.removeprefix("file://"))) as traffic:
+        target.change(lambda old: joined([old, target.counted(40, 60)]))
+    assert listed and set(listed) == {None}
+    assert set(traffic.written) == {".zmetadata", "v/refs.4.parq", "v/refs.5.parq"}
+    # the marker: to read it, and to see that it is the one that was read
+    assert set(traffic.read) == {".zmetadata"}
+    assert sum(traffic.read.values()) <= 4 and traffic.nbytes_read < 8 * METADATA
+    # where chunks are missing between two parts, those that may exist are listed
+    part = ChunkManifest.build((2,), files=(SourceFile("a"),), file=0, offset=0, length=1)
+    table = TiledReferences((6,), (((0,), part.loaded()), ((4,), part.loaded())))
+    found = method(table)
+    assert found is not None and found.tolist() == [0, 1, 4, 5]
 
 
 @parquet

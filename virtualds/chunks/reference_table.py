@@ -178,9 +178,14 @@ class TiledReferences:
 
     def list_numbers(self) -> Ints | None:
         """Return the numbers of the chunks that may exist, None if that may be most of them."""
+        parts = [(*part, part[1].find_existing()) for part in self.parts]
+        whole = all(known is None for _, _, known in parts)
+        count = sum(manifest.size for _, manifest in self.parts)
+        # as after an append: they lie side by side, and there are no other chunks
+        if whole and count == prod(self.grid) and not self.has_overlaps:
+            return None
         found = [np.zeros(0, np.int64)]
-        for origin, manifest in self.parts:
-            known = manifest.find_existing()
+        for origin, manifest, known in parts:
             if known is None:
                 if manifest.size > max(BLOCK_CHUNKS, prod(self.grid) // MOSTLY_MISSING):
                     return None

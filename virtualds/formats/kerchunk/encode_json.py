@@ -13,7 +13,7 @@ import base64
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count
+from itertools import compress, count
 from math import prod
 from typing import Any, NamedTuple
 
@@ -331,8 +331,9 @@ class _Difference:
         removed, written = list[str](), list[_Written]()
         for path, references in after.arrays.items():
             if path in compared:
-                gone, changed = compared[path].settle(path, moves)
-                if document.refs.keys() >= {*gone}:
+                changed, replaced = compared[path].settle(path, moves)
+                gone = compared[path].gone
+                if document.refs.keys() >= {*gone, *replaced}:
                     removed += gone
                     written += changed
                     continue
@@ -381,9 +382,9 @@ class _Difference:
                 advance(written.rows.size)
         texts |= {name: folder for folder, name in folders.items()}
         if texts:
-            rest = {key: value for key, value in content.items() if key != "version"}
-            content = {"version": 1, "templates": texts} | rest | {"templates": texts}
-        content[NOTES] = encode_notes(after.notes)
+            # before the references, for those who read the file
+            content = {"version": 1, "templates": texts, **content, **{"templates": texts}}
+        content |= {"version": 1, NOTES: encode_notes(after.notes)}
         kept = [*_encode_members(refs, replaced)]
         body = ",\n".join([*kept, *replaced.values(), *added])
         return _encode_document(content, body).encode()
@@ -533,24 +534,24 @@ class _Comparison:
             if not same.all():
                 differs = np.flatnonzero(~same)
                 moved = (found.is_moved & inside)[differs]
-                codes = (found.one[differs], found.other[differs])
+                codes = (np.where(inside, found.one, MISSING)[differs], found.other[differs])
                 part = rows.at(differs).pruned()
                 blocks.append(_Block(ids[differs], part, moved, *codes, found.urls))
         return cls(after.shape, gone, blocks, stays, origin, key)
 
-    def settle(self, path: str, moves: Mapping[str, str]) -> tuple[list[str], list[_Written]]:
-        """Return the keys that go, and what is written, now that moved files are known."""
-        written = []
+    def settle(self, path: str, moves: Mapping[str, str]) -> tuple[list[_Written], list[str]]:
+        """Return what is written, now that moved files are known, and the keys that it replaces."""
+        written, replaced = list[_Written](), list[str]()
         for block in self.blocks:
             # negative codes count from the end, and are of no file
-            to = [moves.get(url) for url in block.urls]
             known = {url: code for code, url in enumerate(block.urls)}
-            targets = np.array([known.get(url, -3) if url else -3 for url in to] + [-3, -3])
+            targets = np.array([*(known.get(moves.get(url, ""), -3) for url in block.urls), -3, -3])
             rest = np.flatnonzero(~(block.moved & (targets[block.old] == block.new)))
             if rest.size:
                 keys = _list_keys(block.ids[rest], self.grid, self.origin, self.key)
                 written.append(_Written(path, keys, block.rows.at(rest)))
-        return self.gone, written
+                replaced += compress(keys, block.old[rest] != MISSING)
+        return written, replaced
 
 
 def _find_twins(

@@ -544,7 +544,9 @@ def list_records(manifest: ChunkManifest, size: int) -> Sequence[int]:
     whole, numbers = range(-(-manifest.size // size)), manifest.find_existing()
     if numbers is None:
         return whole
-    found: list[int] = np.unique(numbers // size).tolist()
+    # the numbers rise
+    records = numbers // size
+    found: list[int] = records[np.diff(records, prepend=-1) > 0].tolist()
     return found if len(whole) - len(found) > MOST_EMPTY else whole
 
 
