@@ -29,8 +29,8 @@ from virtualds.arrays.chunk_picture import (
 from virtualds.arrays.survey import count_files, find_used_files, survey
 from virtualds.chunks.columns import MISSING
 from virtualds.chunks.fragment import ChunkAxis, make_regular_axes
-from virtualds.chunks.lazy_manifest import LazyManifest, StridedManifest, StridedReferences
-from virtualds.chunks.sparse_manifest import PlacedReferences, SparseManifest
+from virtualds.chunks.table import Table
+from virtualds.chunks.tables import PlacedReferences, StridedReferences
 from virtualds.codecs.zlib import Zlib
 
 FLOATS = np.dtype("f4")
@@ -146,7 +146,7 @@ def test_numbers_of_references_in_a_set_are_the_same_once_they_are_read(
     array: ManifestArray,
 ) -> None:
     parts = [
-        replace(f, manifest=LazyManifest(Held(f.manifest), f.manifest.shape))
+        replace(f, manifest=ChunkManifest.of_table(Held(f.manifest), f.manifest.shape))
         for f in array.fragments
     ]
     lazy = replace(array, fragments=tuple(parts))
@@ -154,7 +154,7 @@ def test_numbers_of_references_in_a_set_are_the_same_once_they_are_read(
     assert survey(lazy, read=True) == survey(array)
 
 
-class Held:
+class Held(Table):
     """A table of a set that has the rows of a manifest."""
 
     has_pipelines = True
@@ -165,22 +165,16 @@ class Held:
     def load(self, ids: Any) -> ChunkManifest:
         return self.manifest.at(ids)
 
-    def list_numbers(self) -> None:
-        return None
-
     def list_sources(self) -> tuple[SourceFile, ...]:
         return self.manifest.files
 
-    def summarize_sources(self) -> None:
-        return None
 
-
-def spread(places: list[int], shape: tuple[int, ...]) -> SparseManifest:
+def spread(places: list[int], shape: tuple[int, ...]) -> ChunkManifest:
     count = len(places)
     rows = ChunkManifest.build(
         (count,), files=[FILE], offset=np.arange(count) * 100, length=np.arange(count) + 5
     )
-    return SparseManifest(PlacedReferences(np.array(places), rows), shape)
+    return ChunkManifest.of_table(PlacedReferences(np.array(places), rows), shape)
 
 
 @pytest.mark.parametrize(
@@ -189,12 +183,12 @@ def spread(places: list[int], shape: tuple[int, ...]) -> SparseManifest:
         spread([0, 7, 11, 29], (5, 6)),
         spread([0, 7, 11, 29], (5, 6)).transpose((1, 0)),
         spread([3], (5, 6)).take(0, slice(1, 5)),
-        StridedManifest(StridedReferences(FILE, 96, 24, 8, 30), (5, 6)),
+        ChunkManifest.of_table(StridedReferences(FILE, 96, 24, 8, 30), (5, 6)),
     ],
     ids=["sparse", "permuted", "nothing left", "strided"],
 )
 def test_manifests_without_columns_have_the_numbers_and_the_picture_of_their_columns(
-    manifest: LazyManifest,
+    manifest: ChunkManifest,
 ) -> None:
     axes = tuple(ChunkAxis.regular(n * 3 - 1, 3) for n in manifest.shape)
     array, columns = of(manifest, axes), of(manifest.loaded(), axes)
@@ -455,20 +449,23 @@ def test_urls_come_out_as_text_and_without_secrets() -> None:
 # ---------------------------------------------------------------------- cost
 
 
-class ForbiddenTable:
+class ForbiddenTable(Table):
     """A table of a set, whose references must not be read."""
 
     has_pipelines = False
 
-    def __getattr__(self, name: str) -> Any:
-        raise AssertionError(f"{name} was asked for")
+    def load(self, ids: Any) -> ChunkManifest:
+        raise AssertionError("rows were asked for")
+
+    def list_sources(self) -> tuple[SourceFile, ...]:
+        raise AssertionError("files were asked for")
 
 
 @pytest.mark.parametrize("has_pipelines", [False, True])
 def test_references_in_a_set_are_not_read_to_draw_them(has_pipelines: bool) -> None:
     table = ForbiddenTable()
     table.has_pipelines = has_pipelines
-    lazy: Any = LazyManifest(table, (10**6, 4))
+    lazy: Any = ChunkManifest.of_table(table, (10**6, 4))
     array = of(lazy, make_regular_axes((10**6, 40), (1, 10)))
     with no_reads():
         page, found = array._repr_html_(), survey(array)
@@ -485,7 +482,7 @@ def test_references_in_a_set_are_not_read_to_draw_them(has_pipelines: bool) -> N
     "manifest",
     [
         ChunkManifest.build((10**6, 1000), files=[FILE], offset=10, length=8),
-        StridedManifest(StridedReferences(FILE, 96, 24, 8, 10**9), (10**6, 1000)),
+        ChunkManifest.of_table(StridedReferences(FILE, 96, 24, 8, 10**9), (10**6, 1000)),
         spread([5, 10**9 - 1], (10**6, 1000)),
     ],
     ids=["broadcast", "strided", "sparse"],

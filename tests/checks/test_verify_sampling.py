@@ -18,7 +18,7 @@ from virtualds import ChunkManifest, ManifestArray, SourceFile
 from virtualds.checks.verify.locate_bytes import find_box
 from virtualds.checks.verify.sampled_chunks import demand_sample, sample_chunks
 from virtualds.checks.verify.sources import split_blocks, survey_references
-from virtualds.chunks.lazy_manifest import LazyManifest
+from virtualds.chunks.table import Table
 
 
 def array(chunks: int, present: Any = True) -> ManifestArray:
@@ -111,22 +111,18 @@ def test_references_are_surveyed_in_bounded_memory() -> None:
     whole = archive(range(30))["v"].data
     [fragment] = whole.fragments
 
-    class Table:
-        has_pipelines = False
+    class Counting(Table):
         loaded = 0
 
         def load(self, ids: Any) -> ChunkManifest:
             self.loaded += ids.size
             return fragment.manifest.at(ids)
 
-        def list_numbers(self) -> None:
-            """Any chunk may exist."""
-
         def list_sources(self) -> tuple[SourceFile, ...]:
             return fragment.manifest.files
 
-    table = Table()
-    lazy = LazyManifest(table, fragment.manifest.shape)
+    table = Counting()
+    lazy = ChunkManifest.of_table(table, fragment.manifest.shape)
     array = replace(whole, fragments=(replace(fragment, manifest=lazy),))
     tracemalloc.start()
     found = survey_references({"v": array})

@@ -10,15 +10,17 @@ from dask.base import tokenize
 from virtualds import ChunkAxis, ChunkManifest, CodecPipeline, Fragment, ManifestArray, SourceFile
 from virtualds.arrays.concatenate import concatenate
 from virtualds.chunks.columns import MISSING, Reference
-from virtualds.chunks.lazy_manifest import LazyManifest, StridedManifest, StridedReferences
+from virtualds.chunks.tables import StridedReferences
 from virtualds.errors import FormatError
 
 FILE = SourceFile("file:///a.nc", size=10_000)
 OTHER = SourceFile("file:///b.nc", size=20_000)
 
 
-def even(file: SourceFile = FILE, shape: tuple[int, ...] = (24, 1)) -> StridedManifest:
-    return StridedManifest(StridedReferences(file, first=96, step=20, length=12, count=24), shape)
+def even(file: SourceFile = FILE, shape: tuple[int, ...] = (24, 1)) -> ChunkManifest:
+    return ChunkManifest.of_table(
+        StridedReferences(file, first=96, step=20, length=12, count=24), shape
+    )
 
 
 def columns(file: SourceFile = FILE, shape: tuple[int, ...] = (24, 1)) -> ChunkManifest:
@@ -62,7 +64,7 @@ def test_every_view_is_that_of_the_columns(view: str) -> None:
 @pytest.mark.parametrize("view", STAY)
 def test_a_view_holds_no_columns(view: str) -> None:
     found = STAY[view](even())
-    assert isinstance(found, StridedManifest)
+    assert not found.is_loaded
     assert found.nbytes == 32
     assert tokenize(found) == tokenize(pickle.loads(pickle.dumps(found)))
     assert view in ("whole", "pruned") or tokenize(found) != tokenize(even())
@@ -104,5 +106,9 @@ def test_arrays_are_joined_to_one_fragment() -> None:
     assert fragment.manifest.same(
         ChunkManifest.concatenate([columns(), columns(OTHER), columns()], 0)
     )
-    lazy = LazyManifest(StridedReferences(FILE, first=96, step=20, length=12, count=24), (24, 1))
+
+    class Stored(StridedReferences):
+        is_in_set = True
+
+    lazy = ChunkManifest.of_table(Stored(FILE, first=96, step=20, length=12, count=24), (24, 1))
     assert len(concatenate([array(lazy), array(lazy)]).fragments) == 2

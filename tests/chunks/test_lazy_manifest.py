@@ -12,16 +12,15 @@ from dask.base import tokenize
 from virtualds import ChunkAxis, ChunkManifest, CodecPipeline, Fragment, ManifestArray, SourceFile
 from virtualds.arrays.concatenate import concatenate
 from virtualds.chunks.columns import COLUMNS, MISSING
-from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.projection import Ints
-from virtualds.chunks.reference_table import ReferenceTable
+from virtualds.chunks.table import Table
 from virtualds.source_file import PRESENT
 
 SHAPE = (6, 4)
 
 
 @dataclass
-class Held(ReferenceTable):
+class Held(Table):
     """References in memory, and a note of which were asked for."""
 
     rows: ChunkManifest
@@ -77,7 +76,7 @@ VIEWS: dict[str, Callable[[ChunkManifest], ChunkManifest]] = {
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("pipelines", [True, False])
 def test_a_view_is_that_of_the_columns(view: str, pipelines: bool) -> None:
-    lazy = LazyManifest(table(pipelines), SHAPE)
+    lazy = ChunkManifest.of_table(table(pipelines), SHAPE)
     ours, theirs = VIEWS[view](lazy), VIEWS[view](lazy.loaded())
     real = theirs.file != MISSING
     assert ((ours.file != MISSING) == real).all()
@@ -97,13 +96,13 @@ STAY_LAZY = ("renumbered", "renumbered twice", "to one", "cut", "transposed", "r
 @pytest.mark.parametrize("view", STAY_LAZY)
 def test_a_view_loads_nothing(view: str) -> None:
     for held in (table(), table(pipelines=False)):
-        found = VIEWS[view](LazyManifest(held, SHAPE))
+        found = VIEWS[view](ChunkManifest.of_table(held, SHAPE))
         assert (found.is_loaded, found.used_pipelines(10).size > 0, held.asked) == (False, True, [])
 
 
 def array_of(held: Held, chunk: int, pipelines: tuple[CodecPipeline, ...]) -> ManifestArray:
     axes = (ChunkAxis.regular(6, 1), ChunkAxis.regular(4 * chunk, chunk))
-    fragment = Fragment((0, 0), axes, LazyManifest(held, SHAPE))
+    fragment = Fragment((0, 0), axes, ChunkManifest.of_table(held, SHAPE))
     array = ManifestArray.of_fragment(fragment, pipelines[0])
     return replace(array, pipelines=pipelines)
 
@@ -133,7 +132,7 @@ def test_arrays_with_pipelines_are_joined_and_cut_without_loading() -> None:
 
 
 def test_renumbering_is_seen_by_tokens_and_comparisons() -> None:
-    lazy = LazyManifest(table(), SHAPE)
+    lazy = ChunkManifest.of_table(table(), SHAPE)
     other = lazy.with_pipelines([1, 0, 2])
     assert tokenize(lazy) != tokenize(other)
     assert tokenize(other) == tokenize(pickle.loads(pickle.dumps(other)))

@@ -11,17 +11,11 @@ from dask.base import tokenize
 
 from virtualds import ChunkManifest, SourceFile
 from virtualds.chunks.columns import COLUMNS, MISSING
-from virtualds.chunks.lazy_manifest import LazyManifest
+from virtualds.chunks.manifest import LARGE, gather_references, iterate_references
 from virtualds.chunks.projection import Ints
-from virtualds.chunks.reference_table import (
-    TiledReferences,
-    gather_references,
-    iterate_references,
-)
-from virtualds.chunks.sparse_manifest import (
-    LARGE,
+from virtualds.chunks.tables import (
     PlacedReferences,
-    SparseManifest,
+    TiledReferences,
     build_sparse,
     join_manifests,
     lay_over,
@@ -40,9 +34,9 @@ def rows(count: int, pipeline: int = 0) -> ChunkManifest:
     )
 
 
-def sparse(numbers: list[int], shape: tuple[int, ...] = SHAPE, rest: int = 0) -> SparseManifest:
+def sparse(numbers: list[int], shape: tuple[int, ...] = SHAPE, rest: int = 0) -> ChunkManifest:
     placed = PlacedReferences(np.array(numbers, np.int64), rows(len(numbers), rest), rest)
-    return SparseManifest(placed, shape)
+    return ChunkManifest.of_table(placed, shape)
 
 
 def columns_of(manifest: ChunkManifest) -> dict[str, Ints]:
@@ -113,7 +107,7 @@ def test_huge_grids_are_joined_by_their_references(axis: int) -> None:
         sparse([17], HUGE),
     ]
     joined = join_manifests(parts, axis)
-    assert isinstance(joined, SparseManifest) and joined.nbytes < 1000
+    assert not joined.is_loaded and joined.nbytes < 1000
     assert joined.size == 3 * 10**9
     assert joined.find_existing().size == 4
     for number, part in enumerate(parts):
@@ -132,7 +126,7 @@ def test_a_few_chunks_of_a_huge_grid_are_looked_up() -> None:
 
 
 def test_few_references_are_held_by_position_and_many_as_columns() -> None:
-    assert isinstance(build_sparse(np.array([3]), rows(1), (LARGE + 1,)), SparseManifest)
+    assert not build_sparse(np.array([3]), rows(1), (LARGE + 1,)).is_loaded
     assert build_sparse(np.array([3]), rows(1), (LARGE,)).is_loaded
     many = np.arange(LARGE)
     assert build_sparse(many, rows(LARGE), (LARGE + 1,)).is_loaded
@@ -162,7 +156,7 @@ def test_layers_are_cut_with_what_they_make_up() -> None:
     laid = lay_over(sparse([0, 7, 33]), (2, 1, 0), sparse([0, 1], (2, 2, 2)))
     for begin, stop in ((0, 2), (1, 4), (2, 3)):
         cut = laid.take(0, slice(begin, stop))
-        whole = LazyManifest(TiledReferences(cut.shape, split_layers(cut)), cut.shape)
+        whole = ChunkManifest.of_table(TiledReferences(cut.shape, split_layers(cut)), cut.shape)
         assert_same(whole, cut)
         renumbered = split_layers(cut.with_pipelines([4]))
         assert all((part.pipeline == 4).all() for _, part in renumbered)

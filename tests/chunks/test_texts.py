@@ -17,33 +17,33 @@ from virtualds import (
     SourceFile,
 )
 from virtualds.chunks.fragment import make_regular_axes
-from virtualds.chunks.lazy_manifest import (
-    DeferredManifest,
-    LazyManifest,
-    StridedManifest,
-    StridedReferences,
-)
-from virtualds.chunks.sparse_manifest import PlacedReferences, SparseManifest
+from virtualds.chunks.table import Table
+from virtualds.chunks.tables import PlacedReferences, StridedReferences
 from virtualds.codecs.cf_packing import Packing
 from virtualds.codecs.cf_time import TimePacking
 from virtualds.codecs.codec import Unreadable
 from virtualds.codecs.encoding_words import name_pipelines
 from virtualds.codecs.shuffle import Shuffle
 from virtualds.codecs.zlib import Zlib
+from virtualds.parsers.hdf5.storage import IndexedChunks
 
 FILE = SourceFile("s3://bucket/a.nc", size=2**50)
 GRID = (10**6, 1000)
 MANIFEST = ChunkManifest.build(GRID, files=[FILE], offset=10, length=8)
 
 
-class ForbiddenTable:
+class ForbiddenTable(Table):
     """A table of a set, which must not be read."""
 
-    def __getattr__(self, name: str) -> Any:
-        raise AssertionError(f"{name} was asked for")
+    def load(self, ids: Any) -> ChunkManifest:
+        raise AssertionError("rows were asked for")
 
 
-TABLE: Any = ForbiddenTable()
+class ForbiddenIndex(Table):
+    """The index of a file, which must not be read."""
+
+    where = IndexedChunks.where
+
 
 ONE = ChunkManifest.build((1,), files=[FILE], offset=96, length=8)
 
@@ -51,20 +51,20 @@ TEXTS = [
     (MANIFEST, "<ChunkManifest (1000000, 1000): 1,000,000,000 chunks of 1 file>"),
     (ChunkManifest.missing((1,)), "<ChunkManifest (1,): 1 chunk>"),
     (
-        SparseManifest(PlacedReferences(np.array([7]), ONE), GRID),
-        "<SparseManifest (1000000, 1000): 1,000,000,000 chunks of 1 file, most of them missing>",
+        ChunkManifest.of_table(PlacedReferences(np.array([7]), ONE), GRID),
+        "<ChunkManifest (1000000, 1000): 1,000,000,000 chunks of 1 file, most of them missing>",
     ),
     (
-        StridedManifest(StridedReferences(FILE, 96, 24, 8, 10**9), GRID),
-        "<StridedManifest (1000000, 1000): 1,000,000,000 chunks of 1 file>",
+        ChunkManifest.of_table(StridedReferences(FILE, 96, 24, 8, 10**9), GRID),
+        "<ChunkManifest (1000000, 1000): 1,000,000,000 chunks of 1 file>",
     ),
     (
-        LazyManifest(TABLE, (3, 4)),
-        "<LazyManifest (3, 4): 12 chunks, whose references lie in a reference set>",
+        ChunkManifest.of_table(ForbiddenTable(), (3, 4)),
+        "<ChunkManifest (3, 4): 12 chunks, whose references lie in a reference set>",
     ),
     (
-        DeferredManifest(TABLE, (3, 4)),
-        "<DeferredManifest (3, 4): 12 chunks, looked up in the index of their file>",
+        ChunkManifest.of_table(ForbiddenIndex(), (3, 4)),
+        "<ChunkManifest (3, 4): 12 chunks, looked up in the index of their file>",
     ),
     (
         Fragment((5, 0), make_regular_axes((10**7, 10**4), (10, 10)), MANIFEST),

@@ -531,7 +531,7 @@ def test_a_fill_writes_what_is_new_and_reads_little_of_the_rest(tmp_path: Path) 
         assert found.tolist() == [init * 10**4 + 304, init * 10**4 + 305, init * 10**4 + 306]
     found = virtual(refs, "v").manifest
     # small tables were joined: each has at least as many rows as the next
-    assert len(found.counting.table.parts) <= 5  # type: ignore[attr-defined]
+    assert len(found.table.parts) <= 5  # type: ignore[attr-defined]
     numbers_there = found.find_existing()
     assert numbers_there is not None and numbers_there.size == 39 * 10**4
 

@@ -32,7 +32,6 @@ from virtualds import (
     UnsupportedError,
 )
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.datasets.location import Location
 from virtualds.datasets.open import open_group
@@ -228,7 +227,7 @@ def test_the_cache_of_records_is_bounded(
     np.testing.assert_array_equal(np.asarray(found), values)
     np.testing.assert_array_equal(found.read((slice(0, 6), slice(None))), values[:6])
     assert opened.total() == 3 + 7 + 3
-    assert len(found.manifest._table._records._kept) == 3
+    assert len(found.manifest.table._records._kept) == 3
 
 
 def test_a_lazy_array_is_pickled_without_its_references(
@@ -261,9 +260,9 @@ def test_views_of_lazy_manifests_are_those_of_loaded_ones(tmp_path: Path) -> Non
     ds, _ = grid_of_chunks(tmp_path, 6, 4)
     ds.virtual.to_manifest(tmp_path / "refs.parquet", record_size=5)
     found = read(tmp_path / "refs.parquet").variables["v"].data.manifest
-    assert isinstance(found, LazyManifest)
+    assert not found.is_loaded
     whole = found.loaded()
-    assert type(whole) is ChunkManifest
+    assert whole.is_loaded
     views: list[Callable[[ChunkManifest], ChunkManifest]] = [
         lambda m: m,
         lambda m: m.take(0, slice(1, 5, 2)).take(1, slice(None, None, -1)),

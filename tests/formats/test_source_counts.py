@@ -18,7 +18,6 @@ from large_sets import archive, counted
 import virtualds
 from virtualds import ChunkManifest, FormatError
 from virtualds.chunks.columns import MISSING
-from virtualds.chunks.lazy_manifest import find_listed
 from virtualds.formats.zarr_manifests import (
     join_parts,
     manifest_files,
@@ -242,7 +241,7 @@ def test_files_are_looked_for_in_the_records_that_may_have_them(target: Path) ->
     [fragment] = virtualds.open_virtual_dataset(target)["v"].variable.data.fragments
     known, unknown = (f"s3://bucket/days/day_{number}.nc" for number in ("0001234", "0001234b"))
     with counted(target) as traffic:
-        [found] = find_listed(fragment.manifest, {known, unknown, "s3://other/a.nc"})
+        [found] = fragment.manifest.find_listed({known, unknown, "s3://other/a.nc"})
     assert (found.url, found.size) == (known, 100)
     assert [path.rpartition("/")[2] for path in traffic.read] == ["1.parquet"]
 

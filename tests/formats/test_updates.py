@@ -33,7 +33,7 @@ from object_stores import OBJECT_STORES, make_bucket
 import virtualds
 from virtualds import ChunkManifest, ConflictError, ManifestArray, ReadError, UnsupportedError
 from virtualds.arrays.group import ManifestGroup
-from virtualds.chunks.reference_table import TiledReferences
+from virtualds.chunks.tables import TiledReferences
 from virtualds.datasets.from_dataset import group_from_dataset
 from virtualds.datasets.open_options import OpenOptions
 from virtualds.datasets.regions import fill_region

@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.chunks.fragment import Fragment
+from virtualds.chunks.manifest import iterate_references
 from virtualds.chunks.projection import Ints
-from virtualds.chunks.reference_table import iterate_references
 
 FINEST = 512
 """Cells along an axis, more than a picture shows; each of them may hold many chunks."""

@@ -15,7 +15,6 @@ from virtualds.chunks.columns import MISSING, find_turn
 from virtualds.chunks.fragment import ChunkAxis, Fragment, join_fragments
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints
-from virtualds.chunks.sparse_manifest import SparseManifest
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import CombineError
 
@@ -251,7 +250,7 @@ def unify_fill(array: ManifestArray) -> ManifestArray:
 
 def _find_filling(manifest: ChunkManifest, count: int) -> list[int]:
     """Return the pipelines that missing chunks have, or may have, out of ``count``."""
-    if isinstance(manifest, SparseManifest):
+    if manifest.rest is not None:
         return [manifest.rest]
     if manifest.is_in_set or manifest.find_existing() is not None:
         # in a set any chunk may be missing; without a reference all chunks are

@@ -11,9 +11,8 @@ import numpy.typing as npt
 from virtualds.arrays.array import ManifestArray
 from virtualds.chunks.columns import INLINE, MISSING, compact
 from virtualds.chunks.fragment import Fragment
-from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.manifest import ChunkManifest, iterate_references
 from virtualds.chunks.projection import Ints, compute_strides
-from virtualds.chunks.reference_table import iterate_references
 from virtualds.source_file import SourceFile
 
 IN_THE_SET = ""

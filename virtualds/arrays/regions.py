@@ -15,15 +15,9 @@ from virtualds.arrays.array import ManifestArray, default_fill, fills_with
 from virtualds.arrays.concatenate import assemble, set_fill
 from virtualds.chunks.alignment import find_regular_chunks
 from virtualds.chunks.fragment import Fragment, make_regular_axes
-from virtualds.chunks.lazy_manifest import LazyManifest
-from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.manifest import ChunkManifest, gather_references, iterate_references
 from virtualds.chunks.projection import Ints
-from virtualds.chunks.reference_table import (
-    TiledReferences,
-    gather_references,
-    iterate_references,
-)
-from virtualds.chunks.sparse_manifest import build_sparse, lay_over
+from virtualds.chunks.tables import TiledReferences, build_sparse, lay_over
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import CombineError
 
@@ -100,7 +94,7 @@ def tile_fragments(
     parts = tuple(
         (tuple(s // c for s, c in zip(f.start, chunks, strict=True)), f.manifest) for f in fragments
     )
-    return LazyManifest(TiledReferences(grid, parts), grid)
+    return ChunkManifest.of_table(TiledReferences(grid, parts), grid)
 
 
 # ---------------------------------------------------------------------- filling

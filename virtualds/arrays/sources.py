@@ -15,15 +15,8 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.chunks.columns import compact, settle_column
 from virtualds.chunks.fragment import Fragment
-from virtualds.chunks.lazy_manifest import (
-    CountedSources,
-    DeferredManifest,
-    LazyManifest,
-    SourceColumns,
-    count_stored,
-)
-from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.reference_table import iterate_references
+from virtualds.chunks.manifest import ChunkManifest, iterate_references
+from virtualds.chunks.table import CountedSources, SourceColumns
 from virtualds.codecs.zip_member import ZipMember
 from virtualds.errors import UnsupportedError
 from virtualds.source_file import NO_NUMBER, SourceFile
@@ -61,7 +54,7 @@ def count_sources(manifests: Iterable[ChunkManifest]) -> list[CountedSources]:
     stored: dict[Hashable, CountedSources] = {}
     others: dict[SourceFile, int] = {}
     for manifest in manifests:
-        found = count_stored(manifest)
+        found = manifest.count_stored()
         if found is None:
             _add_references(others, manifest)
         elif known := stored.get(found.name):
@@ -100,10 +93,10 @@ def _join_repeated(table: pd.DataFrame) -> pd.DataFrame:
 
 def load_deferred(array: ManifestArray) -> ManifestArray:
     """Return an array with the references in memory that would be looked up in source files."""
-    if not any(isinstance(f.manifest, DeferredManifest) for f in array.fragments):
+    if not any(f.manifest.is_in_source for f in array.fragments):
         return array
     fragments = tuple(
-        replace(f, manifest=f.manifest.loaded()) if isinstance(f.manifest, DeferredManifest) else f
+        replace(f, manifest=f.manifest.loaded()) if f.manifest.is_in_source else f
         for f in array.fragments
     )
     # it has pipelines for all filter masks that chunks might have
@@ -310,7 +303,7 @@ def _enclose(manifest: ChunkManifest, entries: Sequence[Entry]) -> ChunkManifest
 
 def _find_skip(manifest: ChunkManifest) -> int | None:
     """Return where in their files the chunks begin that reach to the end; None if some do not."""
-    if isinstance(manifest, LazyManifest) or manifest.inline:
+    if not manifest.is_loaded or manifest.inline:
         return None
     sizes = np.array([*(file.size or 0 for file in manifest.files), 0, 0], np.int64)
     file, offset, length = np.broadcast_arrays(
@@ -327,7 +320,7 @@ def _resolve_fragment(fragment: Fragment, codecs: bool) -> Fragment:
     if manifest.is_in_set or not any(map(is_in_archive, manifest.files)):
         return fragment
     moved = manifest.relocated(locate_outside_archives(manifest.files))
-    if not isinstance(manifest, LazyManifest):
+    if manifest.is_loaded:
         moved = moved.checked(_find_checksums(manifest, codecs))
     return replace(fragment, manifest=moved)
 

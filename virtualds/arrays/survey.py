@@ -14,11 +14,8 @@ import numpy.typing as npt
 
 from virtualds.chunks.columns import MISSING, compact
 from virtualds.chunks.fragment import ChunkAxis, Fragment
-from virtualds.chunks.lazy_manifest import StridedManifest
-from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.manifest import ChunkManifest, iterate_references
 from virtualds.chunks.projection import Ints
-from virtualds.chunks.reference_table import iterate_references
-from virtualds.chunks.sparse_manifest import SparseManifest
 from virtualds.source_file import SourceFile
 
 if TYPE_CHECKING:
@@ -44,17 +41,14 @@ class Known(NamedTuple):
 
 def find_known(manifest: ChunkManifest) -> Known | None:
     """Return the columns of a manifest; None where they lie in a set or in a source file."""
-    if manifest.is_loaded:
-        columns = (manifest.file, manifest.length, manifest.pipeline)
-        file, length, pipeline = map(compact, columns)
-        return Known(file, length, pipeline)
-    if isinstance(manifest, SparseManifest):
-        places, rows = manifest.placed
-        return Known(rows.file, rows.length, rows.pipeline, places)
-    if isinstance(manifest, StridedManifest) and manifest.size:
-        one = manifest.at(np.zeros((1,) * len(manifest.shape), np.int64))
-        return Known(one.file, one.length, one.pipeline)
-    return None
+    found = manifest.peek()
+    if found is None:
+        return None
+    places, rows = found
+    columns = (rows.file, rows.length, rows.pipeline)
+    # the columns of rows at places have a value for each
+    file, length, pipeline = map(compact, columns) if places is None else columns
+    return Known(file, length, pipeline, places)
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,9 @@ import pandas as pd
 import xarray as xr
 
 from virtualds.arrays.group import ManifestGroup
-from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.reference_table import SourceSummary
-from virtualds.chunks.sparse_manifest import hold_in_memory
+from virtualds.chunks.table import SourceSummary
+from virtualds.chunks.tables import hold_in_memory
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.datasets.location import Location, reader_of
 from virtualds.datasets.open import demand_loadable, open_group
@@ -158,7 +157,7 @@ def _find_sources(manifests: Iterable[ChunkManifest], own: str | None) -> Source
     catalogues: dict[Hashable, tuple[SourceSummary, ChunkManifest]] = {}
     files: dict[SourceFile, None] = {}
     for manifest in manifests:
-        catalogue = manifest.catalogue if isinstance(manifest, LazyManifest) else None
+        catalogue = manifest.catalogue
         if catalogue is not None:
             known = catalogues.setdefault(catalogue.name, (catalogue, manifest))
             if known[0].number < catalogue.number:

@@ -7,10 +7,11 @@ import pickle
 import sys
 import zlib
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 from operator import is_
 from typing import Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar
 
@@ -45,6 +46,10 @@ KEPT = 4
 SMALL_COLUMN = 1024
 """Values of a column, or entries of a table, up to which packing does not pay."""
 
+PIECE = 2**18
+"""Values of columns that are looked at or changed at a time, so that memory holds the columns and
+little else."""
+
 SAMPLE = 2**16
 """Values that are packed in every way to find the shortest."""
 
@@ -53,6 +58,9 @@ Item = TypeVar("Item", bound=Hashable)
 Values = npt.NDArray[np.integer]
 
 Flat = npt.NDArray[np.int64]
+
+Key = tuple[slice, ...]
+"""Where a piece of a column lies."""
 
 
 class Reference(NamedTuple):
@@ -108,9 +116,31 @@ def column_of_rows(name: str, rows: Sequence[int], shape: tuple[int, ...]) -> Co
 def settle_column(column: Column, shape: tuple[int, ...]) -> Column:
     """Give a column the shape of the grid; a constant one is held as one number."""
     spread = np.broadcast_to(column, shape)
-    if column.size and column.ndim and (column == column.flat[0]).all():
-        return np.broadcast_to(column.reshape(-1)[0], shape)
+    if column.size and column.ndim and _is_one_value(column):
+        return np.broadcast_to(column[(0,) * column.ndim], shape)
     return spread
+
+
+def _is_one_value(column: Column) -> bool:
+    first = column[(0,) * column.ndim]
+    return all((part == first).all() for _, (part,) in cut_columns(column))
+
+
+def cut_columns(*columns: Column, most: int = PIECE) -> Iterator[tuple[Key, list[Column]]]:
+    """Yield columns piece by piece along their longest axis, and where each piece lies."""
+    shape, spread = columns[0].shape, list(columns)
+    if any(column.shape != shape for column in columns):
+        shape = np.broadcast_shapes(*(column.shape for column in columns))
+        spread = [np.broadcast_to(column, shape) for column in columns]
+    size = prod(shape)
+    if size <= most:
+        yield (slice(None),) * len(shape), spread
+        return
+    axis = shape.index(max(shape))
+    step = max(1, most * shape[axis] // size)
+    for begin in range(0, shape[axis], step):
+        key = (*(slice(None),) * axis, slice(begin, begin + step))
+        yield key, [column[key] for column in spread]
 
 
 def _as_column(name: str, values: npt.NDArray[Any]) -> Column:
@@ -147,33 +177,56 @@ def is_same_column(one: Column, other: Column) -> bool:
     return np.array_equal(a, b) if a.shape == b.shape else np.array_equal(one, other)
 
 
-def renumber_files(file: Column, numbers: Sequence[int]) -> Column:
-    """Return the column ``file`` where the files have other numbers."""
+def renumber_files(numbers: Sequence[int]) -> Column | None:
+    """Return the number of every file and code in a joined table, None if all stay."""
+    if numbers == list(range(len(numbers))):
+        return None
     # negative codes index from the end of the table, and stay as they are
-    table = np.array([*numbers, INLINE, MISSING], np.int32)
-    return take_compact(file, lambda column: table[column])
+    return np.array([*numbers, INLINE, MISSING], np.int32)
 
 
-def concatenate_columns(parts: Sequence[Column], axis: int) -> Column:
-    """Concatenate columns, keeping axes broadcast along which no part changes."""
+def concatenate_columns(
+    parts: Sequence[Column], axis: int, tables: Sequence[Column | None] | None = None
+) -> Column:
+    """Concatenate columns, keeping axes broadcast along which no part changes.
+
+    Parameters
+    ----------
+    parts : sequence of arrays
+    axis : int
+    tables : sequence, optional
+        For each part the number that each of its numbers becomes, or None if they stay.
+    """
+    tables = [None] * len(parts) if tables is None else tables
     shape = list(parts[0].shape)
     shape[axis] = sum(part.shape[axis] for part in parts)
     fixed = [j != axis and all(part.strides[j] == 0 for part in parts) for j in range(len(shape))]
     key = tuple(slice(0, 1) if f else slice(None) for f in fixed)
     small = [part[key] for part in parts]
-    if _is_constant(small, axis):
+    if _is_constant(small, axis, tables):
         first = small[0][(slice(None),) * axis + (slice(0, 1),)]
-        return np.broadcast_to(first, shape)
-    return np.broadcast_to(np.concatenate(small, axis=axis), shape)
+        return np.broadcast_to(_look_up(first, tables[0]), shape)
+    whole = [1 if f else n for f, n in zip(fixed, shape, strict=True)]
+    joined, begin = np.empty(whole, parts[0].dtype), 0
+    for part, table in zip(small, tables, strict=True):
+        place = joined[(slice(None),) * axis + (slice(begin, begin + part.shape[axis]),)]
+        for key, (piece,) in cut_columns(part):
+            place[key] = _look_up(piece, table)
+        begin += part.shape[axis]
+    return np.broadcast_to(joined, shape)
 
 
-def _is_constant(parts: Sequence[Column], axis: int) -> bool:
+def _look_up(column: Column, table: Column | None) -> Column:
+    return column if table is None else table[column]
+
+
+def _is_constant(parts: Sequence[Column], axis: int, tables: Sequence[Column | None]) -> bool:
     """Say whether all parts repeat one and the same layer along ``axis``."""
     if not all(p.strides[axis] == 0 or p.shape[axis] == 1 for p in parts) or not parts[0].size:
         return False
     layer = (slice(None),) * axis + (0,)
-    head = parts[0][layer]
-    return all(np.array_equal(head, part[layer]) for part in parts[1:] if part.shape[axis])
+    layers = [_look_up(p[layer], t) for p, t in zip(parts, tables, strict=True) if p.shape[axis]]
+    return all(np.array_equal(layers[0], other) for other in layers[1:])
 
 
 # ---------------------------------------------------------------------- tables of files
@@ -407,10 +460,11 @@ def _lies_in_one_file(manifest: References) -> bool:
     file = compact(manifest.file)
     if file.size != 1 or file.flat[0] != 0 or len(manifest.files) != 1:
         return False
-    offset, length = compact(manifest.offset), compact(manifest.length)
-    size = manifest.files[0].size
-    last = (2**62 if size is None else size) - length
-    return bool(offset.min() >= 0 and length.min() > 0 and (offset <= last).all())
+    size = 2**62 if manifest.files[0].size is None else manifest.files[0].size
+    return all(
+        offset.min() >= 0 and length.min() > 0 and (offset <= size - length).all()
+        for _, (offset, length) in cut_columns(compact(manifest.offset), compact(manifest.length))
+    )
 
 
 def _check_places(manifest: References) -> None:
@@ -422,24 +476,29 @@ def _check_places(manifest: References) -> None:
         )
     sizes = [f.size if f.size is not None else 2**62 for f in manifest.files]
     # negative codes index from the end; offsets of inline chunks are indices, not bytes
-    ends = np.array([*sizes, len(manifest.inline), 2**62])[file]
-    inside = (offset >= 0) & np.where(
-        file == INLINE, offset < ends, (length > 0) & (offset <= ends - length)
-    )
-    bad = ~inside & (file != MISSING)
-    if bad.any():
-        _refuse(manifest, tuple(int(i) for i in np.argwhere(bad)[0]))
+    table = np.array([*sizes, len(manifest.inline), 2**62])
+    for key, (codes, begins, counts) in cut_columns(file, offset, length):
+        ends = table[codes]
+        inside = (begins >= 0) & np.where(
+            codes == INLINE, begins < ends, (counts > 0) & (begins <= ends - counts)
+        )
+        bad = ~inside & (codes != MISSING)
+        if bad.any():
+            place = np.argwhere(bad)[0].tolist()
+            first = [cut.start or 0 for cut in key] + [0] * (len(place) - len(key))
+            _refuse(manifest, tuple(a + b for a, b in zip(first, place, strict=True)))
 
 
 def _check_checksums(column: npt.NDArray[Any]) -> None:
     if column.size == 1 and not column.flat[0]:
         return
+    if all(sound(part).all() for _, (part,) in cut_columns(column)):
+        return
     wrong = ~sound(column)
-    if wrong.any():
-        raise FormatError(
-            f"chunk {tuple(np.argwhere(wrong)[0].tolist())}: {column[wrong][0]} is not a checksum; "
-            f"give 2**32 + CRC-32 of its bytes, or 0 for none"
-        )
+    raise FormatError(
+        f"chunk {tuple(np.argwhere(wrong)[0].tolist())}: {column[wrong][0]} is not a checksum; "
+        f"give 2**32 + CRC-32 of its bytes, or 0 for none"
+    )
 
 
 def _refuse(manifest: References, chunk_id: tuple[int, ...]) -> NoReturn:
@@ -473,13 +532,14 @@ def narrow_column(column: Ints) -> npt.NDArray[np.integer]:
 
 
 def find_distinct(numbers: npt.NDArray[np.integer[Any]], count: int) -> Ints:
-    """Return the distinct numbers, from 0 to below ``count``, rising."""
+    """Return the distinct numbers from 0 to below ``count``, rising, of all that there are."""
     if count > 16 * numbers.size:
-        return np.unique(numbers).astype(np.int64)
-    # many times as fast for a small count
-    met = np.zeros(count, bool)
-    met[numbers] = True
-    return np.flatnonzero(met)
+        return np.unique(numbers[numbers >= 0]).astype(np.int64)
+    # many times as fast for a small count; negative codes count from the end
+    met = np.zeros(count - INLINE, bool)
+    for _, (part,) in cut_columns(numbers):
+        met[part] = True
+    return np.flatnonzero(met[:count])
 
 
 def find_turn(numbers: npt.NDArray[np.integer[Any]]) -> Ints:
@@ -488,6 +548,15 @@ def find_turn(numbers: npt.NDArray[np.integer[Any]]) -> Ints:
     >>> find_turn(np.array([[4, 4], [1, 4], [0, 1]])).tolist()
     [4, 1, 0]
     """
-    found, first = np.unique(compact(numbers), return_index=True)
-    in_turn: Ints = found[np.argsort(first, kind="stable")].astype(np.int64)
-    return in_turn
+    held = compact(numbers)
+    if not held.size:
+        return np.zeros(0, np.int64)
+    low, row = int(held.min()), held.size // len(held)
+    met = np.full(int(held.max()) - low + 1, held.size, np.int64)
+    step = max(1, PIECE // row)
+    # the last of repeated places counts, so they are written from the end
+    for begin in range((len(held) - 1) // step * step, -1, -step):
+        part, first = held[begin : begin + step].ravel(), begin * row
+        met[part[::-1] - low] = np.arange(first + part.size - 1, first - 1, -1)
+    there = np.flatnonzero(met < held.size)
+    return (there + low)[np.argsort(met[there], kind="stable")]

@@ -25,7 +25,7 @@ from virtualds.chunks.projection import (
     split_by_length,
     to_slice,
 )
-from virtualds.chunks.sparse_manifest import are_alike, join_manifests
+from virtualds.chunks.tables import are_alike, join_manifests
 from virtualds.public import public
 from virtualds.quantities import format_count
 
@@ -557,9 +557,8 @@ def join_fragments(fragments: Sequence[Fragment], axis: int) -> tuple[Fragment, 
 def _can_join(left: Fragment, right: Fragment, axis: int) -> bool:
     return (
         left.stop[axis] == right.start[axis]
-        # joining would load the references of a set
-        and not left.manifest.is_in_set
-        and not right.manifest.is_in_set
+        and not left.manifest.stays_apart
+        and not right.manifest.stays_apart
         and are_alike(left.manifest, right.manifest)
         and _drop_axis(left.start, axis) == _drop_axis(right.start, axis)
         and _drop_axis(left.axes, axis) == _drop_axis(right.axes, axis)

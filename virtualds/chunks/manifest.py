@@ -8,14 +8,15 @@ make everything else: `ChunkManifest.take` and `ChunkManifest.concatenate`.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.bounds import demand_axes
+from virtualds.bounds import MOST_CHUNKS, demand_axes, demand_table
 from virtualds.chunks.columns import (
     COLUMNS,
     INLINE,
@@ -43,7 +44,8 @@ from virtualds.chunks.columns import (
     unpack,
     unpack_table,
 )
-from virtualds.chunks.projection import Ints
+from virtualds.chunks.projection import Ints, compute_strides
+from virtualds.chunks.table import CountedSources, RowView, SourceSummary, Table
 from virtualds.public import public
 from virtualds.quantities import format_count
 from virtualds.source_file import SourceFile
@@ -128,11 +130,28 @@ OF_DATASETS = {
 
 # ---------------------------------------------------------------------- manifests
 
+Kind = TypeVar("Kind", bound=Table)
+
+IN_MEMORY = ("files", *COLUMNS, "inline")
+"""What a manifest holds whose references are in memory."""
+
+LARGE = 2**16
+"""Chunks of a grid from which on few references are held by position."""
+
+BLOCK_CHUNKS = 2**18
+"""Chunks that are looked through at a time."""
+
+MOST_LISTED = 2**20
+"""Chunks that are looked through sooner than a set is asked which of them exist."""
+
 
 @public
 @dataclass(frozen=True, eq=False, repr=False, slots=True, weakref_slot=True)
 class ChunkManifest(FamiliarNames):
-    """Columns over a chunk grid that say where each chunk's bytes lie.
+    """Columns over a chunk grid that say where each chunk's bytes lie, or a view of a table.
+
+    The columns of a view are read when they are asked for: its table may be a formula, may have
+    rows of few of its chunks, or may lie in a reference set or in the index of a source file.
 
     Parameters
     ----------
@@ -170,6 +189,7 @@ class ChunkManifest(FamiliarNames):
     pipeline: Column
     checksum: Column
     inline: tuple[bytes, ...] = ()
+    rows: RowView | None = field(default=None, init=False)
 
     _FAMILIAR: ClassVar[Mapping[str, str]] = OF_MANIFESTS
 
@@ -179,6 +199,45 @@ class ChunkManifest(FamiliarNames):
         if not one or not self.file.shape == self.pipeline.shape == self.checksum.shape:
             shapes = {name: getattr(self, name).shape for name in COLUMNS}
             raise ValueError(f"ChunkManifest: columns of one grid have one shape, got {shapes}")
+
+    @classmethod
+    def of_table(
+        cls,
+        table: Table,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...] | None = None,
+        first: int = 0,
+        renumbered: tuple[int, ...] | None = None,
+    ) -> ChunkManifest:
+        """Return a manifest without columns, which counts the rows of a table.
+
+        Parameters
+        ----------
+        table : Table
+        shape, strides, first, renumbered
+            As `RowView` has them; by default the chunks are rows in C order.
+        """
+        strides = compute_strides(shape) if strides is None else strides
+        return cls._of_rows(RowView(table, shape, strides, first, renumbered))
+
+    @classmethod
+    def _of_rows(cls, rows: RowView) -> ChunkManifest:
+        made = object.__new__(cls)
+        object.__setattr__(made, "rows", rows)
+        return made
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            # columns that are not in memory; whoever needs several asks for what is `loaded`
+            if name not in IN_MEMORY:
+                return FamiliarNames.__getattr__(self, name)
+            table = self.rows.table
+            if name == "files" and table.files is not None:
+                return table.files
+            if name == "pipeline" and not table.has_pipelines:
+                return constant_column("pipeline", self.rows.only, self.rows.shape)
+            return getattr(self.loaded(), name)
 
     @classmethod
     def build(
@@ -252,41 +311,67 @@ class ChunkManifest(FamiliarNames):
     @property
     def shape(self) -> tuple[int, ...]:
         """Chunks per axis."""
-        return self.file.shape
+        return self.file.shape if self.rows is None else self.rows.shape
 
     @property
     def size(self) -> int:
         """Number of chunks of the grid, missing ones too."""
-        return self.file.size
+        return prod(self.shape)
 
     def __repr__(self) -> str:
         counted = format_count(self.size, "chunk")
-        return f"<{type(self).__name__} {self.shape}: {counted}{self._where}>"
-
-    @property
-    def _where(self) -> str:
-        """Where the chunks lie, for people; it costs nothing, whatever the size."""
-        count = len(self.files)
-        return f" of {format_count(count, 'file')}" if count else ""
+        if self.rows is not None:
+            where = self.rows.table.where
+        else:
+            where = f" of {format_count(len(self.files), 'file')}" if self.files else ""
+        return f"<{type(self).__name__} {self.shape}: {counted}{where}>"
 
     @property
     def sources(self) -> tuple[SourceFile, ...]:
-        """The files of the table, each once."""
-        return tuple(dict.fromkeys(self.files))
+        """The files of the table, each once; of rows elsewhere those that chunks lie in."""
+        if self.rows is None or self.rows.table.files is not None:
+            return tuple(dict.fromkeys(self.files))
+        found: dict[SourceFile, None] = {}
+        for _, part in iterate_references(self):
+            found |= dict.fromkeys(part.pruned().files)
+        return tuple(found)
 
     @property
     def listed(self) -> tuple[SourceFile, ...]:
-        """The files of the table, and, of a lazy manifest, all that its set lists for it."""
-        return self.files
+        """The files of the table, and, of rows elsewhere, all that their set lists for it."""
+        return self.files if self.rows is None else self.rows.table.list_sources()
+
+    def find_listed(self, urls: Collection[str]) -> tuple[SourceFile, ...]:
+        """Return those of the listed files that have one of the urls."""
+        if self.rows is not None:
+            return self.rows.table.find_sources(urls)
+        return tuple(file for file in self.files if file.url in urls)
+
+    @property
+    def catalogue(self) -> SourceSummary | None:
+        """The set's summary of all listed files, None if they have to be listed."""
+        return None if self.rows is None else self.rows.table.summarize_sources()
+
+    def count_stored(self) -> CountedSources | None:
+        """Count the chunks of each file where the set can; None if rows have to be read."""
+        stretch = None if self.rows is None else self.rows.find_stretch()
+        if self.rows is None or stretch is None:
+            return None
+        return self.rows.table.count_sources(*stretch)
 
     @property
     def nbytes(self) -> int:
         """Bytes that the references take in memory, the table of files not counted."""
+        if self.rows is not None:
+            return self.rows.table.nbytes
         columns = sum(compact(getattr(self, name)).nbytes for name in COLUMNS)
         return columns + sum(len(chunk) for chunk in self.inline)
 
     def lookup(self, chunk_id: tuple[int, ...]) -> Reference:
         """Return the row of one chunk."""
+        if self.rows is not None:
+            places = [np.array([range(n)[i]]) for n, i in zip(self.shape, chunk_id, strict=True)]
+            return self.rows.cross(places).lookup((0,) * len(places))
         return Reference(*(int(getattr(self, name)[chunk_id]) for name in COLUMNS))
 
     def dict(self) -> dict[str, dict[str, Any]]:
@@ -295,51 +380,127 @@ class ChunkManifest(FamiliarNames):
         Missing chunks have no key, as in `virtualizarr.manifests.ChunkManifest.dict`.
         """
         found: dict[str, dict[str, Any]] = {}
-        for place in np.argwhere(self.file != MISSING).tolist():
-            file, offset, length, *_ = self.lookup(tuple(place))
+        held = self.loaded()
+        for place in np.argwhere(held.file != MISSING).tolist():
+            file, offset, length, *_ = held.lookup(tuple(place))
             key = ".".join(map(str, place)) or "0"
             if file == INLINE:
-                found[key] = {"data": self.inline[offset]}
+                found[key] = {"data": held.inline[offset]}
             else:
-                found[key] = {"path": self.files[file].url, "offset": offset, "length": length}
+                found[key] = {"path": held.files[file].url, "offset": offset, "length": length}
         return found
 
     def at(self, ids: Ints) -> ChunkManifest:
         """Return the chunks of flat numbers in C order, in the shape of the numbers."""
+        if self.rows is not None:
+            return self.rows.at(ids)
         where = np.unravel_index(ids, self.shape) if self.shape else (np.zeros_like(ids),)
         columns = self if self.shape else self.reshape((1,))
         return columns._map(lambda column: column[where])
 
     def find_existing(self) -> Ints | None:
         """Return the numbers of the chunks that may exist, rising; None if all chunks may."""
+        if self.rows is not None:
+            return self.rows.find_existing()
         file = compact(self.file)
         return np.zeros(0, np.int64) if (file == MISSING).all() else None
 
     @property
     def is_loaded(self) -> bool:
         """Whether the columns are in memory."""
-        return True
+        return self.rows is None
 
     @property
     def is_in_set(self) -> bool:
         """Whether the references lie in a reference set, and are read from there when needed."""
-        return False
+        return self.rows is not None and self.rows.table.is_in_set
+
+    @property
+    def stays_apart(self) -> bool:
+        """Whether joining with others would read a set, or compute many rows of a formula."""
+        if self.rows is None or self.rest is not None:
+            return False
+        return self.is_in_set or (self.size > LARGE and not self.is_in_source)
+
+    @property
+    def is_in_source(self) -> bool:
+        """Whether the references are looked up in the index of a source file."""
+        return self.rows is not None and self.rows.table.is_in_source
+
+    @property
+    def table(self) -> Table | None:
+        """The table whose rows are counted, None where the columns are in memory."""
+        return None if self.rows is None else self.rows.table
+
+    def table_of(self, kind: type[Kind]) -> Kind | None:
+        """Return the table whose rows are counted if it is of a kind, else None."""
+        return self.table if isinstance(self.table, kind) else None
+
+    def counts(self, table: Table | None, first: int = 0) -> bool:
+        """Say whether the chunks, in C order, are the rows of a table from one on, as they are."""
+        return (
+            self.rows is not None
+            and self.rows.table == table
+            and self.rows.first == first
+            and not any(self.rows.renumbered or ())
+            and self.rows._replace(first=0).is_in_order
+        )
+
+    def peek(self) -> tuple[Ints | None, ChunkManifest] | None:
+        """Return rows that are at hand and their places; None if something had to be read.
+
+        Without places, the rows are those of all chunks, or one row stands for all, but for where
+        it begins.
+        """
+        return (None, self) if self.rows is None else self.rows.table.peek(self.rows)
+
+    @property
+    def rest(self) -> int | None:
+        """The pipeline of missing chunks, where few chunks exist and are held by position."""
+        return None if self.rows is None else self.rows.rest
 
     def loaded(self) -> ChunkManifest:
-        """Return the manifest with its columns in memory."""
-        return self
+        """Return the manifest with its columns in memory.
+
+        Raises
+        ------
+        UnsupportedError
+            They would be almost empty.
+        """
+        if self.rows is None:
+            return self
+        if self.size <= MOST_CHUNKS:
+            return self.rows.cross([np.arange(n) for n in self.shape])
+        parts = [part for _, part in iterate_blocks(self)]
+        return ChunkManifest.concatenate(parts, 0).reshape(self.shape)
 
     def take(self, axis: int, ids: slice | Ints) -> ChunkManifest:
         """Return the chunks ``ids`` along ``axis``; an id of -1 is a missing chunk."""
         if isinstance(ids, slice):
+            if self.rows is not None:
+                return self._of_rows(self.rows.crop(axis, ids))
             where = (slice(None),) * axis + (ids,)
             return self._map(lambda column: column[where])
+        if self.rows is not None:
+            return self._take_rows(self.rows, axis, ids)
         taken = self._map(lambda column: take_rows(column, ids, axis))
         absent = ids == -1
         if not absent.any():
             return taken
         mask = absent.reshape((-1,) + (1,) * (len(self.shape) - axis - 1))
         return replace(taken, file=np.where(mask, np.int32(MISSING), taken.file))
+
+    def _take_rows(self, rows: RowView, axis: int, ids: Ints) -> ChunkManifest:
+        # a missing chunk has the pipeline of the last one, as with columns in memory
+        last = np.full_like(ids, self.shape[axis] - 1)
+        kept = np.unique(np.where(ids < 0, last, ids) if rows.table.has_pipelines else ids)
+        kept = kept[kept >= 0]
+        if not kept.size:
+            shape = (*self.shape[:axis], ids.size, *self.shape[axis + 1 :])
+            return ChunkManifest.build(shape, file=MISSING, pipeline=rows.only)
+        needed = [kept if i == axis else np.arange(n) for i, n in enumerate(self.shape)]
+        where = np.where(ids < 0, -1, np.searchsorted(kept, ids))
+        return rows.cross(needed).take(axis, where)
 
     @staticmethod
     def concatenate(manifests: Sequence[ChunkManifest], axis: int) -> ChunkManifest:
@@ -349,7 +510,6 @@ class ChunkManifest(FamiliarNames):
         manifests = [m.loaded() for m in manifests]
         table = JoinedTable.of([m.files for m in manifests])
         columns = {name: [getattr(m, name) for m in manifests] for name in COLUMNS}
-        columns["file"] = list(map(renumber_files, columns["file"], table.numbers))
         inline: dict[bytes, int] = {}
         for k, m in enumerate(manifests):
             if m.inline:
@@ -358,24 +518,46 @@ class ChunkManifest(FamiliarNames):
                 held = file == INLINE
                 moved = np.where(held, numbers[np.where(held, offset, 0)], offset)
                 columns["offset"][k] = np.broadcast_to(moved, m.shape)
-        joined = {name: concatenate_columns(parts, axis) for name, parts in columns.items()}
+        tables = {"file": list(map(renumber_files, table.numbers))}
+        joined = {n: concatenate_columns(some, axis, tables.get(n)) for n, some in columns.items()}
         return ChunkManifest(files=table.items, inline=tuple(inline), **joined)
 
     def transpose(self, axes: Sequence[int]) -> ChunkManifest:
         """Permute the axes of the grid."""
+        if self.rows is not None:
+            return self._of_rows(self.rows.transpose(axes))
         return self._map(lambda column: column.transpose(axes))
 
     def reshape(self, shape: tuple[int, ...]) -> ChunkManifest:
         """Insert or remove axes of one chunk."""
+        if self.rows is not None:
+            rows = self.rows.reshape(shape)
+            return self.loaded().reshape(shape) if rows is None else self._of_rows(rows)
         return self._map(lambda column: column.reshape(shape))
 
     def broadcast_to(self, shape: tuple[int, ...]) -> ChunkManifest:
         """Repeat the chunks along axes of one chunk."""
+        if self.rows is not None:
+            return self._of_rows(self.rows.broadcast_to(shape))
         return self._map(lambda column: np.broadcast_to(column, shape))
 
     def with_files(self, change: Callable[[SourceFile], SourceFile]) -> ChunkManifest:
         """Return the manifest with every source file replaced by what ``change`` makes of it."""
+        if self.rows is not None:
+            found = self._relocate_table([(change(file), 0) for file in self._known_files])
+            return self.loaded().with_files(change) if found is None else found
         return replace(self, files=tuple(map(change, self.files)))
+
+    @property
+    def _known_files(self) -> tuple[SourceFile, ...]:
+        return () if self.rows is None else self.rows.table.files or ()
+
+    def _relocate_table(self, places: Sequence[tuple[SourceFile, int]]) -> ChunkManifest | None:
+        """Return the same rows of a table that is relocated, None where that is not possible."""
+        table = None if self.rows is None else self.rows.table.relocated(places)
+        if self.rows is None or table is None:
+            return None
+        return self._of_rows(self.rows._replace(table=table))
 
     def relocated(self, places: Sequence[tuple[SourceFile, int]]) -> ChunkManifest:
         """Return the manifest with every file being a piece of another one.
@@ -385,6 +567,9 @@ class ChunkManifest(FamiliarNames):
         places : sequence of SourceFile and int
             For every file of the table, the one that it lies in, and at which byte it begins there.
         """
+        if self.rows is not None:
+            found = self._relocate_table(places)
+            return self.loaded().relocated(places) if found is None else found
         files: dict[SourceFile, int] = {}
         numbers = [files.setdefault(file, len(files)) for file, _ in places]
         # the codes of missing and inline chunks index from the end of the table
@@ -406,14 +591,18 @@ class ChunkManifest(FamiliarNames):
         checksums : array of uint64
             Over the grid of chunks, or of a shape that broadcasts to it.
         """
+        if self.rows is not None:
+            return self.loaded().checked(checksums)
         known = compact(self.checksum)
         found = np.where(known == 0, checksums, known)
         return replace(self, checksum=settle_column(found, self.shape))
 
     def pruned(self) -> ChunkManifest:
         """Return the manifest with only those files in its table that a chunk lies in."""
+        if self.rows is not None:
+            return self.rows.table.pruned(self)
         file = compact(self.file)
-        used = find_distinct(file[file >= 0], len(self.files))
+        used = find_distinct(file, len(self.files))
         if used.size == len(self.files):
             return self
         table = np.full(len(self.files) + 2, MISSING, np.int32)
@@ -424,6 +613,8 @@ class ChunkManifest(FamiliarNames):
 
     def with_files_in_turn(self, axis: int) -> ChunkManifest:
         """Return the manifest with its files in the order in which they come along an axis."""
+        if self.rows is not None:
+            return self.loaded().with_files_in_turn(axis)
         used = find_turn(np.moveaxis(self.file, axis, 0))
         used = used[used >= 0]
         numbers = np.full(len(self.files) + 2, MISSING, np.int32)
@@ -436,31 +627,55 @@ class ChunkManifest(FamiliarNames):
         """Renumber the pipelines: number ``i`` becomes ``numbers[i]``."""
         if list(numbers) == list(range(len(numbers))):
             return self
+        if self.rows is not None:
+            return self._of_rows(self.rows.with_pipelines(numbers))
         table = np.asarray(numbers, np.uint16)
         return replace(self, pipeline=take_compact(self.pipeline, lambda c: table[c]))
 
     def used_pipelines(self, count: int) -> Ints:
         """Return the numbers of the pipelines that chunks have, or may have, out of ``count``."""
-        return np.unique(compact(self.pipeline))
+        if self.rows is None:
+            return np.unique(compact(self.pipeline))
+        if self.rest is not None:
+            ids, rows = gather_references(self)
+            found = rows.used_pipelines(count) if ids.size else np.zeros(0, np.int64)
+            return found if ids.size == self.size else np.union1d(found, [self.rest])
+        if not self.rows.table.has_pipelines:
+            return np.array([self.rows.only])
+        renumbered = self.rows.renumbered
+        return np.arange(count) if renumbered is None else np.unique(renumbered)
 
     def same(self, other: ChunkManifest) -> bool:
         """Say whether both refer to the same bytes, chunk by chunk, through the same tables."""
-        if self is other or not other.is_loaded:
-            return self is other or other.same(self)
+        if self is other:
+            return True
+        if self.shape != other.shape:
+            return False
+        if self.rows is not None and self.rows == other.rows:
+            return True
+        if self.rest is not None and other.rest is not None:
+            (ids, rows), (others, other_rows) = map(gather_references, (self, other))
+            same = self.rest == other.rest and np.array_equal(ids, others)
+            return same and rows.same(other_rows)
+        if (self.rest is not None or other.rest is not None) and self.size > LARGE:
+            return False
+        one, two = self.loaded(), other.loaded()
         return (
-            self.shape == other.shape
-            and self.files == other.files
-            and self.inline == other.inline
-            and all(is_same_column(getattr(self, n), getattr(other, n)) for n in COLUMNS)
+            one.files == two.files
+            and one.inline == two.inline
+            and all(is_same_column(getattr(one, n), getattr(two, n)) for n in COLUMNS)
         )
 
     def _map(self, change: Callable[[Column], Column]) -> ChunkManifest:
-        columns: dict[str, Any] = {name: change(getattr(self, name)) for name in COLUMNS}
-        return replace(self, **columns)
+        held = self.loaded()
+        columns: dict[str, Any] = {name: change(getattr(held, name)) for name in COLUMNS}
+        return replace(held, **columns)
 
     # not __getstate__: before Python 3.11.4, dataclass(frozen=True, slots=True) overwrites it
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the elements behind broadcast axes once, in few bytes."""
+        """Pickle the elements behind broadcast axes once, in few bytes, or where rows lie."""
+        if self.rows is not None:
+            return ChunkManifest.of_table, tuple(self.rows)
         columns = {name: compact(getattr(self, name)) for name in COLUMNS}
         packed = {name: pack(column) for name, column in columns.items() if name != "offset"}
         packed["offset"] = pack(columns["offset"], columns["length"])
@@ -468,9 +683,14 @@ class ChunkManifest(FamiliarNames):
         return _unpack_manifest, (files, self.inline, self.shape, packed)
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:
-        """Name the references for dask: equal ones alike, at the cost of the memory they take."""
+        """Name the references for dask: equal ones alike, at the cost of the memory they take.
+
+        Rows elsewhere are named by where they lie, without reading them.
+        """
         from dask.base import normalize_token
 
+        if self.rows is not None:
+            return ("virtualds-counted", *map(normalize_token, self.rows))
         columns = (narrow(compact(getattr(self, name))) for name in COLUMNS)
         return (
             "virtualds-references",
@@ -492,3 +712,84 @@ def _unpack_manifest(
             found = unpack(packed[name], steps).astype(kind, copy=False)
             columns[name] = np.broadcast_to(found, shape)
     return ChunkManifest(files=unpack_table(files), inline=inline, **columns)
+
+
+# ---------------------------------------------------------------------- block by block
+
+
+def iterate_blocks(
+    manifest: ChunkManifest, start: int = 0, most: int = BLOCK_CHUNKS
+) -> Iterator[tuple[Ints, ChunkManifest]]:
+    """Yield the numbers of chunks and the chunks, block by block.
+
+    Callers that need all chunks of a manifest use this, so that a small set that claims thousands
+    of millions of chunks is refused soon.
+
+    Parameters
+    ----------
+    manifest : ChunkManifest
+    start : int
+        Number of the first chunk.
+    most : int
+        Chunks at a time.
+
+    Raises
+    ------
+    UnsupportedError
+        The blocks so far are almost empty.
+    """
+    references, what = 0, f"the first chunks of a grid {manifest.shape} that lies in a set"
+    for begin in range(start, manifest.size, most):
+        ids = np.arange(begin, min(begin + most, manifest.size))
+        part = manifest.at(ids)
+        references += int(np.count_nonzero(part.file != MISSING))
+        demand_table((int(ids[-1]) + 1 - start,), max(references, 1), what)
+        yield ids, part
+
+
+def iterate_references(
+    manifest: ChunkManifest, most: int = BLOCK_CHUNKS
+) -> Iterator[tuple[Ints, ChunkManifest]]:
+    """Yield the numbers of chunks that exist, rising, and the chunks, block by block.
+
+    It takes the time of the references, however many chunks are missing, where the manifest knows
+    which chunks may exist.
+
+    Parameters
+    ----------
+    manifest : ChunkManifest
+    most : int
+        Chunks at a time.
+
+    Raises
+    ------
+    UnsupportedError
+        The manifest lies in a set that does not say which chunks exist, and the blocks so far are
+        almost empty.
+    """
+    is_asked = manifest.size > MOST_LISTED or not manifest.is_in_set
+    known = manifest.find_existing() if is_asked else None
+    blocks: Iterator[tuple[Ints, ChunkManifest]]
+    if known is not None:
+        cuts = (known[begin : begin + most] for begin in range(0, known.size, most))
+        blocks = ((ids, manifest.at(ids)) for ids in cuts)
+    elif manifest.is_loaded:
+        flat = (np.arange(n, min(n + most, manifest.size)) for n in range(0, manifest.size, most))
+        blocks = ((ids, manifest.at(ids)) for ids in flat)
+    else:
+        blocks = iterate_blocks(manifest, most=most)
+    for ids, part in blocks:
+        there = part.file != MISSING
+        if there.all():
+            yield ids, part
+        elif there.any():
+            yield ids[there], part.at(np.flatnonzero(there))
+
+
+def gather_references(manifest: ChunkManifest) -> tuple[Ints, ChunkManifest]:
+    """Return the numbers of the chunks that exist, rising, and the chunks."""
+    found = list(iterate_references(manifest))
+    if not found:
+        return np.zeros(0, np.int64), ChunkManifest.missing((0,))
+    rows = ChunkManifest.concatenate([part for _, part in found], 0)
+    return np.concatenate([ids for ids, _ in found]), rows

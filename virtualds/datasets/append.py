@@ -21,8 +21,8 @@ from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.regions import clear_boxes, find_boxes
 from virtualds.bounds import demand_joinable
 from virtualds.chunks.columns import INLINE
+from virtualds.chunks.manifest import iterate_references
 from virtualds.chunks.projection import find_runs
-from virtualds.chunks.reference_table import iterate_references
 from virtualds.codecs.cf_packing import PACKING_ATTRIBUTES
 from virtualds.datasets.changed_groups import join_coordinates
 from virtualds.datasets.decoding import is_dated

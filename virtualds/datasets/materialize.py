@@ -21,9 +21,8 @@ import numpy as np
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.chunks.columns import COLUMNS, INLINE
-from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.manifest import ChunkManifest, iterate_references
 from virtualds.chunks.projection import Ints
-from virtualds.chunks.reference_table import iterate_references
 from virtualds.codecs.codec import OURS
 from virtualds.codecs.shuffle import Shuffle
 from virtualds.datasets.location import Location

@@ -17,8 +17,7 @@ import xarray as xr
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.bounds import demand_values, is_small_enough_to_load
-from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.reference_table import gather_references
+from virtualds.chunks.manifest import ChunkManifest, gather_references
 from virtualds.codecs.cf_time import may_be_finer
 from virtualds.datasets.keywords import check_choice, format_suggestion, names_of
 from virtualds.datasets.lazy import get_virtual_array

@@ -20,7 +20,6 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.subchunks import can_be_cut, cut_chunks
 from virtualds.chunks.columns import INLINE, settle_column
-from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints
 from virtualds.datasets.keywords import format_suggestion
@@ -293,7 +292,7 @@ def _has_chunks_of(array: ManifestArray, lengths: Mapping[int, int]) -> bool:
 
 def _is_inside(manifest: ChunkManifest, is_known: IsKnown) -> bool:
     """Say whether references lie in the target set."""
-    return isinstance(manifest, LazyManifest) and is_known(manifest.counting.table)
+    return manifest.table is not None and is_known(manifest.table)
 
 
 # ---------------------------------------------------------------------- holding

@@ -20,7 +20,7 @@ from virtualds.arrays.concatenate import concatenate
 from virtualds.arrays.numpy_functions import select_virtually
 from virtualds.arrays.sources import load_deferred
 from virtualds.chunks.alignment import snap_blocks, to_preferred_chunks
-from virtualds.chunks.sparse_manifest import hold_in_memory
+from virtualds.chunks.tables import hold_in_memory
 from virtualds.datasets.far_blocks import prefer_far_blocks
 from virtualds.datasets.lazy import Layers, find_layers, get_virtual_array, layers_of, to_lazy
 from virtualds.errors import UnsupportedError

@@ -19,10 +19,8 @@ import xarray as xr
 from virtualds.arrays.array import ManifestArray
 from virtualds.bounds import demand_joinable
 from virtualds.chunks.columns import drop_repeated_tables
-from virtualds.chunks.lazy_manifest import find_listed
-from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.manifest import ChunkManifest, iterate_references
 from virtualds.chunks.projection import Ints
-from virtualds.chunks.reference_table import iterate_references
 from virtualds.datasets.lazy import get_virtual_array
 from virtualds.errors import CombineError
 from virtualds.source_file import SourceFile
@@ -53,7 +51,7 @@ def list_urls_along(dataset: xr.Dataset, dim: str) -> set[str]:
 def find_urls_along(dataset: xr.Dataset, dim: str, urls: Collection[str]) -> set[str]:
     """Return those of some urls that are listed along a dimension, without listing all."""
     fragments = (f for _, array in list_arrays_along(dataset, dim) for f in array.fragments)
-    return {file.url for f in fragments for file in find_listed(f.manifest, urls)}
+    return {file.url for f in fragments for file in f.manifest.find_listed(urls)}
 
 
 def _list_files(arrays: Iterable[ManifestArray]) -> Iterator[SourceFile]:
@@ -310,7 +308,7 @@ def check_unchanged(present: xr.Dataset, new: xr.Dataset, dim: str) -> None:
         file.url
         for _, array in list_arrays_along(present, dim)
         for fragment in array.fragments
-        for file in find_listed(fragment.manifest, now.keys())
+        for file in fragment.manifest.find_listed(now.keys())
         if now[file.url].joined_with(file) is None
     }
     for url in sorted(find_used_along(present, dim, changed)):

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from virtualds.arrays.group import ManifestGroup
-from virtualds.chunks.reference_table import ReferenceTable
+from virtualds.chunks.table import Table
 from virtualds.datasets.changed_groups import EMPTY, add_group, normalise_path
 from virtualds.datasets.keywords import (
     check_choice,
@@ -454,7 +454,7 @@ class Destination:
             warn_of_unreadable(new, target, AccessPolicy.of(self.options.allow))
         return group
 
-    def _is_part(self, table: ReferenceTable) -> bool:
+    def _is_part(self, table: Table) -> bool:
         """Say whether a worker has written a table to the set: workers check what they write."""
         return self.parts.holds(table, self.place)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup
-from virtualds.chunks.reference_table import ReferenceTable
+from virtualds.chunks.table import Table
 from virtualds.formats.read_options import READ_ALL, ReadOptions
 from virtualds.public import public
 from virtualds.source_file import SourceFile, StorageOptions
@@ -175,7 +175,7 @@ class Parts(NamedTuple):
     write: Callable[[Mapping[Any, ManifestArray], Any], dict[Any, ManifestArray]]
     commit: Callable[..., None]
     abandon: Callable[[Any], None]
-    holds: Callable[[ReferenceTable, Any], bool]
+    holds: Callable[[Table, Any], bool]
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from typing import Any
 
 from virtualds.arrays.group import ManifestGroup
 from virtualds.chunks.columns import drop_repeated_tables
-from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.reference_table import ReferenceTable, TiledReferences
+from virtualds.chunks.table import Table
+from virtualds.chunks.tables import list_other_parts, list_parts
 from virtualds.errors import (
     AccessError,
     AccessWarning,
@@ -18,7 +18,6 @@ from virtualds.errors import (
     warn_user,
     without_secrets,
 )
-from virtualds.formats.kerchunk.changed_rows import list_other_tables
 from virtualds.quantities import format_count
 from virtualds.source_file import SourceFile
 from virtualds.stores.access_rules import AccessPolicy
@@ -27,11 +26,11 @@ from virtualds.urls import host_of, lies_under
 
 KEEP_QUERY = "keep_query"
 """The choice of every format: whether it writes urls that hold a secret."""
-IsKnown = Callable[[ReferenceTable], bool]
+IsKnown = Callable[[Table], bool]
 """Says whether a table of references lies in the target set, so that it was checked before."""
 
 
-def know_nothing(table: ReferenceTable) -> bool:
+def know_nothing(table: Table) -> bool:
     """Say that no table is known, as for a new set."""
     return False
 
@@ -133,23 +132,14 @@ def list_first_files(group: ManifestGroup) -> Iterator[SourceFile]:
 def make_known_check(group: ManifestGroup) -> IsKnown:
     """Return a check for the tables of a group that was read from the target set."""
     manifests = _list_manifests(group.list_arrays())
-    known = {id(table): table for manifest in manifests for table in _list_tables(manifest)}
+    # the tables, too, so that no other has the identity of one
+    known = {id(part.table): part.table for manifest in manifests for part in list_parts(manifest)}
     return lambda table: id(table) in known
-
-
-def _list_tables(manifest: ChunkManifest) -> Iterator[ReferenceTable]:
-    """Yield the tables that a manifest counts, and those of the manifests that it consists of."""
-    if isinstance(manifest, LazyManifest):
-        table = manifest.counting.table
-        yield table
-        if isinstance(table, TiledReferences):
-            for _, part in table.parts:
-                yield from _list_tables(part)
 
 
 def _list_files(arrays: Iterable[Any], is_known: IsKnown) -> Iterator[SourceFile]:
     """Yield the files that arrays refer to, with the lists of their sets."""
-    manifests = (m for part in _list_manifests(arrays) for m in list_other_tables(part, is_known))
+    manifests = (m for part in _list_manifests(arrays) for m in list_other_parts(part, is_known))
     return chain.from_iterable(drop_repeated_tables(m.listed for m in manifests))
 
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.reference_table import iterate_blocks
+from virtualds.chunks.manifest import ChunkManifest, iterate_blocks
 from virtualds.errors import FormatError
 from virtualds.formats.kerchunk.changed_rows import find_same_rows
 from virtualds.formats.zarr.v3_arrays import ManifestPart

@@ -15,7 +15,7 @@ import pandas as pd
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.sources import count_sources
-from virtualds.chunks.lazy_manifest import CountedSources
+from virtualds.chunks.table import CountedSources
 from virtualds.datasets.source_positions import is_copy
 from virtualds.errors import UnsupportedError, without_secrets
 from virtualds.reading.threads import fetch_many

@@ -14,10 +14,8 @@ import numpy as np
 from virtualds.arrays.array import ManifestArray
 from virtualds.checks.verify.findings import Problem
 from virtualds.chunks.columns import INLINE, MISSING, compact
-from virtualds.chunks.lazy_manifest import LazyManifest
-from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.manifest import BLOCK_CHUNKS, ChunkManifest
 from virtualds.chunks.projection import Ints
-from virtualds.chunks.reference_table import BLOCK_CHUNKS
 from virtualds.datasets.registry import PARSER_ERRORS
 from virtualds.errors import VirtualdsError
 from virtualds.progress import ProgressOption, count_progress
@@ -68,9 +66,9 @@ def _is_empty(manifest: ChunkManifest) -> bool:
 
 def _order_axes(manifest: ChunkManifest) -> list[int]:
     axes = list(range(len(manifest.shape)))
-    if not isinstance(manifest, LazyManifest):
+    if manifest.rows is None:
         return axes
-    strides = manifest.counting.strides
+    strides = manifest.rows.strides
     return sorted(axes, key=lambda axis: -abs(strides[axis]))
 
 

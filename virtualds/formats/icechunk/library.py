@@ -23,7 +23,7 @@ import numpy as np
 from zarr.core.buffer import default_buffer_prototype
 
 from virtualds.chunks.projection import Ints
-from virtualds.chunks.sparse_manifest import is_sparse
+from virtualds.chunks.tables import is_sparse
 from virtualds.errors import AccessError, ConflictError, FormatError, ReadError, UnsupportedError
 from virtualds.formats.icechunk.locations import ObjectLocation
 from virtualds.formats.icechunk.target import MAIN, Needs, Split

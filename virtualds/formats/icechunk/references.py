@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from math import prod
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from virtualds.chunks.columns import INLINE, MISSING
-from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints, compute_strides
 from virtualds.chunks.record_cache import RecordCache, name_opening, share_opening
-from virtualds.chunks.sparse_manifest import build_sparse
+from virtualds.chunks.table import Table
+from virtualds.chunks.tables import build_sparse
 from virtualds.errors import AccessError, UnsupportedError
 from virtualds.formats.icechunk.locations import find_storage, unquote_url
 from virtualds.formats.referenced_files import ReferencedFiles
@@ -111,7 +111,7 @@ class StoreReferences:
 
     def find_manifest(self, path: str, grid: tuple[int, ...]) -> ChunkManifest:
         """Return the references of an array, which are read on demand."""
-        return LazyManifest(ArrayTable(self, path, grid), grid)
+        return ChunkManifest.of_table(ArrayTable(self, path, grid), grid)
 
     def read_manifest(self, path: str, grid: tuple[int, ...]) -> ChunkManifest:
         """Return all references of an array."""
@@ -166,7 +166,7 @@ class StoreReferences:
 
 
 @dataclass(frozen=True)
-class ArrayTable:
+class ArrayTable(Table):
     """The references of one array of a store.
 
     Parameters
@@ -181,8 +181,6 @@ class ArrayTable:
     store: StoreReferences
     path: str
     grid: tuple[int, ...]
-
-    has_pipelines: ClassVar[bool] = False
 
     def load(self, ids: Ints) -> ChunkManifest:
         """Return the chunks of these numbers, in their shape, with the files that they lie in."""
@@ -199,9 +197,6 @@ class ArrayTable:
     def find_sources(self, urls: Collection[str]) -> tuple[SourceFile, ...]:
         """Return the files of some urls, and maybe files that only other arrays refer to."""
         return self.store.find_sources(self.path, self.grid, urls)
-
-    def summarize_sources(self) -> None:
-        """Return nothing: a summary takes all references."""
 
 
 # ---------------------------------------------------------------------- a snapshot
@@ -454,16 +449,14 @@ class KnownChunks(StoreReferences):
         return [part for part, stays in zip(parts, stay, strict=True) if not stays]
 
     def _find_table(self, manifest: ChunkManifest) -> ArrayTable | None:
-        if not isinstance(manifest, LazyManifest):
-            return None
-        table = manifest.counting.table
-        return table if isinstance(table, ArrayTable) and table.store is self else None
+        table = manifest.table_of(ArrayTable)
+        return table if table is not None and table.store is self else None
 
 
 def _stays(part: ManifestPart, grid: tuple[int, ...]) -> bool:
     """Say whether the chunks of a part lie where the array has them already."""
-    steps, counting = compute_strides(grid), part.manifest.counting  # type: ignore[attr-defined]
-    if len(part.origin) != len(grid):
+    steps, counting = compute_strides(grid), part.manifest.rows
+    if counting is None or len(part.origin) != len(grid):
         return False
     sides = zip(part.origin, counting.shape, counting.strides, steps, grid, strict=True)
     return counting.first == int(np.dot(part.origin, steps)) and all(

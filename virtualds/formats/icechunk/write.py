@@ -12,9 +12,8 @@ import numpy as np
 
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.chunks.columns import INLINE, MISSING
-from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.manifest import ChunkManifest, gather_references
 from virtualds.chunks.projection import Ints
-from virtualds.chunks.reference_table import gather_references
 from virtualds.formats.icechunk import make_reader
 from virtualds.formats.icechunk.locations import quote_url
 from virtualds.formats.icechunk.references import (

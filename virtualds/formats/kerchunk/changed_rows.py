@@ -15,14 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.chunks.columns import INLINE, MISSING
-from virtualds.chunks.lazy_manifest import LazyManifest
-from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.projection import Ints, compute_strides
-from virtualds.chunks.reference_table import (
-    BLOCK_CHUNKS,
-    ReferenceTable,
-    TiledReferences,
-)
+from virtualds.chunks.manifest import BLOCK_CHUNKS, ChunkManifest
+from virtualds.chunks.projection import Ints
+from virtualds.chunks.table import Table
+from virtualds.chunks.tables import TiledReferences, list_other_parts
 from virtualds.codecs.vlen_text import decode_text, encode_text
 from virtualds.formats.zarr.v2_metadata import read_chunk_grid
 from virtualds.formats.zarr.v2_types import dtype_from_zarr_v2
@@ -118,23 +114,11 @@ def cut_alike(before: ArrayChunks, after: ArrayChunks) -> ArrayChunks:
 
 
 def list_other_sources(
-    manifest: ChunkManifest, is_known: Callable[[ReferenceTable], bool]
+    manifest: ChunkManifest, is_known: Callable[[Table], bool]
 ) -> Iterator[SourceFile]:
     """Yield the files of chunks, without reading those that lie in known tables."""
-    for part in list_other_tables(manifest, is_known):
+    for part in list_other_parts(manifest, is_known):
         yield from part.pruned().sources
-
-
-def list_other_tables(
-    manifest: ChunkManifest, is_known: Callable[[ReferenceTable], bool]
-) -> Iterator[ChunkManifest]:
-    """Yield the parts of a manifest that do not lie in known tables."""
-    table = manifest.counting.table if isinstance(manifest, LazyManifest) else None
-    if isinstance(table, TiledReferences):
-        for _, part in table.parts:
-            yield from list_other_tables(part, is_known)
-    elif table is None or not is_known(table):
-        yield manifest
 
 
 # ---------------------------------------------------------------------- rows that stay
@@ -156,13 +140,11 @@ def _list_rows(old: ChunkManifest, new: ChunkManifest, both: int) -> Iterator[In
 
 def _find_kept_rows(old: ChunkManifest, new: ChunkManifest) -> list[tuple[int, int]]:
     """Return runs of rows that are the same rows of the set, without reading them."""
-    if not isinstance(old, LazyManifest):
-        return []
-    found, table = list[tuple[int, int]](), old.counting.table
+    found = list[tuple[int, int]]()
     for origin, part in _list_parts(new):
         begin = int(np.ravel_multi_index(origin, new.shape)) if origin and part.size else 0
         end = min(begin + part.size, old.size)
-        is_run = part.shape[1:] == new.shape[1:] and _is_row_range(part, table, begin)
+        is_run = part.shape[1:] == new.shape[1:] and part.counts(old.table, begin)
         if begin < end and is_run:
             found.append((begin, end))
     return found
@@ -170,30 +152,10 @@ def _find_kept_rows(old: ChunkManifest, new: ChunkManifest) -> list[tuple[int, i
 
 def _list_parts(manifest: ChunkManifest) -> Iterable[tuple[tuple[int, ...], ChunkManifest]]:
     """Return the parts of a manifest, and where each begins."""
-    if isinstance(manifest, LazyManifest):
-        table = manifest.counting.table
-        if isinstance(table, TiledReferences) and _is_row_range(manifest, table, 0, table.grid):
-            if table.has_overlaps:
-                return []
-            return sorted(table.parts, key=lambda part: part[0])
+    table = manifest.table_of(TiledReferences)
+    if table is not None and manifest.shape == table.grid and manifest.counts(table):
+        return [] if table.has_overlaps else sorted(table.parts, key=lambda part: part[0])
     return [((0,) * len(manifest.shape), manifest)]
-
-
-def _is_row_range(
-    manifest: ChunkManifest, table: ReferenceTable, row: int, grid: tuple[int, ...] | None = None
-) -> bool:
-    """Say whether chunks, in C order, are the rows of a table from one row on."""
-    if not isinstance(manifest, LazyManifest):
-        return False
-    found = manifest.counting
-    strides = zip(found.shape, found.strides, compute_strides(found.shape), strict=True)
-    return (
-        found.table == table
-        and found.first == row
-        and not any(found.renumbered or ())
-        and grid in (None, found.shape)
-        and all(n == 1 or stride == step for n, stride, step in strides)
-    )
 
 
 class ComparedRows(NamedTuple):

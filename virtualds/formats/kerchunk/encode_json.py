@@ -22,9 +22,8 @@ import numpy.typing as npt
 
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.chunks.columns import INLINE, MISSING
-from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.manifest import ChunkManifest, iterate_references
 from virtualds.chunks.projection import Ints
-from virtualds.chunks.reference_table import iterate_references
 from virtualds.formats.kerchunk.changed_rows import compare_rows
 from virtualds.formats.kerchunk.templates import Templates
 from virtualds.formats.referenced_files import UNKNOWN

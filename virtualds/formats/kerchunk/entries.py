@@ -21,7 +21,7 @@ import numpy.typing as npt
 from virtualds.bounds import limit_decoded_size
 from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.sparse_manifest import build_sparse, is_sparse
+from virtualds.chunks.tables import build_sparse, is_sparse
 from virtualds.errors import AccessError, FormatError
 from virtualds.formats.referenced_files import ReferencedFiles
 from virtualds.json_values import parse_json

@@ -20,10 +20,9 @@ from typing import Any
 import numpy as np
 
 from virtualds.arrays.group import ManifestGroup
-from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import find_runs
-from virtualds.chunks.reference_table import ReferenceTable
+from virtualds.chunks.table import Table
 from virtualds.errors import FormatError, UnsupportedError, exists_already
 from virtualds.formats.kerchunk.changed_rows import (
     ArrayChunks,
@@ -187,7 +186,7 @@ class ParquetSet:
             )
         if not prod(grid):
             return ChunkManifest.missing(grid)
-        return LazyManifest(RecordTable(self.records, path, prod(grid)), grid)
+        return ChunkManifest.of_table(RecordTable(self.records, path, prod(grid)), grid)
 
     def read_tree(
         self, group: str | None = None, skip: frozenset[str] = frozenset()
@@ -213,9 +212,9 @@ class ParquetSet:
         notes = {**self.notes, "writer": writer, DISPLACED: displaced}
         return json.dumps({**self.document, NOTES: notes}, allow_nan=False).encode()
 
-    def holds(self, table: ReferenceTable) -> bool:
+    def holds(self, table: Table) -> bool:
         """Say whether a table of references is one of this set's."""
-        return isinstance(table, RecordTable) and table.is_of(self.records)
+        return table.owner == self.records.name
 
 
 def _parse_metadata(value: Any, where: str) -> Any:

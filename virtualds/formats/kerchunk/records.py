@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from virtualds.chunks.columns import INLINE, pack_table, unpack_table
-from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints
 from virtualds.chunks.record_cache import (
@@ -26,7 +25,7 @@ from virtualds.chunks.record_cache import (
     read_rows,
     share_opening,
 )
-from virtualds.chunks.reference_table import SourceSummary
+from virtualds.chunks.table import SourceSummary, Table
 from virtualds.errors import AccessError, FormatError, ReadError
 from virtualds.formats.kerchunk.record_files import TOKEN, read_inline, read_integers, read_urls
 from virtualds.formats.markers import ZMETADATA
@@ -324,10 +323,8 @@ class Records:
         )
 
 
-class RecordTable:
+class RecordTable(Table):
     """The references of one array in its records."""
-
-    has_pipelines = False
 
     def __init__(self, records: Records, path: str, count: int) -> None:
         self._records = records
@@ -338,9 +335,10 @@ class RecordTable:
     def _name(self) -> tuple[Any, ...]:
         return (*self._records.name, self._path, self._count)
 
-    def is_of(self, records: Records) -> bool:
-        """Say whether it lies in these records."""
-        return self._records.name == records.name
+    @property
+    def owner(self) -> tuple[Any, ...]:
+        """The version of the set that the records are of."""
+        return self._records.name
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RecordTable) and self._name == other._name
@@ -367,7 +365,7 @@ class RecordTable:
         """Return all files that the set has noted; other sets are read as a whole."""
         if (noted := self._records.get_noted_files()) is not None:
             return noted
-        return LazyManifest(self, (self._count,)).sources
+        return ChunkManifest.of_table(self, (self._count,)).sources
 
     def find_sources(self, urls: Collection[str]) -> tuple[SourceFile, ...]:
         """Return those of its files that have one of the urls, without a look at all others."""

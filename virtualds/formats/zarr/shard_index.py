@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from virtualds.bounds import Buffer
 from virtualds.chunks.columns import INLINE, MISSING
-from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints
 from virtualds.chunks.record_cache import RecordCache
+from virtualds.chunks.table import Table
 from virtualds.codecs.codec import CodecError
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import ReadError, UnsupportedError
@@ -64,7 +64,7 @@ class ShardLevel:
 
 
 @dataclass(frozen=True, eq=False)
-class ShardTable:
+class ShardTable(Table):
     """References to the innermost chunks of shards, from the indexes of the shards.
 
     Parameters
@@ -84,8 +84,6 @@ class ShardTable:
     grid: tuple[int, ...]
     levels: tuple[ShardLevel, ...]
 
-    has_pipelines: ClassVar[bool] = False
-
     def to_manifest(self) -> ChunkManifest:
         """Return the manifest, lazy if there are many shards or their own manifest is lazy."""
         if self.shards.is_loaded and prod(self.grid) <= MOST_INNER_CHUNKS:
@@ -95,17 +93,11 @@ class ShardTable:
             near = not any(_count_at_once(file) for file in self.shards.files[:1])
             if np.count_nonzero(there) <= MOST_SHARDS[near]:
                 return self.load(np.arange(prod(self.grid)).reshape(self.grid))
-        return LazyManifest(self, self.grid)
-
-    def list_numbers(self) -> None:
-        """Return None: any chunk may exist."""
+        return ChunkManifest.of_table(self, self.grid)
 
     def list_sources(self) -> tuple[SourceFile, ...]:
         """Return the files that the shards are."""
         return self.shards.listed
-
-    def summarize_sources(self) -> None:
-        """Return nothing: the shards have to be listed."""
 
     def load(self, ids: Ints) -> ChunkManifest:
         """Return the chunks of these numbers, in their shape, with the files that they lie in.

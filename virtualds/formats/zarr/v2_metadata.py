@@ -8,19 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.regions import tile_fragments
-from virtualds.chunks.columns import COLUMNS, MISSING, compact
 from virtualds.chunks.fragment import ChunkAxis, Fragment
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.reference_table import gather_references
-from virtualds.chunks.sparse_manifest import build_sparse, is_sparse
 from virtualds.codecs import codec_from_zarr_v2
 from virtualds.codecs.codec import NO_FILTERS
 from virtualds.codecs.pipeline import CodecPipeline
@@ -168,28 +163,4 @@ def _build_whole_manifest(array: ManifestArray, chunks: tuple[int, ...]) -> Chun
         return array.manifest
     if not array.fragments:
         return ChunkManifest.missing(grid)
-    if any(f.manifest.is_in_set for f in array.fragments):
-        return tile_fragments(array.fragments, chunks, grid)
-    if is_sparse(prod(grid), sum(f.manifest.size for f in array.fragments)):
-        numbers, rows = gather_references(tile_fragments(array.fragments, chunks, grid))
-        return build_sparse(numbers, rows, grid)
-    # concatenated in a row, fragments share one table of files
-    flat = [f.manifest.reshape((f.manifest.size,)) for f in array.fragments]
-    joined = ChunkManifest.concatenate(flat, 0)
-    columns: dict[str, npt.NDArray[Any]] = {
-        name: np.full(grid, MISSING if name == "file" else 0, kind)
-        if name == "file" or compact(getattr(joined, name)).any()
-        else np.broadcast_to(np.zeros((), kind), grid)
-        for name, kind in COLUMNS.items()
-    }
-    begin = 0
-    for fragment in array.fragments:
-        box = tuple(
-            slice(s // c, s // c + n)
-            for s, c, n in zip(fragment.start, chunks, fragment.manifest.shape, strict=True)
-        )
-        part = slice(begin, begin := begin + fragment.manifest.size)
-        for name, column in columns.items():
-            if column.flags.writeable:
-                column[box] = getattr(joined, name)[part].reshape(fragment.manifest.shape)
-    return ChunkManifest(files=joined.files, inline=joined.inline, **columns)
+    return tile_fragments(array.fragments, chunks, grid)

@@ -15,8 +15,7 @@ from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.subchunks import to_regular_chunks
 from virtualds.bounds import Buffer
 from virtualds.chunks.columns import INLINE, MISSING
-from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.reference_table import iterate_references
+from virtualds.chunks.manifest import ChunkManifest, iterate_references
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.codecs.vlen_text import encode_text, to_text_objects
 from virtualds.errors import LOAD_OR_LEAVE_OUT, UnsupportedError, cannot_hold

@@ -18,8 +18,7 @@ import numpy.typing as npt
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import Data, ManifestVariable
 from virtualds.chunks.columns import INLINE, MISSING
-from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.reference_table import iterate_blocks
+from virtualds.chunks.manifest import ChunkManifest, iterate_blocks
 from virtualds.codecs.vlen_text import encode_text, to_text_objects
 from virtualds.errors import ReadError, UnsupportedError, VirtualdsError
 from virtualds.formats.zarr.data_types import RECORDS, data_type_from_v3, fill_value_from_v3

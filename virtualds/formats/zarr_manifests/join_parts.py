@@ -8,9 +8,8 @@ from math import prod
 
 import numpy as np
 
-from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.reference_table import TiledReferences
+from virtualds.chunks.tables import TiledReferences
 from virtualds.formats.zarr.v3_arrays import ManifestPart
 from virtualds.formats.zarr_manifests.source_table import RECORD_SIZE
 
@@ -224,11 +223,11 @@ def _join_run(run: Sequence[ManifestPart], axis: int) -> list[ManifestPart]:
     grid = (*first.manifest.shape[:axis], length, *first.manifest.shape[axis + 1 :])
     places = (tuple(np.subtract(part.origin, first.origin).tolist()) for part in run)
     table = TiledReferences(grid, tuple(zip(places, manifests, strict=True)))
-    return [first._replace(manifest=LazyManifest(table, grid))]
+    return [first._replace(manifest=ChunkManifest.of_table(table, grid))]
 
 
 def _has_pipelines(manifest: ChunkManifest) -> bool:
     """Say whether chunks may have another pipeline than the first."""
-    if isinstance(manifest, LazyManifest):
-        return manifest.counting.table.has_pipelines or any(manifest.counting.renumbered or ())
+    if manifest.rows is not None:
+        return manifest.rows.table.has_pipelines or bool(manifest.rows.only)
     return bool(manifest.pipeline.any())

@@ -7,11 +7,10 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from virtualds.chunks.columns import COLUMNS, INLINE, MISSING
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.projection import Ints
+from virtualds.chunks.tables import PlacedReferences
 from virtualds.errors import FormatError, ReadError
 from virtualds.formats.referenced_files import UNKNOWN
 from virtualds.source_file import PRESENT, SourceFile
@@ -44,31 +43,15 @@ class SetFiles(Protocol):
 class FragmentEntries(NamedTuple):
     """The entries of one fragment.
 
-    ``numbers`` are the chunks with entries, sorted; ``manifest`` has a row for each. ``measured``
-    are entries without a length, by the number of their chunk; ``prefixes`` are pairs of the
-    beginning of a key and the path that replaces it; ``sources`` are fingerprints by path.
+    ``rows`` are the chunks with entries. ``measured`` are entries without a length, by number of
+    chunk; ``prefixes`` are pairs of the beginning of a key and the path that replaces it;
+    ``sources`` are fingerprints by path.
     """
 
-    numbers: Ints
-    manifest: ChunkManifest
+    rows: PlacedReferences
     measured: Mapping[int, Mapping[str, Any]]
     prefixes: list[tuple[str, str]]
     sources: Mapping[str, Any]
-
-    def find_rows(self, ids: Ints) -> tuple[Ints, npt.NDArray[np.bool_]]:
-        """Return the rows of chunks by number, and which chunks have one."""
-        row = np.searchsorted(self.numbers, ids)
-        return row, np.append(self.numbers, -1)[row] == ids
-
-    def build_manifest(self, row: Ints, known: npt.NDArray[np.bool_]) -> ChunkManifest:
-        """Return the chunks of rows; chunks without a row are missing."""
-        if known.all():
-            whole = row.size == self.numbers.size and (row == np.arange(row.size)).all()
-            return self.manifest if whole else self.manifest.at(row).pruned()
-        found = self.manifest.at(row[known]).pruned()
-        # missing chunks have the first pipeline
-        ended = ChunkManifest.concatenate([found, ChunkManifest.missing((1,))], 0)
-        return ended.at(np.where(known, np.cumsum(known) - 1, found.size))
 
 
 class RowBuilder:
@@ -164,9 +147,8 @@ class RowBuilder:
         numbers = np.array([row[0] for row in self._rows], np.int64)
         if (numbers[1:] == numbers[:-1]).any():
             raise FormatError("two entries are of one chunk; the set is damaged")
-        return FragmentEntries(
-            numbers, self._build_manifest(), self._measured, self.prefixes, self._sources
-        )
+        rows = PlacedReferences(numbers, self._build_manifest())
+        return FragmentEntries(rows, self._measured, self.prefixes, self._sources)
 
     def _build_manifest(self) -> ChunkManifest:
         shape = (len(self._rows),)

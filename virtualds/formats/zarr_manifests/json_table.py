@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints
+from virtualds.chunks.table import Table
 from virtualds.errors import FormatError, VirtualdsError
 from virtualds.formats.referenced_files import MALFORMED_ERRORS, UNKNOWN
 from virtualds.formats.zarr.chunk_keys import ChunkKeys
@@ -35,7 +35,7 @@ SPARSE = 16
 
 
 @dataclass(frozen=True)
-class JsonTable:
+class JsonTable(Table):
     """References in a JSON object, by keys of chunks.
 
     Parameters
@@ -98,35 +98,32 @@ class JsonTable:
         """Return the manifest: lazy unless all of it stands in the metadata."""
         if not isinstance(self.manifest, str):
             parsed, count = self._parsed(), prod(self.grid)
-            is_dense = count <= SPARSE * (parsed.numbers.size + 1)
+            is_dense = count <= SPARSE * (parsed.rows.numbers.size + 1)
             if is_dense and not parsed.measured and not parsed.prefixes:
-                return parsed.build_manifest(*parsed.find_rows(np.arange(count))).reshape(self.grid)
-        return LazyManifest(self, self.grid)
+                return parsed.rows.load(np.arange(count).reshape(self.grid))
+        return ChunkManifest.of_table(self, self.grid)
 
     def load(self, ids: Ints) -> ChunkManifest:
         """Return the chunks of these numbers, in their shape, with the files that they lie in."""
-        parsed, flat = self._parsed(), ids.ravel()
-        row, known = parsed.find_rows(flat)
-        found = parsed.build_manifest(row, known)
-        if parsed.measured or parsed.prefixes:
-            found = self._add_measured(found, flat, known, parsed)
-        return found.reshape(ids.shape)
+        parsed = self._parsed()
+        found = parsed.rows.load(ids).pruned()
+        if not (parsed.measured or parsed.prefixes):
+            return found
+        flat, known = ids.ravel(), np.isin(ids.ravel(), parsed.rows.numbers)
+        return self._add_measured(found.reshape(flat.shape), flat, known, parsed).reshape(ids.shape)
 
     def list_numbers(self) -> Ints | None:
         """Return the numbers of the chunks with entries; None if prefixes stand for others."""
         parsed = self._parsed()
         measured = np.fromiter(parsed.measured, np.int64, len(parsed.measured))
-        return None if parsed.prefixes else np.union1d(parsed.numbers, measured)
+        return None if parsed.prefixes else np.union1d(parsed.rows.numbers, measured)
 
     def list_sources(self) -> tuple[SourceFile, ...]:
         """Return all files that entries name, without those below prefixes."""
         parsed = self._parsed()
         paths = dict.fromkeys(entry["path"] for entry in parsed.measured.values())
         measured = (self.store.get_file(path, parsed.sources.get(path, UNKNOWN)) for path in paths)
-        return tuple(dict.fromkeys([*parsed.manifest.files, *measured]))
-
-    def summarize_sources(self) -> None:
-        """Return nothing: a summary takes all entries."""
+        return tuple(dict.fromkeys([*parsed.rows.files, *measured]))
 
     @property
     def _where(self) -> str:
@@ -217,8 +214,8 @@ class JsonTable:
                 rows.add(row, {**entry, "length": length})
         added = rows.build()
         places = np.arange(ids.size)
-        places[added.numbers] = ids.size + np.arange(added.numbers.size)
-        return ChunkManifest.concatenate([found, added.manifest], 0).at(places)
+        places[added.rows.numbers] = ids.size + np.arange(added.rows.numbers.size)
+        return ChunkManifest.concatenate([found, added.rows.rows], 0).at(places)
 
     def _find_prefixed(self, number: int, prefixes: list[tuple[str, str]]) -> dict[str, Any] | None:
         """Return the entry from the longest prefix of a chunk's key, None if there is none."""

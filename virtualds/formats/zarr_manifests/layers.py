@@ -12,19 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from virtualds.chunks.lazy_manifest import LazyManifest
-from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.manifest import ChunkManifest, gather_references
 from virtualds.chunks.projection import Ints
-from virtualds.chunks.reference_table import TiledReferences, gather_references
-from virtualds.chunks.sparse_manifest import (
-    PlacedReferences,
-    SparseManifest,
-    is_sparse,
-    split_layers,
-)
+from virtualds.chunks.tables import PlacedReferences, TiledReferences, is_sparse, split_layers
 from virtualds.errors import FormatError
 from virtualds.formats.zarr.v3_arrays import ManifestPart
-from virtualds.formats.zarr_manifests.placed_table import PlacedTable
+from virtualds.formats.zarr_manifests.parquet_table import ParquetTable
 from virtualds.formats.zarr_manifests.source_table import RECORD_SIZE
 
 SMALL_TABLE = 4096
@@ -60,7 +53,8 @@ def lay_parts(
 
 
 def _is_placed(manifest: ChunkManifest) -> bool:
-    return isinstance(manifest, LazyManifest) and isinstance(manifest.counting.table, PlacedTable)
+    table = manifest.table_of(ParquetTable)
+    return table is not None and table.begins is not None
 
 
 def _lay_fragment(parts: list[ManifestPart], grid: tuple[int, ...], count: int) -> ManifestPart:
@@ -71,7 +65,7 @@ def _lay_fragment(parts: list[ManifestPart], grid: tuple[int, ...], count: int) 
             f"{len(used)} ways; the set is damaged"
         )
     layers = tuple((p.origin, p.manifest.with_pipelines([0] * count)) for p in parts)
-    whole = LazyManifest(TiledReferences(grid, layers), grid)
+    whole = ChunkManifest.of_table(TiledReferences(grid, layers), grid)
     return ManifestPart(parts[0].fragment, (0,) * len(grid), whole.with_pipelines([used.pop()]))
 
 
@@ -94,8 +88,8 @@ def arrange_layers(
     Yields
     ------
     ManifestPart
-        With a manifest that lies in the set, with a `SparseManifest` of its box, whose references
-        are written with the number of their chunk, or with one of which all rows are written.
+        With a manifest that lies in the set, with one of its box that has few references, which are
+        written with the number of their chunk, or with one of which all rows are written.
     """
     for part in parts:
         used = part.manifest.used_pipelines(2)
@@ -146,7 +140,7 @@ def _has_layers(manifest: ChunkManifest, is_stored: IsStored) -> bool:
     """Say whether a manifest consists of layers, or of few references on a huge grid."""
     if is_stored(manifest):
         return False
-    if isinstance(manifest, LazyManifest) and isinstance(manifest.counting.table, TiledReferences):
+    if manifest.table_of(TiledReferences) is not None:
         return True
     known = manifest.find_existing()
     return known is not None and is_sparse(manifest.size, known.size)
@@ -180,7 +174,7 @@ class _NewLayer(NamedTuple):
         box = tuple((places.max(1, initial=0) - low + 1).tolist())
         numbers = np.asarray(np.ravel_multi_index(tuple(places - low[:, None]), box), np.int64)
         placed = PlacedReferences(numbers, self.rows, pipeline)
-        return _OldLayer(tuple(low.tolist()), SparseManifest(placed, box))
+        return _OldLayer(tuple(low.tolist()), ChunkManifest.of_table(placed, box))
 
 
 def _join_layers(manifest: ChunkManifest, is_stored: IsStored) -> list[_OldLayer | _NewLayer]:
@@ -215,10 +209,10 @@ def _are_joined(before: _OldLayer | _NewLayer, last: _OldLayer | _NewLayer) -> b
     """Say whether a small table of the set is written again, joined with new references."""
     if not (isinstance(before, _OldLayer) and isinstance(last, _NewLayer)):
         return False
-    if not _is_placed(before.manifest) or not isinstance(before.manifest, LazyManifest):
+    table = before.manifest.table_of(ParquetTable)
+    if table is None or table.begins is None:
         return False
-    table: PlacedTable = before.manifest.counting.table  # type: ignore[assignment]
-    old, new = table.references.rows, last.numbers.size
+    old, new = table.rows, last.numbers.size
     return old <= max(2 * new, SMALL_TABLE) and old + new <= RECORD_SIZE
 
 

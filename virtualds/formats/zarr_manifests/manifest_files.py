@@ -12,9 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from virtualds.chunks.columns import INLINE, MISSING
-from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.manifest import ChunkManifest, gather_references, iterate_blocks
 from virtualds.chunks.projection import Ints
-from virtualds.chunks.reference_table import gather_references, iterate_blocks
 from virtualds.errors import UnsupportedError
 from virtualds.formats.zarr.v3_arrays import ManifestPart
 from virtualds.formats.zarr_manifests.counts import (

@@ -8,10 +8,9 @@ references are read on demand.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from math import prod
 from typing import Any
 
-from virtualds.chunks.lazy_manifest import LazyManifest
+from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.record_cache import RecordCache, name_opening, share_opening
 from virtualds.errors import FormatError, ReadError, UnsupportedError
 from virtualds.formats.referenced_files import UNKNOWN, ReferencedFiles, unreachable_error
@@ -24,7 +23,6 @@ from virtualds.formats.zarr_manifests.json_table import JsonTable
 from virtualds.formats.zarr_manifests.layers import lay_parts
 from virtualds.formats.zarr_manifests.manifest_files import to_written_path
 from virtualds.formats.zarr_manifests.parquet_table import ParquetTable, read_column, read_columns
-from virtualds.formats.zarr_manifests.placed_table import PlacedTable
 from virtualds.formats.zarr_manifests.source_table import SourceTable
 from virtualds.json_values import parse_json
 from virtualds.source_file import SourceFile, StorageOptions
@@ -260,18 +258,16 @@ class StoredManifests:
             bool(said.get("pipelines", False)),
             max(numbered, 1) if numbers is None else len(numbers),
             read_counts(said.get("counts")),
+            _demand_naturals(said["begins"]) if is_placed else None,
         )
         strides, first = _demand_integers(part["strides"]), _demand_naturals([part["first"]])[0]
         ends = [s * max(n - 1, 0) for s, n in zip(strides, shape, strict=True)]
         low, high = (first + sum(f(e, 0) for e in ends) for f in (min, max))
-        if is_placed:
-            placed = PlacedTable(table, _demand_naturals(said["begins"]))
-            return ManifestPart(
-                fragment, origin, LazyManifest(placed, shape, strides, first, numbers)
-            )
-        if prod(shape) and not 0 <= low <= high < table.rows:
+        if not is_placed and 0 not in shape and not 0 <= low <= high < table.rows:
             raise FormatError(f"{folder}: its chunks count rows {low} to {high} of {table.rows}")
-        return ManifestPart(fragment, origin, LazyManifest(table, shape, strides, first, numbers))
+        return ManifestPart(
+            fragment, origin, ChunkManifest.of_table(table, shape, strides, first, numbers)
+        )
 
 
 def _is_inside(path: str) -> bool:

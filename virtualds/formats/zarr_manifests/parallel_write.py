@@ -13,9 +13,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from virtualds.arrays.array import ManifestArray
-from virtualds.chunks.lazy_manifest import LazyManifest
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.reference_table import ReferenceTable
+from virtualds.chunks.table import Table
 from virtualds.errors import ReadError
 from virtualds.formats.zarr.document import FOLDER, Document
 from virtualds.formats.zarr_manifests.counts import Counts, read_counts
@@ -91,9 +90,9 @@ def write_parts(
     }
 
 
-def is_table_inside(table: ReferenceTable, place: PartsFolder) -> bool:
+def is_table_inside(table: Table, place: PartsFolder) -> bool:
     """Say whether a table of references lies in the set of the parts."""
-    return isinstance(table, ParquetTable) and table.store.root == place.root
+    return table.owner == place.root
 
 
 def _move_array(
@@ -110,7 +109,7 @@ def _move_array(
         table = ParquetTable(
             store, folder, manifest.size, sources, count > 1, max(count, 1), counts
         )
-        moved = LazyManifest(table, manifest.shape)
+        moved = ChunkManifest.of_table(table, manifest.shape)
         fragments[number] = replace(fragments[number], manifest=moved)
     return replace(array, fragments=tuple(fragments))
 

@@ -1,7 +1,8 @@
 """Chunk manifests in Parquet: records of references, and of the files that they number.
 
 ``docs/reference/formats/zarr-v3.md`` specifies the form. Both are tables of any number of rows, cut
-into files of `RECORD_SIZE` rows, which are read when a row is needed.
+into files of `RECORD_SIZE` rows, which are read when a row is needed. Few references on a huge grid
+say which chunk they are, and rise by its number, so that one record is read for one chunk.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from virtualds.chunks.columns import INLINE, find_distinct
-from virtualds.chunks.lazy_manifest import CountedSources
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints
 from virtualds.chunks.record_cache import read_parquet, read_rows
-from virtualds.chunks.reference_table import SourceSummary
+from virtualds.chunks.table import CountedSources, SourceSummary, Table
+from virtualds.chunks.tables import spread_rows
 from virtualds.errors import FormatError, VirtualdsError
 from virtualds.formats.referenced_files import MALFORMED_ERRORS
 from virtualds.formats.zarr_manifests.counts import (
@@ -33,7 +34,7 @@ from virtualds.source_file import SourceFile
 
 
 @dataclass(frozen=True)
-class ParquetTable:
+class ParquetTable(Table):
     """References in records of Parquet.
 
     Parameters
@@ -42,7 +43,7 @@ class ParquetTable:
     folder : str
         Path of the records in the set.
     rows : int
-        Number of rows.
+        Number of rows in the records.
     sources : SourceTable
     has_pipelines : bool
         Whether rows have a pipeline.
@@ -50,6 +51,14 @@ class ParquetTable:
         Number of pipelines.
     counts : Counts
         How many rows lie in each file, if the set notes it.
+    begins : tuple of int, optional
+        Of rows that say which chunk they are: the number of the first chunk of every record. Chunks
+        of other numbers are missing.
+
+    Raises
+    ------
+    FormatError
+        There are more or fewer records than numbers.
     """
 
     store: SetRecords
@@ -59,24 +68,67 @@ class ParquetTable:
     has_pipelines: bool = False
     pipelines: int = 1
     counts: Counts = NO_COUNTS
+    begins: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.begins is not None and len(self.begins) != -(-self.rows // RECORD_SIZE):
+            raise FormatError(
+                f"{self.folder}: {self.rows} chunks in {len(self.begins)} records of "
+                f"{RECORD_SIZE}; the set is damaged"
+            )
+
+    @property
+    def owner(self) -> str:
+        """The root of the set."""
+        return self.store.root
 
     def describe_rows(self) -> dict[str, Any]:
         """Return what metadata say of its rows."""
+        if self.begins is not None:
+            return {"chunks": self.rows, "begins": list(self.begins)}
         return {"rows": self.rows, **describe_counts(self.counts)}
 
     def load(self, ids: Ints) -> ChunkManifest:
         """Return the rows of these numbers, in their shape, with the files that they lie in."""
-        return read_rows(ids, RECORD_SIZE, self._read_record)
+        if self.begins is None:
+            return read_rows(ids, RECORD_SIZE, self._read_record)
+        flat = ids.ravel()
+        record = np.searchsorted(np.array(self.begins, np.int64), flat, "right") - 1
+        row = np.full(flat.size, -1)
+        for number in np.unique(record[record >= 0]).tolist():
+            wanted, known = record == number, self._read_numbers(number)
+            place = np.searchsorted(known, flat[wanted])
+            there = np.append(known, -1)[place] == flat[wanted]
+            row[wanted] = np.where(there, number * RECORD_SIZE + place, -1)
+        rows = read_rows(row[row >= 0], RECORD_SIZE, self._read_record)
+        return spread_rows(rows, row >= 0).reshape(ids.shape)
 
-    def list_numbers(self) -> None:
-        """Return None: any chunk may exist."""
+    def list_numbers(self) -> Ints | None:
+        """Return the numbers of the chunks that exist, None if rows do not say which they are."""
+        if self.begins is None:
+            return None
+        found = [self._read_numbers(record) for record in range(len(self.begins))]
+        return np.concatenate([np.zeros(0, np.int64), *found])
+
+    def _read_numbers(self, record: int) -> Ints:
+        """Return the numbers of the chunks of a record."""
+        path = f"{self.folder}/{record}.parquet"
+        found, where = self.store.read_record(path).get("chunk"), f"{self.store.root}/{path}"
+        rows = min(RECORD_SIZE, self.rows - record * RECORD_SIZE)
+        if not isinstance(found, np.ndarray) or found.shape != (rows,):
+            raise FormatError(f"{where}: it does not say which {rows} chunks it has")
+        if found[0] != (self.begins or ())[record] or (found[1:] <= found[:-1]).any():
+            raise FormatError(f"{where}: the numbers of its chunks do not rise")
+        return found.astype(np.int64, copy=False)
 
     def list_sources(self) -> tuple[SourceFile, ...]:
         """Return all files of the table of sources."""
         return self.sources.read_files(self.store, np.arange(self.sources.rows))
 
-    def count_sources(self, start: int, stop: int) -> CountedSources:
+    def count_sources(self, start: int, stop: int) -> CountedSources | None:
         """Count the files that the rows ``start`` to ``stop`` lie in."""
+        if self.begins is not None:
+            return None
         chunks = self._count_noted() if (start, stop) == (0, self.rows) else None
         if chunks is None:
             chunks = self._count_rows(start, stop)

@@ -13,9 +13,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from virtualds.chunks.lazy_manifest import SourceColumns
 from virtualds.chunks.projection import Ints
-from virtualds.chunks.reference_table import SourceSummary
+from virtualds.chunks.table import SourceColumns, SourceSummary
 from virtualds.errors import FormatError
 from virtualds.formats.referenced_files import MALFORMED_ERRORS, UNKNOWN
 from virtualds.formats.zarr_manifests.json_rows import Fingerprint

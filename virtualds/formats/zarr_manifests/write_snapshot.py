@@ -10,10 +10,9 @@ from functools import partial
 from typing import Any
 
 from virtualds.arrays.group import ManifestGroup
-from virtualds.chunks.lazy_manifest import LazyManifest
-from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.manifest import ChunkManifest, gather_references
 from virtualds.chunks.projection import compute_strides
-from virtualds.chunks.sparse_manifest import SparseManifest, split_layers
+from virtualds.chunks.tables import split_layers
 from virtualds.formats.zarr.chunk_keys import add_manifest_keys, parse_chunk_keys
 from virtualds.formats.zarr.document import (
     COPIES,
@@ -56,7 +55,6 @@ from virtualds.formats.zarr_manifests.manifests import (
 )
 from virtualds.formats.zarr_manifests.parallel_write import join_parts_folder
 from virtualds.formats.zarr_manifests.parquet_table import ParquetTable
-from virtualds.formats.zarr_manifests.placed_table import PlacedTable
 from virtualds.formats.zarr_manifests.source_table import RECORD_SIZE, list_path_ranges
 from virtualds.progress import Advance, count_array
 from virtualds.source_file import StorageOptions
@@ -304,7 +302,7 @@ class SnapshotWriter:
         self, path: str, number: int, manifest: ChunkManifest, numbered: bool, advance: Advance
     ) -> dict[str, Any]:
         folder = f"manifest.{self.name}.{number}"
-        placed = manifest.placed if isinstance(manifest, SparseManifest) else None
+        placed = gather_references(manifest) if manifest.rest is not None else None
         if placed is None:
             table = TableRecords(manifest, self._sources, numbered)
             self._put_records(f"{path}/{folder}", table.encode(), manifest.size, advance)
@@ -319,7 +317,7 @@ class SnapshotWriter:
         self._tables.append((path, sources))
         named = {"path": f"./{folder}", **said, "sources": sources}
         found = {"table": named, "first": 0, "strides": list(compute_strides(manifest.shape))}
-        if numbered and isinstance(manifest, SparseManifest):
+        if numbered and manifest.rest is not None:
             # all its chunks, also missing ones, are decoded alike
             found["pipelines"] = [manifest.rest]
         elif numbered:
@@ -351,17 +349,15 @@ class SnapshotWriter:
 
     # ------------------------------------------------------------------ what is there already
 
-    def _find_own_table(self, manifest: ChunkManifest) -> ParquetTable | PlacedTable | None:
+    def _find_own_table(self, manifest: ChunkManifest) -> ParquetTable | None:
         """Return the table of this very set whose rows a manifest counts, if it does."""
-        table = manifest.counting.table if isinstance(manifest, LazyManifest) else None
-        if isinstance(table, ParquetTable | PlacedTable) and table.store.root == self.root:
-            return table
-        return None
+        table = manifest.table_of(ParquetTable)
+        return table if table is not None and table.store.root == self.root else None
 
     def _is_own_json(self, manifest: ChunkManifest) -> bool:
         """Say whether a manifest lies in a JSON file of this very set."""
-        table = manifest.counting.table if isinstance(manifest, LazyManifest) else None
-        return isinstance(table, JsonTable) and getattr(table.store, "root", None) == self.root
+        table = manifest.table_of(JsonTable)
+        return table is not None and table.store.root == self.root
 
     def _is_new(self, part: ManifestPart) -> bool:
         """Say whether a part was just written by another process, for this very snapshot."""
@@ -371,9 +367,9 @@ class SnapshotWriter:
     def _find_stored(self, path: str, manifest: ChunkManifest) -> dict[str, Any] | None:
         """Return a part that lies in a table of the set already."""
         table = self._find_own_table(manifest)
-        if table is None or not isinstance(manifest, LazyManifest):
+        if table is None or manifest.rows is None:
             return None
-        found = manifest.counting
+        found = manifest.rows
         if table.sources.ranges:
             self._ranges[table.sources.folder] = table.sources.ranges
         said: dict[str, Any] = {
@@ -396,20 +392,19 @@ def _find_prefix_table(node: PlannedArray) -> JsonTable | None:
     if len(node.parts) != 1 or is_extended(node.metadata):
         return None
     [part] = node.parts
-    counted = part.manifest.counting if isinstance(part.manifest, LazyManifest) else None
-    if counted is None or not isinstance(counted.table, JsonTable):
+    table = part.manifest.table_of(JsonTable)
+    if table is None:
         return None
-    table = counted.table
     axes = axes_from_v3(node.metadata["shape"], node.metadata["chunk_grid"])
     # the same chunks under the same keys, and no others
     same = tuple(axis.nchunks for axis in axes) == table.grid
-    same = same and counted == LazyManifest(table, table.grid).counting
+    same = same and part.manifest.shape == table.grid and part.manifest.counts(table)
     return table if same and table.has_prefixes and not table.prefix else None
 
 
 def _is_small(manifest: ChunkManifest) -> bool:
     """Say whether the references of a part may stand in the metadata."""
-    return manifest.size <= MOST_INLINE and not isinstance(manifest, SparseManifest)
+    return manifest.size <= MOST_INLINE and manifest.rest is None
 
 
 def _to_metadata(manifest: Mapping[str, Any], known: Mapping[str, Fingerprint]) -> dict[str, Any]:

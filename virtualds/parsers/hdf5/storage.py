@@ -23,9 +23,9 @@ from virtualds.arrays.array import ManifestArray
 from virtualds.bounds import demand_table
 from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.fragment import ChunkAxis, Fragment, make_regular_axes
-from virtualds.chunks.lazy_manifest import DeferredManifest
 from virtualds.chunks.manifest import ChunkManifest
 from virtualds.chunks.projection import Ints
+from virtualds.chunks.table import Table
 from virtualds.codecs import codec_from_hdf5
 from virtualds.codecs.codec import NO_FILTERS
 from virtualds.codecs.pipeline import CodecPipeline
@@ -263,8 +263,8 @@ class _Held:
 
 
 @dataclass(frozen=True)
-class IndexedChunks:
-    """The chunks of a dataset, a `ReferenceTable`.
+class IndexedChunks(Table):
+    """The chunks of a dataset, which are looked up in its index.
 
     A chunk has the number of its filter mask as pipeline.
 
@@ -291,6 +291,9 @@ class IndexedChunks:
     filters: int
     name: str
     _held: _Held = field(default_factory=_Held, init=False, repr=False, compare=False)
+
+    is_in_set = False
+    is_in_source = True
 
     @property
     def has_pipelines(self) -> bool:
@@ -320,15 +323,15 @@ class IndexedChunks:
         is_all = ids.size == whole.size and bool((ids.ravel() == np.arange(ids.size)).all())
         return whole.reshape(ids.shape) if is_all else whole.at(ids)
 
-    def list_numbers(self) -> None:
-        """Return None: any chunk may exist."""
-
-    def list_sources(self) -> tuple[SourceFile, ...]:
-        """Return the file."""
+    @property
+    def files(self) -> tuple[SourceFile, ...]:
+        """The file."""
         return (self.rows.source,)
 
-    def summarize_sources(self) -> None:
-        """Return None: there is one file, and no list."""
+    @property
+    def where(self) -> str:
+        """Where the rows lie, for people."""
+        return ", looked up in the index of their file"
 
     def _find_whole(self, asked: int) -> ChunkManifest | None:
         """Return the manifest of all chunks if it pays to read it, or if it was read."""
@@ -438,7 +441,7 @@ def defer_chunks(
     shape, root = space.shape or (), layout.address or 0
     table = IndexedChunks(rows, form, root, shape, grid, count, dataset.name)
     pipelines = tuple(skip_filters(pipeline, mask) for mask in range(1 << count))
-    return DeferredManifest(table, grid), pipelines
+    return ChunkManifest.of_table(table, grid), pipelines
 
 
 def skip_filters(pipeline: CodecPipeline, mask: int) -> CodecPipeline:

@@ -20,8 +20,8 @@ from virtualds.arrays.group import ManifestGroup, ManifestVariable, describe_lef
 from virtualds.arrays.parser import NativeReader, Parser
 from virtualds.bounds import MOST_AXES, demand_axes
 from virtualds.chunks.fragment import ChunkAxis, Fragment
-from virtualds.chunks.lazy_manifest import StridedManifest, StridedReferences
 from virtualds.chunks.manifest import ChunkManifest
+from virtualds.chunks.tables import StridedReferences
 from virtualds.codecs.pipeline import CodecPipeline
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.parsers.netcdf3.header import (
@@ -184,7 +184,7 @@ def _build_manifest(
         offsets = range(variable.begin, variable.begin + step * count, step)
         return ChunkManifest.in_file(grid, source, offsets, (variable.nbytes,) * count)
     table = StridedReferences(source, variable.begin, step, variable.nbytes, count)
-    return StridedManifest(table, grid)
+    return ChunkManifest.of_table(table, grid)
 
 
 @lru_cache(256)

@@ -1,0 +1,486 @@
+"""Tables of references in memory: evenly spaced ones, few on a huge grid, and tables laid out.
+
+Records of a classic netCDF file lie at equal distances, a million of them for each variable: three
+numbers describe them. An archive of forecasts is a grid of initial times, lead times and members,
+most of which do not exist yet: its table takes the memory of the references that exist. Both are
+computed or looked up when columns are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from math import prod
+from operator import mul
+from typing import Any
+
+import numpy as np
+
+from virtualds.chunks.columns import MISSING, compact
+from virtualds.chunks.manifest import (
+    LARGE,
+    MOST_LISTED,
+    ChunkManifest,
+    gather_references,
+)
+from virtualds.chunks.projection import Ints, compute_strides
+from virtualds.chunks.table import RowView, Table
+from virtualds.quantities import format_count
+from virtualds.source_file import SourceFile
+
+MOSTLY_MISSING = 8
+"""Chunks of a grid for each that may exist, from which on it pays to list those."""
+
+MOST_PIPELINES = 2
+"""Pipelines of manifests of which it is only asked whether they are one and the same."""
+
+
+# ---------------------------------------------------------------------- a formula
+
+
+@dataclass(frozen=True)
+class StridedReferences(Table):
+    """References to ``count`` chunks of one length in one file, each ``step`` behind the last.
+
+    Parameters
+    ----------
+    file : SourceFile
+    first, step, length : int
+        Where the first chunk begins, how far apart chunks begin, and how long each is, in bytes.
+    count : int
+
+    Raises
+    ------
+    FormatError
+        The chunks do not lie inside the file.
+
+    Examples
+    --------
+    >>> file = SourceFile("file:///a.nc", size=2**30)
+    >>> references = StridedReferences(file, first=96, step=24, length=8, count=10**6)
+    >>> records = ChunkManifest.of_table(references, (10**6,))
+    >>> records.lookup((999_999,)).offset, records.nbytes
+    (24000072, 32)
+    """
+
+    file: SourceFile
+    first: int
+    step: int
+    length: int
+    count: int
+
+    is_in_set = False
+
+    def __post_init__(self) -> None:
+        # if the first and the last chunk are valid, all between them are
+        self.load(np.array([0, self.count - 1], np.int64))
+
+    def load(self, ids: Ints) -> ChunkManifest:
+        """Return the chunks of these numbers, in their shape, with the file that they lie in."""
+        if not ids.size:
+            return ChunkManifest.missing(ids.shape)
+        offset = self.first + self.step * ids
+        return ChunkManifest.build(ids.shape, files=(self.file,), offset=offset, length=self.length)
+
+    @property
+    def files(self) -> tuple[SourceFile, ...]:
+        """The file."""
+        return (self.file,)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the references take in memory: those of four numbers."""
+        return 32
+
+    @property
+    def where(self) -> str:
+        """Where the rows lie, for people."""
+        return " of 1 file"
+
+    def relocated(self, places: Sequence[tuple[SourceFile, int]]) -> StridedReferences:
+        """Return the table with its file being a piece of another one."""
+        [(file, begin)] = places
+        return replace(self, file=file, first=self.first + begin)
+
+    def peek(self, rows: RowView) -> tuple[None, ChunkManifest] | None:
+        """Return one row, which stands for all; None where there is none."""
+        one = np.zeros((1,) * len(rows.shape), np.int64)
+        return (None, rows.at(one)) if prod(rows.shape) else None
+
+
+# ---------------------------------------------------------------------- few rows at places
+
+
+@dataclass(frozen=True, eq=False)
+class PlacedReferences(Table):
+    """References to the chunks of some numbers; all other chunks are missing.
+
+    Parameters
+    ----------
+    numbers : int64 array, shape (n,)
+        The numbers of the chunks, rising.
+    rows : ChunkManifest, shape (n,)
+        The chunks.
+    rest : int
+        The pipeline of the missing chunks, which says what they are full of.
+
+    Examples
+    --------
+    >>> file = SourceFile("file:///a.nc", size=2**30)
+    >>> one = ChunkManifest.build((1,), files=[file], offset=96, length=8)
+    >>> placed = PlacedReferences(np.array([123_456_789]), one)
+    >>> sparse = ChunkManifest.of_table(placed, (1000, 10**6))
+    >>> sparse.lookup((123, 456_789)).offset, sparse.lookup((0, 0)).file
+    (96, -1)
+    """
+
+    numbers: Ints
+    rows: ChunkManifest
+    rest: int = 0
+
+    is_in_set = False
+    has_pipelines = True
+
+    def load(self, ids: Ints) -> ChunkManifest:
+        """Return the chunks of these numbers, in their shape, with the files that they lie in."""
+        row = np.searchsorted(self.numbers, ids.ravel())
+        known = np.append(self.numbers, -1)[row] == ids.ravel()
+        if row.size == self.rows.size and (row == np.arange(row.size)).all() and known.all():
+            return self.rows.reshape(ids.shape)
+        return spread_rows(self.rows.at(row[known]), known, self.rest).reshape(ids.shape)
+
+    def list_numbers(self) -> Ints:
+        """Return the numbers of the chunks."""
+        return self.numbers
+
+    @property
+    def files(self) -> tuple[SourceFile, ...]:
+        """The files of the chunks."""
+        return self.rows.files
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the references take in memory."""
+        return self.numbers.nbytes + self.rows.nbytes
+
+    @property
+    def where(self) -> str:
+        """Where the rows lie, for people."""
+        return f" of {format_count(len(self.files), 'file')}, most of them missing"
+
+    def relocated(self, places: Sequence[tuple[SourceFile, int]]) -> PlacedReferences:
+        """Return the table with every file being a piece of another one."""
+        return replace(self, rows=self.rows.relocated(places))
+
+    def peek(self, rows: RowView) -> tuple[Ints, ChunkManifest]:
+        """Return the numbers of the chunks that exist, rising, and the chunks."""
+        if rows.is_in_order and rows.renumbered is None:
+            count = int(np.searchsorted(self.numbers, prod(rows.shape)))
+            return self.numbers[:count], self.rows.take(0, slice(0, count))
+        return gather_references(ChunkManifest.of_table(*rows))
+
+    def pruned(self, manifest: ChunkManifest) -> ChunkManifest:
+        """Return a manifest of the table with only the references that its chunks need."""
+        ids, rows = gather_references(manifest)
+        in_order = manifest.rows is not None and manifest.rows.is_in_order
+        if ids.size == self.numbers.size and in_order:
+            return manifest
+        return build_sparse(ids, rows.pruned(), manifest.shape, manifest.rest or 0)
+
+    def __dask_tokenize__(self) -> tuple[Any, ...]:
+        from dask.base import normalize_token
+
+        parts = (self.numbers, self.rows, self.rest)
+        return ("virtualds-placed", *map(normalize_token, parts))
+
+
+def spread_rows(rows: ChunkManifest, known: Any, rest: int = 0) -> ChunkManifest:
+    """Return rows where ``known`` is true, and missing chunks elsewhere."""
+    if known.all():
+        return rows
+    ended = ChunkManifest.build((1,), file=MISSING, pipeline=rest)
+    joined = ChunkManifest.concatenate([rows, ended], 0)
+    return joined.at(np.where(known, np.cumsum(known) - 1, rows.size))
+
+
+def build_sparse(
+    numbers: Ints, rows: ChunkManifest, shape: tuple[int, ...], rest: int = 0
+) -> ChunkManifest:
+    """Return the manifest of the chunks of some numbers; others are missing.
+
+    Parameters
+    ----------
+    numbers : int64 array
+        In C order of the grid, rising.
+    rows : ChunkManifest
+        The chunks.
+    shape : tuple of int
+        Chunks per axis.
+    rest : int
+        The pipeline of the missing chunks.
+    """
+    if not numbers.size:
+        return ChunkManifest.build(shape, file=MISSING, pipeline=rest)
+    sparse = ChunkManifest.of_table(PlacedReferences(numbers, rows, rest), shape)
+    return sparse if is_sparse(prod(shape), numbers.size) else sparse.loaded()
+
+
+def hold_in_memory(manifest: ChunkManifest) -> ChunkManifest:
+    """Return a manifest with its references in memory, by position where most chunks are missing.
+
+    Raises
+    ------
+    UnsupportedError
+        They would be almost empty columns: the manifest does not say which chunks exist.
+    """
+    known, used = manifest.find_existing(), manifest.used_pipelines(MOST_PIPELINES)
+    if known is None or used.size != 1 or not is_sparse(manifest.size, known.size):
+        return manifest.loaded()
+    return build_sparse(*gather_references(manifest), manifest.shape, int(used[0]))
+
+
+def is_sparse(size: int, references: int) -> bool:
+    """Say whether references on a grid of ``size`` chunks are to be held by position."""
+    return size > max(LARGE, MOSTLY_MISSING * references)
+
+
+def join_manifests(manifests: Sequence[ChunkManifest], axis: int) -> ChunkManifest:
+    """Lay manifests end to end along ``axis``; few references on a huge grid stay few.
+
+    It is `ChunkManifest.concatenate` for manifests of any size.
+    """
+    size = sum(m.size for m in manifests)
+    if len(manifests) > 1 and size > LARGE:
+        references = sum(map(_count_references, manifests))
+        rests = {_find_rest(m) for m in manifests}
+        if references and is_sparse(size, references) and len(rests) == 1 and None not in rests:
+            return _join_sparsely(manifests, axis, rests.pop() or 0)
+    return ChunkManifest.concatenate(manifests, axis)
+
+
+def are_alike(one: ChunkManifest, other: ChunkManifest) -> bool:
+    """Say whether manifests can be joined: where most chunks are missing, all are decoded alike."""
+    if max(one.size, other.size) <= LARGE:
+        return True
+    if not any(is_sparse(m.size, _count_references(m)) for m in (one, other)):
+        return True
+    used = {n for m in (one, other) for n in compact(m.used_pipelines(MOST_PIPELINES)).tolist()}
+    return len(used) == 1
+
+
+def _count_references(manifest: ChunkManifest) -> int:
+    """Return how many chunks may exist."""
+    if not manifest.is_loaded:
+        known = manifest.find_existing()
+        return manifest.size if known is None else known.size
+    file = compact(manifest.file)
+    return int(np.count_nonzero(file != MISSING)) * (manifest.size // max(file.size, 1))
+
+
+def _find_rest(manifest: ChunkManifest) -> int | None:
+    """Return the one pipeline of the missing chunks of a manifest, None if there may be several."""
+    if manifest.rest is not None:
+        return manifest.rest
+    pipeline = compact(manifest.pipeline)
+    return int(pipeline.flat[0]) if (pipeline == pipeline.flat[:1]).all() else None
+
+
+def _join_sparsely(manifests: Sequence[ChunkManifest], axis: int, rest: int) -> ChunkManifest:
+    shape = list(manifests[0].shape)
+    shape[axis] = sum(m.shape[axis] for m in manifests)
+    numbers, rows, begin = [], [], 0
+    for manifest in manifests:
+        ids, part = gather_references(manifest)
+        places = list(np.unravel_index(ids, manifest.shape))
+        places[axis] = places[axis] + begin
+        numbers.append(np.ravel_multi_index(tuple(places), tuple(shape)))
+        rows.append(part)
+        begin += manifest.shape[axis]
+    flat = np.asarray(np.concatenate(numbers), np.int64)
+    order = np.argsort(flat)
+    joined = ChunkManifest.concatenate(rows, 0).at(order)
+    return build_sparse(flat[order], joined, tuple(shape), rest)
+
+
+# ---------------------------------------------------------------------- rows of other manifests
+
+
+@dataclass(frozen=True)
+class TiledReferences(Table):
+    """The references of manifests on one grid; other chunks are missing.
+
+    Where manifests share a chunk, the last one that has a reference to it counts.
+
+    Parameters
+    ----------
+    grid : tuple of int
+        Chunks per axis.
+    parts : tuple of pairs of a tuple of int and a ChunkManifest
+        The chunk of the grid where each begins.
+    """
+
+    grid: tuple[int, ...]
+    parts: tuple[tuple[tuple[int, ...], ChunkManifest], ...]
+
+    @property
+    def has_overlaps(self) -> bool:
+        """Whether two of the manifests share a chunk."""
+        return any(_overlap(one, other) for one, other in combinations(self.parts, 2))
+
+    def load(self, ids: Ints) -> ChunkManifest:
+        """Return the chunks of these numbers, in their shape, with the files that they lie in."""
+        flat, left = ids.ravel(), np.arange(ids.size)
+        order, found = [], []
+        low, high = (flat.min(), flat.max()) if flat.size else (0, -1)
+        for origin, manifest in reversed(self.parts):
+            first, last = _find_ends(origin, manifest.shape, self.grid)
+            if last < low or first > high:
+                continue
+            inside, inner = self._find_inside(flat[left], origin, manifest.shape)
+            if inside.size:
+                rows = manifest.at(inner)
+                there = rows.file != MISSING
+                if not there.all():
+                    rows, inside = rows.at(np.flatnonzero(there)), inside[there]
+                found.append(rows)
+                order.append(left[inside])
+                left = np.delete(left, inside)
+        if len(found) == 1 and not left.size:
+            return found[0].reshape(ids.shape)
+        found.append(ChunkManifest.missing((left.size,)))
+        joined = ChunkManifest.concatenate(found, 0)
+        return joined.at(np.argsort(np.concatenate([*order, left])).reshape(ids.shape))
+
+    def _find_inside(
+        self, ids: Ints, origin: tuple[int, ...], shape: tuple[int, ...]
+    ) -> tuple[Ints, Ints]:
+        """Return which chunks of the grid lie in a box, and their numbers there."""
+        if shape[1:] == self.grid[1:]:
+            inner = ids - (origin[0] * prod(self.grid[1:]) if origin else 0)
+            inside = np.flatnonzero((inner >= 0) & (inner < prod(shape)))
+            return inside, inner[inside]
+        places = np.stack(np.unravel_index(ids, self.grid)) - np.reshape(origin, (-1, 1))
+        inside = np.flatnonzero(((places >= 0) & (places < np.reshape(shape, (-1, 1)))).all(0))
+        inner = np.ravel_multi_index(tuple(places[:, inside]), shape)
+        return inside, np.asarray(inner, np.int64)
+
+    def list_numbers(self) -> Ints | None:
+        """Return the numbers of the chunks that may exist, None if that may be most of them."""
+        parts = [(*part, part[1].find_existing()) for part in self.parts]
+        whole = all(known is None for _, _, known in parts)
+        count = sum(manifest.size for _, manifest in self.parts)
+        # as after an append: they lie side by side, and there are no other chunks
+        if whole and count == prod(self.grid) and not self.has_overlaps:
+            return None
+        found = [np.zeros(0, np.int64)]
+        for origin, manifest, known in parts:
+            if known is None:
+                if manifest.size > max(MOST_LISTED, prod(self.grid) // MOSTLY_MISSING):
+                    return None
+                known = np.arange(manifest.size)
+            inner = np.stack(np.unravel_index(known, manifest.shape))
+            places = tuple(inner + np.reshape(origin, (-1, 1)))
+            found.append(np.asarray(np.ravel_multi_index(places, self.grid), np.int64))
+        return np.unique(np.concatenate(found))
+
+    def list_sources(self) -> tuple[SourceFile, ...]:
+        """Return the files of all parts."""
+        return tuple(dict.fromkeys(file for _, part in self.parts for file in part.listed))
+
+
+def _find_ends(
+    origin: tuple[int, ...], shape: tuple[int, ...], grid: tuple[int, ...]
+) -> tuple[int, int]:
+    """Return the numbers of the first and the last chunk of a box."""
+    steps = compute_strides(grid)
+    first = sum(map(mul, origin, steps))
+    return first, first + sum((n - 1) * step for n, step in zip(shape, steps, strict=True))
+
+
+def _overlap(
+    one: tuple[tuple[int, ...], ChunkManifest], other: tuple[tuple[int, ...], ChunkManifest]
+) -> bool:
+    """Say whether two manifests, each with its origin, share a chunk."""
+    sides = zip(one[0], one[1].shape, other[0], other[1].shape, strict=True)
+    return all(max(a, b) < min(a + n, b + m) for a, n, b, m in sides)
+
+
+def lay_over(
+    manifest: ChunkManifest, origin: tuple[int, ...], added: ChunkManifest
+) -> ChunkManifest:
+    """Return a manifest with the references of another one laid over it.
+
+    Nothing is read of manifests in sets. All chunks have the first pipeline.
+
+    Parameters
+    ----------
+    manifest : ChunkManifest
+    origin : tuple of int
+        The chunk where ``added`` begins.
+    added : ChunkManifest
+        Where it has no reference, that of ``manifest`` stays.
+    """
+    layers = (*split_layers(manifest), (origin, added))
+    return ChunkManifest.of_table(TiledReferences(manifest.shape, layers), manifest.shape)
+
+
+def split_layers(manifest: ChunkManifest) -> tuple[tuple[tuple[int, ...], ChunkManifest], ...]:
+    """Return the manifests that lie over each other in one, the last one uppermost.
+
+    A manifest that is no box of `TiledReferences` is its only layer; one without references has
+    none.
+    """
+    table = manifest.table_of(TiledReferences)
+    if table is not None and manifest.rows is not None:
+        begin = _find_box(manifest.rows, table.grid)
+        if begin is not None:
+            return tuple(_cut_layers(manifest.rows, table, begin))
+    existing = manifest.find_existing()
+    nothing = existing is not None and not existing.size
+    return () if nothing else (((0,) * len(manifest.shape), manifest),)
+
+
+def list_parts(manifest: ChunkManifest) -> Iterator[ChunkManifest]:
+    """Yield a manifest, and those that it is made of, whose parts too."""
+    yield manifest
+    table = manifest.table_of(TiledReferences)
+    for _, part in table.parts if table is not None else ():
+        yield from list_parts(part)
+
+
+def list_other_parts(
+    manifest: ChunkManifest, is_known: Callable[[Table], bool]
+) -> Iterator[ChunkManifest]:
+    """Yield the parts of a manifest that do not lie in known tables, nor consist of others."""
+    for part in list_parts(manifest):
+        table = part.table
+        if table is None or not (isinstance(table, TiledReferences) or is_known(table)):
+            yield part
+
+
+def _find_box(found: RowView, grid: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Return where rows begin in the grid of their table, None if they are no box of it."""
+    if len(found.shape) != len(grid):
+        return None
+    pairs = zip(found.shape, found.strides, compute_strides(grid), strict=True)
+    if not all(n == 1 or stride == step for n, stride, step in pairs) or 0 in found.shape:
+        return None
+    begin = tuple(int(i) for i in np.unravel_index(found.first, grid))
+    inside = all(b + n <= g for b, n, g in zip(begin, found.shape, grid, strict=True))
+    return begin if inside else None
+
+
+def _cut_layers(found: RowView, table: TiledReferences, begin: tuple[int, ...]) -> Any:
+    """Yield the parts of the layers of a table that lie in a box."""
+    pipeline = found.renumbered
+    for origin, layer in table.parts:
+        place, part = [], layer
+        for axis, (low, count) in enumerate(zip(begin, found.shape, strict=True)):
+            first = max(low, origin[axis])
+            stop = min(low + count, origin[axis] + part.shape[axis])
+            part = part.take(axis, slice(first - origin[axis], max(stop, first) - origin[axis]))
+            place.append(first - low)
+        if part.size:
+            numbered = part.with_pipelines(pipeline[:1]) if pipeline else part
+            yield tuple(place), numbered
