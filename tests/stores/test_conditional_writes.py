@@ -351,24 +351,51 @@ def test_an_error_within_a_lock_ends_it(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- S3
 
 
-@pytest.mark.parametrize("place", S3_SERVERS, indirect=True)
-def test_a_request_that_is_sent_again_is_no_other_writer(place: Place) -> None:
+in_object_stores = pytest.mark.parametrize("place", OBJECT_STORES, indirect=True)
+
+
+def meanwhile(place: Place, patch: pytest.MonkeyPatch, does: Callable[[], Any]) -> None:
+    """Lose the answer to the next conditional write, which is sent again after something else."""
+    place.store.demand_conditions(place.url("x"), place.options)
+    kind = type(find_filesystem(place.folder, place.options)[0])
+    send = kind.put_if
+
+    def put_if(*request: Any) -> Any:
+        patch.setattr(kind, "put_if", send)
+        send(*request)
+        does()
+        return send(*request)
+
+    patch.setattr(kind, "put_if", put_if)
+
+
+@in_object_stores
+def test_a_request_that_is_sent_again_is_no_other_writer(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first answer was lost: the second says that there is such an object, which is our own."""
-    filesystem = fsspec.filesystem("s3", **(place.options or {}))
-    once = filesystem.call_s3
-
-    def twice(method: str, **request: Any) -> Any:
-        if method == "put_object":
-            once(method, **request)
-        return once(method, **request)
-
-    filesystem.call_s3 = twice
-    try:
-        first = place.write("x", b"one", None)
-        second = place.write("x", b"two", first)
-    finally:
-        del filesystem.call_s3
+    meanwhile(place, monkeypatch, lambda: None)
+    first = place.write("x", b"one", None)
+    meanwhile(place, monkeypatch, lambda: None)
+    second = place.write("x", b"two", first)
     assert place.read("x") == (b"two", second)
+
+
+@in_object_stores
+def test_a_write_that_others_have_built_upon_was_done(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build_upon(data: bytes) -> None:
+        for _ in range(2):
+            place.write("x", data, place.read("x")[1])
+
+    meanwhile(place, monkeypatch, lambda: build_upon(b"three"))
+    mine = place.write("x", b"two", None)
+    assert place.read("x")[0] == b"three"
+    # it is not ours to replace: we have not read what is there now
+    assert mine != place.version("x")
+    with pytest.raises(ChangedError):
+        place.write("x", b"four", mine)
 
 
 @pytest.mark.parametrize("place", S3_SERVERS, indirect=True)

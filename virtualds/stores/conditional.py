@@ -158,8 +158,13 @@ def list_protocols(filesystem: Any) -> set[str]:
 RACERS = 4
 """How many writes with one condition are tried at a time: the server must make one of them."""
 
-WRITER = "virtualds_writer"
-"""The name of the metadata that says which write made an object: one that every store takes."""
+WRITER = "virtualdswriter"
+"""The name of the metadata that says which write made an object, and which it was built upon.
+
+Azure takes no hyphens, and some servers and proxies drop headers with underscores.
+"""
+KNOWN_WRITES = 4
+"""Writes that this metadata names: after a lost answer, others may have built upon ours."""
 
 PROOF = ".virtualds-proof-"
 """The prefix of the names of objects with which this module tries conditional writes."""
@@ -169,6 +174,28 @@ GRACE = 24 * 3600.0
 _PROVED: dict[tuple[str, str], str] = {}
 """By endpoint and bucket: why conditional writes are unsafe there, empty if they are safe."""
 _PROVING: dict[tuple[int, str, str], threading.Lock] = {}
+
+
+class Version(str):
+    """The name of a version, and the writes that led to it, the last first."""
+
+    writes: tuple[str, ...] = ()
+    is_replaced = False
+    """Whether another writer has replaced it already; then it has a name that no version has."""
+
+    @classmethod
+    def of(cls, name: str, writer: str | None) -> Version:
+        """Return the version with a name, and with the value of `WRITER`."""
+        found = cls(name)
+        found.writes = tuple((writer or "").split())
+        return found
+
+    @classmethod
+    def replaced(cls, write: str) -> Version:
+        """Return the version that a write made, and that others have replaced."""
+        found = cls(f"replaced {write}")
+        found.is_replaced = True
+        return found
 
 
 class RefusedError(ChangedError):
@@ -193,7 +220,7 @@ class ConditionalFiles(Protocol):
         """Return the endpoint of the server, and the bucket (or container) of a path."""
 
     def read_version(self, path: str) -> tuple[bytes, str]:
-        """Return the bytes of an object, and its version."""
+        """Return the bytes of an object, and its `Version`, with its `WRITER` if that is known."""
 
     def find_version(self, path: str) -> str:
         """Return the version of an object."""
@@ -328,15 +355,23 @@ class InObjectStore(ByContent):
         return self._write_if(filesystem, path, data, expected)
 
     def _write_if(self, filesystem: Any, path: str, data: bytes, expected: str | None) -> str:
-        writer = secrets.token_hex(16)
+        if isinstance(expected, Version) and expected.is_replaced:
+            url = filesystem.unstrip_protocol(path)
+            raise ChangedError(f"{url}: was changed by another writer")
+        write = secrets.token_hex(16)
+        before = expected.writes if isinstance(expected, Version) else ()
+        writer = " ".join([write, *before][:KNOWN_WRITES])
         try:
-            return str(filesystem.put_if(path, data, expected, writer))
+            return Version.of(filesystem.put_if(path, data, expected, writer), writer)
         except RefusedError:
-            # a request without answer is repeated: the first may have been this very write
+            # a request without answer is repeated: the first may have been this very write, and
+            # others may have built upon it
             with suppress(FileNotFoundError):
                 found, version = filesystem.find_writer(path)
-                if found == writer:
-                    return str(version)
+                known = (found or "").split()
+                if write in known:
+                    is_last = known[0] == write
+                    return Version.of(version, writer) if is_last else Version.replaced(write)
             raise
         finally:
             filesystem.invalidate_cache(path)

@@ -25,7 +25,7 @@ from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
 from virtualds.errors import UnsupportedError
 from virtualds.options import get_options
-from virtualds.stores.conditional import WRITER, RefusedError, UnknownConditionError
+from virtualds.stores.conditional import WRITER, RefusedError, UnknownConditionError, Version
 from virtualds.stores.object_access import (
     Access,
     NoCredentialsError,
@@ -389,7 +389,8 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
             if first > offset or len(data) != end - first:
                 raise BrokenAnswer("the body is not the range that was announced")
             data = data[offset - first : offset - first + nbytes] if how else data
-            return Answer(data, self._etag(found.meta), found.meta["size"])
+            writer = found.attributes.get(WRITER)
+            return Answer(data, self._etag(found.meta), found.meta["size"], writer)
 
         return self._ask(get, nbytes)
 
@@ -544,7 +545,7 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
     def read_version(self, path: str) -> tuple[bytes, str]:
         """Return the bytes of an object and its etag."""
         found = self._fetch(path, 0, {}, 0)
-        return found.data, str(found.etag)
+        return found.data, Version.of(str(found.etag), found.writer)
 
     def find_version(self, path: str) -> str:
         """Return the etag of an object."""
