@@ -158,8 +158,11 @@ def list_protocols(filesystem: Any) -> set[str]:
 RACERS = 4
 """How many writes with one condition are tried at a time: the server must make one of them."""
 
-WRITER = "virtualds-writer"
-"""The name of the metadata that says which write made an object, and which ones it built upon."""
+WRITER = "virtualdswriter"
+"""The name of the metadata that says which write made an object, and which it was built upon.
+
+Azure takes no hyphens, and some servers and proxies drop headers with underscores.
+"""
 KNOWN_WRITES = 4
 """Writes that this metadata names: after a lost answer, others may have built upon ours."""
 
@@ -217,7 +220,7 @@ class ConditionalFiles(Protocol):
         """Return the endpoint of the server, and the bucket (or container) of a path."""
 
     def read_version(self, path: str) -> tuple[bytes, str]:
-        """Return the bytes of an object, and its `Version`, if its request tells of metadata."""
+        """Return the bytes of an object, and its `Version`, with its `WRITER` if that is known."""
 
     def find_version(self, path: str) -> str:
         """Return the version of an object."""
@@ -379,12 +382,12 @@ class InObjectStore(ByContent):
         before = expected.writes if isinstance(expected, Version) else ()
         writer = " ".join([write, *before][:KNOWN_WRITES])
         try:
-            return Version.of(self.put_if(filesystem, path, data, expected, writer), writer)
+            return Version.of(filesystem.put_if(path, data, expected, writer), writer)
         except RefusedError:
             # a request without answer is repeated: the first may have been this very write, and
             # others may have built upon it
             with suppress(FileNotFoundError):
-                found, version = self.find_writer(filesystem, path)
+                found, version = filesystem.find_writer(path)
                 known = (found or "").split()
                 if write in known:
                     is_last = known[0] == write

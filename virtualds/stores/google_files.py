@@ -26,12 +26,7 @@ from google.auth.exceptions import GoogleAuthError
 from yarl import URL
 
 from virtualds.options import get_options
-from virtualds.stores.conditional import (
-    WRITER,
-    RefusedError,
-    UnknownConditionError,
-    Version,
-)
+from virtualds.stores.conditional import WRITER, RefusedError, UnknownConditionError, Version
 from virtualds.stores.object_access import name_anonymous
 from virtualds.stores.retry import (
     CONNECT_TIMEOUT,
@@ -129,7 +124,8 @@ class GoogleFiles(GCSFileSystem):  # type: ignore[misc]
         """Return the bytes of an object and its generation."""
         headers, data = self.call("GET", self.url(path))
         if (found := headers.get(GENERATION)) is not None:
-            return bytes(data), Version.of(str(found), headers.get(f"x-goog-meta-{WRITER}"))
+            writer = headers.get(f"x-goog-meta-{WRITER}")
+            return bytes(data), Version.of(str(found), writer)
         # Some servers do not send it. If a writer comes in between, a version that is older than
         # the bytes only lets a write be refused.
         version = self.find_version(path)

@@ -25,12 +25,7 @@ from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
 from virtualds.errors import UnsupportedError
 from virtualds.options import get_options
-from virtualds.stores.conditional import (
-    WRITER,
-    RefusedError,
-    UnknownConditionError,
-    Version,
-)
+from virtualds.stores.conditional import WRITER, RefusedError, UnknownConditionError, Version
 from virtualds.stores.object_access import (
     Access,
     NoCredentialsError,
@@ -396,7 +391,8 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
             if first > offset or len(data) != end - first:
                 raise BrokenAnswer("the body is not the range that was announced")
             data = data[offset - first : offset - first + nbytes] if how else data
-            return Answer(data, self._etag(found.meta), found.meta["size"])
+            writer = found.attributes.get(WRITER)
+            return Answer(data, self._etag(found.meta), found.meta["size"], writer)
 
         return self._ask(get, nbytes)
 
@@ -550,18 +546,8 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
 
     def read_version(self, path: str) -> tuple[bytes, str]:
         """Return the bytes of an object and its etag."""
-        key, version = self._find_object(path)
-
-        def get(library: Any, store: Any) -> tuple[bytes, str]:
-            begun = time.monotonic()
-            found = library.get(store, key, options=version)
-            data = join_parts((bytes(part) for part in found.stream(1)), begun)
-            if len(data) != found.meta["size"]:
-                raise BrokenAnswer("the body is not as long as was announced")
-            known = found.attributes.get(self.writer_name)
-            return data, Version.of(str(self._etag(found.meta)), known)
-
-        return self._ask(get)
+        found = self._fetch(path, 0, {}, 0)
+        return found.data, Version.of(str(found.etag), found.writer)
 
     def find_version(self, path: str) -> str:
         """Return the etag of an object."""

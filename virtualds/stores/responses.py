@@ -230,11 +230,12 @@ KEPT_ERRORS = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirect
 
 
 class Answer(NamedTuple):
-    """Bytes of a file, with its current etag and size if the server sent them."""
+    """Bytes of a file, with its current etag and size, and who wrote it, if the server says so."""
 
     data: bytes
     etag: str | None = None
     size: int | None = None
+    writer: str | None = None
 
 
 WHOLE = 64 * 2**20

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from virtualds.arrays.group import ManifestGroup
+from virtualds.errors import ConflictError
 from virtualds.formats import CheckMoved, Expiry, MoveFile, Removal
 from virtualds.formats.read_options import ReadOptions
 from virtualds.formats.same_references import demand_same_parts
@@ -176,14 +177,11 @@ def commit_parts(group: ManifestGroup, place: PartsFolder, *, replace: bool = Tr
 
 
 def abandon_parts(place: PartsFolder) -> None:
-    """Remove the parts written for a snapshot, unless the snapshot exists."""
-    found = find_set(place.root, place.options)
-    known = []
-    if found is not None:
-        known = [n for n, _ in list_snapshots(place.root, place.options, found.document)]
-    # an error may have come after the commit, or instead of its answer
-    if place.snapshot not in known:
-        remove_parts(place, is_set=found is not None)
+    """Remove the parts written for a snapshot, unless the snapshot exists, or may come to exist."""
+    # it is written before the commit, and stays where the answer to that was lost
+    kept = f"{place.root}/{join_snapshot_path(place.snapshot)}"
+    if find_store(kept).find_version(kept, place.options) is None:
+        remove_parts(place, is_set=find_set(place.root, place.options) is not None)
 
 
 def check_writable(
@@ -238,10 +236,15 @@ def _commit(
         history = extend_history(root, options, before, writer.put) if before else []
         document.notes.update(snapshot=name, time=time, history=history)
         writer.put(join_snapshot_path(name), document.to_kept())
-        swap(root, options, document, found.version if found else None)
     except BaseException:
         writer.undo()
         raise
+    try:
+        swap(root, options, document, found.version if found else None)
+    except ConflictError:
+        writer.undo()
+        raise
+    # after any other error the root may be the new one, or still become it: its files stay
     write_nodes(root, options, document, before)
     find_store(root).remove([f"{root}/{path}" for path in waste], options)
 

@@ -100,6 +100,7 @@ class SnapshotWriter:
         self._sources = SourceNumbering(self.make_path)
         self._tables: list[tuple[str, list[Any]]] = []
         self._ranges: dict[str, Any] = {}
+        self._begun: list[str] = []
 
     # ------------------------------------------------------------------ the whole
 
@@ -115,6 +116,7 @@ class SnapshotWriter:
         if self.before is None:
             # this tells later writers that the files are those of a writer of sets
             self.put(f"{FOLDER}/{self.name}/begun", b"")
+            self._begun = [self.written.pop()]
         nodes = {
             path: add_manifest_keys(self._write_node(path, node))
             for path, node in planned.nodes.items()
@@ -138,7 +140,10 @@ class SnapshotWriter:
             # a name that nothing else has, in the folder that stays
             above = self.root.rpartition("/")[0] if self.before is None else self.root
             beside = [f"{above}/{self.name}"]
-        find_store(self.root).remove([*self.written, *beside], self.options)
+        store = find_store(self.root)
+        store.remove([*self.written, *beside], self.options)
+        # at last: without it the other files would be those of a stranger
+        store.remove([*self._begun, *(beside if self._begun else ())], self.options)
 
     # ------------------------------------------------------------------ writing
 
@@ -196,6 +201,9 @@ class SnapshotWriter:
             except BaseException:
                 # the file may belong to another program: only the folder is removed, if empty
                 self.written.append(f"{url.rpartition('/')[0]}/{self.name}")
+                if scheme_of(url) != "file":
+                    # it may be ours, and come yet: later writers have to know it as that of one
+                    self._begun = []
                 raise
             self.written.append(url)
         return True
