@@ -25,7 +25,6 @@ from virtualds.stores import find_store
 from virtualds.stores.file_lock import hold_lock
 from virtualds.stores.filesystems import find_filesystem
 from virtualds.stores.fsspec import FsspecStore
-from virtualds.stores.objects import ObjectFiles
 from virtualds.stores.store import ChangedError, Store, StoreError
 
 NAMES = ["plain.json", "with space", "a#b", "100%", "a%20b", "T00:00:00", "ü–ñ", "a+b&c=d;e",

@@ -263,26 +263,6 @@ class InObjectStore(ByContent):
         """Return the version of an object."""
         return str(filesystem.find_version(path))
 
-    def find_bucket(self, filesystem: Any, path: str) -> tuple[str, str]:
-        """Return the endpoint of the server, and the bucket."""
-        found: tuple[str, str] = filesystem.find_bucket(path)
-        return found
-
-    def find_writer(self, filesystem: Any, path: str) -> tuple[str | None, str]:
-        """Return the `WRITER` of an object, and its version."""
-        found: tuple[str | None, str] = filesystem.find_writer(path)
-        return found
-
-    def put_if(
-        self, filesystem: Any, path: str, data: bytes, expected: str | None, writer: str
-    ) -> str:
-        """Write an object by one conditional request."""
-        return str(filesystem.put_if(path, data, expected, writer))
-
-    def put(self, filesystem: Any, path: str, data: bytes) -> str:
-        """Write an object whatever is there."""
-        return str(filesystem.put_object(path, data))
-
     def remove(self, filesystem: Any, paths: Sequence[str]) -> None:
         """Remove objects, many at a time."""
         try:
@@ -292,7 +272,7 @@ class InObjectStore(ByContent):
 
     def find_unsafe_reason(self, filesystem: Any, path: str) -> str:
         """Return why conditional writes are unsafe; a process tries each bucket once."""
-        endpoint, bucket = self.find_bucket(filesystem, path)
+        endpoint, bucket = filesystem.find_bucket(path)
         # by process: a forked child never gets a lock that its parent held
         with _PROVING.setdefault((os.getpid(), endpoint, bucket), threading.Lock()):
             if (endpoint, bucket) not in _PROVED:
@@ -406,7 +386,7 @@ class InObjectStore(ByContent):
             url = filesystem.unstrip_protocol(path)
             raise ChangedError(f"{url}: was changed by another writer")
         try:
-            return self.put(filesystem, path, data)
+            return str(filesystem.put_object(path, data))
         finally:
             filesystem.invalidate_cache(path)
 

@@ -281,8 +281,6 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
     cachable = False
     conditions = ("If-None-Match: *", "If-Match")
     """What the protocol calls the conditions to create an object, and to replace a version."""
-    writer_name = WRITER
-    """What `WRITER` is called: servers before S3 may leave out names with underscores."""
 
     def __init__(
         self, place: str, *, repeats: bool = True, store: Any = None, **options: Any
@@ -513,7 +511,7 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
         """Write an object by one conditional request, with its writer in its metadata."""
         mode: Any = "create" if expected is None else {"e_tag": expected}
         try:
-            return self._put(path, data, mode=mode, attributes={self.writer_name: writer})
+            return self._put(path, data, mode=mode, attributes={WRITER: writer})
         except ObjectError as error:
             self._judge(path, error, expected)
 
@@ -556,7 +554,7 @@ class ObjectFiles(AbstractFileSystem):  # type: ignore[misc]
     def find_writer(self, path: str) -> tuple[str | None, str]:
         """Return the writer of an object, None if it has none, and its etag."""
         meta, marks = self._head(path)
-        return marks.get(self.writer_name), str(self._etag(meta))
+        return marks.get(WRITER), str(self._etag(meta))
 
     def find_bucket(self, path: str) -> tuple[str, str]:
         """Return the endpoint of the server, and the bucket."""
@@ -597,8 +595,6 @@ class AzureFiles(ObjectFiles):
     """The blobs of one container of Azure."""
 
     protocol = ("az", "abfs", "abfss")
-    # there it has to be an identifier of C#
-    writer_name = WRITER.replace("-", "_")
 
     def _remove(self, keys: list[str]) -> None:
         alone, access = self._remove_one, self._client.access
