@@ -123,6 +123,8 @@ def settle_column(column: Column, shape: tuple[int, ...]) -> Column:
 
 def _is_one_value(column: Column) -> bool:
     first = column[(0,) * column.ndim]
+    if column.size <= PIECE:  # as in scans of many files, which are not to wait for it
+        return bool((column == first).all())
     return all((part == first).all() for _, (part,) in cut_columns(column))
 
 
@@ -461,9 +463,12 @@ def _lies_in_one_file(manifest: References) -> bool:
     if file.size != 1 or file.flat[0] != 0 or len(manifest.files) != 1:
         return False
     size = 2**62 if manifest.files[0].size is None else manifest.files[0].size
+    columns = [compact(manifest.offset), compact(manifest.length)]
+    small = manifest.offset.size <= PIECE
+    pieces = [columns] if small else [some for _, some in cut_columns(*columns)]
     return all(
         offset.min() >= 0 and length.min() > 0 and (offset <= size - length).all()
-        for _, (offset, length) in cut_columns(compact(manifest.offset), compact(manifest.length))
+        for offset, length in pieces
     )
 
 

@@ -667,7 +667,7 @@ class ChunkManifest(FamiliarNames):
         )
 
     def _map(self, change: Callable[[Column], Column]) -> ChunkManifest:
-        held = self.loaded()
+        held = self if self.rows is None else self.loaded()
         columns: dict[str, Any] = {name: change(getattr(held, name)) for name in COLUMNS}
         return replace(held, **columns)
 
