@@ -544,17 +544,12 @@ class ChunkManifest(FamiliarNames):
     def with_files(self, change: Callable[[SourceFile], SourceFile]) -> ChunkManifest:
         """Return the manifest with every source file replaced by what ``change`` makes of it."""
         if self.rows is not None:
-            found = self._relocate_table([(change(file), 0) for file in self._known_files])
+            found = self._with_table(self.rows.table.with_files(change))
             return self.loaded().with_files(change) if found is None else found
         return replace(self, files=tuple(map(change, self.files)))
 
-    @property
-    def _known_files(self) -> tuple[SourceFile, ...]:
-        return () if self.rows is None else self.rows.table.files or ()
-
-    def _relocate_table(self, places: Sequence[tuple[SourceFile, int]]) -> ChunkManifest | None:
-        """Return the same rows of a table that is relocated, None where that is not possible."""
-        table = None if self.rows is None else self.rows.table.relocated(places)
+    def _with_table(self, table: Table | None) -> ChunkManifest | None:
+        """Return the same rows of another table, None where there is none."""
         if self.rows is None or table is None:
             return None
         return self._of_rows(self.rows._replace(table=table))
@@ -568,7 +563,7 @@ class ChunkManifest(FamiliarNames):
             For every file of the table, the one that it lies in, and at which byte it begins there.
         """
         if self.rows is not None:
-            found = self._relocate_table(places)
+            found = self._with_table(self.rows.table.relocated(places))
             return self.loaded().relocated(places) if found is None else found
         files: dict[SourceFile, int] = {}
         numbers = [files.setdefault(file, len(files)) for file, _ in places]

@@ -157,6 +157,10 @@ class Table:
         """Return the table with every file being a piece of another; None: rows have to be read."""
         return None
 
+    def with_files(self, change: Callable[[SourceFile], SourceFile]) -> Table | None:
+        """Return the table with what ``change`` makes of its files; None: rows have to be read."""
+        return self.relocated([(change(file), 0) for file in self.files or ()])
+
     def pruned(self, manifest: ChunkManifest) -> ChunkManifest:
         """Return a manifest of the table with nothing that it does not need: itself, mostly."""
         return manifest

@@ -388,6 +388,11 @@ class TiledReferences(Table):
         """Return the files of all parts."""
         return tuple(dict.fromkeys(file for _, part in self.parts for file in part.listed))
 
+    def with_files(self, change: Callable[[SourceFile], SourceFile]) -> TiledReferences:
+        """Return the table of the same parts with what ``change`` makes of their files."""
+        parts = tuple((origin, part.with_files(change)) for origin, part in self.parts)
+        return replace(self, parts=parts)
+
 
 def _find_ends(
     origin: tuple[int, ...], shape: tuple[int, ...], grid: tuple[int, ...]

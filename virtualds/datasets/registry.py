@@ -157,7 +157,6 @@ FORMATS: tuple[Format, ...] = (
             Late("virtualds.formats.zarr_manifests:abandon_parts"),
             Late("virtualds.formats.zarr_manifests.parallel_write:is_table_inside"),
         ),
-        move=Late("virtualds.formats.zarr_manifests:move_sources"),
     ),
     Format(
         "icechunk",

@@ -148,11 +148,7 @@ def rename_paths(
     location = Location.of_url(url, storage_options)
     form = _find_format(location)
     moves = _Moves(location.url, change if callable(change) else PrefixChange.of(change), sample)
-    if form.move is None:
-        Destination(location, form, WriteOptions(mode="r+", conflict=conflict)).change(moves.apply)
-        return moves.count
-    given = location.url, location.options, moves.move, moves.check
-    _settle(location, conflict, partial(form.move, *given))
+    Destination(location, form, WriteOptions(mode="r+", conflict=conflict)).change(moves.apply)
     return moves.count
 
 

@@ -23,11 +23,6 @@ if TYPE_CHECKING:
 GRACE = timedelta(days=1)
 """Files of writers younger than this stay: a writer may be about to commit them."""
 
-MoveFile = Callable[[SourceFile], SourceFile]
-"""Takes a source file, and returns it with its new url, or unchanged."""
-CheckMoved = Callable[[Sequence[SourceFile]], None]
-"""Takes the files that have moved, and raises an error if they must not be committed."""
-
 
 @dataclass(frozen=True)
 class Expiry:
@@ -219,9 +214,6 @@ class Format:
         and times of all, the newest last.
     expire : callable, optional
         Of such a format: takes url, access options and an `Expiry`, and returns a `Removal`.
-    move : callable, optional
-        Of a format that refers to moved files without reading its references: takes url, access
-        options, a `MoveFile` and a `CheckMoved`. By default, moved files are an update like any.
     library : str, optional
         The library that reads and writes it, where it is an extra of that name.
     read_object : callable, optional
@@ -249,7 +241,6 @@ class Format:
     history: Callable[[str, StorageOptions | None], list[tuple[str, str]]] | None = None
     expire: Callable[[str, StorageOptions | None, Expiry], Removal] | None = None
     parts: Parts | None = None
-    move: Callable[[str, StorageOptions | None, MoveFile, CheckMoved], None] | None = None
     library: str | None = None
     read_object: ReadObject | None = None
     holds: Callable[..., bool] | None = None

@@ -13,7 +13,7 @@ from typing import Any
 
 from virtualds.arrays.group import ManifestGroup
 from virtualds.errors import ConflictError
-from virtualds.formats import CheckMoved, Expiry, MoveFile, Removal
+from virtualds.formats import Expiry, Removal
 from virtualds.formats.read_options import ReadOptions
 from virtualds.formats.same_references import demand_same_parts
 from virtualds.formats.zarr.document import Document, join_snapshot_path, name_snapshot
@@ -21,8 +21,6 @@ from virtualds.formats.zarr.v3_arrays import ManifestPart
 from virtualds.formats.zarr.write_plan import list_references, plan_writing
 from virtualds.formats.zarr_manifests.join_parts import join_all_parts
 from virtualds.formats.zarr_manifests.layers import count_layers
-from virtualds.formats.zarr_manifests.manifests import StoredManifests
-from virtualds.formats.zarr_manifests.move_sources import SourceMoving
 from virtualds.formats.zarr_manifests.parallel_write import PartsFolder, check_parts, remove_parts
 from virtualds.formats.zarr_manifests.read import FoundSet, SetReader, find_replaceable, find_set
 from virtualds.formats.zarr_manifests.snapshots import (
@@ -30,7 +28,6 @@ from virtualds.formats.zarr_manifests.snapshots import (
     extend_history,
     list_snapshots,
     open_newest,
-    read_all_nodes,
     swap,
     write_nodes,
 )
@@ -250,34 +247,6 @@ def _commit(
 
 
 # ---------------------------------------------------------------------- upkeep
-
-
-def move_sources(
-    url: str, options: StorageOptions | None, move: MoveFile, check: CheckMoved
-) -> None:
-    """Commit a snapshot that refers to moved files; tables of references stay as they are.
-
-    Raises
-    ------
-    FileNotFoundError
-        There is no set.
-    ConflictError
-        Another writer was faster; nothing has changed.
-    """
-    root = url.rstrip("/")
-    found = FoundSet(root, options, *open_newest(root, options))
-    nodes = read_all_nodes(root, options, found.document)
-
-    def made(writer: SnapshotWriter) -> Document:
-        moving = SourceMoving(writer, StoredManifests(root, options), move)
-        moved = {path: moving.move_node(path, node) for path, node in nodes.items()}
-        check(list(moving.moved))
-        document = Document(moved, dict(found.document.notes))
-        # its metadata are sound, as far as a reader sees without references
-        SetReader(root, options, document, ReadOptions()).read_group()
-        return document
-
-    _commit(made, root, options, found, None, found.is_relative)
 
 
 # ---------------------------------------------------------------------- history

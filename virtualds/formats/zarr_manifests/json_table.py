@@ -7,8 +7,8 @@ unless all references stand in the metadata.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -124,6 +124,25 @@ class JsonTable(Table):
         paths = dict.fromkeys(entry["path"] for entry in parsed.measured.values())
         measured = (self.store.get_file(path, parsed.sources.get(path, UNKNOWN)) for path in paths)
         return tuple(dict.fromkeys([*parsed.rows.files, *measured]))
+
+    def with_files(self, change: Callable[[SourceFile], SourceFile]) -> JsonTable | None:
+        """Return the entries with what ``change`` makes of files; None if chunks can be listed."""
+        if not self.has_prefixes:
+            return None
+        known, moved, sources = self.fingerprints, dict[str, str](), dict[str, Any]()
+        for path in dict.fromkeys(e["path"] for e in self.entries.values() if "path" in e):
+            file = self.store.get_file(path.rstrip("/"), known.get(path, UNKNOWN))
+            found = change(file)
+            moved[path] = (
+                path if found.url == file.url else found.url + path[len(path.rstrip("/")) :]
+            )
+            if any(found.fingerprint):
+                sources[moved[path]] = found.fingerprint
+        entries = {
+            key: {**entry, "path": moved[entry["path"]]} if "path" in entry else entry
+            for key, entry in self.entries.items()
+        }
+        return replace(self, manifest=entries, sources=sources)
 
     @property
     def _where(self) -> str:

@@ -7,8 +7,8 @@ say which chunk they are, and rise by its number, so that one record is read for
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,13 @@ from virtualds.formats.zarr_manifests.counts import (
     count_numbers,
     describe_counts,
 )
-from virtualds.formats.zarr_manifests.source_table import RECORD_SIZE, SetRecords, SourceTable
+from virtualds.formats.zarr_manifests.source_table import (
+    RECORD_SIZE,
+    MovedSources,
+    SetRecords,
+    SourceTable,
+    move_sources,
+)
 from virtualds.reading.threads import fetch_many
 from virtualds.source_file import SourceFile
 
@@ -44,7 +50,7 @@ class ParquetTable(Table):
         Path of the records in the set.
     rows : int
         Number of rows in the records.
-    sources : SourceTable
+    sources : SourceTable or MovedSources
     has_pipelines : bool
         Whether rows have a pipeline.
     pipelines : int
@@ -64,7 +70,7 @@ class ParquetTable(Table):
     store: SetRecords
     folder: str
     rows: int
-    sources: SourceTable
+    sources: SourceTable | MovedSources
     has_pipelines: bool = False
     pipelines: int = 1
     counts: Counts = NO_COUNTS
@@ -135,6 +141,10 @@ class ParquetTable(Table):
         name = (self.store, self.sources.folder, self.sources.rows)
         return CountedSources(name, chunks, lambda: self.sources.read_columns(self.store))
 
+    def with_files(self, change: Callable[[SourceFile], SourceFile]) -> ParquetTable:
+        """Return the same rows, of which the files are what ``change`` makes of them."""
+        return replace(self, sources=move_sources(self.sources, self.store, change))
+
     def find_sources(self, urls: Collection[str]) -> tuple[SourceFile, ...]:
         """Return those of the files of the table of sources that have one of the urls."""
         return self.sources.find_files(self.store, urls)
@@ -182,7 +192,7 @@ class ParquetTable(Table):
                 f"is damaged"
             ) from error
 
-    def summarize_sources(self) -> SourceSummary:
+    def summarize_sources(self) -> SourceSummary | None:
         """Return a summary of the table of sources."""
         return self.sources.summarize(self.store)
 

@@ -175,6 +175,56 @@ class SourceTable(NamedTuple):
         return found
 
 
+class MovedSources(NamedTuple):
+    """The files of a table of a set that have moved: it is written when they are committed."""
+
+    before: SourceTable
+    files: tuple[SourceFile, ...]
+
+    @property
+    def folder(self) -> str:
+        """A name that no table in the set has."""
+        return f"{self.before.folder} moved"
+
+    @property
+    def rows(self) -> int:
+        """Number of files."""
+        return len(self.files)
+
+    def read_files(self, store: SetRecords, numbers: Ints) -> tuple[SourceFile, ...]:
+        """Return files by their numbers."""
+        return tuple(self.files[number] for number in numbers.tolist())
+
+    def read_columns(self, store: SetRecords) -> SourceColumns:
+        """Return all files as columns."""
+        return SourceColumns.of(self.files)
+
+    def find_files(self, store: SetRecords, urls: Collection[str]) -> tuple[SourceFile, ...]:
+        """Return the files of some urls."""
+        return tuple(file for file in self.files if file.url in urls)
+
+    def summarize(self, store: SetRecords) -> None:
+        """Return None: the files have to be listed."""
+
+
+def move_sources(
+    sources: SourceTable | MovedSources,
+    store: SetRecords,
+    change: Callable[[SourceFile], SourceFile],
+) -> SourceTable | MovedSources:
+    """Return what ``change`` makes of the files of a table, which arrays share."""
+    if isinstance(sources, MovedSources):
+        return sources._replace(files=tuple(map(change, sources.files)))
+
+    def made() -> SourceTable | MovedSources:
+        known = sources.read_files(store, np.arange(sources.rows))
+        files = tuple(map(change, known))
+        return sources if files == known else MovedSources(sources, files)
+
+    found: SourceTable | MovedSources = store.get_cached(("moved", sources, change), made)
+    return found
+
+
 def _read_source_rows(
     columns: Mapping[str, Any], rows: Ints, url: str
 ) -> list[tuple[str, Fingerprint]]:

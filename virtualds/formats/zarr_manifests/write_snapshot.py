@@ -55,7 +55,11 @@ from virtualds.formats.zarr_manifests.manifests import (
 )
 from virtualds.formats.zarr_manifests.parallel_write import join_parts_folder
 from virtualds.formats.zarr_manifests.parquet_table import ParquetTable
-from virtualds.formats.zarr_manifests.source_table import RECORD_SIZE, list_path_ranges
+from virtualds.formats.zarr_manifests.source_table import (
+    RECORD_SIZE,
+    SourceTable,
+    list_path_ranges,
+)
 from virtualds.progress import Advance, count_array
 from virtualds.source_file import StorageOptions
 from virtualds.stores import find_store
@@ -100,6 +104,7 @@ class SnapshotWriter:
         self._sources = SourceNumbering(self.make_path)
         self._tables: list[tuple[str, list[Any]]] = []
         self._ranges: dict[str, Any] = {}
+        self._moved: dict[SourceTable, str] = {}
         self._begun: list[str] = []
 
     # ------------------------------------------------------------------ the whole
@@ -365,7 +370,10 @@ class SnapshotWriter:
     def _is_own_json(self, manifest: ChunkManifest) -> bool:
         """Say whether a manifest lies in a JSON file of this very set."""
         table = manifest.table_of(JsonTable)
-        return table is not None and table.store.root == self.root
+        # entries in memory are those of moved files
+        return (
+            table is not None and table.store.root == self.root and isinstance(table.manifest, str)
+        )
 
     def _is_new(self, part: ManifestPart) -> bool:
         """Say whether a part was just written by another process, for this very snapshot."""
@@ -378,17 +386,30 @@ class SnapshotWriter:
         if table is None or manifest.rows is None:
             return None
         found = manifest.rows
-        if table.sources.ranges:
-            self._ranges[table.sources.folder] = table.sources.ranges
         said: dict[str, Any] = {
             "path": find_way_up(path) + table.folder,
             **table.describe_rows(),
-            "sources": [find_way_up(path) + table.sources.folder, table.sources.rows],
+            "sources": [find_way_up(path) + self._place_sources(table), table.sources.rows],
         }
         if table.has_pipelines:
             said["pipelines"] = True
         part = {"table": said, "first": found.first, "strides": list(found.strides)}
         return part | ({"pipelines": list(found.renumbered)} if found.renumbered else {})
+
+    def _place_sources(self, table: ParquetTable) -> str:
+        """Return the folder of the files of a table of the set; write those that have moved."""
+        sources = table.sources
+        if isinstance(sources, SourceTable):
+            if sources.ranges:
+                self._ranges[sources.folder] = sources.ranges
+            return sources.folder
+        if sources.before not in self._moved:
+            folder = f"{FOLDER}/{self.name}/sources.{len(self._moved)}"
+            rows = [(self.make_path(file.url), file.fingerprint) for file in sources.files]
+            for record, data in enumerate(encode_source_rows(rows)):
+                self.put(f"{folder}/{record}.parquet", data)
+            self._moved[sources.before] = folder
+        return self._moved[sources.before]
 
     def make_path(self, url: str) -> str:
         """Return a url as it is written in the set."""
