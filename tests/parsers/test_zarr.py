@@ -499,6 +499,7 @@ def test_chunks_behind_a_prefix_stay_behind_it(
     )
     zarr.open_group(tmp_path / "s", mode="a", zarr_format=version)
     array[:40] = np.arange(80).reshape(40, 2)
+    values = array[:]
     zarr.consolidate_metadata(tmp_path / "s", zarr_format=version)
     opened = virtualds.open_virtual_dataset(f"{website}/s", decode_cf=False)
     opened.virtual.to_manifest(tmp_path / "refs.zarr", manifest=form)
@@ -509,9 +510,14 @@ def test_chunks_behind_a_prefix_stay_behind_it(
     for number in range(2):
         refs = tmp_path / ("refs.zarr" if not number else "copy.zarr")
         again = virtualds.open_virtual_dataset(refs, decode_cf=False)
-        np.testing.assert_array_equal(again.a, array[:])
+        np.testing.assert_array_equal(again.a, values)
         again.virtual.to_manifest(tmp_path / "copy.zarr", mode="w")
     assert transformer_of(tmp_path / "copy.zarr")["manifest"] == {"./": {"path": f"{website}/s/a/"}}
+    # nor if the store has moved
+    (tmp_path / "s").rename(tmp_path / "moved")
+    virtualds.rename_paths(refs, {f"{website}/s": f"{website}/moved"}, sample=0)
+    assert transformer_of(refs)["manifest"] == {"./": {"path": f"{website}/moved/a/"}}
+    np.testing.assert_array_equal(virtualds.open_virtual_dataset(refs, decode_cf=False).a, values)
 
 
 def test_a_part_of_an_array_behind_a_prefix_is_listed(tmp_path: Path, website: str) -> None:

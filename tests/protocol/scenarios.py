@@ -86,7 +86,7 @@ def simulation(way: str) -> Iterator[None]:
     for name in NAMES:
         # what is imported later would have the real clock
         form = find_format(name)
-        for late in (form.read, form.write, form.read_version, form.update):
+        for late in (form.read, form.write, form.read_version):
             if isinstance(late, Late):
                 import_module(late.place.partition(":")[0])
     disk = simulated_disk() if way == ON_DISK else nullcontext()
