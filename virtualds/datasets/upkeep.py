@@ -52,8 +52,9 @@ def compact(
     url : str or path
         The set. kerchunk-parquet: small records become large ones; on local disk alone, and readers
         of the old records get a `ReadError` that says to open the set again. zarr-v3: the tables of
-        an array become one; earlier snapshots keep theirs until they expire. icechunk: the library
-        writes the manifests of the branch ``main`` anew. kerchunk-json is one file already.
+        an array become one, but for a table that is much larger than all beside it; earlier
+        snapshots keep theirs until they expire. icechunk: the library writes the manifests of the
+        branch ``main`` anew. kerchunk-json is one file already.
     conflict : {"raise", "retry"}
         What to do if another writer is faster.
     storage_options : dict, optional
