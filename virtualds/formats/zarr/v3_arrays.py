@@ -239,10 +239,9 @@ def place_part(
         return Fragment(start, axes, part.manifest)
     begin, cut = [], []
     for axis, first, count in zip(axes, part.origin, part.manifest.shape, strict=True):
-        edges = axis.slabs(first, first + count).edges
-        low, high = int(edges[0]), int(edges[-1])
+        low, high = axis.edges_at(np.array([first, first + count])).tolist()
         begin.append(low)
-        cut.append(axis.crop(low, high)[0])
+        cut.append(axis if (low, high) == (0, axis.size) else axis.crop(low, high)[0])
     begin = [a + b for a, b in zip(begin, start, strict=True)]
     return Fragment(tuple(begin), tuple(cut), part.manifest)
 

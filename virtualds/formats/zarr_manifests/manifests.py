@@ -242,7 +242,7 @@ class StoredManifests:
         if not is_table:
             most, known = max(numbered, 1), part.get("sources")
             listed = JsonTable(self, part["manifest"], shape, "", key, known, bool(numbered), most)
-            return ManifestPart(fragment, origin, listed.to_manifest())
+            return ManifestPart(fragment, origin, ChunkManifest.of_table(listed, shape))
         said = part["table"]
         check_extras(said, TABLE)
         renumbered = part.get("pipelines")
