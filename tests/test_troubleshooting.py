@@ -110,12 +110,6 @@ def s3_fault(status: int, code: str) -> Fault:
 
 EXPIRED_TOKEN = s3_fault(400, "ExpiredToken")
 OTHER_REGION = s3_fault(400, "AuthorizationHeaderMalformed")
-WRONG_CHECKSUM = Fault(
-    "status",
-    206,
-    {"Content-Range": "bytes 0-3/4", "x-amz-checksum-crc32": "AAAAAA=="},
-    b"data",
-)
 
 
 def redirect_to_a_login(at: Place) -> None:
@@ -205,7 +199,6 @@ PROVOKED: dict[str, Callable[[Place], object]] = {
     "the bucket is in another region": lambda at: at.ask_s3(OTHER_REGION),
     "no server answers": connect_to_nobody,
     "the name of the host is not known": lambda _: open_one("http://nowhere.invalid/2001.nc"),
-    "do not fit the checksum that the server sent": lambda at: at.ask_s3(WRONG_CHECKSUM),
     "Protocol not known": lambda _: open_one("htp://example.org/2001.nc"),
     "it refers to ..., which": read_from_a_server,
     "has a password, or a signature or token in its query": lambda at: open_one(

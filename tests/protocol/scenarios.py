@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from itertools import product
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -75,6 +75,14 @@ def _read_clock() -> float:
     return to_seconds(ask("clock"))
 
 
+def _make_time() -> ModuleType:
+    """Return the module ``time`` with the clock of the explorer."""
+    found = ModuleType("time")
+    simulated = {"monotonic": _read_clock, "sleep": lambda seconds: sleep_until_news()}
+    found.__dict__.update(vars(time) | simulated)
+    return found
+
+
 def _make_token(length: int = 16) -> str:
     letters = f"{name_actor()}{count_up('token')}".encode().hex()
     return letters.rjust(2 * length, "0")[-2 * length :]
@@ -94,15 +102,15 @@ def simulation(way: str) -> Iterator[None]:
         if way != ON_DISK:
             patch.setitem(STORES, SCHEME, WAYS[way][1])
         patch.setattr(secrets, "token_hex", _make_token)
-        patch.setattr(time, "monotonic", _read_clock)
-        patch.setattr(time, "sleep", lambda seconds: sleep_until_news())
         patch.setattr(random, "uniform", lambda low, high: high)
+        clock = _make_time()
+        # of the product alone: other threads, such as that of fsspec, go on with the real clock
         for name, module in list(sys.modules.items()):
-            if (
-                name.startswith("virtualds.")
-                and getattr(module, "datetime", None) is dates.datetime
-            ):
-                patch.setattr(module, "datetime", _Clock)
+            if name.startswith("virtualds."):
+                if getattr(module, "datetime", None) is dates.datetime:
+                    patch.setattr(module, "datetime", _Clock)
+                if getattr(module, "time", None) is time:
+                    patch.setattr(module, "time", clock)
         with virtualds.set_options(only_writer=way == NOTHING):
             try:
                 yield

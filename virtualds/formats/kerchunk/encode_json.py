@@ -13,7 +13,7 @@ import base64
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import compress, count
+from itertools import compress, count, groupby
 from math import prod
 from typing import Any, NamedTuple
 
@@ -370,15 +370,16 @@ class _Difference:
         if templates:
             folders |= self._name_folders(after, texts, folders)
         added, replaced = list[str](), dict[str, str]()
-        for written in self.written:
-            urls = [_shorten_url(after.name(f.url), folders) for f in written.rows.files]
-            with count_array(written.rows.size) as advance:
-                members = _encode_rows(written, urls)
-                if written.path in self.anew or refs.keys().isdisjoint(written.list_keys()):
-                    added += members
-                else:
-                    replaced.update(zip(written.list_keys(), members, strict=True))
-                advance(written.rows.size)
+        for path, blocks in groupby(self.written, lambda written: written.path):
+            with count_array(sum(part.size for _, part in after.arrays[path].parts)) as advance:
+                for written in blocks:
+                    urls = [_shorten_url(after.name(f.url), folders) for f in written.rows.files]
+                    members = _encode_rows(written, urls)
+                    if path in self.anew or refs.keys().isdisjoint(written.list_keys()):
+                        added += members
+                    else:
+                        replaced.update(zip(written.list_keys(), members, strict=True))
+                    advance(written.rows.size)
         texts |= {name: folder for folder, name in folders.items()}
         if texts:
             # before the references, for those who read the file
