@@ -146,6 +146,23 @@ def test_a_set_that_was_begun_with_many_days_grows_beside_them(tmp_path: Path) -
     assert new and all(path.stat().st_size < values.stat().st_size / 4 for path in new)
 
 
+@pytest.mark.parametrize("form", ["inline", "json", "parquet"])
+def test_a_change_of_attributes_names_the_manifests_that_are_there(
+    form: str, tmp_path: Path
+) -> None:
+    target = tmp_path / "refs.zarr"
+    days = xr.concat([write_day(tmp_path, day) for day in range(12)], "time", data_vars="minimal")
+    days.virtual.to_manifest(target, manifest=form)
+    before = {path for path in target.rglob("*") if path.is_file()}
+    virtualds.edit(target, attributes={"a:units": "K"}, rename={"b": "again"})
+    new = {path.name for path in target.rglob("*") if path.is_file() and path not in before}
+    assert new == {"zarr.json", "zarr.json.gz"}
+    found = opened(target)
+    assert found["a"].units == "K"
+    assert found["again"][:, 0, 0].values.tolist() == found["a"][:, 0, 0].values.tolist()
+    assert found["a"][:, 0, 0].values.tolist() == list(range(12))
+
+
 @pytest.mark.parametrize("nights", [90, pytest.param(1000, marks=pytest.mark.full)])
 def test_a_long_history_opens_in_one_request(nights: int, nightly: Nightly) -> None:
     nightly.append(nights)

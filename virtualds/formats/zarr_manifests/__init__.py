@@ -9,6 +9,7 @@ snapshot. Other files that a snapshot needs are never written twice.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from virtualds.arrays.group import ManifestGroup
@@ -28,6 +29,7 @@ from virtualds.formats.zarr_manifests.snapshots import (
     extend_history,
     list_snapshots,
     open_newest,
+    read_all_nodes,
     swap,
     write_nodes,
 )
@@ -208,7 +210,9 @@ def read_version(
         There is no set.
     """
     root = url.rstrip("/")
-    return FoundSet(root, options, *open_newest(root, options), allow)
+    document, version = open_newest(root, options)
+    nodes = read_all_nodes(root, options, document)
+    return FoundSet(root, options, replace(document, nodes=nodes), version, allow)
 
 
 def _commit(

@@ -161,6 +161,8 @@ class SnapshotWriter:
             return node.metadata
         if node.values is not None:
             transformer = self._write_values(path, node.values)
+        elif (known := self._find_json_file(path, node)) is not None:
+            transformer = known
         elif self.manifest != "parquet" and (table := _find_prefix_table(node)) is not None:
             # what maps prefixes of keys goes by the keys
             transformer = self._write_prefixes(path, table)
@@ -374,6 +376,34 @@ class SnapshotWriter:
         return (
             table is not None and table.store.root == self.root and isinstance(table.manifest, str)
         )
+
+    def _find_json_file(self, path: str, node: PlannedArray) -> dict[str, Any] | None:
+        """Return the transformer of an array whose chunks are those of a JSON file of this set."""
+        is_relative = self.before is not None and self.before.notes.get("relative_paths", False)
+        if self.manifest not in (None, "json") or is_relative != self.relative_paths:
+            return None
+        numbered, files = is_extended(node.metadata), list[tuple[str, Any]]()
+        for number, part in enumerate(node.parts):
+            table = part.manifest.table_of(JsonTable) if self._is_own_json(part.manifest) else None
+            prefix = f"{number}." if numbered else ""
+            if table is None or (table.prefix, table.grid) != (prefix, part.manifest.shape):
+                return None
+            if part.fragment != number or any(part.origin) or not part.manifest.counts(table):
+                return None
+            files.append((table.manifest, table.sources))
+        if not files or any(one != files[0] for one in files):
+            return None
+        names = dict(zip(("manifest", "sources"), files[0], strict=True))
+        said = {key: self._spell_path(path, name) for key, name in names.items() if name}
+        return {"name": JSON_MANIFEST, "configuration": said}
+
+    @staticmethod
+    def _spell_path(folder: str, name: Any) -> Any:
+        """Return a path in the set relative to the folder of an array; other things as they are."""
+        if not isinstance(name, str):
+            return name
+        inside = name.startswith(f"{folder}/")
+        return f".{name[len(folder) :]}" if inside else find_way_up(folder) + name
 
     def _is_new(self, part: ManifestPart) -> bool:
         """Say whether a part was just written by another process, for this very snapshot."""
