@@ -98,6 +98,11 @@ class Document:
         """The id of its snapshot."""
         return self.notes.get("snapshot")
 
+    @property
+    def is_relative(self) -> bool:
+        """Whether paths of sources are written relative to the set."""
+        return bool(self.notes.get("relative_paths", False))
+
     def to_kept(self) -> bytes:
         """Return the content of the file that keeps it as a snapshot.
 

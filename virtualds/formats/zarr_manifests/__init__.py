@@ -8,7 +8,6 @@ snapshot. Other files that a snapshot needs are never written twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +16,7 @@ from virtualds.errors import ConflictError
 from virtualds.formats import Expiry, Removal
 from virtualds.formats.read_options import ReadOptions
 from virtualds.formats.same_references import demand_same_parts
-from virtualds.formats.zarr.document import Document, join_snapshot_path, name_snapshot
+from virtualds.formats.zarr.document import join_snapshot_path, name_snapshot
 from virtualds.formats.zarr.v3_arrays import ManifestPart
 from virtualds.formats.zarr.write_plan import list_references, plan_writing
 from virtualds.formats.zarr_manifests.join_parts import join_all_parts
@@ -41,6 +40,9 @@ from virtualds.stores.access_rules import ANYWHERE, AccessPolicy
 MANIFESTS = ("inline", "json", "parquet")
 """The forms of manifests, by how many chunks they are for."""
 
+Joined = dict[str, list[ManifestPart]]
+"""The parts of the manifests of arrays, by path."""
+
 
 def write(
     group: ManifestGroup,
@@ -51,7 +53,7 @@ def write(
     base: FoundSet | None = None,
     manifest: str | None = None,
     relative_paths: bool | None = None,
-    joins_all: bool = False,
+    joined: Joined | None = None,
 ) -> None:
     """Write a reference set, or a new snapshot of one: all of it, or nothing.
 
@@ -73,8 +75,9 @@ def write(
     relative_paths : bool
         Whether paths of sources are written relative to the set, where they can be; by default as
         in ``base``.
-    joins_all : bool
-        Whether small tables of the set are written again, joined with their neighbours.
+    joined : dict of str to list of ManifestPart, optional
+        What `compact` returned: small tables of the set are written again, joined with their
+        neighbours, and must hold the same references.
 
     Raises
     ------
@@ -92,30 +95,21 @@ def write(
         raise ValueError(f"manifest={manifest!r}: give one of {', '.join(map(repr, MANIFESTS))}")
     found = base if base is not None else find_replaceable(root, options, replace)
     if relative_paths is None:
-        relative_paths = base is not None and base.is_relative
-
-    def made(writer: SnapshotWriter) -> Document:
-        document = writer.write(group)
-        if joins_all and base is not None:
-            after = SetReader(root, options, document, ReadOptions()).read_group()
-            demand_same_parts(_list_joined(base.group, base), _list_joined(after, base), root)
-        return document
-
-    _commit(made, root, options, found, manifest, relative_paths, joins_all=joins_all)
+        relative_paths = base is not None and base.document.is_relative
+    _commit(group, root, options, found, manifest, relative_paths, joined=joined)
 
 
 def compact(base: FoundSet) -> dict[str, Any] | None:
     """Return the choices with which `write` joins the tables that many additions have left."""
     arrays = list_references(base.group, base.root, base.document)
-    joined = {path: join_all_parts(parts) for path, parts in arrays.items()}
+    joined = _join_arrays(arrays)
     if all(len(joined[path]) == sum(map(count_layers, parts)) for path, parts in arrays.items()):
         return None
-    return {"joins_all": True}
+    return {"joined": joined}
 
 
-def _list_joined(group: ManifestGroup, base: FoundSet) -> dict[str, list[ManifestPart]]:
+def _join_arrays(arrays: Joined) -> Joined:
     """Return the parts of all arrays, joined as far as they can be."""
-    arrays = list_references(group, base.root, base.document)
     return {path: join_all_parts(parts) for path, parts in arrays.items()}
 
 
@@ -164,15 +158,7 @@ def commit_parts(group: ManifestGroup, place: PartsFolder, *, replace: bool = Tr
         A part is gone.
     """
     found = find_replaceable(place.root, place.options, replace)
-    _commit(
-        lambda writer: writer.write(group),
-        place.root,
-        place.options,
-        found,
-        None,
-        place.relative_paths,
-        place,
-    )
+    _commit(group, place.root, place.options, found, None, place.relative_paths, place)
 
 
 def abandon_parts(place: PartsFolder) -> None:
@@ -216,23 +202,28 @@ def read_version(
 
 
 def _commit(
-    made: Callable[[SnapshotWriter], Document],
+    group: ManifestGroup,
     root: str,
     options: StorageOptions | None,
     found: FoundSet | None,
     manifest: str | None = None,
     relative_paths: bool = False,
     parts: PartsFolder | None = None,
-    joins_all: bool = False,
+    joined: Joined | None = None,
 ) -> None:
     """Write the files of a snapshot, then, in one step, the document that makes it the newest."""
     find_store(root).demand_conditions(root, options)
     name, time = name_snapshot()
     name = parts.snapshot if parts else name
     before = found.document if found else None
+    joins_all = joined is not None
     writer = SnapshotWriter(root, options, name, before, manifest, relative_paths, joins_all)
     try:
-        document = made(writer)
+        document = writer.write(group)
+        if joined is not None:
+            after = SetReader(root, options, document, ReadOptions()).read_group()
+            written = _join_arrays(list_references(after, root, document))
+            demand_same_parts(joined, written, root)
         waste = check_parts(parts, document) if parts else []
         history = extend_history(root, options, before, writer.put) if before else []
         document.notes.update(snapshot=name, time=time, history=history)
@@ -248,9 +239,6 @@ def _commit(
     # after any other error the root may be the new one, or still become it: its files stay
     write_nodes(root, options, document, before)
     find_store(root).remove([f"{root}/{path}" for path in waste], options)
-
-
-# ---------------------------------------------------------------------- upkeep
 
 
 # ---------------------------------------------------------------------- history

@@ -131,11 +131,10 @@ class JsonTable(Table):
             return None
         known, moved, sources = self.fingerprints, dict[str, str](), dict[str, Any]()
         for path in dict.fromkeys(e["path"] for e in self.entries.values() if "path" in e):
-            file = self.store.get_file(path.rstrip("/"), known.get(path, UNKNOWN))
+            whole = path.rstrip("/")
+            file = self.store.get_file(whole, known.get(path, UNKNOWN))
             found = change(file)
-            moved[path] = (
-                path if found.url == file.url else found.url + path[len(path.rstrip("/")) :]
-            )
+            moved[path] = path if found.url == file.url else found.url + path[len(whole) :]
             if any(found.fingerprint):
                 sources[moved[path]] = found.fingerprint
         entries = {

@@ -163,11 +163,6 @@ class FoundSet:
         url = f"{self.root}/{MARKER}"
         return find_store(url).find_version(url, self.options) == self.version
 
-    @property
-    def is_relative(self) -> bool:
-        """Whether paths of sources are written relative to the set."""
-        return bool(self.document.notes.get("relative_paths", False))
-
 
 def find_replaceable(root: str, options: StorageOptions | None, replace: bool) -> FoundSet | None:
     """Return the existing set, if it may be replaced; None if there is none."""

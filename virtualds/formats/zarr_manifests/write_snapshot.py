@@ -249,7 +249,7 @@ class SnapshotWriter:
         if self.manifest is not None:
             return self.manifest
         layers = (layer for part in parts for _, layer in split_layers(part.manifest))
-        if any(self._find_own_table(layer) or self._is_own_json(layer) for layer in layers):
+        if any(self._find_own_table(layer) or self._find_own_json(layer) for layer in layers):
             # it grows: what the set has stays, and what is new goes beside it
             return "parquet"
         count = sum(part.manifest.size for part in parts)
@@ -369,22 +369,22 @@ class SnapshotWriter:
         table = manifest.table_of(ParquetTable)
         return table if table is not None and table.store.root == self.root else None
 
-    def _is_own_json(self, manifest: ChunkManifest) -> bool:
-        """Say whether a manifest lies in a JSON file of this very set."""
+    def _find_own_json(self, manifest: ChunkManifest) -> JsonTable | None:
+        """Return the table in a JSON file of this very set that a manifest counts, if it does."""
         table = manifest.table_of(JsonTable)
         # entries in memory are those of moved files
-        return (
-            table is not None and table.store.root == self.root and isinstance(table.manifest, str)
-        )
+        if table is None or table.store.root != self.root or not isinstance(table.manifest, str):
+            return None
+        return table
 
     def _find_json_file(self, path: str, node: PlannedArray) -> dict[str, Any] | None:
         """Return the transformer of an array whose chunks are those of a JSON file of this set."""
-        is_relative = self.before is not None and self.before.notes.get("relative_paths", False)
+        is_relative = self.before is not None and self.before.is_relative
         if self.manifest not in (None, "json") or is_relative != self.relative_paths:
             return None
         numbered, files = is_extended(node.metadata), list[tuple[str, Any]]()
         for number, part in enumerate(node.parts):
-            table = part.manifest.table_of(JsonTable) if self._is_own_json(part.manifest) else None
+            table = self._find_own_json(part.manifest)
             prefix = f"{number}." if numbered else ""
             if table is None or (table.prefix, table.grid) != (prefix, part.manifest.shape):
                 return None
