@@ -752,65 +752,6 @@ def test_a_file_that_changed_is_not_appended_under_its_old_fingerprint(
     assert target.files() == before
 
 
-OTHERS = ["the same place", "missing chunks", "attributes", "less", "more", "replaced", "inserted"]
-
-
-@pytest.mark.product(times=3)
-@pytest.mark.parametrize("number", range(5))
-@pytest.mark.parametrize(
-    ("target", "other"),
-    [
-        (("kerchunk-parquet", store), other)
-        for store in STORES
-        # in object stores the others go as in memory
-        for other in (OTHERS[:2] if store in OBJECT_STORES else OTHERS)
-        # rows of a set are replaced on local disk alone
-        if store == "local" or other not in ("replaced", "inserted")
-    ],
-    ids=lambda value: "-".join(value) if isinstance(value, tuple) else value,
-    indirect=["target"],
-)
-def test_a_slow_writer_overwrites_nothing(
-    target: Target, other: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another writes all it has to write just before one of the writes of the first."""
-    target.write(target.counted(0, 12))
-    more = {"the same place": 19, "less": 13, "more": 30}
-    put, writes = type(target.store).write_version, iter(range(99))
-
-    def competing(old: xr.Dataset) -> xr.Dataset:
-        if other == "attributes":
-            return old.assign_attrs(by="other")
-        if other == "missing chunks":
-            return old.pad(time=(0, 7), constant_values=0)
-        if other in ("replaced", "inserted"):
-            rest = old.isel(time=slice(5 if other == "replaced" else 0, None))
-            return joined([target.counted(50, 55), rest])
-        return joined([old, target.counted(12, more[other])])
-
-    def slow(self: Any, *args: Any) -> str:
-        if next(writes) == number:
-            target.change(competing)
-        return put(self, *args)
-
-    values = {
-        "attributes": [*range(12)],
-        "missing chunks": [*range(12), *[0] * 7],
-        # records that do not change are those of the old set
-        "replaced": [*range(50, 55), *range(5, 12)],
-        "inserted": [*range(50, 55), *range(12)],
-    }.get(other) or [*range(more[other])]
-    monkeypatch.setattr(type(target.store), "write_version", slow)
-    monkeypatch.setattr(fence, "PATIENCE", 0)
-    new = target.counted(100, 109)
-    with pytest.raises(ConflictError):
-        target.change(lambda old: joined([old, new]))
-    monkeypatch.setattr(type(target.store), "write_version", put)
-    assert target.open()["v"].values.tolist() == values
-    target.change(lambda old: joined([old, new]))
-    assert target.open()["v"].values.tolist() == [*values, *range(100, 109)]
-
-
 def add(target: Target, path: Path) -> int:
     """Append as often as it takes; say how often that was."""
     # on a busy machine another writer may hold the set for a thousand attempts
@@ -1049,24 +990,6 @@ def test_a_set_begun_by_a_killed_writer_is_taken_over(
     # what the first one was about to write fails
     with pytest.raises(OSError, match="another writer"):
         late[0]()
-    same(target, years[1:2])
-
-
-@targets(["kerchunk-parquet"], ["memory"])
-def test_a_slow_creator_gets_an_error_if_another_was_faster(
-    target: Target, years: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put, writes = FsspecStore.write_version, iter(range(99))
-
-    def slow(self: Any, *args: Any) -> str:
-        if next(writes) == 2:
-            target.write(target.virtual(years[1]))
-        return put(self, *args)
-
-    monkeypatch.setattr(FsspecStore, "write_version", slow)
-    monkeypatch.setattr(fence, "PATIENCE", 0)
-    with pytest.raises(ConflictError, match="another writer"):
-        target.write(target.virtual(years[0]))
     same(target, years[1:2])
 
 
