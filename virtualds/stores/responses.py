@@ -84,6 +84,11 @@ OTHER_REGION = Refusal(
     "the bucket is in another region",
     f"name its region in {OPTIONS}: {{'client_kwargs': {{'region_name': '...'}}}}",
 )
+STRAYED = Refusal(
+    None,
+    "the endpoint redirects to another host, which gets no credentials",
+    f"name that host as endpoint in {OPTIONS}, or set anon=True there, if it needs none",
+)
 CLOCK = Refusal(
     PermissionError,
     "the server refuses access, for the clock of this machine differs from its own",
@@ -130,7 +135,11 @@ BUSY = Refusal(
     "the server is busy",
     "try again later, or with fewer requests at a time: virtualds.set_options(max_requests=8)",
 )
+OTHER_HOST = "OtherHost"
+"""Our own code for a redirect that is not followed."""
+
 CODES = {
+    OTHER_HOST: STRAYED,
     # https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
     **dict.fromkeys(("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"), EXPIRED),
     **dict.fromkeys(("InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch"), WRONG_KEY),
