@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, cast
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.log import DEBUG, tell, tells
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.stores import SCANNED, ScanningStore, find_store, is_in_archive
+from virtualds.stores import SCANNED, find_store, is_in_archive
 from virtualds.stores.block_cache import FIRST_PAGES, PAGE, BlockFile, Blocks, FetchError
 from virtualds.stores.store import Range, Store, StoreError
 from virtualds.urls import local_path, scheme_of
@@ -252,7 +252,7 @@ class Scan:
     @contextmanager
     def hold(self) -> Iterator[None]:
         """Answer for the url until the end of the block, in this context."""
-        token = SCANNED.set(cast("ScanningStore", self))
+        token = SCANNED.set(self)
         try:
             yield
         finally:
