@@ -64,13 +64,7 @@ TARS = (".tgz", ".tbz2", ".txz", ".tar.gz", ".tar.bz2", ".tar.xz")
 
 
 def demand_uncompressed(url: str, head: bytes, options: StorageOptions | None = None) -> None:
-    """Refuse a file that begins as a compressed one does.
-
-    Raises
-    ------
-    UnsupportedError
-        It does.
-    """
+    """Refuse a file that begins as a compressed one does."""
     found = next((how for magic, how in COMPRESSIONS.items() if head.startswith(magic)), None)
     if found is None:
         return
@@ -185,15 +179,7 @@ def is_tar(head: bytes) -> bool:
 
 
 def read_zip_index(read: Read, size: int, where: str) -> Index:
-    """Return the members of a zip archive, from its central directory.
-
-    Raises
-    ------
-    FormatError
-        The archive is damaged or truncated.
-    UnsupportedError
-        Its members are references.
-    """
+    """Return the members of a zip archive, from its central directory."""
     with (
         _describe_errors(where),
         zipfile.ZipFile(BlockFile(_Window(read, size, max(size - TAIL, 0)))) as archive,
@@ -264,13 +250,7 @@ def _find_zip_problem(entry: zipfile.ZipInfo) -> str | None:
 
 
 def parse_data_offset(header: bytes, place: int, where: str) -> int:
-    """Return the data offset of the zip member whose local header lies at ``place``.
-
-    Raises
-    ------
-    FormatError
-        There is no such header.
-    """
+    """Return the data offset of the zip member whose local header lies at ``place``."""
     if not header.startswith(LOCAL_MAGIC) or len(header) < LOCAL_HEADER:
         raise FormatError(
             f"{where}: there is no header of a member at byte {place}; the archive is damaged, "
@@ -281,15 +261,7 @@ def parse_data_offset(header: bytes, place: int, where: str) -> int:
 
 
 def read_tar_index(read: Read, size: int, where: str) -> Index:
-    """Return the members of a tar archive, from the header of each.
-
-    Raises
-    ------
-    FormatError
-        The archive is damaged or truncated.
-    UnsupportedError
-        It is compressed.
-    """
+    """Return the members of a tar archive, from the header of each."""
     window = BlockFile(_Window(read, size, 0))
     demand_uncompressed(where, window.read(BLOCK))
     window.seek(0)
@@ -506,13 +478,7 @@ class ArchiveStore(Store):
         return self.get_ranges(file, [(0, file.size or 0)])[0] if file.size else b""
 
     def list_files(self, url: str, options: StorageOptions | None) -> list[ListedFile]:
-        """Return all members below a folder.
-
-        Raises
-        ------
-        UnsupportedError
-            A member is compressed, encrypted or otherwise not stored as plain bytes.
-        """
+        """Return all members below a folder."""
         archive = self._open_archive(url, options, fresh=True)
         folder = split_archive_url(url).member.strip("/")
         start = f"{folder}/" if folder else ""

@@ -417,15 +417,7 @@ def _ask_once(
 
 
 def fetch_info(url: str, options: StorageOptions | None) -> dict[str, Any]:
-    """Return what fsspec says of one file, by one request.
-
-    Raises
-    ------
-    IsADirectoryError
-        It is a folder.
-    OSError
-        The file does not exist or may not be read.
-    """
+    """Return what fsspec says of one file, by one request."""
 
     def ask(filesystem: Any, path: str) -> dict[str, Any]:
         # the current state, not that of an earlier listing

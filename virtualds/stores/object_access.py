@@ -150,12 +150,7 @@ class _Words:
         return values[0] if values else None
 
     def demand_nothing_left(self) -> None:
-        """Refuse options that nobody has taken.
-
-        Raises
-        ------
-        UnsupportedError
-        """
+        """Refuse options that nobody has taken."""
         names = [f"{self.within}{name}" for name in self.left]
         if names:
             raise UnsupportedError(
@@ -539,15 +534,7 @@ async def _wait_for(given: Any) -> Any:
 
 
 def complete(access: Access) -> tuple[dict[str, Any], Provider | None]:
-    """Return the settings and credentials of a bucket, with those that have to be looked up.
-
-    Raises
-    ------
-    ImportError
-        The library that looks for them is not installed.
-    NoCredentialsError
-        The settings of this machine cannot be used.
-    """
+    """Return the settings and credentials of a bucket, with those that have to be looked up."""
     return {"s3": _complete_s3, "az": _complete_azure}[access.kind](access)
 
 

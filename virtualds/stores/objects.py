@@ -75,11 +75,6 @@ def load_library() -> Any:
     obstore makes requests in threads of its own. In a process that was forked after the first
     request these do not exist: it would wait for them for ever, and confuse those of its parent. So
     such a child loads its own copy of the library, which starts its own threads.
-
-    Raises
-    ------
-    ImportError
-        It is not installed.
     """
     me = os.getpid()
     if me in _used_by:
@@ -645,14 +640,6 @@ class _ObjectFile(AbstractBufferedFile):  # type: ignore[misc]
 
 
 def make_object_files(place: str, options: dict[str, Any], *, retries: bool) -> ObjectFiles:
-    """Return the filesystem of a bucket or container, by the beginning of its urls.
-
-    Raises
-    ------
-    ImportError
-        obstore is not installed, or the library that looks for credentials.
-    UnsupportedError
-        obstore has no word for an option.
-    """
+    """Return the filesystem of a bucket or container, by the beginning of its urls."""
     kind = {"s3": S3Files, "az": AzureFiles}[kind_of(place)]
     return kind(place, repeats=retries, **options)

@@ -252,12 +252,7 @@ WHOLE = 64 * 2**20
 
 
 def demand_small(size: int | None) -> None:
-    """Refuse a whole file, in answer to a request for a range, if it is large.
-
-    Raises
-    ------
-    StoreError
-    """
+    """Refuse a whole file, in answer to a request for a range, if it is large."""
     if size is None or size > WHOLE:
         raise StoreError(
             f"the server knows no ranges and sends the whole file, of {size or 'unknown'} bytes; "
@@ -266,13 +261,7 @@ def demand_small(size: int | None) -> None:
 
 
 def demand_whole_answer(answer: Answer, file: SourceFile, length: int) -> bytes:
-    """Return the bytes of an answer, if it is complete and the file has not changed.
-
-    Raises
-    ------
-    StoreError
-        The file has changed since it was scanned, or the answer has too few bytes.
-    """
+    """Return the bytes of an answer, if it is complete and the file has not changed."""
     if get_options().check_sources:
         _check(answer, file)
     if len(answer.data) != length:
