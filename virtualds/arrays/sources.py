@@ -21,12 +21,11 @@ from virtualds.codecs.zip_member import ZipMember
 from virtualds.errors import UnsupportedError
 from virtualds.source_file import NO_NUMBER, SourceFile
 from virtualds.stores import (
-    find_archive_checksums,
-    find_archive_entries,
+    find_members,
     is_in_archive,
     locate_outside_archives,
 )
-from virtualds.stores.archive import Entry, make_member_error
+from virtualds.stores.archive import ArchiveMember, make_member_error
 from virtualds.urls import HELD, normalise_url, scheme_of
 
 
@@ -275,13 +274,14 @@ def _resolve_deflated(array: ManifestArray) -> ManifestArray:
     if any(manifest.is_in_set for manifest in manifests):
         return array
     files = list(dict.fromkeys(file for manifest in manifests for file in manifest.files))
-    entries = dict(zip(files, find_archive_entries(files), strict=False))
-    if not entries:
+    members = [one for one in find_members(files) if one is not None and one[1].entry]
+    packed = [one[1].packed is not None for one in members]
+    if len(members) < len(files) or not any(packed):
         return array
     skips = {_find_skip(manifest) for manifest in manifests}
     if len(skips) > 1 or None in skips:
-        raise make_member_error(next(file.url for file in files if entries[file].is_packed))
-    codec = ZipMember(skips.pop() or 0)
+        raise make_member_error(files[packed.index(True)].url)
+    codec, entries = ZipMember(skips.pop() or 0), dict(zip(files, members, strict=True))
     fragments = tuple(
         replace(f, manifest=_enclose(f.manifest, [entries[n] for n in f.manifest.files]))
         for f in array.fragments
@@ -290,15 +290,17 @@ def _resolve_deflated(array: ManifestArray) -> ManifestArray:
     return replace(array, fragments=fragments, pipelines=pipelines)
 
 
-def _enclose(manifest: ChunkManifest, entries: Sequence[Entry]) -> ChunkManifest:
+def _enclose(
+    manifest: ChunkManifest, members: Sequence[tuple[SourceFile, ArchiveMember]]
+) -> ChunkManifest:
     """Return a manifest of whole members, one for each file of the table, with their headers."""
-    lengths = np.array([*(entry.length for entry in entries), 0, 0], np.int64)
+    lengths = np.array([*(member.entry for _, member in members), 0, 0], np.int64)
     wholes = replace(
         manifest,
         offset=settle_column(np.zeros((), np.int64), manifest.shape),
         length=settle_column(lengths[compact(manifest.file)], manifest.shape),
     )
-    return wholes.relocated([(entry.archive, entry.begin) for entry in entries])
+    return wholes.relocated([(archive, member.header) for archive, member in members])
 
 
 def _find_skip(manifest: ChunkManifest) -> int | None:
@@ -332,7 +334,8 @@ def _find_checksums(manifest: ChunkManifest, codecs: bool) -> npt.NDArray[np.uin
     codecs. If it has none, only small chunks get checksums.
     """
     # negative codes of files, of chunks that lie in no file, count from the end
-    known = np.array([*find_archive_checksums(manifest.files), 0, 0], np.uint64)
+    members = find_members(manifest.files)
+    known = np.array([*(one[1].checksum if one else 0 for one in members), 0, 0], np.uint64)
     sizes = np.array([*(file.size or 0 for file in manifest.files), 0, 0], np.int64)
     file, offset, length = (compact(getattr(manifest, n)) for n in ("file", "offset", "length"))
     whole = (offset == 0) & (length == sizes[file]) & (codecs | (length <= READ_WHOLE))

@@ -27,9 +27,7 @@ from virtualds.arrays.sources import READ_WHOLE
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.source_file import SourceFile, compute_checksum_behind
 from virtualds.stores import (
-    find_archive_checksums,
-    find_archive_entries,
-    find_archive_headers,
+    find_members,
     find_store,
     read_heads,
 )
@@ -137,10 +135,10 @@ def _fetch_heads(files: Sequence[SourceFile]) -> list[bytes]:
         )
     # one range covers the header of a member and the header of its array
     span = LOCAL_HEADER + MEMBER_EXTRA + USUAL_HEADER
-    headers = find_archive_headers(files)
-    for first in range(0, len(headers), AT_ONCE):
-        some = headers[first : first + AT_ONCE]
-        fetch_ahead({some[0][0]: [(begin, span) for _, begin in some]})
+    found = [one for one in find_members(files) if one is not None]
+    for first in range(0, len(found), AT_ONCE):
+        some = found[first : first + AT_ONCE]
+        fetch_ahead({some[0][0]: [(member.header, span) for _, member in some]})
     return read_heads(files, USUAL_HEADER)
 
 
@@ -169,8 +167,8 @@ def _find_checksum(file: SourceFile, header: bytes, nbytes: int) -> int:
         The member is damaged.
     """
     size = file.size or 0
-    [whole] = find_archive_checksums([file])
-    is_deflated = bool(find_archive_entries([file]))
+    [found] = find_members([file])
+    whole, is_deflated = (found[1].checksum, found[1].packed is not None) if found else (0, False)
     if not whole or (not is_deflated and size > len(header) + READ_WHOLE):
         return 0
     if nbytes and len(header) + nbytes == size:

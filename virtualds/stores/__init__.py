@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextvars import ContextVar
-from typing import Protocol
+from typing import Any
 
 from virtualds.source_file import SourceFile
-from virtualds.stores.archive import ArchiveStore, Entry, read_tar_index, read_zip_index
+from virtualds.stores.archive import ArchiveMember, ArchiveStore, read_tar_index, read_zip_index
 from virtualds.stores.fsspec import FsspecStore
 from virtualds.stores.held import HeldStore
 from virtualds.stores.local import LocalStore
@@ -23,22 +23,16 @@ ARCHIVES: dict[str, ArchiveStore] = {}
 _ANY_OTHER = FsspecStore()
 
 
-class ScanningStore(Store, Protocol):
-    """A store that holds what is fetched of some urls."""
-
-    def answers_for(self, url: str) -> bool:
-        """Say whether it answers for a url."""
-
-
-SCANNED: ContextVar[ScanningStore | None] = ContextVar("virtualds_scanned", default=None)
-"""The store of the file or set that is being opened: in the thread that opens it, and in those that
-read for it, which work in a copy of its context. No other thread sees it."""
+SCANNED: ContextVar[Any] = ContextVar("virtualds_scanned", default=None)
+"""The store of the file or set that is being opened (`stores.scan_cache.Scan`), None if none is: in
+the thread that opens it, and in those that read for it, which work in a copy of its context. No
+other thread sees it."""
 
 
 def find_store(url: str) -> Store:
     """Return the store that answers for a url."""
     if (scanned := SCANNED.get()) is not None and scanned.answers_for(url):
-        return scanned
+        return scanned  # type: ignore[no-any-return]
     return _archives_of(url) or STORES.get(scheme_of(url), _ANY_OTHER)
 
 
@@ -75,42 +69,17 @@ def locate_outside_archives(files: Sequence[SourceFile]) -> list[tuple[SourceFil
     return found
 
 
-def find_archive_checksums(files: Sequence[SourceFile]) -> list[int]:
-    """Return the checksum of each whole file from its archive, 0 where there is none.
+def find_members(files: Sequence[SourceFile]) -> list[tuple[SourceFile, ArchiveMember] | None]:
+    """Return the archive of each file, and where the file lies in it; None for one in none.
 
     Raises
     ------
     StoreError
         An archive cannot be read, or has changed.
     """
-    found = [0] * len(files)
-    for store in ARCHIVES.values():
-        numbers = [n for n, file in enumerate(files) if _archives_of(file.url) is store]
-        checksums = store.find_checksums([files[n] for n in numbers])
-        for n, checksum in zip(numbers, checksums, strict=True):
-            found[n] = checksum
-    return found
-
-
-def find_archive_entries(files: Sequence[SourceFile]) -> list[Entry]:
-    """Return where members of zip archives lie with their headers, if one of them is deflated.
-
-    The list is empty if none is, or if there are other files.
-    """
-    store = ARCHIVES["zip"]
-    if not files or any(_archives_of(file.url) is not store for file in files):
-        return []
-    found = store.locate_entries(files)
-    return found if any(entry.is_packed for entry in found) else []
-
-
-def find_archive_headers(files: Sequence[SourceFile]) -> list[tuple[SourceFile, int]]:
-    """Return for each member of one archive the archive, and the offset of the member's header.
-
-    The data follow within few bytes. The list is empty for files outside archives.
-    """
-    store = _archives_of(files[0].url) if files else None
-    return [] if store is None else store.locate_headers(files)
+    stores = [_archives_of(file.url) for file in files]
+    pairs = zip(stores, files, strict=True)
+    return [None if store is None else store.find_member(file) for store, file in pairs]
 
 
 def read_heads(files: Sequence[SourceFile], length: int) -> list[bytes]:
@@ -128,9 +97,7 @@ __all__ = [
     "STORES",
     "FsspecStore",
     "LocalStore",
-    "find_archive_checksums",
-    "find_archive_entries",
-    "find_archive_headers",
+    "find_members",
     "find_store",
     "locate_outside_archives",
     "read_heads",

@@ -311,13 +311,7 @@ def is_nameable(url: str) -> bool:
 
 
 def demand_nameable(url: str) -> None:
-    """Refuse a url that no reference set may name.
-
-    Raises
-    ------
-    UnsupportedError
-        As `is_nameable` says.
-    """
+    """Refuse a url that no reference set may name."""
     if not is_nameable(url):
         raise UnsupportedError(
             f"{without_secrets(url)!r}: a name with control characters, as line breaks are, or one "

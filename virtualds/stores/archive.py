@@ -6,7 +6,6 @@ of an archive. It does not write.
 
 from __future__ import annotations
 
-import io
 import struct
 import tarfile
 import threading
@@ -23,11 +22,10 @@ from virtualds.bounds import decode_stream
 from virtualds.errors import FormatError, UnsupportedError
 from virtualds.options import get_options
 from virtualds.source_file import PRESENT, SourceFile, StorageOptions, find_mismatch
-from virtualds.stores.block_cache import FIRST_PAGES, PAGE
+from virtualds.stores.block_cache import FIRST_PAGES, PAGE, BlockFile, OutsideError
 from virtualds.stores.store import (
     ListedFile,
     Range,
-    ReadOnlyStore,
     RequestLimits,
     Store,
     StoreError,
@@ -66,13 +64,7 @@ TARS = (".tgz", ".tbz2", ".txz", ".tar.gz", ".tar.bz2", ".tar.xz")
 
 
 def demand_uncompressed(url: str, head: bytes, options: StorageOptions | None = None) -> None:
-    """Refuse a file that begins as a compressed one does.
-
-    Raises
-    ------
-    UnsupportedError
-        It does.
-    """
+    """Refuse a file that begins as a compressed one does."""
     found = next((how for magic, how in COMPRESSIONS.items() if head.startswith(magic)), None)
     if found is None:
         return
@@ -154,10 +146,6 @@ HEADERS = 4 * BLOCK
 """Bytes that hold the headers of most tar members: one block, or three with extended names."""
 
 
-class OutsideError(OSError):
-    """A seek before the first byte of an archive."""
-
-
 class ArchiveMember(NamedTuple):
     """A file in an archive.
 
@@ -191,18 +179,10 @@ def is_tar(head: bytes) -> bool:
 
 
 def read_zip_index(read: Read, size: int, where: str) -> Index:
-    """Return the members of a zip archive, from its central directory.
-
-    Raises
-    ------
-    FormatError
-        The archive is damaged or truncated.
-    UnsupportedError
-        Its members are references.
-    """
+    """Return the members of a zip archive, from its central directory."""
     with (
         _describe_errors(where),
-        zipfile.ZipFile(_Window(read, size, max(size - TAIL, 0))) as archive,
+        zipfile.ZipFile(BlockFile(_Window(read, size, max(size - TAIL, 0)))) as archive,
     ):
         entries = [entry for entry in archive.infolist() if not entry.is_dir()]
         stops = sorted({entry.header_offset for entry in archive.infolist()})
@@ -270,13 +250,7 @@ def _find_zip_problem(entry: zipfile.ZipInfo) -> str | None:
 
 
 def parse_data_offset(header: bytes, place: int, where: str) -> int:
-    """Return the data offset of the zip member whose local header lies at ``place``.
-
-    Raises
-    ------
-    FormatError
-        There is no such header.
-    """
+    """Return the data offset of the zip member whose local header lies at ``place``."""
     if not header.startswith(LOCAL_MAGIC) or len(header) < LOCAL_HEADER:
         raise FormatError(
             f"{where}: there is no header of a member at byte {place}; the archive is damaged, "
@@ -287,16 +261,8 @@ def parse_data_offset(header: bytes, place: int, where: str) -> int:
 
 
 def read_tar_index(read: Read, size: int, where: str) -> Index:
-    """Return the members of a tar archive, from the header of each.
-
-    Raises
-    ------
-    FormatError
-        The archive is damaged or truncated.
-    UnsupportedError
-        It is compressed.
-    """
-    window = _Window(read, size, 0)
+    """Return the members of a tar archive, from the header of each."""
+    window = BlockFile(_Window(read, size, 0))
     demand_uncompressed(where, window.read(BLOCK))
     window.seek(0)
     found = {}
@@ -351,58 +317,37 @@ def _describe_errors(where: str) -> Iterator[None]:
         ) from error
 
 
-class _Window(io.RawIOBase):
-    """An archive as a file object that holds the piece that was read last.
+class _Window:
+    """An archive of which the piece that was read last is held.
 
     Pieces that are read at one distance from each other, as the headers of members of one size are,
     are fetched together. A wrong guess costs nothing but its bytes.
     """
 
     def __init__(self, read: Read, size: int, start: int) -> None:
-        self._read, self._size, self._place = read, size, 0
+        self._read, self.size = read, size
         self._guessed: dict[int, bytes] = {}
         # tarfile looks at the byte before a header
         self._last, self._step, self._count = -1, 0, GUESSED
         [self._held] = read([(start, min(TAIL, size - start))]) if size else [b""]
         self._start = start
 
-    def readable(self) -> bool:
-        return True
+    def read(self, offset: int, length: int) -> bytes:
+        begin = offset - self._start
+        if begin < 0 or begin + length > len(self._held):
+            self._start, begin = offset, 0
+            self._held = self._guessed.pop(offset, b"")
+            if len(self._held) < length:
+                self._held = self._fetch(offset, min(max(length, AHEAD), self.size - offset))
+        return self._held[begin : begin + length]
 
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._place
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._size}[whence]
-        if start + offset < 0:
-            # an OSError, which zipfile expects where an archive is shorter than a record
-            raise OutsideError(f"byte {start + offset} of an archive")
-        self._place = start + offset
-        return self._place
-
-    def read(self, count: int | None = -1, /) -> bytes:
-        """Return bytes up to the end of the archive, without memory for more."""
-        left = max(self._size - self._place, 0)
-        count = left if count is None or count < 0 else min(count, left)
-        begin = self._place - self._start
-        if begin < 0 or begin + count > len(self._held):
-            self._start, begin = self._place, 0
-            self._held = self._guessed.pop(self._place, b"")
-            if len(self._held) < count:
-                self._held = self._fetch(min(max(count, AHEAD), left)) if left else b""
-        self._place += count
-        return self._held[begin : begin + count]
-
-    def _fetch(self, length: int) -> bytes:
-        """Return bytes from here on, and fetch what is likely to be read next along with them."""
-        step, self._step = self._step, self._place - self._last
-        self._last, wanted = self._place, [(self._place, length)]
+    def _fetch(self, place: int, length: int) -> bytes:
+        """Return a range, and fetch what is likely to be read next along with it."""
+        step, self._step = self._step, place - self._last
+        self._last, wanted = place, [(place, length)]
         if step == self._step > AHEAD:
-            last = min(self._place + self._count * step, self._size - HEADERS)
-            wanted += [(n, HEADERS) for n in range(self._place + step, last + 1, step)]
+            last = min(place + self._count * step, self.size - HEADERS)
+            wanted += [(n, HEADERS) for n in range(place + step, last + 1, step)]
             self._count = min(2 * self._count, MOST_GUESSED)
             self._last = wanted[-1][0]
         found = self._read(wanted)
@@ -459,16 +404,7 @@ class _Archive:
         return member.header, min(count, (self.file.size or 0) - member.header)
 
 
-class Entry(NamedTuple):
-    """A member of a zip archive with its header: where it lies, and whether it is deflated."""
-
-    archive: SourceFile
-    begin: int
-    length: int
-    is_packed: bool
-
-
-class ArchiveStore(ReadOnlyStore):
+class ArchiveStore(Store):
     """The members of archives of one kind.
 
     Parameters
@@ -513,9 +449,6 @@ class ArchiveStore(ReadOnlyStore):
                 raise StoreError(f"the archive is damaged: of all its bytes, {reason}", item)
         return found
 
-    def prefetch(self, file: SourceFile, ranges: Sequence[Range]) -> None:
-        """Do nothing: this store reads few bytes."""
-
     def check_unchanged(self, file: SourceFile) -> None:
         """Refuse an archive that has changed since it was scanned."""
         archive, _ = self._find_member(file)
@@ -545,13 +478,7 @@ class ArchiveStore(ReadOnlyStore):
         return self.get_ranges(file, [(0, file.size or 0)])[0] if file.size else b""
 
     def list_files(self, url: str, options: StorageOptions | None) -> list[ListedFile]:
-        """Return all members below a folder.
-
-        Raises
-        ------
-        UnsupportedError
-            A member is compressed, encrypted or otherwise not stored as plain bytes.
-        """
+        """Return all members below a folder."""
         archive = self._open_archive(url, options, fresh=True)
         folder = split_archive_url(url).member.strip("/")
         start = f"{folder}/" if folder else ""
@@ -577,25 +504,15 @@ class ArchiveStore(ReadOnlyStore):
             offsets |= dict(zip(numbers, begins, strict=True))
         return [(archive.file, offsets[n]) for n, (archive, _) in enumerate(found)]
 
-    def find_checksums(self, files: Sequence[SourceFile]) -> list[int]:
-        """Return the checksum of each whole member, 0 where the archive has none."""
-        return [member.checksum for _, member in map(self._find_member, files)]
-
-    def locate_headers(self, files: Sequence[SourceFile]) -> list[tuple[SourceFile, int]]:
-        """Return for each member its archive, and the offset of its header there."""
-        return [(archive.file, member.header) for archive, member in map(self._find_member, files)]
-
     def read_heads(self, files: Sequence[SourceFile], length: int) -> list[bytes]:
         """Return the first bytes of members of one archive, with one request for all."""
         found = [self._find_member(file) for file in files]
         return self._read_heads(found[0][0], [member for _, member in found], length)
 
-    def locate_entries(self, files: Sequence[SourceFile]) -> list[Entry]:
-        """Return for each member of a zip archive where it lies with its header."""
-        return [
-            Entry(archive.file, member.header, member.entry, member.packed is not None)
-            for archive, member in map(self._find_member, files)
-        ]
+    def find_member(self, file: SourceFile) -> tuple[SourceFile, ArchiveMember]:
+        """Return the archive of a member, and where the member lies in it."""
+        archive, member = self._find_member(file)
+        return archive.file, member
 
     # ------------------------------------------------------------------ archives
 

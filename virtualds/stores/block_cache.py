@@ -11,7 +11,7 @@ import io
 import threading
 from collections import OrderedDict
 from collections.abc import Collection, Iterable
-from typing import Any
+from typing import Any, Protocol
 
 from virtualds.source_file import SourceFile
 from virtualds.stores.store import Range, Store, StoreError
@@ -37,15 +37,10 @@ class FetchError(StoreError):
 
 
 class Blocks:
-    """The held bytes of one file, for any number of threads.
+    """The held bytes of one file, for any number of threads; what cannot be had is a `FetchError`.
 
-    Parameters
-    ----------
-    store : Store
-    file : SourceFile
-        The file, whose size is known.
-    head : bytes
-        Its beginning, where it is known: whole pages, or the whole file.
+    The size of the file is known. ``head`` is its beginning, as far as that is known: whole pages,
+    or the whole file.
     """
 
     def __init__(self, store: Store, file: SourceFile, head: bytes = b"") -> None:
@@ -66,25 +61,18 @@ class Blocks:
         """Return a range that is held, None if a part of it is not."""
         first, stop = _find_pages(offset, length)
         with self._lock:
-            found = [self._pages.get(number) for number in range(first, stop)]
-            for number in range(first, stop):
-                if number in self._pages:
-                    self._pages.move_to_end(number)
-        parts = [page for page in found if page is not None]
-        if len(parts) < len(found):
+            there = [number for number in range(first, stop) if number in self._pages]
+            parts = [self._pages[number] for number in there]
+            for number in there:
+                self._pages.move_to_end(number)
+        if len(parts) < stop - first:
             return None
         self.hits += 1
         begin = offset - first * PAGE
         return b"".join(parts)[begin : begin + length]
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return a range of the file, and fetch what is not held of it.
-
-        Raises
-        ------
-        FetchError
-            It could not be fetched.
-        """
+        """Return a range of the file, and fetch what is not held of it."""
         if length > MOST * PAGE:
             places = range(offset, offset + length, MOST * PAGE)
             stop = offset + length
@@ -99,26 +87,14 @@ class Blocks:
         return found
 
     def begin(self) -> None:
-        """Fetch the beginning, unless it has been held before.
-
-        Raises
-        ------
-        FetchError
-            It could not be fetched.
-        """
+        """Fetch the beginning, unless it has been held before."""
         with self._lock:
             if not self._is_begun:
                 self.fetch(0, min(FIRST_PAGES * PAGE, self.size))
             self._is_begun = True
 
     def fetch(self, offset: int, length: int) -> None:
-        """Fetch the missing pages of a range, and following ones.
-
-        Raises
-        ------
-        FetchError
-            They could not be fetched.
-        """
+        """Fetch the missing pages of a range, and following ones."""
         with self._lock:
             if missing := self.find_missing([(offset, length)]):
                 self._get([(missing[0], self._find_end_of_block(missing[0], missing[-1] + 1))])
@@ -127,11 +103,6 @@ class Blocks:
         """Fetch the missing pages of many ranges at once, with few requests.
 
         Nothing is fetched where that is more than the longest block.
-
-        Raises
-        ------
-        FetchError
-            They could not be fetched.
         """
         with self._lock:
             missing = self.find_missing(ranges)
@@ -139,18 +110,7 @@ class Blocks:
                 self._get(_join_pages(missing))
 
     def fetch_pages(self, pages: Collection[int], ahead: int) -> int:
-        """Fetch pages at once, with some that follow them: together about ``ahead``.
-
-        Returns
-        -------
-        int
-            How many pages were fetched.
-
-        Raises
-        ------
-        FetchError
-            They could not be fetched.
-        """
+        """Fetch pages and some that follow them, about ``ahead`` together; return how many."""
         with self._lock:
             runs = _join_pages(sorted(pages))
             stretch = ahead // len(runs) * PAGE
@@ -196,41 +156,48 @@ class Blocks:
             self._pages.popitem(last=False)
 
 
+class OutsideError(OSError):
+    """A seek before the first byte of a file."""
+
+
+class Pieces(Protocol):
+    """Bytes that are read piece by piece, within their size."""
+
+    size: int
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return a range."""
+
+
 class BlockFile(io.RawIOBase):
-    """A remote file as a seekable file object.
+    """Pieces, such as the blocks of a remote file, as a seekable file object."""
 
-    Parameters
-    ----------
-    blocks : Blocks
-    """
-
-    def __init__(self, blocks: Blocks) -> None:
-        self._blocks = blocks
-        self._place = 0
+    def __init__(self, pieces: Pieces) -> None:
+        self._pieces, self._place = pieces, 0
 
     def readable(self) -> bool:
-        """Return True: the file can be read."""
         return True
 
     def seekable(self) -> bool:
-        """Return True: the file can be sought in."""
         return True
 
     def tell(self) -> int:
-        """Return the position of the next read."""
         return self._place
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move to a position."""
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._blocks.size}[whence]
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._pieces.size}[whence]
+        if start + offset < 0:
+            # an OSError, as of any file; zipfile expects it where an archive is too short
+            raise OutsideError(f"there is no byte {start + offset}")
         self._place = start + offset
         return self._place
 
     def readinto(self, buffer: Any) -> int:
-        """Fill a buffer up to the end of the file."""
         view = memoryview(buffer).cast("B")
-        length = max(min(len(view), self._blocks.size - self._place), 0)
-        view[:length] = self._blocks.read(self._place, length)
+        length = min(len(view), self._pieces.size - self._place)
+        if length <= 0:
+            return 0
+        view[:length] = self._pieces.read(self._place, length)
         self._place += length
         return length
 

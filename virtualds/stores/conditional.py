@@ -53,13 +53,7 @@ class ByContent:
         )
 
     def demand_conditions(self, filesystem: Any, path: str) -> None:
-        """Refuse a filesystem on which writers would not notice each other.
-
-        Raises
-        ------
-        UnsupportedError
-            Conditional writes are unsafe, and the setting ``only_writer`` is off.
-        """
+        """Refuse a filesystem on which writers would not notice each other."""
         reason = self.find_unsafe_reason(filesystem, path)
         if reason and not get_options().only_writer:
             raise UnsupportedError(

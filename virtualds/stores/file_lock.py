@@ -56,13 +56,7 @@ else:
 
 @contextmanager
 def hold_lock(path: str) -> Iterator[None]:
-    """Hold the lock of this name; wait while another thread or process holds it.
-
-    Raises
-    ------
-    UnsupportedError
-        The filesystem knows no locks.
-    """
+    """Hold the lock of this name; wait while another thread or process holds it."""
     handle = _acquire(path)
     try:
         yield

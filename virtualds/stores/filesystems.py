@@ -195,12 +195,7 @@ class LoginPageError(PermissionError):
 
 
 def demand_no_login(response: Any) -> None:
-    """Refuse a page of another host than the one that was asked.
-
-    Raises
-    ------
-    LoginPageError
-    """
+    """Refuse a page of another host than the one that was asked."""
     asked = response.history[0].url if response.history else response.url
     if response.content_type == "text/html" and asked.origin() != response.url.origin():
         raise LoginPageError(
@@ -322,15 +317,7 @@ FILESYSTEM, STORE = "filesystem", "store"
 
 
 def find_filesystem(url: str, options: StorageOptions | None) -> tuple[Any, str]:
-    """Return the fsspec filesystem of a url, and the path in it.
-
-    Raises
-    ------
-    StoreError
-        fsspec has no filesystem for the url, or not with these options.
-    UnsupportedError
-        An option has no meaning for these urls.
-    """
+    """Return the fsspec filesystem of a url, and the path in it."""
     return _find_filesystem(url, resolve_options(options))
 
 

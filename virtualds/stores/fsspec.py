@@ -49,6 +49,7 @@ from virtualds.stores.store import (
     Range,
     RequestError,
     RequestLimits,
+    Store,
     StoreError,
     make_far_limits,
 )
@@ -274,29 +275,20 @@ INFO_VERSIONS = ("ETag", "generation", "etag")
 _TURNS: dict[tuple[int, str, int], threading.Semaphore] = {}
 
 
-class FsspecStore:
+class FsspecStore(Store):
     """The files of any fsspec filesystem."""
 
     @property
     def reach(self) -> RequestLimits:
-        """The limits of a far store."""
         return make_far_limits()
 
     def get_ranges(self, file: SourceFile, ranges: Sequence[Range]) -> Sequence[bytes]:
-        """Return the bytes of every range, with retries."""
         if len(ranges) == 1:
             return [_get_range(file, 0, ranges[0])]
         with ThreadPoolExecutor(min(len(ranges) or 1, get_options().max_requests)) as pool:
             return list(pool.map(partial(_get_range, file), count(), ranges))
 
-    def prefetch(self, file: SourceFile, ranges: Sequence[Range]) -> None:
-        """Do nothing: prefetching is done by the reader."""
-
-    def check_unchanged(self, file: SourceFile) -> None:
-        """Do nothing: a check would need a request."""
-
     def describe(self, url: str, options: StorageOptions | None) -> SourceFile:
-        """Return the file with its size and, where the store has one, its etag."""
         return _describe_file(url, fetch_info(url, options), options)
 
     def read_head(
@@ -315,7 +307,6 @@ class FsspecStore:
         return file, self.get_ranges(file, [(0, length)])[0] if length else b""
 
     def read_all(self, url: str, options: StorageOptions | None) -> bytes:
-        """Return a whole file, with retries."""
         with describe_errors(url):
             return retry_request(
                 lambda _: use_filesystem(url, options, get_whole),
@@ -343,13 +334,11 @@ class FsspecStore:
         replace: bool,
         expected: str | None = None,
     ) -> None:
-        """Refuse: fsspec cannot replace a folder in one step."""
         raise UnsupportedError(
             f"{url}: only local disk replaces a folder in one step; write to another url"
         )
 
     def demand_conditions(self, url: str, options: StorageOptions | None) -> None:
-        """Refuse a filesystem without conditional writes, and a server that ignores them."""
         _ask_once(
             "", url, options, lambda fs, path: find_versioning(fs).demand_conditions(fs, path)
         )
@@ -359,7 +348,6 @@ class FsspecStore:
         return _ask_once("GET", url, options, lambda fs, path: find_versioning(fs).read(fs, path))
 
     def find_version(self, url: str, options: StorageOptions | None) -> str | None:
-        """Return the current version, None if there is no such file."""
         try:
             return _ask_once(
                 "HEAD", url, options, lambda fs, path: find_versioning(fs).find_version(fs, path)
@@ -429,15 +417,7 @@ def _ask_once(
 
 
 def fetch_info(url: str, options: StorageOptions | None) -> dict[str, Any]:
-    """Return what fsspec says of one file, by one request.
-
-    Raises
-    ------
-    IsADirectoryError
-        It is a folder.
-    OSError
-        The file does not exist or may not be read.
-    """
+    """Return what fsspec says of one file, by one request."""
 
     def ask(filesystem: Any, path: str) -> dict[str, Any]:
         # the current state, not that of an earlier listing

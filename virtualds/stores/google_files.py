@@ -241,11 +241,6 @@ def make_google_files(url: str, options: dict[str, Any], *, retries: bool) -> Go
     """Return the filesystem of a url.
 
     ``retries`` says whether it repeats requests that fail.
-
-    Raises
-    ------
-    PermissionError
-        gcsfs finds no credentials, or cannot use those that it got.
     """
     settings = {**GoogleFiles._get_kwargs_from_urls(url), **name_anonymous(options)}
     try:

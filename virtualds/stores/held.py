@@ -10,11 +10,11 @@ import io
 import secrets
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from virtualds.errors import UnsupportedError
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.stores.store import ListedFile, Range, ReadOnlyStore, RequestLimits, StoreError
+from virtualds.stores.store import ListedFile, Range, RequestLimits, Store, StoreError
 from virtualds.urls import HELD
 
 OBJECT = "held"
@@ -26,46 +26,14 @@ REMEDY = (
 )
 
 
-class HeldObject(Protocol):
-    """The bytes behind a url of this process."""
-
-    name: str
-
-    @property
-    def size(self) -> int:
-        """How many bytes there are."""
-
-    def read(self, offset: int, length: int) -> bytes:
-        """Return a range, shorter where the bytes end."""
-
-
 class HeldBytes:
-    """Bytes in memory.
-
-    Parameters
-    ----------
-    data : bytes-like
-        A copy is taken of what may change.
-    what : str
-        What the user gave; the end of the url.
-
-    Examples
-    --------
-    >>> HeldBytes(b"0123456789").read(2, 3)
-    b'234'
-    """
+    """A copy of bytes in memory; ``what`` the user gave is the end of their url."""
 
     def __init__(self, data: bytes | bytearray | memoryview, what: str = "bytes") -> None:
         self._data = bytes(data)
-        self.name = _make_url(what)
-
-    @property
-    def size(self) -> int:
-        """How many bytes there are."""
-        return len(self._data)
+        self.name, self.size = _make_url(what), len(self._data)
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return a range."""
         return self._data[offset : offset + length]
 
     def __eq__(self, other: object) -> bool:
@@ -79,34 +47,17 @@ class HeldBytes:
 
 
 class HeldFile:
-    """An open binary file of Python, which one thread at a time reads.
-
-    Parameters
-    ----------
-    file : binary file
-        It stays open as long as references need it; this object never closes it.
-    """
+    """An open binary file of Python, which one thread at a time reads, and which nobody closes."""
 
     def __init__(self, file: Any) -> None:
         self._file, self._lock = file, threading.Lock()
         self.name = _make_url(type(file).__name__)
-        self.size = self._measure()
-
-    def _measure(self) -> int:
-        """Return the size of the file, and leave its position as it was."""
-        place = self._file.tell()
-        size = int(self._file.seek(0, io.SEEK_END))
-        self._file.seek(place)
-        return size
+        place = file.tell()
+        self.size = int(file.seek(0, io.SEEK_END))
+        file.seek(place)
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return a range.
-
-        Raises
-        ------
-        StoreError
-            The file is closed.
-        """
+        """Return a range, shorter where the file ends."""
         with self._lock:
             try:
                 self._file.seek(offset)
@@ -132,6 +83,10 @@ class HeldFile:
         return self.name
 
 
+HeldObject = HeldBytes | HeldFile
+"""The bytes behind a url of this process: their name and size, and ranges of them."""
+
+
 def _make_url(what: str) -> str:
     return f"{HELD}://{secrets.token_hex(6)}/{what}"
 
@@ -141,18 +96,14 @@ def make_options(held: HeldObject) -> StorageOptions:
     return StorageOptions({OBJECT: held})
 
 
-class HeldStore(ReadOnlyStore):
+class HeldStore(Store):
     """The objects of this process, each reached through its own access options."""
 
     refusal = "objects; give a path or url"
 
-    @property
-    def reach(self) -> RequestLimits:
-        """The limits of a near store, which the thread reads that needs the bytes."""
-        return RequestLimits(gap=0, run=2**23, at_once=0)
+    reach = RequestLimits(gap=0, run=2**23, at_once=0)
 
     def get_ranges(self, file: SourceFile, ranges: Sequence[Range]) -> Sequence[bytes]:
-        """Return the bytes of every range."""
         try:
             held = _find_object(file.url, file.options)
         except FileNotFoundError as error:
@@ -165,29 +116,20 @@ class HeldStore(ReadOnlyStore):
             found.append(data)
         return found
 
-    def prefetch(self, file: SourceFile, ranges: Sequence[Range]) -> None:
-        """Do nothing: the bytes are here."""
-
-    def check_unchanged(self, file: SourceFile) -> None:
-        """Do nothing: bytes do not change, and open files tell nothing."""
-
     def describe(self, url: str, options: StorageOptions | None) -> SourceFile:
-        """Return the file with its size."""
         return SourceFile(url, _find_object(url, options).size, None, None, options)
 
     def read_head(
         self, url: str, options: StorageOptions | None, length: int
     ) -> tuple[SourceFile, bytes]:
-        """Return the file with its size, and its first bytes."""
         return self.describe(url, options), _find_object(url, options).read(0, length)
 
     def read_all(self, url: str, options: StorageOptions | None) -> bytes:
-        """Return all bytes."""
         held = _find_object(url, options)
         return held.read(0, held.size)
 
     def list_files(self, url: str, options: StorageOptions | None) -> list[ListedFile]:
-        """Return nothing: an object is no folder."""
+        # an object is no folder
         return []
 
 
@@ -203,13 +145,7 @@ def _find_object(url: str, options: Mapping[str, Any] | None) -> HeldObject:
 
 
 def demand_lasting(files: Iterable[SourceFile], target: str) -> None:
-    """Refuse references to bytes that exist in this process alone.
-
-    Raises
-    ------
-    UnsupportedError
-        There is one.
-    """
+    """Refuse references to bytes that exist in this process alone."""
     for file in files:
         if HELD in file.url and file.url.rpartition("::")[2].startswith(f"{HELD}://"):
             raise UnsupportedError(

@@ -179,15 +179,7 @@ class FileColumns:
 
 
 def list_states(pattern: str, options: StorageOptions | None) -> FileColumns:
-    """Return the files that match a pattern, sorted by url.
-
-    Raises
-    ------
-    FileNotFoundError
-        No file matches.
-    OSError
-        A folder cannot be listed.
-    """
+    """Return the files that match a pattern, sorted by url."""
     scheme = scheme_of(pattern)
     walk = _walk_local if scheme == "file" else _walk_remote
     try:
@@ -206,13 +198,7 @@ def list_states(pattern: str, options: StorageOptions | None) -> FileColumns:
 
 
 def fetch_state(url: str, options: StorageOptions | None) -> FileState:
-    """Return the present state of one file; of a remote file by one request.
-
-    Raises
-    ------
-    OSError
-        The file does not exist or may not be read.
-    """
+    """Return the present state of one file; of a remote file by one request."""
     if scheme_of(url) == "file":
         try:
             found = os.stat(local_path(url))

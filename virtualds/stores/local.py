@@ -30,6 +30,7 @@ from virtualds.stores.store import (
     ListedFile,
     Range,
     RequestLimits,
+    Store,
     StoreError,
     version_of,
 )
@@ -541,14 +542,13 @@ LEAST_PREFETCH = 2**16
 """Bytes: reading ahead saves no time for less than these."""
 
 
-class LocalStore:
+class LocalStore(Store):
     """The files of this machine."""
 
     # a call takes as long as copying a page or two
     reach = RequestLimits(gap=8 * 1024, run=2**20, at_once=0)
 
     def get_ranges(self, file: SourceFile, ranges: Sequence[Range]) -> Sequence[bytes]:
-        """Return the bytes of every range, if the file is still the one that was scanned."""
         with open_checked(file) as handle:
             return [
                 read_range(handle, offset, length, item)
@@ -592,7 +592,6 @@ class LocalStore:
                 os.close(handle)
 
     def check_unchanged(self, file: SourceFile) -> None:
-        """Refuse a file whose size or modification time has changed."""
         if get_options().check_sources:
             try:
                 check_unchanged(file, os.stat(path_of(file.url)))
@@ -602,7 +601,6 @@ class LocalStore:
                 raise StoreError(error.strerror or str(error)) from error
 
     def describe(self, url: str, options: StorageOptions | None) -> SourceFile:
-        """Return the file with its size and modification time."""
         found = os.stat(path_of(url))
         if not stat.S_ISDIR(found.st_mode):
             check_regular(found)
@@ -611,13 +609,11 @@ class LocalStore:
     def read_head(
         self, url: str, options: StorageOptions | None, length: int
     ) -> tuple[SourceFile, bytes]:
-        """Return the file with its size and modification time, and its first bytes."""
         file = self.describe(url, options)
         with os.fdopen(open_regular(path_of(url), options), "rb") as handle:
             return file, handle.read(length)
 
     def read_all(self, url: str, options: StorageOptions | None) -> bytes:
-        """Return a whole file."""
         with os.fdopen(open_regular(path_of(url), options), "rb") as handle:
             return handle.read()
 
@@ -683,18 +679,6 @@ class LocalStore:
         if not os.path.isdir(above):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), above)
 
-    def read_version(self, url: str, options: StorageOptions | None) -> tuple[bytes, str]:
-        """Return a whole file, and its version, which is a hash of its bytes."""
-        data = self.read_all(url, options)
-        return data, version_of(data)
-
-    def find_version(self, url: str, options: StorageOptions | None) -> str | None:
-        """Return the hash of the current bytes of a file, None if there is no such file."""
-        try:
-            return self.read_version(url, options)[1]
-        except FileNotFoundError:
-            return None
-
     def write_version(
         self, url: str, data: bytes, options: StorageOptions | None, expected: str | None
     ) -> str:
@@ -720,12 +704,10 @@ class LocalStore:
         return version_of(data)
 
     def write_file(self, url: str, data: bytes, options: StorageOptions | None) -> None:
-        """Create the folders above a file, and write the file under a temporary name first."""
         path = local_path(url)
         write_in_new_folder(path, data, lambda temporary: os.replace(temporary, path))
 
     def list_files(self, url: str, options: StorageOptions | None) -> list[ListedFile]:
-        """Return the files below a folder, with their sizes and modification times."""
         root, beginning, found = local_path(url), url.rstrip("/"), list[ListedFile]()
         for folder, _, names in os.walk(root, onerror=raise_unless_gone):
             below = os.path.relpath(folder, root).replace(os.sep, "/")
@@ -738,7 +720,6 @@ class LocalStore:
         return sorted(found, key=lambda listed: listed.path)
 
     def remove(self, urls: Iterable[str], options: StorageOptions | None) -> None:
-        """Remove files, and folders that become empty below the one that holds all the files."""
         paths = [os.path.abspath(local_path(url)) for url in urls]
         for path in paths:
             with suppress(FileNotFoundError):

@@ -20,6 +20,8 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from importlib import import_module
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from virtualds.errors import UnsupportedError
 from virtualds.stores.retry import CONNECT_TIMEOUT, READ_TIMEOUT, list_store_errors
@@ -148,12 +150,7 @@ class _Words:
         return values[0] if values else None
 
     def demand_nothing_left(self) -> None:
-        """Refuse options that nobody has taken.
-
-        Raises
-        ------
-        UnsupportedError
-        """
+        """Refuse options that nobody has taken."""
         names = [f"{self.within}{name}" for name in self.left]
         if names:
             raise UnsupportedError(
@@ -537,16 +534,29 @@ async def _wait_for(given: Any) -> Any:
 
 
 def complete(access: Access) -> tuple[dict[str, Any], Provider | None]:
-    """Return the settings and credentials of a bucket, with those that have to be looked up.
-
-    Raises
-    ------
-    ImportError
-        The library that looks for them is not installed.
-    NoCredentialsError
-        The settings of this machine cannot be used.
-    """
+    """Return the settings and credentials of a bucket, with those that have to be looked up."""
     return {"s3": _complete_s3, "az": _complete_azure}[access.kind](access)
+
+
+NOWHERE = "127.0.0.1:0"
+"""An address where nobody can listen, since there is no port 0."""
+
+
+def keep_to_host(config: Mapping[str, Any], client: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings of an HTTP client that sends nothing to another host than the endpoint's.
+
+    obstore follows redirects, and has no setting against that. Session tokens and signatures that
+    are a part of the url would go along. So requests to any other host go to a proxy that does not
+    exist. That cannot be done where the endpoint itself is reached through a proxy.
+    """
+    found, endpoint = dict(client), urlsplit(config.get("endpoint", ""))
+    host = endpoint.hostname
+    # AWS redirects to hosts of its own alone
+    if config["skip_signature"] or not host or "proxy_url" in client:
+        return found
+    if {endpoint.scheme, "all"} & getproxies().keys() and not proxy_bypass(host):
+        return found
+    return {**found, "proxy_url": f"http://{NOWHERE}", "proxy_excludes": host}
 
 
 def _make_constant(secrets: Mapping[str, Any]) -> Provider:

@@ -27,13 +27,15 @@ from virtualds.errors import UnsupportedError
 from virtualds.options import get_options
 from virtualds.stores.conditional import WRITER, RefusedError, UnknownConditionError, Version
 from virtualds.stores.object_access import (
+    NOWHERE,
     Access,
     NoCredentialsError,
     Provider,
     complete,
+    keep_to_host,
     translate_options,
 )
-from virtualds.stores.responses import Answer, demand_small
+from virtualds.stores.responses import OTHER_HOST, Answer, demand_small
 from virtualds.stores.retry import (
     READ_TIMEOUT,
     BrokenAnswer,
@@ -73,11 +75,6 @@ def load_library() -> Any:
     obstore makes requests in threads of its own. In a process that was forked after the first
     request these do not exist: it would wait for them for ever, and confuse those of its parent. So
     such a child loads its own copy of the library, which starts its own threads.
-
-    Raises
-    ------
-    ImportError
-        It is not installed.
     """
     me = os.getpid()
     if me in _used_by:
@@ -167,6 +164,8 @@ def _to_plain_error(error: BaseException) -> BaseException:
     if isinstance(error, FileNotFoundError):
         return NoSuchObject(said.partition("\n")[0], 404, "404")
     told = _WORDY.sub("", said.partition("\n")[0])
+    if f"{NOWHERE}," in source:
+        return ObjectError("credentials are for one host", 307, OTHER_HOST)
     if _REGION in said:
         return ObjectError(told, 301, "PermanentRedirect")
     if "dns error" in source:
@@ -201,6 +200,7 @@ class _Client:
         self.config: dict[str, Any] = {}
         if access is not None:
             self.config, self.provider = complete(access)
+            self._options = keep_to_host(self.config, access.client)
 
     def store_for(self, nbytes: int) -> Any:
         """Return a store whose requests may take as long as an answer of so many bytes."""
@@ -213,7 +213,7 @@ class _Client:
             found = self._made[seconds] = make(
                 self.access.place,
                 config=self.config,
-                client_options={**self.access.client, "timeout": f"{seconds}s"},
+                client_options={**self._options, "timeout": f"{seconds}s"},
                 retry_config=NO_RETRIES,
                 credential_provider=self.provider,
             )
@@ -640,14 +640,6 @@ class _ObjectFile(AbstractBufferedFile):  # type: ignore[misc]
 
 
 def make_object_files(place: str, options: dict[str, Any], *, retries: bool) -> ObjectFiles:
-    """Return the filesystem of a bucket or container, by the beginning of its urls.
-
-    Raises
-    ------
-    ImportError
-        obstore is not installed, or the library that looks for credentials.
-    UnsupportedError
-        obstore has no word for an option.
-    """
+    """Return the filesystem of a bucket or container, by the beginning of its urls."""
     kind = {"s3": S3Files, "az": AzureFiles}[kind_of(place)]
     return kind(place, repeats=retries, **options)

@@ -84,6 +84,11 @@ OTHER_REGION = Refusal(
     "the bucket is in another region",
     f"name its region in {OPTIONS}: {{'client_kwargs': {{'region_name': '...'}}}}",
 )
+STRAYED = Refusal(
+    None,
+    "the endpoint redirects to another host, which gets no credentials",
+    f"name that host as endpoint in {OPTIONS}, or set anon=True there, if it needs none",
+)
 CLOCK = Refusal(
     PermissionError,
     "the server refuses access, for the clock of this machine differs from its own",
@@ -130,7 +135,11 @@ BUSY = Refusal(
     "the server is busy",
     "try again later, or with fewer requests at a time: virtualds.set_options(max_requests=8)",
 )
+OTHER_HOST = "OtherHost"
+"""Our own code for a redirect that is not followed."""
+
 CODES = {
+    OTHER_HOST: STRAYED,
     # https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
     **dict.fromkeys(("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"), EXPIRED),
     **dict.fromkeys(("InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch"), WRONG_KEY),
@@ -243,12 +252,7 @@ WHOLE = 64 * 2**20
 
 
 def demand_small(size: int | None) -> None:
-    """Refuse a whole file, in answer to a request for a range, if it is large.
-
-    Raises
-    ------
-    StoreError
-    """
+    """Refuse a whole file, in answer to a request for a range, if it is large."""
     if size is None or size > WHOLE:
         raise StoreError(
             f"the server knows no ranges and sends the whole file, of {size or 'unknown'} bytes; "
@@ -257,13 +261,7 @@ def demand_small(size: int | None) -> None:
 
 
 def demand_whole_answer(answer: Answer, file: SourceFile, length: int) -> bytes:
-    """Return the bytes of an answer, if it is complete and the file has not changed.
-
-    Raises
-    ------
-    StoreError
-        The file has changed since it was scanned, or the answer has too few bytes.
-    """
+    """Return the bytes of an answer, if it is complete and the file has not changed."""
     if get_options().check_sources:
         _check(answer, file)
     if len(answer.data) != length:

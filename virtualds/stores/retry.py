@@ -309,13 +309,7 @@ def seconds_for(nbytes: int) -> float:
 
 
 def join_parts(parts: Iterable[bytes], begun: float) -> bytes:
-    """Return the bytes of an answer to a request that was sent at ``begun``, a monotonic time.
-
-    Raises
-    ------
-    TooSlowError
-        They come too slowly.
-    """
+    """Return the bytes of an answer to a request that was sent at ``begun``, a monotonic time."""
     found: list[bytes] = []
     received = 0
     for part in parts:
@@ -351,11 +345,6 @@ async def limit_time(nbytes: int = 0) -> AsyncIterator[Pace]:
     """End what is done in the block when it takes too long.
 
     ``nbytes`` is how many bytes a library hands over at once, so that nobody sees them come.
-
-    Raises
-    ------
-    TooSlowError
-        It has taken too long.
     """
     pace: Pace | None = None
     try:

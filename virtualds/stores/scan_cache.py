@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import threading
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, cast
 from virtualds.errors import FormatError, UnsupportedError, VirtualdsError
 from virtualds.log import DEBUG, tell, tells
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.stores import SCANNED, ScanningStore, find_store, is_in_archive
+from virtualds.stores import SCANNED, find_store, is_in_archive
 from virtualds.stores.block_cache import FIRST_PAGES, PAGE, BlockFile, Blocks, FetchError
 from virtualds.stores.store import Range, Store, StoreError
 from virtualds.urls import local_path, scheme_of
@@ -45,42 +45,36 @@ class FetchedFiles:
     """
 
     def __init__(self) -> None:
-        self._files: dict[tuple[str, StorageOptions | None], bytes] = {}
-        self._ranges: dict[SourceFile, dict[int, bytes]] = {}
-        self._offsets: dict[SourceFile, list[int]] = {}
+        self.files: dict[tuple[str, StorageOptions | None], bytes] = {}
+        """Whole files."""
+        self._ranges: dict[SourceFile, tuple[list[int], list[bytes]]] = {}
         self._nbytes = 0
         self._lock = threading.Lock()
 
     def put_file(self, url: str, options: StorageOptions | None, data: bytes) -> None:
-        """Hold a whole file."""
         with self._lock:
-            if (url, options) not in self._files and self._has_room(data):
-                self._files[url, options] = data
-
-    def find_file(self, url: str, options: StorageOptions | None) -> bytes | None:
-        """Return a whole file, None if it is not held."""
-        return self._files.get((url, options))
+            if (url, options) not in self.files and self._has_room(data):
+                self.files[url, options] = data
 
     def put_range(self, file: SourceFile, offset: int, data: bytes) -> None:
         """Hold a range of one version of a file."""
         with self._lock:
-            known = self._ranges.setdefault(file, {})
-            if offset not in known and self._has_room(data):
-                insort(self._offsets.setdefault(file, []), offset)
-                known[offset] = data
+            offsets, held = self._ranges.setdefault(file, ([], []))
+            place = bisect_left(offsets, offset)
+            if offsets[place : place + 1] != [offset] and self._has_room(data):
+                offsets.insert(place, offset)
+                held.insert(place, data)
 
     def find_range(self, file: SourceFile, offset: int, length: int) -> bytes | None:
         """Return a range of one version of a file, None if it is not held."""
-        whole = self._files.get((file.url, file.options))
+        whole = self.files.get((file.url, file.options))
         # a whole file was fetched without a look at its version
         if whole is not None and file.etag is None and file.size in (None, len(whole)):
             return _cut(whole, offset, length)
         with self._lock:
-            offsets = self._offsets.get(file, [])
-            if not (before := bisect_right(offsets, offset)):
-                return None
-            begin = offsets[before - 1]
-            return _cut(self._ranges[file][begin], offset - begin, length)
+            offsets, held = self._ranges.get(file, ((), ()))
+            before = bisect_right(offsets, offset) - 1
+            return None if before < 0 else _cut(held[before], offset - offsets[before], length)
 
     def _has_room(self, data: bytes) -> bool:
         self._nbytes += len(data)
@@ -99,30 +93,28 @@ OTHERS = 64
 
 
 class Scan:
-    """A store of a file or set that is being opened: it holds what was fetched.
+    """The store of a file or set that is being opened, which holds what was fetched of it.
 
     It also holds what was fetched of files in the folder of a set, and of files that are referred
     to. Any number of threads may ask.
-
-    Parameters
-    ----------
-    url : str
-    options : StorageOptions or None
     """
 
     def __init__(self, url: str, options: StorageOptions | None) -> None:
         self.url, self.options = url, options
-        self._behind = find_store(url)
+        self.behind = find_store(url)
+        self._lock = threading.Lock()
+        self._forget()
+
+    def _forget(self) -> None:
         self._file: SourceFile | None = None
         self._main: Blocks | None = None
         self._others: OrderedDict[SourceFile, Blocks] = OrderedDict()
         self._described: dict[str, SourceFile] = {}
-        self._fetched = FetchedFiles()
-        self._answered: set[str] = set()
-        self._lock = threading.Lock()
+        self.answered: set[str] = set()
+        self.fetched = FetchedFiles()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._behind, name)
+        return getattr(self.behind, name)
 
     # ------------------------------------------------------------------ as a store
 
@@ -130,7 +122,7 @@ class Scan:
         """Say whether it holds what is fetched of a url."""
         if not self.url:
             return False
-        return url == self.url or url.startswith(f"{self.url}/") or url in self._answered
+        return url == self.url or url.startswith(f"{self.url}/") or url in self.answered
 
     def read_head(
         self, url: str, options: StorageOptions | None, length: int
@@ -140,108 +132,83 @@ class Scan:
         Of the scanned file they are as many as are fetched first, whatever ``length`` says.
         """
         if not self.is_scanned(url, options):
-            return self._behind.read_head(url, options, length)
-        if self._file is not None and self._main is not None:
-            size = min(FIRST_PAGES * PAGE, self._main.size)
-            if (held := self._main.get_held(0, size)) is not None:
-                return self._file, held
-        self._file, head = self._behind.read_head(url, options, FIRST_PAGES * PAGE)
+            return self.behind.read_head(url, options, length)
+        if (begun := self._find_head()) is not None:
+            return begun
+        self._file, head = self.behind.read_head(url, options, FIRST_PAGES * PAGE)
         if self._file.size is not None:
-            self._main = Blocks(self._behind, self._file, head)
+            self._main = Blocks(self.behind, self._file, head)
         return self._file, head
 
     def describe(self, url: str, options: StorageOptions | None) -> SourceFile:
         """Return a file with its fingerprint; of the scanned file the store is asked once."""
         if self.is_scanned(url, options):
             return self._file or self.read_head(url, options, FIRST_PAGES * PAGE)[0]
-        return self._behind.describe(url, options)
+        return self.behind.describe(url, options)
 
     def get_ranges(self, file: SourceFile, ranges: Sequence[Range]) -> Sequence[bytes]:
         """Return the bytes of every range, fetched where they are not held."""
-        found = [self._held(file, offset, length) for offset, length in ranges]
+        is_scanned = self.is_scanned(file.url, file.options)
+        # the scan may end meanwhile, in another thread
+        main, fetched = self._main, self.fetched
+        if is_scanned:
+            found = [main and main.get_held(*wanted) for wanted in ranges]
+        else:
+            found = [fetched.find_range(file, *wanted) for wanted in ranges]
         missing = [number for number, data in enumerate(found) if data is None]
-        if not missing:
-            return [data for data in found if data is not None]
         try:
-            rest = self._behind.get_ranges(file, [ranges[number] for number in missing])
+            wanted = [ranges[number] for number in missing]
+            rest = self.behind.get_ranges(file, wanted) if missing else ()
         except StoreError as error:
             error.item = missing[error.item]
             raise
-        if not self.is_scanned(file.url, file.options):
-            for number, data in zip(missing, rest, strict=True):
-                self._fetched.put_range(file, ranges[number][0], data)
-        fetched = iter(rest)
-        return [next(fetched) if data is None else data for data in found]
+        for number, data in zip(missing, rest, strict=True):
+            found[number] = data
+            if not is_scanned:
+                fetched.put_range(file, ranges[number][0], data)
+        return cast("list[bytes]", found)
 
     def read_all(self, url: str, options: StorageOptions | None) -> bytes:
         """Return a whole file; the store is asked once, and only for what is not held."""
-        if (known := self._fetched.find_file(url, options)) is not None:
+        if (known := self.fetched.files.get((url, options))) is not None:
             return known
-        if (begun := self._read_rest(url, options)) is not None:
-            return begun
-        data = self._behind.read_all(url, options)
-        self._fetched.put_file(url, options, data)
+        if self.is_scanned(url, options) and (begun := self._find_head()) and begun[0].size:
+            file, head = begun
+            if more := (file.size or 0) - len(head):
+                head += self.behind.get_ranges(file, [(len(head), more)])[0]
+            return head
+        data = self.behind.read_all(url, options)
+        self.fetched.put_file(url, options, data)
         return data
 
-    def _read_rest(self, url: str, options: StorageOptions | None) -> bytes | None:
-        """Return the scanned file, of which the beginning is held; None if it is not."""
-        file = self._file if self.is_scanned(url, options) else None
-        if file is None or not file.size:
+    def _find_head(self) -> tuple[SourceFile, bytes] | None:
+        """Return the scanned file and its beginning, None if that is not held."""
+        file, main = self._file, self._main
+        if file is None or main is None:
             return None
-        size = min(FIRST_PAGES * PAGE, file.size)
-        if (head := self._held(file, 0, size)) is None or size == file.size:
-            return head
-        [rest] = self._behind.get_ranges(file, [(size, file.size - size)])
-        return head + rest
+        head = main.get_held(0, min(FIRST_PAGES * PAGE, main.size))
+        return None if head is None else (file, head)
 
     def is_scanned(self, url: str, options: StorageOptions | None) -> bool:
         """Say whether a file is the one that is being opened."""
         return (url, options) == (self.url, self.options)
-
-    def _held(self, file: SourceFile, offset: int, length: int) -> bytes | None:
-        """Return bytes of a file that are held."""
-        if not self.is_scanned(file.url, file.options):
-            return self._fetched.find_range(file, offset, length)
-        # the scan may end meanwhile, in another thread
-        main = self._main
-        return None if main is None else main.get_held(offset, length)
 
     # ------------------------------------------------------------------ what is held
 
     def get_blocks(self, file: SourceFile) -> Blocks:
         """Return the blocks of the file that is scanned, or of one that it refers to."""
         with self._lock:
-            is_scanned = self.is_scanned(file.url, file.options)
-            blocks = self._get_main(file) if is_scanned else self._get_other(file)
+            if self.is_scanned(file.url, file.options):
+                blocks = self._main = self._main or _make_blocks(self.behind, file)
+            else:
+                blocks = self._others.get(file) or _make_blocks(find_store(file.url), file)
+                self._others[file] = blocks
+                self._others.move_to_end(file)
+                if len(self._others) > OTHERS:
+                    self._others.popitem(last=False)
         # threads that want other files need not wait for this one
         blocks.begin()
         return blocks
-
-    def _get_main(self, file: SourceFile) -> Blocks:
-        if self._main is None:
-            self._main = _make_blocks(self._behind, file)
-        return self._main
-
-    def _get_other(self, file: SourceFile) -> Blocks:
-        if file not in self._others:
-            self._others[file] = _make_blocks(find_store(file.url), file)
-            if len(self._others) > OTHERS:
-                self._others.popitem(last=False)
-        self._others.move_to_end(file)
-        return self._others[file]
-
-    def hold_files(self, files: Iterable[tuple[str, bytes]]) -> None:
-        """Hold files whose content is known without a request: urls and bytes."""
-        for url, data in files:
-            self._fetched.put_file(url, self.options, data)
-
-    def holds(self, file: SourceFile) -> bool:
-        """Say whether a whole file is held."""
-        return self._fetched.find_file(file.url, file.options) is not None
-
-    def hold_ranges_of(self, files: Iterable[SourceFile]) -> None:
-        """Hold what will be fetched of files that are referred to."""
-        self._answered |= {file.url for file in files if find_store(file.url) is self._behind}
 
     def describe_other(self, url: str) -> SourceFile:
         """Return a file that the scanned one refers to; its store is asked once."""
@@ -252,7 +219,7 @@ class Scan:
     @contextmanager
     def hold(self) -> Iterator[None]:
         """Answer for the url until the end of the block, in this context."""
-        token = SCANNED.set(cast("ScanningStore", self))
+        token = SCANNED.set(self)
         try:
             yield
         finally:
@@ -267,11 +234,7 @@ class Scan:
                 tell(DEBUG, f"{blocks.file.url}: {blocks.hits:,} reads from held blocks")
         # threads and connections keep the context in which they were made
         self.url = ""
-        self._file = self._main = None
-        self._others.clear()
-        self._described.clear()
-        self._answered.clear()
-        self._fetched = FetchedFiles()
+        self._forget()
 
 
 def _find_scan() -> Scan | None:
@@ -297,13 +260,7 @@ def hold_scan(url: str, options: StorageOptions | None) -> Iterator[None]:
 
 
 def describe_file(url: str, options: StorageOptions | None) -> SourceFile:
-    """Return a file that the scanned one refers to, with its fingerprint.
-
-    Raises
-    ------
-    OSError
-        The file does not exist or may not be read.
-    """
+    """Return a file that the scanned one refers to, with its fingerprint."""
     scan = _find_scan()
     if scan is not None and options == scan.options and url != scan.url:
         return scan.describe_other(url)
@@ -316,19 +273,21 @@ def hold_files(files: Iterable[tuple[str, bytes]]) -> None:
     Nothing is taken from ``files`` where no remote set is opened.
     """
     if (scan := _find_scan()) is not None:
-        scan.hold_files(files)
+        for url, data in files:
+            scan.fetched.put_file(url, scan.options, data)
 
 
 def are_held(files: Iterable[SourceFile]) -> bool:
     """Say whether files are held as a whole, as those are that the metadata of a set repeat."""
     scan = _find_scan()
-    return all(scan is not None and scan.holds(file) for file in files)
+    held = scan.fetched.files if scan else {}
+    return all((file.url, file.options) in held for file in files)
 
 
 def hold_ranges_of(files: Iterable[SourceFile]) -> None:
     """Hold what will be fetched of files that the opened set refers to."""
     if (scan := _find_scan()) is not None:
-        scan.hold_ranges_of(files)
+        scan.answered |= {f.url for f in files if find_store(f.url) is scan.behind}
 
 
 def keep_scan(source: SourceFile) -> AbstractContextManager[None]:
@@ -338,15 +297,7 @@ def keep_scan(source: SourceFile) -> AbstractContextManager[None]:
 
 
 def open_blocks(source: SourceFile) -> Blocks:
-    """Return the bytes of a remote file, its beginning fetched.
-
-    Raises
-    ------
-    UnsupportedError
-        Parts of it cannot be had.
-    StoreError
-        It cannot be had.
-    """
+    """Return the bytes of a remote file, its beginning fetched; refuse one without parts."""
     scan = _find_scan()
     if scan is not None:
         return scan.get_blocks(source)
@@ -424,15 +375,9 @@ def open_source(source: SourceFile) -> BinaryIO:
 def describe_damage(
     source: SourceFile, what: str, complaints: tuple[type[Exception], ...]
 ) -> Iterator[None]:
-    """Turn what a library complains of within the block into `FormatError`, and name the file.
+    """Turn ``complaints``, errors of a library about a damaged file, into `FormatError`.
 
-    Parameters
-    ----------
-    source : SourceFile
-    what : str
-        The format, for the message.
-    complaints : tuple of exception types
-        What the library raises about damaged files.
+    ``what`` is the format, for the message, which names the file.
     """
     try:
         yield

@@ -8,7 +8,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
 from virtualds.errors import (
     AccessError,
@@ -87,13 +87,20 @@ def version_of(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-class Store(Protocol):
-    """Reads and writes bytes by url; many threads may use a store at the same time."""
+class Store(ABC):
+    """Reads and writes bytes by url; many threads may use a store at the same time.
+
+    By default a store writes nothing; ``refusal`` says what it does not write into, and what to do.
+    """
+
+    refusal: ClassVar[str] = ""
 
     @property
+    @abstractmethod
     def reach(self) -> RequestLimits:
         """How large requests are, and how many run at once, under the settings in force."""
 
+    @abstractmethod
     def get_ranges(self, file: SourceFile, ranges: Sequence[Range]) -> Sequence[bytes]:
         """Return the bytes of every range; each has exactly the requested length.
 
@@ -103,10 +110,10 @@ class Store(Protocol):
             The file is missing, unreadable, shorter, or no longer the one that was scanned.
         """
 
-    def prefetch(self, file: SourceFile, ranges: Sequence[Range]) -> None:
+    def prefetch(self, file: SourceFile, ranges: Sequence[Range]) -> None:  # noqa: B027
         """Announce ranges that the caller will read soon; this hint never fails."""
 
-    def check_unchanged(self, file: SourceFile) -> None:
+    def check_unchanged(self, file: SourceFile) -> None:  # noqa: B027
         """Check that a file is still the one that was scanned, if that takes no request.
 
         Raises
@@ -115,6 +122,7 @@ class Store(Protocol):
             The file has changed.
         """
 
+    @abstractmethod
     def describe(self, url: str, options: StorageOptions | None) -> SourceFile:
         """Return the file with its fingerprint.
 
@@ -124,19 +132,45 @@ class Store(Protocol):
             The file does not exist or may not be read.
         """
 
+    @abstractmethod
     def read_head(
         self, url: str, options: StorageOptions | None, length: int
     ) -> tuple[SourceFile, bytes]:
-        """Return the file with its fingerprint, and its first bytes: all if the file is short.
+        """Return what `describe` does, and the first bytes of the file: all if it is short."""
+
+    @abstractmethod
+    def read_all(self, url: str, options: StorageOptions | None) -> bytes:
+        """Return a whole small file."""
+
+    def read_version(self, url: str, options: StorageOptions | None) -> tuple[bytes, str]:
+        """Return a whole small file, and the name of the version that has these bytes.
+
+        The content gives a version its name, so equal contents may have equal names.
 
         Raises
         ------
-        OSError
-            The file does not exist or may not be read.
+        FileNotFoundError
+            There is no such file.
+        """
+        data = self.read_all(url, options)
+        return data, version_of(data)
+
+    def find_version(self, url: str, options: StorageOptions | None) -> str | None:
+        """Return the name of the current version of a file, None if there is no such file."""
+        try:
+            return self.read_version(url, options)[1]
+        except FileNotFoundError:
+            return None
+
+    @abstractmethod
+    def list_files(self, url: str, options: StorageOptions | None) -> list[ListedFile]:
+        """Return all files below a folder as they are now, in the order of their names.
+
+        The list is empty if there is no such folder. A file that a writer has not finished is
+        listed under its temporary name. Lock files are not listed.
         """
 
-    def read_all(self, url: str, options: StorageOptions | None) -> bytes:
-        """Return a whole small file."""
+    # ------------------------------------------------------------------ writing
 
     def write_all(
         self, url: str, data: bytes, options: StorageOptions | None, *, replace: bool
@@ -148,6 +182,7 @@ class Store(Protocol):
         FileExistsError
             The file exists and ``replace`` is false.
         """
+        self._refuse(url)
 
     def write_folder(
         self,
@@ -177,6 +212,7 @@ class Store(Protocol):
         UnsupportedError
             The store cannot replace a folder in one step: only local disk can.
         """
+        self._refuse(url)
 
     def demand_conditions(self, url: str, options: StorageOptions | None) -> None:
         """Refuse a store where two writers of the set at a url would not notice each other.
@@ -188,20 +224,7 @@ class Store(Protocol):
         UnsupportedError
             `write_version` does not keep its promise in this store.
         """
-
-    def read_version(self, url: str, options: StorageOptions | None) -> tuple[bytes, str]:
-        """Return a whole small file, and the name of the version that has these bytes.
-
-        The content gives a version its name, so equal contents may have equal names.
-
-        Raises
-        ------
-        FileNotFoundError
-            There is no such file.
-        """
-
-    def find_version(self, url: str, options: StorageOptions | None) -> str | None:
-        """Return the name of the current version of a file, None if there is no such file."""
+        self._refuse(url)
 
     def write_version(
         self, url: str, data: bytes, options: StorageOptions | None, expected: str | None
@@ -220,6 +243,7 @@ class Store(Protocol):
         UnsupportedError
             The store has no conditional writes.
         """
+        self._refuse(url)
 
     def write_file(self, url: str, data: bytes, options: StorageOptions | None) -> None:
         """Create a file with a unique name, and the folders above it.
@@ -227,13 +251,7 @@ class Store(Protocol):
         A write that fails changes nothing under that name: two writers of the same content give it
         the same name.
         """
-
-    def list_files(self, url: str, options: StorageOptions | None) -> list[ListedFile]:
-        """Return all files below a folder as they are now, in the order of their names.
-
-        The list is empty if there is no such folder. A file that a writer has not finished is
-        listed under its temporary name. Lock files are not listed.
-        """
+        self._refuse(url)
 
     def remove(self, urls: Iterable[str], options: StorageOptions | None) -> None:
         """Remove files; a file that is gone already is no error.
@@ -241,69 +259,6 @@ class Store(Protocol):
         In stores that have empty folders, folders that became empty are removed, too. The innermost
         folder that holds all of the files stays, and so do the folders above it.
         """
-
-
-# ---------------------------------------------------------------------- stores that do not write
-
-
-class ReadOnlyStore(ABC):
-    """A store whose files have versions, and that refuses to write any.
-
-    ``refusal`` says what it does not write into, and what to do.
-    """
-
-    refusal: ClassVar[str]
-
-    @abstractmethod
-    def read_all(self, url: str, options: StorageOptions | None) -> bytes:
-        """Return all bytes of a file."""
-
-    def read_version(self, url: str, options: StorageOptions | None) -> tuple[bytes, str]:
-        """Return all bytes of a file, and a hash of them."""
-        data = self.read_all(url, options)
-        return data, version_of(data)
-
-    def find_version(self, url: str, options: StorageOptions | None) -> str | None:
-        """Return a hash of the bytes of a file, None if there is no such file."""
-        try:
-            return self.read_version(url, options)[1]
-        except FileNotFoundError:
-            return None
-
-    def write_all(
-        self, url: str, data: bytes, options: StorageOptions | None, *, replace: bool
-    ) -> None:
-        """Refuse."""
-        self._refuse(url)
-
-    def write_folder(
-        self,
-        url: str,
-        files: Iterable[tuple[str, bytes | None]],
-        options: StorageOptions | None,
-        *,
-        replace: bool,
-        expected: str | None = None,
-    ) -> None:
-        """Refuse."""
-        self._refuse(url)
-
-    def demand_conditions(self, url: str, options: StorageOptions | None) -> None:
-        """Refuse."""
-        self._refuse(url)
-
-    def write_version(
-        self, url: str, data: bytes, options: StorageOptions | None, expected: str | None
-    ) -> str:
-        """Refuse."""
-        self._refuse(url)
-
-    def write_file(self, url: str, data: bytes, options: StorageOptions | None) -> None:
-        """Refuse."""
-        self._refuse(url)
-
-    def remove(self, urls: Iterable[str], options: StorageOptions | None) -> None:
-        """Refuse to remove any file."""
         for url in urls:
             self._refuse(url)
 
