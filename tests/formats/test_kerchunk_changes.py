@@ -181,3 +181,24 @@ def test_what_was_generated_is_written_out_where_some_of_it_changes(tmp_path: Pa
     assert "gen" not in after
     assert after["theirs"] == {"b": 1, "a": [2]}
     assert opened(target) == expected(4)
+
+
+def test_a_chunk_that_is_replaced_is_edited_where_it_stands(tmp_path: Path) -> None:
+    target, folder = tmp_path / "refs.json", tmp_path / "in"
+    document = foreign(folder)
+    target.write_text(json.dumps(document))
+    # its second row comes from another file
+    other = tmp_path / "other"
+    numbers(other, 1, 2)
+    new = numbers(folder, 0, 2)
+    second = ManifestArray.from_arrays(
+        shape=(1, 3), chunks=(1, 1), dtype="<i4", path=str(other / "1.bin"),
+        offsets=np.arange(3).reshape(1, 3) * 4, lengths=4,
+    )  # fmt: skip
+    both = xr.concat([new.isel(time=[0]), xr.Dataset({"v": (("time", "x"), second)})], "time")
+    change_set(FORMATS[0], f"file://{target}", lambda old: group_from_dataset(both))
+    assert opened(target) == expected(2)
+    after = json.loads(target.read_bytes())["refs"]
+    assert list(after)[: len(document["refs"])] == list(document["refs"])
+    changed = [key for key in document["refs"] if after[key] != document["refs"][key]]
+    assert [key for key in changed if not key.startswith("v/.z")] == [f"v/1.{j}" for j in range(3)]

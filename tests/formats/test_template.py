@@ -15,8 +15,8 @@ from virtualds.formats.kerchunk import templates as template
 from virtualds.formats.kerchunk.json import _unfold
 from virtualds.formats.kerchunk.templates import (
     MOST_CHARACTERS,
-    MOST_DEPTH,
     MOST_REFERENCES,
+    MOST_TOKENS,
     Templates,
     generate_references,
 )
@@ -87,6 +87,9 @@ DOCUMENTS: dict[str, dict[str, Any]] = {
             "a": ['{{f(c="it\'s }} here")}}'], "b": ["{{ f ( c = 'x' ) }}/{{ 'y' }}", 1, 2],
         },
     },
+    "names that Python keeps for itself": of_gen(
+        gen(url="{{class}}/{{i}}/{{f(from=i)}}"), **{"class": "x", "f": "{{from}}"}
+    ),
     "blanks": of_gen(gen(url="{{  i  }}{{\ni\t}}")),
 }  # fmt: skip
 
@@ -130,8 +133,9 @@ HOSTILE_EXPRESSIONS = [
     "1_000", "'\\x41'", "'a", "i +", "+ ", "* i", "((i)", "(i))", "i / 1", "i // 0", "i % 0",
     "1 // (i - i)", "9" * 19, "999999999999999999 * 999999999999999999",
     "+".join(["999999999999999999"] * 99), "i; i", "i\\", "é", "import os", "__import__('os')",
-    "(" * (MOST_DEPTH + 1) + "i" + ")" * (MOST_DEPTH + 1), "(" * 4000, "- " * 4000 + "i",
-    "f(c=" * (MOST_DEPTH + 1) + "1" + ")" * (MOST_DEPTH + 1), "+".join("1" * 999),
+    "r'a'", "True", "f(*i)", "f(c=*i)", "(i := 1)", "i @ i", "i if i",
+    "(" * MOST_TOKENS + "i" + ")" * MOST_TOKENS, "(" * 4000, "- " * 4000 + "i",
+    "f(c=" * MOST_TOKENS + "1" + ")" * MOST_TOKENS, "+".join("1" * 999),
 ]  # fmt: skip
 HOSTILE_TEXTS = [
     "{% for i in range(9) %}x{% endfor %}", "{{i}}{# #}", "{{- i}}", "{{i -}}", "{{+i}}", "{{i",

@@ -158,25 +158,11 @@ def _list_parts(manifest: ChunkManifest) -> Iterable[tuple[tuple[int, ...], Chun
     return [((0,) * len(manifest.shape), manifest)]
 
 
-class ComparedRows(NamedTuple):
-    """How two tables of references differ, row by row.
-
-    ``one`` and ``other`` are numbers in a list of urls, or negative: -1 is missing, -2 held inline.
-    A row that ``is_moved`` refers to the same place in another file.
-    """
-
-    same: npt.NDArray[np.bool_]
-    is_moved: npt.NDArray[np.bool_]
-    one: npt.NDArray[np.int64]
-    other: npt.NDArray[np.int64]
-    urls: list[str]
-
-
-def compare_rows(one: ChunkManifest, other: ChunkManifest) -> ComparedRows:
-    """Compare two tables of as many references."""
+def find_same_rows(one: ChunkManifest, other: ChunkManifest) -> npt.NDArray[np.bool_]:
+    """Return for every row of two tables whether both refer to the same bytes."""
     if other.files[: len(one.files)] == one.files:
         # the table of files has grown, as in an append
-        urls, numbers = [file.url for file in other.files], np.arange(len(other.files))
+        numbers = np.arange(len(other.files))
         tables = [numbers[: len(one.files)], numbers]
     else:
         known: dict[str, int] = {}
@@ -184,7 +170,6 @@ def compare_rows(one: ChunkManifest, other: ChunkManifest) -> ComparedRows:
             np.array([known.setdefault(file.url, len(known)) for file in rows.files], np.int64)
             for rows in (one, other)
         ]
-        urls = [*known]
     # negative numbers of rows count from the end
     first, second = (
         np.append(table, (INLINE, MISSING))[rows.file]
@@ -194,13 +179,7 @@ def compare_rows(one: ChunkManifest, other: ChunkManifest) -> ComparedRows:
     same = np.asarray((first == second) & (where | (first < 0)), np.bool_)
     for row in np.flatnonzero(same & (first == INLINE)).tolist():
         same[row] = one.inline[one.offset[row]] == other.inline[other.offset[row]]
-    is_moved = ~same & where & (first >= 0) & (second >= 0)
-    return ComparedRows(same, is_moved, first, second, urls)
-
-
-def find_same_rows(one: ChunkManifest, other: ChunkManifest) -> npt.NDArray[np.bool_]:
-    """Return for every row whether both refer to the same bytes."""
-    return compare_rows(one, other).same
+    return same
 
 
 # ---------------------------------------------------------------------- values in memory

@@ -24,7 +24,7 @@ from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.chunks.columns import INLINE, MISSING
 from virtualds.chunks.manifest import ChunkManifest, iterate_references
 from virtualds.chunks.projection import Ints
-from virtualds.formats.kerchunk.changed_rows import compare_rows
+from virtualds.formats.kerchunk.changed_rows import find_same_rows
 from virtualds.formats.kerchunk.templates import Templates
 from virtualds.formats.referenced_files import UNKNOWN
 from virtualds.formats.zarr import v2_write
@@ -320,24 +320,19 @@ class _Difference:
     @classmethod
     def between(cls, document: Document, before: Description, after: Description) -> _Difference:
         """Compare what a document holds with another group."""
-        compared = {
-            path: _Comparison.of(before.arrays[path], references, _find_keys(document, path))
-            for path, references in after.arrays.items()
-            if _is_stored_alike(before, after, path)
-        }
-        moves = _find_moves(compared.values())
-        anew = {*before.arrays, *after.arrays} - {*compared}
+        moves = _find_moves(before, after)
+        anew = {*before.arrays, *after.arrays}
         removed, written = list[str](), list[_Written]()
         for path, references in after.arrays.items():
-            if path in compared:
-                changed, replaced = compared[path].settle(path, moves)
-                gone = compared[path].gone
+            if _is_stored_alike(before, after, path):
+                key, old = _find_keys(document, path), before.arrays[path]
+                gone, replaced, changed = _compare(path, old, references, key, moves)
                 if document.refs.keys() >= {*gone, *replaced}:
+                    anew.remove(path)
                     removed += gone
                     written += changed
                     continue
                 # the document names its chunks in a way that its metadata do not say
-                anew.add(path)
             written += _write_all(path, references)
         metadata = _edit_metadata(document, before, after, anew)
         return cls(metadata, anew, removed, written, moves)
@@ -492,66 +487,39 @@ def _list_keys(
 # ---------------------------------------------------------------------- references that differ
 
 
-class _Block(NamedTuple):
-    """Chunks of an array that are new or differ, and the files of those that may have moved."""
+def _compare(
+    path: str,
+    old: ArrayReferences,
+    new: ArrayReferences,
+    key: Callable[[tuple[int, ...]], str],
+    moves: Mapping[str, str],
+) -> tuple[list[str], list[str], list[_Written]]:
+    """Compare the chunks of an array, place by place.
 
-    ids: Ints
-    rows: ChunkManifest
-    moved: npt.NDArray[np.bool_]
-    old: npt.NDArray[np.int64]
-    new: npt.NDArray[np.int64]
-    urls: list[str]
-
-
-@dataclass(frozen=True)
-class _Comparison:
-    """The chunks of an array that go, and those that are new or differ."""
-
-    grid: tuple[int, ...]
-    gone: list[str]
-    blocks: list[_Block]
-    stays: list[tuple[Ints, list[str]]]
-    origin: tuple[int, ...]
-    key: Callable[[tuple[int, ...]], str]
-
-    @classmethod
-    def of(
-        cls, old: ArrayReferences, new: ArrayReferences, key: Callable[[tuple[int, ...]], str]
-    ) -> _Comparison:
-        """Compare the chunks of an array, place by place."""
-        (origin, before), (_, after) = old.parts[0], new.parts[0]
-        gone, blocks = list[str](), list[_Block]()
-        stays = list[tuple[Ints, list[str]]]()
-        for ids, _ in iterate_references(before):
-            inside, twins = _find_twins(ids, before.shape, after.shape)
-            there = inside & (after.at(twins).file != MISSING) if after.size else inside
-            gone += _list_keys(ids[~there], before.shape, origin, key)
-        for ids, rows in iterate_references(after):
-            inside, twins = _find_twins(ids, after.shape, before.shape)
-            found = compare_rows(before.at(twins) if before.size else rows, rows)
-            same = found.same & inside
-            stays.append((found.one[same & (found.one >= 0)], found.urls))
-            if not same.all():
-                differs = np.flatnonzero(~same)
-                moved = (found.is_moved & inside)[differs]
-                codes = (np.where(inside, found.one, MISSING)[differs], found.other[differs])
-                part = rows.at(differs).pruned()
-                blocks.append(_Block(ids[differs], part, moved, *codes, found.urls))
-        return cls(after.shape, gone, blocks, stays, origin, key)
-
-    def settle(self, path: str, moves: Mapping[str, str]) -> tuple[list[_Written], list[str]]:
-        """Return what is written, now that moved files are known, and the keys that it replaces."""
-        written, replaced = list[_Written](), list[str]()
-        for block in self.blocks:
-            # negative codes count from the end, and are of no file
-            known = {url: code for code, url in enumerate(block.urls)}
-            targets = np.array([*(known.get(moves.get(url, ""), -3) for url in block.urls), -3, -3])
-            rest = np.flatnonzero(~(block.moved & (targets[block.old] == block.new)))
-            if rest.size:
-                keys = _list_keys(block.ids[rest], self.grid, self.origin, self.key)
-                written.append(_Written(path, keys, block.rows.at(rest)))
-                replaced += compress(keys, block.old[rest] != MISSING)
-        return written, replaced
+    Returns
+    -------
+    gone, replaced : list of str
+        The keys, in the document, of chunks that go, and of those that others replace.
+    written : list of _Written
+    """
+    (origin, before), (_, after) = old.parts[0], new.parts[0]
+    if moves:
+        before = before.with_files(lambda file: file._replace(url=moves.get(file.url, file.url)))
+    gone, replaced, written = list[str](), list[str](), list[_Written]()
+    for ids, _ in iterate_references(before):
+        inside, twins = _find_twins(ids, before.shape, after.shape)
+        there = inside & (after.at(twins).file != MISSING) if after.size else inside
+        gone += _list_keys(ids[~there], before.shape, origin, key)
+    for ids, rows in iterate_references(after):
+        inside, twins = _find_twins(ids, after.shape, before.shape)
+        others = before.at(twins) if before.size else rows
+        differs = np.flatnonzero(~(find_same_rows(others, rows) & inside))
+        if differs.size:
+            keys = _list_keys(ids[differs], after.shape, origin, key)
+            written.append(_Written(path, keys, rows.at(differs).pruned()))
+            replaced += compress(keys, (inside & (others.file != MISSING))[differs])
+    prefix = f"{path}/"
+    return [prefix + name for name in gone], [prefix + name for name in replaced], written
 
 
 def _find_twins(
@@ -567,20 +535,23 @@ def _find_twins(
     return inside, np.ravel_multi_index(within, other) if prod(other) else within[0]
 
 
-def _find_moves(compared: Iterable[_Comparison]) -> dict[str, str]:
-    """Return the new urls of files to which every reference has moved in the same way."""
-    compared = [*compared]
-    if not any(block.moved.any() for one in compared for block in one.blocks):
-        return {}
+def _find_moves(before: Description, after: Description) -> dict[str, str]:
+    """Return the new url of each file where it may be that files have moved, and nothing else has.
+
+    References are compared after that move, so a wrong guess costs texts and no correctness.
+    """
     found: dict[str, set[str]] = {}
-    for one in compared:
-        for stay, urls in one.stays:
-            for code in np.unique(stay).tolist():
-                found.setdefault(urls[code], set()).add(urls[code])
-        for block in one.blocks:
-            codes = np.stack([block.old, block.new])[:, block.moved]
-            for old, new in np.unique(codes, axis=1).T.tolist():
-                found.setdefault(block.urls[old], set()).add(block.urls[new])
+    for path in before.arrays.keys() | after.arrays.keys():
+        tables = [
+            [(m.shape, m.files) for _, m in one.arrays[path].parts] if path in one.arrays else []
+            for one in (before, after)
+        ]
+        sizes = [[(shape, len(files)) for shape, files in one] for one in tables]
+        if sizes[0] != sizes[1]:
+            return {}
+        for (_, files), (_, moved) in zip(*tables, strict=True):
+            for file, other in zip(files, moved, strict=True):
+                found.setdefault(file.url, set()).add(other.url)
     return {url: new for url, (new, *others) in found.items() if not others and new != url}
 
 

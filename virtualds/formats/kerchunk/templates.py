@@ -11,10 +11,12 @@ for all references. The cost of a document is limited (`MOST_EFFORT`, `MOST_REFE
 
 from __future__ import annotations
 
+import ast
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -31,23 +33,27 @@ MOST_CHARACTERS = 2**13
 """Of a template, and of the rendered text."""
 MOST_PLACES = 64
 MOST_TOKENS = 256
-MOST_DEPTH = 16
 MOST_DIMENSIONS = 16
 LIMIT = 2**63
 """Integers lie below it, and above its negative."""
 Value = npt.NDArray[Any]
 """Integers of 64 bits, or texts as objects, along the axes of the generator's variables."""
 Variables = Mapping[str, Value]
-Expression = Callable[["Templates", Variables], Value]
 _TOKEN = re.compile(
     r"""\s*(?: (?P<name>[A-Za-z_][A-Za-z0-9_]*) | (?P<integer>[0-9]+)
-    | (?P<text>'[^'\\]*'|"[^"\\]*") | (?P<sign>\}\}|//|[-+*/%(),=]) )""",
+    | (?P<text>'[^'\\]*'|"[^"\\]*") | (?P<sign>//|[-+*/%(),=]) )""",
     re.VERBOSE | re.ASCII,
 )
+_CLOSING = re.compile(r"\s*\}\}")
 _REFUSED = re.compile(r"\{%|\{\#|\{\{[-+]|[-+]\}\}")
 """Jinja's statements, comments and trimming of blanks."""
-_SUMS = {"+": operator.add, "-": operator.sub}
-_PRODUCTS = {"*": operator.mul, "//": operator.floordiv, "%": operator.mod}
+_KNOWN = (
+    "only names, integers, texts, + - * / // %, parentheses and templates with keyword arguments "
+    "are known, in moderate number"
+)
+_PREFIX = "name_"
+"""How names begin where Python reads them, so that none of them is a keyword."""
+Operations = Mapping[type[ast.operator], Callable[[Value, Value], Value]]
 
 
 class Templates:
@@ -89,7 +95,9 @@ class Templates:
     def render_texts(self, source: str, variables: Variables) -> Value:
         """Render a text for all values of its variables."""
         parts = [
-            np.array(part, object) if isinstance(part, str) else _to_text(part(self, variables))
+            np.array(part, object)
+            if isinstance(part, str)
+            else _to_text(self._evaluate(part, variables))
             for part in _parse_template(source)
         ]
         shape = np.broadcast_shapes(*(part.shape for part in parts))
@@ -106,14 +114,43 @@ class Templates:
 
     def compute_integers(self, source: str, variables: Variables) -> Value:
         """Compute an offset or length for all values of its variables."""
-        parts = _parse_template(source, exact=True)
+        parts = _parse_template(source)
         if len(parts) == 1 and not isinstance(parts[0], str):
-            found = parts[0](self, variables)
+            found = self._evaluate(parts[0], variables, _EXACT)
             if found.dtype == np.int64:
                 return found
         rendered = self.render_texts(source, variables)
         numbers = [_parse_integer(text) for text in rendered.ravel().tolist()]
         return np.array(numbers, np.int64).reshape(rendered.shape)
+
+    def _evaluate(
+        self, place: ast.expr, variables: Variables, operations: Operations | None = None
+    ) -> Value:
+        """Return the value of a place."""
+        known = _OPERATIONS if operations is None else operations
+
+        def evaluate(node: ast.expr) -> Value:
+            match node:
+                case ast.Constant(value=str() as text):
+                    return np.array(text, object)
+                case ast.Constant(value=number):
+                    return np.array(number, np.int64)
+                case ast.Name(id=name):
+                    return _look_up(name.removeprefix(_PREFIX), self, variables)
+                case ast.UnaryOp(op=sign, operand=operand):
+                    # there are no other signs than + and -
+                    operation = operator.sub if isinstance(sign, ast.USub) else operator.add
+                    return _compute(operation, np.array(0, np.int64), evaluate(operand), self)
+                case ast.BinOp(left=left, op=sign, right=right) if type(sign) in known:
+                    return _compute(known[type(sign)], evaluate(left), evaluate(right), self)
+                case ast.Call(func=ast.Name(id=name), args=[], keywords=given):
+                    values = {f"{one.arg}": evaluate(one.value) for one in given}
+                    if len(values) == len(given):
+                        arguments = {n.removeprefix(_PREFIX): value for n, value in values.items()}
+                        return self.call(name.removeprefix(_PREFIX), arguments)
+            raise FormatError(f"{type(node).__name__} is not known in templates; {_KNOWN}")
+
+        return evaluate(place)
 
     def call(self, name: str, arguments: Variables) -> Value:
         """Render a template with its arguments."""
@@ -151,153 +188,52 @@ def _parse_integer(text: str) -> int:
 # ---------------------------------------------------------------------- the grammar
 
 
-def _parse_template(source: str, exact: bool = False) -> list[str | Expression]:
-    """Return the texts and places of a template; ``exact`` admits the division ``/``."""
+def _parse_template(source: str) -> list[str | ast.expr]:
+    """Return the texts and places of a template."""
     if not isinstance(source, str) or len(source) > MOST_CHARACTERS:
         raise FormatError(f"template {str(source)[:60]!r}: a text of moderate length is expected")
     if found := _REFUSED.search(source):
         raise FormatError(
             f"template {source[:60]!r}: {found[0]!r} is not a part of a reference set"
         )
-    parts: list[str | Expression] = []
+    parts: list[str | ast.expr] = []
     end = 0
     while (begin := source.find("{{", end)) >= 0:
         if len(parts) > 2 * MOST_PLACES:
             raise FormatError(f"template {source[:60]!r}: more than {MOST_PLACES} places")
-        parser = _Parser(source, begin + 2, exact)
-        parts += [source[end:begin], parser.parse_expression()]
-        end = parser.end
+        stop = begin + 2
+        while (token := _TOKEN.match(source, stop)) is not None:
+            stop = token.end()
+        closing = _CLOSING.match(source, stop)
+        try:
+            place = _parse_place(source[begin + 2 : stop]) if closing is not None else None
+        except SyntaxError:
+            place = None
+        if place is None or closing is None:
+            raise FormatError(
+                f"template {source[:60]!r}: {source[begin : stop + 10][-80:]!r} is no place for a "
+                f"value; {_KNOWN}"
+            )
+        parts += [source[end:begin], place]
+        end = closing.end()
     return [part for part in (*parts, source[end:]) if part] or [""]
 
 
-@dataclass(frozen=True)
-class _Token:
-    kind: str
-    text: str
-
-
-class _Parser:
-    """Parses one place of a template, by recursive descent."""
-
-    def __init__(self, source: str, begin: int, exact: bool) -> None:
-        self._source = source
-        self._next = begin
-        self._exact = exact
-        self._count = 0
-        self._depth = 0
-        self.end = begin
-        self._token = self._read()
-
-    def parse_expression(self) -> Expression:
-        """Return the expression up to the closing braces."""
-        found = self._parse_sum()
-        if self._token.text != "}}" or self._token.kind != "sign":
-            raise self._make_error()
-        return found
-
-    def _read(self) -> _Token:
-        self.end = self._next
-        found = _TOKEN.match(self._source, self._next)
-        self._count += 1
-        if found is None or self._count > MOST_TOKENS:
-            raise self._make_error()
-        self._next = self.end = found.end()
-        kind = str(found.lastgroup)
-        return _Token(kind, found[kind])
-
-    def _make_error(self) -> FormatError:
-        return FormatError(
-            f"template {self._source[:60]!r}: {self._source[: self.end][-20:]!r} is followed by "
-            f"{self._source[self.end : self.end + 10]!r}; only names, integers, texts, + - * / // "
-            f"%, parentheses and templates with keyword arguments are known, in moderate number"
-        )
-
-    def _take(self, *signs: str) -> str | None:
-        """Step over one of some signs, if it is there."""
-        token = self._token
-        if token.kind != "sign" or token.text not in signs:
+@lru_cache(1024)
+def _parse_place(source: str) -> ast.expr | None:
+    """Return what stands in a place, as Python reads it; None if it is too much, or no number."""
+    tokens = list(_TOKEN.finditer(source))
+    kinds = [token.lastgroup for token in tokens]
+    if len(tokens) > MOST_TOKENS or ("text", "text") in pairwise(kinds):
+        return None
+    words = []
+    for token in tokens:
+        name, integer, text, sign = token.groups()
+        if integer is not None and len(integer) > 18:
             return None
-        self._token = self._read()
-        return token.text
-
-    def _demand(self, sign: str) -> None:
-        if self._take(sign) is None:
-            raise self._make_error()
-
-    def _parse_sum(self) -> Expression:
-        return self._parse_chain(self._parse_product, _SUMS)
-
-    def _parse_product(self) -> Expression:
-        division = {"/": _divide} if self._exact else {}
-        return self._parse_chain(self._parse_signed, _PRODUCTS | division)
-
-    def _parse_chain(self, part: Callable[[], Expression], signs: Mapping[str, Any]) -> Expression:
-        first, rest = part(), []
-        while (sign := self._take(*signs)) is not None:
-            rest.append((signs[sign], part()))
-        if not rest:
-            return first
-
-        def evaluate(templates: Templates, variables: Variables) -> Value:
-            value = first(templates, variables)
-            for operation, operand in rest:
-                value = _compute(operation, value, operand(templates, variables), templates)
-            return value
-
-        return evaluate
-
-    def _parse_signed(self) -> Expression:
-        sign = self._take("-", "+")
-        if sign is None:
-            return self._parse_atom()
-        self._descend()
-        operand = self._parse_signed()
-        self._depth -= 1
-        zero = np.array(0, np.int64)
-        return lambda t, v: _compute(_SUMS[sign], zero, operand(t, v), t)
-
-    def _descend(self) -> None:
-        self._depth += 1
-        if self._depth > MOST_DEPTH:
-            raise self._make_error()
-
-    def _parse_atom(self) -> Expression:
-        token = self._token
-        if self._take("(") is not None:
-            self._descend()
-            found = self._parse_sum()
-            self._depth -= 1
-            self._demand(")")
-            return found
-        if token.kind == "sign":
-            raise self._make_error()
-        self._token = self._read()
-        if token.kind == "name":
-            return self._parse_name(token.text)
-        if token.kind == "integer":
-            if len(token.text) > 18:
-                raise self._make_error()
-            value: Value = np.array(int(token.text), np.int64)
-        else:
-            value = np.array(token.text[1:-1], object)
-        return lambda t, v: value
-
-    def _parse_name(self, name: str) -> Expression:
-        if self._take("(") is None:
-            return lambda templates, variables: _look_up(name, templates, variables)
-        self._descend()
-        arguments: dict[str, Expression] = {}
-        while self._take(")") is None:
-            if arguments:
-                self._demand(",")
-            keyword = self._token
-            self._token = self._read()
-            self._demand("=")
-            if keyword.kind != "name" or keyword.text in arguments:
-                raise self._make_error()
-            arguments[keyword.text] = self._parse_sum()
-        self._depth -= 1
-        return lambda t, v: t.call(name, {k: part(t, v) for k, part in arguments.items()})
+        given = sign or (f"{_PREFIX}{name}" if name else None)
+        words.append(given or repr(int(integer) if integer else text[1:-1]))
+    return ast.parse(" ".join(words), mode="eval").body
 
 
 def _look_up(name: str, templates: Templates, variables: Variables) -> Value:
@@ -335,6 +271,17 @@ def _divide(left: Value, right: Value) -> Value:
         raise FormatError("a division leaves a rest; '//' rounds down")
     found: Value = left // right
     return found
+
+
+_OPERATIONS: Operations = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+_EXACT: Operations = {**_OPERATIONS, ast.Div: _divide}
+"""Those of offsets and lengths."""
 
 
 # ---------------------------------------------------------------------- generators
