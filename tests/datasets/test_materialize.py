@@ -303,8 +303,8 @@ def test_bytes_are_fetched_in_batches_of_bounded_size(
         tmp_path / "a.nc", encoding={"a": {"chunksizes": (1, 1000)}}
     )
     opened = virtualds.open_virtual_dataset(tmp_path / "a.nc")
-    monkeypatch.setattr("virtualds.datasets.materialize.BATCH_BYTES", 40_000)
-    monkeypatch.setattr("virtualds.datasets.materialize.cores", lambda: 2)
+    monkeypatch.setattr("virtualds.reading.stored_chunks.BATCH_BYTES", 40_000)
+    monkeypatch.setattr("virtualds.reading.stored_chunks.cores", lambda: 2)
     sizes: list[int] = []
     get = LocalStore.get_ranges
 

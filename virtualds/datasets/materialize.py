@@ -11,22 +11,22 @@ import hashlib
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
-from virtualds.chunks.columns import COLUMNS, INLINE
+from virtualds.chunks.columns import MISSING
 from virtualds.chunks.manifest import ChunkManifest, iterate_references
 from virtualds.chunks.projection import Ints
 from virtualds.codecs.codec import OURS
 from virtualds.codecs.shuffle import Shuffle
 from virtualds.datasets.location import Location
-from virtualds.errors import ReadError, cannot_hold
+from virtualds.errors import cannot_hold
 from virtualds.formats import GRACE, replaces_by, zarr_manifests
 from virtualds.formats.zarr.chunk_keys import parse_chunk_keys
 from virtualds.formats.zarr.document import CHUNKS, MARKER, consolidate
@@ -35,96 +35,10 @@ from virtualds.formats.zarr.v3_arrays import is_extended
 from virtualds.formats.zarr.write_plan import PlannedArray, plan_writing
 from virtualds.formats.zarr_manifests.snapshots import collect_needed_files, read_snapshot
 from virtualds.progress import Advance, ProgressOption, count_progress, is_shown
-from virtualds.reading.threads import cores, run_all
-from virtualds.source_file import SourceFile, StorageOptions, checksum_of, find_mismatch
+from virtualds.reading.stored_chunks import StoredChunks, replace_chunks
+from virtualds.source_file import SourceFile, StorageOptions, checksum_of
 from virtualds.stores import find_store
-from virtualds.stores.store import ChangedError, StoreError, explain_write_errors
-
-BATCH_BYTES, BATCH_CHUNKS = 2**26, 4096
-"""Most bytes held in memory at a time, unless one chunk is larger."""
-
-
-# ---------------------------------------------------------------------- reading bytes
-
-
-class ManifestChunks:
-    """The chunks of a manifest, in C order.
-
-    Parameters
-    ----------
-    manifest : ChunkManifest
-    name : str
-        Name of the array in errors.
-    """
-
-    def __init__(self, manifest: ChunkManifest, name: str) -> None:
-        self.manifest = manifest.loaded()
-        self.name = name
-        self.file, self.offset, self.length, _, self.checksum = (
-            getattr(self.manifest, column).ravel() for column in COLUMNS
-        )
-
-    def find_distinct(self) -> tuple[Ints, Ints]:
-        """Return one chunk for each byte range, and for each chunk the number of its range.
-
-        Only chunks that lie in files are counted.
-        """
-        there = np.flatnonzero(self.file >= 0)
-        columns = (self.file, self.offset, self.length, self.checksum)
-        rows = np.stack([column[there].astype(np.int64) for column in columns], axis=1)
-        _, first, inverse = np.unique(rows, axis=0, return_index=True, return_inverse=True)
-        return there[first], inverse.ravel()
-
-    def split_batches(self, ids: Ints) -> Iterator[Ints]:
-        """Yield batches of chunks that lie in one file and fit in memory together."""
-        ordered = ids[np.lexsort((self.offset[ids], self.file[ids]))]
-        most = BATCH_BYTES // cores()
-        batch: list[int] = []
-        file = nbytes = 0
-        for one in ordered.tolist():
-            full = len(batch) == BATCH_CHUNKS or nbytes + int(self.length[one]) > most
-            if batch and (full or self.file[one] != file):
-                yield np.array(batch)
-                batch, nbytes = [], 0
-            file = self.file[one]
-            batch.append(one)
-            nbytes += int(self.length[one])
-        if batch:
-            yield np.array(batch)
-
-    def fetch(self, batch: Ints) -> Sequence[bytes]:
-        """Return the bytes of chunks of one file, or of inline chunks.
-
-        Raises
-        ------
-        ReadError
-            Bytes cannot be read, have changed, or do not match their checksum.
-        """
-        number = int(self.file[batch[0]])
-        offsets, lengths = self.offset[batch].tolist(), self.length[batch].tolist()
-        if number == INLINE:
-            return [self.manifest.inline[k] for k in offsets]
-        file = self.manifest.files[number]
-        ranges = list(zip(offsets, lengths, strict=True))
-        try:
-            found = find_store(file.url).get_ranges(file, ranges)
-        except StoreError as error:
-            raise self._make_error(int(batch[error.item]), f"{error}") from error
-        for one, data, expected in zip(batch, found, self.checksum[batch].tolist(), strict=True):
-            if reason := find_mismatch(data, expected):
-                raise self._make_error(int(one), reason)
-        return found
-
-    def _make_error(self, one: int, reason: str) -> ReadError:
-        url = self.manifest.files[int(self.file[one])].url
-        begin, end = self.offset[one], self.offset[one] + self.length[one]
-        chunk = tuple(int(i) for i in np.unravel_index(one, self.manifest.shape or (1,)))
-        error = ReadError(
-            f"{url}, bytes {begin} to {end}: {reason}; restore the file, or scan it again"
-        )
-        error.add_note(f"variable {self.name}, chunk {chunk[: len(self.manifest.shape)]}")
-        return error
-
+from virtualds.stores.store import ChangedError, explain_write_errors
 
 # ---------------------------------------------------------------------- plain Zarr
 
@@ -227,23 +141,22 @@ def _put_chunks(
         for place, data in node.values.chunks:
             put(f"{path}/{key(place)}", data)
     for _, origin, manifest in node.parts:
-        references = ManifestChunks(manifest, path)
+        chunks = StoredChunks(manifest, path)
 
         def copy(
-            batch: Ints, references: ManifestChunks = references, origin: Any = origin
+            batch: Ints,
+            found: Sequence[bytes],
+            chunks: StoredChunks = chunks,
+            origin: tuple[int, ...] = origin,
         ) -> None:
-            shape = references.manifest.shape
-            places = (
-                np.stack(np.unravel_index(batch, shape), axis=1) if shape else [()] * len(batch)
-            )
-            for place, data in zip(places, references.fetch(batch), strict=True):
+            shape = chunks.manifest.shape
+            places = np.transpose(np.unravel_index(batch, shape)) if shape else [()] * len(batch)
+            for place, data in zip(places, found, strict=True):
                 moved = tuple(int(i) + o for i, o in zip(place, origin, strict=True))
                 put(f"{path}/{key(moved)}", data)
-            advance(int(references.length[batch].sum()))
+            advance(int(chunks.length[batch].sum()))
 
-        run_all(references.split_batches(np.flatnonzero(references.file >= 0)), copy)
-        for held in np.flatnonzero(references.file == INLINE):
-            copy(np.array([held]))
+        chunks.read(np.flatnonzero(chunks.file != MISSING), copy)
 
 
 def _put_metadata(nodes: Mapping[str, Any], put: Callable[[str, bytes], None]) -> None:
@@ -304,14 +217,6 @@ def _count_bytes(group: ManifestGroup) -> int:
 # ---------------------------------------------------------------------- by content
 
 
-class _CopiedChunk(NamedTuple):
-    """A chunk in the set: its path, which contains its hash, its length and its checksum."""
-
-    path: str
-    length: int
-    checksum: int
-
-
 class _ContentCopier:
     """Writes chunks into a set, each under its hash.
 
@@ -339,28 +244,35 @@ class _ContentCopier:
         if not isinstance(array, ManifestArray):
             return variable
         fragments = tuple(
-            replace(f, manifest=self._copy_manifest(ManifestChunks(f.manifest, path)))
+            replace(f, manifest=self._copy_manifest(StoredChunks(f.manifest, path)))
             for f in array.fragments
         )
         return replace(variable, data=replace(array, fragments=fragments))
 
-    def _copy_manifest(self, references: ManifestChunks) -> ChunkManifest:
-        ids, which = references.find_distinct()
-        copies: dict[int, _CopiedChunk] = {}
+    def _copy_manifest(self, chunks: StoredChunks) -> ChunkManifest:
+        ids, which = chunks.find_distinct()
+        copies: dict[int, tuple[str, int]] = {}
 
-        def copy(batch: Ints) -> None:
-            for one, data in zip(batch.tolist(), references.fetch(batch), strict=True):
-                copies[one] = self._put(data)
-            self._advance(int(references.length[batch].sum()))
+        def copy(batch: Ints, found: Sequence[bytes]) -> None:
+            for one, data in zip(batch.tolist(), found, strict=True):
+                copies[one] = self._put(data), checksum_of(data) if self._checksums else 0
+            self._advance(int(chunks.length[batch].sum()))
 
-        run_all(references.split_batches(ids), copy)
+        chunks.read(ids, copy)
         # equal references are copied once
-        every = int(references.length[references.file >= 0].sum())
-        self._advance(every - int(references.length[ids].sum()))
-        return self._refer_to_copies(references, [copies[one] for one in ids.tolist()], which)
+        self._advance(int(chunks.length[chunks.file >= 0].sum() - chunks.length[ids].sum()))
+        done = [copies[one] for one in ids.tolist()]
+        numbers = {path: n for n, path in enumerate(dict.fromkeys(path for path, _ in done))}
+        # the files need no fingerprints: their names are hashes
+        files = [SourceFile(f"{self._root}/{path}", options=self._options) for path in numbers]
+        columns: dict[str, Any] = {"file": np.array([numbers[p] for p, _ in done], np.int32)[which]}
+        if self._checksums:
+            columns["checksum"] = np.array([found for _, found in done], np.uint64)[which]
+        there, old = np.flatnonzero(chunks.file >= 0), chunks.manifest
+        return replace_chunks(old, there, files, old.inline, offset=0, **columns)
 
-    def _put(self, data: bytes) -> _CopiedChunk:
-        """Write bytes under their hash, unless the set has them already."""
+    def _put(self, data: bytes) -> str:
+        """Write bytes under their hash, unless the set has them already; return their path."""
         digest = hashlib.sha256(data).hexdigest()
         path = f"{CHUNKS}/{digest[:2]}/{digest}"
         # in some stores a writer that is killed leaves an incomplete file
@@ -368,24 +280,7 @@ class _ContentCopier:
             url = f"{self._root}/{path}"
             find_store(url).write_file(url, data, self._options)
             self._present[path] = len(data)
-        return _CopiedChunk(path, len(data), checksum_of(data) if self._checksums else 0)
-
-    def _refer_to_copies(
-        self, references: ManifestChunks, copies: list[_CopiedChunk], which: Ints
-    ) -> ChunkManifest:
-        """Return the manifest, with the copies in place of the chunks in files."""
-        old = references.manifest
-        there = references.file >= 0
-        numbers = {path: n for n, path in enumerate(dict.fromkeys(c.path for c in copies))}
-        columns = {name: getattr(old, name).ravel().copy() for name in COLUMNS}
-        columns["file"][there] = np.array([numbers[c.path] for c in copies], np.int32)[which]
-        columns["offset"][there] = 0
-        if self._checksums:
-            columns["checksum"][there] = np.array([c.checksum for c in copies], np.uint64)[which]
-        # the files need no fingerprints: their names are hashes
-        files = [SourceFile(f"{self._root}/{path}", options=self._options) for path in numbers]
-        shaped = {name: column.reshape(old.shape) for name, column in columns.items()}
-        return ChunkManifest.build(old.shape, files=files, inline=old.inline, **shaped)
+        return path
 
 
 def _list_present_chunks(root: str, options: StorageOptions | None) -> dict[str, int | None]:

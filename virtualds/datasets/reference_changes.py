@@ -7,10 +7,8 @@ they are. Of small sets, which are read as a whole, the chunks are cut and held 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from itertools import chain
 from numbers import Integral
 from typing import Any
 
@@ -19,18 +17,12 @@ import numpy as np
 from virtualds.arrays.array import ManifestArray
 from virtualds.arrays.group import ManifestGroup, ManifestVariable
 from virtualds.arrays.subchunks import can_be_cut, cut_chunks
-from virtualds.chunks.columns import INLINE, settle_column
+from virtualds.chunks.columns import INLINE
 from virtualds.chunks.manifest import ChunkManifest
-from virtualds.chunks.projection import Ints
 from virtualds.datasets.keywords import format_suggestion
-from virtualds.datasets.materialize import ManifestChunks
 from virtualds.errors import UnsupportedError, VirtualdsError
 from virtualds.formats.admission import IsKnown
-from virtualds.reading.fetch import join_ranges
-from virtualds.reading.threads import cores, in_turn
-from virtualds.source_file import find_mismatch
-from virtualds.stores import find_store
-from virtualds.stores.store import StoreError
+from virtualds.reading.stored_chunks import StoredChunks, replace_chunks
 
 
 def hold_small_chunks(manifest: ChunkManifest, name: str, most: int) -> ChunkManifest:
@@ -51,75 +43,22 @@ def hold_small_chunks(manifest: ChunkManifest, name: str, most: int) -> ChunkMan
     ReadError
         A chunk cannot be read, has changed, or does not match its checksum.
     """
-    chunks = ManifestChunks(manifest, name)
-    if not ((chunks.file >= 0) & (chunks.length <= most)).any():
+    chunks = StoredChunks(manifest, name)
+    is_small = (chunks.file >= 0) & (chunks.length <= most)
+    if not is_small.any():
         return manifest
     ids, which = chunks.find_distinct()
-    small = chunks.length[ids] <= most
-    held = _read_chunks(chunks, ids[small])
-    return _place_inline(chunks, np.flatnonzero(small), which, held)
-
-
-def _read_chunks(chunks: ManifestChunks, ids: Ints) -> list[bytes]:
-    """Return the bytes of chunks, in their order."""
     found: dict[int, bytes] = {}
-    batches = list(chunks.split_batches(ids))
-    # a local disk is read by as many threads as there are cores
-    file = chunks.manifest.files[int(chunks.file[batches[0][0]])]
-    width = find_store(file.url).reach.at_once or cores()
-    with ThreadPoolExecutor(min(width, len(batches)), thread_name_prefix="virtualds") as pool:
-        try:
-            turns = in_turn(pool, lambda batch: _fetch(chunks, batch), batches, 2 * width)
-            for batch, future in turns:
-                found |= zip(batch.tolist(), future.result(), strict=True)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-    return [found[one] for one in ids.tolist()]
-
-
-def _fetch(chunks: ManifestChunks, batch: Ints) -> Sequence[bytes]:
-    """Return the bytes of chunks of one file, near ones by one request."""
-    file = chunks.manifest.files[int(chunks.file[batch[0]])]
-    store = find_store(file.url)
-    ranges = list(zip(chunks.offset[batch].tolist(), chunks.length[batch].tolist(), strict=True))
-    runs = join_ranges(ranges, store.reach.gap, store.reach.run)
-    try:
-        fetched = store.get_ranges(file, [(run.offset, run.length) for run in runs])
-    except StoreError:
-        # one by one, to find the chunk that fails
-        return list(chain.from_iterable(chunks.fetch(np.array([one])) for one in batch))
-    found = [b""] * len(ranges)
-    for run, data in zip(runs, fetched, strict=True):
-        for member in run.members:
-            offset, length = ranges[member]
-            found[member] = bytes(data[offset - run.offset : offset - run.offset + length])
-    for number, expected in enumerate(chunks.checksum[batch].tolist()):
-        if find_mismatch(found[number], expected):
-            [found[number]] = chunks.fetch(batch[number : number + 1])
-    return found
-
-
-def _place_inline(
-    chunks: ManifestChunks, small: Ints, which: Ints, held: list[bytes]
-) -> ChunkManifest:
-    """Return the manifest with chunks held in place of references; ``which`` ranges are held."""
-    manifest = chunks.manifest
-    distinct = {data: n for n, data in enumerate(dict.fromkeys(held), len(manifest.inline))}
-    places = [distinct[data] for data in held]
-    table = np.full(int(which.max()) + 1 if which.size else 0, -1, np.int64)
-    table[small] = places
-    there = np.flatnonzero(chunks.file >= 0)
-    rows, number = there[table[which] >= 0], table[which][table[which] >= 0]
-    file, offset = chunks.file.copy(), chunks.offset.copy()
-    file[rows], offset[rows] = INLINE, number
-    shape = manifest.shape
-    return replace(
-        manifest,
-        inline=(*manifest.inline, *distinct),
-        file=settle_column(file.reshape(shape), shape),
-        offset=settle_column(offset.reshape(shape), shape),
-    ).pruned()
+    chunks.read(ids[is_small[ids]], lambda batch, data: found.update(zip(batch, data, strict=True)))
+    inline = (*chunks.manifest.inline, *dict.fromkeys(found[one] for one in sorted(found)))
+    number = {data: n for n, data in reversed(list(enumerate(inline)))}
+    rows = np.flatnonzero(is_small)
+    held = ids[which[is_small[chunks.file >= 0]]].tolist()
+    places = [number[found[one]] for one in held]
+    changed = replace_chunks(
+        chunks.manifest, rows, chunks.manifest.files, inline, file=INLINE, offset=places
+    )
+    return changed.pruned()
 
 
 # ---------------------------------------------------------------------- what a user asks for

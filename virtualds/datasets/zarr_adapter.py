@@ -24,8 +24,7 @@ from zarr.storage import MemoryStore, StorePath
 from virtualds.arrays.group import ManifestGroup
 from virtualds.datasets.open_options import OPEN_DEFAULTS, OpenOptions
 from virtualds.errors import UnsupportedError
-from virtualds.formats.zarr_export.arrays import DecodedArray
-from virtualds.formats.zarr_export.hierarchy import ZarrView
+from virtualds.formats.zarr_export import DecodedArray, ZarrView
 from virtualds.source_file import StorageOptions
 
 if TYPE_CHECKING:

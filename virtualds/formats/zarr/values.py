@@ -79,9 +79,9 @@ def values_to_v3(values: npt.NDArray[Any], known: Sequence[int] = ()) -> NativeA
     }
     compress = len(codecs) > 1
     if not lengths:
-        return NativeArray(metadata, _encode_chunks(values, tuple(shape), compress))
+        return NativeArray(metadata, encode_chunks(values, tuple(shape), compress))
     blocks = np.split(values, np.cumsum(lengths)[:-1])
-    encoded = (next(_encode_chunks(block, block.shape, compress))[1] for block in blocks)
+    encoded = (next(encode_chunks(block, block.shape, compress))[1] for block in blocks)
     places = ((number, *(0,) * (values.ndim - 1)) for number in range(len(blocks)))
     return NativeArray(metadata, zip(places, encoded, strict=False))
 
@@ -115,8 +115,8 @@ def _bytes_codec(dtype: np.dtype[Any]) -> dict[str, Any]:
     return {"name": "bytes", "configuration": {"endian": order}}
 
 
-def _encode_chunks(
-    values: npt.NDArray[Any], shape: tuple[int, ...], compress: bool
+def encode_chunks(
+    values: npt.NDArray[Any], shape: tuple[int, ...], compress: bool = False
 ) -> Iterator[tuple[tuple[int, ...], bytes]]:
     """Yield encoded chunks; those at the edge are padded."""
     import numcodecs

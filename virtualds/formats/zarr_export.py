@@ -1,0 +1,584 @@
+"""A group as the keys and values of a plain Zarr v3 hierarchy, which any reader of Zarr reads.
+
+A `StoredArray` is one that plain Zarr can describe: its metadata say how to decode, its chunks are
+the bytes of the sources. Our reader decodes a `DecodedArray` into chunks of plain numbers. An
+`UnsupportedArray` has no form in Zarr.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from virtualds.arrays.array import ManifestArray
+from virtualds.arrays.group import Data, ManifestGroup, ManifestVariable
+from virtualds.chunks.columns import INLINE, MISSING
+from virtualds.chunks.fragment import Fragment
+from virtualds.chunks.manifest import ChunkManifest, iterate_blocks
+from virtualds.codecs.vlen_text import to_text_objects
+from virtualds.errors import UnsupportedError, VirtualdsError
+from virtualds.formats.zarr.data_types import (
+    RECORDS,
+    data_type_from_v3,
+    fill_value_from_v3,
+    fill_value_to_v3,
+)
+from virtualds.formats.zarr.document import MARKER, consolidate
+from virtualds.formats.zarr.v2_types import fill_to_attribute, pack_members, to_packed
+from virtualds.formats.zarr.v3_arrays import ManifestPart, array_to_v3, is_extended
+from virtualds.formats.zarr.v3_metadata import axes_from_v3, grid_to_v3
+from virtualds.formats.zarr.values import TEXT, encode_chunks, values_to_v3
+from virtualds.json_values import to_json
+from virtualds.reading.stored_chunks import ChunkIndex, StoredChunks
+
+Objection = Callable[[Mapping[str, Any]], str | None]
+"""Takes the metadata of an array and says why the reader at hand cannot read it, if so."""
+
+WHOLE_CHUNK = slice(None)
+LISTED = 2**16
+"""Chunks that are listed at a time."""
+KEYS = "c"
+"""The beginning of chunk keys, below the path of their array."""
+CHUNK_BYTES = 2**24
+"""Most bytes of a decoded chunk, where its array has no regular chunks."""
+UNWIELDY_BYTES = 2**26
+"""Larger chunks that are not compressed are cut smaller."""
+
+# ---------------------------------------------------------------------- as they are stored
+
+
+@dataclass(frozen=True)
+class StoredArray:
+    """An array in plain Zarr with its chunks as stored.
+
+    Parameters
+    ----------
+    path : str
+    metadata : dict
+        The content of its ``zarr.json``.
+    parts : tuple of ManifestPart
+        Where its chunks lie.
+    """
+
+    path: str
+    metadata: dict[str, Any]
+    parts: tuple[ManifestPart, ...]
+
+    @property
+    def token(self) -> Any:
+        """What tells it from other arrays."""
+        return self.metadata, [(p.origin, p.manifest) for p in self.parts]
+
+    def read_chunk(self, place: ChunkIndex, wanted: slice = WHOLE_CHUNK) -> bytes | None:
+        """Return bytes of a chunk, None if it is missing.
+
+        Raises
+        ------
+        ReadError
+            They cannot be read, or have changed.
+        """
+        found = self._find_row(place)
+        if found is None:
+            return None
+        is_whole = found.file[0] == INLINE or found.checksum[0]
+        if not is_whole:
+            # a checksum takes the whole chunk
+            begin, end, _ = wanted.indices(int(found.length[0]))
+            length = max(end - begin, 0)
+            if not length:
+                return b""
+            found = replace(found, offset=found.offset + begin, length=np.full(1, length))
+        [data] = StoredChunks(found, self.path, place).fetch(np.zeros(1, np.int64))
+        return bytes(data[wanted] if is_whole else data)
+
+    def has(self, place: ChunkIndex) -> bool:
+        """Say whether a chunk is there, without fetching it."""
+        return self._find_row(place) is not None
+
+    def get_nbytes(self, place: ChunkIndex) -> int | None:
+        """Return how long a chunk is, None if it is missing."""
+        found = self._find_row(place)
+        if found is None:
+            return None
+        row = found.lookup((0,))
+        return len(found.inline[row.offset]) if row.file == INLINE else row.length
+
+    def list_chunks(self) -> Iterator[ChunkIndex]:
+        """Yield the places of all chunks that are not missing."""
+        for part in self.parts:
+            shape = part.manifest.shape
+            for ids, rows in iterate_blocks(part.manifest, most=LISTED):
+                there = ids[rows.file.reshape(-1) != MISSING]
+                inner = np.stack(np.unravel_index(there, shape), -1) if shape else there[:, None]
+                for found in inner[:, : len(shape)] + np.asarray(part.origin, np.int64):
+                    yield tuple(found.tolist())
+
+    def _find_row(self, place: ChunkIndex) -> ChunkManifest | None:
+        """Return the manifest of one chunk alone; nothing else is loaded."""
+        for part in self.parts:
+            inner = [p - o for p, o in zip(place, part.origin, strict=True)]
+            shape = part.manifest.shape
+            if all(0 <= i < n for i, n in zip(inner, shape, strict=True)):
+                number = np.ravel_multi_index(inner, shape) if shape else 0
+                found = part.manifest.at(np.array([number], np.int64))
+                return None if found.file[0] == MISSING else found
+        return None
+
+
+# ---------------------------------------------------------------------- decoded
+
+
+@dataclass(frozen=True)
+class DecodedArray:
+    """An array in plain Zarr whose chunks are decoded: plain numbers or strings.
+
+    Parameters
+    ----------
+    path : str
+    metadata : dict
+        The content of its ``zarr.json``.
+    data : ManifestArray, numpy.ndarray or Deferred
+    """
+
+    path: str
+    metadata: dict[str, Any]
+    data: Data
+
+    @property
+    def token(self) -> Any:
+        """What tells it from other arrays."""
+        return self.metadata, self.data
+
+    def read_chunk(self, place: ChunkIndex, wanted: slice = WHOLE_CHUNK) -> bytes | None:
+        """Return bytes of a chunk, those at the edges padded.
+
+        Raises
+        ------
+        ReadError
+            Bytes cannot be read, have changed, or do not decode.
+        """
+        if not self.has(place):
+            return None
+        slabs = [axis.slabs(i, i + 1) for axis, i in zip(self._axes, place, strict=True)]
+        box = tuple(slice(int(s.edges[0]), int(s.edges[1])) for s in slabs)
+        try:
+            data = self.data
+            values = np.asarray(data[box] if isinstance(data, np.ndarray) else data.read(box))
+        except VirtualdsError as error:
+            error.add_note(f"variable {self.path}, decoded chunk {place}")
+            raise
+        is_text = self.metadata["data_type"] == TEXT
+        values = to_text_objects(values) if is_text else pack_members(values)
+        little = values.astype(values.dtype.newbyteorder("<"), copy=False)
+        shape = tuple(int(s.encoded[0]) for s in slabs)
+        return next(encode_chunks(little, shape))[1][wanted]
+
+    def has(self, place: ChunkIndex) -> bool:
+        """Say whether a chunk lies in the grid; none is missing, since gaps are filled."""
+        return all(i < axis.nchunks for i, axis in zip(place, self._axes, strict=True))
+
+    def get_nbytes(self, place: ChunkIndex) -> int | None:
+        """Return how long a chunk is."""
+        data = self.read_chunk(place)
+        return None if data is None else len(data)
+
+    def list_chunks(self) -> Iterator[ChunkIndex]:
+        """Yield the places of all chunks."""
+        yield from np.ndindex(*(axis.nchunks for axis in self._axes))
+
+    @property
+    def _axes(self) -> Any:
+        return axes_from_v3(self.metadata["shape"], self.metadata["chunk_grid"])
+
+
+def _describe_decoded(data: Data) -> dict[str, Any]:
+    """Return the metadata of decoded values, but for their chunk grid.
+
+    Raises
+    ------
+    UnsupportedError
+        Zarr has no such data type.
+    """
+    dtype = np.dtype(object) if _is_text(data) else to_packed(data.dtype).newbyteorder("<")
+    found = values_to_v3(np.full((0,) * len(data.shape), "" if dtype.hasobject else 0, dtype))
+    if found is None:
+        raise _no_form_error(data)
+    metadata = found.metadata | {"shape": list(data.shape)}
+    if isinstance(data, ManifestArray):
+        fill = pack_members(np.asarray(data.fill_value, data.dtype))
+        metadata["fill_value"] = fill_value_to_v3(fill, dtype)
+    return metadata
+
+
+def _is_text(data: Data) -> bool:
+    """Say whether values are strings of any length.
+
+    Raises
+    ------
+    UnsupportedError
+        They are other objects.
+    """
+    if isinstance(data, ManifestArray) or data.dtype.kind not in "OUT":
+        return False
+    if isinstance(data, np.ndarray):
+        to_text_objects(data)
+    elif dict(data.dtype.metadata or {}).get("element_type") is not str:
+        raise _no_form_error(data)
+    return True
+
+
+def _no_form_error(data: Data) -> UnsupportedError:
+    return UnsupportedError(
+        f"its type {data.dtype} has no form in Zarr v3; leave it out with drop_variables"
+    )
+
+
+def _list_decoded_grids(data: Data) -> Iterator[dict[str, Any]]:
+    """Yield chunk grids for decoded values, best first: the grid of the sources, a regular one."""
+    lengths = _find_regular_chunks(data)
+    if isinstance(data, ManifestArray):
+        if _is_unwieldy(data):
+            lengths = _cut_smaller(lengths, data.dtype.itemsize)
+        elif (own := grid_to_v3(data)) is not None:
+            yield own
+    yield {"name": "regular", "configuration": {"chunk_shape": lengths}}
+
+
+def _is_unwieldy(array: ManifestArray) -> bool:
+    """Say whether an array has large chunks that could be read in parts.
+
+    Readers of Zarr read whole chunks; netCDF files without chunks are one chunk each.
+    """
+    if any(pipeline.codecs for pipeline in array.pipelines):
+        return False
+    largest = (
+        prod(int(axis.slabs().encoded.max(initial=0)) for axis in fragment.axes)
+        for fragment in array.fragments
+    )
+    return max(largest, default=0) * array.dtype.itemsize > UNWIELDY_BYTES
+
+
+def _cut_smaller(lengths: list[int], itemsize: int) -> list[int]:
+    """Cut chunks along their first axes, so that they stay runs of bytes."""
+    lengths = list(lengths)
+    for axis, length in enumerate(lengths):
+        nbytes = prod(lengths) * itemsize
+        if nbytes > CHUNK_BYTES:
+            lengths[axis] = max(length * CHUNK_BYTES // nbytes, 1)
+    return lengths
+
+
+def _find_regular_chunks(data: Data) -> list[int]:
+    """Return a regular chunk shape that cuts few chunks of the sources.
+
+    An axis that the sources cut regularly keeps their chunks. Along another axis a chunk is as long
+    as the longest one of the sources, times as many as `CHUNK_BYTES` holds.
+    """
+    virtual = isinstance(data, ManifestArray)
+    fragments = data.fragments if isinstance(data, ManifestArray) else ()
+    lengths = [max(n, 1) if i or virtual else 1 for i, n in enumerate(data.shape)]
+    for axis, size in enumerate(data.shape):
+        longest = max((int(f.axes[axis].lengths.max(initial=1)) for f in fragments), default=0)
+        lengths[axis] = max(min(longest or lengths[axis], size), 1)
+    for axis, size in enumerate(data.shape):
+        if fragments and _is_aligned(fragments, axis, lengths[axis], size):
+            continue
+        nbytes = max(prod(lengths) * data.dtype.itemsize, 1)
+        lengths[axis] = max(min(lengths[axis] * max(CHUNK_BYTES // nbytes, 1), size), 1)
+    return lengths
+
+
+def _is_aligned(fragments: tuple[Fragment, ...], axis: int, length: int, size: int) -> bool:
+    """Say whether chunks begin and end at multiples of a length, or where the array ends."""
+    cuts = np.concatenate([f.start[axis] + f.axes[axis].slabs().edges for f in fragments])
+    return bool(((cuts % length == 0) | (cuts == size)).all())
+
+
+# ---------------------------------------------------------------------- which of them
+
+
+@dataclass(frozen=True)
+class UnsupportedArray:
+    """An array that Zarr cannot hold: reading it raises the reason.
+
+    Parameters
+    ----------
+    path : str
+    error : UnsupportedError
+    """
+
+    path: str
+    error: UnsupportedError
+
+    @property
+    def token(self) -> Any:
+        """What tells it from other arrays."""
+        return str(self.error)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """Never there.
+
+        Raises
+        ------
+        UnsupportedError
+            Always.
+        """
+        raise self.error
+
+
+ServedArray = StoredArray | DecodedArray
+
+
+def _serve_array(
+    path: str, variable: ManifestVariable, objection: Objection
+) -> ServedArray | UnsupportedArray:
+    """Return an array in the first form that the reader can read."""
+    reason: str | None = None
+    try:
+        said = {
+            "attributes": _attributes_to_v3(variable),
+            "dimension_names": list(variable.dims),
+            "storage_transformers": [],
+        }
+        for form in _list_forms(path, variable.data, said):
+            for found in (form, _find_former_form(form)):
+                reason = reason if found is None else objection(found.metadata)
+                if found is not None and reason is None:
+                    return found
+    except UnsupportedError as error:
+        reason = f"{error}"
+    return UnsupportedArray(path, UnsupportedError(f"variable {path}: {reason}"))
+
+
+def _list_forms(path: str, data: Data, said: dict[str, Any]) -> Iterator[ServedArray]:
+    if isinstance(data, ManifestArray):
+        metadata, parts = _describe_stored(data)
+        if metadata is not None and not _is_unwieldy(data):
+            yield StoredArray(path, metadata | said, tuple(parts))
+    metadata = _describe_decoded(data)
+    for grid in _list_decoded_grids(data):
+        yield DecodedArray(path, metadata | {"chunk_grid": grid} | said, data)
+
+
+def _find_former_form(form: ServedArray) -> ServedArray | None:
+    """Return an array of a compound type in its former form, for older readers.
+
+    Fields were pairs, and a fill value was base64 of the bytes of an element, little-endian. Values
+    are little-endian too, since these readers ignore the byte order in the metadata.
+    """
+    kind = form.metadata["data_type"]
+    if isinstance(form, StoredArray) or not isinstance(kind, Mapping) or kind["name"] != RECORDS[0]:
+        return None
+    dtype = data_type_from_v3(kind)
+    fill = fill_value_from_v3(form.metadata["fill_value"], dtype)
+    stored = np.asarray(fill).astype(dtype.newbyteorder("<")).tobytes()
+    said = {"data_type": _to_pairs(kind), "fill_value": base64.standard_b64encode(stored).decode()}
+    return replace(form, metadata=form.metadata | said)
+
+
+def _to_pairs(kind: Any) -> Any:
+    if not isinstance(kind, Mapping) or kind.get("name") != RECORDS[0]:
+        return kind
+    fields = kind["configuration"]["fields"]
+    pairs = [[field["name"], _to_pairs(field["data_type"])] for field in fields]
+    return {"name": RECORDS[1], "configuration": {"fields": pairs}}
+
+
+def _describe_stored(array: ManifestArray) -> tuple[dict[str, Any] | None, list[ManifestPart]]:
+    try:
+        metadata, parts = array_to_v3(array)
+    except UnsupportedError:
+        return None, []
+    return (None, []) if is_extended(metadata) else (metadata, parts)
+
+
+def _attributes_to_v3(variable: ManifestVariable) -> dict[str, Any]:
+    """Return attributes as JSON, ``_FillValue`` as xarray spells it in Zarr v3.
+
+    Raises
+    ------
+    UnsupportedError
+        One of them has no form in JSON.
+    """
+    attributes = dict(variable.attributes)
+    fill = attributes.get("_FillValue")
+    if fill is not None and np.size(fill) == 1 and variable.data.dtype.kind in "biufcS":
+        attributes["_FillValue"] = fill_to_attribute(
+            np.asarray(fill).reshape(())[()], variable.data.dtype
+        )
+    return to_json(attributes)[0]
+
+
+# ---------------------------------------------------------------------- keys and values
+
+
+@dataclass(frozen=True)
+class ZarrView:
+    r"""The hierarchy below a group: metadata documents, and chunks.
+
+    Parameters
+    ----------
+    groups : dict of str to dict
+        Attributes of every group by path; the root is under ``""``.
+    arrays : dict of str to StoredArray, DecodedArray or UnsupportedArray
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from virtualds.arrays.group import ManifestVariable
+    >>> group = ManifestGroup({"x": ManifestVariable(("x",), np.arange(3, dtype="u1"))})
+    >>> view = ZarrView.of(group, lambda metadata: None)
+    >>> list(view.list_keys()), view.get("x/c/0")
+    (['zarr.json', 'x/zarr.json', 'x/c/0'], b'\x00\x01\x02')
+    """
+
+    groups: Mapping[str, dict[str, Any]]
+    arrays: Mapping[str, ServedArray | UnsupportedArray]
+
+    @classmethod
+    def of(cls, group: ManifestGroup, objection: Objection) -> ZarrView:
+        """Return the hierarchy of a group; ``objection`` says what the reader cannot read.
+
+        Raises
+        ------
+        UnsupportedError
+            An attribute of a group has no form in JSON.
+        """
+        groups, arrays = {}, {}
+        for path, part in group.walk():
+            groups[path] = to_json(part.attributes)[0]
+            for name, variable in part.variables.items():
+                below = f"{path}/{name}" if path else name
+                arrays[below] = _serve_array(below, variable, objection)
+        return cls(groups, arrays)
+
+    # ------------------------------------------------------------------ values
+
+    def get(self, key: str, wanted: slice = WHOLE_CHUNK) -> bytes | None:
+        """Return the bytes of a key, None if there is no such key.
+
+        Raises
+        ------
+        ReadError
+            The bytes of a chunk cannot be read, have changed, or do not decode.
+        UnsupportedError
+            Zarr cannot hold the array of this key.
+        """
+        if (path := self._find_documented_node(key)) is not None:
+            return self._build_document(path)[wanted]
+        if (found := self._find_chunk(key)) is not None:
+            array, place = found
+            return array.read_chunk(place, wanted)
+        return None
+
+    def get_size(self, key: str) -> int | None:
+        """Return the number of bytes of a key, None if there is no such key."""
+        if (path := self._find_documented_node(key)) is not None:
+            return len(self._build_document(path))
+        found = self._find_chunk(key)
+        return None if found is None else found[0].get_nbytes(found[1])
+
+    def _find_documented_node(self, key: str) -> str | None:
+        """Return the path of the node whose metadata have this key."""
+        path, _, name = key.rpartition("/")
+        known = name == MARKER and (path in self.groups or path in self.arrays)
+        return path if known else None
+
+    def _build_document(self, path: str) -> bytes:
+        if path in self.arrays:
+            found = self.arrays[path].metadata
+        else:
+            found = self._describe_group(path) | self._consolidate(path)
+        return json.dumps(found, allow_nan=False, separators=(",", ":")).encode()
+
+    def _describe_group(self, path: str) -> dict[str, Any]:
+        return {"zarr_format": 3, "node_type": "group", "attributes": self.groups[path]}
+
+    def _consolidate(self, path: str) -> dict[str, Any]:
+        """Return the metadata of all nodes below a group, unless one of its arrays is refused.
+
+        In that case readers look for each array, and get the error of that array alone.
+        """
+        prefix = f"{path}/" if path else ""
+        below = {key: array for key, array in self.arrays.items() if key.startswith(prefix)}
+        if any(isinstance(array, UnsupportedArray) for array in below.values()):
+            return {}
+        nodes = {
+            key: self._describe_group(key) for key in self.groups if key and key.startswith(prefix)
+        }
+        nodes |= {key: array.metadata for key, array in below.items()}
+        said = {key.removeprefix(prefix): node for key, node in nodes.items()}
+        return consolidate(said)
+
+    def _find_chunk(self, key: str) -> tuple[ServedArray, ChunkIndex] | None:
+        """Return the array and the index of a chunk from its key."""
+        parts = key.split("/")
+        for at in (i for i, part in enumerate(parts) if part == KEYS):
+            array = self.arrays.get("/".join(parts[:at]))
+            place = _parse_index(parts[at + 1 :])
+            if array is None or place is None or isinstance(array, UnsupportedArray):
+                continue
+            if len(place) == len(array.metadata["shape"]):
+                return array, place
+        return None
+
+    # ------------------------------------------------------------------ keys
+
+    def exists(self, key: str) -> bool:
+        """Say whether there is a key; the chunks of decoded arrays are all there."""
+        if self._find_documented_node(key) is not None:
+            return True
+        found = self._find_chunk(key)
+        return found is not None and found[0].has(found[1])
+
+    def list_keys(self, prefix: str = "") -> Iterator[str]:
+        """Yield all keys that begin with a prefix; chunks that are missing have none."""
+        for path in (*self.groups, *self.arrays):
+            key = _join_path(path, MARKER)
+            if key.startswith(prefix):
+                yield key
+        for path, array in self.arrays.items():
+            begin = _join_path(path, KEYS)
+            if isinstance(array, UnsupportedArray) or not _is_nested(begin, prefix):
+                continue
+            for place in array.list_chunks():
+                key = "/".join((begin, *map(str, place)))
+                if key.startswith(prefix):
+                    yield key
+
+    def list_names(self, folder: str) -> Iterator[str]:
+        """Yield the names directly below a folder, each once."""
+        path = folder.strip("/")
+        prefix = f"{path}/" if path else ""
+        if path in self.groups:
+            nodes = [key for key in (*self.groups, *self.arrays) if key]
+            below = [key.removeprefix(prefix) for key in nodes if key.startswith(prefix)]
+            yield from dict.fromkeys([MARKER, *(key.partition("/")[0] for key in below)])
+        elif path in self.arrays:
+            yield from (MARKER, KEYS)
+        else:
+            found = (key.removeprefix(prefix) for key in self.list_keys(prefix))
+            yield from dict.fromkeys(key.partition("/")[0] for key in found)
+
+
+def _join_path(path: str, name: str) -> str:
+    return f"{path}/{name}" if path else name
+
+
+def _is_nested(one: str, other: str) -> bool:
+    """Say whether one is the beginning of the other."""
+    return one.startswith(other) or other.startswith(one)
+
+
+def _parse_index(parts: list[str]) -> ChunkIndex | None:
+    """Return the chunk index in the rest of a key, None if there is none."""
+    if all(part.isdecimal() and str(int(part)) == part for part in parts):
+        return tuple(map(int, parts))
+    return None

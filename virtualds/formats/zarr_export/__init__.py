@@ -1,1 +1,0 @@
-"""Show virtual arrays as keys and values of plain Zarr."""
