@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import pytest
 from protocol.explorer import Failed, Request, World, ask, count_up, name_actor, remember
 
-from virtualds.stores import file_lock, local
+from virtualds.stores import local
 
 FOLDER = "/simulated"
 """The folder that there is."""
@@ -335,7 +335,7 @@ class _System:
         for folder in folders:
             yield from self.walk(f"{root}/{folder}", onerror)
 
-    def scandir(self, path: str) -> Any:
+    def listdir(self, path: str) -> Any:
         # no file is old
         raise OSError(errno.EACCES, "not looked at", path)
 
@@ -355,7 +355,7 @@ def _open(path: str, mode: str) -> Handle:
 
 
 def _flock(handle: Handle, how: int) -> None:
-    ask("lock" if how == file_lock.fcntl.LOCK_EX else "unlock", handle.inode.number)
+    ask("lock" if how == local.fcntl.LOCK_EX else "unlock", handle.inode.number)
 
 
 @contextmanager
@@ -364,9 +364,8 @@ def simulated_disk() -> Iterator[None]:
     system = _System()
     locks = SimpleNamespace(flock=_flock, LOCK_EX=1, LOCK_UN=2)
     with pytest.MonkeyPatch.context() as patch:
-        for module in (local, file_lock):
-            patch.setattr(module, "os", system)
-        patch.setattr(file_lock, "fcntl", locks)
+        patch.setattr(local, "os", system)
+        patch.setattr(local, "fcntl", locks)
         patch.setattr(local, "open", _open, raising=False)
         patch.setattr(local, "exchange_paths", lambda one, other: ask("exchange", one, other))
         removal = SimpleNamespace(rmtree=lambda path, ignore_errors: ask("remove tree", path))

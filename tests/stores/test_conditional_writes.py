@@ -22,9 +22,9 @@ from other_s3_servers import S3_SERVERS
 from virtualds import UnsupportedError
 from virtualds.source_file import StorageOptions
 from virtualds.stores import find_store
-from virtualds.stores.file_lock import hold_lock
 from virtualds.stores.filesystems import find_filesystem
 from virtualds.stores.fsspec import FsspecStore
+from virtualds.stores.local import hold_lock
 from virtualds.stores.store import ChangedError, Store, StoreError
 
 NAMES = ["plain.json", "with space", "a#b", "100%", "a%20b", "T00:00:00", "ü–ñ", "a+b&c=d;e",
@@ -274,7 +274,7 @@ def test_a_reader_sees_whole_bytes_and_the_version_that_they_are(place: Place) -
 
 HOLDER = """
 import sys, time
-from virtualds.stores.file_lock import hold_lock
+from virtualds.stores.local import hold_lock
 
 with hold_lock(sys.argv[1]):
     print("held", flush=True)

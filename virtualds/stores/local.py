@@ -12,19 +12,20 @@ import re
 import secrets
 import shutil
 import stat
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from virtualds.errors import ReadError, exists_already
+from virtualds.errors import ReadError, UnsupportedError, exists_already
 from virtualds.options import get_options
 from virtualds.source_file import SourceFile, StorageOptions
-from virtualds.stores.file_lock import hold_lock
 from virtualds.stores.store import (
     ChangedError,
     ListedFile,
@@ -60,9 +61,9 @@ def remove_left_over(path: str) -> None:
     """Remove what killed writers of a path have left beside it, a day after they were killed."""
     # this is for tidiness: what cannot be seen or removed stays
     with suppress(OSError):
-        for entry in _list_beside(path, GRACE):
+        for left in _list_beside(path, GRACE):
             with suppress(OSError):
-                _remove(entry.path)
+                remove_paths([left])
 
 
 class LeftOver(NamedTuple):
@@ -75,83 +76,161 @@ class LeftOver(NamedTuple):
 def list_left_over(path: str, age: float) -> list[LeftOver]:
     """Return what killed writers of a file or folder have left beside it, and files below it.
 
-    Parameters
-    ----------
-    path : str
-    age : float
-        Seconds without a change after which a file belongs to a killed writer.
+    A file is theirs after ``age`` seconds without a change.
     """
-    found = [entry.path for entry in _list_beside(path, age)]
+    found = _list_beside(path, age)
     for folder, _, names in os.walk(path):
-        for name in filter(_TEMPORARY.fullmatch, names):
-            file = os.path.join(folder, name)
-            with suppress(FileNotFoundError):
-                if os.lstat(file).st_mtime < time.time() - age:
-                    found.append(file)
-    return [LeftOver(one, _measure(one)) for one in sorted(found) if os.path.lexists(one)]
+        below = (os.path.join(folder, name) for name in filter(_TEMPORARY.fullmatch, names))
+        found += [file for file in below if _is_older(file, age)]
+    return [
+        LeftOver(one, sum(0 if stat.S_ISDIR(f.st_mode) else f.st_size for f in _look_through(one)))
+        for one in sorted(found)
+    ]
 
 
 def remove_paths(paths: Iterable[str]) -> None:
     """Remove files, and folders with all that they hold; what is gone already is no error."""
     for path in paths:
         with suppress(FileNotFoundError):
-            _remove(path)
+            if os.path.isdir(path) and not os.path.islink(path):
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                os.unlink(path)
 
 
-def _measure(path: str) -> int:
-    """Return the bytes in a file or folder, of which others may remove parts meanwhile."""
-    below = [os.path.join(folder, n) for folder, _, names in os.walk(path) for n in names]
-    nbytes = 0
-    for file in below if os.path.isdir(path) else [path]:
-        with suppress(FileNotFoundError):
-            nbytes += os.lstat(file).st_size
-    return nbytes
-
-
-def _list_beside(path: str, age: float) -> list[os.DirEntry[str]]:
+def _list_beside(path: str, age: float) -> list[str]:
     """Return the files and folders that killed writers of a path have left beside it."""
     folder, name = os.path.split(path)
     ours = re.compile(rf"\.{re.escape(name[:_KEPT])}\.[0-9a-f]{{16}}")
-    with os.scandir(folder) as entries:
-        found = [entry for entry in entries if ours.fullmatch(entry.name)]
-    return [entry for entry in found if _is_older(entry, age)]
+    beside = (os.path.join(folder, name) for name in os.listdir(folder) if ours.fullmatch(name))
+    return [one for one in beside if _is_older(one, age)]
 
 
-def _is_older(entry: os.DirEntry[str], age: float) -> bool:
-    # it may be gone since the folder was listed
-    with suppress(OSError):
-        return _find_last_change(entry) < time.time() - age
-    return False
+def _is_older(path: str, age: float) -> bool:
+    """Say whether a file, and each that lies in a folder, was last written to long ago."""
+    changes = [found.st_mtime for found in _look_through(path)]
+    return bool(changes) and max(changes) < time.time() - age
 
 
-def _find_last_change(entry: os.DirEntry[str]) -> float:
-    """Return when a file, or any that lies in a folder, was last written to."""
-    changed = entry.stat(follow_symlinks=False).st_mtime
-    if entry.is_dir(follow_symlinks=False):
-        for folder, folders, files in os.walk(entry.path):
-            below = (os.path.join(folder, name) for name in (*folders, *files))
-            changed = max(changed, *(os.lstat(path).st_mtime for path in below), 0.0)
-    return changed
+def _look_through(path: str) -> Iterator[os.stat_result]:
+    """Yield what the system says of a file, or a folder and all in it that others do not remove."""
+    below = (os.path.join(f, name) for f, *names in os.walk(path) for name in chain(*names))
+    for one in chain([path], below if not os.path.islink(path) else ()):
+        with suppress(FileNotFoundError):
+            yield os.lstat(one)
 
 
-def _remove(path: str) -> None:
-    if os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        os.unlink(path)
+# ---------------------------------------------------------------------- locks
+# The operating system keeps the lock, so it ends with the process that holds it. The holder removes
+# the file; a waiter whose file has lost its name waits for the new file.
 
 
-# ---------------------------------------------------------------------- their store
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP)
+"""Error numbers of filesystems without locks."""
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _wait(handle: int) -> None:
+        while True:
+            try:
+                msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+                return
+            except PermissionError:
+                time.sleep(0.01)
+
+    def _release(handle: int, path: str) -> None:
+        msvcrt.locking(handle, msvcrt.LK_UNLCK, 1)
+        os.close(handle)
+        # fails while another process has it open, which then removes it
+        with suppress(OSError):
+            os.unlink(path)
+
+else:
+    import fcntl
+
+    def _wait(handle: int) -> None:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+
+    def _release(handle: int, path: str) -> None:
+        try:
+            if _has_name(handle, path):
+                # in a folder of several users we may not be allowed to; then it stays
+                with suppress(OSError):
+                    os.unlink(path)
+            # a process forked in the meantime shares the lock: closing alone would not end it
+            fcntl.flock(handle, fcntl.LOCK_UN)
+        finally:
+            os.close(handle)
+
+
+@contextmanager
+def hold_lock(path: str) -> Iterator[None]:
+    """Hold the lock of this name; wait while another thread or process holds it."""
+    handle = _acquire(path)
+    try:
+        yield
+    finally:
+        _release(handle, path)
+
+
+def _acquire(path: str) -> int:
+    while True:
+        handle = _open_lock(path)
+        try:
+            _wait_for(handle, path)
+            if _has_name(handle, path):
+                return handle
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)
+
+
+def _open_lock(path: str) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    except PermissionError as error:
+        # another user holds it now, in a folder that both may write
+        try:
+            return os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            raise error from None
+
+
+def _wait_for(handle: int, path: str) -> None:
+    try:
+        _wait(handle)
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        raise UnsupportedError(
+            f"{path}: this filesystem knows no file locks, which keep writers apart; use one that "
+            f"does, or let one process write at a time"
+        ) from error
+
+
+def _has_name(handle: int, path: str) -> bool:
+    """Say whether the open file still has this name: its last holder may have removed it."""
+    try:
+        return os.path.samestat(os.fstat(handle), os.stat(path, follow_symlinks=False))
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        # the error of network filesystems for a file that another machine removed
+        if error.errno != errno.ESTALE:
+            raise
+        return False
 
 
 # ---------------------------------------------------------------------- rows of arrays
 # Reads bytes of a file straight into the rows of an array: ``preadv(2)`` with many buffers.
 #
 # A chunk without codecs usually fills a box of the result, whose rows lie apart in memory. With
-# ``preadv`` the system copies the bytes to these rows, which saves a second copy. ``os.preadv``
-# takes a Python object for every row, and making these objects takes longer than copying the rows.
-# So this module calls the function of the C library: numpy makes its table of rows in a few
-# operations.
+# ``preadv`` the system copies the bytes to these rows, which saves a second copy: half the time for
+# rows of 2 to 64 KiB. ``os.preadv`` takes a Python object for every row, and making these takes
+# longer than copying the rows. So this module calls the function of the C library: numpy makes its
+# table of rows in a few operations.
 
 
 Array = npt.NDArray[Any]
@@ -163,52 +242,14 @@ MOST_BYTES = 2**30
 
 
 def count_row_bytes(target: Array) -> int:
-    """Return the bytes of a row: the longest stretch without gaps that the array consists of.
-
-    Examples
-    --------
-    >>> result = np.zeros((4, 6, 8), "i4")
-    >>> count_row_bytes(result), count_row_bytes(result[1]), count_row_bytes(result[1, :, 2:4])
-    (768, 192, 8)
-    """
+    """Return the bytes of a row: the longest stretch without gaps that the array consists of."""
     return _count_rows(target)[1]
 
 
 def read_rows(handle: int, offset: int, target: Array) -> int:
-    """Read the bytes of an array from a file, in the order of its elements.
+    """Read the bytes of an array of any strides from a file, in the order of its elements.
 
-    Parameters
-    ----------
-    handle : int
-        A file descriptor.
-    offset : int
-        Where in the file the first byte lies.
-    target : numpy.ndarray
-        Of any strides. The function reads ``target.nbytes`` bytes.
-
-    Returns
-    -------
-    int
-        How many bytes were read: fewer than ``target.nbytes`` if the file ends before.
-
-    Raises
-    ------
-    OSError
-        The file cannot be read.
-    ValueError
-        The array is read-only, or holds Python objects.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> result = np.zeros((2, 4), "u1")
-    >>> with tempfile.TemporaryFile() as file:
-    ...     _ = file.write(bytes([1, 2, 3, 4]))
-    ...     file.flush()
-    ...     read_rows(file.fileno(), 0, result[:, 1:3])
-    4
-    >>> result.tolist()
-    [[0, 1, 2, 0], [0, 3, 4, 0]]
+    Returns how many bytes were read: fewer than those of the array if the file ends before.
     """
     # preadv does not check the memory that it writes to
     if not target.flags.writeable:
@@ -222,9 +263,8 @@ def read_rows(handle: int, offset: int, target: Array) -> int:
 
 def read_stretch(handle: int, offset: int, target: memoryview) -> int:
     """Read bytes into memory without gaps, as `read_rows` does for arrays of many rows."""
-    end = target.nbytes
     return _read_until_filled(
-        end, lambda n: os.preadv(handle, [target[n : n + MOST_BYTES]], offset + n)
+        target.nbytes, lambda n: os.preadv(handle, [target[n : n + MOST_BYTES]], offset + n)
     )
 
 
@@ -423,18 +463,6 @@ def exchange_paths(one: str, other: str) -> None:
     os.rename(aside, one)
 
 
-def put_in_place(temporary: str, path: str, replace: bool) -> None:
-    """Give a file its final name; without ``replace``, only if no other file has this name."""
-    if replace:
-        os.replace(temporary, path)
-        return
-    try:
-        os.link(temporary, path)
-    except FileExistsError as error:
-        raise exists_already(path) from error
-    os.unlink(temporary)
-
-
 @contextmanager
 def open_checked(file: SourceFile) -> Iterator[int]:
     """Open a file, and check that it is still the one that was scanned."""
@@ -623,7 +651,11 @@ class LocalStore(Store):
         """Write a file under a temporary name, and rename it in one step."""
         path = os.path.realpath(local_path(url))
         remove_left_over(path)
-        write_beside(path, data, lambda temporary: put_in_place(temporary, path, replace))
+        try:
+            put = os.replace if replace else link_new
+            write_beside(path, data, lambda temporary: put(temporary, path))
+        except ChangedError as error:
+            raise exists_already(path) from error
 
     def write_folder(
         self,

@@ -16,8 +16,7 @@ from virtualds.formats.zarr.v3_metadata import axes_from_v3
 from virtualds.formats.zarr.write_plan import PlannedArray, WritePlan
 from virtualds.source_file import StorageOptions
 from virtualds.stores import find_store
-from virtualds.stores.file_lock import hold_lock
-from virtualds.stores.local import lock_of
+from virtualds.stores.local import hold_lock, lock_of
 
 MAIN = "main"
 SPLIT_REFERENCES = 2**15
